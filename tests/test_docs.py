@@ -241,6 +241,12 @@ def test_the_tour_of_the_readme_leads_to_each_step_of_adoption() -> None:
     assert not [anchor for anchor in anchors if anchor not in tour]
 
 
+def test_every_test_that_shows_a_feature_exists() -> None:
+    named = set(re.findall(r"`([\w/]+\.py)`", (ROOT / "docs" / "features.md").read_text()))
+    assert len(named) > 15
+    assert {name for name in named if not (ROOT / "tests" / name).is_file()} == set()
+
+
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md"])
 def test_every_file_that_the_maps_name_exists(page: str) -> None:
     named = set(re.findall(r"`([\w/]+\.py)`", (ROOT / page).read_text()))
