@@ -32,7 +32,7 @@ OURS = {names.PLAN, names.GPUS}
 
 
 class Adopting:
-    """One control plane; the extender and kube-scheduler start anew with each step."""
+    """One control plane; the extender and kube-scheduler start again with each step."""
 
     def __init__(self, control: ControlPlane) -> None:
         self.control, self.client = control, control.client()

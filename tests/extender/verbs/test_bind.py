@@ -237,7 +237,7 @@ def test_a_member_whose_gpus_were_taken_is_not_let_through_on_its_plan() -> None
     at.set_in_use("n1", {"ml/foreign": {"main": at.uuids("n1", *at.indices("g-0"))}})
     # Before the next decision: the plan is still written, and cannot be carried out.
     assert at.filter("g-0").failed == {"n1": "linkwise: gang g: its plan is being made"}
-    assert refusal(at, "g-0", "n1") == "linkwise: gang g: its plan is being made anew"
+    assert refusal(at, "g-0", "n1") == "linkwise: gang g: its plan is being made again"
     at.settle()
     assert at.schedule("g-0") == "n1"
 

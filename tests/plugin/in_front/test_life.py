@@ -97,7 +97,7 @@ def test_a_plugin_that_registers_with_the_kubelet_itself_is_left_to_it(world: Wo
     world.vendor.begin()
     alone = world.plugin(registrations=2)
     assert alone.request.endpoint == "nvidia-gpu.sock"
-    wait_for(lambda: "made anew: expected a registration" in world.front.trouble, "the reason")
+    wait_for(lambda: "created again: expected a registration" in world.front.trouble, "the reason")
     world.front.stop()
     assert world.kubelet.of(GPU) == [plugin, alone]
     assert len(world.vendor.calls("ListAndWatch")) == 1

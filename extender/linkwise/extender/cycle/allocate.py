@@ -158,11 +158,11 @@ class Allocate:
             return False
         uids = [member.uid for member in members.seats]
         epoch = self._pending_writes.next_epoch(uids)
-        anew = not (members.bound or members.flying or members.planned)
+        is_new = not (members.bound or members.flying or members.planned)
         ident, made = gang.plan_id, gang.made
-        if anew or not ident:
+        if is_new or not ident:
             ident = plan_id(gang.key.namespace, gang.key.name, epoch, now, uids)
-        if anew or made is None:
+        if is_new or made is None:
             made = now
         plan = Plan(
             id=ident,
@@ -184,7 +184,7 @@ class Allocate:
             plans = self._aside(partial(written_plans, plan, deals))
             if not still_free():
                 return False
-        if anew and worth:
+        if is_new and worth:
             together = next(iter(worth.values())).together
             ideal = self._search.ideal(members, spots)
             self.placed = self.placed.with_gang(len(worth), together, ideal)

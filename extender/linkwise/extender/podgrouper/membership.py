@@ -68,7 +68,7 @@ class Membership:
         self._owners = OwnerCache()
         self._alike: dict[bytes, Judged] = {}  # by evidence, of pods that depend on no other object
         self._known: dict[str, _Known] = {}  # by uid, of pods that depend on other objects
-        self._anew: dict[str, None] = {}  # uids of `_known` to judge again
+        self._to_rejudge: dict[str, None] = {}  # uids of `_known` to judge again
 
     def judged(self, pod: Pod, ask: PodRequest, gpus: int) -> Judged:
         """Judge a pod as a caller sent it, which may be newer than the watch's. Does not follow
@@ -101,7 +101,7 @@ class Membership:
     def forget(self, uid: str) -> None:
         if self._known.pop(uid, None) is not None:
             self._owners.forget(uid)
-            self._anew.pop(uid, None)
+            self._to_rejudge.pop(uid, None)
 
     def take_reads(self, now: float) -> tuple[FetchOwner, ...]:
         return tuple(self._owners.take_reads(now))
@@ -113,13 +113,13 @@ class Membership:
         """Record the outcome of *read*; then `take_to_rejudge` returns the pods concerned."""
         for uid in sorted(self._owners.answered(read, found, now)):
             self._known[uid] = replace(self._known[uid], evidence=b"")
-            self._anew[uid] = None
+            self._to_rejudge[uid] = None
 
     def take_to_rejudge(self) -> list[Pod]:
         """The next pods to pass to `follow` again: at most 64 of maybe thousands."""
-        uids = [*islice(self._anew, _AT_ONCE)]
+        uids = [*islice(self._to_rejudge, _AT_ONCE)]
         for uid in uids:
-            del self._anew[uid]
+            del self._to_rejudge[uid]
         return [self._known[uid].pod for uid in uids]
 
     def _remembered(self, pod: Pod, evidence: bytes) -> Judged | None:

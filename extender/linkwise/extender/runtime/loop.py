@@ -376,7 +376,7 @@ class Loop:
             self._defect("done", f"{type(action).__name__} {action.pod}: outcome not recorded")
         self._changed.set()
 
-    def _judge_anew(self) -> bool:
+    def _rejudge(self) -> bool:
         with self._lock:
             return self._core.rejudge(self._clock())
 
@@ -389,7 +389,7 @@ class Loop:
         try:
             with self._lock:
                 self._core.owner_read(read, found, self._clock())
-            while self._judge_anew():
+            while self._rejudge():
                 self._stopping.wait(_GAP_SECONDS)
         except Exception:
             self._defect("owners", f"the core could not process {read}")

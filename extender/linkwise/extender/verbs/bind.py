@@ -214,7 +214,7 @@ class Binder:
         if planned.plan.node != node:
             return BindRefusal(f"linkwise: {who}: planned on node {planned.plan.node}")
         if not self._cache.keeps_plan(record.uid):
-            return BindRefusal(f"linkwise: {who}: its plan is being made anew")
+            return BindRefusal(f"linkwise: {who}: its plan is being made again")
         return planned
 
 

@@ -4,7 +4,7 @@ its list of devices, and calls.
 Calls pass as bytes, so that fields unknown to this program survive. A thread of its own follows the
 list. If the vendor's plugin ends the list, the thread asks for it again, more and more seldom: a
 plugin that continues to serve does not register again for it. A plugin that has started again makes
-its socket anew, under the same name, and registers where it is told. That may be the kubelet, so
+its socket again, under the same name, and registers where it is told. That may be the kubelet, so
 the thread does not connect to another socket than the one that was registered.
 """
 
@@ -80,7 +80,7 @@ class Vendor:
         """Raises VendorError unless the socket is the one that was registered."""
         now = identity(self.socket)
         if now != self._served:
-            what = "is gone" if now is None else "is another plugin's, or was made anew"
+            what = "is gone" if now is None else "is another plugin's, or was created again"
             raise VendorError(f"{self.socket} {what}: expected a registration")
 
     def start(self, listener: Listener) -> None:

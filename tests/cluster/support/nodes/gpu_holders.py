@@ -368,7 +368,7 @@ def _books_differ(deployed: DeployedLinkwise, held: Mapping[str, Holders]) -> It
             gpu["uuid"]: (gpu["holder"], gpu["state"])
             for gpu in views[name]["gpus"]
             # A reserved GPU waits for its gang: no pod holds it.
-            if gpu["state"] not in ("free", "reserved", "unhealthy")
+            if gpu["state"] not in ("free", "reserved", "unhealthy", "divided")
         }
         if books != kubelet:
             yield f"{name}: the extender's books: {books}, the kubelet: {kubelet}"
