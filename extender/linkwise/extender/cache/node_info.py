@@ -194,7 +194,8 @@ class NodeInfo:
         self.used = settling.taken
         nobody_planned = []
         takers = self.sharing.takers(self.bound, listed)
-        pods = sorted((self.bound | self.sharing.pods).values(), key=_by_plan)
+        everyone = self.bound | self.sharing.pods if self.sharing.pods else self.bound
+        pods = sorted(everyone.values(), key=_by_plan)
         for record in pods:
             if not record.demand.gpus or self.sharing.managed in takers.get(record.uid, {}):
                 continue  # it has no whole GPUs

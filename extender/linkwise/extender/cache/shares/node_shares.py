@@ -59,7 +59,9 @@ class NodeShares:
 
     @property
     def strays(self) -> Mapping[str, int]:
-        return {} if self.machine is None else book.strays(self.machine, self.places, self.listed)
+        if self.machine is None or not self.in_use:
+            return {}
+        return book.strays(self.machine, self.places, self.listed)
 
     def takers(self, bound: Mapping[str, PodRecord], whole: Container[str]) -> Takers:
         """Which of the pods *bound* to the node take shares.
@@ -95,13 +97,15 @@ class NodeShares:
     ) -> None:
         """Make the book. *pods* has all pods of *takers*, in the order in which they get what
         several claim; *blocked* is the bitmask of the GPUs that pods have as a whole."""
+        if not self.places:  # as on most nodes, of which thousands settle
+            self.book = ShareBook() if self.book.places else self.book
+            return
         bound = [
             (record, takers[record.uid], record.plan_for(self.node))
             for record in pods
             if record.uid in takers
         ]
-        facts = ShareFacts(self.listed, bound, assumed, blocked)
-        self.book = book.settle(self.places, facts) if self.places else ShareBook()
+        self.book = book.settle(self.places, ShareFacts(self.listed, bound, assumed, blocked))
 
     def _attribute(
         self, before: Mapping[str, ContainerShares], bound: Mapping[str, PodRecord]
