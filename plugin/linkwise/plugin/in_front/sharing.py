@@ -48,11 +48,9 @@ def unplaced(read: Machine, lists: Mapping[str, wire.ListAndWatchResponse]) -> f
     """The uuids of MIG devices that vendors list, and of which Linkwise does not know the GPU: they
     were made after it has read the machine."""
     known = {part.uuid for gpu in read.gpus for part in gpu.parts or ()}
-    return frozenset(
-        uuid
-        for uuid in _offers(lists).keys() - known
-        if uuid.startswith(_MIG) and not _gpu_of(uuid)
-    )
+    ids = (device.ID for listed in lists.values() for device in listed.devices)
+    mig = {part_of(device_id) for device_id in ids if device_id.startswith(_MIG)}
+    return frozenset(uuid for uuid in mig - known if not _gpu_of(uuid))
 
 
 @dataclass(slots=True)
@@ -68,11 +66,16 @@ def _offers(lists: Mapping[str, wire.ListAndWatchResponse]) -> dict[str, _Offer]
     """The offers by uuid of the part. If two resources name one part, the first by name counts."""
     found: dict[str, _Offer] = {}
     for resource, listed in sorted(lists.items()):
-        for device in listed.devices:
-            if is_share(device.ID):
-                offer = found.setdefault(part_of(device.ID), _Offer(resource))
-                if offer.resource == resource:
-                    offer.healthy[replica_of(device.ID)] = device.health == HEALTHY
+        for device in listed.devices:  # hundreds, while the kubelet waits for the list
+            device_id = device.ID
+            number = replica_of(device_id)
+            if number is None and not device_id.startswith(_MIG):
+                continue
+            offer = found.get(part_of(device_id))
+            if offer is None:
+                offer = found[part_of(device_id)] = _Offer(resource)
+            if offer.resource == resource:
+                offer.healthy[number] = device.health == HEALTHY
     return found
 
 
