@@ -384,7 +384,7 @@ class Cache:
         if rows.kinds[row] != kind or rows.free[row] != free:
             rows.kinds[row], rows.free[row] = kind, free
             self.settled_rows.append(row)
-        if more or info.shares.has_more_than(shares_before):
+        if more or (info.shares is not shares_before and info.shares.has_more_than(shares_before)):
             self.room += 1
         self.touched.add(info.name)
         note_mismatches(self.mismatches, info)

@@ -173,8 +173,10 @@ class NodeInfo:
 
     @property
     def empty(self) -> bool:
+        if self.record is not None:
+            return False
         there = self.bound or self.sharing.pods or self.assumed or self.plans
-        return not (self.record or there or self.charged)
+        return not (there or self.charged)
 
     def settle(self, *, queue_first: bool = False) -> None:
         """Compute `owned`, `used` and `free` from everything else. With *queue_first*, GPUs that
@@ -193,11 +195,13 @@ class NodeInfo:
             settling.give(holder, gpus)
         self.used = settling.taken
         nobody_planned = []
-        takers = self.sharing.takers(self.bound, listed)
+        takers = self.sharing.takers(self.bound, listed) if self.sharing.places else {}
         everyone = self.bound | self.sharing.pods if self.sharing.pods else self.bound
         pods = sorted(everyone.values(), key=_by_plan)
         for record in pods:
-            if not record.demand.gpus or self.sharing.managed in takers.get(record.uid, {}):
+            if not record.demand.gpus or (
+                takers and self.sharing.managed in takers.get(record.uid, {})
+            ):
                 continue  # it has no whole GPUs
             plan = plan_on(record, self.name)
             if plan is not None and self._can_be(plan, record):
@@ -212,7 +216,7 @@ class NodeInfo:
         for uid, plan in sorted(self.plans.items(), key=lambda item: (-item[1].plan.made, item[0])):
             settling.give(uid, self.machine.mask_of(plan.uuids))
         idle = self.machine.healthy_gpus & ~settling.taken
-        reserved = reduce(or_, self.reserved.values(), 0)
+        reserved = reduce(or_, self.reserved.values(), 0) if self.reserved else 0
         self.fresh &= idle & ~reserved
         if queue_first:
             self.fresh |= idle & ~had & ~reserved

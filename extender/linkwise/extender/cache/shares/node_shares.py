@@ -97,9 +97,10 @@ class NodeShares:
     ) -> None:
         """Make the book. *pods* has all pods of *takers*, in the order in which they get what
         several claim; *blocked* is the bitmask of the GPUs that pods have as a whole."""
-        if not self.places:  # as on most nodes, of which thousands settle
-            self.book = ShareBook() if self.book.places else self.book
-            return
+        if not self.places:
+            if self.book.places:
+                self.book = ShareBook()
+            return  # as on most nodes, of which thousands settle
         bound = [
             (record, takers[record.uid], record.plan_for(self.node))
             for record in pods
