@@ -17,6 +17,7 @@ written: drivers/infiniband/core/sysfs.c.
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -136,13 +137,20 @@ def _card(path: Path, warnings: list[str]) -> _Card | None:
 
 
 def _physical_function(function: Path, warnings: list[str]) -> Path:
-    try:
+    with _noting(warnings):
         return resolved(function / "physfn")
+    return function
+
+
+@contextmanager
+def _noting(warnings: list[str]) -> Iterator[None]:
+    """What is missing is the kernel's way to say no; any other error becomes a warning."""
+    try:
+        yield
     except MissingError:
         pass
     except SysfsError as error:
         warnings.append(str(error))
-    return function
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,25 +160,17 @@ class _Port:
 
 
 def _ports(directory: Path, warnings: list[str]) -> Iterator[_Port]:
-    try:
+    with _noting(warnings):
         for name in names_in(directory):
             yield _port(directory / name, warnings)
-    except MissingError:
-        pass
-    except SysfsError as error:
-        warnings.append(str(error))
 
 
 def _port(path: Path, warnings: list[str]) -> _Port:
-    try:
+    with _noting(warnings):
         state = _matched(_STATE, path / "state", "4: ACTIVE")
         if state != _CARRIES:
             return _Port(carries=False)
         return _Port(True, float(_matched(_RATE, path / "rate", "400 Gb/sec (4X NDR)")))
-    except MissingError:
-        pass
-    except SysfsError as error:
-        warnings.append(str(error))
     return _Port(carries=True)
 
 
