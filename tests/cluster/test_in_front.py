@@ -29,7 +29,13 @@ from tests.cluster.support.nodes.gpu_holders import (
     running_pod,
 )
 from tests.cluster.support.nodes.in_front import MIG, SHARED, VENDOR, VENDOR_PLUGIN, InFront
-from tests.cluster.support.nodes.recovery import strike, undisturbed, update_under_load
+from tests.cluster.support.nodes.recovery import (
+    named,
+    sharing_a_node,
+    strike,
+    undisturbed,
+    update_under_load,
+)
 
 P = AllocationPhase
 # Where the kubelet has no list of devices for a moment, or an Allocate fails, it refuses for good a
@@ -122,24 +128,11 @@ def test_whole_gpus_are_as_planned_and_all_else_as_the_vendor_says(in_front: InF
         assert [line for line in log if '"PreStartContainer"' in line and device in line]
 
 
-@pytest.mark.parametrize(
-    ("fault", "phase"),
-    [pytest.param(*cell, id=f"{cell[0].name}-{cell[1].name.lower()}") for cell in CELLS],
-)
+@named(CELLS)
 def test_each_part_is_killed_at_each_moment(
     in_front: InFront, fault: ClusterFault, phase: AllocationPhase
 ) -> None:
-    count = 1 if phase is P.ALLOCATED else 2
-    pods = workloads.deployment(
-        "work",
-        8 // count,
-        replicas=count,
-        node=HERE,
-        gated=phase is P.PLANNED,
-        stubborn=phase is P.ENDING,
-    )
-    work = Work([pods], "app=work", count)
-    strike(in_front, fault, phase, work, may_refuse=phase in MAY_REFUSE)
+    strike(in_front, fault, phase, sharing_a_node(phase), may_refuse=phase in MAY_REFUSE)
 
 
 @pytest.mark.parametrize("daemonset", ["linkwise-plugin", VENDOR])

@@ -10,7 +10,9 @@ from threading import Event
 
 import pytest
 
+from linkwise.kube.client import KubeClient
 from linkwise.plugin.nvml.source import NvmlInventory
+from linkwise.simulator.api_server import ApiServer
 from tests.machines import HGX_H100
 from tests.plugin.fake_kubelet import FakeKubelet
 from tests.plugin.fake_nvml import DRIVER_SECONDS, NO_SYSFS, FakeNvml
@@ -46,3 +48,13 @@ def driver(released: Event) -> FakeNvml:
 @pytest.fixture
 def source(driver: FakeNvml) -> NvmlInventory:
     return NvmlInventory(driver, sys_root=NO_SYSFS, driver_seconds=DRIVER_SECONDS)
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    """With the Node n1."""
+    with ApiServer() as running:
+        client = KubeClient.load(kubeconfig=None, server=running.url)
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
+        client.post("/api/v1/nodes", node)
+        yield running

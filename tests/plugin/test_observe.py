@@ -23,15 +23,6 @@ UUIDS = tuple(gpu.uuid for gpu in MACHINE.gpus)
 
 
 @pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as running:
-        client = KubeClient.load(kubeconfig=None, server=running.url)
-        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
-        client.post("/api/v1/nodes", node)
-        yield running
-
-
-@pytest.fixture
 def vendor(kubelet: FakeKubelet) -> Iterator[ScriptedVendor]:
     """Registered with the kubelet itself."""
     running = ScriptedVendor(kubelet.directory, kubelet.socket)

@@ -6,7 +6,6 @@ import sys
 import textwrap
 import time
 import tomllib
-from collections.abc import Iterator
 from contextlib import ExitStack
 from http.client import HTTPConnection
 from pathlib import Path
@@ -35,16 +34,6 @@ from tests.waiting import wait_for
 ROOT = Path(__file__).parents[2]
 MACHINE = recorded_machine("dgx1-v100", node="n1")
 UUIDS = tuple(gpu.uuid for gpu in MACHINE.gpus)
-
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as running:
-        client = KubeClient.load(kubeconfig=None, server=running.url)
-        client.post(
-            "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
-        )
-        yield running
 
 
 def bind(client: KubeClient, name: str, *gpus: str) -> None:

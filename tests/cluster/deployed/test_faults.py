@@ -4,16 +4,11 @@ Afterwards no two pods have the same GPU, no unused object is left, and kubelet,
 extender agree.
 """
 
-from collections.abc import Sequence
-
-import pytest
-
 from tests.cluster.support.nodes import workloads
 from tests.cluster.support.nodes.deployment import DeployedLinkwise
 from tests.cluster.support.nodes.faults import (
     CONTAINERD,
     EXTENDER,
-    HERE,
     KUBELET,
     PLUGIN,
     POWER,
@@ -22,7 +17,7 @@ from tests.cluster.support.nodes.faults import (
     ClusterFault,
     Work,
 )
-from tests.cluster.support.nodes.recovery import strike
+from tests.cluster.support.nodes.recovery import named, sharing_a_node, strike
 
 P = AllocationPhase
 CELLS = [
@@ -48,29 +43,11 @@ MAY_REFUSE = {
 }
 
 
-def named(cells: Sequence[tuple[ClusterFault, AllocationPhase]]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize(
-        ("fault", "phase"),
-        [pytest.param(*cell, id=f"{cell[0].name}-{cell[1].name.lower()}") for cell in cells],
-    )
-
-
 @named(CELLS)
 def test_pods_that_share_a_node(
     deployed: DeployedLinkwise, fault: ClusterFault, phase: AllocationPhase
 ) -> None:
-    # Two that share the node, where the test can hold the kubelet between them and what they wait
-    # for.
-    count = 1 if phase is P.ALLOCATED else 2
-    pods = workloads.deployment(
-        "work",
-        8 // count,
-        replicas=count,
-        node=HERE,
-        gated=phase is P.PLANNED,
-        stubborn=phase is P.ENDING,
-    )
-    check(deployed, fault, phase, Work([pods], "app=work", count))
+    check(deployed, fault, phase, sharing_a_node(phase))
 
 
 @named(GANG_CELLS)

@@ -24,15 +24,6 @@ MACHINE = recorded_machine("dgx1-v100", node="n1")
 UUIDS = tuple(gpu.uuid for gpu in MACHINE.gpus)
 
 
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as running:
-        client = KubeClient.load(kubeconfig=None, server=running.url)
-        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
-        client.post("/api/v1/nodes", node)
-        yield running
-
-
 class Started:
     """Linkwise's program in front, beside a vendor's plugin that runs before it starts."""
 

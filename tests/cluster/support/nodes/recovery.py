@@ -1,12 +1,16 @@
 """What a test does with a fault or an update, and what must hold afterwards."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import pytest
+
 from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.nodes import workloads
 from tests.cluster.support.nodes.deployment import SYSTEM, DeployedLinkwise, wait_until_none
 from tests.cluster.support.nodes.faults import (
     EXTENDER,
+    HERE,
     REFUSED,
     SCHEDULER,
     AllocationPhase,
@@ -30,6 +34,31 @@ _SECONDS = 60.0
 # kube-scheduler retries a pod after at most 10 s, not after its 5 minutes; the rest is for a busy
 # machine.
 _BACK_OFF_SECONDS = 10.0 + 20.0
+
+
+def named(
+    cells: Sequence[tuple[ClusterFault, AllocationPhase]],
+) -> pytest.MarkDecorator:
+    """Run a test once for each fault at its phase."""
+    return pytest.mark.parametrize(
+        ("fault", "phase"),
+        [pytest.param(*cell, id=f"{cell[0].name}-{cell[1].name.lower()}") for cell in cells],
+    )
+
+
+def sharing_a_node(phase: AllocationPhase) -> Work:
+    """Pods that share the first node. There is one where the test holds the kubelet between the
+    pods and what they wait for."""
+    count = 1 if phase is AllocationPhase.ALLOCATED else 2
+    pods = workloads.deployment(
+        "work",
+        8 // count,
+        replicas=count,
+        node=HERE,
+        gated=phase is AllocationPhase.PLANNED,
+        stubborn=phase is AllocationPhase.ENDING,
+    )
+    return Work([pods], "app=work", count)
 
 
 def strike(
