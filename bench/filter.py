@@ -109,7 +109,7 @@ def measure(nodes: int, rounds: int, seed: int) -> Size:
         flags = f"--api-server {url} --listen-address 127.0.0.1 --plain-http true".split()
         ports = ["--listen-port", "0", "--status-port", "0"]
         with running("linkwise.extender", *flags, *ports) as program:
-            status = program.logged(r"serving everybody on (http://\S+)")
+            status = program.logged(r"serving probes, metrics and views on (http://\S+)")
             address = program.logged(r"serving kube-scheduler on (http://\S+)")
             ready = program.wait(lambda: is_ready(status), "readiness")
             timings = play(url, address, node_names, rounds, seed)

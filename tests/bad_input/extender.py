@@ -72,7 +72,7 @@ def extender() -> Iterator[Extender]:
         ports = ("--listen-port=0", "--status-port=0", "--plain-http=true")
         flags = ("--api-server", server.url, "--listen-address", "127.0.0.1", *ports)
         with running("linkwise.extender", *flags) as program:
-            status = program.logged(r"serving everybody on (http://\S+)")
+            status = program.logged(r"serving probes, metrics and views on (http://\S+)")
             calls = program.logged(r"serving kube-scheduler on (http://\S+)")
             get = urllib3.PoolManager().request
             program.wait(lambda: get("GET", f"{status}/readyz").status == 200, "readiness")

@@ -235,9 +235,9 @@ def test_every_table_fits_a_terminal_and_a_pipe_gets_all(monkeypatch: pytest.Mon
 
 
 def test_an_unknown_pod_or_gang_is_named() -> None:
-    assert refused("explain", "nobody") == "no pod ml/nobody is known"
-    assert refused("explain", "gang/nobody") == "no gang ml/nobody is known"
-    assert refused("explain", "nobody", "-o", "json") == "no pod ml/nobody is known"
+    assert refused("explain", "none") == "no pod ml/none is known"
+    assert refused("explain", "gang/none") == "no gang ml/none is known"
+    assert refused("explain", "none", "-o", "json") == "no pod ml/none is known"
 
 
 def test_who_may_not_ask_is_told_which_right_is_missing(proxy: Proxy) -> None:

@@ -135,7 +135,7 @@ def test_a_gang_without_room_for_its_next_member_is_reported_and_goes_on(
 def test_what_a_plan_kept_is_room_again_the_moment_it_is_taken_back(world: SchedulingWorld) -> None:
     """No event of kube-scheduler's own says so: no pod and no node has changed."""
     members = [
-        create(world, rank, size=4, gpus=8, timeout="5s", scheduler="nobody") for rank in range(4)
+        create(world, rank, size=4, gpus=8, timeout="5s", scheduler="none") for rank in range(4)
     ]  # three plans, during which the scheduler tries the single pod
     wait_for(lambda: all(world.nominated(member) for member in members), "all are planned")
     world.create("single", 8)

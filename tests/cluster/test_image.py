@@ -70,7 +70,7 @@ class Served:
     @property
     def port(self) -> int | None:
         said = self.process.log.read_text()
-        found = re.search(r"(?:HTTP on port |everybody on http://\S+:)(\d+)$", said, re.MULTILINE)
+        found = re.search(r"(?:HTTP on port |views on http://\S+:)(\d+)$", said, re.MULTILINE)
         return int(found[1]) if found else None
 
     def call(self, verb: str, body: bytes) -> tuple[int, str]:

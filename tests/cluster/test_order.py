@@ -88,7 +88,7 @@ def guard(world: SchedulingWorld, pod: str) -> None:
     world.client.patch(f"{BUDGETS}/guard/status", {"status": status})
     # Budgets and pods come in two watches: the budget must be known before the first eviction.
     wait_for(lambda: budgets_seen(world) > seen, "the extender has seen the budget")
-    world.create("witness", gpus=1, scheduler="nobody")
+    world.create("witness", gpus=1, scheduler="none")
     wait_for(lambda: is_known(world, "witness"), "and all that happened to pods before")
     world.delete("witness")
 

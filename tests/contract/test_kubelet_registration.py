@@ -108,7 +108,7 @@ def register(node: World, endpoint: str) -> None:
 def test_a_plugin_that_is_not_where_it_says_is_refused(node: World) -> None:
     """The kubelet appends the endpoint to its directory, so a whole path leads nowhere."""
     serving = node.plugin()
-    endpoints = ("nobody.sock", str(node.kubelet.device_plugins / serving.socket))
+    endpoints = ("no-plugin.sock", str(node.kubelet.device_plugins / serving.socket))
 
     def refusal(endpoint: str) -> str:
         with pytest.raises(grpc.RpcError) as caught:
@@ -125,7 +125,7 @@ def test_a_pod_that_comes_before_the_node_shows_the_resource_gets_it_all_the_sam
 ) -> None:
     def is_early() -> bool:
         """Not if the Node's next status happened to go out meanwhile."""
-        node.resource += "-anew"
+        node.resource += "-again"
         node.plugin()
         wait_for(lambda: node.offers(8), "the kubelet has heard of the devices")
         return node.devices() == ("", "")

@@ -149,15 +149,15 @@ class Replica:
 
     @property
     def url(self) -> str:
-        return self._said("everybody")
+        return self._said("probes, metrics and views")
 
     @property
     def calls(self) -> str:
         return self._said("kube-scheduler")
 
-    def _said(self, whom: str) -> str:
+    def _said(self, what: str) -> str:
         assert self._child is not None
-        found = re.search(rf"serving {whom} on (http\S+)\n", self._child.log())
+        found = re.search(rf"serving {what} on (http\S+)\n", self._child.log())
         return found[1] if found else ""
 
     @property

@@ -90,7 +90,7 @@ class Cluster(World):
     @property
     def leader(self) -> Replica:
         found = leader_of(self.replicas)
-        assert found is not None, "nobody leads, or two do"
+        assert found is not None, "no extender leads, or two do"
         return found
 
     def other(self, replica: Replica) -> Replica:

@@ -189,7 +189,7 @@ class _Author:
         name, node = self._name("foreign"), self._random.choice(self._nodes)
         body = manifests.pod(name, self._random.randint(1, 3), node=node)
         self._bodies[name] = body
-        return f"submits {name} past everybody", lambda world: _submit(world, body)
+        return f"submits {name} to no scheduler", lambda world: _submit(world, body)
 
     def _gated(self) -> bool:
         return self._random.random() < 0.4
@@ -226,7 +226,7 @@ class _Author:
             _delete(world, f"{PODS}/{name}", grace)
             world.errand(lambda: _submit(world, body, patience_seconds=3.0))
 
-        return f"deletes pod {name} and makes it anew", do
+        return f"deletes pod {name} and creates it again", do
 
     def _deletes_job(self) -> tuple[str, Do]:
         if not self._jobs:

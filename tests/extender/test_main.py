@@ -27,6 +27,7 @@ from linkwise.simulator.api_server import ApiServer
 from tests.extender.world import World, wait_for
 
 COMMAND = [sys.executable, "-m", "linkwise.extender"]
+STATUS = "probes, metrics and views"
 
 
 @dataclass
@@ -34,13 +35,13 @@ class Program:
     process: subprocess.Popen[str]
     log: list[str]
 
-    def url(self, whom: str) -> str:
-        """The URL of the port that serves *whom*."""
-        found = re.search(rf"serving {whom} on (http\S+)\n", "".join(self.log))
+    def url(self, what: str) -> str:
+        """The URL of the port that serves *what*."""
+        found = re.search(rf"serving {what} on (http\S+)\n", "".join(self.log))
         return found[1] if found else ""
 
     def status(self, path: str) -> int:
-        url = f"{self.url('everybody')}{path}"
+        url = f"{self.url(STATUS)}{path}"
         return urllib3.request("GET", url, retries=False, timeout=5).status
 
     def ask(self, verb: str, **members: Any) -> Any:
@@ -62,8 +63,8 @@ def start(*flags: str, **environment: str) -> Program:
     program = Program(process, [])
     assert process.stderr is not None
     Thread(target=lambda: program.log.extend(process.stderr or ()), daemon=True).start()
-    wait_for(lambda: program.url("everybody") or process.poll() is not None, 30)
-    assert program.url("everybody"), "".join(program.log)
+    wait_for(lambda: program.url(STATUS) or process.poll() is not None, 30)
+    assert program.url(STATUS), "".join(program.log)
     return program
 
 
@@ -101,7 +102,7 @@ def test_it_waits_for_the_api_server_places_a_pod_and_ends_when_told(
     assert program.ask("filter", Pod=pod, Nodes=None, NodeNames=["n1"])["NodeNames"] == ["n1"]
     assert program.ask("bind", **bind_args(pod, "n1")) == {"Error": ""}
     assert world.read("single").spec.node_name == "n1"
-    scrape = urllib3.request("GET", f"{program.url('everybody')}/metrics", timeout=5).data.decode()
+    scrape = urllib3.request("GET", f"{program.url(STATUS)}/metrics", timeout=5).data.decode()
     assert 'linkwise_extender_requests_total{result="ok",verb="bind"} 1.0' in scrape
     assert "process_resident_memory_bytes" in scrape
 

@@ -91,7 +91,7 @@ class Judge:
         victims = sorted(action.pod.name for action in actions if isinstance(action, Evict))
         for_whom = fresh._planner.preemption.preemptions.keys()
         if victims and not (self._may_wait_with_evictions() or self._rest(for_whom)):
-            found.append(f"nobody evicts {', '.join(victims)} at {now:.0f}")
+            found.append(f"the core does not evict {', '.join(victims)} at {now:.0f}")
         return [*found, *self._singles(fresh, now)]
 
     def _may_wait_with_evictions(self) -> bool:

@@ -121,7 +121,7 @@ def test_a_driver_that_hangs_is_seen_and_ends_nothing_but_what_it_hangs_in(day: 
     wait_for(lambda: plugin.get("/readyz")[0] == 503, "the end of readiness")
     assert "the last complete probe of the GPUs is" in plugin.get("/readyz")[1]
     assert plugin.metric("probe_age_seconds") > 2.2
-    wait_for(lambda: len(day.sick()) == 8, "GPUs that nobody is given")
+    wait_for(lambda: len(day.sick()) == 8, "GPUs that no container gets")
     day.kubelet.plugin.allocate(UUIDS[:1])  # the plugin still answers the kubelet
     assert plugin.get("/healthz")[0] == 200
     day.driver({})

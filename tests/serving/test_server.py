@@ -15,7 +15,7 @@ import pytest
 
 from linkwise.serving import server as module
 from linkwise.serving.certificates.pairs import Lifetime, Pair, issue_server, make_pair
-from linkwise.serving.greeting import Caller, Welcome, greet_everybody, greet_known
+from linkwise.serving.greeting import Caller, Welcome, greet_any_client, greet_known
 from linkwise.serving.handler import Handler
 from linkwise.serving.reply import Reply
 from linkwise.serving.server import Places, Server
@@ -225,7 +225,7 @@ def test_without_client_certificates_everybody_is_a_stranger(authority: Authorit
     """As the API server is to the webhook: a client that asks often stays."""
     started = Running(Places(strangers=3))
     shown = make_pair([HOST], datetime.now(UTC), Lifetime())
-    started.server.use(greet_everybody(shown))
+    started.server.use(greet_any_client(shown))
     context = ssl.create_default_context(cadata=shown.certificate.decode())
     client = authority.connect(started.port, context=context, source="127.0.0.3")
     assert ask(client, "/", b"x")[0] == 200

@@ -70,7 +70,7 @@ def test_a_pod_that_cannot_be_read_is_let_in_as_it_is(path: str, made: object) -
 
 def test_a_defect_of_ours_lets_everything_in(monkeypatch: pytest.MonkeyPatch) -> None:
     def break_down(*_: object) -> None:
-        raise RuntimeError("seen by nobody")
+        raise RuntimeError("not seen")
 
     monkeypatch.setattr("linkwise.webhook.review.patch_of", break_down)
     answers = Answers(Rules())

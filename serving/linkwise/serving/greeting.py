@@ -47,7 +47,7 @@ class Greeting:
         return Caller(welcome, name, ssl.cert_time_to_seconds(str(shown["notAfter"])))
 
 
-def greet_everybody(pair: Pair) -> Greeting:
+def greet_any_client(pair: Pair) -> Greeting:
     """Present *pair*; request no client certificate."""
     context = _context(pair)
     context.set_alpn_protocols(["http/1.1"])

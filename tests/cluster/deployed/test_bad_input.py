@@ -108,7 +108,7 @@ def test_a_plan_of_a_newer_version_is_made_anew(deployed: DeployedLinkwise) -> N
     deployed.kubectl(
         *(f"--as={EXTENDER}", "--as-group=system:masters", "annotate", "pod", "first"),
         f'{names.PLAN}={{"v":2,"where":"node-1"}}',
-        f'{names.GPUS}={{"main":["GPU-of-nobody"]}}',
+        f'{names.GPUS}={{"main":["GPU-unknown"]}}',
     )
     wait_described(deployed, "first", "linkwise: gang train waits for its members")
     deployed.apply(workloads.pod("second", 4, annotations=gang))

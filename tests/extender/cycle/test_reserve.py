@@ -1,4 +1,4 @@
-"""A pod or gang that waits goes before those behind it, and withholds no more than it may."""
+"""A pod or gang that waits has its turn before those behind it, and withholds only what it may."""
 
 from collections.abc import Callable
 from typing import TypeVar

@@ -50,17 +50,17 @@ def told(at: Cluster) -> list[str]:
 def test_of_domains_with_as_much_room_the_nearest_is_one_that_could_hold_the_gang() -> None:
     """Two of three nodes are free in each clique, and only one clique has three."""
     at = three_cliques()
-    at.add_pod("somebody", 8, node="b2")
+    at.add_pod("other", 8, node="b2")
     gang = waiting(at, at.add_gang("g", 3, require_span="clique"))
     assert gang.nearest is not None
     assert (gang.nearest.level, gang.nearest.place) == (CLIQUE, "B")
-    assert [holder.pod for holder in gang.nearest.holders] == ["ml/somebody"]
+    assert [holder.pod for holder in gang.nearest.holders] == ["ml/other"]
     assert gang.gang.reason == f"room for 2 of 3 members; most in one domain: {CLIQUE} B, 2"
 
 
 def test_a_domain_that_is_too_small_is_no_near_miss_however_much_of_it_is_free() -> None:
     at = three_cliques()
-    at.add_pod("somebody", 8, node="b2")
+    at.add_pod("other", 8, node="b2")
     at.add_pod("else", 8, node="b3")
     gang = waiting(at, at.add_gang("g", 3, require_span="clique"))
     assert gang.nearest is not None
@@ -100,7 +100,7 @@ def test_that_no_node_has_the_label_is_told() -> None:
     at = three_cliques()
     gang = waiting(at, at.add_gang("g", 2, require_span="example.com/rack"))
     assert [missing.reason for missing in gang.levels[-1].missing] == ["no node has this label"]
-    never = "; not for all even once nobody else runs"
+    never = "; not for all even without other pods"
     assert gang.gang.reason == f"room for 0 of 2 members in one domain of example.com/rack{never}"
 
 

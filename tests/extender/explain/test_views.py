@@ -360,7 +360,7 @@ def test_a_gang_that_runs_does_not_wait() -> None:
     at.settle()
     found = gang(at, "g")
     assert (found.waits, found.searches, found.levels) == (False, (), ())
-    assert Explainer(at.core.snapshot(at.now)).gang("ml", "nobody") is None
+    assert Explainer(at.core.snapshot(at.now)).gang("ml", "none") is None
 
 
 def test_everything_that_waits_comes_by_priority_and_age() -> None:
@@ -425,7 +425,7 @@ def test_states_in_words() -> None:
     states = {name: explain(at, name).state for name in ("web", "wrong", "ended", "g-0")}
     assert states == {"web": "not-ours", "wrong": "invalid", "ended": "ended", "g-0": "planned"}
     assert "linkwise.dev/require-link" in explain(at, "wrong").summary
-    assert at.core.explain("ml", "nobody", at.now) is None
+    assert at.core.explain("ml", "none", at.now) is None
 
 
 def test_a_pod_that_ends_says_for_how_long_its_gpus_are_taken() -> None:

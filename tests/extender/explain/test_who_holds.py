@@ -133,7 +133,7 @@ def test_a_gang_that_no_waiting_helps_is_told_so_until_the_nodes_change() -> Non
     at.pass_time(60)  # its reservation is given up
     at.pass_time(60)  # and what there is now is looked at
     reason = "room for 1 of 4 members; most on one node: gpu-3, 1"
-    assert _reason(at, "large-0") == f"{reason}; not for all even once nobody else runs"
+    assert _reason(at, "large-0") == f"{reason}; not for all even without other pods"
     at.add_node("gpu-4", "hgx-h100")
     at.pass_time(60)
     assert _reason(at, "large-0") == "room for 2 of 4 members; most on one node: gpu-3, 1"

@@ -67,7 +67,7 @@ def test_a_gang_of_sixteen_nodes_goes_into_one_rack_of_nvlink() -> None:
     at = Cluster()
     nodes(at, *several("a-", 12), machine="gb200-tray")
     first, second = nvl72(at, "r1"), nvl72(at, "r2")
-    at.add_pod("somebody", 1, node=first[5])
+    at.add_pod("other", 1, node=first[5])
     at.add_pod("else", 1, node=first[6])
     at.add_pod("again", 1, node=first[7])
     # Twelve nodes without a clique and 15 of the first rack come first by name.
@@ -89,7 +89,7 @@ def test_the_nearest_level_that_holds_all_is_taken_level_by_level() -> None:
     for zone in "xy":
         for leaf in "12":
             nodes(at, *several(f"{zone}{leaf}-", 3), zone=zone, spine=zone, leaf=f"{zone}{leaf}")
-    at.add_pod("somebody", 8, node="x1-0")
+    at.add_pod("other", 8, node="x1-0")
     assert where(at, *at.add_gang("g", 3, 8)) == ["x2-0", "x2-1", "x2-2"]
     assert span(at, "g-0") == f"{LEAF}=x2"
     assert where(at, *at.add_gang("h", 5, 8)) == ["y1-0", "y1-1", "y1-2", "y2-0", "y2-1"]
@@ -111,7 +111,7 @@ def test_the_fullest_domain_is_taken_so_that_whole_ones_stay_whole() -> None:
     at = Cluster()
     nodes(at, *several("a-", 4), leaf="a")
     nodes(at, *several("b-", 4), leaf="b")
-    at.add_pod("somebody", 8, node="b-0")
+    at.add_pod("other", 8, node="b-0")
     assert where(at, *at.add_gang("g", 2, 8)) == ["b-1", "b-2"]
     assert where(at, *at.add_gang("h", 4, 8)) == several("a-", 4)
 
@@ -158,7 +158,7 @@ def test_members_of_all_sizes_are_in_one_domain() -> None:
     at = Cluster()
     nodes(at, "a0", "a1", leaf="a")
     nodes(at, "b0", "b1", "b2", leaf="b")
-    at.add_pod("somebody", 6, node="a1")
+    at.add_pod("other", 6, node="a1")
     at.add_pod("leader", 4, gang="g", gang_size="3", rank="0")
     for rank in (1, 2):
         at.add_pod(f"worker-{rank}", 8, gang="g", gang_size="3", rank=str(rank))

@@ -326,7 +326,7 @@ def test_tasks_that_depend_on_each_other_in_a_circle_end_no_search() -> None:
     assert counts(of_volcano(job, "a"), job)[0] == 2
 
 
-@pytest.mark.parametrize("named", ["nobody", 7, None])
+@pytest.mark.parametrize("named", ["no-role", 7, None])
 def test_a_task_that_depends_on_nothing_there_is_waits_for_nobody(named: object) -> None:
     job = volcano({**task("a", 2), "dependsOn": {"name": [named]}})
     assert counts(of_volcano(job, "a"), job) == (2, 2, 2, 2)

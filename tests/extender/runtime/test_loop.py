@@ -354,13 +354,13 @@ def test_a_bind_that_waits_for_our_watch_ends_with_the_shell(started: Extender) 
         return begin_bind(call, now)
 
     setattr(started.core, "begin_bind", counted)  # noqa: B010
-    call = BindCall("ml", "nobody", "uid-x", "n1")
+    call = BindCall("ml", "none", "uid-x", "n1")
     with ThreadPoolExecutor() as pool:
         refusal = pool.submit(started.loop.bind, call)
         wait_for(lambda: asked)
         before = len(asked)
         started.loop.stop()
-        assert refusal.result(5) == "linkwise: pod ml/nobody is not known yet"
+        assert refusal.result(5) == "linkwise: pod ml/none is not known yet"
     assert len(asked) < before + 20, "it asks every 10 ms, and not at all any more"
 
 

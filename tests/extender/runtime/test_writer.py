@@ -303,9 +303,9 @@ def test_how_a_failed_binding_is_understood(
 
 
 def test_a_binding_that_was_never_sent_frees_its_gpus(metrics: ExtenderMetrics) -> None:
-    nobody = KubeClient.load(kubeconfig=None, server="http://127.0.0.1:1")
+    unreachable = KubeClient.load(kubeconfig=None, server="http://127.0.0.1:1")
 
-    found, text = Writer(nobody, metrics).bind(BindOrder("ml", "w", "u", "n1", {}))
+    found, text = Writer(unreachable, metrics).bind(BindOrder("ml", "w", "u", "n1", {}))
 
     assert found is Outcome.REFUSED
     assert "Unreachable" in text

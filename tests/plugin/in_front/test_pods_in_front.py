@@ -74,7 +74,7 @@ def test_planned_is_real_over_every_restart(world: InFront) -> None:
     admit(2, 4)
     starts = world.starts()
     world.kubelet.restart()
-    wait_for(lambda: world.starts() > starts, "the vendor's plugin, beginning anew")
+    wait_for(lambda: world.starts() > starts, "the vendor's plugin, beginning again")
     world.wait_for_gpus()
     admit(2, 6)
     world.stop_plugin()

@@ -25,7 +25,7 @@ from linkwise.serving.certificates.pairs import (
     served,
     write_pairs,
 )
-from linkwise.serving.greeting import greet_everybody
+from linkwise.serving.greeting import greet_any_client
 
 HOSTS = frozenset({"linkwise-webhook.kube-system.svc"})
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -121,7 +121,7 @@ def handshake(serving: Pair, trusted: Pair, host: str) -> str:
     client = ssl.create_default_context(cadata=trusted.certificate.decode())
     into, out = ssl.MemoryBIO(), ssl.MemoryBIO()
     one = client.wrap_bio(into, out, server_hostname=host)
-    other = greet_everybody(serving).context.wrap_bio(out, into, server_side=True)
+    other = greet_any_client(serving).context.wrap_bio(out, into, server_side=True)
     try:
         for side in (one, other, one, other):
             try:

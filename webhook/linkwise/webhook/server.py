@@ -7,7 +7,7 @@ place is left, the source with the most connections loses one.
 from collections.abc import Callable, Mapping
 
 from linkwise.serving.certificates.pairs import Pair
-from linkwise.serving.greeting import greet_everybody
+from linkwise.serving.greeting import greet_any_client
 from linkwise.serving.handler import Handler
 from linkwise.serving.reply import Reply
 from linkwise.serving.server import Places
@@ -29,7 +29,7 @@ class WebhookServer(BaseServer):
 
     def show(self, pair: Pair) -> None:
         """Present *pair* on new connections."""
-        self.use(greet_everybody(pair))
+        self.use(greet_any_client(pair))
 
     def end(self) -> None:
         """Close the server. Clients with open connections get a reply that ends the connection."""

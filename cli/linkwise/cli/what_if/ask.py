@@ -224,8 +224,8 @@ class _Asking:
         trials = Trials(world, self._job.pods)
         found = fewest_to_go(trials, lambda _: True)
         if found is None:
-            everybody = [record.uid for record in trials.may_go()]
-            return (), Never(trials.why_not_without(everybody))
+            all_uids = [record.uid for record in trials.may_go()]
+            return (), Never(trials.why_not_without(all_uids))
         rooms = [self._as_room(trials.snapshot, found, "end")]
         job = self._job.pods
         if len(groups) == 1 and not groups[0].is_gang and job[0].spec.preemption_policy != "Never":

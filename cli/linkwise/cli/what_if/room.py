@@ -45,10 +45,10 @@ class _Option:
 
 def fewest_to_go(trials: Trials, may_go: Callable[[PodRecord], bool]) -> FreedPods | None:
     """Choose among the pods for which *may_go* is true; None: even all of them are not enough."""
-    everybody = [record for record in trials.may_go() if may_go(record)]
-    choices = _EvictionSearch(trials, everybody).choices()
-    least = len(choices[0]) if choices else len(everybody)
-    chosen = [record.uid for record in everybody]
+    evictable = [record for record in trials.may_go() if may_go(record)]
+    choices = _EvictionSearch(trials, evictable).choices()
+    least = len(choices[0]) if choices else len(evictable)
+    chosen = [record.uid for record in evictable]
     with suppress(OutOfTrialsError):
         for uids in choices[:_MOST_CHOICES]:
             if trials.starts_without(uids):

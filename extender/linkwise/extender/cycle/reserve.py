@@ -46,7 +46,7 @@ LOOK_SECONDS, ESTIMATE_SECONDS = 30.0, 300.0
 _AGAIN_SECONDS = 1.0
 _MOST = 16  # reservations: each costs searches, and later gangs soon become the first
 SERVERS = "not for all unless pods go that never end by themselves (restartPolicy Always)"
-NOBODY = "not for all even once nobody else runs"
+NEVER_FITS = "not for all even without other pods"
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,7 +357,7 @@ class Reserve:
             self._in_vain[gang.key] = _Vain(
                 requests_of(members.open),
                 self._cache.changed_rows.generation,
-                SERVERS if helps else NOBODY,
+                SERVERS if helps else NEVER_FITS,
             )
         return chosen
 

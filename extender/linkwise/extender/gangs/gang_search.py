@@ -25,7 +25,7 @@ from linkwise.extender.placement.nodes.best_node import BestNode
 from linkwise.extender.placement.nodes.node_filters import NodeFilters
 from linkwise.extender.placement.nodes.nodes_view import NodesView
 from linkwise.extender.placement.nodes.scheduler_feedback import SchedulerFeedback
-from linkwise.extender.placement.request import NOBODY, PlacedMembers, PodSet
+from linkwise.extender.placement.request import NONE_PLACED, PlacedMembers, PodSet
 from linkwise.extender.placement.result import NoRoom, Spot
 from linkwise.extender.placement.worth.estimate import estimate_of
 from linkwise.extender.placement.worth.ideal import Machines, ideal
@@ -136,7 +136,7 @@ class GangSearch:
 
     def _placed(self, members: GangMembers, beside: Sequence[Spot]) -> PlacedMembers:
         if not beside:
-            return NOBODY
+            return NONE_PLACED
         rows = self._cache.rows.row_of
         models: set[str] = set()
         on_rows: dict[int, int] = {}

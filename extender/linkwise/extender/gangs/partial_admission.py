@@ -53,13 +53,13 @@ def most(members: GangMembers, seek: Seek) -> tuple[list[Spot], NoRoom | None]:
     counts = members.together()
     if not counts:
         return [], None
-    everybody = seek(_first(members, counts[-1]))
-    if not isinstance(everybody, NoRoom):
-        return everybody, None
+    of_all = seek(_first(members, counts[-1]))
+    if not isinstance(of_all, NoRoom):
+        return of_all, None
     best: list[Spot] = []
     low, high = 0, len(counts) - 2
     # The count in the refusal is mostly exact: try that many, and one more to be sure.
-    guess = sum(count <= everybody.had for count in counts) - 1
+    guess = sum(count <= of_all.had for count in counts) - 1
     while low <= high:
         guesses = (each for each in (guess, guess + 1) if low <= each <= high)
         probe = next(guesses, (low + high + 1) // 2)
@@ -68,7 +68,7 @@ def most(members: GangMembers, seek: Seek) -> tuple[list[Spot], NoRoom | None]:
             high = probe - 1
         else:
             best, low = spots, probe + 1
-    return best, everybody
+    return best, of_all
 
 
 def least(members: GangMembers) -> Members:

@@ -28,7 +28,7 @@ from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.node_table import NOT_USABLE, Bools, Ints, popcount
 from linkwise.extender.cache.topology_domains import NO_DOMAIN
 from linkwise.extender.placement.cluster_view import ClusterView
-from linkwise.extender.placement.request import NOBODY, PlacedMembers, PodSet
+from linkwise.extender.placement.request import NONE_PLACED, PlacedMembers, PodSet
 from linkwise.extender.placement.result import NoRoom, Spot
 from linkwise.extender.placement.search.assignment import Assignment
 from linkwise.extender.placement.search.domain_search import DomainSearch
@@ -68,7 +68,7 @@ def _unit(subgroups: Sequence[str]) -> int:
 def place(
     view: ClusterView,
     pod_sets: Sequence[PodSet],
-    placed: PlacedMembers = NOBODY,
+    placed: PlacedMembers = NONE_PLACED,
     spans: Spans = ANYWHERE,
 ) -> list[Spot] | NoRoom:
     """One spot per member, in the order of the members; or why there is none."""

@@ -29,4 +29,4 @@ class PlacedMembers:
     models: frozenset[str] = frozenset()  # of their GPUs
 
 
-NOBODY = PlacedMembers()
+NONE_PLACED = PlacedMembers()

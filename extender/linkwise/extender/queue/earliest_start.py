@@ -127,8 +127,8 @@ def fits_without_servers(
     """Whether *seek* finds a place once all pods have ended, servers included."""
     steps = _steps(cache, running_pods, want, now, lambda: None, servers=True)
     letting_go = _LettingGo(want.base, steps)
-    everybody = len(steps)
-    found = seek(letting_go.rows(everybody), letting_go.changed(everybody))
+    all_pods = len(steps)
+    found = seek(letting_go.rows(all_pods), letting_go.changed(all_pods))
     return not isinstance(found, NoRoom)
 
 

@@ -136,11 +136,12 @@ class UnschedulablePods:
         return now < ends
 
     def note_preemption(
-        self, record: PodRecord, *, somebody: bool, awaits_room: bool = False
+        self, record: PodRecord, *, any_victims: bool, awaits_room: bool = False
     ) -> None:
-        """Record the result of kube-scheduler's preemption for this pod: *somebody* is evicted or
-        not. If not, the pod stays nominated where it was, and kube-scheduler does not try it."""
-        if somebody or record.uid not in self._waiting:
+        """Record the result of kube-scheduler's preemption for this pod: *any_victims* says
+        whether pods are evicted. If not, the pod stays nominated where it was, and kube-scheduler
+        does not try it."""
+        if any_victims or record.uid not in self._waiting:
             self._kept.pop(record.uid, None)
         else:
             self._kept[record.uid] = awaits_room

@@ -74,8 +74,10 @@ class PreemptVerb:
                 node: self._victims(what_if, record, node, those) for node, those in asked.items()
             }
             victims = {node: those for node, those in answers.items() if those is not None}
-        somebody = any(those.uids for those in victims.values())
-        self._unschedulable_pods.note_preemption(record, somebody=somebody, awaits_room=awaits_room)
+        any_victims = any(those.uids for those in victims.values())
+        self._unschedulable_pods.note_preemption(
+            record, any_victims=any_victims, awaits_room=awaits_room
+        )
         return PreemptAnswer(victims)
 
     def _victims(

@@ -35,7 +35,7 @@ _READY_SECONDS = 60.0
 _END_SECONDS = 1.0
 _LONGEST_TEMP = 60  # of TMPDIR; a unix socket's path has room for 107 bytes
 _HASTE = KubeletSettings(status_seconds=0.1, stop_seconds=0.02)
-_CALLS, _STATUS = "serving kube-scheduler on ", "serving everybody on "
+_CALLS, _STATUS = "serving kube-scheduler on ", "serving probes, metrics and views on "
 
 T = TypeVar("T")
 

@@ -168,7 +168,7 @@ def _is_guarded(control: ControlPlane) -> bool:
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": "probe", "annotations": {names.PLAN: "nobody's"}},
+        "metadata": {"name": "probe", "annotations": {names.PLAN: "of no extender"}},
         "spec": {"containers": [{"name": "main", "image": "none"}]},
     }
     try:

@@ -122,7 +122,7 @@ def test_a_pod_that_kube_scheduler_should_not_ask_about_is_refused(extender: Ask
         ("POST", "/bind", 404, "POST /bind: Not Found"),
         ("POST", "/nodes", 405, "POST /nodes: Method Not Allowed"),
         ("GET", "/explain/ml", 404, "GET /explain/ml: Not Found"),
-        ("GET", "/explain/ml/nobody", 404, "no pod ml/nobody is known"),
+        ("GET", "/explain/ml/none", 404, "no pod ml/none is known"),
     ],
 )
 def test_what_is_not_there_is_said_as_json(
@@ -144,9 +144,7 @@ def test_an_explanation_is_json_for_programs_and_text_for_people(http: FlaskClie
     assert ages.sub("", by_header.text) == ages.sub("", by_argument.text)
     assert by_header.text.startswith("ml/alone: has waited ")
     assert by_header.content_type.startswith("text/plain")
-    assert http.get("/explain/ml/nobody?format=text").text == (
-        "linkwise: no pod ml/nobody is known\n"
-    )
+    assert http.get("/explain/ml/none?format=text").text == ("linkwise: no pod ml/none is known\n")
 
 
 def test_the_books_may_be_looked_at(http: FlaskClient) -> None:
@@ -184,7 +182,7 @@ def test_alive_and_ready(http: FlaskClient) -> None:
 
 
 def test_what_else_is_awaited_or_wrong_is_said(extender: Asked) -> None:
-    waits, wrong = ["no certificate is published yet"], ["nobody renews the certificates"]
+    waits, wrong = ["no certificate is published yet"], ["no thread renews the certificates"]
     app = create_app(
         extender.loop,
         extender.verbs._metrics,

@@ -1,4 +1,4 @@
-"""The port for everybody: what reaches the application, and that no client delays another."""
+"""The status port: what reaches the application, and that no client delays another."""
 
 import http.client
 import socket

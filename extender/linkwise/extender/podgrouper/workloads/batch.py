@@ -22,7 +22,7 @@ from linkwise.extender.podgrouper.workloads.fields import (
 )
 from linkwise.extender.podgrouper.workloads.kinds import JOB, JOB_SET, VOLCANO_JOB
 from linkwise.extender.podgrouper.workloads.workload import (
-    NOBODY,
+    NO_ROLES,
     FoundWorkload,
     ReplicaRole,
     Workload,
@@ -158,7 +158,7 @@ def _depends(item: Fields, before: Sequence[ReplicaRole]) -> tuple[frozenset[str
     """The roles that must be ready, and those that must have ended, with their own
     dependencies."""
     known = {role.name: role for role in before}
-    ready, ended = NOBODY, NOBODY
+    ready, ended = NO_ROLES, NO_ROLES
     for dependency in items(item, "dependsOn"):
         name = text(dependency, "name")
         earlier = known.get(name)

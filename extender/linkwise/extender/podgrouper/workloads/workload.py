@@ -19,7 +19,7 @@ from linkwise.extender.podgrouper.workloads.answer import (
 from linkwise.extender.podgrouper.workloads.case import Case, controller_of, gang_said_in
 from linkwise.extender.podgrouper.workloads.fields import Fields, text
 
-NOBODY: frozenset[str] = frozenset()
+NO_ROLES: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class ReplicaRole:
     name: str
     pods: int
     gpus: bool  # whether they take any
-    ready: frozenset[str] = NOBODY  # roles that must be ready before its pods are created
-    ended: frozenset[str] = NOBODY  # roles that must have ended by then
+    ready: frozenset[str] = NO_ROLES  # roles that must be ready before its pods are created
+    ended: frozenset[str] = NO_ROLES  # roles that must have ended by then
     ranked: bool = True  # takes part in the ring
     gang_said: str = ""  # its template's own `linkwise.dev/gang`
 
@@ -52,7 +52,7 @@ class Workload:
     open_ended: bool = False
     queue: str = ""
     priority_class: str = ""
-    kin: frozenset[str] = NOBODY  # uids of the owner's own owners
+    kin: frozenset[str] = NO_ROLES  # uids of the owner's own owners
 
     @property
     def size(self) -> int:

@@ -121,7 +121,7 @@ def open_ports(
         metrics.watch_certificates(lambda: {"server": keeper.ends, **seen.soonest()})
     scheme = "http" if keeper is None else "https"
     log.info("serving kube-scheduler on %s://%s:%s", scheme, address, calls.port)
-    log.info("serving everybody on http://%s:%s", address, status.port)
+    log.info("serving probes, metrics and views on http://%s:%s", address, status.port)
     return Ports(calls, status, keeper)
 
 
