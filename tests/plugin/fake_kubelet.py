@@ -69,8 +69,12 @@ class Plugin:
 
     @property
     def health(self) -> dict[str, str]:
-        """By device id, as last listed."""
-        return {device.ID: device.health for device in self.lists[-1].devices} if self.lists else {}
+        """By device id, as last listed. All of a plugin whose list has ended are Unhealthy, as the
+        real kubelet marks them."""
+        if not self.lists:
+            return {}
+        ended = self.ended
+        return {d.ID: "Unhealthy" if ended else d.health for d in self.lists[-1].devices}
 
     def preferred(
         self, available: Iterable[str], size: int, must: Sequence[str] = (), *, seed: int = 0

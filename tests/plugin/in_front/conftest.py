@@ -1,6 +1,6 @@
 """A node on which Linkwise's plugin is in front of a vendor's; the test drives the kubelet."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -88,6 +88,20 @@ class World:
         wait_for(
             lambda: len(of(resource)) >= registrations and of(resource)[-1].lists,
             f"a list of {resource}",
+        )
+        return of(resource)[-1]
+
+    def offering(self, ids: Collection[str], resource: str = GPU) -> Plugin:
+        """Once the kubelet's newest connection lists just *ids* as healthy. A vendor's plugin that
+        begins anew may be noticed as lost first, and the resource then registers once more."""
+        of = self.kubelet.of
+        wait_for(
+            lambda: (
+                of(resource)
+                and not of(resource)[-1].ended
+                and healthy(of(resource)[-1]) == set(ids)
+            ),
+            f"healthy devices of {resource}: {', '.join(ids)}",
         )
         return of(resource)[-1]
 

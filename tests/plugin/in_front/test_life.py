@@ -292,8 +292,8 @@ def test_with_another_kubelet_the_vendors_plugin_begins_anew_and_forgets_what_wa
     wait_for(lambda: UUIDS[0] not in healthy(plugin), "the sick GPU")
     registry, starts = identity(world.registry), world.vendor.do("starts")
     world.kubelet.restart()
-    again = world.plugin(registrations=2)
-    wait_for(lambda: healthy(again) == ALL, "all GPUs with the new kubelet")
+    again = world.offering(ALL)
+    assert again is not plugin
     assert identity(world.registry) != registry
     assert identity(world.registry) is not None
     assert world.vendor.do("starts") > starts
@@ -338,10 +338,26 @@ def test_a_kubelet_that_comes_last_finds_all(kubelet_dir: Path) -> None:
 def test_a_socket_to_register_at_that_somebody_removes_is_made_again(world: World) -> None:
     world.vendor.offer(GPU, UUIDS)
     plugin = world.start()
+    world.vendor.do("watch", on=False)
     world.registry.unlink()
     wait_for(lambda: world.registry.is_socket(), "the socket")
     assert world.vendor.do("register", resource=GPU) == ""
-    wait_for(lambda: healthy(plugin) == ALL, "all GPUs")
+    wait_for(lambda: len(world.vendor.calls("ListAndWatch")) == 2, "the second stream")
+    wait_for(lambda: world.front.ready, "readiness")
+    assert healthy(plugin) == ALL
+    assert world.kubelet.plugins == [plugin]
+
+
+def test_a_plugin_that_begins_anew_when_that_socket_is_made_again_is_offered_again(
+    world: World,
+) -> None:
+    world.vendor.offer(GPU, UUIDS)
+    world.start()
+    starts = world.vendor.do("starts")
+    world.registry.unlink()
+    wait_for(lambda: world.vendor.do("starts") > starts, "a new beginning")
+    again = world.offering(ALL)
+    assert again.allocate(UUIDS[:1]).envs["VENDOR_SAYS"] == UUIDS[0]
 
 
 def test_where_no_socket_can_be_made_the_reason_is_told_until_it_can(

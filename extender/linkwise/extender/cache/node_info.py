@@ -194,7 +194,7 @@ class NodeInfo:
         for holder, gpus in self.sharing.strays.items():
             settling.give(holder, gpus)
         self.used = settling.taken
-        nobody_planned = []
+        unplanned = []
         takers = self.sharing.takers(self.bound, listed) if self.sharing.places else {}
         everyone = self.bound | self.sharing.pods if self.sharing.pods else self.bound
         pods = sorted(everyone.values(), key=_by_plan)
@@ -208,10 +208,10 @@ class NodeInfo:
                 shares = (s for c, s in plan.gpus.items() if c not in listed.get(record.uid, ()))
                 settling.give(record.uid, self.machine.mask_of([u for s in shares for u in s]))
             elif record.uid not in listed:
-                nobody_planned.append(record)
+                unplanned.append(record)
         for uid, reservation in sorted(self.assumed.items()):
             settling.give(uid, self.machine.mask_of(reservation.uuids))
-        self._settle_unplanned(settling, nobody_planned)
+        self._settle_unplanned(settling, unplanned)
         # Of two plans for one GPU the newer counts: the older was about to be withdrawn.
         for uid, plan in sorted(self.plans.items(), key=lambda item: (-item[1].plan.made, item[0])):
             settling.give(uid, self.machine.mask_of(plan.uuids))

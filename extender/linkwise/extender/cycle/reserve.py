@@ -53,7 +53,7 @@ NEVER_FITS = "not for all even without other pods"
 class _Vain:
     requests: object
     changes: int
-    what: str  # SERVERS or NOBODY
+    what: str  # SERVERS or NEVER_FITS
 
 
 class _Front:
