@@ -22,7 +22,7 @@ class Extender:
 
     def __init__(self, world: World, calls: str, status: str) -> None:
         self.world, self._calls, self._status = world, calls, status
-        self._http = urllib3.PoolManager(timeout=10)
+        self._http = urllib3.PoolManager(timeout=30)
         self._numbers = count(1)
 
     def new_name(self, stem: str) -> str:

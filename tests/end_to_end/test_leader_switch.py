@@ -220,7 +220,7 @@ def test_when_half_of_a_plan_is_written(cluster: Cluster, strike: Strike) -> Non
     wire = cluster.wires[before.name]
     wire.at(PLAN, 2, lambda: strike(before, wire))
     cluster.add_gang("g", 3)
-    assert wire.struck.wait(20)
+    assert wire.struck.wait(60)
     wait_for_switch(cluster, before)
     cluster.wait_bound("g-0", "g-1", "g-2")
     assert len({read_plan(p.metadata.annotations[names.PLAN]).id for p in cluster.pods()}) == 1
@@ -233,7 +233,7 @@ def test_when_half_of_a_gang_is_bound(cluster: Cluster, strike: Strike, *, after
     wire = cluster.wires[before.name]
     wire.at(BINDING, 2, lambda: strike(before, wire), after=after)
     cluster.add_gang("g", 3)
-    assert wire.struck.wait(20)
+    assert wire.struck.wait(60)
     wait_for_switch(cluster, before)
     cluster.wait_bound("g-0", "g-1", "g-2")
 
@@ -244,7 +244,7 @@ def freeze_with_a_plan_on_its_way(cluster: Cluster) -> Replica:
     before = cluster.leader
     cluster.wires[before.name].at(PLAN, 1, lambda: before.signal(signal.SIGSTOP))
     cluster.add_gated("g-0")
-    assert cluster.wires[before.name].struck.wait(20)
+    assert cluster.wires[before.name].struck.wait(60)
     return before
 
 

@@ -42,15 +42,15 @@ class Program:
 
     def status(self, path: str) -> int:
         url = f"{self.url(STATUS)}{path}"
-        return urllib3.request("GET", url, retries=False, timeout=5).status
+        return urllib3.request("GET", url, retries=False, timeout=30).status
 
     def ask(self, verb: str, **members: Any) -> Any:
         url = f"{self.url('kube-scheduler')}/{verb}"
-        return urllib3.request("POST", url, json=members, timeout=5).json()
+        return urllib3.request("POST", url, json=members, timeout=30).json()
 
     def end(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
-        return self.process.wait(10)
+        return self.process.wait(60)
 
 
 def start(*flags: str, **environment: str) -> Program:
@@ -84,7 +84,7 @@ def program(world: World) -> Iterator[Program]:
     )
     yield started
     started.process.kill()
-    started.process.wait(5)
+    started.process.wait(60)
     assert started.process.stderr is not None
     started.process.stderr.close()
 
@@ -102,7 +102,7 @@ def test_it_waits_for_the_api_server_places_a_pod_and_ends_when_told(
     assert program.ask("filter", Pod=pod, Nodes=None, NodeNames=["n1"])["NodeNames"] == ["n1"]
     assert program.ask("bind", **bind_args(pod, "n1")) == {"Error": ""}
     assert world.read("single").spec.node_name == "n1"
-    scrape = urllib3.request("GET", f"{program.url(STATUS)}/metrics", timeout=5).data.decode()
+    scrape = urllib3.request("GET", f"{program.url(STATUS)}/metrics", timeout=30).data.decode()
     assert 'linkwise_extender_requests_total{result="ok",verb="bind"} 1.0' in scrape
     assert "process_resident_memory_bytes" in scrape
 

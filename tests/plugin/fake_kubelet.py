@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 import grpc
 
@@ -39,6 +39,7 @@ class Plugin:
         self.options = api.DevicePluginOptions()
         self.lists: list[api.ListAndWatchResponse] = []
         self.ended = False
+        self._listens = Event()
         self._cancel: Callable[[], object] | None = None
         self._thread: Thread | None = None
 
@@ -46,6 +47,7 @@ class Plugin:
         """The plugin counts as ready from here on."""
         stream = self.stub.ListAndWatch(api.Empty())
         self._cancel = stream.cancel
+        self._listens.set()
         thread = Thread(target=self._follow, args=(stream,), daemon=True)
         thread.start()
         self._thread = thread  # only now: a kubelet that stops meanwhile joins what has started
@@ -57,7 +59,8 @@ class Plugin:
         self.ended = True
 
     def cancel(self) -> None:
-        """End the stream, and stay connected."""
+        """End the stream, and stay connected. `listen` may be under way."""
+        self._listens.wait(5)
         if self._cancel is not None:
             self._cancel()
 
@@ -86,13 +89,13 @@ class Plugin:
             available_deviceIDs=ids, must_include_deviceIDs=must, allocation_size=size
         )
         answer = self.stub.GetPreferredAllocation(
-            api.PreferredAllocationRequest(container_requests=[asked]), timeout=10
+            api.PreferredAllocationRequest(container_requests=[asked]), timeout=30
         )
         return list(answer.container_responses[0].deviceIDs)
 
     def allocate(self, ids: Sequence[str]) -> api.ContainerAllocateResponse:
         asked = api.ContainerAllocateRequest(devices_ids=ids)
-        answer = self.stub.Allocate(api.AllocateRequest(container_requests=[asked]), timeout=10)
+        answer = self.stub.Allocate(api.AllocateRequest(container_requests=[asked]), timeout=30)
         return answer.container_responses[0]
 
 
@@ -151,7 +154,7 @@ class FakeKubelet(RegistrationServicer, PodResourcesListerServicer):
 
     def take(self, request: api.RegisterRequest) -> None:
         plugin = Plugin(self.directory / request.endpoint, request)
-        plugin.options = plugin.stub.GetDevicePluginOptions(api.Empty(), timeout=10)
+        plugin.options = plugin.stub.GetDevicePluginOptions(api.Empty(), timeout=30)
         assert plugin.options == request.options
         self.plugins.append(plugin)
         plugin.listen()

@@ -50,7 +50,7 @@ class Process:
     def get(self, path: str) -> tuple[int, str]:
         port = self.port
         try:
-            with urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            with urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
                 return answer.status, answer.read().decode()
         except HTTPError as error:
             with error:
@@ -68,8 +68,8 @@ class Process:
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(20)
+        return self.process.wait(60)
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(20)
+        self.process.wait(60)

@@ -20,7 +20,7 @@ def heard_by_a_kubelet(path: Path) -> bytes:
         listener.listen()
         listener.settimeout(10)
         channel = dial(path)
-        call = RegistrationStub(channel).Register.future(api.RegisterRequest(), timeout=10)
+        call = RegistrationStub(channel).Register.future(api.RegisterRequest(), timeout=30)
         connection, _ = listener.accept()
         with connection:
             connection.settimeout(10)

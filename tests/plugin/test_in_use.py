@@ -103,11 +103,12 @@ def test_a_kubelet_that_does_not_answer_says_nothing_and_what_was_said_stays(
     kubelet.holds = {"ml/w": {"main": ["GPU-b", "GPU-a"]}}
     assert poller.poll() == HELD
     kubelet.stop()
-    assert poller.poll() is None
-    assert poller.poll() is None
+    assert [poller.poll() for _ in range(3)] == [None] * 3
     assert told.changes == [HELD]
-    assert told.errors == 2
-    assert len([r for r in caplog.records if "podresources" in r.message]) == 1
+    assert told.errors == 3
+    # The first poll may meet the connection as it ends. What is the same is told once.
+    said = [r.message for r in caplog.records if "podresources" in r.message]
+    assert 1 <= len(said) == len(set(said)) <= 2
     kubelet.start()
     wait_for(lambda: poller.poll() == HELD, "the kubelet's return")
 

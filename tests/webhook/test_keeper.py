@@ -252,7 +252,7 @@ def test_its_thread_goes_on_whatever_happens(api: Api, caplog: pytest.LogCapture
         assert keeper.alive
         api.before_put = lambda: Replica(api).look()
         api.down = False
-        assert served.wait(10)
+        assert served.wait(60)
     finally:
         keeper.stop()
     assert not keeper.alive

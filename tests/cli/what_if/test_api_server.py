@@ -19,7 +19,7 @@ def server() -> Iterator[ApiServer]:
 
 
 def ask(server: ApiServer, method: str, path: str, body: Any = None) -> Any:
-    with urllib3.PoolManager(retries=False, timeout=10) as pool:
+    with urllib3.PoolManager(retries=False, timeout=30) as pool:
         sent = None if body is None else json.dumps(body)
         got = pool.request(
             method, server.url + path, body=sent, headers={"content-type": "application/json"}

@@ -15,7 +15,7 @@ class Recorder:
 
     def __call__(self, job: tuple[str, int]) -> None:
         if job in self._held:
-            assert self._held[job].wait(5)
+            assert self._held[job].wait(60)
         with self._lock:
             self.done.append(job)
 

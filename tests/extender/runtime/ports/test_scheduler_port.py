@@ -35,7 +35,7 @@ class Verbs:
         self.asked.append(verb)
         if verb == "bind":
             self.binding.set()
-            assert self.let.wait(10)
+            assert self.let.wait(60)
         if not waits():
             self.gone.append(verb)
             return None
@@ -73,7 +73,7 @@ def server(verbs: Verbs) -> Iterator[VerbServer]:
 
 @pytest.fixture
 def connection(server: VerbServer) -> Iterator[http.client.HTTPConnection]:
-    made = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+    made = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     yield made
     made.close()
 
@@ -147,7 +147,7 @@ def test_a_call_whose_caller_hung_up_is_known_as_such(server: VerbServer, verbs:
         verbs.gone.clear()
         with socket.create_connection(("127.0.0.1", server.port), 5) as caller:
             caller.sendall(b"POST /bind HTTP/1.1\r\nContent-Length: 1\r\n\r\nx")
-            assert verbs.binding.wait(5)
+            assert verbs.binding.wait(60)
             caller.shutdown(how)
             wait_for(lambda: server.calls == 1)
             verbs.let.set()
@@ -161,7 +161,7 @@ def test_a_call_that_is_older_than_its_caller_waits_is_known_as_such(verbs: Verb
     thread.start()
     with socket.create_connection(("127.0.0.1", made.port), 5) as caller:
         caller.sendall(b"POST /bind HTTP/1.1\r\nContent-Length: 1\r\n\r\nx")
-        assert verbs.binding.wait(5)
+        assert verbs.binding.wait(60)
         assert not verbs.let.wait(0.05)
         verbs.let.set()
         assert caller.recv(100) == b""
@@ -240,7 +240,7 @@ def test_binds_that_wait_for_the_api_server_keep_nobody_else_waiting(
 ) -> None:
     with ExitStack() as binds:
         for _ in range(5):  # one more than the server lets through
-            bind = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+            bind = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
             binds.callback(bind.close)
             bind.request("POST", "/bind", b"x")
         wait_for(lambda: server.calls == 5 and len(verbs.asked) == 4)
@@ -257,7 +257,7 @@ def test_large_calls_are_answered_two_at_a_time_and_small_ones_beside_them(
     with ExitStack() as clients:
         large = []
         for _ in range(3):
-            client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+            client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
             clients.callback(client.close)
             client.request("POST", "/bind", b"x" * 60)
             large.append(client)
@@ -282,7 +282,7 @@ def test_a_call_under_way_is_answered_before_the_end_and_none_after(
     server: VerbServer, verbs: Verbs, connection: http.client.HTTPConnection
 ) -> None:
     connection.request("POST", "/bind", b"x")
-    assert verbs.binding.wait(5)
+    assert verbs.binding.wait(60)
     closing = Thread(target=server.close)
     closing.start()
     wait_for(lambda: server._listener.fileno() == -1)
@@ -319,7 +319,7 @@ def test_it_listens_on_addresses_of_ipv6(verbs: Verbs) -> None:
     made = make_server(verbs, "::1")
     thread = Thread(target=made.run, daemon=True)
     thread.start()
-    one = http.client.HTTPConnection("::1", made.port, timeout=5)
+    one = http.client.HTTPConnection("::1", made.port, timeout=30)
     assert ask(one, "/filter", b"x") == (200, b"filter x")
     one.close()
     made.close()
@@ -329,7 +329,7 @@ def test_it_listens_on_addresses_of_ipv6(verbs: Verbs) -> None:
 def test_a_few_idle_threads_are_kept(server: VerbServer) -> None:
     with patch.object(system, "_MOST_IDLE", 1), ExitStack() as clients:
         for _ in range(3):
-            one = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+            one = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
             clients.callback(one.close)
             assert ask(one, "/filter", b"x")[0] == 200
         assert server._workers.idle == 0
@@ -339,7 +339,7 @@ def test_a_few_idle_threads_are_kept(server: VerbServer) -> None:
 
 def test_threads_are_used_again(server: VerbServer) -> None:
     for _ in range(30):
-        one = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+        one = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
         assert ask(one, "/filter", b"x")[0] == 200
         one.close()
         wait_for(lambda: server._workers.idle)
