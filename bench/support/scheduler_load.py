@@ -53,7 +53,7 @@ class _List(msgspec.Struct):
 @dataclass(frozen=True, slots=True)
 class Request:
     method: str
-    url: str
+    path: str
     body: bytes
 
 
@@ -69,7 +69,8 @@ class Load:
         assert configuration.cert_file, "the tests' administrator has a certificate"
         self._tls.load_cert_chain(configuration.cert_file, configuration.key_file)
         self._url: str = configuration.host
-        self._pods = f"{self._url}/api/v1/namespaces/{namespace}/pods"
+        self._path = f"/api/v1/namespaces/{namespace}/pods"
+        self._pods = f"{self._url}{self._path}"
 
     async def __aenter__(self) -> Self:
         # Enough for three times CONNECTIONS, and the watch.
@@ -84,15 +85,14 @@ class Load:
 
     async def create(self, bodies: Iterable[bytes], path: str = "") -> None:
         """Post all *bodies* to the pods, or to the collection at *path*, over four connections."""
-        url = f"{self._url}{path}" if path else self._pods
-        await self._send([Request("POST", url, body)] for body in bodies)
+        await self.send([Request("POST", path or self._path, body)] for body in bodies)
 
     async def create_nominated(self, bodies: Mapping[str, bytes], nodes: Sequence[str]) -> None:
         """Post gated pods, nominate each for a node and remove its gate: the writes of an extender
         that costs nothing else."""
 
         def life(name: str, body: bytes, node: str) -> list[Request]:
-            url = f"{self._pods}/{name}"
+            path = f"{self._path}/{name}"
             plan = {names.PLAN: f"{name} on {node}", names.GPUS: "-" * 400}
             nomination = {
                 "metadata": {"annotations": plan},
@@ -100,16 +100,16 @@ class Load:
             }
             release = {"spec": {"schedulingGates": None}}
             return [
-                Request("POST", self._pods, body),
-                Request("PATCH", f"{url}/status", msgspec.json.encode(nomination)),
-                Request("PATCH", url, msgspec.json.encode(release)),
+                Request("POST", self._path, body),
+                Request("PATCH", f"{path}/status", msgspec.json.encode(nomination)),
+                Request("PATCH", path, msgspec.json.encode(release)),
             ]
 
         # More pods at a time than connections that create, as the extender's writes are concurrent.
         lives = [life(*pod, node) for pod, node in zip(bodies.items(), nodes, strict=False)]
-        await self._send(lives, 3 * CONNECTIONS)
+        await self.send(lives, 3 * CONNECTIONS)
 
-    async def _send(
+    async def send(
         self, requests: Iterable[Sequence["Request"]], connections: int = CONNECTIONS
     ) -> None:
         """Send each sequence in order, *connections* of them at a time."""
@@ -125,12 +125,13 @@ class Load:
     async def _request(self, request: "Request") -> None:
         patches = request.method == "PATCH"
         headers = {"content-type": _MERGE_PATCH if patches else _JSON, "accept": _META_ONLY}
+        url = f"{self._url}{request.path}"
         async with self._http.request(
-            request.method, request.url, data=request.body, headers=headers
+            request.method, url, data=request.body, headers=headers
         ) as answer:
             text = await answer.read()
             if answer.status not in (200, 201):
-                raise RuntimeError(f"{request.method} {request.url}: {answer.status}: {text!r}")
+                raise RuntimeError(f"{request.method} {request.path}: {answer.status}: {text!r}")
 
     async def delete_pods(self) -> None:
         """Delete all pods without a grace period, as no kubelet runs; return when they are gone."""

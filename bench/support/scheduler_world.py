@@ -256,14 +256,15 @@ async def world(directory: Path, nodes: int, length: pods.Length) -> AsyncIterat
 
 def _cpu(programs: Mapping[str, int]) -> dict[str, float]:
     """CPU seconds of each program so far."""
-    return {name: _worked(pid) for name, pid in programs.items()}
+    return {name: cpu_seconds(pid) for name, pid in programs.items()}
 
 
 def _since(before: Mapping[str, float], programs: Mapping[str, int]) -> dict[str, float]:
     return {name: seconds - before[name] for name, seconds in _cpu(programs).items()}
 
 
-def _worked(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
+    """The processor time of a process so far, in all its threads."""
     # The second field, in brackets, may contain blanks; utime and stime are 14th and 15th.
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND

@@ -41,6 +41,8 @@ from tests.cluster.support.programs import binaries
 from tests.manifests import BASE, DAEMONSET, granted, the
 
 WEBHOOK = DAEMONSET / "components" / "webhook"
+MARKED = pod("marked", annotations={"example.com/a": "b"}, labels={"a": "b"})
+MARKED["spec"]["initContainers"] = [{"name": "first", "image": "none"}]
 VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
 
 
@@ -60,6 +62,7 @@ def deployed(run_directory: Path, request: pytest.FixtureRequest) -> Iterator[Co
     pods = [
         pod("waiting"),
         pod("other"),
+        MARKED,
         pod("evictable"),
         pod("planned"),
         pod("term-1"),

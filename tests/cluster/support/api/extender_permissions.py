@@ -45,7 +45,7 @@ PLAN = {names.GPUS: '{"main":["GPU-1"]}', names.PLAN: '{"v":1}'}
 TERM_2 = {names.PLAN: '{"v":1,"id":"x","node":"node-1","leader":2,"epoch":1}'}
 TERM_1 = {names.PLAN: '{"v":1,"id":"x","node":"node-1","leader":1,"epoch":9}'}
 NO_TERM = {names.PLAN: '{"v":1,"id":"x","node":"node-1","epoch":9}'}
-TOO_LATE = "and term 2 has begun"
+TOO_LATE = "led in an earlier term: term 2 has begun"
 
 
 def eviction_in(pod: str, term: str) -> dict[str, Any]:
@@ -59,28 +59,28 @@ LATE_WRITES = (
         "POST",
         f"{PODS}/term-1/binding",
         binding("term-1", TERM_1),
-        f"led in term 1, {TOO_LATE}",
+        TOO_LATE,
     ),
     ApiRequest(
         "evict in a term that is over",
         "POST",
         f"{PODS}/term-1/eviction",
         eviction_in("term-1", "1"),
-        f"led in term 1, {TOO_LATE}",
+        TOO_LATE,
     ),
     ApiRequest(
         "evict without an election",
         "POST",
         f"{PODS}/term-1/eviction",
         eviction("term-1"),
-        f"led in term 0, {TOO_LATE}",
+        TOO_LATE,
     ),
     ApiRequest(
         "bind without an election",
         "POST",
         f"{PODS}/term-1/binding",
         binding("term-1", NO_TERM),
-        f"led in term 0, {TOO_LATE}",
+        TOO_LATE,
     ),
 )
 NOMINATED = {"metadata": {"annotations": PLAN}, "status": {"nominatedNodeName": "node-1"}}
@@ -89,9 +89,12 @@ WITHDRAWN = {
     "status": {"nominatedNodeName": None},
 }
 LIFTED = {"spec": {"schedulingGates": [{"$patch": "delete", "name": names.GATE}]}}
-ONLY_ITS_OWN = "may write only the annotations it decides, not"
-NO_OTHER_GATE = "may lift the scheduling gate linkwise.dev/plan, and no other"
-NOTHING_ELSE_OF_A_POD = "its own scheduling gate of a pod, and nothing else of it"
+NEVER = {
+    "requiredDuringSchedulingIgnoredDuringExecution": {
+        "nodeSelectorTerms": [{"matchExpressions": [{"key": "x", "operator": "Exists"}]}]
+    }
+}
+NOTHING_ELSE = "and change nothing else of a pod"
 
 EXTENDER_MAY_ASK_FOR = tuple(
     ApiRequest(f"read a {kind.kind} of {kind.group}", "GET", kind.paths("ml", "none")[0])
@@ -172,59 +175,102 @@ EXTENDER_MUST_NOT = (
     ApiRequest("read one node", "GET", f"{NODES}/node-1", says=RBAC),
     write_node("label a node", "node-1", labelled("linkwise.dev/nvlink", "x"), RBAC),
     write_node("annotate a node", "node-1", noted(topology="{}"), RBAC),
-    write_pod("label a pod", "other", labelled("a", "b"), "may write no labels of a pod"),
+    write_pod("label a pod", "other", labelled("a", "b"), NOTHING_ELSE),
     write_pod(
         "write its author's annotations",
         "other",
         noted(gang="x"),
-        f"{ONLY_ITS_OWN} linkwise.dev/gang",
+        NOTHING_ELSE,
     ),
     write_pod(
         "write annotations of others",
         "other",
         {"metadata": {"annotations": {"example.com/a": "b"}}},
-        ONLY_ITS_OWN,
+        NOTHING_ELSE,
     ),
     ApiRequest(
         "annotate beyond a plan when it binds",
         "POST",
         f"{PODS}/other/binding",
         binding("other", {"example.com/a": "b"}),
-        ONLY_ITS_OWN,
+        NOTHING_ELSE,
+    ),
+    write_pod(
+        "take annotations of others away",
+        "marked",
+        {"metadata": {"annotations": None}},
+        NOTHING_ELSE,
+    ),
+    write_pod("take a label away", "marked", {"metadata": {"labels": None}}, NOTHING_ELSE),
+    ApiRequest(
+        "label a pod when it binds",
+        "POST",
+        f"{PODS}/other/binding",
+        binding("other", PLAN, {"a": "b"}),
+        NOTHING_ELSE,
     ),
     write_pod(
         "lift a gate of others",
         "twice-gated",
         {"spec": {"schedulingGates": [{"$patch": "delete", "name": "example.com/quota"}]}},
-        NO_OTHER_GATE,
+        NOTHING_ELSE,
         content_type=STRATEGIC_PATCH,
     ),
-    write_pod("lift all gates", "twice-gated", {"spec": {"schedulingGates": None}}, NO_OTHER_GATE),
+    write_pod("lift all gates", "twice-gated", {"spec": {"schedulingGates": None}}, NOTHING_ELSE),
     write_pod(
         "change what a pod runs",
         "other",
         [{"op": "replace", "path": "/spec/containers/0/image", "value": "evil"}],
-        NOTHING_ELSE_OF_A_POD,
+        NOTHING_ELSE,
         content_type=JSON_PATCH,
     ),
     write_pod(
         "let a pod onto other nodes",
         "other",
         [{"op": "add", "path": "/spec/tolerations/-", "value": {"operator": "Exists"}}],
-        NOTHING_ELSE_OF_A_POD,
+        NOTHING_ELSE,
         content_type=JSON_PATCH,
     ),
     write_pod(
         "end a pod by a deadline",
         "other",
         {"spec": {"activeDeadlineSeconds": 1}},
-        NOTHING_ELSE_OF_A_POD,
+        NOTHING_ELSE,
     ),
     write_pod(
         "hold a pod by a finalizer",
         "other",
         {"metadata": {"finalizers": ["linkwise.dev/held"]}},
-        NOTHING_ELSE_OF_A_POD,
+        NOTHING_ELSE,
+    ),
+    write_pod(
+        "have a pod deleted with another object",
+        "other",
+        {
+            "metadata": {
+                "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "x", "uid": "y"}]
+            }
+        },
+        NOTHING_ELSE,
+    ),
+    write_pod(
+        "change what a pod runs first",
+        "marked",
+        [{"op": "replace", "path": "/spec/initContainers/0/image", "value": "evil"}],
+        NOTHING_ELSE,
+        content_type=JSON_PATCH,
+    ),
+    write_pod(
+        "keep a gated pod off nodes",
+        "twice-gated",
+        {"spec": {"nodeSelector": {"zone": "b"}}},
+        NOTHING_ELSE,
+    ),
+    write_pod(
+        "keep a gated pod off nodes by affinity",
+        "twice-gated",
+        {"spec": {"affinity": {"nodeAffinity": NEVER}}},
+        NOTHING_ELSE,
     ),
     ApiRequest(
         "ask what it may bind by the old route",

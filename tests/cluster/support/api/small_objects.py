@@ -17,12 +17,21 @@ def labelled(key: str, text: str | None) -> dict[str, Any]:
 
 
 def pod(
-    name: str, *, annotations: dict[str, str] | None = None, gates: tuple[str, ...] = ()
+    name: str,
+    *,
+    annotations: dict[str, str] | None = None,
+    labels: dict[str, str] | None = None,
+    gates: tuple[str, ...] = (),
 ) -> Any:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "namespace": "ml", "annotations": annotations or {}},
+        "metadata": {
+            "name": name,
+            "namespace": "ml",
+            "annotations": annotations or {},
+            "labels": labels or {},
+        },
         "spec": {
             "containers": [{"name": "main", "image": "none"}],
             "schedulingGates": [{"name": gate} for gate in gates],
@@ -30,11 +39,18 @@ def pod(
     }
 
 
-def binding(name: str, annotations: dict[str, str] | None = None) -> dict[str, Any]:
+def binding(
+    name: str, annotations: dict[str, str] | None = None, labels: dict[str, str] | None = None
+) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Binding",
-        "metadata": {"name": name, "namespace": "ml", "annotations": annotations or {}},
+        "metadata": {
+            "name": name,
+            "namespace": "ml",
+            "annotations": annotations or {},
+            "labels": labels or {},
+        },
         "target": {"apiVersion": "v1", "kind": "Node", "name": "node-1"},
     }
 
