@@ -368,7 +368,7 @@ class Cluster:
             passed = self.filter(name).node_names
         if not passed:
             return ""
-        scores = dict(self.core.prioritize(FilterCall(pod, passed), self.now).scores)
+        scores = self.core.prioritize(FilterCall(pod, passed), self.now).scores
         node = max(sorted(passed), key=lambda each: scores[each])
         order = self.begin_bind(name, node)
         if isinstance(order, BindRefusal):

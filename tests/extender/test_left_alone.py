@@ -44,7 +44,7 @@ def test_every_call_is_answered_as_if_the_extender_were_not_there(said: dict[str
     at.add_pod("a", 4, said=said, priority=5)
     assert at.filter("a").node_names == ("n1", "n2")
     assert at.filter("a", ["n2", "unknown"]).node_names == ("n2", "unknown")
-    assert dict(at.prioritize("a").scores) == {"n1": 0, "n2": 0}
+    assert at.prioritize("a").scores == {"n1": 0, "n2": 0}
     asked = {"n1": Victims((at.pod("busy").metadata.uid,), 1), "n2": Victims(("x",), 0)}
     assert at.core.preempt(PreemptCall(at.pod("a"), asked), at.now).victims == asked
     order = at.begin_bind("a", "n2")

@@ -103,7 +103,7 @@ class CoreExtender(ExtenderClient):
             answer = self._wire.ask(lambda core: core.prioritize(call, self._wire.now()))
         except ExtenderError:
             return {}
-        return dict(answer.scores)
+        return answer.scores
 
     def preempt(self, pod: Pod, victims: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
         call = PreemptCall(pod, {node: Victims(tuple(uids)) for node, uids in victims.items()})

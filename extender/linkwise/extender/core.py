@@ -113,7 +113,7 @@ class Core:
             unschedulable_pods,
             CallRecorder(registry, queue, planner.feedback, changes),
         )
-        self._prioritize = Prioritize(cache, reservations)
+        self._prioritize = Prioritize(cache, reservations, planner.offers.best_node)
         self._preempt = PreemptVerb(
             cache, reservations, unschedulable_pods, planner.candidates, self._budgets
         )

@@ -11,6 +11,7 @@ from linkwise.extender.cache.pending_writes import EVENT_SECONDS, LONGEST_PAUSE_
 from linkwise.extender.gangs import scheduling_gates
 from linkwise.extender.gangs.partial_admission import LONGEST_SECONDS
 from linkwise.extender.gangs.scheduling_gates import PATIENCE_SECONDS, why_no_node
+from linkwise.extender.placement.nodes.best_node import BestNode
 from linkwise.kube.objects import Pod, SchedulingGate
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
@@ -138,9 +139,9 @@ def test_why_those_that_are_alike_wait_is_worked_out_once_a_round(
     """Thousands may wait, and each time the extender looks at all nodes, under the lock."""
     asked: list[GpuRequest] = []
 
-    def counted(books: Cache, wish: GpuRequest) -> str:
+    def counted(books: Cache, best_node: BestNode, wish: GpuRequest) -> str:
         asked.append(wish)
-        return why_no_node(books, wish)
+        return why_no_node(books, best_node, wish)
 
     monkeypatch.setattr(scheduling_gates, "why_no_node", counted)
     at = cluster("n1")

@@ -344,5 +344,5 @@ def test_of_several_nodes_prioritize_likes_the_one_that_loses_least() -> None:
     add(at, "a-linked", machine="hgx-h100", free_gpus=2)
     add(at, "z-lesser", machine="l40s-4")
     at.add_pod("p", 1)
-    scores = dict(at.prioritize("p").scores)
+    scores = at.prioritize("p").scores
     assert max(scores, key=lambda name: scores[name]) == "z-lesser"

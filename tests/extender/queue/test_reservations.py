@@ -326,7 +326,7 @@ def test_a_pod_that_prefers_nodes_by_itself_sees_and_scores_reserved_gpus_too() 
     pod["spec"]["topologySpreadConstraints"] = [spread]
     at.put_pod(msgspec.convert(pod, Pod, strict=False))
     assert at.filter("late").node_names == ("n1",)
-    assert dict(at.prioritize("late").scores) == {"n1": 100, "n2": 0}
+    assert at.prioritize("late").scores == {"n1": 100, "n2": 0}
 
 
 @pytest.mark.parametrize(("said", "node"), [("30m", "n1"), ("2h", "")])

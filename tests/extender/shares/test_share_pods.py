@@ -72,7 +72,7 @@ def test_the_node_on_which_no_gpu_has_to_be_opened_scores_best() -> None:
     at.bind_on("first", "b")
     at.add_taker("second", {SHARED: 1})
     assert at.filter("second").node_names == ("a", "b")
-    scores = dict(at.prioritize("second").scores)
+    scores = at.prioritize("second").scores
     assert scores["b"] == 100
     assert 0 < scores["a"] < 100
     assert at.try_to_place("second") == "b"
@@ -361,4 +361,4 @@ def test_where_the_vendors_plugin_is_alone_shares_go_by_count(at: ShareCluster) 
     order = at.begin_bind("w", "bare")
     assert isinstance(order, BindOrder)
     assert order.annotations == {}
-    assert dict(at.prioritize("strict").scores)["bare"] == 0
+    assert at.prioritize("strict").scores["bare"] == 0

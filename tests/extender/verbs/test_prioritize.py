@@ -6,7 +6,7 @@ from tests.extender.verbs.test_filter import mixed
 
 
 def scores(at: Cluster, name: str) -> dict[str, int]:
-    return dict(at.prioritize(name).scores)
+    return at.prioritize(name).scores
 
 
 def test_bandwidth_counts_most() -> None:
@@ -53,7 +53,7 @@ def test_nodes_without_room_get_nothing() -> None:
     at.add_node("n1")
     at.add_pod("a", 9)
     assert scores(at, "a") == {"n1": 0}
-    assert at.core.prioritize(FilterCall(at.pod("a"), ()), at.now).scores == ()
+    assert at.core.prioritize(FilterCall(at.pod("a"), ()), at.now).scores == {}
 
 
 def test_a_planned_member_gets_all_for_its_node() -> None:

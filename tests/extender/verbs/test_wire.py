@@ -107,7 +107,7 @@ def test_an_error_ends_the_cycle() -> None:
 
 
 def test_scores_are_whole_numbers_since_go_drops_a_reply_with_a_float() -> None:
-    sent = wire.write_priorities(PriorityAnswer((("n1", 100), ("n2", 0))))
+    sent = wire.write_priorities(PriorityAnswer(["n1", "n2"], [100, 0]))
 
     assert sent == b'[{"Host":"n1","Score":100},{"Host":"n2","Score":0}]'
 

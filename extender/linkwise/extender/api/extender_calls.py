@@ -3,7 +3,7 @@
 `linkwise.extender.verbs.wire` parses and writes them; `linkwise.extender.core` answers them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -46,7 +46,15 @@ class FilterAnswer:
 
 @dataclass(frozen=True, slots=True)
 class PriorityAnswer:
-    scores: tuple[tuple[str, int], ...] = ()  # node, 0 to 100
+    """Two columns: 5,000 pairs would take longer to make than to rate."""
+
+    names: Sequence[str] = ()
+    of_names: Sequence[int] = ()  # 0 to 100
+
+    @property
+    def scores(self) -> dict[str, int]:
+        """node -> score"""
+        return dict(zip(self.names, self.of_names, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

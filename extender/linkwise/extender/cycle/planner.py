@@ -63,7 +63,7 @@ class Planner:
         search = GangSearch(cache, self.node_filters, self.feedback, best_node, span_levels)
         self._cache = cache
         self.pending_writes = pending_writes
-        self._gates = SchedulingGates(cache, pending_writes)
+        self._gates = SchedulingGates(cache, pending_writes, best_node)
         self.registry = GangRegistry(cache)
         self.queue = SchedulingQueue(cache, self.registry, ages)
         self._waiting_events = WaitingEvents(cache, pending_writes, self.registry, self.queue)

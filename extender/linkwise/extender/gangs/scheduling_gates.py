@@ -14,6 +14,7 @@ from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.pending_writes import EVENT_SECONDS, PendingWrites
 from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.members import GangMembers
+from linkwise.extender.placement.nodes.best_node import BestNode
 from linkwise.extender.placement.nodes.by_count import (
     belongs_to_by_count,
     fits_by_count,
@@ -27,8 +28,8 @@ PATIENCE_SECONDS = 5.0
 
 
 class SchedulingGates:
-    def __init__(self, cache: Cache, pending_writes: PendingWrites) -> None:
-        self._cache, self._pending_writes = cache, pending_writes
+    def __init__(self, cache: Cache, pending_writes: PendingWrites, best_node: BestNode) -> None:
+        self._cache, self._pending_writes, self._best_node = cache, pending_writes, best_node
         self._strays: set[str] = set()  # behind linkwise's gate, and nothing plans for them
         self._without_room: set[str] = set()  # gated pods that no node with a topology has room for
         self._seen = (-1, 0)  # the cache's room and how many these were, at the last look
@@ -129,7 +130,7 @@ class SchedulingGates:
             return f": its plans came to nothing ({gang.reason})"
         request = GpuRequest(member.demand, member.ask.requirement)
         if request not in self._no_room:
-            self._no_room[request] = why_no_node(self._cache, request)
+            self._no_room[request] = why_no_node(self._cache, self._best_node, request)
         explain = f"kubectl linkwise explain -n {member.ref.namespace} {member.ref.name}"
         return f"{self._no_room[request]}; see `{explain}`"
 
@@ -154,10 +155,10 @@ def _is_stray(record: PodRecord) -> bool:
     return record.gated or (record.left_alone and record.written is not None)
 
 
-def why_no_node(cache: Cache, request: GpuRequest) -> str:
+def why_no_node(cache: Cache, best_node: BestNode, request: GpuRequest) -> str:
     """Why there is no plan for a single pod: each distinct reason once, no numbers."""
     nodes = [info.name for info in cache.nodes.values() if info.record is not None]
-    answer = rooms(cache, as_it_is(cache), request, nodes)
+    answer = rooms(cache, best_node, as_it_is(cache), request, nodes)
     reasons = {*answer.failed.values(), *answer.unresolvable.values()}
     if answer.node_names:
         reasons.add("linkwise: nodes with GPUs for it do not take it for other reasons")

@@ -37,7 +37,7 @@ def in_place_of_gpus(
 
 
 def prioritize_shares(cache: Cache, request: ShareRequest, names: Sequence[str]) -> PriorityAnswer:
-    return PriorityAnswer(tuple(zip(names, share_scores(cache, request, names), strict=True)))
+    return PriorityAnswer(names, share_scores(cache, request, names))
 
 
 def take_shares(

@@ -8,7 +8,6 @@ k8s.io/kube-scheduler/extender/v1 does. Replies are bytes: 5,000 node names are 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import starmap
 from typing import Any, TypeVar
 
 import msgspec
@@ -152,7 +151,7 @@ def write_filter_error(text: str) -> bytes:
 
 def write_priorities(answer: PriorityAnswer) -> bytes:
     """A HostPriorityList."""
-    return msgspec.json.encode(list(starmap(_HostPriority, answer.scores)))
+    return msgspec.json.encode(list(map(_HostPriority, answer.names, answer.of_names)))
 
 
 def write_bind_result(error: str = "") -> bytes:

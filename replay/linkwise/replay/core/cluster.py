@@ -213,7 +213,7 @@ class CoreCluster:
         if len(fitting) < 2:
             return fitting[0] if fitting else ""
         scores = self._core.prioritize(FilterCall(pod, fitting), self._now).scores
-        return max(scores, key=lambda score: score[1])[0]
+        return max(scores, key=scores.__getitem__)
 
     def _bind(self, pod: Pod, node: str, started: list[Run]) -> bool:
         meta = pod.metadata

@@ -31,7 +31,7 @@ def first_choice(at: Cluster, name: str) -> str:
     other.replace_pods(pods, at.now)
     pod = change(at.pod(name), spec=change(at.pod(name).spec, scheduling_gates=()))
     passed = other.filter(FilterCall(pod, NODES), at.now).node_names
-    scores = dict(other.prioritize(FilterCall(pod, passed), at.now).scores)
+    scores = other.prioritize(FilterCall(pod, passed), at.now).scores
     return max(sorted(passed), key=lambda node: scores[node], default="")
 
 

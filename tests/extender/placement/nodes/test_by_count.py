@@ -55,7 +55,7 @@ def test_a_node_with_a_known_topology_is_better() -> None:
     at.add_pod("a", 1)
     assert at.filter("a").node_names == ("known",)
     assert at.filter("a").node_names == ("bare", "known")  # it comes again: something else refused
-    scores = dict(at.prioritize("a").scores)
+    scores = at.prioritize("a").scores
     assert scores["known"] > scores["bare"] == 0
 
 
@@ -63,7 +63,7 @@ def test_every_known_node_that_fits_scores_more_than_one_by_count() -> None:
     at = with_bare()
     at.add_node("slow", "p100-pcie-8")
     at.add_pod("a", 8)
-    scores = dict(at.prioritize("a").scores)
+    scores = at.prioritize("a").scores
     assert min(scores["known"], scores["slow"]) > scores["bare"] == 0
 
 

@@ -33,7 +33,7 @@ def test_it_is_the_one_that_prioritize_would_rate_best(gpus: int) -> None:
     at = mixed()
     at.add_pod("busy", 3, node="cube")
     at.add_pod("a", gpus)
-    scores = dict(at.prioritize("a").scores)
+    scores = at.prioritize("a").scores
     assert scores[at.filter("a").node_names[0]] == 100
 
 

@@ -44,7 +44,7 @@ class Asked:
         return self._say(FilterAnswer(("n1",)), FilterAnswer(failed={"n1": "full"}))
 
     def prioritize(self, _: object) -> PriorityAnswer:
-        return self._say(PriorityAnswer((("n1", 100),)), PriorityAnswer((("n1", 0),)))
+        return self._say(PriorityAnswer(["n1"], [100]), PriorityAnswer(["n1"], [0]))
 
     def bind(self, call: BindCall, _waits: object) -> str:
         self.bound.append(call)

@@ -1,18 +1,18 @@
-"""The best node for one pod, by the same criteria as `verbs.prioritize`.
+"""What each node is worth to one pod, and the best node.
 
-Pods behind the gate come by the thousand and are equal, and each plan changes one node. So the
-values of all nodes are cached per request, and updated for the nodes that changed.
+Pods come by the thousand and are equal, and each plan changes one node. So the values of all nodes
+are cached per request, and updated for the nodes that changed.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from linkwise.extender.api.records import ResourceList
 from linkwise.extender.cache.cache import Cache
-from linkwise.extender.cache.machine_kind import Floats, GpuRequest
-from linkwise.extender.cache.node_table import NOT_USABLE, Bools, Ints, NodeTable
+from linkwise.extender.cache.machine_kind import Floats, GpuRequest, MachineKind
+from linkwise.extender.cache.node_table import NOT_USABLE, Bools, Ints, NodeTable, popcount
 from linkwise.extender.cache.row_log import LONGEST
 from linkwise.extender.placement.nodes.nodes_view import NodesView
 from linkwise.extender.placement.result import NoRoom, Spot
@@ -22,10 +22,13 @@ _MOST_WISHES = 64
 _NONE = (-np.inf, 1.0, 1.0)  # for a node without a suitable set
 
 
+_FEW = 64  # rows: so many are judged one by one, more by kind
+
+
 @dataclass(slots=True)
-class _Worth:
-    """[rows] the same values as in `verbs.prioritize`; `of` caches them by kind and free
-    GPUs."""
+class NodeWorth:
+    """[rows] the quality of the best suitable set (-inf: there is none), the damage of taking it,
+    and the share of the node's GPUs that is free. `of` caches them by kind and free GPUs."""
 
     quality: Floats
     damage: Floats
@@ -37,13 +40,13 @@ class _Worth:
 class BestNode:
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
-        self._known: dict[GpuRequest, _Worth] = {}
+        self._known: dict[GpuRequest, NodeWorth] = {}
 
     def find(
         self, request: GpuRequest, needs: ResourceList, nodes: Bools, view: NodesView
     ) -> Spot | NoRoom:
         """The best of *nodes* [rows] with room for *needs*."""
-        worth, rows = self._worth_in(view, request), view.table()
+        worth, rows = self.worth_in(view, request), view.table()
         count = len(rows)
         fits = nodes & (rows.pods[:count] > 0) & (worth.quality[:count] > -np.inf)
         for left, need in (
@@ -64,13 +67,13 @@ class BestNode:
 
     def among(self, request: GpuRequest, names: Sequence[str], view: NodesView) -> str | None:
         """The best of the named nodes, on which everything but the GPUs is known to fit."""
-        worth, cache = self._worth_in(view, request), self._cache
+        worth, cache = self.worth_in(view, request), self._cache
         places = cache.rows.rows_of(names)
         places = places[places >= 0]
         places = places[worth.quality[places] > -np.inf]
         return cache.rows.names[self._first(worth, places)] if len(places) else None
 
-    def _first(self, worth: "_Worth", places: Ints) -> int:
+    def _first(self, worth: NodeWorth, places: Ints) -> int:
         """The best of the rows *places*, which are not empty."""
         for keys in (-worth.quality, worth.damage, worth.free_share, self._cache.rows.name_ranks()):
             if len(places) > 1:
@@ -78,27 +81,29 @@ class BestNode:
                 places = places[of_places == of_places.min()]
         return int(places[0])
 
-    def _worth_in(self, view: NodesView, request: GpuRequest) -> _Worth:
-        """The values of the nodes of *view*."""
+    def worth_in(self, view: NodesView, request: GpuRequest) -> NodeWorth:
+        """The values of the nodes of *view*; the caller must not change them."""
         worth = self._worth(request)
         if not view.changed:
             return worth
-        shown = _Worth(worth.quality.copy(), worth.damage.copy(), worth.free_share.copy(), worth.of)
+        shown = NodeWorth(
+            worth.quality.copy(), worth.damage.copy(), worth.free_share.copy(), worth.of
+        )
         self._judge(request, shown, view.changed, view.table())
         return shown
 
-    def _worth(self, request: GpuRequest) -> _Worth:
+    def _worth(self, request: GpuRequest) -> NodeWorth:
         cache = self._cache
         worth = self._known.get(request)
         if worth is None or len(worth.quality) != len(cache.rows.kinds):
             if len(self._known) >= _MOST_WISHES:
                 self._known.clear()
             size = len(cache.rows.kinds)
-            worth = _Worth(np.full(size, -np.inf), np.ones(size), np.ones(size), {})
+            worth = NodeWorth(np.full(size, -np.inf), np.ones(size), np.ones(size), {})
             self._known[request] = worth
         log = cache.settled_rows
         count = len(cache.rows)
-        changed = range(count) if worth.seen < 0 else set(log.since(worth.seen, count))
+        changed = range(count) if worth.seen < 0 else [*set(log.since(worth.seen, count))]
         worth.seen = log.generation
         if len(worth.of) > LONGEST:
             worth.of.clear()
@@ -106,15 +111,28 @@ class BestNode:
         return worth
 
     def _judge(
-        self, request: GpuRequest, worth: _Worth, rows: Iterable[int], table: NodeTable
+        self, request: GpuRequest, worth: NodeWorth, rows: Sequence[int], table: NodeTable
     ) -> None:
+        if len(rows) > _FEW:
+            self._judge_by_kind(request, worth, np.array(rows), table)
+            return
         for row in rows:
             worth.quality[row], worth.damage[row], worth.free_share[row] = self._of(
                 request, worth, int(table.kinds[row]), int(table.free[row])
             )
 
+    def _judge_by_kind(
+        self, request: GpuRequest, worth: NodeWorth, rows: Ints, table: NodeTable
+    ) -> None:
+        worth.quality[rows], worth.damage[rows], worth.free_share[rows] = _NONE
+        for kind, places, free in by_kind(self._cache, table, rows):
+            of_kind = rows[places]
+            worth.quality[of_kind] = kind.qualities(request, free)
+            worth.damage[of_kind] = kind.damages_within(request, free)
+            worth.free_share[of_kind] = popcount(free) / kind.all_gpus.bit_count()
+
     def _of(
-        self, request: GpuRequest, worth: _Worth, number: int, free: int
+        self, request: GpuRequest, worth: NodeWorth, number: int, free: int
     ) -> tuple[float, float, float]:
         if number == NOT_USABLE:
             return _NONE
@@ -127,3 +145,11 @@ class BestNode:
             share = free.bit_count() / kind.all_gpus.bit_count()
             known = worth.of[key] = (quality, damage, share)
         return known
+
+
+def by_kind(cache: Cache, table: NodeTable, rows: Ints) -> Iterator[tuple[MachineKind, Ints, Ints]]:
+    """The kinds among these rows (-1: unknown): kind, places in *rows*, masks of free GPUs."""
+    kinds = np.where(rows >= 0, table.kinds[rows], NOT_USABLE)
+    for number in np.flatnonzero(np.bincount(kinds[kinds != NOT_USABLE])):
+        places = np.flatnonzero(kinds == number)
+        yield cache.kinds[number], places, table.free[rows[places]]

@@ -1,10 +1,10 @@
 """Which nodes have a GPU set for a pod, and why the others have none.
 
-The search works on arrays, kind by kind. The texts are stable and equal on all nodes with the same
-reason: kube-scheduler counts equal texts, and tries a pod again whenever the whole changes.
+The reasons come from arrays, kind by kind. The texts are stable and equal on all nodes with the
+same reason: kube-scheduler counts equal texts, and tries a pod again whenever the whole changes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import compress
 
 import numpy as np
@@ -13,7 +13,8 @@ from linkwise.extender.api.extender_calls import FilterAnswer
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind
 from linkwise.extender.cache.node_info import NO_TOPOLOGY, NOT_SEEN, REFUSES
-from linkwise.extender.cache.node_table import NOT_USABLE, Ints, NodeTable, popcount
+from linkwise.extender.cache.node_table import popcount
+from linkwise.extender.placement.nodes.best_node import BestNode, by_kind
 from linkwise.extender.placement.nodes.nodes_view import NodesView
 
 FEWER = "linkwise: fewer free GPUs than wanted"
@@ -41,14 +42,6 @@ def why_no_room(kind: MachineKind, request: GpuRequest, free: int) -> tuple[str,
     return (FEWER if (free & allowed).bit_count() < request.size else NO_LINK), False
 
 
-def by_kind(cache: Cache, table: NodeTable, rows: Ints) -> Iterator[tuple[MachineKind, Ints, Ints]]:
-    """The kinds among these rows (-1: unknown): kind, places in *rows*, masks of free GPUs."""
-    kinds = np.where(rows >= 0, table.kinds[rows], NOT_USABLE)
-    for number in np.unique(kinds[kinds != NOT_USABLE]):
-        places = np.flatnonzero(kinds == number)
-        yield cache.kinds[number], places, table.free[rows[places]]
-
-
 def why_closed(closed: str) -> str:
     """The reason for `NodeInfo.closed`. A node that cannot be read has its own text for each
     cause; kube-scheduler gets one for all."""
@@ -74,19 +67,17 @@ def held_for(title: str) -> str:
     return f"linkwise: reserved for {title}"
 
 
-def rooms(cache: Cache, view: NodesView, request: GpuRequest, names: Sequence[str]) -> FilterAnswer:
+def rooms(
+    cache: Cache, best_node: BestNode, view: NodesView, request: GpuRequest, names: Sequence[str]
+) -> FilterAnswer:
     table = view.table()
     rows = table.rows_of(names)
-    fits = np.zeros(len(names), dtype=np.bool_)
+    fits = (rows >= 0) & (best_node.worth_in(view, request).quality[rows] > -np.inf)
     reasons: dict[str, list[int]] = {}  # text -> places in *names*
     never: set[str] = set()
-    told = np.zeros(len(names), dtype=np.bool_)
-    for kind, places, free in by_kind(cache, table, rows):
-        fits[places] = kind.qualities(request, free) > -np.inf
-        told[places] = True
-        misses = places[~fits[places]]
-        if not len(misses):
-            continue
+    told = fits.copy()
+    for kind, misses, _ in by_kind(cache, table, np.where(fits, -1, rows)):
+        told[misses] = True
         text, is_never = why_no_room(kind, request, 0)
         if is_never:
             never.add(text)

@@ -22,7 +22,7 @@ from linkwise.extender.placement.nodes.nodes_view import NodesView
 
 class Offers:
     def __init__(self, cache: Cache, best_node: BestNode) -> None:
-        self._cache, self._best_node = cache, best_node
+        self._cache, self.best_node = cache, best_node
         self._made: set[str] = set()  # uids of the pods that were offered one node of several
 
     def offer(self, record: PodRecord, names: Sequence[str], view: NodesView) -> str | None:
@@ -30,7 +30,7 @@ class Offers:
         if record.prefers or record.uid in self._made:
             return None
         request = GpuRequest(record.demand, record.ask.requirement)
-        best = self._best_node.among(request, names, view)
+        best = self.best_node.among(request, names, view)
         if best is None or puts_off(record.template, self._cache.nodes[best].record):
             return None
         if len(names) > 1 and record.uid in self._cache.pods:
