@@ -76,20 +76,20 @@ def rooms(
     reasons: dict[str, list[int]] = {}  # text -> places in *names*
     never: set[str] = set()
     told = fits.copy()
-    for kind, misses, _ in by_kind(cache, table, np.where(fits, -1, rows)):
+    for kind, misses, free in by_kind(cache, table, np.where(fits, -1, rows)):
         told[misses] = True
         text, is_never = why_no_room(kind, request, 0)
         if is_never:
             never.add(text)
             reasons.setdefault(text, []).extend(misses.tolist())
             continue
-        idle = table.free[rows[misses]] | table.set_aside[rows[misses]]
-        set_aside = kind.qualities(request, idle) > -np.inf
-        for place in misses[set_aside].tolist():
-            reasons.setdefault(_held_for(cache, names[place]), []).append(place)
-        misses = misses[~set_aside]
-        counts = popcount(table.free[rows[misses]] & kind.allowed(request.requirement))
-        fewer = counts < request.size
+        aside = table.set_aside[rows[misses]]
+        if aside.any():
+            would_fit = kind.qualities(request, free | aside) > -np.inf
+            for place in misses[would_fit].tolist():
+                reasons.setdefault(_held_for(cache, names[place]), []).append(place)
+            misses, free = misses[~would_fit], free[~would_fit]
+        fewer = popcount(free & kind.allowed(request.requirement)) < request.size
         reasons.setdefault(FEWER, []).extend(misses[fewer].tolist())
         reasons.setdefault(NO_LINK, []).extend(misses[~fewer].tolist())
     for place in np.flatnonzero(~told).tolist():
