@@ -24,7 +24,7 @@ from linkwise.topology.names import DEFAULT_RESOURCE
 from tests.manifests import BASE, DAEMONSET, STATIC_POD, documents, granted, the
 
 FILES = BASE / "extender"
-POLICIES = tuple(f"linkwise-extender-{does}" for does in ("decides", "only-plans", "leads"))
+POLICIES = tuple(f"linkwise-extender-{does}" for does in ("decides", "leads"))
 CONFIGS = {
     name: DAEMONSET / "overlays" / name / "scheduler-config.yaml"
     for name in ("kubeadm", "second-scheduler")
@@ -326,13 +326,11 @@ def test_it_may_get_just_the_kinds_that_the_table_may_ask_for() -> None:
 
 def test_the_policies_speak_of_every_annotation_that_the_extender_decides() -> None:
     """Others are refused these, the extender is refused all others."""
-    decided = str([*names.BY_EXTENDER])
-    for policy in ("linkwise-extender-decides", "linkwise-extender-only-plans"):
-        spec = the(FILES, "ValidatingAdmissionPolicy", policy)["spec"]
-        rule = " ".join(spec["matchConditions"][-1]["expression"].split())
-        lists = re.findall(r"\['linkwise\.dev/[^]]*\]", rule)
-        assert lists
-        assert set(lists) == {decided}
+    (condition,) = the(FILES, "ValidatingAdmissionPolicy", POLICIES[0])["spec"]["matchConditions"]
+    rule = " ".join(condition["expression"].split())
+    lists = re.findall(r"\['linkwise\.dev/[^]]*\]", rule)
+    assert len(lists) == 4
+    assert set(lists) == {str([*names.BY_EXTENDER])}
 
 
 def test_each_policy_is_a_condition_and_refuses_whatever_meets_it() -> None:
@@ -349,17 +347,13 @@ def test_each_policy_is_a_condition_and_refuses_whatever_meets_it() -> None:
 def test_the_policies_know_the_account_that_the_program_runs_under() -> None:
     meta = the(FILES, "ServiceAccount")["metadata"]
     account = f"'system:serviceaccount:{meta['namespace']}:{meta['name']}'"
-    said = [
-        condition["expression"]
-        for policy in POLICIES
-        for condition in the(FILES, "ValidatingAdmissionPolicy", policy)["spec"]["matchConditions"]
-        if "userInfo" in condition["expression"]
-    ]
-    assert said == [
-        f"request.userInfo.username != {account}",
-        f"request.userInfo.username == {account}",
-        f"request.userInfo.username == {account}",
-    ]
+    said = []
+    for policy in POLICIES:
+        spec = the(FILES, "ValidatingAdmissionPolicy", policy)["spec"]
+        texts = [each["expression"] for each in spec["matchConditions"]]
+        texts += [each["messageExpression"] for each in spec["validations"]]
+        said += re.findall(r"userInfo\.username (==|!=) ('[^']*')", " ".join(texts))
+    assert said == [("!=", account), ("!=", account), ("==", account)]
     spec = the(FILES, "Deployment")["spec"]["template"]["spec"]
     assert spec["serviceAccountName"] == meta["name"]
 
