@@ -369,7 +369,7 @@ class Cache:
                 self._settle(info)
 
     def _settle(self, info: NodeInfo) -> None:
-        shares_before = info.shares
+        open_before, shares_before = info.was_open, info.shares
         info.settle(queue_first=self.queue_first)
         if info.fresh:
             self.fresh[info.name] = info.fresh
@@ -384,7 +384,9 @@ class Cache:
         if rows.kinds[row] != kind or rows.free[row] != free:
             rows.kinds[row], rows.free[row] = kind, free
             self.settled_rows.append(row)
-        if more or (info.shares is not shares_before and info.shares.has_more_than(shares_before)):
+        info.was_open = usable or info.unpublished
+        opens = info.was_open and not open_before
+        if more or opens or (usable and info.shares.has_more_than(shares_before)):
             self.room += 1
         self.touched.add(info.name)
         note_mismatches(self.mismatches, info)

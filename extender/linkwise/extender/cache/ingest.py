@@ -288,7 +288,9 @@ def _record(pod: Pod, requests: _Wishes, judged: Judged, resource: str) -> PodRe
     unschedulable = bool(open_ or (requests.shares and not closed)) and _is_unschedulable(pod)
     # A nominated pod is about to be tried on its node, or others are evicted there for it. And if a
     # pod waits for something else, such as a volume, a plan would reserve GPUs for nothing.
-    worth_it = unschedulable and requests.demand.gpus >= _WORTH_A_HOLD and not nominated
+    # Nor if it waits for shares, none of which are reserved.
+    several = requests.demand.gpus >= _WORTH_A_HOLD and not requests.shares
+    worth_it = unschedulable and several and not nominated
     in_line = worth_it and _lacks_gpus(pod, resource)
     gang = _gang_of(ref, judged.ask, ahead=bool(open_ and (gated or planned or in_line)))
     owner_kind = next((owner.kind for owner in meta.owner_references if owner.controller), "")
@@ -316,7 +318,7 @@ def _record(pod: Pod, requests: _Wishes, judged: Judged, resource: str) -> PodRe
         started=names.STARTED in meta.annotations,
         scheduler=spec.scheduler_name,
         asked=written is not None or _was_asked_about(pod),
-        unschedulable=unschedulable and gang is None,
+        unschedulable=unschedulable and (gang is None or not requests.demand.gpus),
         preempts=spec.preemption_policy != "Never",
         running=status.phase == "Running",
         refused=status.phase == "Failed" and status.reason == _NOT_ADMITTED,

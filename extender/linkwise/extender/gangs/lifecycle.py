@@ -183,6 +183,8 @@ class GangLifecycle:
 
     def _expire(self, gang: Gang, now: float) -> None:
         members = self._registry.members_of(gang)
+        if not members.planned_together:
+            return
         if members.started or members.standing(gang).enough:
             self._give_back_late(gang, members, now)
             return
@@ -290,7 +292,7 @@ class GangLifecycle:
         that follow."""
         if members.started or members.standing(gang).enough:
             return min((self._ends_of(member, members) for member in members.planned), default=None)
-        partial = bool(members.planned or members.bound)
+        partial = bool(members.planned or members.bound) and members.planned_together
         if gang.made is None or not partial or gang.expired or members.flying:
             return None
         return self._ends(gang, members)

@@ -52,6 +52,12 @@ class GangMembers:
         return sum(map(len, (self.bound, self.flying, self.planned, self.idle))) + self.done
 
     @property
+    def planned_together(self) -> bool:
+        """Whether any member gets its GPUs by a plan of the gang. Else each is placed by itself, as
+        those with shares alone are, and keeps what it has."""
+        return any(member.in_planned_gang for member in self.all)
+
+    @property
     def enough_placed(self) -> bool:
         return self.placed >= self.minimum
 

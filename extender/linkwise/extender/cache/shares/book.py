@@ -6,7 +6,7 @@ use, the plans of bound pods, assumed Bindings, bound pods without a plan. Each 
 the steps before it left, so no share ever has two holders.
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from operator import or_
@@ -57,6 +57,11 @@ class ShareBook:
             return part.ids
         return tuple(each for each in part.ids if each not in self.holders)
 
+    def without(self, gone: Collection[str], gpus: int) -> "ShareBook":
+        """The book without these holders, who also have these *gpus* (bitmask) as a whole."""
+        holders = {each: holder for each, holder in self.holders.items() if holder not in gone}
+        return ShareBook(self.places, holders, self.used, self.blocked & ~gpus)
+
     @cached_property
     def divided(self) -> int:
         """The bitmask of the GPUs that have parts."""
@@ -72,11 +77,21 @@ class ShareBook:
         return mask
 
     def has_more_than(self, before: "ShareBook") -> bool:
-        """Whether pods can get more shares of some resource than *before*."""
+        """Whether pods can get more shares of some part than *before*. If a pod moves from one GPU
+        to another, there are as many as before, and a container may find all of its own on one."""
         if not self.places:
             return False
-        earlier = before.free
-        return any(count > earlier.get(resource, 0) for resource, count in self.free.items())
+        earlier = before.left_of
+        return any(count > earlier.get(part, 0) for part, count in self.left_of.items())
+
+    @cached_property
+    def left_of(self) -> Mapping[Part, int]:
+        """How many shares of each part pods can get now."""
+        return {
+            place.part: len(self.free_ids(place.part))
+            for place in self.places
+            if place.part.resource and place.part.healthy and not self.blocked >> place.gpu & 1
+        }
 
     @cached_property
     def free(self) -> Mapping[str, int]:

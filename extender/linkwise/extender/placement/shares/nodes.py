@@ -5,7 +5,7 @@ managed resource, on a node that offers shares under that name: then whole GPUs 
 node, and shares only if no node has whole ones.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from linkwise.extender.api.annotations import Sharing
 from linkwise.extender.api.extender_calls import FilterAnswer
@@ -110,8 +110,13 @@ def share_scores(cache: Cache, request: ShareRequest, names: Sequence[str]) -> l
     return [scores.get(name, 0) for name in names]
 
 
-def best_share_node(cache: Cache, record: PodRecord, request: ShareRequest) -> str | None:
-    """The best node that has room for the pod, as far as the extender sees."""
+def best_share_node(
+    cache: Cache,
+    record: PodRecord,
+    request: ShareRequest,
+    suits: Callable[[NodeInfo], bool] = lambda _: True,
+) -> str | None:
+    """The best node that *suits* and has room for the pod, as far as the extender sees."""
     needs = record.needs
     names = [
         name
@@ -123,6 +128,7 @@ def best_share_node(cache: Cache, record: PodRecord, request: ShareRequest) -> s
         and info.left.milli_cpu >= needs.milli_cpu
         and info.left.memory >= needs.memory
         and info.left.gpus >= needs.gpus
+        and suits(info)
     ]
     found = _ranked(cache, request, names)
     return min(found, key=found.__getitem__) if found else None
