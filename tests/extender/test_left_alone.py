@@ -3,7 +3,7 @@
 import pytest
 
 from linkwise.extender.api.actions import Action, LiftGate, NoteQueue, WithdrawPlan
-from linkwise.extender.api.extender_calls import BindOrder, PreemptCall, Victims
+from linkwise.extender.api.extender_calls import BindOrder, Outcome, PreemptCall, Victims
 from linkwise.extender.core import CoreSettings
 from linkwise.extender.settings import Settings, SettingsError
 from linkwise.kube.objects import Pod
@@ -52,6 +52,16 @@ def test_every_call_is_answered_as_if_the_extender_were_not_there(said: dict[str
     assert order.annotations == {}
     assert at.settle() == []
     assert at.pass_time(3600.0) == []
+
+
+def test_a_binding_without_a_response_nominates_none_of_the_others() -> None:
+    at = canary()
+    at.add_pod("a", 4)
+    at.filter("a")
+    order = at.begin_bind("a", "n2")
+    assert isinstance(order, BindOrder)
+    at.core.end_bind(order, Outcome.UNKNOWN, at.now)
+    assert at.settle() == []
 
 
 def test_a_pod_of_the_namespace_is_placed() -> None:

@@ -242,7 +242,8 @@ class GangPreemption:
     def _units(self, gang: Gang) -> Iterable[Unit]:
         """All units that may be evicted for *gang*."""
         priority = -self._queue.urgency(gang.key)[0]
-        for unit in self._candidates.units(self._cache.nodes.values(), priority, self._consents):
+        bound = (record for info in self._cache.nodes.values() for record in info.bound.values())
+        for unit in self._candidates.units(bound, priority, self._consents):
             is_spared = any(pod.uid in self._spared for pod in unit.pods)
             if not (is_spared or unit.key == gang.key or unit.key in self._preemptions):
                 yield unit

@@ -26,11 +26,7 @@ from linkwise.extender.cache.pending_writes import START_MARK, PendingWrites, an
 from linkwise.extender.cache.plans import in_term, plan_id, written_plan
 from linkwise.extender.cycle.changes import Changes
 from linkwise.extender.gangs.registry import GangRegistry
-from linkwise.extender.placement.nodes.by_count import (
-    belongs_to_by_count,
-    is_by_count,
-    takes_by_count,
-)
+from linkwise.extender.placement.nodes.by_count import goes_by_count
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.verbs.shares import take_shares
 from linkwise.topology.annotations.plan import Plan
@@ -88,9 +84,7 @@ class Binder:
 
     def _goes_by_count(self, record: PodRecord, node: str) -> bool:
         has_plan = record.uid in self._cache.plans or record.uid in self._cache.assumed
-        if has_plan or not is_by_count(self._cache, record, node):
-            return False
-        return takes_by_count(record) or belongs_to_by_count(self._cache, record)
+        return not has_plan and goes_by_count(self._cache, record, node)
 
     def _completes(self, record: PodRecord) -> bool:
         """Whether this Binding completes the gang's minimum; then it also sets the start mark.
@@ -117,7 +111,8 @@ class Binder:
         if outcome is Outcome.DONE:
             self._bound.add(key)
         elif outcome is Outcome.UNKNOWN:
-            self._doubts[key] = now + DOUBT_SECONDS
+            if order.node in self._cache.assumed.get(order.uid, ()):
+                self._doubts[key] = now + DOUBT_SECONDS
         elif not (self._flying[key] or key in self._bound or key in self._doubts):
             # Else another order for the same Binding may be the reason for this refusal.
             self._cache.forget_assumed(*key)
