@@ -222,8 +222,8 @@ def test_gpus_of_an_init_container_that_has_ended_are_in_no_list() -> None:
 
 
 def test_replicas_in_use_are_listed_like_whole_gpus() -> None:
-    share = {"main": {"nvidia.com/gpu": (f"{MACHINE.gpus[0].uuid}::0",)}}
-    text = write_in_use(InUse(pods={}, shares={"ml/shares": share}))
+    ids: tuple[str, ...] = (f"{MACHINE.gpus[0].uuid}::0",)
+    text = write_in_use(InUse(pods={}, shares={"ml/shares": {"main": {"nvidia.com/gpu": ids}}}))
     known = node("n1")
     said = {**known.metadata.annotations, names.IN_USE: text}
     known = msgspec.structs.replace(
