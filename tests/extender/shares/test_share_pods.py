@@ -362,3 +362,39 @@ def test_where_the_vendors_plugin_is_alone_shares_go_by_count(at: ShareCluster) 
     assert isinstance(order, BindOrder)
     assert order.annotations == {}
     assert dict(at.prioritize("strict").scores)["bare"] == 0
+
+
+def test_a_gated_pod_with_both_is_let_go_and_gets_both(at: ShareCluster) -> None:
+    at.add_taker("w", {GPU: 2}, {MIG_3G: 1})
+    at.add_pod("g", containers=at.pod("w").spec.containers, gates=[names.GATE])
+    at.delete("w")
+    at.settle()
+    assert not at.gates("g")
+    assert at.plan("g") is None
+    assert at.try_to_place("g") == "n0"
+    assert len(at.gpus("g")["c0"]) == 2
+    assert at.planned_shares("g")["c1"][MIG_3G]
+
+
+def test_a_gangs_plan_of_whole_gpus_gets_its_shares_in_the_binding(at: ShareCluster) -> None:
+    for name in ("m0", "m1"):
+        at.add_taker(name, {GPU: 1}, {MIG_3G: 1}, gang="g", gang_size="2")
+    at.settle()
+    assert at.try_to_place("m0") == "n0"
+    assert len(at.gpus("m0")["c0"]) == 1
+    assert at.planned_shares("m0")["c1"][MIG_3G]
+    assert not at.try_to_place("m1")  # kube-scheduler would not have asked: there is only one
+    at.settle()
+    at.sound()
+
+
+def test_whole_gpus_of_a_plan_are_free_once_the_pod_has_replicas_in_their_place() -> None:
+    at = ShareCluster()
+    at.add_divided("n0", replicas(DGX_1V, {7: 2}, GPU))
+    at.add_taker("w", {GPU: 2})
+    assert at.try_to_place("w") == "n0"
+    uuid = at.uuids("n0", 7)[0]
+    at.put_in_use("n0", "ml/w", {"c0": {GPU: (f"{uuid}::0", f"{uuid}::1")}}, ())
+    at.add_taker("v", {GPU: 7})
+    assert at.try_to_place("v") == "n0"
+    at.sound()

@@ -288,11 +288,11 @@ def _record(pod: Pod, requests: _Wishes, judged: Judged, resource: str) -> PodRe
     unschedulable = bool(open_ or (requests.shares and not closed)) and _is_unschedulable(pod)
     # A nominated pod is about to be tried on its node, or others are evicted there for it. And if a
     # pod waits for something else, such as a volume, a plan would reserve GPUs for nothing.
-    # Nor if it waits for shares, none of which are reserved.
-    several = requests.demand.gpus >= _WORTH_A_HOLD and not requests.shares
-    worth_it = unschedulable and several and not nominated
+    worth_it = unschedulable and requests.demand.gpus >= _WORTH_A_HOLD and not nominated
     in_line = worth_it and _lacks_gpus(pod, resource)
-    gang = _gang_of(ref, judged.ask, ahead=bool(open_ and (gated or planned or in_line)))
+    # Shares are chosen at the bind, so a single pod that takes some is not planned ahead.
+    ahead = bool(open_ and (gated or planned or in_line) and not requests.shares)
+    gang = _gang_of(ref, judged.ask, ahead=ahead)
     owner_kind = next((owner.kind for owner in meta.owner_references if owner.controller), "")
     leaving_until = meta.deletion_timestamp
     return PodRecord(

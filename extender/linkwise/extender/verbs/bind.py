@@ -11,6 +11,8 @@ without that node.
 
 from collections import Counter
 
+import msgspec
+
 from linkwise.extender.api.extender_calls import (
     AlreadyBound,
     BindCall,
@@ -167,7 +169,7 @@ class Binder:
             return BindRefusal(f"linkwise: node {node}: {reason}")
         planned_ahead = record.ask.gang is not None and record.demand.gpus
         if planned_ahead or record.uid in self._cache.plans:
-            return self._planned(record, node)
+            return self._with_shares(self._planned(record, node), record, info)
         if info.closed:
             return BindRefusal(f"linkwise: node {node}: {info.closed}")
         if refusal := _not_let_through(call, record):
@@ -200,6 +202,17 @@ class Binder:
             kept = self._reservations.kept_on(info.name, reservations)
             gpus = gpus or info.take(request, info.free | kept)
         return gpus
+
+    def _with_shares(
+        self, planned: WrittenPlan | BindRefusal, record: PodRecord, info: NodeInfo
+    ) -> WrittenPlan | BindRefusal:
+        """A plan made ahead names whole GPUs; the shares are chosen now."""
+        if isinstance(planned, BindRefusal) or not record.shares:
+            return planned
+        shares = take_shares(info, record)
+        if shares is None:
+            return BindRefusal(f"linkwise: node {info.name}: no free shares that will do")
+        return WrittenPlan(msgspec.structs.replace(planned.plan, shares=shares), planned.gpus)
 
     def _planned(self, record: PodRecord, node: str) -> WrittenPlan | BindRefusal:
         planned = self._cache.plans.get(record.uid)
