@@ -136,6 +136,30 @@ def test_a_more_important_gang_evicts_none_of_the_others() -> None:
     assert at.evicted == []
 
 
+def test_no_pod_after_the_other_is_evicted_for_gpus_that_the_others_take() -> None:
+    """kube-scheduler gives the GPUs of a victim to a pod of another namespace at once."""
+    at = Cluster(settings=CANARY)
+    for number in range(4):
+        at.add_node(f"n{number}")
+        at.add_pod(f"low{number}", 8, alter=in_canary, node=f"n{number}", preemptible="true")
+    at.add_pod("g", 8, priority=10, alter=in_canary, gang="g", gang_size="1")
+    taken = 0
+    for _ in range(58):
+        at.pass_time(5.0)
+        for victim in at.evicted[taken:]:
+            node = at.pod(victim).spec.node_name
+            at.delete(victim)
+            at.add_pod(f"theirs{taken}", 8, node=node)
+            taken += 1
+    assert len(at.evicted) == 1
+    at.pass_time(60.0)
+    assert len(at.evicted) == 2  # it is tried again, more and more seldom
+    at.delete(at.evicted[1])
+    at.settle()
+    assert at.plan("g") is not None
+    assert at.sound()
+
+
 def test_it_is_explained() -> None:
     at = canary()
     at.add_pod("a", 4)

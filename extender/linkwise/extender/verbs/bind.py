@@ -75,7 +75,7 @@ class Binder:
         if self._goes_by_count(record, call.node):
             return _not_let_through(call, record) or _order(call, {})
         completes = self._completes(record)
-        held = self._cache.assumed.get(call.uid, {}).get(call.node)
+        held = self._held(call)
         chosen = held or self._choose(record, call, now)
         if isinstance(chosen, BindRefusal):
             return chosen
@@ -87,6 +87,24 @@ class Binder:
     def _goes_by_count(self, record: PodRecord, node: str) -> bool:
         has_plan = record.uid in self._cache.plans or record.uid in self._cache.assumed
         return not has_plan and goes_by_count(self._cache, record, node)
+
+    def _held(self, call: BindCall) -> WrittenPlan | None:
+        """What an earlier Binding of this pod to this node names; None if there was none, or if the
+        kubelet has given some of it to another pod since."""
+        held = self._cache.assumed.get(call.uid, {}).get(call.node)
+        if held is None:
+            return None
+        info = self._cache.nodes[call.node]
+        gone = {
+            uuid
+            for key, containers in info.in_use.items()
+            if info.listed_as.get(key) != call.uid
+            for uuids in containers.values()
+            for uuid in uuids
+        }
+        shares = {each for planned in held.plan.shares for each in planned.ids}
+        gone |= {each for each in shares if info.shares.holders.get(each, call.uid) != call.uid}
+        return held if gone.isdisjoint(held.uuids | shares) else None
 
     def _completes(self, record: PodRecord) -> bool:
         """Whether this Binding completes the gang's minimum; then it also sets the start mark.
