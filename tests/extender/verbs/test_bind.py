@@ -148,6 +148,12 @@ def test_a_binding_that_is_made_again_names_no_gpus_that_another_pod_has_got_sin
     again = order(at, "a", "n1")
     (others,) = read_gpus(again.annotations[names.GPUS]).values()
     assert not {*taken} & {*others}
+    at.core.end_bind(again, Outcome.UNKNOWN, at.now)
+    sick = at.machine("n1").indices_of(at.machine("n1").mask_of(others[:1]))
+    at.set_health("n1", *sick)
+    assert isinstance(at.begin_bind("a", "n1"), BindRefusal)
+    at.set_health("n1")
+    again = order(at, "a", "n1")
     at.core.end_bind(again, Outcome.DONE, at.now)
     assert at.post_binding(again)
     assert at.sound()

@@ -1,6 +1,6 @@
 """What is missing on each node."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from linkwise.cli.doctor.facts import ALONE, IN_FRONT, Facts, SeenPod, amount_of
 from linkwise.cli.doctor.finding import Finding, Level
@@ -29,7 +29,7 @@ def of_nodes(facts: Facts) -> Iterator[Finding]:
         if pod.spec.node_name:
             on.setdefault(pod.spec.node_name, []).append(pod)
     plugin_on = {pod.spec.node_name: pod for pod in reversed(plugins)}
-    yield from _of_none(facts, plugins)
+    with_gpus = 0
     reasons = {view.name: view.reason for view in facts.views}
     for node in facts.nodes:
         name = node.metadata.name
@@ -39,6 +39,7 @@ def of_nodes(facts: Facts) -> Iterator[Finding]:
         has_topology = names.TOPOLOGY in node.metadata.annotations
         if not (plugin or has_topology or amount_of(node.status.capacity, facts.resource)):
             continue
+        with_gpus += 1
         found = (
             *_of_plugin(facts, node, plugin, reasons.get(name, "")),
             *_of_vendor(facts, plugin, [p for p in here if p.is_vendor_of(facts.resource)]),
@@ -46,11 +47,13 @@ def of_nodes(facts: Facts) -> Iterator[Finding]:
         )
         for level, what, todo, page, passing in found:
             yield Finding(level, (name,), what, todo, page, passing)
+    if not with_gpus:
+        yield from _of_none(facts)
 
 
-def _of_none(facts: Facts, plugins: Sequence[SeenPod]) -> Iterator[Finding]:
+def _of_none(facts: Facts) -> Iterator[Finding]:
     """A machine without any plugin does not show that it has GPUs."""
-    if plugins or facts.daemonset is None:
+    if facts.daemonset is None:
         return
     what = "Linkwise's plugin runs on no node"
     todo = "see `kubectl -n kube-system describe daemonset linkwise-plugin`, and label the nodes"

@@ -33,6 +33,8 @@ class Cache:
         self.schedulers: dict[str, float] = {}  # that call the extender -> last call; 0: unknown
         self.room = 0  # rises whenever something may fit that did not fit before
         self.gang_changes: dict[GangKey, int] = {}  # differs after each change of its pods
+        self.divided: set[str] = set()  # nodes of which some GPUs have parts
+        self.by_count: set[str] = set()  # nodes where pods are placed by count
         self.changed_rows = RowLog()  # every row whose node changed, in order
         # How often a pod with GPUs was seen to have come to its node, or to begin to leave it.
         self.comings_and_goings = 0
@@ -389,6 +391,8 @@ class Cache:
         if more or opens or (usable and info.shares.has_more_than(shares_before)):
             self.room += 1
         self.touched.add(info.name)
+        (self.divided.add if info.sharing.places else self.divided.discard)(info.name)
+        (self.by_count.add if info.by_count else self.by_count.discard)(info.name)
         note_mismatches(self.mismatches, info)
         self._forget_if_empty(info)
 

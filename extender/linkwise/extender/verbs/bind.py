@@ -90,11 +90,12 @@ class Binder:
 
     def _held(self, call: BindCall) -> WrittenPlan | None:
         """What an earlier Binding of this pod to this node names; None if there was none, or if the
-        kubelet has given some of it to another pod since."""
+        kubelet has given some of it to another pod since, or would give it to none."""
         held = self._cache.assumed.get(call.uid, {}).get(call.node)
         if held is None:
             return None
         info = self._cache.nodes[call.node]
+        shares = {each for planned in held.plan.shares for each in planned.ids}
         gone = {
             uuid
             for key, containers in info.in_use.items()
@@ -102,8 +103,11 @@ class Binder:
             for uuids in containers.values()
             for uuid in uuids
         }
-        shares = {each for planned in held.plan.shares for each in planned.ids}
         gone |= {each for each in shares if info.shares.holders.get(each, call.uid) != call.uid}
+        if info.machine is not None:
+            gone |= held.uuids - {gpu.uuid for gpu in info.machine.gpus if gpu.healthy}
+            parts = (place.part for place in info.shares.places if place.part.healthy)
+            gone |= shares.difference(*(part.ids for part in parts))
         return held if gone.isdisjoint(held.uuids | shares) else None
 
     def _completes(self, record: PodRecord) -> bool:

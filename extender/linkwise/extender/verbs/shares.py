@@ -25,7 +25,8 @@ def in_place_of_gpus(
     """The answer for a pod that has no whole GPUs on any of these nodes: the nodes that offer
     shares under the name of the managed resource. *answer* says why the others are refused."""
     request = request_of(record, cache.managed)
-    shared = [name for name in names if offers_any(cache.nodes.get(name), request)]
+    divided = cache.divided.intersection(names)
+    shared = [name for name in divided if offers_any(cache.nodes[name], request)]
     if not shared:
         return answer
     rooms = share_rooms(cache, request, shared)

@@ -10,6 +10,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from operator import or_
+from typing import Any
 
 from linkwise.extender.api.records import PodRecord, WrittenPlan
 from linkwise.topology.annotations.plan import ContainerShares
@@ -35,8 +36,8 @@ class ShareBook:
     holders: Mapping[str, str] = field(default_factory=dict)
     used: frozenset[str] = frozenset()
     blocked: int = 0
-    # Choices made from this book, by request; a choice depends on nothing else.
-    choices: dict[Hashable, object] = field(default_factory=dict, compare=False, repr=False)
+    # Choices made from this book, by request, and the like; they depend on nothing else.
+    choices: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def offers(self, resource: str) -> bool:
         """Whether the node has shares of this resource, healthy or not, free or not."""

@@ -31,6 +31,8 @@ def belongs_to_by_count(cache: Cache, record: PodRecord) -> bool:
     ever come. Its own selectors, or taints, keep it on nodes that a vendor's plugin has alone.
 
     A pod that names its gang in Linkwise's annotations wants a plan, and waits for one."""
+    if not cache.by_count:
+        return False
     nodes = ((i.record, i.machine is not None, i.by_count) for i in cache.nodes.values())
     return goes_by_count_alone(record, nodes)
 
@@ -102,7 +104,7 @@ def with_by_count(
 
 
 def nodes_by_count(cache: Cache) -> list[NodeInfo]:
-    return [info for info in cache.nodes.values() if info.kind is None and info.by_count]
+    return [cache.nodes[name] for name in sorted(cache.by_count)]
 
 
 def fits_by_count(info: NodeInfo, record: PodRecord) -> bool:

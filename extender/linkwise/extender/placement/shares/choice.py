@@ -12,10 +12,11 @@ set of GPUs one way only to spread a container's shares. And it ends after some 
 put dozens of containers onto GPUs that they fill to the last share is a puzzle of its own.
 """
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations
+from typing import TypeVar
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from linkwise.topology.annotations.plan import PlannedShares
 from linkwise.topology.demand import PodDemand, Role, split
 from linkwise.topology.machine.model import LinkClass
 
+T = TypeVar("T")
 _MOST_CHOICES = 64  # remembered for each node
 _MOST_STEPS = 5_000  # of one search; most pods take as many steps as they have containers
 
@@ -58,12 +60,16 @@ class ShareChoice:
 
 def choose_shares(kind: MachineKind, book: ShareBook, request: ShareRequest) -> ShareChoice | None:
     """The shares for the pod; None if the node has none that suit. Made once for each book."""
-    if request not in book.choices:
+    return remembered(book, request, lambda: _choose(kind, book, request))
+
+
+def remembered(book: ShareBook, key: Hashable, make: Callable[[], T]) -> T:
+    """What *make* returned for *key*, which the book determines."""
+    if key not in book.choices:
         if len(book.choices) >= _MOST_CHOICES:
             book.choices.clear()
-        book.choices[request] = _choose(kind, book, request)
-    found = book.choices[request]
-    assert found is None or isinstance(found, ShareChoice)
+        book.choices[key] = make()
+    found: T = book.choices[key]
     return found
 
 

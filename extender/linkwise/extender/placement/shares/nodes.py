@@ -20,6 +20,7 @@ from linkwise.extender.placement.shares.choice import (
     ShareChoice,
     ShareRequest,
     choose_shares,
+    remembered,
     suitable,
 )
 from linkwise.topology.machine.model import LinkClass
@@ -60,9 +61,14 @@ def share_rooms(cache: Cache, request: ShareRequest, names: Sequence[str]) -> Fi
         elif choice_on(info, request) is not None:
             fitting.append(name)
         else:
-            text, never = why_no_shares(info.kind, info.shares, request)
+            text, never = _why_none(info.kind, info.shares, request)
             (unresolvable if never else failed)[name] = text
     return FilterAnswer(tuple(fitting), failed, unresolvable)
+
+
+def _why_none(kind: MachineKind, book: ShareBook, request: ShareRequest) -> tuple[str, bool]:
+    """`why_no_shares`, found once for each book: thousands of full nodes do not change."""
+    return remembered(book, ("why", request), lambda: why_no_shares(kind, book, request))
 
 
 def why_no_shares(kind: MachineKind, book: ShareBook, request: ShareRequest) -> tuple[str, bool]:
@@ -120,8 +126,8 @@ def best_share_node(
     needs = record.needs
     names = [
         name
-        for name, info in cache.nodes.items()
-        if offers_any(info, request)
+        for name in cache.divided
+        if offers_any(info := cache.nodes[name], request)
         and record.template is not None
         and may_run(record.template, info.record)
         and info.pods_left > 0
