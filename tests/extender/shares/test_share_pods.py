@@ -398,3 +398,21 @@ def test_whole_gpus_of_a_plan_are_free_once_the_pod_has_replicas_in_their_place(
     at.add_taker("v", {GPU: 7})
     assert at.try_to_place("v") == "n0"
     at.sound()
+
+
+def test_a_pod_with_both_is_explained_by_both(at: ShareCluster) -> None:
+    at.add_divided("whole", DGX_1V)
+    at.add_taker("w", {MIG_3G: 1})
+    at.try_to_place("w")
+    at.add_taker("v", {GPU: 2}, {MIG_3G: 1})
+    explained = at.core.explain("ml", "v", at.now)
+    assert explained is not None
+    assert explained.search is not None
+    assert explained.search.room == 0
+    assert explained.search.nearest is not None
+    assert explained.search.nearest.lacks == f"fewer free {MIG_3G} than wanted (0 free)"
+    at.delete("w")
+    explained = at.core.explain("ml", "v", at.now)
+    assert explained is not None
+    assert explained.search is not None
+    assert explained.search.room == 1
