@@ -146,3 +146,12 @@ def test_one_share_wakes_a_few_of_many_pods_whatever_else_is_free() -> None:
     at.settle()
     woken = [each for each in at.pass_time(1.1) if isinstance(each, Nominate)]
     assert 0 < len(woken) < 50
+
+
+def test_the_gate_of_a_member_with_shares_alone_is_lifted_before_the_gang_is_complete() -> None:
+    at = with_one_share()
+    at.add_pod(
+        "m0", containers=at.pod("w").spec.containers, gates=[names.GATE], gang="g", gang_size="2"
+    )
+    at.settle()
+    assert at.gates("m0") == []
