@@ -1,5 +1,6 @@
 """Pods with shares through kube-scheduler's calls: refusals, scores, plans, and what is shown."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -416,3 +417,16 @@ def test_a_pod_with_both_is_explained_by_both(at: ShareCluster) -> None:
     assert explained is not None
     assert explained.search is not None
     assert explained.search.room == 1
+
+
+def test_a_bound_pod_without_a_plan_is_presumed_on_healthy_shares() -> None:
+    machine = replicas(DGX_1V, {0: 1, 1: 2})
+    parts = tuple(replace(part, healthy=False) for part in machine.gpus[0].parts or ())
+    sick = replace(machine.gpus[0], parts=parts)
+    at = ShareCluster()
+    at.add_divided("n0", replace(machine, gpus=(sick, *machine.gpus[1:])))
+    at.add_taker("w", {SHARED: 1})
+    at.put_pod(change(at.pod("w"), spec=change(at.pod("w").spec, node_name="n0")))
+    assert at.core.nodes(at.now)[0].shares == (ShareUse(SHARED, 1, 3),)
+    at.add_taker("v", {SHARED: 2})
+    assert reason(at, "v") == f"fewer free {SHARED} than wanted"

@@ -126,7 +126,7 @@ def places_of(machine: Machine) -> tuple[Place, ...]:
 
 def settle(places: tuple[Place, ...], facts: ShareFacts) -> ShareBook:
     """Assign the shares. *facts.bound* is in the order in which pods get what several claim."""
-    settling = _Settling(places)
+    settling = _Settling(places, facts.blocked)
     for holder, containers in sorted(facts.listed.items()):
         settling.give(holder, _ids(containers))
     used = frozenset(settling.holders)
@@ -163,11 +163,12 @@ def _ids(containers: ContainerShares) -> list[str]:
 
 
 class _Settling:
-    def __init__(self, places: tuple[Place, ...]) -> None:
+    def __init__(self, places: tuple[Place, ...], blocked: int) -> None:
         self._resource_of = {
             each: place.part.resource for place in places for each in place.part.ids
         }
-        self._places = places
+        # The kubelet gives out no unhealthy share.
+        self._places = [(p.part.healthy and not blocked >> p.gpu & 1, p) for p in places]
         self.holders: dict[str, str] = {}
 
     def give(self, holder: str, ids: Iterable[str]) -> None:
@@ -177,16 +178,17 @@ class _Settling:
 
     def presume(self, holder: str, wants: Mapping[str, int]) -> None:
         """Neither a plan nor the kubelet says which shares the pod has: count some as its own, of
-        the parts that have fewest left."""
+        the healthy parts that have fewest left."""
         for resource, want in wants.items():
             has = sum(
                 mine == holder and self._resource_of[each] == resource
                 for each, mine in self.holders.items()
             )
             left = [
-                [each for each in place.part.ids if each not in self.holders]
-                for place in self._places
+                (usable, [each for each in place.part.ids if each not in self.holders])
+                for usable, place in self._places
                 if place.part.resource == resource
             ]
-            free = [each for ids in sorted(left, key=len) for each in ids]
+            left.sort(key=lambda of_part: (not of_part[0], len(of_part[1])))
+            free = [each for _, ids in left for each in ids]
             self.give(holder, free[: max(want - has, 0)])
