@@ -155,3 +155,25 @@ def test_the_gate_of_a_member_with_shares_alone_is_lifted_before_the_gang_is_com
     )
     at.settle()
     assert at.gates("m0") == []
+
+
+@pytest.mark.parametrize("limits", [{SHARED: 1}, {}])
+def test_a_launcher_without_whole_gpus_waits_for_its_workers(limits: dict[str, int]) -> None:
+    """It keeps no GPU from others, so no timeout ends it. The plan of a worker begins the time."""
+    at = ShareCluster()
+    at.add_divided("n0", replicas(DGX_1V, {0: 2}))
+    at.add_pod("busy", 7, node="n0")
+    at.add_taker("launcher", limits, gang="g", gang_size="2")
+    assert at.try_to_place("launcher") == "n0"
+    at.set_phase("launcher", "Running")
+    at.add_pod("worker", 4, said={"gang": "g", "gang_size": "2"})
+    for _ in range(10):
+        at.pass_time(300.0)
+    assert at.evicted == []
+    at.delete("busy")
+    at.pass_time(1.0)
+    assert at.plan("worker") is not None
+    at.pass_time(590.0)
+    assert at.plan("worker") is not None
+    at.pass_time(20.0)
+    assert at.plan("worker") is None  # kube-scheduler did not take it in time

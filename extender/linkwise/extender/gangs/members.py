@@ -52,10 +52,10 @@ class GangMembers:
         return sum(map(len, (self.bound, self.flying, self.planned, self.idle))) + self.done
 
     @property
-    def planned_together(self) -> bool:
-        """Whether any member gets its GPUs by a plan of the gang. Else each is placed by itself, as
-        those with shares alone are, and keeps what it has."""
-        return any(member.in_planned_gang for member in self.all)
+    def keep_gpus(self) -> bool:
+        """Whether members keep whole GPUs from others. Those that have none, or shares alone, may
+        wait for the rest of the gang as long as they like."""
+        return bool(self.planned) or any(member.needs.gpus for member in self.bound)
 
     @property
     def enough_placed(self) -> bool:
