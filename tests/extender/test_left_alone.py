@@ -3,7 +3,7 @@
 import pytest
 
 from linkwise.extender.api.actions import Action, LiftGate, NoteQueue, WithdrawPlan
-from linkwise.extender.api.extender_calls import BindOrder, PreemptCall, Victims
+from linkwise.extender.api.extender_calls import BindOrder, Outcome, PreemptCall, Victims
 from linkwise.extender.core import CoreSettings
 from linkwise.extender.settings import Settings, SettingsError
 from linkwise.kube.objects import Pod
@@ -52,6 +52,16 @@ def test_every_call_is_answered_as_if_the_extender_were_not_there(said: dict[str
     assert order.annotations == {}
     assert at.settle() == []
     assert at.pass_time(3600.0) == []
+
+
+def test_a_binding_without_a_response_nominates_none_of_the_others() -> None:
+    at = canary()
+    at.add_pod("a", 4)
+    at.filter("a")
+    order = at.begin_bind("a", "n2")
+    assert isinstance(order, BindOrder)
+    at.core.end_bind(order, Outcome.UNKNOWN, at.now)
+    assert at.settle() == []
 
 
 def test_a_pod_of_the_namespace_is_placed() -> None:
@@ -124,6 +134,30 @@ def test_a_more_important_gang_evicts_none_of_the_others() -> None:
     at.settle()
     at.pass_time(60.0)
     assert at.evicted == []
+
+
+def test_no_pod_after_the_other_is_evicted_for_gpus_that_the_others_take() -> None:
+    """kube-scheduler gives the GPUs of a victim to a pod of another namespace at once."""
+    at = Cluster(settings=CANARY)
+    for number in range(4):
+        at.add_node(f"n{number}")
+        at.add_pod(f"low{number}", 8, alter=in_canary, node=f"n{number}", preemptible="true")
+    at.add_pod("g", 8, priority=10, alter=in_canary, gang="g", gang_size="1")
+    taken = 0
+    for _ in range(58):
+        at.pass_time(5.0)
+        for victim in at.evicted[taken:]:
+            node = at.pod(victim).spec.node_name
+            at.delete(victim)
+            at.add_pod(f"theirs{taken}", 8, node=node)
+            taken += 1
+    assert len(at.evicted) == 1
+    at.pass_time(60.0)
+    assert len(at.evicted) == 2  # it is tried again, more and more seldom
+    at.delete(at.evicted[1])
+    at.settle()
+    assert at.plan("g") is not None
+    assert at.sound()
 
 
 def test_it_is_explained() -> None:

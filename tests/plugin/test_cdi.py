@@ -78,11 +78,38 @@ def test_a_name_in_two_specs_of_a_directory_is_no_name(directories: tuple[Path, 
     cdi = auto(directories)
     assert not cdi.injects([ONE])
     assert cdi.injects([TWO])
-    (directories[1] / "c.json").write_text(spec(ONE))  # takes precedence
-    assert cdi.injects([ONE])
+    (directories[1] / "c.json").write_text(spec(ONE, TWO))
+    assert not cdi.injects([ONE])  # a spec that takes precedence does not end the conflict
+    assert cdi.injects([TWO])
     (directories[1] / "d.json").write_text(spec(TWO))
-    (directories[1] / "e.json").write_text(spec(TWO))
     assert not cdi.injects([TWO])
+
+
+def test_a_spec_with_a_name_twice_is_refused_as_a_whole(directories: tuple[Path, Path]) -> None:
+    (directories[0] / "a.json").write_text(spec(ONE, ONE, TWO))
+    assert not auto(directories).injects([TWO])
+
+
+STRANGE = [
+    "kind: !!bool maybe",
+    "kind: !!timestamp x",
+    "kind: !!int ''",
+    "? [a]\n: b",
+    "a: &a [*a]\nkind: x",
+    "a: &a {b: *a}\nkind: x",
+    "!!python/object:os.system {}",
+    "[" * 3000,
+    "[" * 100_000,
+]
+
+
+@pytest.mark.parametrize("text", STRANGE)
+def test_strange_yaml_is_a_broken_spec_and_no_end_of_the_plugin(
+    directories: tuple[Path, Path], text: str
+) -> None:
+    (directories[0] / "strange.yaml").write_text(text)
+    (directories[0] / "nvidia.json").write_text(spec(ONE))
+    assert auto(directories).injects([ONE])
 
 
 def test_specs_of_others_and_broken_ones_count_for_nothing(

@@ -13,6 +13,7 @@ from linkwise.plugin.__main__ import main
 from linkwise.plugin.device_plugin.cdi import CdiMode
 from linkwise.plugin.errors import SettingError
 from linkwise.plugin.nvidia_config import config_of, read_config
+from tests.plugin.test_cdi import STRANGE
 
 FULL = """
 version: v1
@@ -137,3 +138,10 @@ KEYS = st.sampled_from(["version", "flags", "plugin", "resources", "gpus", "devi
 def test_any_content_is_followed_or_named(content: dict[str, object]) -> None:
     config = config_of(content)
     assert set(config.settings) <= {"no_driver", "pass_device_specs", "cdi", "resource_name"}
+
+
+@pytest.mark.parametrize("text", [*STRANGE, "version: v1\na: &a {b: *a}"])
+def test_strange_yaml_is_refused_in_words(file: Path, text: str) -> None:
+    file.write_text(text)
+    with pytest.raises(SettingError, match=r"config\.yaml: "):
+        read_config(file)

@@ -76,7 +76,8 @@ def _documents(text: str, where: str) -> Iterator[object]:
         # libyaml gives its number.
         character = chr(error.character) if isinstance(error.character, int) else error.character
         raise BadInputError(f"{where}: character {character!r}: {error.reason}") from None
-    except (ValueError, RecursionError) as error:  # such as an integer of 5000 digits
+    except (ValueError, RecursionError, LookupError, AttributeError, ArithmeticError) as error:
+        # Such as an integer of 5000 digits; or `!!bool maybe`, of which PyYAML makes a KeyError.
         raise BadInputError(f"{where}: {error}") from None
 
 

@@ -101,10 +101,11 @@ def _promised_twice(info: NodeInfo) -> Iterator[str]:
     """
     promised: dict[str, str] = {}
     plans: set[tuple[Plan, frozenset[str]]] = set()
+    given = {*info.given, *info.sharing.listed_as.values()}  # maybe shares in place of whole GPUs
     bound = {
         uid: plan
         for uid, record in info.bound.items()
-        if uid not in info.given and (plan := plan_on(record, info.name))
+        if uid not in given and (plan := plan_on(record, info.name))
     }
     for uid, written in sorted({**info.plans, **info.assumed, **bound}.items()):
         if uid in info.plans and uid not in info.assumed and not info.keeps(uid):

@@ -6,10 +6,11 @@ import msgspec
 import pytest
 
 from linkwise.cli.doctor.diagnosis import all_is_well, findings
-from linkwise.cli.doctor.facts import DaemonSet, SeenPod
+from linkwise.cli.doctor.facts import DaemonSet, EnvVar, SeenPod
 from linkwise.cli.doctor.finding import Level
 from linkwise.extender.api.views import NodeView
 from linkwise.topology import names
+from linkwise.topology.annotations.plan import InUse, write_in_use
 from tests.cli.doctor.cluster_facts import (
     MACHINE,
     OURS,
@@ -175,3 +176,59 @@ def test_a_mangled_annotation_is_the_extenders_to_report() -> None:
     )
     assert findings(replace(WELL, nodes=(mangled,))) == ()
     assert STATE.namespaces == ()
+
+
+def test_a_plugin_that_runs_on_no_node() -> None:
+    """A machine without any device plugin does not show that it has GPUs."""
+    facts = replace(WELL, nodes=(node("n1", topology=None, gpus=0),), pods=WELL.pods[2:])
+    assert problems(facts) == [(("cluster",), "Linkwise's plugin runs on no node")]
+
+
+def test_a_plugin_in_another_namespace_is_installed() -> None:
+    assert findings(replace(WELL, daemonset=None)) == ()
+
+
+def changed(seen_pod: SeenPod, **container: object) -> SeenPod:
+    """The pod with these fields of its container changed."""
+    (first,) = seen_pod.spec.containers
+    first = msgspec.structs.replace(first, **container)
+    return msgspec.structs.replace(
+        seen_pod, spec=msgspec.structs.replace(seen_pod.spec, containers=(first,))
+    )
+
+
+def test_flags_may_be_variables_and_the_vendors_socket_a_flag() -> None:
+    told = changed(vendor("n1", told=False), args=(f"--kubelet-socket={OURS}",))
+    assert findings(replace(WELL, pods=(plugin("n1"), told, *WELL.pods[2:]))) == ()
+    in_front = changed(
+        plugin("n1", ""), env=(EnvVar(name="LINKWISE_PLUGIN_IN_FRONT", value="true"),)
+    )
+    assert findings(replace(WELL, pods=(in_front, *WELL.pods[1:]))) == ()
+    off = changed(in_front, env=(EnvVar(name="LINKWISE_PLUGIN_IN_FRONT", value="false"),))
+    assert off.mode == "alone"
+
+
+def test_gpus_of_an_init_container_that_has_ended_are_in_no_list() -> None:
+    warm = pod("warm", "n1", gpus=1)
+    init = msgspec.structs.replace(
+        warm.spec, init_containers=warm.spec.containers, containers=WELL.pods[0].spec.containers
+    )
+    assert findings(with_pods(msgspec.structs.replace(warm, spec=init))) == ()
+    (container,) = warm.spec.containers
+    sidecar = msgspec.structs.replace(container, restart_policy="Always")
+    spec = msgspec.structs.replace(init, init_containers=(sidecar,))
+    found = only(with_pods(msgspec.structs.replace(warm, spec=spec)))
+    assert "ml/warm runs and is not listed" in found.what
+
+
+def test_replicas_in_use_are_listed_like_whole_gpus() -> None:
+    ids: tuple[str, ...] = (f"{MACHINE.gpus[0].uuid}::0",)
+    text = write_in_use(InUse(pods={}, shares={"ml/shares": {"main": {"nvidia.com/gpu": ids}}}))
+    known = node("n1")
+    said = {**known.metadata.annotations, names.IN_USE: text}
+    known = msgspec.structs.replace(
+        known, metadata=msgspec.structs.replace(known.metadata, annotations=said)
+    )
+    facts = replace(WELL, nodes=(known,))
+    assert findings(with_pods(pod("shares", "n1", gpus=1), facts=facts)) == ()
+    assert "ml/shares is not there any more" in only(facts).what

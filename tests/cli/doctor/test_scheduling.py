@@ -68,11 +68,14 @@ def test_kube_scheduler_is_silent_although_pods_wait() -> None:
         called(700, pod("cpu")),
         called(700, pod("gated", gpus=8, gates=[names.GATE])),
         called(700, pod("full", gpus=8, message="0/4 nodes: 4 Insufficient nvidia.com/gpu.")),
+        called(
+            700, pod("elsewhere", gpus=8, message="0/4 nodes are available: 4 Insufficient cpu.")
+        ),
         called(700, pod("asked", gpus=8, message="linkwise: fewer free GPUs than wanted")),
         called(700, pod("volcanos", gpus=8, scheduler="volcano")),
         called(None, WAITS, began=NOW - 60),
     ],
-    ids=["called", "none", "new", "cpu", "gated", "full", "asked", "others", "began"],
+    ids=["called", "none", "new", "cpu", "gated", "full", "elsewhere", "asked", "others", "began"],
 )
 def test_silence_that_means_nothing(facts: Facts) -> None:
     assert findings(facts) == ()
@@ -95,6 +98,12 @@ def test_observing_expects_no_calls() -> None:
     found = only(replace(facts, pods=pods))
     assert (found.level, found.where) == (Level.NOTE, ("cluster",))
     assert "observes" in found.what
+
+
+def test_where_no_pod_can_be_read_it_is_unknown_whether_calls_are_expected() -> None:
+    past = (UnplannedPod("ml/a", "n1", "default-scheduler"),)
+    facts = replace(called(None, unplanned=past), pods=(), unread=(("pods", "forbidden"),))
+    assert [each.level for each in findings(facts)] == [Level.UNKNOWN]
 
 
 def test_a_canary_is_a_note_and_expects_calls_for_its_own_pods_only() -> None:

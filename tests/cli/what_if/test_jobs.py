@@ -236,6 +236,9 @@ spec:
             "items[1]: pod ml/w is also at /job.yaml: document 1: items[0]",
         ),
         ("[" * 100_000, "more than 200 levels deep"),
+        ("kind: !!bool maybe", "job.yaml: 'maybe'"),
+        ("kind: !!timestamp x", "job.yaml: "),
+        ("kind: !!int ''", "job.yaml: "),
         (
             pod("w", 1, {"gang": "q", "gang-size": "3"}),
             "gang ml/q: 1 of 3 pods that it needs to start",

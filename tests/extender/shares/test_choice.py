@@ -215,3 +215,25 @@ def test_what_is_chosen_is_named_by_container_and_resource() -> None:
         PlannedShares("c0", SHARED, (f"{machine.gpus[1].uuid}::0",)),
         PlannedShares("c1", MIG_1G, (mig.uuid,)),
     ]
+
+
+@pytest.mark.parametrize(
+    ("replicas_of_each", "sizes"),
+    [(10, [4, 3, 3]), (12, [5, 4, 3]), (20, [9, 6, 5]), (20, [8, 7, 5])],
+)
+def test_containers_that_fill_every_gpu_find_their_places(
+    replicas_of_each: int, sizes: list[int]
+) -> None:
+    """The largest first on the fullest GPU is no way to fill them; others have to be tried."""
+    machine = replicas(DGX_1V, dict.fromkeys(range(8), replicas_of_each))
+    wants = [(SHARED, size) for size in sizes for _ in range(8)]
+    found = choose(machine, frozenset(), request(wants, "pack"))
+    assert found is not None
+    assert len(set(ids_of(found))) == 8 * replicas_of_each
+
+
+def test_a_thousand_containers_are_many_steps_and_no_error() -> None:
+    machine = replicas(DGX_1V, dict.fromkeys(range(8), 1024))
+    found = choose(machine, frozenset(), request([(SHARED, 1)] * 1500))
+    assert found is not None
+    assert len(set(ids_of(found))) == 1500

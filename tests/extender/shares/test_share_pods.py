@@ -1,5 +1,6 @@
 """Pods with shares through kube-scheduler's calls: refusals, scores, plans, and what is shown."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -362,3 +363,70 @@ def test_where_the_vendors_plugin_is_alone_shares_go_by_count(at: ShareCluster) 
     assert isinstance(order, BindOrder)
     assert order.annotations == {}
     assert at.prioritize("strict").scores["bare"] == 0
+
+
+def test_a_gated_pod_with_both_is_let_go_and_gets_both(at: ShareCluster) -> None:
+    at.add_taker("w", {GPU: 2}, {MIG_3G: 1})
+    at.add_pod("g", containers=at.pod("w").spec.containers, gates=[names.GATE])
+    at.delete("w")
+    at.settle()
+    assert not at.gates("g")
+    assert at.plan("g") is None
+    assert at.try_to_place("g") == "n0"
+    assert len(at.gpus("g")["c0"]) == 2
+    assert at.planned_shares("g")["c1"][MIG_3G]
+
+
+def test_a_gangs_plan_of_whole_gpus_gets_its_shares_in_the_binding(at: ShareCluster) -> None:
+    for name in ("m0", "m1"):
+        at.add_taker(name, {GPU: 1}, {MIG_3G: 1}, gang="g", gang_size="2")
+    at.settle()
+    assert at.try_to_place("m0") == "n0"
+    assert len(at.gpus("m0")["c0"]) == 1
+    assert at.planned_shares("m0")["c1"][MIG_3G]
+    assert not at.try_to_place("m1")  # kube-scheduler would not have asked: there is only one
+    at.settle()
+    at.sound()
+
+
+def test_whole_gpus_of_a_plan_are_free_once_the_pod_has_replicas_in_their_place() -> None:
+    at = ShareCluster()
+    at.add_divided("n0", replicas(DGX_1V, {7: 2}, GPU))
+    at.add_taker("w", {GPU: 2})
+    assert at.try_to_place("w") == "n0"
+    uuid = at.uuids("n0", 7)[0]
+    at.put_in_use("n0", "ml/w", {"c0": {GPU: (f"{uuid}::0", f"{uuid}::1")}}, ())
+    at.add_taker("v", {GPU: 7})
+    assert at.try_to_place("v") == "n0"
+    at.sound()
+
+
+def test_a_pod_with_both_is_explained_by_both(at: ShareCluster) -> None:
+    at.add_divided("whole", DGX_1V)
+    at.add_taker("w", {MIG_3G: 1})
+    at.try_to_place("w")
+    at.add_taker("v", {GPU: 2}, {MIG_3G: 1})
+    explained = at.core.explain("ml", "v", at.now)
+    assert explained is not None
+    assert explained.search is not None
+    assert explained.search.room == 0
+    assert explained.search.nearest is not None
+    assert explained.search.nearest.lacks == f"fewer free {MIG_3G} than wanted (0 free)"
+    at.delete("w")
+    explained = at.core.explain("ml", "v", at.now)
+    assert explained is not None
+    assert explained.search is not None
+    assert explained.search.room == 1
+
+
+def test_a_bound_pod_without_a_plan_is_presumed_on_healthy_shares() -> None:
+    machine = replicas(DGX_1V, {0: 1, 1: 2})
+    parts = tuple(replace(part, healthy=False) for part in machine.gpus[0].parts or ())
+    sick = replace(machine.gpus[0], parts=parts)
+    at = ShareCluster()
+    at.add_divided("n0", replace(machine, gpus=(sick, *machine.gpus[1:])))
+    at.add_taker("w", {SHARED: 1})
+    at.put_pod(change(at.pod("w"), spec=change(at.pod("w").spec, node_name="n0")))
+    assert at.core.nodes(at.now)[0].shares == (ShareUse(SHARED, 1, 3),)
+    at.add_taker("v", {SHARED: 2})
+    assert reason(at, "v") == f"fewer free {SHARED} than wanted"

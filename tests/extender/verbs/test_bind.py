@@ -136,6 +136,29 @@ def test_a_binding_without_an_answer_is_held_until_the_pod_tells() -> None:
     assert at.sound()
 
 
+def test_a_binding_that_is_made_again_names_no_gpus_that_another_pod_has_got_since() -> None:
+    at = cluster()
+    at.add_pod("a", 4)
+    at.add_pod("b", 4)
+    given = order(at, "a", "n1")
+    at.core.end_bind(given, Outcome.UNKNOWN, at.now)
+    at.bind("b", "n1")
+    (taken,) = read_gpus(given.annotations[names.GPUS]).values()
+    at.start("b", {"main": taken})
+    again = order(at, "a", "n1")
+    (others,) = read_gpus(again.annotations[names.GPUS]).values()
+    assert not {*taken} & {*others}
+    at.core.end_bind(again, Outcome.UNKNOWN, at.now)
+    sick = at.machine("n1").indices_of(at.machine("n1").mask_of(others[:1]))
+    at.set_health("n1", *sick)
+    assert isinstance(at.begin_bind("a", "n1"), BindRefusal)
+    at.set_health("n1")
+    again = order(at, "a", "n1")
+    at.core.end_bind(again, Outcome.DONE, at.now)
+    assert at.post_binding(again)
+    assert at.sound()
+
+
 def test_a_pod_whose_binding_had_no_answer_is_nominated_where_it_may_have_happened() -> None:
     """Found on a large cluster: kube-scheduler asked about samples without that node."""
     at = cluster()

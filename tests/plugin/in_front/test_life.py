@@ -411,3 +411,15 @@ def test_no_thread_is_left_of_plugins_that_come_and_go_nor_of_us(world: World) -
     wait_for(lambda: not ours(), "the end of all our threads")
     assert list(world.kubelet.directory.glob("linkwise-*")) == []
     assert list(world.registry.parent.iterdir()) == []
+
+
+def test_a_vendor_of_other_resources_that_begins_again_offers_no_whole_gpus(world: World) -> None:
+    """Its list counts from now on, but what it has shown does not become unknown."""
+    front = world.make_front(first_list=1.0)
+    world.vendor.offer("nvidia.com/a100", UUIDS)
+    world.open()
+    wait_for(lambda: not front.seen(world.machine).healthy_gpus, "no whole GPUs")
+    world.vendor.kill()
+    wait_for(lambda: "lost" in front.trouble, "the end of the vendor's plugin")
+    front._look_for_whole()
+    assert not front.seen(world.machine).healthy_gpus

@@ -1,6 +1,7 @@
 """What the doctor looks at: objects of the API server, and the extender's views."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -13,6 +14,9 @@ PLUGIN, EXTENDER = "linkwise-plugin", "linkwise-extender"
 NAME_LABEL = "app.kubernetes.io/name"
 IN_FRONT, OBSERVES, ALONE = "in-front", "observe", "alone"
 _DEVICE_PLUGINS = "/var/lib/kubelet/device-plugins"
+_SOCKET_FLAG = re.compile(r"--kubelet-socket[= ]\S*/linkwise/")
+_FLAGS = "LINKWISE_PLUGIN_"  # flags of our plugin as variables
+_TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})  # as click reads a flag
 # How images and containers of a vendor's device plugin are called, by the resource's domain.
 _VENDORS: Mapping[str, tuple[str, ...]] = {"amd.com": ("amd", "rocm")}
 
@@ -37,6 +41,7 @@ class Container(_Object, frozen=True):
     args: tuple[str, ...] = ()
     env: tuple[EnvVar, ...] = ()
     resources: Resources = Resources()
+    restart_policy: str = ""
     volume_mounts: tuple[VolumeMount, ...] = ()
 
 
@@ -94,16 +99,24 @@ class SeenPod(_Object, frozen=True):
         return self.metadata.labels.get(NAME_LABEL) == program
 
     def takes(self, resource: str) -> bool:
-        return any(
-            amount_of(amounts, resource) > 0
-            for container in (*self.spec.init_containers, *self.spec.containers)
-            for amounts in (container.resources.limits, container.resources.requests)
-        )
+        return _any_takes((*self.spec.init_containers, *self.spec.containers), resource)
+
+    def keeps(self, resource: str) -> bool:
+        """Whether a container has it for as long as the pod runs. podresources lists no init
+        container that ends (kubelet, `pkg/kubelet/apis/podresources/server_v1.go`)."""
+        sidecars = (each for each in self.spec.init_containers if each.restart_policy == "Always")
+        return _any_takes((*sidecars, *self.spec.containers), resource)
 
     @property
     def mode(self) -> str:
         """How a pod of our plugin runs."""
         said = {arg.partition("=")[0] for each in self.spec.containers for arg in each.args}
+        said |= {
+            f"--{var.name.removeprefix(_FLAGS).lower().replace('_', '-')}"
+            for each in self.spec.containers
+            for var in each.env
+            if var.name.startswith(_FLAGS) and var.value.lower() in _TRUE
+        }
         return IN_FRONT if "--in-front" in said else OBSERVES if "--observe" in said else ALONE
 
     def is_vendor_of(self, resource: str) -> bool:
@@ -121,6 +134,9 @@ class SeenPod(_Object, frozen=True):
         """Whether a vendor's plugin registers at Linkwise's socket and not at the kubelet's."""
         told = (var for each in self.spec.containers for var in each.env)
         if any(var.name == "KUBELET_SOCKET" and "/linkwise/" in var.value for var in told):
+            return True
+        words = " ".join(arg for each in self.spec.containers for arg in each.args)
+        if _SOCKET_FLAG.search(words):
             return True
         ours = {each.name for each in self.spec.volumes if _is_ours(each.host_path)}
         mounts = (mount for each in self.spec.containers for mount in each.volume_mounts)
@@ -199,6 +215,14 @@ def amount_of(amounts: Mapping[str, str | int | float], resource: str) -> int:
         return whole(amounts.get(resource, 0))
     except ValueError:
         return 0
+
+
+def _any_takes(containers: Iterable[Container], resource: str) -> bool:
+    return any(
+        amount_of(amounts, resource) > 0
+        for container in containers
+        for amounts in (container.resources.limits, container.resources.requests)
+    )
 
 
 def _is_below(path: HostPath | None) -> bool:

@@ -8,7 +8,7 @@ from linkwise.extender.cache.node_info import NO_TOPOLOGY, REFUSES
 from linkwise.kube.objects import Node
 from linkwise.topology import names
 from linkwise.topology.annotations.node_annotation import read_topology
-from linkwise.topology.annotations.plan import read_in_use
+from linkwise.topology.annotations.plan import InUse, read_in_use
 from linkwise.topology.errors import LinkwiseError
 
 # A container starts seconds after its pod; the plugin reports its GPUs within a second.
@@ -18,30 +18,47 @@ STARTED_SECONDS = 120.0
 def of_nodes(facts: Facts) -> Iterator[Finding]:
     if not (facts.could_read("nodes") and facts.could_read("pods")):
         return
-    if facts.daemonset is None and facts.could_read("daemonset"):
+    plugins = facts.plugins
+    if facts.daemonset is None and facts.could_read("daemonset") and not plugins:
         todo = "install it with an overlay, first with `observe`"
         what = "Linkwise's plugin is not installed"
         yield Finding(Level.PROBLEM, ("cluster",), what, todo, "choose-an-overlay.md")
         return
     on: dict[str, list[SeenPod]] = {}
     for pod in facts.pods:
-        if pod.live and pod.spec.node_name:
+        if pod.spec.node_name:
             on.setdefault(pod.spec.node_name, []).append(pod)
+    plugin_on = {pod.spec.node_name: pod for pod in reversed(plugins)}
+    with_gpus = 0
     reasons = {view.name: view.reason for view in facts.views}
     for node in facts.nodes:
         name = node.metadata.name
-        here = on.get(name, [])
-        plugin = next((pod for pod in here if pod in facts.plugins), None)
+        bound = on.get(name, [])
+        here = [pod for pod in bound if pod.live]
+        plugin = plugin_on.get(name)
         has_topology = names.TOPOLOGY in node.metadata.annotations
         if not (plugin or has_topology or amount_of(node.status.capacity, facts.resource)):
             continue
+        with_gpus += 1
         found = (
             *_of_plugin(facts, node, plugin, reasons.get(name, "")),
             *_of_vendor(facts, plugin, [p for p in here if p.is_vendor_of(facts.resource)]),
-            *(_of_in_use(facts, node, here) if plugin is not None else ()),
+            *(_of_in_use(facts, node, bound) if plugin is not None else ()),
         )
         for level, what, todo, page, passing in found:
             yield Finding(level, (name,), what, todo, page, passing)
+    if not with_gpus:
+        yield from _of_none(facts)
+
+
+def _of_none(facts: Facts) -> Iterator[Finding]:
+    """A machine without any plugin does not show that it has GPUs."""
+    if facts.daemonset is None:
+        return
+    what = "Linkwise's plugin runs on no node"
+    todo = "see `kubectl -n kube-system describe daemonset linkwise-plugin`, and label the nodes"
+    page = "choose-an-overlay.md#before-you-begin"
+    yield Finding(Level.PROBLEM, ("cluster",), what, todo, page)
 
 
 _Found = tuple[Level, str, str, str, bool]
@@ -119,19 +136,20 @@ def _of_vendor(facts: Facts, plugin: SeenPod | None, vendors: list[SeenPod]) -> 
             )
 
 
-def _of_in_use(facts: Facts, node: Node, here: list[SeenPod]) -> Iterator[_Found]:
-    """Names in the list that no pod has, and pods that run with GPUs and are not in the list."""
+def _of_in_use(facts: Facts, node: Node, bound: list[SeenPod]) -> Iterator[_Found]:
+    """Names in the list that no pod has, and pods that run with GPUs and are not in the list.
+    *bound* are all pods of the node, those that have ended too."""
     text = node.metadata.annotations.get(names.IN_USE)
     topology = node.metadata.annotations.get(names.TOPOLOGY)
     if topology is None:
         return
     try:
-        listed = {} if text is None else read_in_use(text).pods
+        in_use = InUse() if text is None else read_in_use(text)
         gpus = len(read_topology(topology).gpus)
     except LinkwiseError:
         return  # the extender's reason says so
-    there = {pod.key for pod in facts.pods if pod.spec.node_name == node.metadata.name}
-    gone = sorted(listed.keys() - there)
+    listed = {*in_use.pods, *in_use.shares}
+    gone = sorted(listed - {pod.key for pod in bound})
     todo = "restart the plugin's pod there; if it stays, the kubelet's podresources are stuck"
     if gone:
         what = f"GPUs in use are out of date: {gone[0]} is not there any more"
@@ -140,8 +158,9 @@ def _of_in_use(facts: Facts, node: Node, here: list[SeenPod]) -> Iterator[_Found
         return  # shared GPUs: replicas are in no list
     missing = sorted(
         pod.key
-        for pod in here
-        if pod.takes(facts.resource)
+        for pod in bound
+        if pod.live
+        and pod.keeps(facts.resource)
         and pod.key not in listed
         and pod.status.phase == "Running"
         and pod.status.start_time is not None

@@ -56,6 +56,8 @@ def _of_calls(facts: Facts, state: StateView) -> Iterator[Finding]:
         what = "Linkwise observes: no plugin of it serves a kubelet"
         yield Finding(Level.NOTE, ("cluster",), what, "nothing, if that is meant", page)
         return
+    if not (state.calls or facts.could_read("pods")):
+        return  # it is unknown whether the cluster is only observed
     todo = "give kube-scheduler the configuration of the overlay, and read its log"
     for scheduler, pods in sorted(Counter(pod.scheduler for pod in state.unplanned).items()):
         first = next(pod for pod in state.unplanned if pod.scheduler == scheduler)
@@ -79,6 +81,7 @@ def _kept_waiting(facts: Facts, state: StateView) -> Counter[str]:
     """By scheduler: its pods that wait for longer than it is silent, where kube-scheduler's own
     reason does not say that it found no node to ask about."""
     waiting: Counter[str] = Counter()
+    reasons = (f"Insufficient {facts.resource}", "nodes are available: ", "linkwise: ")
     for pod in facts.pods:
         made, scheduler = pod.metadata.creation_timestamp, pod.spec.scheduler_name
         if not pod.live or pod.spec.node_name or pod.spec.scheduling_gates or made is None:
@@ -87,7 +90,7 @@ def _kept_waiting(facts: Facts, state: StateView) -> Counter[str]:
             continue
         asks = scheduler in state.calls or not state.calls
         last = max(state.calls.get(scheduler, 0.0), state.began, made.timestamp())
-        own = f"Insufficient {facts.resource}" in pod.refusal or "linkwise: " in pod.refusal
+        own = any(word in pod.refusal for word in reasons)
         if asks and not own and pod.takes(facts.resource) and state.at - last > SILENT_SECONDS:
             waiting[scheduler] += 1
     return waiting

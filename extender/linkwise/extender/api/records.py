@@ -125,6 +125,12 @@ class PodRecord:
         return f"{self.ref.namespace}/{self.ref.name}"
 
     @property
+    def in_planned_gang(self) -> bool:
+        """Whether its gang is planned as a whole. A member that takes shares alone is placed by
+        itself, as a single pod is."""
+        return self.gang is not None and not (self.shares and not self.demand.gpus)
+
+    @property
     def live(self) -> bool:
         return not self.ended and not self.leaving
 

@@ -33,6 +33,8 @@ class Cache:
         self.schedulers: dict[str, float] = {}  # that call the extender -> last call; 0: unknown
         self.room = 0  # rises whenever something may fit that did not fit before
         self.gang_changes: dict[GangKey, int] = {}  # differs after each change of its pods
+        self.divided: set[str] = set()  # nodes of which some GPUs have parts
+        self.by_count: set[str] = set()  # nodes where pods are placed by count
         self.changed_rows = RowLog()  # every row whose node changed, in order
         # How often a pod with GPUs was seen to have come to its node, or to begin to leave it.
         self.comings_and_goings = 0
@@ -60,7 +62,6 @@ class Cache:
             if before is None or before.topology != record.topology:
                 info.put_topology(record.topology, self._kind)
             self.domains.put(info.row, info.labels)
-            self._show_room(info)
             self._changed(info)
             self.room += 1
         if before is None or before.in_use != record.in_use:
@@ -77,7 +78,6 @@ class Cache:
         info.sharing.forget()
         info.no_topology, info.no_truth = NOT_SEEN, ""
         self.domains.put(info.row)
-        self._show_room(info)
         self._changed(info)
         self._settle(info)
 
@@ -348,13 +348,14 @@ class Cache:
 
     def _show_all(self, names: Iterable[str]) -> None:
         for name in names:
-            self._show_room(self.nodes[name])
-            self._forget_if_empty(self.nodes[name])
+            self._show_room(info := self.nodes[name])
+            self._forget_if_empty(info)
 
     def _show_room(self, info: NodeInfo) -> None:
         self.rows.show(info.row, info.left, info.pods_left)
 
     def _changed(self, info: NodeInfo) -> None:
+        self._show_room(info)
         info.version += 1
         self.changed_rows.append(info.row)
 
@@ -363,30 +364,28 @@ class Cache:
         (info.plans if what == "plans" else info.assumed).pop(uid, None)
 
     def _settle_named(self, names: Iterable[str]) -> None:
-        for name in names:
-            info = self.nodes.get(name)
-            if info is not None:
-                self._settle(info)
+        for info in filter(None, map(self.nodes.get, names)):
+            self._settle(info)
 
     def _settle(self, info: NodeInfo) -> None:
-        shares_before = info.shares
+        open_before, shares_before = info.was_open, info.shares
         info.settle(queue_first=self.queue_first)
+        self.fresh.pop(info.name, None)
         if info.fresh:
             self.fresh[info.name] = info.fresh
-        else:
-            self.fresh.pop(info.name, None)
         usable = info.kind is not None and not info.closed
-        rows, row = self.rows, info.row
         kind = info.kind.number if info.kind and usable else NOT_USABLE
         free, set_aside = (info.free, info.set_aside) if usable else (0, 0)
-        more = free & ~int(rows.free[row]) or set_aside & ~int(rows.free[row] | rows.set_aside[row])
-        rows.set_aside[row] = set_aside
-        if rows.kinds[row] != kind or rows.free[row] != free:
-            rows.kinds[row], rows.free[row] = kind, free
-            self.settled_rows.append(row)
-        if more or (info.shares is not shares_before and info.shares.has_more_than(shares_before)):
+        changed, more = self.rows.show_gpus(info.row, kind, free, set_aside)
+        if changed:
+            self.settled_rows.append(info.row)
+        info.was_open = usable or info.unpublished
+        opens = info.was_open and not open_before
+        if more or opens or (usable and info.shares.has_more_than(shares_before)):
             self.room += 1
         self.touched.add(info.name)
+        (self.divided.add if info.sharing.places else self.divided.discard)(info.name)
+        (self.by_count.add if info.by_count else self.by_count.discard)(info.name)
         note_mismatches(self.mismatches, info)
         self._forget_if_empty(info)
 
@@ -394,6 +393,8 @@ class Cache:
         if info.empty and self.nodes.get(info.name) is info:
             del self.nodes[info.name]
             self.fresh.pop(info.name, None)
+            self.divided.discard(info.name)
+            self.by_count.discard(info.name)
             self.rows.remove(info.name)
             self.changed_rows.append(info.row)
             self.settled_rows.append(info.row)

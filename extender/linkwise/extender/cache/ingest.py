@@ -290,7 +290,9 @@ def _record(pod: Pod, requests: _Wishes, judged: Judged, resource: str) -> PodRe
     # pod waits for something else, such as a volume, a plan would reserve GPUs for nothing.
     worth_it = unschedulable and requests.demand.gpus >= _WORTH_A_HOLD and not nominated
     in_line = worth_it and _lacks_gpus(pod, resource)
-    gang = _gang_of(ref, judged.ask, ahead=bool(open_ and (gated or planned or in_line)))
+    # Shares are chosen at the bind, so a single pod that takes some is not planned ahead.
+    ahead = bool(open_ and (gated or planned or in_line) and not requests.shares)
+    gang = _gang_of(ref, judged.ask, ahead=ahead)
     owner_kind = next((owner.kind for owner in meta.owner_references if owner.controller), "")
     leaving_until = meta.deletion_timestamp
     return PodRecord(
@@ -316,7 +318,7 @@ def _record(pod: Pod, requests: _Wishes, judged: Judged, resource: str) -> PodRe
         started=names.STARTED in meta.annotations,
         scheduler=spec.scheduler_name,
         asked=written is not None or _was_asked_about(pod),
-        unschedulable=unschedulable and gang is None,
+        unschedulable=unschedulable and (gang is None or not requests.demand.gpus),
         preempts=spec.preemption_policy != "Never",
         running=status.phase == "Running",
         refused=status.phase == "Failed" and status.reason == _NOT_ADMITTED,

@@ -64,6 +64,7 @@ class NodeInfo:
     # If the node refuses pods and one more may be placed as a trial: the pods that were there
     # before, by uid.
     tried_beside: frozenset[str] | None = None
+    was_open: bool = False  # as it was settled: whether pods could come to it
 
     @property
     def problem(self) -> str:

@@ -86,6 +86,15 @@ class NodeTable:
         self.gpus[row] = max(left.gpus, -LARGEST)
         self.pods[row] = pods
 
+    def show_gpus(self, row: int, kind: int, free: int, set_aside: int) -> tuple[bool, bool]:
+        """Set a node's kind and unused GPUs. Returns whether the kind or *free* changed, and
+        whether any GPU is free that was not, or set aside that was in use."""
+        before, aside = int(self.free[row]), int(self.set_aside[row])
+        more = bool(free & ~before or set_aside & ~(before | aside))
+        changed = bool(self.kinds[row] != kind or before != free)
+        self.kinds[row], self.free[row], self.set_aside[row] = kind, free, set_aside
+        return changed, more
+
     def remove(self, name: str) -> None:
         row = self.row_of.pop(name)
         del self._by_name[bisect_left(self._by_name, (natural(name), row))]

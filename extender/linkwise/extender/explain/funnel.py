@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from linkwise.extender.api.annotations import link_word
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.api.views import (
@@ -40,6 +42,8 @@ class Funnel:
     def _search(self, record: PodRecord, pods: int, mine: frozenset[int]) -> SearchView:
         if not record.demand.gpus:
             return self._search_shares(record, pods, request_of(record))
+        if record.shares:
+            return self._search_both(record, pods, mine)
         found = self._search_gpus(record, pods, mine)
         in_place = request_of(record, self.field.snapshot.managed)
         if record.ask.gang is not None or not any(
@@ -87,6 +91,21 @@ class Funnel:
             min(room, pods),
             None if room >= pods else nearest,
         )
+
+    def _search_both(self, record: PodRecord, pods: int, mine: frozenset[int]) -> SearchView:
+        """Whole GPUs and shares on one node."""
+        gpus, request = Levels(self.field, record, mine), request_of(record)
+        levels, room = gpus.all(), gpus.room()
+        has_shares = [
+            node.kind is not None
+            and not node.closed
+            and choose_shares(node.kind, node.shares, request) is not None
+            for node in self.field.nodes
+        ]
+        total = min(int((room * np.array(has_shares, dtype=np.int64)).sum()), pods)
+        shares = self._search_shares(record, pods, request)
+        nearest = None if total >= pods else shares.nearest or gpus.nearest(room)
+        return replace(shares, levels=(*levels, *shares.levels), room=total, nearest=nearest)
 
     def _search_gpus(self, record: PodRecord, pods: int, mine: frozenset[int]) -> SearchView:
         found = Levels(self.field, record, mine)

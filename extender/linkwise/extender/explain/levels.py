@@ -8,6 +8,7 @@ is one of them.
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,7 @@ from linkwise.extender.explain.texts.format import (
     pods_in_words,
 )
 from linkwise.extender.placement.nodes import reasons
-from linkwise.extender.placement.nodes.by_count import takes_by_count
+from linkwise.extender.placement.nodes.by_count import goes_by_count_alone, requires_nothing
 from linkwise.topology.machine.model import MAX_GPUS, LinkClass
 from linkwise.topology.sets.choose import nearest_miss
 
@@ -266,13 +267,20 @@ class Levels:
         """What a node where pods are placed by count is for the pod."""
         if self._field.nodes[at].by_count is None:
             return ""
-        gang = self._record.ask.gang
-        elsewhere = self._field.usable & (self._field.closed(self._record.template) == "")
-        if gang is not None and (elsewhere.any() or not gang.source):
+        if not requires_nothing(self._record):
+            return ": cannot tell its links, models and memory"
+        if self._record.ask.gang is not None and not self._is_by_count_alone:
             return ": not used for gangs"
-        if gang is not None or takes_by_count(self._record):
-            return ": kube-scheduler places the pod there by count"
-        return ": cannot tell its links, models and memory"
+        return ": kube-scheduler places the pod there by count"
+
+    @cached_property
+    def _is_by_count_alone(self) -> bool:
+        """Whether a gang's member may only run where pods are placed by count."""
+        nodes = self._field.nodes
+        return goes_by_count_alone(
+            self._record,
+            ((node.record, node.machine is not None, node.by_count is not None) for node in nodes),
+        )
 
     def _too_few(self, at: int) -> str:
         size, free, like = self._request.size, int(self._suitable[at]), int(self._like[at])

@@ -124,7 +124,10 @@ class GangLifecycle:
         if not (members.bound or members.flying) and all(map(self._is_copied, members.planned)):
             self.withdraw(members.planned)
             members = self._registry.members_of(gang)
-        plans = self._plans_of(members.bound) or self._plans_of((*members.flying, *members.planned))
+        # Members that have no whole GPUs keep none from others, and their plans are their own.
+        bound = [member for member in members.bound if member.needs.gpus]
+        flying = [member for member in members.flying if member.needs.gpus]
+        plans = self._plans_of(bound) or self._plans_of((*flying, *members.planned))
         if plans:
             # The times of two leaders are from two clocks.
             newest = max(plans, key=lambda plan: (plan.leader, plan.made, plan.id))
@@ -133,9 +136,9 @@ class GangLifecycle:
             gang.plan_id = newest.id
             made = min(plan.made for plan in plans if plan.id == newest.id)
             gang.made = max(0.0, min(seen, made))
-            waiting = self._plans_of((*members.flying, *members.planned))
+            waiting = self._plans_of((*flying, *members.planned))
             gang.refusals = max([gang.refusals, *(plan.refusals for plan in waiting)])
-        elif members.bound:  # without the extender; the time runs from when it first saw that
+        elif bound:  # without the extender; the time runs from when it first saw that
             gang.made = now if gang.made is None else gang.made
         else:
             gang.made = None
@@ -186,7 +189,9 @@ class GangLifecycle:
         if members.started or members.standing(gang).enough:
             self._give_back_late(gang, members, now)
             return
-        if members.flying or gang.expired or gang.made is None or now < self._ends(gang, members):
+        if members.flying or gang.expired or gang.made is None or not members.keep_gpus:
+            return
+        if now < self._ends(gang, members):
             return
         gang.reason = _too_late(gang, members)
         self.withdraw(members.planned)
@@ -290,8 +295,7 @@ class GangLifecycle:
         that follow."""
         if members.started or members.standing(gang).enough:
             return min((self._ends_of(member, members) for member in members.planned), default=None)
-        partial = bool(members.planned or members.bound)
-        if gang.made is None or not partial or gang.expired or members.flying:
+        if gang.made is None or not members.keep_gpus or gang.expired or members.flying:
             return None
         return self._ends(gang, members)
 

@@ -52,6 +52,12 @@ class GangMembers:
         return sum(map(len, (self.bound, self.flying, self.planned, self.idle))) + self.done
 
     @property
+    def keep_gpus(self) -> bool:
+        """Whether members keep whole GPUs from others. Those that have none, or shares alone, may
+        wait for the rest of the gang as long as they like."""
+        return bool(self.planned) or any(member.needs.gpus for member in self.bound)
+
+    @property
     def enough_placed(self) -> bool:
         return self.placed >= self.minimum
 

@@ -71,7 +71,10 @@ class SchedulingGates:
         """Lift the gates of the members that have what they need, or report why they wait. A
         single pod without room (*has_no_room*) may be one that kube-scheduler places by count."""
         gated = [m for m in (*members.seats, *members.extra) if m.gated and not m.node]
-        kept = gated
+        for member in gated:
+            if not member.in_planned_gang:
+                self._pending_writes.lift_gate(member, now)
+        gated = kept = [member for member in gated if member.in_planned_gang]
         if members.started or (members.enough_placed and self._all_brought(members)):
             ready = {m.uid for m in (*members.planned, *members.idle) if self._brought(m)}
             for member in gated:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.cache.cache import Cache
-from linkwise.extender.cache.node_info import NodeInfo
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.preemption.victim_selection import Unit
@@ -20,24 +19,23 @@ class EvictionCandidates:
         self._cache, self._registry, self._queue = cache, registry, queue
 
     def units(
-        self, nodes: Iterable[NodeInfo], priority: int, consents: Callable[[PodRecord], bool]
+        self, pods: Iterable[PodRecord], priority: int, consents: Callable[[PodRecord], bool]
     ) -> Iterator[Unit]:
-        """The pods on *nodes* of lower *priority* that may be evicted, with the other members of
-        their gangs, on whichever nodes these are. Every live member of a gang has to consent."""
+        """Those of the bound *pods* of lower *priority* that may be evicted, with the other members
+        of their gangs, on whichever nodes these are. Every live member of a gang has to consent."""
         seen: set[GangKey] = set()
-        for info in nodes:
-            for record in info.bound.values():
-                if record.priority >= priority or not record.live or not consents(record):
-                    continue
-                if record.left_alone:
-                    continue
-                if record.ask.gang is None or record.gang is None:
-                    name = record.ref
-                    key = GangKey(name.namespace, name.name, name.uid)
-                    yield Unit((record,), record.priority, record.created, key)
-                elif record.gang not in seen:
-                    seen.add(record.gang)
-                    yield from self._of_gang(record.gang, priority, consents)
+        for record in pods:
+            if record.priority >= priority or not record.live or not consents(record):
+                continue
+            if record.left_alone:
+                continue
+            if record.ask.gang is None or record.gang is None or not record.in_planned_gang:
+                name = record.ref
+                key = GangKey(name.namespace, name.name, name.uid)
+                yield Unit((record,), record.priority, record.created, key)
+            elif record.gang not in seen:
+                seen.add(record.gang)
+                yield from self._of_gang(record.gang, priority, consents)
 
     def _of_gang(
         self, key: GangKey, priority: int, consents: Callable[[PodRecord], bool]
@@ -59,7 +57,11 @@ class EvictionCandidates:
         node than *node*."""
         whole = dict.fromkeys(uids)
         pods = [self._cache.pods[uid] for uid in uids if uid in self._cache.pods]
-        gangs = {pod.gang for pod in pods if pod.ask.gang is not None and pod.gang is not None}
+        gangs = {
+            pod.gang
+            for pod in pods
+            if pod.ask.gang is not None and pod.gang is not None and pod.in_planned_gang
+        }
         for key in sorted(gangs):
             bound = [m for m in self._cache.members(key) if m.live and m.node]
             going = sum(member.uid in whole for member in bound)

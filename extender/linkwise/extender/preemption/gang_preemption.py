@@ -38,6 +38,8 @@ from linkwise.extender.queue.scheduling_queue import SchedulingQueue
 
 # A gang without suitable victims is not tried again before this, and only if something changed.
 TRY_SECONDS = 10.0
+# If the victims' GPUs went to a pod that heeds no reservation; doubles each time.
+ROBBED_SECONDS, _LONGEST_ROBBED_SECONDS = 300.0, 3600.0
 _AT_ONCE = 1  # gangs: each may cost dozens of searches, and kube-scheduler's calls come in between
 REASON = "Preempted"
 
@@ -46,6 +48,14 @@ REASON = "Preempted"
 class _Try:
     at: float
     state: object
+
+
+@dataclass(slots=True)
+class _Robbed:
+    """Pods that the extender does not place took GPUs of the victims."""
+
+    until: float  # no pod is evicted for the gang before
+    pause: float
 
 
 class GangPreemption:
@@ -78,6 +88,7 @@ class GangPreemption:
         )
         self._preemptions: dict[GangKey, Preemption] = {}  # by the gang that waits
         self._tries: dict[GangKey, _Try] = {}
+        self._robbed: dict[GangKey, _Robbed] = {}
         self._spared = SparedPods(cache)
         # By gang with victims: when to check whether its GPUs come free.
         self._look_at: dict[GangKey, float] = {}
@@ -99,7 +110,7 @@ class GangPreemption:
 
     def next_due(self) -> float | None:
         """When to look again even if nothing changes until then."""
-        if not (self._tries or self._preemptions):
+        if not (self._tries or self._preemptions or self._robbed):
             return None  # no gang needs room
         state = self._state()  # if it is the same, there is nothing new to find
         times = [
@@ -109,6 +120,7 @@ class GangPreemption:
         ]
         times += self._spared.ends()
         times += self._look_at.values()
+        times += [robbed.until for key, robbed in self._robbed.items() if key not in self._tries]
         times += [] if self._more_at is None else [self._more_at]
         return min(times, default=None)
 
@@ -128,9 +140,12 @@ class GangPreemption:
         keys = {gang.key for gang in waiting}
         for key in list(self._preemptions):
             if key not in keys or self._is_spoilt(key, now):
+                if key in keys and self._is_robbed(key):
+                    self._rest(key, now)
                 self._give_up(key)
-        for key in self._tries.keys() - keys:
-            del self._tries[key]
+        for known in (self._tries, self._robbed):
+            for key in known.keys() - keys:
+                del known[key]
         self._spared.look(now)
         self._try_waiting(waiting, now)
         for key, preemption in self._preemptions.items():
@@ -195,12 +210,34 @@ class GangPreemption:
         self._look_at[key] = look_at
         return False
 
+    def _is_robbed(self, key: GangKey) -> bool:
+        """Whether a pod that the extender does not place has got GPUs that are reserved for the
+        gang. It will take the next victims' GPUs too: nothing keeps kube-scheduler from it."""
+        reservation = self._reservations.of(key)
+        for node, mask in () if reservation is None else reservation.gpus.items():
+            info = self._cache.nodes.get(node)
+            for uid, gpus in () if info is None else info.owned.items():
+                record = self._cache.pods.get(uid)
+                is_others = record is not None and (record.left_alone or record.written is None)
+                if gpus & mask and is_others and not self._is_victim(key, uid):
+                    return True
+        return False
+
+    def _rest(self, key: GangKey, now: float) -> None:
+        before = self._robbed.get(key)
+        pause = ROBBED_SECONDS if before is None else 2 * before.pause
+        pause = min(pause, _LONGEST_ROBBED_SECONDS)
+        self._robbed[key] = _Robbed(now + pause, pause)
+
     def _is_victim(self, key: GangKey, uid: str) -> bool:
         """Whether this pod is still to be evicted for the gang *key*."""
         record = self._cache.pods.get(uid)
         return uid in self._preemptions[key].victims and record is not None and record.live
 
     def _is_time(self, gang: Gang, now: float) -> bool:
+        robbed = self._robbed.get(gang.key)
+        if robbed is not None and now < robbed.until:
+            return False
         state = self._state()
         last = self._tries.get(gang.key)
         if last is not None and (now < last.at or last.state == state):
@@ -242,7 +279,8 @@ class GangPreemption:
     def _units(self, gang: Gang) -> Iterable[Unit]:
         """All units that may be evicted for *gang*."""
         priority = -self._queue.urgency(gang.key)[0]
-        for unit in self._candidates.units(self._cache.nodes.values(), priority, self._consents):
+        bound = (record for info in self._cache.nodes.values() for record in info.bound.values())
+        for unit in self._candidates.units(bound, priority, self._consents):
             is_spared = any(pod.uid in self._spared for pod in unit.pods)
             if not (is_spared or unit.key == gang.key or unit.key in self._preemptions):
                 yield unit

@@ -22,14 +22,17 @@ The extender knows the waiting pods from its own answers and from the pods' stat
 kube-scheduler writes and which a new extender can read too.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
-from linkwise.extender.cache.node_table import popcount
+from linkwise.extender.cache.node_info import NodeInfo
+from linkwise.extender.cache.node_table import NodeTable, popcount
 from linkwise.extender.cache.pending_writes import NOMINATE_SECONDS, PendingWrites, nomination_pause
+from linkwise.extender.placement.nodes.by_count import fits_by_count, nodes_by_count
 from linkwise.extender.placement.nodes.nodes_view import NodesView
 from linkwise.extender.placement.nodes.scheduler_feedback import LEAST_SAMPLE
 from linkwise.extender.placement.result import NoRoom, Spot
@@ -174,8 +177,7 @@ class UnschedulablePods:
     def look(self, now: float) -> None:
         whom = self._whom_to_look_at(now)
         failed_searches: set[object] = set()
-        woken, wanted = 0, 0
-        there = int(popcount(self._cache.rows.free).sum()) if whom else 0
+        enough = _Enough(self._cache)
         for uid in whom:
             record = self._cache.pods.get(uid)
             if record is None and now - self._waiting[uid] < UNSEEN_SECONDS:
@@ -189,15 +191,12 @@ class UnschedulablePods:
                 continue
             if uid in self._cache.assumed:
                 continue  # it may go to one node alone (`verbs.bind`)
-            spot = self._room_for(record, failed_searches, now)
-            node = self._waited_in_vain(uid, now) if spot is None else spot.node
-            if not node:
-                continue
-            if woken >= _FEW and wanted >= there:
+            if enough.are_woken(record):
                 self._look_again(now + MOMENT_SECONDS)
-                return
-            if self._wake(record, node, now):
-                woken, wanted = woken + 1, wanted + record.demand.gpus
+                continue
+            node = self._room_for(record, failed_searches, now) or self._waited_in_vain(uid, now)
+            if node and self._wake(record, node, now):
+                enough.note(record)
 
     def _whom_to_look_at(self, now: float) -> list[str]:
         """All waiting pods, if each of them may have more room; else those about which
@@ -241,24 +240,38 @@ class UnschedulablePods:
             for record in info.bound.values()
         )
 
-    def _room_for(self, record: PodRecord, failed_searches: set[object], now: float) -> Spot | None:
-        """*failed_searches* holds the requests that have no room; a search that fails is added."""
+    def _room_for(self, record: PodRecord, failed_searches: set[object], now: float) -> str:
+        """A node with room for the pod; empty: none. *failed_searches* holds the requests that have
+        no room; a search that fails is added."""
         claimant = self._reservations.claimant_of_single(record)
         view = self._reservations.views(claimant, now)[-1]
         request = GpuRequest(record.demand, record.ask.requirement)
-        shares = request_of(record, self._cache.managed)
-        alike = (request, shares, record.template, record.needs, view.key)
+        alike = (request, request_of(record), record.template, record.needs, view.key)
         if alike in failed_searches:
-            return None
-        if record.demand.gpus:
-            spot = self._find(record, view)
-            if isinstance(spot, Spot):
-                return spot
-        node = best_share_node(self._cache, record, shares)
-        if node is None:
+            return ""
+        node = self._search(record, request, view)
+        if not node:
             failed_searches.add(alike)
-            return None
-        return Spot(node, gpus=0)
+        return node
+
+    def _search(self, record: PodRecord, request: GpuRequest, view: NodesView) -> str:
+        """First whole GPUs, then shares in place of them, as in `verbs.filter`."""
+        cache, gpus = self._cache, record.demand.gpus
+        if gpus and record.shares:
+            table = view.table()
+            node = best_share_node(
+                cache, record, request_of(record), lambda on: _has_gpus(table, on, request)
+            )
+        elif gpus:
+            spot = self._find(record, view)
+            node = spot.node if isinstance(spot, Spot) else None
+        else:
+            return best_share_node(cache, record, request_of(record)) or ""
+        node = node or best_share_node(cache, record, request_of(record, cache.managed))
+        if node is None and not record.shares:
+            counted = (on.name for on in nodes_by_count(cache) if fits_by_count(on, record))
+            node = next(counted, None)
+        return node or ""
 
     def _soon_ends(self, uid: str) -> float:
         return max(self._soon[uid].values()) + SOON_SECONDS
@@ -301,7 +314,49 @@ class UnschedulablePods:
         return self._look_at is not None and now >= self._look_at
 
 
+class _Enough:
+    """How many pods one look wakes, by the resource for which they wait."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+        self._woken: Counter[str] = Counter()
+        self._wanted: Counter[str] = Counter()
+        self._there: dict[str, int] = {}
+
+    def are_woken(self, record: PodRecord) -> bool:
+        """Whether other pods are woken for all that there is of what this one wants."""
+        return any(
+            self._woken[name] >= _FEW and self._wanted[name] >= self._free(name)
+            for name, _ in self._wants(record)
+        )
+
+    def note(self, record: PodRecord) -> None:
+        for name, count in self._wants(record):
+            self._woken[name] += 1
+            self._wanted[name] += count
+
+    def _wants(self, record: PodRecord) -> list[tuple[str, int]]:
+        wants = [(name, demand.gpus) for name, demand in record.shares]
+        gpus = record.demand.gpus
+        return [(self._cache.managed, gpus), *wants] if gpus else wants
+
+    def _free(self, name: str) -> int:
+        if name not in self._there:
+            cache = self._cache
+            free = sum(info.shares.free.get(name, 0) for info in cache.usable())
+            if name == cache.managed:
+                free += int(popcount(cache.rows.free).sum())
+                free += sum(max(info.left.gpus, 0) for info in nodes_by_count(cache))
+            self._there[name] = free
+        return self._there[name]
+
+
+def _has_gpus(table: NodeTable, info: NodeInfo, request: GpuRequest) -> bool:
+    free = int(table.free[info.row])
+    return info.kind is not None and info.kind.take(request, free) is not None
+
+
 def _waits(record: PodRecord) -> bool:
     """A plan that is still on the pod, but for which it is no longer nominated, does not count."""
     open_ = record.live and not record.node and not record.left_alone
-    return open_ and record.gang is None and bool(record.demand.gpus or record.shares)
+    return open_ and not record.in_planned_gang and bool(record.demand.gpus or record.shares)

@@ -11,6 +11,8 @@ without that node.
 
 from collections import Counter
 
+import msgspec
+
 from linkwise.extender.api.extender_calls import (
     AlreadyBound,
     BindCall,
@@ -26,11 +28,7 @@ from linkwise.extender.cache.pending_writes import START_MARK, PendingWrites, an
 from linkwise.extender.cache.plans import in_term, plan_id, written_plan
 from linkwise.extender.cycle.changes import Changes
 from linkwise.extender.gangs.registry import GangRegistry
-from linkwise.extender.placement.nodes.by_count import (
-    belongs_to_by_count,
-    is_by_count,
-    takes_by_count,
-)
+from linkwise.extender.placement.nodes.by_count import goes_by_count
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.verbs.shares import take_shares
 from linkwise.topology.annotations.plan import Plan
@@ -77,7 +75,7 @@ class Binder:
         if self._goes_by_count(record, call.node):
             return _not_let_through(call, record) or _order(call, {})
         completes = self._completes(record)
-        held = self._cache.assumed.get(call.uid, {}).get(call.node)
+        held = self._held(call)
         chosen = held or self._choose(record, call, now)
         if isinstance(chosen, BindRefusal):
             return chosen
@@ -88,9 +86,29 @@ class Binder:
 
     def _goes_by_count(self, record: PodRecord, node: str) -> bool:
         has_plan = record.uid in self._cache.plans or record.uid in self._cache.assumed
-        if has_plan or not is_by_count(self._cache, record, node):
-            return False
-        return takes_by_count(record) or belongs_to_by_count(self._cache, record)
+        return not has_plan and goes_by_count(self._cache, record, node)
+
+    def _held(self, call: BindCall) -> WrittenPlan | None:
+        """What an earlier Binding of this pod to this node names; None if there was none, or if the
+        kubelet has given some of it to another pod since, or would give it to none."""
+        held = self._cache.assumed.get(call.uid, {}).get(call.node)
+        if held is None:
+            return None
+        info = self._cache.nodes[call.node]
+        shares = {each for planned in held.plan.shares for each in planned.ids}
+        gone = {
+            uuid
+            for key, containers in info.in_use.items()
+            if info.listed_as.get(key) != call.uid
+            for uuids in containers.values()
+            for uuid in uuids
+        }
+        gone |= {each for each in shares if info.shares.holders.get(each, call.uid) != call.uid}
+        if info.machine is not None:
+            gone |= held.uuids - {gpu.uuid for gpu in info.machine.gpus if gpu.healthy}
+            parts = (place.part for place in info.shares.places if place.part.healthy)
+            gone |= shares.difference(*(part.ids for part in parts))
+        return held if gone.isdisjoint(held.uuids | shares) else None
 
     def _completes(self, record: PodRecord) -> bool:
         """Whether this Binding completes the gang's minimum; then it also sets the start mark.
@@ -117,7 +135,8 @@ class Binder:
         if outcome is Outcome.DONE:
             self._bound.add(key)
         elif outcome is Outcome.UNKNOWN:
-            self._doubts[key] = now + DOUBT_SECONDS
+            if order.node in self._cache.assumed.get(order.uid, ()):
+                self._doubts[key] = now + DOUBT_SECONDS
         elif not (self._flying[key] or key in self._bound or key in self._doubts):
             # Else another order for the same Binding may be the reason for this refusal.
             self._cache.forget_assumed(*key)
@@ -172,7 +191,7 @@ class Binder:
             return BindRefusal(f"linkwise: node {node}: {reason}")
         planned_ahead = record.ask.gang is not None and record.demand.gpus
         if planned_ahead or record.uid in self._cache.plans:
-            return self._planned(record, node)
+            return self._with_shares(self._planned(record, node), record, info)
         if info.closed:
             return BindRefusal(f"linkwise: node {node}: {info.closed}")
         if refusal := _not_let_through(call, record):
@@ -205,6 +224,17 @@ class Binder:
             kept = self._reservations.kept_on(info.name, reservations)
             gpus = gpus or info.take(request, info.free | kept)
         return gpus
+
+    def _with_shares(
+        self, planned: WrittenPlan | BindRefusal, record: PodRecord, info: NodeInfo
+    ) -> WrittenPlan | BindRefusal:
+        """A plan made ahead names whole GPUs; the shares are chosen now."""
+        if isinstance(planned, BindRefusal) or not record.shares:
+            return planned
+        shares = take_shares(info, record)
+        if shares is None:
+            return BindRefusal(f"linkwise: node {info.name}: no free shares that will do")
+        return WrittenPlan(msgspec.structs.replace(planned.plan, shares=shares), planned.gpus)
 
     def _planned(self, record: PodRecord, node: str) -> WrittenPlan | BindRefusal:
         planned = self._cache.plans.get(record.uid)

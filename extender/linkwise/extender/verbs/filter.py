@@ -119,8 +119,8 @@ class Filter:
         """The answer for a gang's member without a plan."""
         here = belongs_to_by_count(self._cache, record)
         passing = tuple(node for node in names if here and is_by_count(self._cache, record, node))
-        why = self._why_waits(record)
-        return FilterAnswer(passing, {node: why for node in names if node not in passing})
+        why, others = self._why_waits(record), {*names}.difference(passing)
+        return FilterAnswer(passing, {node: why for node in names if node in others})
 
     def _why_waits(self, record: PodRecord) -> str:
         """The reason why a member without a plan waits."""

@@ -25,14 +25,15 @@ from linkwise.extender.api.records import PodRecord
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.node_info import NodeInfo
-from linkwise.extender.placement.nodes.by_count import takes_by_count
+from linkwise.extender.placement.nodes.by_count import belongs_to_by_count, goes_by_count
+from linkwise.extender.placement.shares.nodes import offers_any, request_of
 from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
 from linkwise.extender.preemption.eviction_candidates import EvictionCandidates
-from linkwise.extender.preemption.victim_selection import Unit, pods_of, select
+from linkwise.extender.preemption.share_room import BothRooms, ShareRoom
+from linkwise.extender.preemption.victim_selection import Room, Unit, pods_of, select
 from linkwise.extender.preemption.what_if import NodeRoom, WhatIf
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.unschedulable_pods import UnschedulablePods
-from linkwise.extender.verbs.shares import has_only_shares
 
 
 class PreemptVerb:
@@ -53,10 +54,13 @@ class PreemptVerb:
         kube-scheduler chose, by node."""
         if record.left_alone:
             return PreemptAnswer(dict(asked))
-        if record.invalid or record.awaits or record.ask.gang is not None or not record.preempts:
+        if record.invalid or record.awaits or not record.preempts:
             return PreemptAnswer()
-        if not record.demand.gpus:
+        if not (record.demand.gpus or record.shares):
             return PreemptAnswer(dict(asked))
+        planned = record.ask.gang is not None and record.demand.gpus
+        if planned and not belongs_to_by_count(self._cache, record):
+            return PreemptAnswer()
         visible = self._reservations.ways(self._reservations.claimant_of_single(record), now)[-1]
         what_if = WhatIf(self._cache, self._reservations, visible)
         refused = self._unschedulable_pods.take_asked(record)
@@ -87,22 +91,36 @@ class PreemptVerb:
         info = self._cache.nodes.get(node)
         if info is None:
             return None
-        by_count = info.by_count and takes_by_count(record)
         whole = self._candidates.with_mates(node, asked.uids)
         if whole is None:
             return None
-        if by_count or has_only_shares(self._cache, record, node):
+        if goes_by_count(self._cache, record, node):
             return self._with_those(asked, whole)
         if info.kind is None or info.machine is None or info.closed:
             return None
-        room = NodeRoom(what_if, info, _request(record), whole)
-        if room.seek(()) is None:
-            preemption = select([*self._units(info, whole, record)], room, self._budgets)
+        rooms = self._rooms(what_if, info, record, whole)
+        if all(room.seek(()) is None for room in rooms):
+            units = [*self._units(info, whole, record)]
+            found = (select(units, room, self._budgets) for room in rooms)
+            preemption = next((each for each in found if each is not None), None)
             if preemption is None:
                 return None
             more = (pod.uid for pod in pods_of(preemption.units))
             whole = list(dict.fromkeys([*whole, *more]))
         return self._with_those(asked, whole)
+
+    def _rooms(
+        self, what_if: WhatIf, info: NodeInfo, record: PodRecord, gone: Sequence[str]
+    ) -> list[Room]:
+        """Where the pod may have its GPUs on this node: as whole ones, or as shares of the same
+        name. One of these rooms suffices."""
+        shares = ShareRoom(info, request_of(record), gone)
+        if not record.demand.gpus:
+            return [shares]
+        gpus = NodeRoom(what_if, info, _request(record), gone)
+        rooms: list[Room] = [BothRooms(gpus, shares) if record.shares else gpus]
+        in_place = request_of(record, self._cache.managed)
+        return [*rooms, ShareRoom(info, in_place, gone)] if offers_any(info, in_place) else rooms
 
     def _with_those(self, asked: Victims, whole: Sequence[str]) -> Victims | None:
         """The victims *whole* (uids), which include those that kube-scheduler chose."""
@@ -117,7 +135,8 @@ class PreemptVerb:
         """What may be evicted on this node besides the pods *gone* (uids)."""
         pods = [self._cache.pods[uid] for uid in gone if uid in self._cache.pods]
         shrunk = {pod.gang for pod in pods}  # no more of their members can be spared
-        for unit in self._candidates.units([info], record.priority, _consents):
+        there = {**info.bound, **info.sharing.pods}.values()
+        for unit in self._candidates.units(there, record.priority, _consents):
             is_spare = unit.spare is not None and unit.key in shrunk
             is_gone = all(pod.uid in gone for pod in unit.pods)
             if unit.nodes == {info.name} and not (is_spare or is_gone):
@@ -131,14 +150,16 @@ class PreemptVerb:
             return True  # kube-scheduler's watch has shown it, the extender's will
         if info.kind is None or info.machine is None or info.closed:
             return False
+        holders = {*info.owned, *info.shares.holders.values()}
         counted = sum(pod.needs.gpus for pod in info.bound.values()) + record.needs.gpus
         if counted > info.record.offers.gpus:
             # Some of these are gone, as kube-scheduler knows; it is unknown which.
-            gone = [who for who in info.owned if who not in info.plans and who not in info.assumed]
+            gone = [who for who in holders if who not in info.plans and who not in info.assumed]
         else:
-            pods = {who: self._cache.pods.get(who) for who in info.owned}
+            pods = {who: self._cache.pods.get(who) for who in holders}
             gone = [who for who, pod in pods.items() if pod is None or not pod.live]
-        return NodeRoom(what_if, info, _request(record), gone).seek(()) is not None
+        rooms = self._rooms(what_if, info, record, gone)
+        return any(room.seek(()) is not None for room in rooms)
 
 
 def _request(record: PodRecord) -> GpuRequest:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from linkwise.extender.api.extender_calls import FilterAnswer, PriorityAnswer
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.node_info import NodeInfo
 from linkwise.extender.placement.shares.choice import ShareRequest
 from linkwise.extender.placement.shares.nodes import (
@@ -24,16 +25,32 @@ def in_place_of_gpus(
     """The answer for a pod that has no whole GPUs on any of these nodes: the nodes that offer
     shares under the name of the managed resource. *answer* says why the others are refused."""
     request = request_of(record, cache.managed)
-    shared = [name for name in names if offers_any(cache.nodes.get(name), request)]
+    divided = cache.divided.intersection(names)
+    shared = [name for name in divided if offers_any(cache.nodes[name], request)]
     if not shared:
         return answer
     rooms = share_rooms(cache, request, shared)
+    # Where its shares can never be enough, whole GPUs may come free, and others be evicted for it.
+    whole = {
+        name: answer.failed[name]
+        for name in rooms.unresolvable.keys() & answer.failed.keys()
+        if _has_whole_ones(cache.nodes[name], record)
+    }
+    never = {name: why for name, why in rooms.unresolvable.items() if name not in whole}
     others = {*names} - {*shared}
     return FilterAnswer(
         rooms.node_names,
-        {**{n: why for n, why in answer.failed.items() if n in others}, **rooms.failed},
-        {**{n: why for n, why in answer.unresolvable.items() if n in others}, **rooms.unresolvable},
+        {**{n: why for n, why in answer.failed.items() if n in others}, **rooms.failed, **whole},
+        {**{n: why for n, why in answer.unresolvable.items() if n in others}, **never},
     )
+
+
+def _has_whole_ones(info: NodeInfo, record: PodRecord) -> bool:
+    """Whether the GPUs that are not divided would do for the pod if all were free."""
+    if info.kind is None:
+        return False
+    request = GpuRequest(record.demand, record.ask.requirement)
+    return info.kind.take(request, info.kind.all_gpus & ~info.sharing.divided) is not None
 
 
 def prioritize_shares(cache: Cache, request: ShareRequest, names: Sequence[str]) -> PriorityAnswer:
@@ -47,12 +64,3 @@ def take_shares(
     *managed*, shares stand in for the pod's whole GPUs."""
     choice = choice_on(info, request_of(record, managed))
     return None if choice is None else choice.shares
-
-
-def has_only_shares(cache: Cache, record: PodRecord, node: str) -> bool:
-    """Whether the pod can get shares on this node, and no whole GPU. kube-scheduler's count of them
-    then decides which pods are evicted for it."""
-    info = cache.nodes.get(node)
-    if info is None or info.machine is None or info.machine.healthy_gpus:
-        return False
-    return offers_any(info, request_of(record, cache.managed))

@@ -20,6 +20,8 @@ from pathlib import Path
 
 import msgspec
 
+from linkwise.plugin.strange_yaml import NotYamlError, read_yaml
+
 log = logging.getLogger(__name__)
 CDI_KIND = "nvidia.com/gpu"  # the vendor and class that `nvidia-ctk cdi generate` writes
 # The specification's directories. A later one takes precedence over an earlier one.
@@ -87,13 +89,16 @@ class Cdi:
         return ""
 
     def names(self) -> frozenset[str]:
-        """The names of CDI_KIND that a runtime resolves. Of two specs in one directory that have
-        the same name, a runtime takes neither, unless a directory of higher precedence has it."""
-        found: dict[str, bool] = {}
+        """The names of CDI_KIND that a runtime resolves. A name that two specs in one directory
+        have is resolved nowhere, not even from a directory of higher precedence (`refresh` in
+        `pkg/cdi/cache.go` of cncf-tags/container-device-interface)."""
+        found: set[str] = set()
+        twice: set[str] = set()
         for directory in self._directories:
-            counts = Counter(name for file in _specs(directory) for name in set(self._read(file)))
-            found |= {name: count == 1 for name, count in counts.items()}
-        return frozenset(name for name, once in found.items() if once)
+            counts = Counter(name for file in _specs(directory) for name in self._read(file))
+            twice |= {name for name, count in counts.items() if count > 1}
+            found |= counts.keys()
+        return frozenset(found - twice)
 
     def _read(self, file: Path) -> tuple[str, ...]:
         try:
@@ -123,13 +128,19 @@ def _specs(directory: Path) -> list[Path]:
 
 
 def _names_in(file: Path) -> tuple[str, ...]:
-    """The names in a spec of CDI_KIND; none in a spec of another kind, or one that does not
-    parse. Raises OSError."""
+    """The names in a spec of CDI_KIND; none in a spec of another kind, one that does not parse, or
+    one that has a name twice, which a runtime refuses as a whole. Raises OSError."""
     content = file.read_bytes()
     try:
-        decode = msgspec.json.decode if file.suffix == ".json" else msgspec.yaml.decode
-        spec = decode(content, type=_Spec)
-    except (msgspec.MsgspecError, ValueError) as error:  # ValueError: of a date in YAML
-        log.warning("CDI spec %s: %s", file, error)
+        if file.suffix == ".json":
+            spec = msgspec.json.decode(content, type=_Spec)
+        else:
+            spec = msgspec.convert(read_yaml(content), type=_Spec)
+    except (msgspec.MsgspecError, NotYamlError) as error:
+        log.warning("CDI spec %s: %s", file, " ".join(str(error).split()))
         return ()
-    return tuple(str(device.name) for device in spec.devices) if spec.kind == CDI_KIND else ()
+    names = tuple(str(device.name) for device in spec.devices) if spec.kind == CDI_KIND else ()
+    if len(set(names)) < len(names):
+        log.warning("CDI spec %s: a name occurs twice", file)
+        return ()
+    return names

@@ -362,10 +362,11 @@ class Front:
 
     def _look_for_whole(self) -> None:
         """Set whether vendors offer only other resources. Resources register one after the other,
-        so this is known only after some time."""
-        others_only = self._managed not in (found := dict(self._fronted)) and any(
-            each.offer.seconds > self._patience.first_list for each in found.values()
-        )
+        so this is known only after some time. It stays known if one of them begins again."""
+        found = self._all()
+        others_only = bool(found) and all(each.offer.resource != self._managed for each in found)
+        waited = (each.offer.seconds > self._patience.first_list for each in found)
+        others_only = others_only and (self._others_only or any(waited))
         if others_only != self._others_only:
             self._others_only = others_only
             self._on_change()

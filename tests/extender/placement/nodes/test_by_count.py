@@ -5,7 +5,13 @@ import re
 import pytest
 
 from linkwise.cli import kubectl_tables
-from linkwise.extender.api.extender_calls import BindOrder, BindRefusal, PreemptCall, Victims
+from linkwise.extender.api.extender_calls import (
+    BindOrder,
+    BindRefusal,
+    Outcome,
+    PreemptCall,
+    Victims,
+)
 from linkwise.extender.api.views import CountView, ReasonCount
 from linkwise.extender.core import CoreSettings
 from linkwise.extender.placement.nodes import reasons
@@ -169,6 +175,49 @@ def test_a_node_whose_kubelet_refused_a_pod_takes_no_more_by_count() -> None:
     assert at.filter("a").node_names == ()
     at.pass_time(31.0)  # then one as a trial
     assert at.filter("a").node_names == ("bare",)
+
+
+def refuse(at: Cluster, name: str) -> None:
+    """The kubelet refuses the pod."""
+    status = change(at.pod(name).status, phase="Failed", reason="UnexpectedAdmissionError")
+    at.put_pod(change(at.pod(name), status=status))
+
+
+def test_the_trial_after_a_refusal_wakes_a_pod_that_waits() -> None:
+    at = with_bare(known=False)
+    at.add_pod("first", 1, node="bare")
+    refuse(at, "first")
+    at.add_pod("a", 1)
+    assert not at.schedule("a")
+    at.pass_time(30.0)
+    at.pass_time(2.0)
+    assert at.pod("a").status.nominated_node_name == "bare"
+    assert at.schedule("a") == "bare"
+
+
+def test_the_trial_after_a_refusal_lifts_a_gate() -> None:
+    at = with_bare(known=False)
+    at.add_pod("first", 1, node="bare")
+    refuse(at, "first")
+    at.add_pod("a", 1, gates=[names.GATE])
+    for _ in range(29):
+        at.pass_time(1.0)
+    assert at.gates("a") == [names.GATE]
+    for _ in range(5):
+        at.pass_time(1.0)
+    assert at.gates("a") == []
+
+
+def test_a_binding_by_count_without_a_response_ties_the_pod_to_no_node() -> None:
+    at = with_bare(known=False)
+    bare(at, "second")
+    at.add_pod("a", 2)
+    at.filter("a")
+    order = at.begin_bind("a", "bare")
+    assert isinstance(order, BindOrder)
+    at.core.end_bind(order, Outcome.UNKNOWN, at.now)
+    assert at.settle() == []
+    assert at.filter("a").node_names == ("bare", "second")
 
 
 def counted(at: Cluster, node: str) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from linkwise.extender.api.extender_calls import PreemptCall, Victims
 from linkwise.kube.objects import Pod, SchedulingGate
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
@@ -111,3 +112,33 @@ def test_explain_says_which_of_the_two_it_is(pool: str, why: str) -> None:
     assert explained.search is not None
     (missing,) = explained.search.levels[0].missing
     assert (missing.nodes, missing.reason) == (2, f"no topology published: {why}")
+
+
+def test_explain_says_of_a_member_that_waits_what_it_waits_for() -> None:
+    at = two_pools()
+    (first, _) = train(at, "theirs", require_link="nvlink")
+    assert reason_of(at, first) == "no topology published: cannot tell its links, models and memory"
+    at = two_pools()
+    at.add_node("more-0", "dgx-a100", labels={POOL: "theirs"})
+    at.cordon("more-0")
+    (first, _) = train(at, "theirs")
+    assert reason_of(at, first) == "no topology published: not used for gangs"
+
+
+def reason_of(at: Cluster, name: str) -> str:
+    explained = at.core.explain("ml", name, at.now)
+    assert explained is not None
+    assert explained.search is not None
+    (missing,) = explained.search.levels[0].missing
+    return missing.reason
+
+
+def test_a_member_by_count_preempts_as_a_single_pod_does() -> None:
+    at = two_pools()
+    (first, _) = train(at, "theirs")
+    for number in range(2):
+        at.add_pod(f"low-{number}", 8, node=f"theirs-{number}")
+    at.put_pod(change(at.pod(first), spec=change(at.pod(first).spec, priority=10)))
+    at.filter(first)
+    asked = {"theirs-0": Victims((at.pod("low-0").metadata.uid,), 0)}
+    assert at.core.preempt(PreemptCall(at.pod(first), asked), at.now).victims == asked

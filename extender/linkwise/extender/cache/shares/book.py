@@ -6,10 +6,11 @@ use, the plans of bound pods, assumed Bindings, bound pods without a plan. Each 
 the steps before it left, so no share ever has two holders.
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from operator import or_
+from typing import Any
 
 from linkwise.extender.api.records import PodRecord, WrittenPlan
 from linkwise.topology.annotations.plan import ContainerShares
@@ -35,8 +36,8 @@ class ShareBook:
     holders: Mapping[str, str] = field(default_factory=dict)
     used: frozenset[str] = frozenset()
     blocked: int = 0
-    # Choices made from this book, by request; a choice depends on nothing else.
-    choices: dict[Hashable, object] = field(default_factory=dict, compare=False, repr=False)
+    # Choices made from this book, by request, and the like; they depend on nothing else.
+    choices: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def offers(self, resource: str) -> bool:
         """Whether the node has shares of this resource, healthy or not, free or not."""
@@ -57,6 +58,11 @@ class ShareBook:
             return part.ids
         return tuple(each for each in part.ids if each not in self.holders)
 
+    def without(self, gone: Collection[str], gpus: int) -> "ShareBook":
+        """The book without these holders, who also have these *gpus* (bitmask) as a whole."""
+        holders = {each: holder for each, holder in self.holders.items() if holder not in gone}
+        return ShareBook(self.places, holders, self.used, self.blocked & ~gpus)
+
     @cached_property
     def divided(self) -> int:
         """The bitmask of the GPUs that have parts."""
@@ -72,11 +78,21 @@ class ShareBook:
         return mask
 
     def has_more_than(self, before: "ShareBook") -> bool:
-        """Whether pods can get more shares of some resource than *before*."""
+        """Whether pods can get more shares of some part than *before*. If a pod moves from one GPU
+        to another, there are as many as before, and a container may find all of its own on one."""
         if not self.places:
             return False
-        earlier = before.free
-        return any(count > earlier.get(resource, 0) for resource, count in self.free.items())
+        earlier = before.left_of
+        return any(count > earlier.get(part, 0) for part, count in self.left_of.items())
+
+    @cached_property
+    def left_of(self) -> Mapping[Part, int]:
+        """How many shares of each part pods can get now."""
+        return {
+            place.part: len(self.free_ids(place.part))
+            for place in self.places
+            if place.part.resource and place.part.healthy and not self.blocked >> place.gpu & 1
+        }
 
     @cached_property
     def free(self) -> Mapping[str, int]:
@@ -110,7 +126,7 @@ def places_of(machine: Machine) -> tuple[Place, ...]:
 
 def settle(places: tuple[Place, ...], facts: ShareFacts) -> ShareBook:
     """Assign the shares. *facts.bound* is in the order in which pods get what several claim."""
-    settling = _Settling(places)
+    settling = _Settling(places, facts.blocked)
     for holder, containers in sorted(facts.listed.items()):
         settling.give(holder, _ids(containers))
     used = frozenset(settling.holders)
@@ -147,11 +163,12 @@ def _ids(containers: ContainerShares) -> list[str]:
 
 
 class _Settling:
-    def __init__(self, places: tuple[Place, ...]) -> None:
+    def __init__(self, places: tuple[Place, ...], blocked: int) -> None:
         self._resource_of = {
             each: place.part.resource for place in places for each in place.part.ids
         }
-        self._places = places
+        # The kubelet gives out no unhealthy share.
+        self._places = [(p.part.healthy and not blocked >> p.gpu & 1, p) for p in places]
         self.holders: dict[str, str] = {}
 
     def give(self, holder: str, ids: Iterable[str]) -> None:
@@ -161,16 +178,17 @@ class _Settling:
 
     def presume(self, holder: str, wants: Mapping[str, int]) -> None:
         """Neither a plan nor the kubelet says which shares the pod has: count some as its own, of
-        the parts that have fewest left."""
+        the healthy parts that have fewest left."""
         for resource, want in wants.items():
             has = sum(
                 mine == holder and self._resource_of[each] == resource
                 for each, mine in self.holders.items()
             )
             left = [
-                [each for each in place.part.ids if each not in self.holders]
-                for place in self._places
+                (usable, [each for each in place.part.ids if each not in self.holders])
+                for usable, place in self._places
                 if place.part.resource == resource
             ]
-            free = [each for ids in sorted(left, key=len) for each in ids]
+            left.sort(key=lambda of_part: (not of_part[0], len(of_part[1])))
+            free = [each for _, ids in left for each in ids]
             self.give(holder, free[: max(want - has, 0)])

@@ -5,7 +5,7 @@ chooses them. The extender lets pods through that require nothing of which only 
 and writes no plan for them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from linkwise.extender.api.extender_calls import FilterAnswer
@@ -23,7 +23,7 @@ def takes_by_count(record: PodRecord) -> bool:
     """Whether any GPUs are good enough for the pod: it requires no link, model or memory, and is in
     no gang that is planned. (A member that takes shares alone is planned by itself.)"""
     in_gang = record.ask.gang is not None and record.demand.gpus
-    return not in_gang and _requires_nothing(record)
+    return not in_gang and requires_nothing(record)
 
 
 def belongs_to_by_count(cache: Cache, record: PodRecord) -> bool:
@@ -31,16 +31,27 @@ def belongs_to_by_count(cache: Cache, record: PodRecord) -> bool:
     ever come. Its own selectors, or taints, keep it on nodes that a vendor's plugin has alone.
 
     A pod that names its gang in Linkwise's annotations wants a plan, and waits for one."""
+    if not cache.by_count:
+        return False
+    nodes = ((i.record, i.machine is not None, i.by_count) for i in cache.nodes.values())
+    return goes_by_count_alone(record, nodes)
+
+
+def goes_by_count_alone(
+    record: PodRecord, nodes: Iterable[tuple[NodeRecord | None, bool, bool]]
+) -> bool:
+    """`belongs_to_by_count` for *nodes*: each with whether its machine is known, and whether pods
+    are placed there by count."""
     gang, template = record.ask.gang, record.template
-    if gang is None or not gang.source or template is None or not _requires_nothing(record):
+    if gang is None or not gang.source or template is None or not requires_nothing(record):
         return False
     open_ = False
-    for info in cache.nodes.values():
-        if info.record is None:
+    for node, is_known, by_count in nodes:
+        if node is None:
             continue
-        if info.machine is None:
-            open_ = open_ or (info.by_count and not why_not(template, info.record))
-        elif not why_not(template, _without_passing_states(info.record)):
+        if not is_known:
+            open_ = open_ or (by_count and not why_not(template, node))
+        elif not why_not(template, _without_passing_states(node)):
             return False
     return open_
 
@@ -53,7 +64,8 @@ def _without_passing_states(node: NodeRecord) -> NodeRecord:
     return replace(node, unschedulable=False, taints=taints)
 
 
-def _requires_nothing(record: PodRecord) -> bool:
+def requires_nothing(record: PodRecord) -> bool:
+    """Whether the pod requires nothing of which only a topology tells."""
     requirement = record.ask.requirement
     asks = requirement.require is not LinkClass.SYS or requirement.models or requirement.memory_mib
     return not asks and not record.ask.spans.require
@@ -66,6 +78,12 @@ def is_by_count(cache: Cache, record: PodRecord, node: str) -> bool:
     if info is None:
         return False
     return info.by_count if record.demand.gpus else info.unpublished
+
+
+def goes_by_count(cache: Cache, record: PodRecord, node: str) -> bool:
+    """Whether the pod, single or a gang's member, may be placed on this node by count."""
+    may = is_by_count(cache, record, node)
+    return may and (takes_by_count(record) or belongs_to_by_count(cache, record))
 
 
 def with_by_count(
@@ -86,7 +104,7 @@ def with_by_count(
 
 
 def nodes_by_count(cache: Cache) -> list[NodeInfo]:
-    return [info for info in cache.nodes.values() if info.kind is None and info.by_count]
+    return [cache.nodes[name] for name in sorted(cache.by_count)]
 
 
 def fits_by_count(info: NodeInfo, record: PodRecord) -> bool:

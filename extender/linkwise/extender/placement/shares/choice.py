@@ -6,15 +6,19 @@ are opened. Several shares are on different GPUs, between which bandwidth counts
 later pods miss least.
 
 Nodes differ in ids, and mostly not in how many shares of each GPU are free. So the search knows
-counts only, and its result serves all nodes with equal ones. It finds a choice if there is one. The
-only exception is a pod with several such containers and a required link: of each set of GPUs it
-tries one way only to spread a container's shares.
+counts only, and its result serves all nodes with equal ones. It finds a choice if there is one,
+with two exceptions. For a pod with several such containers and a required link, it tries of each
+set of GPUs one way only to spread a container's shares. And it ends after some thousand steps: to
+put dozens of containers onto GPUs that they fill to the last share is a puzzle of its own.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations
+from typing import TypeVar
+
+import numpy as np
 
 from linkwise.extender.api.annotations import Sharing, TopologyRequirement, is_model
 from linkwise.extender.cache.machine_kind import ENOUGH, MachineKind
@@ -23,8 +27,9 @@ from linkwise.topology.annotations.plan import PlannedShares
 from linkwise.topology.demand import PodDemand, Role, split
 from linkwise.topology.machine.model import LinkClass
 
+T = TypeVar("T")
 _MOST_CHOICES = 64  # remembered for each node
-_MOST_STEPS = 20_000  # of one search; a pod of a few containers takes as many steps as it has
+_MOST_STEPS = 5_000  # of one search; most pods take as many steps as they have containers
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +60,16 @@ class ShareChoice:
 
 def choose_shares(kind: MachineKind, book: ShareBook, request: ShareRequest) -> ShareChoice | None:
     """The shares for the pod; None if the node has none that suit. Made once for each book."""
-    if request not in book.choices:
+    return remembered(book, request, lambda: _choose(kind, book, request))
+
+
+def remembered(book: ShareBook, key: Hashable, make: Callable[[], T]) -> T:
+    """What *make* returned for *key*, which the book determines."""
+    if key not in book.choices:
         if len(book.choices) >= _MOST_CHOICES:
             book.choices.clear()
-        book.choices[request] = _choose(kind, book, request)
-    found = book.choices[request]
-    assert found is None or isinstance(found, ShareChoice)
+        book.choices[key] = make()
+    found: T = book.choices[key]
     return found
 
 
@@ -132,25 +141,58 @@ class _Search:
     ) -> None:
         self._kind, self._requirement, self._idle = kind, requirement, idle
         self._mig = {room.resource: room.mig for room in rooms}
+        self._in_vain: set[Hashable] = set()  # states from which the rest finds no place
         self._steps = 0
 
     def find(self, needs: Sequence[_Need], state: _State) -> tuple[_State, list[Counts]] | None:
-        """What each of *needs* gets, and the state after that."""
-        if not needs:
-            return state, []
-        self._steps += 1
-        if self._steps > _MOST_STEPS:
-            return None
-        for gpus in self._sets(needs[0], state):
-            after, counts = self._take(needs[0], state, gpus)
-            rest = self.find(needs[1:], after)
-            if rest is not None:
-                return rest[0], [counts, *rest[1]]
-        return None
+        """What each of *needs* gets, and the state after that. A pod may have a thousand
+        containers, so nothing recurses."""
+        taken: list[tuple[_State, Counts]] = []
+        ways = [self._ways(needs, 0, state)]
+        while len(taken) < len(needs):
+            step = next(ways[-1], None)
+            if step is not None:
+                taken.append(step)
+                ways.append(self._ways(needs, len(taken), step[0]))
+                continue
+            ways.pop()
+            if not taken:
+                return None
+            taken.pop()
+        return taken[-1][0] if taken else state, [counts for _, counts in taken]
 
     def damage(self, new: int) -> float:
         """What later pods lose by the GPUs that are opened, in GB/s."""
-        return self._kind.damage(self._idle, new & self._idle) if new else 0.0
+        return self._damages([new])[0]
+
+    def _damages(self, news: Sequence[int]) -> list[float]:
+        taken = np.array(news, dtype=np.int64) & self._idle
+        found: list[float] = self._kind.damages(self._idle, taken).tolist()
+        return found
+
+    def _ways(
+        self, needs: Sequence[_Need], at: int, state: _State
+    ) -> Iterator[tuple[_State, Counts]]:
+        """What the need *at* may get, with the state after it, the best first."""
+        if at == len(needs):
+            return
+        tried = at, self._essence(state)
+        if tried in self._in_vain:
+            return
+        self._steps += 1
+        goes_straight = 0 < at == self._steps - 1
+        if self._steps > _MOST_STEPS or not (goes_straight or _may_spread(needs[at:], state)):
+            return
+        for gpus in self._sets(needs[at], state):
+            yield self._take(needs[at], state, gpus)
+        self._in_vain.add(tried)
+
+    def _essence(self, state: _State) -> Hashable:
+        """Equal for states that have room for the same needs. Without a required link it does not
+        matter which GPU has how many shares."""
+        if self._requirement.require is LinkClass.SYS:
+            return tuple((name, *sorted(free.values())) for name, free in state.free.items())
+        return tuple((name, *sorted(free.items())) for name, free in state.free.items())
 
     def _sets(self, need: _Need, state: _State) -> Iterator[tuple[int, ...]]:
         """The sets of GPUs that can give the shares, the best first: as many GPUs as possible, if
@@ -162,12 +204,12 @@ class _Search:
         elif need.sharing is Sharing.PACK:
             sizes = (1,)
         for size in sizes:
-            sets = (
+            sets = [
                 gpus
                 for gpus in combinations(sorted(free), size)
                 if sum(free[gpu] for gpu in gpus) >= need.size and self._linked(need, _mask(gpus))
-            )
-            yield from sorted(sets, key=lambda gpus: self._rank(need, state, gpus))
+            ]
+            yield from self._ranked(need, state, sets)
 
     def _linked(self, need: _Need, gpus: int) -> bool:
         require = self._requirement.require
@@ -175,14 +217,25 @@ class _Search:
             return True
         return not self._mig[need.resource] and bool(self._kind.table.ring_classes[gpus] >= require)
 
-    def _rank(
-        self, need: _Need, state: _State, gpus: tuple[int, ...]
-    ) -> tuple[float, int, float, int, tuple[int, ...]]:
-        mask = _mask(gpus)
-        new = mask & ~state.opened
-        lost = self.damage(state.new | new) if new else 0.0
-        left = sum(state.free[need.resource][gpu] for gpu in gpus)
-        return -self._quality(need, mask), new.bit_count(), lost, left, gpus
+    def _ranked(
+        self, need: _Need, state: _State, sets: Sequence[tuple[int, ...]]
+    ) -> list[tuple[int, ...]]:
+        """The sets in their order, the best first."""
+        free = state.free[need.resource]
+        masks = [_mask(gpus) for gpus in sets]
+        news = [mask & ~state.opened for mask in masks]
+        losses = self._damages([state.new | new for new in news])
+        ranked = sorted(
+            (
+                -self._quality(need, mask),
+                new.bit_count(),
+                lost if new else 0.0,
+                sum(free[gpu] for gpu in gpus),
+                gpus,
+            )
+            for gpus, mask, new, lost in zip(sets, masks, news, losses, strict=True)
+        )
+        return [gpus for *_, gpus in ranked]
 
     def _quality(self, need: _Need, gpus: int) -> float:
         if gpus.bit_count() == 1:
@@ -210,6 +263,23 @@ class _Search:
             new=state.new | mask & ~state.opened,
         )
         return after, counts
+
+
+def _may_spread(needs: Sequence[_Need], state: _State) -> bool:
+    """Whether there are enough GPUs for those *needs* that are to be on different ones. The largest
+    k of them get at most k shares of each GPU (Gale and Ryser's condition)."""
+    wanted: dict[str, int] = {}
+    counts: dict[str, int] = {}
+    for number, need in enumerate(needs):
+        if need.sharing is not Sharing.SPREAD:
+            continue
+        name = need.resource
+        wanted[name], counts[name] = wanted.get(name, 0) + need.size, counts.get(name, 0) + 1
+        if number + 1 < len(needs) and needs[number + 1].size == need.size:
+            continue
+        if wanted[name] > sum(min(free, counts[name]) for free in state.free[name].values()):
+            return False
+    return True
 
 
 @lru_cache(maxsize=65536)

@@ -5,7 +5,7 @@ managed resource, on a node that offers shares under that name: then whole GPUs 
 node, and shares only if no node has whole ones.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from linkwise.extender.api.annotations import Sharing
 from linkwise.extender.api.extender_calls import FilterAnswer
@@ -20,6 +20,7 @@ from linkwise.extender.placement.shares.choice import (
     ShareChoice,
     ShareRequest,
     choose_shares,
+    remembered,
     suitable,
 )
 from linkwise.topology.machine.model import LinkClass
@@ -60,9 +61,14 @@ def share_rooms(cache: Cache, request: ShareRequest, names: Sequence[str]) -> Fi
         elif choice_on(info, request) is not None:
             fitting.append(name)
         else:
-            text, never = why_no_shares(info.kind, info.shares, request)
+            text, never = _why_none(info.kind, info.shares, request)
             (unresolvable if never else failed)[name] = text
     return FilterAnswer(tuple(fitting), failed, unresolvable)
+
+
+def _why_none(kind: MachineKind, book: ShareBook, request: ShareRequest) -> tuple[str, bool]:
+    """`why_no_shares`, found once for each book: thousands of full nodes do not change."""
+    return remembered(book, ("why", request), lambda: why_no_shares(kind, book, request))
 
 
 def why_no_shares(kind: MachineKind, book: ShareBook, request: ShareRequest) -> tuple[str, bool]:
@@ -110,19 +116,25 @@ def share_scores(cache: Cache, request: ShareRequest, names: Sequence[str]) -> l
     return [scores.get(name, 0) for name in names]
 
 
-def best_share_node(cache: Cache, record: PodRecord, request: ShareRequest) -> str | None:
-    """The best node that has room for the pod, as far as the extender sees."""
+def best_share_node(
+    cache: Cache,
+    record: PodRecord,
+    request: ShareRequest,
+    suits: Callable[[NodeInfo], bool] = lambda _: True,
+) -> str | None:
+    """The best node that *suits* and has room for the pod, as far as the extender sees."""
     needs = record.needs
     names = [
         name
-        for name, info in cache.nodes.items()
-        if offers_any(info, request)
+        for name in cache.divided
+        if offers_any(info := cache.nodes[name], request)
         and record.template is not None
         and may_run(record.template, info.record)
         and info.pods_left > 0
         and info.left.milli_cpu >= needs.milli_cpu
         and info.left.memory >= needs.memory
         and info.left.gpus >= needs.gpus
+        and suits(info)
     ]
     found = _ranked(cache, request, names)
     return min(found, key=found.__getitem__) if found else None

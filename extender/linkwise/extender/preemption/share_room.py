@@ -1,0 +1,61 @@
+"""Shares for a single pod on one node if some pods were evicted."""
+
+from collections.abc import Collection, Sequence
+
+from linkwise.extender.cache.node_info import NodeInfo
+from linkwise.extender.placement.result import Spot
+from linkwise.extender.placement.shares.choice import ShareRequest, choose_shares
+from linkwise.extender.preemption.victim_selection import Room, Unit, pods_of
+
+
+class ShareRoom:
+    """The pods *gone* make room already: by uid, or by `namespace/name` if the API server no longer
+    knows the pod."""
+
+    def __init__(self, info: NodeInfo, request: ShareRequest, gone: Collection[str]) -> None:
+        self._info, self._request, self._gone = info, request, gone
+        self._wanted = {
+            each
+            for name, _ in request.wants
+            for place in info.shares.places
+            if place.part.resource == name
+            for each in place.part.ids
+        }
+
+    def seek(self, units: Sequence[Unit]) -> list[Spot] | None:
+        info = self._info
+        if info.kind is None or info.closed:
+            return None
+        gone = {*self._gone, *(pod.uid for pod in pods_of(units))}
+        without = info.shares.without(gone, sum(info.owned.get(uid, 0) for uid in gone))
+        found = choose_shares(info.kind, without, self._request)
+        return None if found is None else [Spot(info.name, gpus=0)]
+
+    def may_suffice(self, units: Sequence[Unit]) -> bool:
+        """Whether there are enough shares, wherever they are."""
+        info = self._info
+        gone = {*self._gone, *(pod.uid for pod in pods_of(units))}
+        without = info.shares.without(gone, sum(info.owned.get(uid, 0) for uid in gone))
+        return all(without.free.get(name, 0) >= demand.gpus for name, demand in self._request.wants)
+
+    def gain(self, gone: Sequence[Unit], more: Sequence[Unit]) -> int:
+        before = {pod.uid for pod in pods_of(gone)}
+        new = {pod.uid for pod in pods_of(more)} - before
+        holders = self._info.shares.holders
+        return sum(holders.get(each) in new for each in self._wanted)
+
+
+class BothRooms:
+    """Room in both, for a pod with whole GPUs and shares."""
+
+    def __init__(self, first: Room, second: Room) -> None:
+        self._first, self._second = first, second
+
+    def seek(self, units: Sequence[Unit]) -> list[Spot] | None:
+        return None if self._second.seek(units) is None else self._first.seek(units)
+
+    def may_suffice(self, units: Sequence[Unit]) -> bool:
+        return self._first.may_suffice(units) and self._second.may_suffice(units)
+
+    def gain(self, gone: Sequence[Unit], more: Sequence[Unit]) -> int:
+        return self._first.gain(gone, more) + self._second.gain(gone, more)
