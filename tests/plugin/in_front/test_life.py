@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from linkwise.plugin.device_plugin.registration import identity
+from linkwise.plugin.device_plugin.server import Advice
 from linkwise.plugin.in_front.front import Front
 from linkwise.plugin.kubelet import deviceplugin_pb2 as api
 from tests.plugin.fake_kubelet import FakeKubelet
@@ -102,6 +103,30 @@ def test_a_plugin_that_registers_with_the_kubelet_itself_is_left_to_it(world: Wo
     assert world.kubelet.of(GPU) == [plugin, alone]
     assert len(world.vendor.calls("ListAndWatch")) == 1
     assert healthy(alone) == ALL
+
+
+def test_the_kubelet_hears_of_every_change_though_the_cluster_cannot_be_told(world: World) -> None:
+    """What a change means for the cluster takes time, and the kubelet does not wait for it."""
+    telling, may_end = threading.Event(), threading.Event()
+
+    def tell() -> None:
+        telling.set()
+        may_end.wait()
+
+    world.front.advise(
+        Advice(world.advisor, world.metrics),
+        on_allocated=lambda: None,
+        on_lost=lambda: None,
+        on_change=tell,
+    )
+    world.vendor.offer(GPU, UUIDS)
+    plugin = world.start()
+    telling.wait()
+    world.vendor.set(unhealthy=UUIDS[:1])
+    wait_for(lambda: healthy(plugin) == ALL - {UUIDS[0]}, "the first change")
+    world.vendor.set(unhealthy=UUIDS[:2])
+    wait_for(lambda: healthy(plugin) == ALL - set(UUIDS[:2]), "the second change")
+    may_end.set()
 
 
 def test_a_list_that_ends_is_asked_for_again_though_nobody_registers(world: World) -> None:

@@ -14,6 +14,7 @@ from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names
 from linkwise.topology.annotations.node_annotation import read_topology
 from linkwise.topology.annotations.plan import Plan, PlannedShares, read_in_use, write_plan
+from linkwise.topology.machine.model import Machine
 from linkwise.topology.machine.parts import Part
 from linkwise.topology.machine.recorded import recorded_machine
 from tests.divided import MIG_1G, PROFILE_1G, divided
@@ -53,6 +54,15 @@ class AllThree(World):
         wait_for(lambda: self.program.not_ready() == "", "a ready plugin")
         offered = {GPU: 12, SHARED: 8, MIG_1G: 3}
         wait_for(lambda: self.offers() == offered, f"{offered} on the node")
+        wait_for(self.published, "what the vendor's plugin offers in the annotation")
+
+    def published(self) -> bool:
+        machine = self.topology()
+        shared = {part.resource for gpu in machine.gpus for part in gpu.parts or ()}
+        return machine.healthy_gpus == 0xFFF and shared == {SHARED, MIG_1G}
+
+    def topology(self) -> Machine:
+        return read_topology(self.node().metadata.annotations[names.TOPOLOGY])
 
     def offers(self) -> dict[str, int]:
         there = self.node().status.allocatable
@@ -86,7 +96,7 @@ def world() -> Iterator[AllThree]:
 
 
 def test_planned_is_real_for_whole_gpus_replicas_and_mig_devices(world: AllThree) -> None:
-    machine = read_topology(world.node().metadata.annotations[names.TOPOLOGY])
+    machine = world.topology()
     assert machine.healthy_gpus == 0xFFF
     assert machine.gpus[12].parts == (Part(UUIDS[12], SHARED, 4),)
     mig = tuple(Part(uuid, MIG_1G, mig=PROFILE_1G) for uuid in MIG)

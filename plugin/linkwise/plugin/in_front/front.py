@@ -19,6 +19,7 @@ from linkwise.plugin.device_plugin.advisors import ShareAdvice
 from linkwise.plugin.device_plugin.grpc_channel import reason_of
 from linkwise.plugin.device_plugin.registration import API_VERSION, Identity, Registrar, identity
 from linkwise.plugin.device_plugin.server import Advice
+from linkwise.plugin.in_front.later import Later
 from linkwise.plugin.in_front.offer import Offer, State
 from linkwise.plugin.in_front.patience import Patience
 from linkwise.plugin.in_front.registry import RefusedError, Registry
@@ -80,6 +81,7 @@ class Front:
         self._others_only = False  # vendors offer only other resources, such as MIG devices
         self._stopping = Event()
         self._keeper = Thread(target=self._keep, name="front-keeper", daemon=True)
+        self._later = Later(lambda: self._on_change(), seconds=self._patience.tell)
 
     # Life cycle.
 
@@ -87,6 +89,7 @@ class Front:
         """Let vendors' plugins register; the kubelet gets their resources after `start`."""
         self._opened = time.monotonic()
         self._keeper.start()
+        self._later.start()
 
     def advise(
         self,
@@ -119,6 +122,7 @@ class Front:
         self._stopping.set()
         if self._keeper.is_alive():
             self._keeper.join(_STOP_SECONDS)
+        self._later.stop()
         with self._registering:
             self._registry.close()
         enders = [Thread(target=_end, args=(each,), daemon=True) for each in self._all()]
@@ -277,7 +281,7 @@ class Front:
             fronted.said = offer.why
         self._let_go(fronted)
         self._offer_to_kubelet(fronted)
-        self._on_change()
+        self._later.ask()
 
     def _offer_to_kubelet(self, fronted: _Fronted) -> None:
         """Register a resource with the kubelet when its vendor's plugin lists it."""
@@ -368,7 +372,7 @@ class Front:
         )
         if others_only != self._others_only:
             self._others_only = others_only
-            self._on_change()
+            self._later.ask()
 
     def _forget(self, fronted: _Fronted) -> None:
         with self._lock:
@@ -377,7 +381,7 @@ class Front:
             del self._fronted[fronted.offer.resource]
             hide_state(self._metrics, fronted.offer)
         _end(fronted)
-        self._on_change()
+        self._later.ask()
 
 
 def _end(fronted: _Fronted) -> None:
