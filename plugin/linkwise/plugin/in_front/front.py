@@ -23,9 +23,9 @@ from linkwise.plugin.in_front.later import Later
 from linkwise.plugin.in_front.offer import Offer, State
 from linkwise.plugin.in_front.patience import Patience
 from linkwise.plugin.in_front.registry import RefusedError, Registry
-from linkwise.plugin.in_front.resource import not_offered, offered
+from linkwise.plugin.in_front.resource import VENDOR_SAYS_SO, not_offered, offered
 from linkwise.plugin.in_front.server import FrontPlugin
-from linkwise.plugin.in_front.sharing import divided
+from linkwise.plugin.in_front.sharing import divided, with_sick_shares
 from linkwise.plugin.in_front.vendor import Vendor, VendorError, socket_of
 from linkwise.plugin.in_front.vendor_metrics import hide_state, show_state
 from linkwise.plugin.kubelet import deviceplugin_pb2 as wire
@@ -173,9 +173,11 @@ class Front:
         return {resource: listed for resource, listed in lists if listed is not None}
 
     def not_offered(self, machine: Machine) -> Mapping[str, str]:
-        """The GPUs that the vendor's plugin is known not to offer: uuid -> why."""
+        """The GPUs that the vendor's plugin is known not to offer, or not with all their shares:
+        uuid -> why. *machine* is as `seen`."""
         listed = self._listed()
-        return {} if listed is None else not_offered(machine, listed)
+        whole = {} if listed is None else not_offered(machine, listed)
+        return whole | dict.fromkeys(with_sick_shares(machine, self.lists), VENDOR_SAYS_SO)
 
     def _listed(self) -> wire.ListAndWatchResponse | None:
         """The last list of the managed resource."""
