@@ -307,6 +307,32 @@ def test_a_plugins_socket_is_found_where_it_is(world: World, kind: str) -> None:
     assert healthy(world.start()) == ALL
 
 
+def test_a_plugin_that_watches_its_own_socket_alone_begins_again_with_linkwise_and_kubelet(
+    world: World,
+) -> None:
+    """Intel's does. It sees Linkwise's directory as the kubelet's, and a kubelet empties that."""
+    world.registry.parent.mkdir()
+    world.vendor.kill()
+    world.vendor = ScriptedVendor(world.registry.parent, world.registry)
+    world.vendor.offer(GPU, UUIDS)
+    world.vendor.do("watch", on=False)
+    world.open()
+    wait_for(lambda: world.registry.is_socket(), "the socket to register at")
+    world.vendor.begin()
+    world.offering(ALL)
+    world.vendor.do("watch_own", on=True)
+
+    world.front.stop()
+    world.make_front()
+    world.open()
+    wait_for(lambda: world.vendor.do("starts") == 2, "a new beginning with another Linkwise")
+    world.offering(ALL)
+
+    world.kubelet.restart()
+    wait_for(lambda: world.vendor.do("starts") == 3, "a new beginning with another kubelet")
+    world.offering(ALL)
+
+
 def test_with_another_kubelet_the_vendors_plugin_begins_anew_and_forgets_what_was_unhealthy(
     world: World,
 ) -> None:

@@ -63,7 +63,8 @@ class Front:
         self._kubelet_socket, self._vendor_socket = kubelet_socket, vendor_socket
         self._managed, self._metrics = managed, metrics
         self._patience = patience or Patience()
-        self._registry = Registry(vendor_socket, self.register)
+        own = vendor_socket.parent != kubelet_socket.parent
+        self._registry = Registry(vendor_socket, self.register, empties=own)
         self._machine: Machine | None = None
         self._advice: Advice | None = None
         self._shares: Callable[[str], ShareAdvice] | None = None
