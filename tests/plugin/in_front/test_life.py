@@ -1,6 +1,8 @@
 """A vendor's plugin that is late, gone, back, hanging, refusing, or offers something else: what the
 kubelet sees, and that nothing is left behind."""
 
+import socket
+import tempfile
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -331,6 +333,23 @@ def test_a_plugin_that_watches_its_own_socket_alone_begins_again_with_linkwise_a
     world.kubelet.restart()
     wait_for(lambda: world.vendor.do("starts") == 3, "a new beginning with another kubelet")
     world.offering(ALL)
+
+
+def test_no_socket_is_removed_outside_the_kubelets_directory(world: World) -> None:
+    """An operator's `--vendor-socket` may be beside sockets of others."""
+    theirs = socket.socket(socket.AF_UNIX)
+    with theirs, tempfile.TemporaryDirectory(prefix="lw-") as elsewhere:
+        theirs.bind(f"{elsewhere}/other.sock")
+        world.front = Front(
+            kubelet_socket=world.kubelet.socket,
+            vendor_socket=Path(elsewhere) / "linkwise.sock",
+            managed=GPU,
+            metrics=world.metrics,
+        )
+        world.front.open()
+        wait_for(lambda: (Path(elsewhere) / "linkwise.sock").is_socket(), "our socket")
+        assert (Path(elsewhere) / "other.sock").is_socket()
+        world.front.stop()
 
 
 def test_with_another_kubelet_the_vendors_plugin_begins_anew_and_forgets_what_was_unhealthy(

@@ -63,8 +63,8 @@ class Front:
         self._kubelet_socket, self._vendor_socket = kubelet_socket, vendor_socket
         self._managed, self._metrics = managed, metrics
         self._patience = patience or Patience()
-        own = vendor_socket.parent != kubelet_socket.parent
-        self._registry = Registry(vendor_socket, self.register, empties=own)
+        below = vendor_socket.parent.parent == kubelet_socket.parent
+        self._registry = Registry(vendor_socket, self.register, empties=below)
         self._machine: Machine | None = None
         self._advice: Advice | None = None
         self._shares: Callable[[str], ShareAdvice] | None = None

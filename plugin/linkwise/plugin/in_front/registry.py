@@ -44,8 +44,8 @@ Take = Callable[[wire.RegisterRequest], None]
 
 
 class Registry:
-    """*empties*: whether the directory of *socket* is Linkwise's own, and `open` removes all other
-    sockets in it."""
+    """*empties*: whether `open` removes all other sockets in the directory. Only a directory below
+    the kubelet's is sure to have plugins' sockets alone."""
 
     def __init__(self, socket: Path, take: Take, *, empties: bool) -> None:
         self._socket, self._take, self._empties = socket, take, empties
