@@ -300,7 +300,7 @@ ROWS = (
         "NVML",
         "MIG mode",
         _answers("nvmlDeviceGetMigMode", lambda *_: [1, 0]),
-        "GPU 2: MIG mode is on: only whole GPUs are given out",
+        "GPU 2: MIG mode is on",
     ),
     Row(
         "NVML with NVSwitch",

@@ -63,7 +63,7 @@ PROBLEMS: dict[str, tuple[Callable[[FakeNvml], object], tuple[str, str]]] = {
     ),
     "mig": (
         lambda d: d.faults.update(nvmlDeviceGetMigMode=lambda gpu: [int(gpu == 2), 0]),
-        ("mig", "MIG mode is on: only whole GPUs are given out"),
+        ("mig", "MIG mode is on"),
     ),
     "fabric": (
         lambda d: d.fabric.update({2: Fabric(state=pynvml.NVML_GPU_FABRIC_STATE_IN_PROGRESS)}),

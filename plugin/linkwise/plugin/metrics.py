@@ -1,6 +1,6 @@
 """The name, help and labels of every metric. A program has one instance, with its own registry."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -14,7 +14,7 @@ class Metrics:
         self.registry = registry = CollectorRegistry()
         self.devices = Gauge(
             "linkwise_plugin_devices",
-            "GPUs of this node: healthy, unhealthy, left-out (cannot be offered at all)",
+            "GPUs: healthy, divided (given out in parts), unhealthy, left-out (cannot be offered)",
             ["health"],
             registry=registry,
         )
@@ -124,14 +124,18 @@ class Metrics:
     def show_gpus(
         self,
         machine: Machine,
-        unhealthy: Iterable[tuple[str, str]],
+        unhealthy: Collection[tuple[str, str]],
         noted: Iterable[tuple[str, str]],
         left_out: Mapping[int, str],
     ) -> None:
         """Show the GPUs' state: each (uuid, reason), (uuid, note), index -> reason."""
+        sick = dict(unhealthy)
         healthy = machine.healthy_gpus.bit_count()
+        parted = (gpu for gpu in machine.gpus if gpu.parts is not None and not gpu.healthy)
+        divided = sum(gpu.uuid not in sick for gpu in parted)
         self.devices.labels("healthy").set(healthy)
-        self.devices.labels("unhealthy").set(len(machine.gpus) - healthy)
+        self.devices.labels("divided").set(divided)
+        self.devices.labels("unhealthy").set(len(machine.gpus) - healthy - divided)
         self.devices.labels("left-out").set(len(left_out))
         for gauge in (self.device_unhealthy, self.device_noted, self.device_left_out):
             gauge.clear()

@@ -203,7 +203,7 @@ class Node:
             clean_probes=settings.clean_probes,
             probe_seconds=settings.health_seconds,
             probation_seconds=settings.probation_seconds,
-            treatments=read_treatments(settings.treat),
+            treatments=read_treatments(settings.treatments),
         )
         self._book = DeviceBook(snapshot, policy, now=time.monotonic())
         warm_up(pick, self._book.now.machine)

@@ -50,6 +50,12 @@ class Settings:
     treat: tuple[str, ...] = ()  # NAME=TREATMENT, see `health.conditions`
 
     @property
+    def treatments(self) -> tuple[str, ...]:
+        """`treat`, after what follows from other settings: the last one for a name counts. A
+        vendor's plugin gives out MIG devices, so MIG mode is in order where there is one."""
+        return ("mig=note", *self.treat) if self.in_front else self.treat
+
+    @property
     def silent_seconds(self) -> float:
         """If the driver has not answered for longer, the plugin is not ready."""
         return self.health_seconds + self.driver_seconds

@@ -1,6 +1,8 @@
 """A vendor's plugin that is late, gone, back, hanging, refusing, or offers something else: what the
 kubelet sees, and that nothing is left behind."""
 
+import socket
+import tempfile
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from linkwise.plugin.device_plugin.registration import identity
+from linkwise.plugin.device_plugin.server import Advice
 from linkwise.plugin.in_front.front import Front
 from linkwise.plugin.kubelet import deviceplugin_pb2 as api
 from tests.plugin.fake_kubelet import FakeKubelet
@@ -102,6 +105,30 @@ def test_a_plugin_that_registers_with_the_kubelet_itself_is_left_to_it(world: Wo
     assert world.kubelet.of(GPU) == [plugin, alone]
     assert len(world.vendor.calls("ListAndWatch")) == 1
     assert healthy(alone) == ALL
+
+
+def test_the_kubelet_hears_of_every_change_though_the_cluster_cannot_be_told(world: World) -> None:
+    """What a change means for the cluster takes time, and the kubelet does not wait for it."""
+    telling, may_end = threading.Event(), threading.Event()
+
+    def tell() -> None:
+        telling.set()
+        may_end.wait()
+
+    world.front.advise(
+        Advice(world.advisor, world.metrics),
+        on_allocated=lambda: None,
+        on_lost=lambda: None,
+        on_change=tell,
+    )
+    world.vendor.offer(GPU, UUIDS)
+    plugin = world.start()
+    telling.wait()
+    world.vendor.set(unhealthy=UUIDS[:1])
+    wait_for(lambda: healthy(plugin) == ALL - {UUIDS[0]}, "the first change")
+    world.vendor.set(unhealthy=UUIDS[:2])
+    wait_for(lambda: healthy(plugin) == ALL - set(UUIDS[:2]), "the second change")
+    may_end.set()
 
 
 def test_a_list_that_ends_is_asked_for_again_though_nobody_registers(world: World) -> None:
@@ -280,6 +307,49 @@ def test_a_plugins_socket_is_found_where_it_is(world: World, kind: str) -> None:
     absolute = {"endpoint": str(world.registry.with_name("nvidia-gpu.sock"))}
     world.vendor.offer(GPU, UUIDS, **(absolute if kind == "absolute" else {}))
     assert healthy(world.start()) == ALL
+
+
+def test_a_plugin_that_watches_its_own_socket_alone_begins_again_with_linkwise_and_kubelet(
+    world: World,
+) -> None:
+    """Intel's does. It sees Linkwise's directory as the kubelet's, and a kubelet empties that."""
+    world.registry.parent.mkdir()
+    world.vendor.kill()
+    world.vendor = ScriptedVendor(world.registry.parent, world.registry)
+    world.vendor.offer(GPU, UUIDS)
+    world.vendor.do("watch", on=False)
+    world.open()
+    wait_for(lambda: world.registry.is_socket(), "the socket to register at")
+    world.vendor.begin()
+    world.offering(ALL)
+    world.vendor.do("watch_own", on=True)
+
+    world.front.stop()
+    world.make_front()
+    world.open()
+    wait_for(lambda: world.vendor.do("starts") == 2, "a new beginning with another Linkwise")
+    world.offering(ALL)
+
+    world.kubelet.restart()
+    wait_for(lambda: world.vendor.do("starts") == 3, "a new beginning with another kubelet")
+    world.offering(ALL)
+
+
+def test_no_socket_is_removed_outside_the_kubelets_directory(world: World) -> None:
+    """An operator's `--vendor-socket` may be beside sockets of others."""
+    theirs = socket.socket(socket.AF_UNIX)
+    with theirs, tempfile.TemporaryDirectory(prefix="lw-") as elsewhere:
+        theirs.bind(f"{elsewhere}/other.sock")
+        world.front = Front(
+            kubelet_socket=world.kubelet.socket,
+            vendor_socket=Path(elsewhere) / "linkwise.sock",
+            managed=GPU,
+            metrics=world.metrics,
+        )
+        world.front.open()
+        wait_for(lambda: (Path(elsewhere) / "linkwise.sock").is_socket(), "our socket")
+        assert (Path(elsewhere) / "other.sock").is_socket()
+        world.front.stop()
 
 
 def test_with_another_kubelet_the_vendors_plugin_begins_anew_and_forgets_what_was_unhealthy(

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from linkwise.plugin.gpus.inventory import Finding, Probe
 from linkwise.plugin.gpus.recorded import RecordedInventory
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names
 from linkwise.topology.annotations.node_annotation import read_topology
 from linkwise.topology.annotations.plan import Plan, PlannedShares, read_in_use, write_plan
+from linkwise.topology.machine.model import Machine
 from linkwise.topology.machine.parts import Part
 from linkwise.topology.machine.recorded import recorded_machine
 from tests.divided import MIG_1G, PROFILE_1G, divided
@@ -25,6 +27,13 @@ from tests.waiting import wait_for
 SHARED = "nvidia.com/gpu.shared"
 REPLICAS = [f"{uuid}::{number}" for uuid in UUIDS[12:14] for number in range(4)]
 MIG = ["MIG-a", "MIG-b", "MIG-c"]
+
+
+class InMigMode(RecordedInventory):
+    """A machine whose driver says of GPU 14 that its MIG mode is on."""
+
+    def probe(self, machine: Machine) -> Probe:  # noqa: ARG002
+        return Probe({UUIDS[14]: (Finding("mig", "MIG mode is on"),)})
 
 
 class AllThree(World):
@@ -40,7 +49,7 @@ class AllThree(World):
             self.vendor.offer(SHARED, REPLICAS, socket="nvidia-gpu.shared.sock")
             self.vendor.offer(MIG_1G, MIG, socket="nvidia-mig-1g.10gb.sock")
             self.vendor.begin()
-        self.inventory = RecordedInventory(recorded_machine(MACHINE, node="n1"))
+        self.inventory = InMigMode(recorded_machine(MACHINE, node="n1"))
         self.cut(14, *MIG)
         self.run(self.inventory)
 
@@ -53,6 +62,15 @@ class AllThree(World):
         wait_for(lambda: self.program.not_ready() == "", "a ready plugin")
         offered = {GPU: 12, SHARED: 8, MIG_1G: 3}
         wait_for(lambda: self.offers() == offered, f"{offered} on the node")
+        wait_for(self.published, "what the vendor's plugin offers in the annotation")
+
+    def published(self) -> bool:
+        machine = self.topology()
+        shared = {part.resource for gpu in machine.gpus for part in gpu.parts or ()}
+        return machine.healthy_gpus == 0xFFF and shared == {SHARED, MIG_1G}
+
+    def topology(self) -> Machine:
+        return read_topology(self.node().metadata.annotations[names.TOPOLOGY])
 
     def offers(self) -> dict[str, int]:
         there = self.node().status.allocatable
@@ -86,7 +104,7 @@ def world() -> Iterator[AllThree]:
 
 
 def test_planned_is_real_for_whole_gpus_replicas_and_mig_devices(world: AllThree) -> None:
-    machine = read_topology(world.node().metadata.annotations[names.TOPOLOGY])
+    machine = world.topology()
     assert machine.healthy_gpus == 0xFFF
     assert machine.gpus[12].parts == (Part(UUIDS[12], SHARED, 4),)
     mig = tuple(Part(uuid, MIG_1G, mig=PROFILE_1G) for uuid in MIG)
@@ -114,6 +132,29 @@ def test_planned_is_real_for_whole_gpus_replicas_and_mig_devices(world: AllThree
     world.wait_for_running(5)
     expected["ml/late"] = {"main": {SHARED: (REPLICAS[0],)}}
     wait_for(lambda: world.shares_in_use() == expected, "the same after a restart")
+
+
+def test_divided_gpus_are_no_broken_ones(world: AllThree) -> None:
+    """15 is one: no plugin offers it, whole or in parts."""
+    sample = world.program._metrics.registry.get_sample_value
+    of = "linkwise_plugin_device_unhealthy"
+    why = "the vendor's plugin does not offer it as a whole"
+
+    def shown() -> list[float | None]:
+        states = ("healthy", "divided", "unhealthy")
+        return [sample("linkwise_plugin_devices", {"health": state}) for state in states]
+
+    def sick(index: int, reason: str) -> float | None:
+        return sample(of, {"gpu": UUIDS[index], "reason": reason})
+
+    wait_for(lambda: shown() == [12, 3, 1], "12 whole GPUs, 3 divided ones and 1 that is neither")
+    assert [sick(index, why) for index in (12, 14, 15)] == [None, None, 1]
+    assert sick(14, "MIG mode is on") is None
+
+    assert world.vendor is not None
+    world.vendor.set(SHARED, unhealthy=[REPLICAS[6]])
+    wait_for(lambda: shown() == [12, 2, 2], "the GPU of a sick replica")
+    assert sick(13, "the vendor's plugin says so") == 1
 
 
 def test_an_old_reader_of_the_node_sees_twelve_gpus_and_no_share(world: AllThree) -> None:

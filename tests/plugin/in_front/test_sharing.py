@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from linkwise.plugin.in_front.resource import offered
-from linkwise.plugin.in_front.sharing import divided, is_share, unplaced
+from linkwise.plugin.in_front.sharing import divided, is_share, unplaced, with_sick_shares
 from linkwise.plugin.kubelet import deviceplugin_pb2 as wire
 from linkwise.topology.annotations.node_annotation import read_topology, write_topology
 from linkwise.topology.machine.model import Machine
@@ -101,6 +101,8 @@ def test_health_is_the_vendors_and_for_replicas_ours_too() -> None:
     machine = seen(read, lists)
     parts = [part for gpu in machine.gpus for part in gpu.parts or ()]
     assert [part.healthy for part in parts] == [True, False, False, True, False]
+    # Of GPU 1 the vendor says nothing bad.
+    assert with_sick_shares(machine, lists) == {UUIDS[2], UUIDS[7]}
 
 
 @pytest.mark.parametrize(

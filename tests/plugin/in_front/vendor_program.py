@@ -69,6 +69,11 @@ class Resource:
         self.server.start()
         bound.rename(self.socket)
 
+    @property
+    def gone(self) -> bool:
+        """Whether somebody has removed the socket."""
+        return self.server is not None and not self.socket.is_socket()
+
     def end(self) -> None:
         self.life += 1
         self.tell()
@@ -183,13 +188,14 @@ class Resource:
 
 
 class Vendor:
-    """All resources. `watch`: whether it restarts when the socket it registers at is created."""
+    """All resources. `watch`: whether it restarts when the socket it registers at is created;
+    `watch_own`: when a socket of its own is gone."""
 
     def __init__(self, directory: Path, where: Path) -> None:
         self.directory, self.where = directory, where
         self.resources: dict[str, Resource] = {}
         self.lock = RLock()
-        self.watch = True
+        self.watch, self.watch_own = True, False
         self.starts = 0
         self.retry_at: float | None = None
         self.seen: Identity | None = None  # the socket that it need not restart for
@@ -219,7 +225,8 @@ class Vendor:
                 created = now is not None and now != self.seen
                 self.seen = now
                 due = self.retry_at is not None and time.monotonic() > self.retry_at
-                if (created and self.watch) or due:
+                gone = any(each.gone for each in self.resources.values())
+                if (created and self.watch) or (gone and self.watch_own) or due:
                     self.begin()
             time.sleep(0.01)
 
@@ -229,6 +236,9 @@ class Vendor:
 
     def do_watch(self, on: bool) -> None:
         self.watch = on
+
+    def do_watch_own(self, on: bool) -> None:
+        self.watch_own = on
 
     def do_begin(self) -> None:
         self.begin()

@@ -1,8 +1,8 @@
 """Whether the node's container runtime can inject GPUs by their CDI names.
 
-`nvidia-ctk cdi generate`, NVIDIA's `nvidia-cdi-refresh` service or the GPU Operator's toolkit
-writes the specs; the plugin writes none. It names the GPUs by uuid, as `nvidia-ctk` does with
-`--device-name-strategy=index,uuid`.
+`nvidia-ctk cdi generate` or NVIDIA's `nvidia-cdi-refresh` service writes the specs; the plugin
+writes none. The GPU Operator's toolkit writes one for its own pods only. The plugin names the GPUs
+by uuid, as `nvidia-ctk` does with `--device-name-strategy=index,uuid`.
 
 The kubelet passes CDI names since Kubernetes 1.28, by default since 1.29. CRI-O injects them by
 default. containerd does since 2.0; 1.7 can, with `enable_cdi` in its configuration, which no pod

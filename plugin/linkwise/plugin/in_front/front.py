@@ -19,12 +19,13 @@ from linkwise.plugin.device_plugin.advisors import ShareAdvice
 from linkwise.plugin.device_plugin.grpc_channel import reason_of
 from linkwise.plugin.device_plugin.registration import API_VERSION, Identity, Registrar, identity
 from linkwise.plugin.device_plugin.server import Advice
+from linkwise.plugin.in_front.later import Later
 from linkwise.plugin.in_front.offer import Offer, State
 from linkwise.plugin.in_front.patience import Patience
 from linkwise.plugin.in_front.registry import RefusedError, Registry
-from linkwise.plugin.in_front.resource import not_offered, offered
+from linkwise.plugin.in_front.resource import VENDOR_SAYS_SO, not_offered, offered
 from linkwise.plugin.in_front.server import FrontPlugin
-from linkwise.plugin.in_front.sharing import divided
+from linkwise.plugin.in_front.sharing import divided, with_sick_shares
 from linkwise.plugin.in_front.vendor import Vendor, VendorError, socket_of
 from linkwise.plugin.in_front.vendor_metrics import hide_state, show_state
 from linkwise.plugin.kubelet import deviceplugin_pb2 as wire
@@ -62,7 +63,8 @@ class Front:
         self._kubelet_socket, self._vendor_socket = kubelet_socket, vendor_socket
         self._managed, self._metrics = managed, metrics
         self._patience = patience or Patience()
-        self._registry = Registry(vendor_socket, self.register)
+        below = vendor_socket.parent.parent == kubelet_socket.parent
+        self._registry = Registry(vendor_socket, self.register, empties=below)
         self._machine: Machine | None = None
         self._advice: Advice | None = None
         self._shares: Callable[[str], ShareAdvice] | None = None
@@ -80,6 +82,7 @@ class Front:
         self._others_only = False  # vendors offer only other resources, such as MIG devices
         self._stopping = Event()
         self._keeper = Thread(target=self._keep, name="front-keeper", daemon=True)
+        self._later = Later(lambda: self._on_change(), seconds=self._patience.tell)
 
     # Life cycle.
 
@@ -87,6 +90,7 @@ class Front:
         """Let vendors' plugins register; the kubelet gets their resources after `start`."""
         self._opened = time.monotonic()
         self._keeper.start()
+        self._later.start()
 
     def advise(
         self,
@@ -119,6 +123,7 @@ class Front:
         self._stopping.set()
         if self._keeper.is_alive():
             self._keeper.join(_STOP_SECONDS)
+        self._later.stop()
         with self._registering:
             self._registry.close()
         enders = [Thread(target=_end, args=(each,), daemon=True) for each in self._all()]
@@ -169,9 +174,11 @@ class Front:
         return {resource: listed for resource, listed in lists if listed is not None}
 
     def not_offered(self, machine: Machine) -> Mapping[str, str]:
-        """The GPUs that the vendor's plugin is known not to offer: uuid -> why."""
+        """The GPUs that the vendor's plugin is known not to offer, or not with all their shares:
+        uuid -> why. *machine* is as `seen`."""
         listed = self._listed()
-        return {} if listed is None else not_offered(machine, listed)
+        whole = {} if listed is None else not_offered(machine, listed)
+        return whole | dict.fromkeys(with_sick_shares(machine, self.lists), VENDOR_SAYS_SO)
 
     def _listed(self) -> wire.ListAndWatchResponse | None:
         """The last list of the managed resource."""
@@ -277,7 +284,7 @@ class Front:
             fronted.said = offer.why
         self._let_go(fronted)
         self._offer_to_kubelet(fronted)
-        self._on_change()
+        self._later.ask()
 
     def _offer_to_kubelet(self, fronted: _Fronted) -> None:
         """Register a resource with the kubelet when its vendor's plugin lists it."""
@@ -369,7 +376,7 @@ class Front:
         others_only = others_only and (self._others_only or any(waited))
         if others_only != self._others_only:
             self._others_only = others_only
-            self._on_change()
+            self._later.ask()
 
     def _forget(self, fronted: _Fronted) -> None:
         with self._lock:
@@ -378,7 +385,7 @@ class Front:
             del self._fronted[fronted.offer.resource]
             hide_state(self._metrics, fronted.offer)
         _end(fronted)
-        self._on_change()
+        self._later.ask()
 
 
 def _end(fronted: _Fronted) -> None:

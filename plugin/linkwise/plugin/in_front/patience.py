@@ -14,3 +14,4 @@ class Patience:
     grace: float = 300.0  # the kubelet's, until it forgets a plugin that is gone
     renewal: float = 5.0  # for a vendor's plugin to begin again with a new kubelet
     own_knowledge: float = 30.0  # then the vendor's list goes out without Linkwise's knowledge
+    tell: float = 0.1  # until the cluster hears of a change: the kubelet hears of it first

@@ -2,7 +2,9 @@
 
 If a kubelet starts, the registry makes the socket again. The kubelet empties its directory, where
 the vendors' sockets are, and a vendor's plugin notices that only by the creation of the socket that
-it was configured with. The registry makes the new socket under another name and renames it. A gRPC
+it was configured with. Others notice it only by the end of their own socket (Intel's). These are
+mounted to see the registry's directory as the kubelet's, so the registry empties it as the kubelet
+does. The registry makes the new socket under another name and renames it. A gRPC
 server that ends removes the path that it was bound to, at an unknown time, and must not remove its
 successor's.
 """
@@ -42,8 +44,11 @@ Take = Callable[[wire.RegisterRequest], None]
 
 
 class Registry:
-    def __init__(self, socket: Path, take: Take) -> None:
-        self._socket, self._take = socket, take
+    """*empties*: whether `open` removes all other sockets in the directory. Only a directory below
+    the kubelet's is sure to have plugins' sockets alone."""
+
+    def __init__(self, socket: Path, take: Take, *, empties: bool) -> None:
+        self._socket, self._take, self._empties = socket, take, empties
         self._server: grpc.Server | None = None
         self._workers: ThreadPoolExecutor | None = None
         self._ours: Identity | None = None
@@ -67,12 +72,20 @@ class Registry:
         add_RegistrationServicer_to_server(_Registration(self._take), server)
         server.add_insecure_port(f"unix:{made}")
         server.start()
-        # Some plugins watch for the end of the old socket.
+        # Some plugins watch for the end of the old socket. All others go just before the new one
+        # is in its place: a plugin that notices registers within milliseconds.
         self._socket.unlink(missing_ok=True)
+        if self._empties:
+            self._empty(but=made)
         self._ours = identity(made)
         made.rename(self._socket)
         self._end()
         self._server, self._workers = server, workers
+
+    def _empty(self, *, but: Path) -> None:
+        for path in self._socket.parent.iterdir():
+            if path != but and path.is_socket():
+                path.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Keep the directory: a vendor's plugin may watch it, and cannot start without it."""

@@ -12,6 +12,7 @@ from linkwise.plugin.kubelet import deviceplugin_pb2 as wire
 from linkwise.topology.machine.model import Gpu, Machine
 
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
+VENDOR_SAYS_SO = "the vendor's plugin says so"
 _REPLICA = "::"
 
 
@@ -55,16 +56,17 @@ def offered(machine: Machine, listed: wire.ListAndWatchResponse) -> Machine:
 
 
 def not_offered(machine: Machine, listed: wire.ListAndWatchResponse) -> dict[str, str]:
-    """The GPUs that the vendor's plugin does not offer whole and healthy: uuid -> why."""
+    """The GPUs that the vendor's plugin offers neither whole and healthy nor in parts: uuid -> why.
+    *machine* has the parts."""
     health = {device.ID: device.health for device in listed.devices}
     return {
         gpu.uuid: (
-            "the vendor's plugin says so"
+            VENDOR_SAYS_SO
             if gpu.uuid in health
             else "the vendor's plugin does not offer it as a whole"
         )
         for gpu in machine.gpus
-        if health.get(gpu.uuid) != HEALTHY
+        if health.get(gpu.uuid) != HEALTHY and gpu.parts is None
     }
 
 

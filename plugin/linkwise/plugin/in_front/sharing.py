@@ -44,6 +44,17 @@ def divided(
     return seen if gpus == seen.gpus else replace(seen, gpus=gpus)
 
 
+def with_sick_shares(
+    seen: Machine, lists: Mapping[str, wire.ListAndWatchResponse]
+) -> frozenset[str]:
+    """The uuids of the GPUs of which vendors list a share as unhealthy."""
+    offers = _offers(lists)
+    sick = {uuid for uuid, offer in offers.items() if not all(offer.healthy.values())}
+    return frozenset(
+        gpu.uuid for gpu in seen.gpus if any(part.uuid in sick for part in gpu.parts or ())
+    )
+
+
 def unplaced(read: Machine, lists: Mapping[str, wire.ListAndWatchResponse]) -> frozenset[str]:
     """The uuids of MIG devices that vendors list, and of which Linkwise does not know the GPU: they
     were made after it has read the machine."""

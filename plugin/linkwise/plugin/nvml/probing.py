@@ -71,7 +71,7 @@ def probe_gpu(
         if not not_supported(error):  # memory shared with the CPU
             raise
     if _told(lambda: nvml.nvmlDeviceGetMigMode(handle)[0], 0) == pynvml.NVML_DEVICE_MIG_ENABLE:
-        found.append(Finding("mig", "MIG mode is on: only whole GPUs are given out"))
+        found.append(Finding("mig", "MIG mode is on"))
     found += _told(lambda: read_fabric(nvml, handle), Fabric()).findings
     fields = _fields(nvml, handle, nvlinks)
     found += _memory(nvml, handle, fields)
