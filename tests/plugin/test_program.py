@@ -17,7 +17,7 @@ import pytest
 
 from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Node
-from linkwise.plugin import program
+from linkwise.plugin import node_program, program
 from linkwise.plugin.gpus.inventory import Snapshot
 from linkwise.plugin.gpus.recorded import RecordedInventory
 from linkwise.plugin.settings import Settings
@@ -267,8 +267,8 @@ def test_without_an_api_server_gpus_are_offered_and_when_it_comes_plans_are_kept
     kubelet: FakeKubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`early` is admitted before the plugin can see any pod, and does not count as waiting."""
-    monkeypatch.setattr(program, "_FIRST_PODS_SECONDS", 0.1)
-    monkeypatch.setattr(program, "_WATCH_DEAD_SECONDS", 0.0)
+    monkeypatch.setattr(node_program, "_FIRST_PODS_SECONDS", 0.1)
+    monkeypatch.setattr(node_program, "_WATCH_DEAD_SECONDS", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = int(free.getsockname()[1])
     client = KubeClient.load(kubeconfig=None, server=f"http://127.0.0.1:{port}")
