@@ -114,6 +114,11 @@ def test_openb_is_compared_with_published_curves(tmp_path: Path) -> None:
     off = run(*words)
     assert off.exit_code == 1
     assert "more than 0.01 points off the published curve: fgd with seed 7" in off.stderr
+    write_published(tmp_path, {"FGD": {p: share - 0.05 for p, share in curve.items()}})
+    above = (*words[:4], "--policy", "room", "--check")
+    assert run(*above).exit_code == 0
+    write_published(tmp_path, {"FGD": {p: share + 0.05 for p, share in curve.items()}})
+    assert "off the published curve: room with seed 7" in run(*above).stderr
     none = run(*words, "--policy", "random")
     assert none.exit_code == 2
     assert "random has no published curve: expected fgd" in none.stderr

@@ -11,7 +11,7 @@ import msgspec
 from linkwise.replay import plots
 from linkwise.replay.checkpoint import Checkpoint, digest_of, key_of
 from linkwise.replay.errors import ReplayError
-from linkwise.replay.openb.run import POLICIES, PUBLISHED, allocated_curve
+from linkwise.replay.openb.run import NOT_BELOW, POLICIES, PUBLISHED, allocated_curve
 from linkwise.replay.report import markdown
 from linkwise.replay.shell import ending_well, progress, write_file
 from linkwise.replay.traces.openb import OpenbTrace, read_openb, read_published
@@ -27,7 +27,7 @@ class _Result(NamedTuple):
     seed: int
     curve: dict[int, float]
     published: Mapping[int, float]  # the published values of the same curve
-    difference: float | None  # largest difference of the two, in points
+    difference: float | None  # largest difference of the two, in points; of our own, downwards
 
 
 class _Curve(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ class _Curve(msgspec.Struct, frozen=True):
     "policies",
     type=click.Choice([*POLICIES]),
     multiple=True,
-    default=[*PUBLISHED],
+    default=[*PUBLISHED, *NOT_BELOW],
     help="A policy to replay with. Repeat for more policies.",
 )
 @click.option(
@@ -103,8 +103,9 @@ def _replay(
         published = read_published(data, trace, seed) if check else {}
         contents = digest_of(*sorted(data.glob("*.csv")), *sorted(data.glob("replay/*.npz")))
         for name in dict.fromkeys(policies):
-            if check and PUBLISHED.get(name) not in published:
-                known = ", ".join(n for n, title in PUBLISHED.items() if title in published)
+            title = PUBLISHED.get(NOT_BELOW.get(name, name), "")
+            if check and title not in published:
+                known = ", ".join(n for n, of in PUBLISHED.items() if of in published)
                 raise ReplayError(f"--check: {name} has no published curve: expected {known}")
             key = key_of("openb", contents, trace, seed, name)
             found = checkpoint.get(key)
@@ -112,14 +113,17 @@ def _replay(
                 found = _Curve(_curve(there, name, seed))
                 checkpoint.keep(key, found)
             curve = found.percent
-            points = published[PUBLISHED[name]] if check else {}
+            points = published[title] if check else {}
             missing = [percent for percent in points if percent not in curve]
             if missing:
                 raise ReplayError(
                     f"--check: no arrivals at {missing[0]} %: expected the whole trace"
                 )
-            off = max((abs(curve[p] - share) for p, share in points.items()), default=None)
-            yield _Result(name, seed, curve, points, off)
+            below = [share - curve[p] for p, share in points.items()]
+            if name in NOT_BELOW:
+                yield _Result(name, seed, curve, {}, max(0.0, *below) if check else None)
+            else:
+                yield _Result(name, seed, curve, points, max(map(abs, below), default=None))
 
 
 def _curve(trace: OpenbTrace, name: str, seed: int) -> dict[int, float]:

@@ -8,6 +8,7 @@ DotProd (Tetris, with the smaller product preferred), clustering, packing, best 
 LeastAllocated and MostAllocated are kube-scheduler's, over CPU, memory and GPUs.
 """
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -21,13 +22,13 @@ from linkwise.replay.traces.openb import MILLI, MOST_GPUS, Ints, Request
 Floats = NDArray[np.float64]
 _MOST_CPU = 128_000.0  # of the largest node, in thousandths; the policies' unit
 _MOST_GPU = MOST_GPUS * MILLI
+WORST = np.iinfo(np.int64).min  # the score of a node or GPU on which the request does not fit
 _TYPICAL = 0.95  # share of the pods, the most frequent kinds first
 
 
 class Policy(Protocol):
-    @property
-    def is_steady(self) -> bool:
-        """True if the score of an unchanged node stays the same."""
+    def sees(self, state: State, request: Request) -> bool:
+        """Take note of an arrival. Return True if the scores of unchanged nodes may change."""
 
     def scores(self, state: State, request: Request, nodes: Ints) -> Ints:
         """Return the scores of *nodes*, on which the request fits, in their order."""
@@ -35,10 +36,13 @@ class Policy(Protocol):
     def gpus(self, state: State, request: Request, node: int) -> tuple[int, ...]: ...
 
 
-class _Tightest:
-    """Chooses the GPUs of a node as most policies do."""
+class _Steady:
+    def sees(self, state: State, request: Request) -> bool:  # noqa: ARG002
+        return False
 
-    is_steady = True
+
+class _Tightest(_Steady):
+    """Chooses the GPUs of a node as most policies do."""
 
     def gpus(self, state: State, request: Request, node: int) -> tuple[int, ...]:
         return state.tightest(request, node) if request.gpus else ()
@@ -114,10 +118,11 @@ class FirstFit(_Tightest):
 
 
 class Random(_Tightest):
-    is_steady = False
-
     def __init__(self, seed: int) -> None:
         self._random = np.random.default_rng(seed)
+
+    def sees(self, state: State, request: Request) -> bool:  # noqa: ARG002
+        return True
 
     def scores(self, state: State, request: Request, nodes: Ints) -> Ints:  # noqa: ARG002
         return self._random.permutation(len(nodes))
@@ -140,26 +145,13 @@ class Allocated(_Tightest):
         return sum(parts, np.zeros(len(nodes), dtype=np.int64)) // len(parts)
 
 
-class Fgd:
-    """Fragmentation gradient descent: choose the node and GPU where the GPUs that a typical pod
-    could not use grow least. It knows the frequency of each kind of pod in the whole trace."""
-
-    is_steady = True
-
-    def __init__(self, pods: Sequence[Request]) -> None:
-        typical = typical_pods(pods)
-        self._kinds = tuple(typical)
-        self._share: Floats = np.array(list(typical.values()))
-        self._cpu: Ints = np.array([kind.milli_cpu for kind in typical])
-        self._milli: Ints = np.array([kind.gpu_milli for kind in typical])
-        self._count: Ints = np.array([kind.gpus for kind in typical])
-        self._access: NDArray[np.bool_] | None = None  # [kinds, nodes]
+class Gradient(ABC):
+    """Chooses the node and GPU where a potential of the node grows least."""
 
     def scores(self, state: State, request: Request, nodes: Ints) -> Ints:
         if not request.shares:
-            before = self._fragments(state, nodes, state.cpu[nodes], state.gpu[nodes])
-            then = self._packed(state, request, nodes)
-            return self._of(state, nodes, request, before, then)
+            before = self._now(state, nodes)
+            return self._of(state, request, nodes, before, _packed(state, request, nodes))
         best: Ints = self._of_each_gpu(state, request, nodes).max(axis=1)
         return best
 
@@ -171,32 +163,70 @@ class Fgd:
         return (int(self._of_each_gpu(state, request, np.array([node]))[0].argmax()),)
 
     def _of_each_gpu(self, state: State, request: Request, nodes: Ints) -> Ints:
-        """Return [nodes, 8]; -1 for a GPU with too little left, or with as much as an earlier one:
-        the result is the same, and the first of equals is taken."""
+        """Return [nodes, 8]; WORST for a GPU with too little left, or with as much as an earlier
+        one: the result is the same, and the first of equals is taken."""
         left = state.gpu[nodes]
-        scores = np.full(left.shape, -1, dtype=np.int64)
+        scores = np.full(left.shape, WORST, dtype=np.int64)
         as_before = np.tril(left[:, :, None] == left[:, None, :], -1).any(axis=2)
         which, gpu = np.nonzero((left >= request.gpu_milli) & ~as_before)
         then = left[which]
         then[np.arange(len(which)), gpu] -= request.gpu_milli
-        before = self._fragments(state, nodes, state.cpu[nodes], left)[which]
-        scores[which, gpu] = self._of(state, nodes[which], request, before, then)
+        before = self._now(state, nodes)[which]
+        scores[which, gpu] = self._of(state, request, nodes[which], before, then)
         return scores
 
-    def _packed(self, state: State, request: Request, nodes: Ints) -> Ints:
-        left = state.gpu[nodes].copy()
-        if request.gpus:
-            fitting = left >= request.gpu_milli
-            taken = fitting & (fitting.cumsum(axis=1) <= request.gpus)
-            left[taken] -= request.gpu_milli
-        return left
+    def _now(self, state: State, nodes: Ints) -> Floats:
+        return self._potential(
+            state, nodes, state.cpu[nodes], state.memory[nodes], state.gpu[nodes]
+        )
 
-    def _of(self, state: State, nodes: Ints, request: Request, before: Floats, then: Ints) -> Ints:
-        after = self._fragments(state, nodes, state.cpu[nodes] - request.milli_cpu, then)
-        gain = (before - after) / MILLI
-        return _whole(1.0 / (1.0 + np.exp(-gain)) * 100.0)
+    def _of(self, state: State, request: Request, nodes: Ints, before: Floats, then: Ints) -> Ints:
+        cpu, memory = state.cpu[nodes] - request.milli_cpu, state.memory[nodes] - request.memory_mib
+        return self._score(before - self._potential(state, nodes, cpu, memory, then))
 
-    def _fragments(self, state: State, nodes: Ints, cpu: Ints, gpu: Ints) -> Floats:
+    @abstractmethod
+    def _potential(self, state: State, nodes: Ints, cpu: Ints, memory: Ints, gpu: Ints) -> Floats:
+        """Return for each of *nodes* what it would be with so much left, in thousandths of GPUs.
+        *gpu* is [nodes, 8]."""
+
+    @abstractmethod
+    def _score(self, gain: Floats) -> Ints:
+        """Return the score of a placement by what it takes off the potential."""
+
+
+def _packed(state: State, request: Request, nodes: Ints) -> Ints:
+    left = state.gpu[nodes].copy()
+    if request.gpus:
+        fitting = left >= request.gpu_milli
+        taken = fitting & (fitting.cumsum(axis=1) <= request.gpus)
+        left[taken] -= request.gpu_milli
+    return left
+
+
+class Fgd(_Steady, Gradient):
+    """Fragmentation gradient descent: the potential is the GPUs that a typical pod could not use.
+    It knows the frequency of each kind of pod in the whole trace."""
+
+    def __init__(self, pods: Sequence[Request]) -> None:
+        typical = typical_pods(pods)
+        self._kinds = tuple(typical)
+        self._share: Floats = np.array(list(typical.values()))
+        self._cpu: Ints = np.array([kind.milli_cpu for kind in typical])
+        self._milli: Ints = np.array([kind.gpu_milli for kind in typical])
+        self._count: Ints = np.array([kind.gpus for kind in typical])
+        self._access: NDArray[np.bool_] | None = None  # [kinds, nodes]
+
+    def _score(self, gain: Floats) -> Ints:
+        return _whole(1.0 / (1.0 + np.exp(-gain / MILLI)) * 100.0)
+
+    def _potential(
+        self,
+        state: State,
+        nodes: Ints,
+        cpu: Ints,
+        memory: Ints,  # noqa: ARG002
+        gpu: Ints,
+    ) -> Floats:
         """Return the thousandths of GPUs that a typical pod could not use, on average. The sums
         follow the authors' order, because the last bit decides at the edge of an integer."""
         if self._access is None:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from linkwise.replay.openb import policies
-from linkwise.replay.openb.policies import Policy
+from linkwise.replay.openb.policies import WORST, Policy
+from linkwise.replay.openb.room import Room
 from linkwise.replay.openb.state import State
 from linkwise.replay.traces.openb import Ints, OpenbTrace, Request
 
@@ -20,6 +21,7 @@ POLICIES: Mapping[str, Callable[[OpenbTrace, int], Policy]] = {
     "worstfit": lambda trace, seed: policies.WorstFit(),  # noqa: ARG005
     "leastallocated": lambda trace, seed: policies.Allocated(least=True),  # noqa: ARG005
     "mostallocated": lambda trace, seed: policies.Allocated(least=False),  # noqa: ARG005
+    "room": lambda trace, seed: Room(),  # noqa: ARG005
     "random": lambda trace, seed: policies.Random(seed),  # noqa: ARG005
 }
 PUBLISHED = {
@@ -30,10 +32,13 @@ PUBLISHED = {
     "fgd": "FGD",
 }
 """Policies whose published curves the replay meets exactly, with their published names."""
+NOT_BELOW = {"room": "fgd"}
+"""Our own policies, with those whose published curves they may not fall below."""
 
 
 class _Scores:
-    """The nodes' scores for each kind of request. Only nodes that changed are scored again."""
+    """The nodes' scores for each kind of request. Only nodes that changed are scored again, until
+    the policy changes its mind."""
 
     def __init__(self, state: State, policy: Policy) -> None:
         self._state, self._policy = state, policy
@@ -45,16 +50,18 @@ class _Scores:
         self._changed.append(node)
 
     def of(self, request: Request) -> Ints:
-        """Return the scores; -1 for a node on which the request does not fit."""
+        """Return the scores; WORST for a node on which the request does not fit."""
+        if self._policy.sees(self._state, request):
+            self._known.clear()
         known = self._known.get(request)
-        if known is None or not self._policy.is_steady:
+        if known is None:
             nodes = np.arange(len(self._state.cpu))
             known = self._known[request] = np.empty(len(nodes), dtype=np.int64)
         else:
             nodes = np.array(sorted(set(self._changed[self._seen[request] :])), dtype=np.int64)
         self._seen[request] = len(self._changed)
         if len(nodes):
-            known[nodes] = -1
+            known[nodes] = WORST
             fitting = nodes[self._state.fits(request, nodes)]
             if len(fitting):
                 known[fitting] = self._policy.scores(self._state, request, fitting)
@@ -79,7 +86,7 @@ def allocated_curve(
         arrived += request.milli
         of_nodes = scores.of(request)
         best = of_nodes.max()
-        if best >= 0:
+        if best > WORST:
             first = np.flatnonzero(of_nodes == best)
             node = int(first[rank[first].argmin()])
             state.give(request, node, policy.gpus(state, request, node))

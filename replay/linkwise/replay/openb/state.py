@@ -20,6 +20,10 @@ class State:
         # By kind of request, the number of its pods on each node so far: share, 1, 2, 4, 8 GPUs.
         self.tags: dict[str, Ints] = {}
         self._models = np.array([node.model for node in trace.nodes])
+        # The models by number: an example [models] of each, and the number [nodes] of each node's.
+        _, self.examples, self.model = np.unique(
+            self._models, return_index=True, return_inverse=True
+        )
         self._taking: dict[str, Bools] = {}
 
     def takes(self, request: Request) -> Bools:
