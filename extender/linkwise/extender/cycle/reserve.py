@@ -62,6 +62,7 @@ class _Front:
 
     def __init__(self) -> None:
         self.keys: set[GangKey] = set()
+        self.unreserved: set[GangKey] = set()  # wait as well, and get none
         self.pools: dict[object, Bools] = {}  # by requests and the state of the nodes
         self._blocked: list[Bools] = []
         self._taken: dict[str, list[Bools]] = {}  # by namespace
@@ -170,6 +171,10 @@ class Reserve:
     def end_turn(self, gang: Gang, now: float, pause: Pause) -> None:
         """The gang found no room: reserve GPUs for it if it is one of the first."""
         members = needed(self._registry.members_of(gang))
+        if _needs_no_reservation(gang, members):
+            self._front.unreserved.add(gang.key)
+            self._cache.queue_first = True
+            return
         reservation = self._reservations.of(gang.key)
         is_evicting = reservation is not None and reservation.by_preemption
         if not members.open or (self._share == 0 and not is_evicting):
@@ -189,7 +194,8 @@ class Reserve:
             if key not in self._front.keys:
                 self.give_up(key)
         self._bound_idling(now)
-        self._cache.queue_first = bool(self._front.keys)
+        first = self._front.keys | self._front.unreserved
+        self._cache.queue_first = bool(first)
         rows = self._cache.rows.row_of
         self._cache.release_fresh(
             [
@@ -199,9 +205,7 @@ class Reserve:
             ]
         )
         self._reservations.forget_fresh()
-        self._reservations.served = min(
-            (self._queue.urgency(k) for k in self._front.keys), default=FIRST
-        )
+        self._reservations.served = min((self._queue.urgency(k) for k in first), default=FIRST)
         self._running_pods.forget_all_but(self._cache.nodes)
         self._known &= self._registry.gangs.keys()
         self._seen = self._state()
@@ -378,3 +382,12 @@ class Reserve:
         rows = self._cache.rows
         sizes = np.array([*(kind.all_gpus.bit_count() for kind in self._cache.kinds), 0])
         return int(sizes[rows.kinds[: len(pool)]][pool].sum())
+
+
+def _needs_no_reservation(gang: Gang, members: GangMembers) -> bool:
+    """A single GPU comes free by itself. The gate asks for a plan as early as possible."""
+    return (
+        gang.alone
+        and bool(members.open)
+        and all(pod.needs.gpus == 1 and not pod.gated for pod in members.open)
+    )

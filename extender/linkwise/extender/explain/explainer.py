@@ -37,8 +37,8 @@ from linkwise.extender.explain.usage import gpus_by_state
 from linkwise.extender.explain.worth_view import communicator_of, domain_of, levels_of
 from linkwise.extender.gangs.gang import Phase
 from linkwise.extender.gangs.members import GangMembers
+from linkwise.extender.queue.queue_order import Urgency
 from linkwise.extender.queue.reservations import Claimant, claimant_of_single
-from linkwise.extender.queue.scheduling_queue import Urgency, urgency_of_single
 
 WAITING = frozenset({"waiting", "invalid"})
 
@@ -112,7 +112,8 @@ class Explainer:
             # A member searches as its gang does: the gang's own reservation is open to it.
             own = gang.claimant if gang is not None else None
             search = self._funnel.search(
-                [record], own or claimant_of_single(record, snapshot.nine_of_ten.get)
+                [record],
+                own or claimant_of_single(record, snapshot.ordering, snapshot.nine_of_ten.get),
             )
         in_gang = record.ask.gang is not None
         node = record.node or (written.plan.node if written else "")
@@ -229,7 +230,7 @@ class Explainer:
         singles = (record for gang in waiting if gang.alone for record in gang.found.open)
         return [
             *(gang.claimant.urgency for gang in waiting if gang.claimant is not None),
-            *map(urgency_of_single, singles),
+            *map(self._snapshot.ordering.of_single, singles),
         ]
 
     def _hold(self, gang: GangState) -> HoldView | None:
