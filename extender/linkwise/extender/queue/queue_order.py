@@ -4,8 +4,8 @@ Priority comes first. Among equals, the order compares ranks: the times at which
 created. By age, that is when they were created. By `multifactor`, a gang or pod counts as younger
 the longer it is expected to run, and as older the more GPUs it requests.
 
-Both shifts are bounded, so the order starves no gang and no pod: nothing that comes more than the
-largest shifts together after it goes before it.
+Both shifts are bounded, so the order starves nothing: no gang or pod of G GPUs goes before another
+of the same priority that was created `most_passed(G)` seconds before it.
 """
 
 import math
@@ -20,9 +20,9 @@ Urgency = tuple[int, float, GangKey]
 """Less is more urgent: minus the priority, the rank, and the name as the tie-break."""
 
 # docs/decisions/0026-the-multifactor-order.md says how these were chosen.
-RUN_TIME_WEIGHT = 3.0
-MOST_RUN_SECONDS = 86_400.0  # servers count as this too
-SIZE_SECONDS = 2 * 86_400.0  # for each doubling of the GPUs
+RUN_TIME_WEIGHT = 10.0
+MOST_RUN_SECONDS = 4 * 3600.0  # longer pods and servers count as this
+SIZE_SECONDS = 48 * 3600.0  # for each doubling of the GPUs; more than all that run times can do
 
 
 class QueueOrder(StrEnum):
@@ -56,9 +56,23 @@ class Ordering:
         Less than two GPUs, also parts of them, count as one."""
         if self.order is QueueOrder.AGE:
             return 0.0
+        gpus, expected = self.size_and_run_time(pods)
+        return RUN_TIME_WEIGHT * min(expected, MOST_RUN_SECONDS) - _head_start(gpus)
+
+    def size_and_run_time(self, pods: Iterable[PodRecord]) -> tuple[int, float]:
+        """The GPUs of all *pods*, and for how many seconds the longest is expected to run."""
         gpus, longest = 0, 0.0
         for pod in pods:
             gpus += pod.needs.gpus
             longest = max(longest, expected_run_time(pod, self.medians))
-        run_time = RUN_TIME_WEIGHT * min(longest, MOST_RUN_SECONDS)
-        return run_time - SIZE_SECONDS * math.log2(max(gpus, 1))
+        return gpus, longest
+
+
+def most_passed(gpus: int) -> float:
+    """For how many seconds a gang or pod has to exist so that none of *gpus* GPUs and the same
+    priority, which comes later, goes before it."""
+    return RUN_TIME_WEIGHT * MOST_RUN_SECONDS + _head_start(gpus)
+
+
+def _head_start(gpus: int) -> float:
+    return SIZE_SECONDS * math.log2(max(gpus, 1))
