@@ -8,9 +8,10 @@ _MOST = 16  # reservations: each costs searches, and later gangs soon become the
 
 class Front:
     """The gangs that get a reservation: the first of each namespace, and behind it those that use
-    other nodes than those before them."""
+    other nodes than those before them. With *several*, also others of the namespace."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, several: bool = False) -> None:
+        self._several = several
         self.keys: set[GangKey] = set()
         self.unreserved: set[GangKey] = set()  # wait as well, and get none
         self.pools: dict[object, Bools] = {}  # by requests and the state of the nodes
@@ -25,7 +26,14 @@ class Front:
     def is_blocked(self) -> bool:
         return bool(self._blocked)
 
+    @property
+    def takes_alike(self) -> bool:
+        """Whether of pods that are alike another one may get a reservation."""
+        return self._several and not self.is_full
+
     def take(self, key: GangKey, pool: Bools) -> bool:
+        if self._several:
+            return True
         before = self._taken.setdefault(key.namespace, [])
         # Pools of one round differ in length if nodes are added during a pause.
         if any((pool[: len(other)] & other[: len(pool)]).any() for other in before):

@@ -127,12 +127,18 @@ class Reserve:
         return self._state() != self._seen or (due is not None and now >= due)
 
     def begin(self) -> None:
-        self._front = Front()
+        self._front = Front(several=self._queue.ordering.order is not QueueOrder.AGE)
 
     def begin_turn(self, gang: Gang) -> None:
         """Begin the turn of *gang*; all gangs before it have had theirs."""
         if not self._front.is_blocked:
             self._reservations.served = self._queue.urgency(gang.key)
+
+    def gives_each(self, gang: Gang) -> bool:
+        """Whether *gang* may get a reservation beside that of a single pod like it."""
+        return self._front.takes_alike and not _needs_no_reservation(
+            gang, self._registry.members_of(gang)
+        )
 
     def end_turn(self, gang: Gang, now: float, pause: Pause) -> None:
         """The gang found no room: reserve GPUs for it if it is one of the first."""
