@@ -277,9 +277,9 @@ def test_an_explanation_says_whom_a_pod_waits_behind_and_why() -> None:
     assert "            counts as 20h younger than it is: 1 GPU, expected to run 2h" in lines
     first = at.core.explain("ml", "large", at.now)
     assert first is not None
-    assert first.rank is not None
-    assert (first.ahead, first.behind, first.rank.gpus) == (0, "", 8)
-    assert first.rank.shift_seconds == pytest.approx(600 - 144 * HOUR)
+    assert first.seniority is not None
+    assert (first.ahead, first.behind, first.seniority.gpus) == (0, "", 8)
+    assert first.seniority.shift_seconds == pytest.approx(600 - 144 * HOUR)
     assert [pod.name for pod in Explainer(at.core.snapshot(at.now)).everything().pods] == [
         "large",
         "long",

@@ -163,7 +163,7 @@ class HoldView:
 
 
 @dataclass(frozen=True, slots=True)
-class RankView:
+class SeniorityView:
     """Why a gang or pod counts as older or younger than it is (`--queue-order=multifactor`)."""
 
     shift_seconds: float  # it counts as created so much later; below 0: earlier
@@ -183,7 +183,7 @@ class GangExplanation:
     nearest: NearestMiss | None  # a domain, if a required span failed
     ahead: int = 0  # unschedulable gangs and pods before it in the scheduling queue
     behind: str = ""  # the last of these, as in "gang ml/train"; empty: there is none
-    rank: RankView | None = None  # None: the order is by age, or the gang does not wait
+    seniority: SeniorityView | None = None  # None: the order is by age, or the gang does not wait
     hold: HoldView | None = None
     # Its reservation idled for too long: until then it reserves nothing beyond its share.
     rests_until: float | None = None
@@ -217,7 +217,7 @@ class Explanation:
     # As of a `GangExplanation`, of a waiting pod in no gang.
     ahead: int = 0
     behind: str = ""
-    rank: RankView | None = None
+    seniority: SeniorityView | None = None
     # Of divided GPUs: container -> resource -> ids, planned or real.
     shares: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
 

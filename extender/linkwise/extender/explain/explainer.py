@@ -148,7 +148,7 @@ class Explainer:
             shares=snapshot.shares_of(record),
             ahead=place.ahead,
             behind=place.behind,
-            rank=place.rank,
+            seniority=place.seniority,
         )
 
     def _state(self, record: PodRecord) -> str:
@@ -224,7 +224,7 @@ class Explainer:
             nearest=self._nearest_domain(gang),
             ahead=place.ahead,
             behind=place.behind,
-            rank=place.rank,
+            seniority=place.seniority,
             hold=self._hold(gang),
             rests_until=gang.rests_until if gang.no_room is not None else None,
         )

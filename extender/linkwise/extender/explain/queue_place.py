@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from linkwise.extender.api.records import PodRecord
-from linkwise.extender.api.views import RankView
+from linkwise.extender.api.views import SeniorityView
 from linkwise.extender.explain.snapshot import GangState, Snapshot
 from linkwise.extender.queue.queue_order import QueueOrder, Urgency
 
@@ -15,7 +15,7 @@ from linkwise.extender.queue.queue_order import QueueOrder, Urgency
 class QueuePlace(NamedTuple):
     ahead: int = 0  # gangs and pods without room that are more urgent
     behind: str = ""  # the last of these; empty: there is none
-    rank: RankView | None = None  # None: the order is by age
+    seniority: SeniorityView | None = None  # None: the order is by age
 
 
 class QueuePlaces:
@@ -28,15 +28,15 @@ class QueuePlaces:
             return QueuePlace()
         ahead = bisect_left(self._urgencies, urgency)
         behind = self._urgencies[ahead - 1][2].title if ahead else ""
-        return QueuePlace(ahead, behind, self._rank(gang))
+        return QueuePlace(ahead, behind, self._seniority(gang))
 
-    def _rank(self, gang: GangState) -> RankView | None:
+    def _seniority(self, gang: GangState) -> SeniorityView | None:
         ordering = self._snapshot.ordering
         if ordering.order is QueueOrder.AGE:
             return None
         live = _live(gang)
         gpus, expected = ordering.size_and_run_time(live)
-        return RankView(ordering.shift(live), gpus, None if math.isinf(expected) else expected)
+        return SeniorityView(ordering.shift(live), gpus, None if math.isinf(expected) else expected)
 
     @cached_property
     def _urgencies(self) -> Sequence[Urgency]:

@@ -1,6 +1,6 @@
 """Which of the gangs and pods that wait for GPUs is the most urgent.
 
-Priority comes first. Among equals, the order compares ranks: the times at which they count as
+Priority comes first. Among equals, the order compares seniorities: the times at which they count as
 created. By age, that is when they were created. By `multifactor`, a gang or pod counts as younger
 the longer it is expected to run, and as older the more GPUs it requests.
 
@@ -17,7 +17,7 @@ from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.queue.run_times import PodKind, expected_run_time
 
 Urgency = tuple[int, float, GangKey]
-"""Less is more urgent: minus the priority, the rank, and the name as the tie-break."""
+"""Less is more urgent: minus the priority, the seniority, and the name as the tie-break."""
 
 # docs/decisions/0026-the-multifactor-order.md says how these were chosen.
 RUN_TIME_WEIGHT = 10.0
@@ -42,7 +42,7 @@ class Ordering:
     def urgency(
         self, priority: int, created: float, key: GangKey, pods: Iterable[PodRecord]
     ) -> Urgency:
-        """*pods* request GPUs together; *created* is in seconds since 1970, as is the rank."""
+        """*pods* request GPUs together; *created* is in seconds since 1970, as is the seniority."""
         return -priority, created + self.shift(pods), key
 
     def of_single(self, record: PodRecord) -> Urgency:

@@ -124,14 +124,14 @@ def _place(it: GangExplanation | Explanation) -> Iterator[str]:
         ahead = "1 gang or pod" if one else f"{it.ahead} gangs or pods"
         last = f": {it.behind}" if one else f", the last is {it.behind}"
         yield _fact("order", f"{ahead} ahead of it {'has' if one else 'have'} no room either{last}")
-    if it.rank is not None:
-        rank, name = it.rank, "" if it.ahead else "order"
-        which = "older" if rank.shift_seconds < 0 else "younger"
-        shift = f"{duration(abs(rank.shift_seconds))} {which}"
+    if it.seniority is not None:
+        seniority, name = it.seniority, "" if it.ahead else "order"
+        which = "older" if seniority.shift_seconds < 0 else "younger"
+        shift = f"{duration(abs(seniority.shift_seconds))} {which}"
         runs = "never ends by itself"
-        if rank.expected_seconds is not None:
-            runs = f"expected to run {duration(rank.expected_seconds)}"
-        yield _fact(name, f"counts as {shift} than it is: {gpus_in_words(rank.gpus)}, {runs}")
+        if seniority.expected_seconds is not None:
+            runs = f"expected to run {duration(seniority.expected_seconds)}"
+        yield _fact(name, f"counts as {shift} than it is: {gpus_in_words(seniority.gpus)}, {runs}")
 
 
 def _order(it: GangExplanation, at: float) -> Iterator[str]:
