@@ -118,8 +118,8 @@ class Ingest:
     ) -> None:
         """*namespaces*: the pods of all others are left alone; empty: those of none are. An
         unschedulable pod of *ahead_from* GPUs or more is planned ahead."""
-        self._resource, self._namespaces = resource, frozenset(namespaces)
-        self._ahead_from = ahead_from
+        self._resource, self._ahead_from = resource, ahead_from
+        self._namespaces = frozenset(namespaces)
         self._membership = Membership(resource, indexed_jobs)
         self._numbers = count()
         self._known: dict[bytes, _Wishes] = {}
@@ -274,9 +274,7 @@ class Ingest:
         return found
 
 
-def _record(
-    pod: Pod, requests: _Wishes, judged: Judged, resource: str, ahead_from: int
-) -> PodRecord:
+def _record(pod: Pod, requests: _Wishes, judged: Judged, resource: str, least: int) -> PodRecord:
     meta, spec, status = pod.metadata, pod.spec, pod.status
     written = None
     if requests.template is not None and names.PLAN in meta.annotations:
@@ -294,8 +292,8 @@ def _record(
     unschedulable = bool(open_ or (requests.shares and not closed)) and _is_unschedulable(pod)
     # A nominated pod is about to be tried on its node, or others are evicted there for it. And if a
     # pod waits for something else, such as a volume, a plan would reserve GPUs for nothing.
-    worth_it = unschedulable and requests.demand.gpus >= ahead_from and not nominated
-    in_line = worth_it and _lacks_gpus(pod, resource)
+    in_line = unschedulable and not nominated and requests.demand.gpus >= least
+    in_line = in_line and _lacks_gpus(pod, resource)
     gang = _gang_of(ref, judged.ask, ahead=bool(open_ and (gated or planned or in_line)))
     owner_kind = next((owner.kind for owner in meta.owner_references if owner.controller), "")
     leaving_until = meta.deletion_timestamp
