@@ -262,6 +262,7 @@ def test_every_flag_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
         "hold_share": 0.25,
         "hold_limit": 90.0,
         "preempt": "never",
+        "queue_order": "multifactor",
         "span_levels": ("nvidia.com/gpu.clique", "rack"),
         "namespaces": ("team-a", "team-b"),
         "leader_elect": True,

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import repeat
 from unittest.mock import patch
 
 import click
 
 from linkwise.extender.placement.nodes import scheduler_feedback
 from linkwise.extender.queue import unschedulable_pods
+from linkwise.extender.queue.queue_order import QueueOrder
 from tests.liveness.fates import Fate
 from tests.liveness.judge import Judge
 
@@ -42,9 +44,9 @@ def small_samples(sample: int) -> Iterator[None]:
         yield
 
 
-def live(seed: int, days: float = 1.0) -> Lived:
+def live(seed: int, days: float = 1.0, order: QueueOrder = QueueOrder.AGE) -> Lived:
     began = time.perf_counter()
-    fate = Fate(seed, days)
+    fate = Fate(seed, days, order)
     world = fate.world
     with small_samples(world.sample):
         judge = Judge(world)
@@ -74,8 +76,13 @@ def _seeds(text: str) -> list[int]:
 @click.command(context_settings={"show_default": True})
 @click.option("--seeds", default="0-19", help="One, or the first and the last.")
 @click.option("--days", default=1.0, help="That each lives through.")
+@click.option(
+    "--queue-order",
+    default=QueueOrder.AGE.value,
+    type=click.Choice([order.value for order in QueueOrder]),
+)
 @click.option("--jobs", default=1, help="Seeds at the same time.")
-def main(seeds: str, days: float, jobs: int) -> None:
+def main(seeds: str, days: float, queue_order: str, jobs: int) -> None:
     """Live through simulated days, and say what promise was broken."""
     if os.environ.get("PYTHONHASHSEED") != "0":  # a seed is to be the same each time
         os.execve(
@@ -86,7 +93,7 @@ def main(seeds: str, days: float, jobs: int) -> None:
     wanted = _seeds(seeds)
     with ProcessPoolExecutor(jobs) as pool:
         lived = []
-        for one in pool.map(live, wanted, [days] * len(wanted)):
+        for one in pool.map(live, wanted, repeat(days), repeat(QueueOrder(queue_order))):
             lived.append(one)
             how = "; ".join(one.failures[:3]) or "ok"
             click.echo(f"seed {one.seed}: {how}, {one.seconds:.1f} s, {one.pods} pods")

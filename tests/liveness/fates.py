@@ -7,6 +7,7 @@ from random import Random
 
 from linkwise.extender.core import CoreSettings
 from linkwise.extender.preemption.policy import Preempt
+from linkwise.extender.queue.queue_order import QueueOrder
 from linkwise.kube.objects import Pod
 from tests.liveness.world import Trouble, World
 
@@ -37,7 +38,7 @@ class Job:
 
 
 class Fate:
-    def __init__(self, seed: int, days: float) -> None:
+    def __init__(self, seed: int, days: float, order: QueueOrder) -> None:
         self.draw = Random(seed)
         self.seconds = days * 24 * HOUR
         draw = self.draw
@@ -46,6 +47,7 @@ class Fate:
             hold_share=draw.choice([0.3, 0.5, 0.5, 1.0]),
             hold_limit_seconds=draw.choice([1800.0, 7200.0, 6 * HOUR]),
             preempt=draw.choice(list(Preempt)),
+            queue_order=order,
         )
         self.nodes = draw.randint(3, 6)
         sample = draw.choice([1 << 30, 2])

@@ -15,10 +15,10 @@ from linkwise.replay.baselines.placements import (
 from linkwise.replay.baselines.queues import Easy, Fifo, Greedy
 from linkwise.replay.driver import replay
 from linkwise.replay.jobs import Part
-from linkwise.replay.schedulers import LINKWISE, SCHEDULERS
+from linkwise.replay.schedulers import LINKWISE, MULTIFACTOR, SCHEDULERS
 from tests.replay.made_up import assert_possible, by_name, fleet, job, random_jobs
 
-BASELINES = [name for name in SCHEDULERS if name != LINKWISE]
+BASELINES = [name for name in SCHEDULERS if name not in (LINKWISE, MULTIFACTOR)]
 
 
 def test_consolidated_takes_the_fullest_node_and_idle_ones_for_whole_parts() -> None:

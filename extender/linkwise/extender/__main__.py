@@ -22,6 +22,7 @@ from linkwise.extender.core import Core, CoreSettings
 from linkwise.extender.flags import DURATION, LEVELS, PLACE
 from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
 from linkwise.extender.preemption.policy import Preempt
+from linkwise.extender.queue.queue_order import QueueOrder
 from linkwise.extender.runtime.leader_endpoints import CALLS, STATUS, LeaderEndpoints
 from linkwise.extender.runtime.leadership import ALONE
 from linkwise.extender.runtime.loop import Loop
@@ -126,6 +127,14 @@ _DEFAULTS = Settings()
     type=LEVELS,
     default=",".join(DEFAULT_LEVELS),
     help="Node labels that name domains above the node, nearest first, separated by commas.",
+)
+@click.option(
+    "--queue-order",
+    type=click.Choice([order.value for order in QueueOrder]),
+    default=_DEFAULTS.queue_order.value,
+    callback=lambda _context, _option, order: QueueOrder(order),
+    help="What orders waiting gangs and pods of equal priority: their age, or multifactor: age, "
+    "expected run time and number of GPUs.",
 )
 @click.option(
     "--hold-share",
@@ -259,6 +268,7 @@ def serve(settings: Settings) -> None:
             hold_share=settings.hold_share,
             hold_limit_seconds=settings.hold_limit_seconds,
             preempt=settings.preempt,
+            queue_order=settings.queue_order,
         )
     )
     client = KubeClient.load(kubeconfig=settings.kubeconfig, server=settings.api_server)

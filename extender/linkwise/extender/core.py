@@ -39,6 +39,7 @@ from linkwise.extender.podgrouper.owner_cache import FetchOwner, Found
 from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
 from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
 from linkwise.extender.preemption.policy import Preempt
+from linkwise.extender.queue.queue_order import QueueOrder
 from linkwise.extender.queue.run_times import RunTimes
 from linkwise.extender.queue.scheduling_queue import Ages
 from linkwise.extender.verbs.bind import Binder
@@ -62,6 +63,7 @@ class CoreSettings:
     hold_share: float = 0.5  # how many of the GPUs that a gang could use may be reserved
     hold_limit_seconds: float = 7200.0  # how long reserved GPUs may idle beyond that share
     preempt: Preempt = Preempt.CONSENTING  # the pods that may be evicted for a more important gang
+    queue_order: QueueOrder = QueueOrder.AGE  # of gangs and pods of equal priority
     indexed_jobs: IndexedJobs = IndexedJobs.ALL  # which of them are gangs
     namespaces: tuple[str, ...] = ()  # the pods of all others are left alone; empty: of none
 
@@ -69,7 +71,13 @@ class CoreSettings:
 class Core:
     def __init__(self, settings: CoreSettings) -> None:
         self._settings = settings
-        self._reader = Ingest(settings.resource_name, settings.indexed_jobs, settings.namespaces)
+        self._reader = Ingest(
+            settings.resource_name,
+            settings.indexed_jobs,
+            settings.namespaces,
+            # Only the extender's own queue starts short jobs first.
+            **({} if settings.queue_order is QueueOrder.AGE else {"ahead_from": 1}),
+        )
         self._budgets = DisruptionBudgets()
         self._run_times = RunTimes()
         self._ages = Ages()
@@ -94,6 +102,7 @@ class Core:
             budgets=self._budgets,
             run_times=self._run_times,
             ages=self._ages,
+            queue_order=settings.queue_order,
         )
         self._planner.changes.run_unlocked = self._aside
         self.offers = self._planner.offers

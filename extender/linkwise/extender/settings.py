@@ -11,6 +11,7 @@ from ipaddress import ip_address
 from linkwise.extender.api.spans import DEFAULT_LEVELS, LABEL_KEY, NODE
 from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
 from linkwise.extender.preemption.policy import Preempt
+from linkwise.extender.queue.queue_order import QueueOrder
 from linkwise.kube.lease import Timing
 from linkwise.serving.certificates.callers import Place
 from linkwise.serving.certificates.pairs import Lifetime
@@ -60,6 +61,8 @@ class Settings:
     hold_limit_seconds: float = 7200.0
     # The eviction of a gang loses the work of all its members, so its owner must allow it.
     preempt: Preempt = Preempt.CONSENTING
+    # What users expect; any other order changes whom they wait for.
+    queue_order: QueueOrder = QueueOrder.AGE
     span_levels: tuple[str, ...] = DEFAULT_LEVELS  # of domains above the node, nearest first
     indexed_jobs: IndexedJobs = IndexedJobs.ALL  # which of them are gangs; many are shards
     # For a canary: the pods of all other namespaces are left alone. Empty: of none.

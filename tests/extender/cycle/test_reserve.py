@@ -175,7 +175,7 @@ def test_nor_is_it_a_younger_pods_that_asks_before_anything_was_decided() -> Non
     at.add_pod("young", 8)
     end(at, "three")
     assert at.filter("young").failed["n3"] == (
-        "linkwise: newly freed GPUs go first to gangs and pods that have waited longer"
+        "linkwise: newly freed GPUs go first to gangs and pods ahead in the queue"
     )
     assert at.schedule("young") == ""
     at.settle()

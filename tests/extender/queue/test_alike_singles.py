@@ -9,6 +9,7 @@ import pytest
 from linkwise.extender.core import CoreSettings
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.preemption.policy import Preempt
+from linkwise.extender.queue.queue_order import QueueOrder
 from linkwise.extender.queue.run_times import MANY
 from linkwise.kube.objects import Condition, OwnerReference, Pod
 from tests.extender.cluster import Cluster, change
@@ -21,10 +22,10 @@ def turned_away(pod: Pod) -> Pod:
     return change(pod, status=change(pod.status, conditions=TURNED_AWAY))
 
 
-def live_through(seed: int) -> tuple[list[object], Cluster]:
+def live_through(seed: int, order: QueueOrder) -> tuple[list[object], Cluster]:
     """What was reserved and where every pod was after each event."""
     draw = random.Random(seed)
-    at = Cluster(CoreSettings())
+    at = Cluster(CoreSettings(queue_order=order))
     for number in range(3):
         at.add_node(f"n{number}", draw.choice(("hgx-h100", "dgx1-v100")))
     seen: list[object] = []
@@ -54,11 +55,12 @@ def live_through(seed: int) -> tuple[list[object], Cluster]:
     return seen, at
 
 
+@pytest.mark.parametrize("order", QueueOrder)
 @pytest.mark.parametrize("seed", range(5))
-def test_one_speaks_for_all_and_nothing_else_comes_of_it(seed: int) -> None:
-    quick, at = live_through(seed)
+def test_one_speaks_for_all_and_nothing_else_comes_of_it(seed: int, order: QueueOrder) -> None:
+    quick, at = live_through(seed, order)
     with patch.object(GangRegistry, "request_of_single", lambda *_: None):  # each speaks for itself
-        slow, _ = live_through(seed)
+        slow, _ = live_through(seed, order)
     assert quick == slow
     assert at.sound()
 

@@ -7,6 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from linkwise.extender.core import CoreSettings
 from linkwise.extender.preemption.policy import Preempt
+from linkwise.extender.queue.queue_order import QueueOrder
 from linkwise.kube.objects import Pod
 from linkwise.topology import names
 from tests.extender.cluster import Cluster
@@ -15,9 +16,13 @@ NODES = ("n1", "n2", "n3")
 
 
 class Order(RuleBasedStateMachine):
+    queue_order = QueueOrder.AGE
+
     def __init__(self) -> None:
         super().__init__()
-        self.at = Cluster(CoreSettings(preempt=Preempt.LOWER_PRIORITY))
+        self.at = Cluster(
+            CoreSettings(preempt=Preempt.LOWER_PRIORITY, queue_order=self.queue_order)
+        )
         self.number = 0
         for node in NODES:
             self.at.add_node(node)
@@ -136,8 +141,12 @@ def _union(masks: list[int]) -> int:
     return union
 
 
-TestOrder = Order.TestCase
-TestOrder.settings = settings(
+class Multifactor(Order):
+    queue_order = QueueOrder.MULTIFACTOR
+
+
+TestOrder, TestMultifactor = Order.TestCase, Multifactor.TestCase
+TestOrder.settings = TestMultifactor.settings = settings(
     max_examples=40,
     stateful_step_count=30,
     deadline=None,

@@ -163,6 +163,15 @@ class HoldView:
 
 
 @dataclass(frozen=True, slots=True)
+class SeniorityView:
+    """Why a gang or pod counts as older or younger than it is (`--queue-order=multifactor`)."""
+
+    shift_seconds: float  # it counts as created so much later; below 0: earlier
+    gpus: int  # of all its pods
+    expected_seconds: float | None  # for how long it is expected to run; None: for ever
+
+
+@dataclass(frozen=True, slots=True)
 class GangExplanation:
     """Why a gang waits, or what phase it has reached."""
 
@@ -173,6 +182,8 @@ class GangExplanation:
     searches: tuple[SearchView, ...]  # for members without GPUs, one for all that are alike
     nearest: NearestMiss | None  # a domain, if a required span failed
     ahead: int = 0  # unschedulable gangs and pods before it in the scheduling queue
+    behind: str = ""  # the last of these, as in "gang ml/train"; empty: there is none
+    seniority: SeniorityView | None = None  # None: the order is by age, or the gang does not wait
     hold: HoldView | None = None
     # Its reservation idled for too long: until then it reserves nothing beyond its share.
     rests_until: float | None = None
@@ -203,13 +214,17 @@ class Explanation:
     communicator: CommunicatorEstimate | None = None  # of its gang, from its plan
     runner_up: RunnerUpView | None = None  # of a pod in no gang; see `GangView`
     by_count: bool = False  # it is on a node where pods are placed by count
+    # As of a `GangExplanation`, of a waiting pod in no gang.
+    ahead: int = 0
+    behind: str = ""
+    seniority: SeniorityView | None = None
     # Of divided GPUs: container -> resource -> ids, planned or real.
     shares: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterExplanation:
-    """Every waiting gang and pod, the most urgent first: by priority, then age."""
+    """Every waiting gang and pod, the most urgent first."""
 
     at: float
     gpus: Mapping[str, int]  # by state: free, held, used, unhealthy

@@ -56,8 +56,6 @@ from linkwise.topology.errors import AnnotationError
 
 _MOST_WISHES = 1024  # remembered; each some 2 KB
 _MOST_PLAN = 16 * 1024  # characters of the two annotations; the extender's have a tenth of it
-# An unschedulable pod of so many GPUs is planned ahead: several seldom come free together.
-_WORTH_A_HOLD = 2
 _ENDED = frozenset({"Succeeded", "Failed"})
 _NOT_ADMITTED = "UnexpectedAdmissionError"  # the kubelet's reason if its device manager refuses
 # kube-scheduler spreads their pods over zones and nodes, even if they do not request it.
@@ -116,9 +114,12 @@ class Ingest:
         resource: str,
         indexed_jobs: IndexedJobs = IndexedJobs.ALL,
         namespaces: Collection[str] = (),
+        ahead_from: int = 2,  # several GPUs seldom come free together
     ) -> None:
-        """*namespaces*: the pods of all others are left alone; empty: those of none are."""
-        self._resource, self._namespaces = resource, frozenset(namespaces)
+        """*namespaces*: the pods of all others are left alone; empty: those of none are. An
+        unschedulable pod of *ahead_from* GPUs or more is planned ahead."""
+        self._resource, self._ahead_from = resource, ahead_from
+        self._namespaces = frozenset(namespaces)
         self._membership = Membership(resource, indexed_jobs)
         self._numbers = count()
         self._known: dict[bytes, _Wishes] = {}
@@ -130,23 +131,26 @@ class Ingest:
         keeps a parse error as `invalid`, and calls about the pod report it."""
         requests = self._wishes(pod)
         if self._leaves_alone(pod):
-            return _left_alone(pod, requests, self._resource)
+            return _left_alone(self._record(pod, requests, Judged(NOTHING_SAID)))
         if not requests.asks_for_members:
-            return _record(pod, requests, Judged(requests.ask, requests.invalid), self._resource)
+            return self._record(pod, requests, Judged(requests.ask, requests.invalid))
         judged = self._membership.judged(pod, requests.ask, requests.demand.gpus)
-        return _record(pod, requests, judged, self._resource)
+        return self._record(pod, requests, judged)
+
+    def _record(self, pod: Pod, requests: "_Wishes", judged: Judged) -> PodRecord:
+        return _record(pod, requests, judged, self._resource, self._ahead_from)
 
     def follow(self, pod: Pod, now: float) -> PodRecord:
         """Read a pod from the watch; the objects that it depends on are read until `forget`."""
         requests = self._wishes(pod)
         if self._leaves_alone(pod):
             self._membership.forget(pod.metadata.uid)
-            return _left_alone(pod, requests, self._resource)
+            return _left_alone(self._record(pod, requests, Judged(NOTHING_SAID)))
         if not requests.asks_for_members:
             self._membership.forget(pod.metadata.uid)
-            return _record(pod, requests, Judged(requests.ask, requests.invalid), self._resource)
+            return self._record(pod, requests, Judged(requests.ask, requests.invalid))
         judged = self._membership.follow(pod, requests.ask, requests.demand.gpus, now)
-        return _record(pod, requests, judged, self._resource)
+        return self._record(pod, requests, judged)
 
     def forget(self, uid: str) -> None:
         self._membership.forget(uid)
@@ -270,28 +274,26 @@ class Ingest:
         return found
 
 
-def _record(pod: Pod, requests: _Wishes, judged: Judged, resource: str) -> PodRecord:
+def _record(pod: Pod, requests: _Wishes, judged: Judged, resource: str, least: int) -> PodRecord:
     meta, spec, status = pod.metadata, pod.spec, pod.status
     written = None
     if requests.template is not None and names.PLAN in meta.annotations:
         plan, gpus = meta.annotations[names.PLAN], meta.annotations.get(names.GPUS, "")
         written = _written(plan, gpus) if len(plan) + len(gpus) <= _MOST_PLAN else None
-    created = meta.creation_timestamp
+    size, created = requests.demand.gpus, meta.creation_timestamp
     ref = PodRef(meta.namespace, meta.name, meta.uid)
     gates = {gate.name for gate in spec.scheduling_gates}
     ended, gated = status.phase in _ENDED, names.GATE in gates
     nominated = status.nominated_node_name
     # A copied manifest contains the annotations too, but no nomination.
     planned = written is not None and (nominated == written.plan.node or bool(judged.awaits))
-    closed = bool(judged.invalid or ended or spec.node_name)
-    open_ = requests.demand.gpus and not closed
-    unschedulable = bool(open_ or (requests.shares and not closed)) and _is_unschedulable(pod)
+    open_ = bool(size or requests.shares) and not (judged.invalid or ended or spec.node_name)
+    unschedulable = open_ and _is_unschedulable(pod)
     # A nominated pod is about to be tried on its node, or others are evicted there for it. And if a
     # pod waits for something else, such as a volume, a plan would reserve GPUs for nothing.
-    worth_it = unschedulable and requests.demand.gpus >= _WORTH_A_HOLD and not nominated
-    in_line = worth_it and _lacks_gpus(pod, resource)
+    in_line = unschedulable and not nominated and size >= least and _lacks_gpus(pod, resource)
     # Shares are chosen at the bind, so a single pod that takes some is not planned ahead.
-    ahead = bool(open_ and (gated or planned or in_line) and not requests.shares)
+    ahead = open_ and not requests.shares and (gated or planned or in_line)
     gang = _gang_of(ref, judged.ask, ahead=ahead)
     owner_kind = next((owner.kind for owner in meta.owner_references if owner.controller), "")
     leaving_until = meta.deletion_timestamp
@@ -331,9 +333,8 @@ def _record(pod: Pod, requests: _Wishes, judged: Judged, resource: str) -> PodRe
     )
 
 
-def _left_alone(pod: Pod, requests: _Wishes, resource: str) -> PodRecord:
+def _left_alone(record: PodRecord) -> PodRecord:
     """A pod that kube-scheduler alone places: only its use of the node counts."""
-    record = _record(pod, requests, Judged(NOTHING_SAID), resource)
     return replace(record, gang=None, unschedulable=False, queue=None, left_alone=True)
 
 

@@ -32,6 +32,7 @@ from linkwise.extender.preemption.eviction_candidates import EvictionCandidates
 from linkwise.extender.preemption.gang_preemption import GangPreemption
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.queue.idle_limit import IdleLimit
+from linkwise.extender.queue.queue_order import QueueOrder
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.run_times import RunTimes
 from linkwise.extender.queue.running_pods import RunningPods
@@ -55,6 +56,7 @@ class Planner:
         budgets: DisruptionBudgets,
         run_times: RunTimes,
         ages: Ages,
+        queue_order: QueueOrder,
     ) -> None:
         self.node_filters = NodeFilters(cache)
         self.feedback = SchedulerFeedback(cache)
@@ -65,7 +67,7 @@ class Planner:
         self.pending_writes = pending_writes
         self._gates = SchedulingGates(cache, pending_writes, best_node)
         self.registry = GangRegistry(cache)
-        self.queue = SchedulingQueue(cache, self.registry, ages)
+        self.queue = SchedulingQueue(cache, self.registry, ages, queue_order, run_times)
         self._waiting_events = WaitingEvents(cache, pending_writes, self.registry, self.queue)
         self.run_times = run_times
         running_pods = RunningPods(cache, run_times)
@@ -234,6 +236,9 @@ class Planner:
         """Run one round. *doubted*: uid -> the only node where a pod may be whose Binding got no
         response."""
         self._kubelet_admission.look(now)
+        if self.queue.reorder(now):
+            self.reservations.follow_order()
+            self.unschedulable_pods.look_now(now)
         self._round.run(doubted, now)
         return self.pending_writes.take()
 

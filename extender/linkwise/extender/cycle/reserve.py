@@ -19,6 +19,7 @@ from linkwise.extender.api.records import GangKey
 from linkwise.extender.api.unlocked import Pause
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_table import Bools, NodeTable
+from linkwise.extender.cycle.front import Front
 from linkwise.extender.gangs.failed_searches import requests_of
 from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.gang_search import GangSearch
@@ -35,6 +36,7 @@ from linkwise.extender.queue.earliest_start import (
     reserve,
 )
 from linkwise.extender.queue.idle_limit import IdleLimit
+from linkwise.extender.queue.queue_order import QueueOrder
 from linkwise.extender.queue.reservations import FIRST, Reservation, Reservations
 from linkwise.extender.queue.running_pods import RunningPods
 from linkwise.extender.queue.scheduling_queue import SchedulingQueue
@@ -44,7 +46,6 @@ from linkwise.extender.queue.scheduling_queue import SchedulingQueue
 LOOK_SECONDS, ESTIMATE_SECONDS = 30.0, 300.0
 # The shortest pause after an interrupted search, and between searches among GPUs that came free.
 _AGAIN_SECONDS = 1.0
-_MOST = 16  # reservations: each costs searches, and later gangs soon become the first
 SERVERS = "not for all unless pods go that never end by themselves (restartPolicy Always)"
 NEVER_FITS = "not for all even without other pods"
 
@@ -54,40 +55,6 @@ class _Vain:
     requests: object
     changes: int
     what: str  # SERVERS or NEVER_FITS
-
-
-class _Front:
-    """The gangs that get a reservation: the first of each namespace, and behind it those that use
-    other nodes than those before them."""
-
-    def __init__(self) -> None:
-        self.keys: set[GangKey] = set()
-        self.pools: dict[object, Bools] = {}  # by requests and the state of the nodes
-        self._blocked: list[Bools] = []
-        self._taken: dict[str, list[Bools]] = {}  # by namespace
-
-    @property
-    def is_full(self) -> bool:
-        return len(self.keys) >= _MOST
-
-    @property
-    def is_blocked(self) -> bool:
-        return bool(self._blocked)
-
-    def take(self, key: GangKey, pool: Bools) -> bool:
-        before = self._taken.setdefault(key.namespace, [])
-        # Pools of one round differ in length if nodes are added during a pause.
-        if any((pool[: len(other)] & other[: len(pool)]).any() for other in before):
-            return False
-        before.append(pool)
-        return True
-
-    def block(self, pool: Bools) -> None:
-        """Hide GPUs that came free on these nodes from later gangs until the next turns."""
-        self._blocked.append(pool)
-
-    def blocks(self, row: int) -> bool:
-        return any(row < len(pool) and pool[row] for pool in self._blocked)
 
 
 class Reserve:
@@ -116,7 +83,7 @@ class Reserve:
         self._known: set[GangKey] = set()  # gangs whose notes of a previous leader have been read
         self._over: set[GangKey] = set()  # gangs whose reservation idles more than the share
         self._changed: set[GangKey] = set()  # since `take_changed`
-        self._front = _Front()
+        self._front = Front()
         self._seen: object = None
 
     def next_due(self) -> float | None:
@@ -160,16 +127,26 @@ class Reserve:
         return self._state() != self._seen or (due is not None and now >= due)
 
     def begin(self) -> None:
-        self._front = _Front()
+        self._front = Front(several=self._queue.ordering.order is not QueueOrder.AGE)
 
     def begin_turn(self, gang: Gang) -> None:
         """Begin the turn of *gang*; all gangs before it have had theirs."""
         if not self._front.is_blocked:
             self._reservations.served = self._queue.urgency(gang.key)
 
+    def gives_each(self, gang: Gang) -> bool:
+        """Whether *gang* may get a reservation beside that of a single pod like it."""
+        return self._front.takes_alike and not _needs_no_reservation(
+            gang, self._registry.members_of(gang)
+        )
+
     def end_turn(self, gang: Gang, now: float, pause: Pause) -> None:
         """The gang found no room: reserve GPUs for it if it is one of the first."""
         members = needed(self._registry.members_of(gang))
+        if _needs_no_reservation(gang, members):
+            self._front.unreserved.add(gang.key)
+            self._cache.queue_first = True
+            return
         reservation = self._reservations.of(gang.key)
         is_evicting = reservation is not None and reservation.by_preemption
         if not members.open or (self._share == 0 and not is_evicting):
@@ -189,7 +166,8 @@ class Reserve:
             if key not in self._front.keys:
                 self.give_up(key)
         self._bound_idling(now)
-        self._cache.queue_first = bool(self._front.keys)
+        first = self._front.keys | self._front.unreserved
+        self._cache.queue_first = bool(first)
         rows = self._cache.rows.row_of
         self._cache.release_fresh(
             [
@@ -199,9 +177,7 @@ class Reserve:
             ]
         )
         self._reservations.forget_fresh()
-        self._reservations.served = min(
-            (self._queue.urgency(k) for k in self._front.keys), default=FIRST
-        )
+        self._reservations.served = min((self._queue.urgency(k) for k in first), default=FIRST)
         self._running_pods.forget_all_but(self._cache.nodes)
         self._known &= self._registry.gangs.keys()
         self._seen = self._state()
@@ -247,6 +223,8 @@ class Reserve:
         if reservation is not None and reservation.by_preemption:
             self._look_at[gang.key] = now + LOOK_SECONDS
             return
+        if reservation is not None and self._is_crowded_out(reservation, now):
+            self.give_up(gang.key)
         if not self._may_look(gang, pool, now):
             return
         self._look_at[gang.key], self._looked[gang.key] = now + LOOK_SECONDS, now
@@ -366,7 +344,7 @@ class Reserve:
         unless its namespace has idled too many for too long."""
         held = 0
         for reservation in self._reservations.by_key.values():
-            if reservation.key != key:
+            if reservation.key != key and self._counts_before(reservation, key):
                 for node, mask in reservation.gpus.items():
                     row = self._cache.rows.row_of.get(node)
                     held += mask.bit_count() if row is not None and pool[row] else 0
@@ -374,7 +352,29 @@ class Reserve:
             return True
         return held + wanted <= self._share * self._gpus_in(pool)
 
+    def _is_crowded_out(self, reservation: Reservation, now: float) -> bool:
+        """Whether more urgent ones that came later have reserved so much that this is too much."""
+        if self._queue.ordering.order is QueueOrder.AGE:
+            return False
+        gpus = sum(mask.bit_count() for mask in reservation.gpus.values())
+        return not self._may_reserve(reservation.key, gpus, reservation.pool, now)
+
+    def _counts_before(self, other: Reservation, key: GangKey) -> bool:
+        """Whether the GPUs of *other* count before those of *key*. By age, who comes first reserves
+        first. In other orders one that comes later may be more urgent."""
+        is_by_age = self._queue.ordering.order is QueueOrder.AGE
+        return is_by_age or other.urgency < self._queue.urgency(key)
+
     def _gpus_in(self, pool: Bools) -> int:
         rows = self._cache.rows
         sizes = np.array([*(kind.all_gpus.bit_count() for kind in self._cache.kinds), 0])
         return int(sizes[rows.kinds[: len(pool)]][pool].sum())
+
+
+def _needs_no_reservation(gang: Gang, members: GangMembers) -> bool:
+    """A single GPU comes free by itself. The gate asks for a plan as early as possible."""
+    return (
+        gang.alone
+        and bool(members.open)
+        and all(pod.needs.gpus == 1 and not pod.gated for pod in members.open)
+    )

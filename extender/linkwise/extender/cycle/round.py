@@ -91,6 +91,7 @@ class Round:
                 alike in had_turns
                 and not self._reservations.is_by_preemption(gang.key)
                 and self._queue.stays_aside(gang, in_vain.get(alike), now)
+                and not self._reserve.gives_each(gang)
             ):
                 continue
             with self._changes.isolated(gang.name), suppress(StaleResult):

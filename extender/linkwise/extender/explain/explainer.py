@@ -7,6 +7,7 @@ The Explainer reads a snapshot only, so scheduling never waits for it.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from operator import itemgetter
 
 from linkwise.extender.api.records import PodRecord, natural
 from linkwise.extender.api.spans import SEPARATOR
@@ -24,6 +25,7 @@ from linkwise.extender.api.views import (
 )
 from linkwise.extender.explain.funnel import Funnel, alike, wanted_of
 from linkwise.extender.explain.holders import holders_of, owners_of
+from linkwise.extender.explain.queue_place import QueuePlaces
 from linkwise.extender.explain.runner_up_view import Alternatives
 from linkwise.extender.explain.snapshot import GangState, NodeState, Snapshot
 from linkwise.extender.explain.texts.format import COUNTED, SUMMARIES, pods_in_words
@@ -38,7 +40,6 @@ from linkwise.extender.explain.worth_view import communicator_of, domain_of, lev
 from linkwise.extender.gangs.gang import Phase
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.queue.reservations import Claimant, claimant_of_single
-from linkwise.extender.queue.scheduling_queue import Urgency, urgency_of_single
 
 WAITING = frozenset({"waiting", "invalid"})
 
@@ -47,6 +48,7 @@ class Explainer:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._funnel = Funnel(snapshot)
+        self._queue_places = QueuePlaces(snapshot)
 
     def pod(self, namespace: str, name: str, *, runner_up: bool = False) -> Explanation | None:
         """None if there is no such pod. With *runner_up*, a pod with GPUs also gets the best other
@@ -82,23 +84,27 @@ class Explainer:
         """All waiting gangs and pods of one *namespace*; empty: of all."""
         snapshot = self._snapshot
         gangs = [
-            self._gang(gang)
+            (gang.claimant.urgency, gang)
             for gang in snapshot.gangs
-            if not gang.alone and gang.why and namespace in ("", gang.key.namespace)
+            if not gang.alone
+            and gang.claimant is not None
+            and namespace in ("", gang.key.namespace)
         ]
         pods = [
-            self._pod(record)
+            (snapshot.ordering.of_single(record), record)
             for record in snapshot.pods
             if record.ask.gang is None
             and namespace in ("", record.ref.namespace)
             and record.live
             and self._state(record) in WAITING
         ]
-        gangs.sort(key=lambda it: (-it.gang.priority, it.gang.since or 0.0, it.gang.name))
-        pods.sort(key=lambda it: (-it.priority, it.since or 0.0, it.name))
-        counts = gpus_by_state(self._funnel.field.nodes)
-        nodes = len(self._funnel.field.nodes)
-        return ClusterExplanation(snapshot.at, counts, nodes, tuple(gangs), tuple(pods))
+        return ClusterExplanation(
+            snapshot.at,
+            gpus_by_state(self._funnel.field.nodes),
+            len(self._funnel.field.nodes),
+            tuple(self._gang(gang) for _, gang in sorted(gangs, key=itemgetter(0))),
+            tuple(self._pod(record) for _, record in sorted(pods, key=itemgetter(0))),
+        )
 
     # Pods.
 
@@ -112,9 +118,11 @@ class Explainer:
             # A member searches as its gang does: the gang's own reservation is open to it.
             own = gang.claimant if gang is not None else None
             search = self._funnel.search(
-                [record], own or claimant_of_single(record, snapshot.nine_of_ten.get)
+                [record],
+                own or claimant_of_single(record, snapshot.ordering, snapshot.nine_of_ten.get),
             )
         in_gang = record.ask.gang is not None
+        place = self._queue_places.of(None if in_gang else gang)
         node = record.node or (written.plan.node if written else "")
         gpus, at = self._gpus(record), snapshot.node_named.get(node)
         return Explanation(
@@ -138,6 +146,9 @@ class Explainer:
             by_count=self._is_by_count(record),
             runner_up=self._alternatives.runner_up([record]) if runner_up and not in_gang else None,
             shares=snapshot.shares_of(record),
+            ahead=place.ahead,
+            behind=place.behind,
+            seniority=place.seniority,
         )
 
     def _state(self, record: PodRecord) -> str:
@@ -200,7 +211,7 @@ class Explainer:
     # Gangs.
 
     def _gang(self, gang: GangState, *, runner_up: bool = False) -> GangExplanation:
-        waits = bool(gang.why)
+        waits, place = bool(gang.why), self._queue_places.of(gang)
         searches = (
             self._searches(gang.found.open, gang.claimant) if gang.claimant is not None else ()
         )
@@ -211,26 +222,12 @@ class Explainer:
             levels=(_members_level(gang.found), *self._room_level(gang)) if waits else (),
             searches=searches,
             nearest=self._nearest_domain(gang),
-            ahead=self._ahead(gang),
+            ahead=place.ahead,
+            behind=place.behind,
+            seniority=place.seniority,
             hold=self._hold(gang),
             rests_until=gang.rests_until if gang.no_room is not None else None,
         )
-
-    def _ahead(self, gang: GangState) -> int:
-        """How many unschedulable gangs and single pods come before it in the queue."""
-        claimant = gang.claimant
-        if claimant is None or gang.no_room is None:
-            return 0
-        return sum(urgency < claimant.urgency for urgency in self._urgencies)
-
-    @cached_property
-    def _urgencies(self) -> Sequence[Urgency]:
-        waiting = [gang for gang in self._snapshot.gangs if gang.no_room is not None]
-        singles = (record for gang in waiting if gang.alone for record in gang.found.open)
-        return [
-            *(gang.claimant.urgency for gang in waiting if gang.claimant is not None),
-            *map(urgency_of_single, singles),
-        ]
 
     def _hold(self, gang: GangState) -> HoldView | None:
         reservation = next(

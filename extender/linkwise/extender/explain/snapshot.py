@@ -22,6 +22,7 @@ from linkwise.extender.cycle.planner import Planner
 from linkwise.extender.gangs.gang import Gang, Phase
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.placement.result import NoRoom
+from linkwise.extender.queue.queue_order import Ordering
 from linkwise.extender.queue.reservations import Claimant, Reservation
 from linkwise.extender.queue.run_times import PodKind
 from linkwise.extender.queue.waiting_reasons import why_gang_waits
@@ -101,6 +102,7 @@ class Snapshot:
     reservations: Sequence[Reservation]  # the most urgent first
     levels: tuple[str, ...]  # of domains above the node, nearest first
     refusing: Mapping[Template, frozenset[str]]  # nodes that kube-scheduler refused recently
+    ordering: Ordering
     nine_of_ten: Mapping[PodKind, float]  # seconds within which nine of ten of a kind ended
     calls: Mapping[str, float]  # scheduler -> its last call; 0: unknown
     own: Own
@@ -162,6 +164,7 @@ class SnapshotCamera:
             reservations=planner.reservations.all(),
             levels=planner.levels,
             refusing=planner.feedback.refusing(),
+            ordering=planner.queue.ordering,
             nine_of_ten=planner.run_times.all_nine_of_ten(),
             calls=dict(cache.schedulers),
             own=own,

@@ -44,7 +44,7 @@ class EvictionCandidates:
         if members is None:
             return
         live = [member for member in members.all if member.live]
-        urgency, created, _ = self._queue.urgency(key)
+        urgency, created = self._queue.urgency(key)[0], self._queue.created(key)
         if -urgency >= priority or not all(consents(member) for member in live):
             return
         bound = tuple(member for member in live if member.node)

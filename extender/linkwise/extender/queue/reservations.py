@@ -33,9 +33,10 @@ from linkwise.extender.placement.nodes.node_filters import NodeFilters
 from linkwise.extender.placement.nodes.nodes_view import NodesView, as_it_is
 from linkwise.extender.placement.result import Spot
 from linkwise.extender.queue.earliest_start import EarliestStart, Gpus, earliest
+from linkwise.extender.queue.queue_order import Ordering, Urgency
 from linkwise.extender.queue.run_times import NineOfTen, RunTimes, run_time
 from linkwise.extender.queue.running_pods import RunningPods
-from linkwise.extender.queue.scheduling_queue import SchedulingQueue, Urgency, urgency_of_single
+from linkwise.extender.queue.scheduling_queue import SchedulingQueue
 
 # If the ends are estimates, others may use this share of the wait.
 _PASSING_SHARE = 0.5
@@ -157,7 +158,7 @@ class Reservations:
         return Claimant(self._queue.urgency(gang.key), seconds, runs=lacks)
 
     def claimant_of_single(self, record: PodRecord) -> Claimant:
-        return claimant_of_single(record, self._run_times.nine_of_ten)
+        return claimant_of_single(record, self._queue.ordering, self._run_times.nine_of_ten)
 
     def open_to(self, claimant: Claimant) -> list[Reservation]:
         """Its own reservation, and those that do not bind it, however long it runs."""
@@ -268,6 +269,11 @@ class Reservations:
         self._changed.add(gang.key)
         return reservation
 
+    def follow_order(self) -> None:
+        """The order of the queue has changed: a gang must not be behind its own reservation."""
+        for key, reservation in self._reservations.items():
+            self._reservations[key] = replace(reservation, urgency=self._queue.urgency(key))
+
     def take_changed(self) -> set[GangKey]:
         """The gangs whose reservation changed since the last call."""
         changed, self._changed = self._changed, set()
@@ -319,8 +325,8 @@ class Reservations:
         return new
 
 
-def claimant_of_single(record: PodRecord, nine_of_ten: NineOfTen) -> Claimant:
-    return Claimant(urgency_of_single(record), run_time(record, nine_of_ten))
+def claimant_of_single(record: PodRecord, ordering: Ordering, nine_of_ten: NineOfTen) -> Claimant:
+    return Claimant(ordering.of_single(record), run_time(record, nine_of_ten))
 
 
 def _longest(pods: Sequence[PodRecord], nine_of_ten: NineOfTen) -> float | None:

@@ -9,9 +9,10 @@ are in memory only. A standby learns them too, and keeps them when it leads; a n
 without any.
 """
 
+import math
 from bisect import bisect_right, insort
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from linkwise.extender.api.records import PodRecord
 
@@ -85,6 +86,12 @@ class RunTimes:
         times = self._of_kind.get(kind)
         return None if times is None else times.nine_of_ten()
 
+    def medians(self) -> dict[PodKind, float]:
+        """For how many seconds a pod that starts is expected to run, for all kinds of which enough
+        pods have ended."""
+        found = {kind: times.left(0.0) for kind, times in self._of_kind.items()}
+        return {kind: seconds for kind, seconds in found.items() if seconds is not None}
+
     def all_nine_of_ten(self) -> dict[PodKind, float]:
         """A snapshot of `nine_of_ten` for all kinds for which it is known."""
         found = {kind: times.nine_of_ten() for kind, times in self._of_kind.items()}
@@ -97,6 +104,16 @@ def run_time(pod: PodRecord, nine_of_ten: NineOfTen) -> float | None:
     if pod.ask.expected_seconds is not None:
         return pod.ask.expected_seconds
     return None if pod.endless else nine_of_ten(next(_kinds(pod)))
+
+
+def expected_run_time(pod: PodRecord, medians: Mapping[PodKind, float]) -> float:
+    """For how many seconds *pod* is expected to run once it has its GPUs: as declared, or the first
+    of `RunTimes.medians` that is known for a kind of it. Infinity: it never ends by itself."""
+    if pod.ask.expected_seconds is not None:
+        return pod.ask.expected_seconds
+    if pod.endless:
+        return math.inf
+    return next((medians[kind] for kind in _kinds(pod) if kind in medians), LEAST_SECONDS)
 
 
 def _kinds(pod: PodRecord) -> Iterator[PodKind]:

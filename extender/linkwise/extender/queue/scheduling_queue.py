@@ -1,4 +1,4 @@
-"""The gangs that wait for GPUs, and their order: by priority, then age.
+"""The gangs that wait for GPUs, and their order (`queue.queue_order`).
 
 A gang that found no room stands aside until there is more room, or until the gang changes. An
 evicted gang keeps its age: its new pods are younger than the pods that it made room for.
@@ -6,6 +6,7 @@ evicted gang keeps its age: its new pods are younger than the pods that it made 
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 from linkwise.extender.api.records import GangKey, PodRecord
@@ -14,10 +15,9 @@ from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.placement.result import NoRoom
+from linkwise.extender.queue.queue_order import Ordering, QueueOrder, Urgency
 from linkwise.extender.queue.queued_gang import QueuedGang
-
-Urgency = tuple[int, float, GangKey]
-"""Less is more urgent: minus the priority, the creation time, and the name as the tie-break."""
+from linkwise.extender.queue.run_times import RunTimes
 
 # A controller may take some minutes to recreate evicted pods; much later it is another job.
 _AGE_KEPT_SECONDS = 3600.0
@@ -51,11 +51,23 @@ class Ages:
 
 # The reason why a gang waits may be this old; each second, one gang with an older one is retried.
 _STALE_SECONDS, _FRESHEN_SECONDS = 30.0, 1.0
+# Between two looks at how long pods run: a gang keeps its place for a while.
+_REORDER_SECONDS = 600.0
 
 
 class SchedulingQueue:
-    def __init__(self, cache: Cache, registry: GangRegistry, ages: Ages) -> None:
+    def __init__(
+        self,
+        cache: Cache,
+        registry: GangRegistry,
+        ages: Ages,
+        order: QueueOrder,
+        run_times: RunTimes,
+    ) -> None:
         self._cache, self._registry, self._ages = cache, registry, ages
+        self._run_times = run_times
+        self.ordering = Ordering(order)
+        self._ordered_at = -math.inf
         self._waiting: set[GangKey] = set()
         self._queued: dict[GangKey, QueuedGang] = {}
         self._most_room, self._most = -1, dict[int, int]()
@@ -178,6 +190,19 @@ class SchedulingQueue:
         """All waiting gangs that found no room, the most urgent first."""
         return self._by_urgency([key for key in self._waiting if self.no_room(key) is not None])
 
+    def reorder(self, now: float) -> bool:
+        """Order by the run times that are known by now; each waiting gang may find room in its new
+        place. Return False if it is too soon, or no run time matters."""
+        is_by_age = self.ordering.order is QueueOrder.AGE
+        if is_by_age or now < self._ordered_at + _REORDER_SECONDS:
+            return False
+        self._ordered_at = now
+        self.ordering = replace(self.ordering, medians=self._run_times.medians())
+        self._urgencies.clear()
+        for key in self._waiting:
+            self.try_again(key)
+        return True
+
     def urgency(self, key: GangKey) -> Urgency:
         change = self._cache.gang_changes.get(key, -1)
         known = self._urgencies.get(key)
@@ -185,17 +210,23 @@ class SchedulingQueue:
             return known[1]
         live = self._live(key)
         priority = max((member.priority for member in live), default=0)
+        urgency = self.ordering.urgency(priority, self._created(key, live), key, live)
+        if key in self._cache.gangs:  # else no counter shows when it changes
+            self._urgencies[key] = (change, urgency)
+        return urgency
+
+    def created(self, key: GangKey) -> float:
+        """When the gang's oldest pod was created, or that of its evicted predecessors."""
+        return self._created(key, self._live(key))
+
+    def _created(self, key: GangKey, live: Sequence[PodRecord]) -> float:
         created = min((member.created for member in live), default=0.0)
         age = self._ages.of(key, created)
-        created = created if age is None else age
-        if key not in self._cache.gangs:
-            return -priority, created, key  # not cached: no counter shows when it changes
-        self._urgencies[key] = (change, (-priority, created, key))
-        return -priority, created, key
+        return created if age is None else age
 
     def keep_age(self, key: GangKey, now: float) -> None:
         """The pods of *key* are being evicted: their replacements queue with the gang's old age."""
-        self._ages.keep(key, self.urgency(key)[1], now)
+        self._ages.keep(key, self.created(key), now)
         self._urgencies.pop(key, None)
         self._evicted.add(key)
 
@@ -230,9 +261,3 @@ class SchedulingQueue:
 
     def _by_urgency(self, keys: list[GangKey]) -> list[Gang]:
         return [self._registry.gangs[key] for key in sorted(keys, key=self.urgency)]
-
-
-def urgency_of_single(record: PodRecord) -> Urgency:
-    """Of a pod without a gang, which is in kube-scheduler's queue and not in this one."""
-    name = record.ref
-    return -record.priority, record.created, GangKey(name.namespace, name.name, name.uid)

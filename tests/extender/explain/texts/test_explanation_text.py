@@ -187,7 +187,9 @@ def test_what_is_kept_for_others_is_told_so() -> None:
         "  GPUs with 3 GPUs: ml/notebook, in use for 10m, expected to end in 1h50m",
         "            5 GPUs: free, but reserved for gang ml/first, which can start in 1h50m",
     ]
-    assert "  order     1 gang or pod ahead of it has no room either" in of_gang(at, "second")
+    assert "  order     1 gang or pod ahead of it has no room either: gang ml/first" in of_gang(
+        at, "second"
+    )
     assert "  reserved  8 GPUs on n1: 5 free now, all expected to be free in 1h50m" in of_gang(
         at, "first"
     )

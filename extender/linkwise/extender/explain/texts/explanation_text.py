@@ -83,6 +83,7 @@ def _pod(it: Explanation, at: float) -> Iterator[str]:
         return
     if it.search is not None:
         yield from _search(it.search, at)
+    yield from _place(it)
     if it.gang is not None:
         yield from _gang_facts(it.gang.gang, at)
 
@@ -117,11 +118,24 @@ def _gang(it: GangExplanation, at: float) -> Iterator[str]:
     yield from _gang_facts(view, at)
 
 
-def _order(it: GangExplanation, at: float) -> Iterator[str]:
+def _place(it: GangExplanation | Explanation) -> Iterator[str]:
     if it.ahead:
         one = it.ahead == 1
         ahead = "1 gang or pod" if one else f"{it.ahead} gangs or pods"
-        yield _fact("order", f"{ahead} ahead of it {'has' if one else 'have'} no room either")
+        last = f": {it.behind}" if one else f", the last is {it.behind}"
+        yield _fact("order", f"{ahead} ahead of it {'has' if one else 'have'} no room either{last}")
+    if it.seniority is not None:
+        seniority, name = it.seniority, "" if it.ahead else "order"
+        which = "older" if seniority.shift_seconds < 0 else "younger"
+        shift = f"{duration(abs(seniority.shift_seconds))} {which}"
+        runs = "never ends by itself"
+        if seniority.expected_seconds is not None:
+            runs = f"expected to run {duration(seniority.expected_seconds)}"
+        yield _fact(name, f"counts as {shift} than it is: {gpus_in_words(seniority.gpus)}, {runs}")
+
+
+def _order(it: GangExplanation, at: float) -> Iterator[str]:
+    yield from _place(it)
     reservation = it.hold
     if reservation is None and it.rests_until is not None:
         until = f"until {_time(it.rests_until)} ({_from_now(it.rests_until, at)})"

@@ -23,7 +23,7 @@ UNPUBLISHED = f"linkwise: {NO_TOPOLOGY}"
 UNREADABLE = "linkwise: topology or in-use annotation cannot be read"
 REFUSING = f"linkwise: {REFUSES}"
 UNKNOWN_NODE = "linkwise: node is not known yet"
-OTHERS_FIRST = "linkwise: newly freed GPUs go first to gangs and pods that have waited longer"
+OTHERS_FIRST = "linkwise: newly freed GPUs go first to gangs and pods ahead in the queue"
 # Preemption cannot change these.
 TOO_SMALL = "linkwise: node has fewer GPUs than wanted"
 NEVER_LINKED = "linkwise: no GPU set of this node has the required link"
