@@ -16,6 +16,7 @@ from linkwise.extender.api.extender_calls import FilterCall
 from linkwise.extender.api.records import GangKey
 from linkwise.extender.core import Core
 from linkwise.extender.gangs.partial_admission import LONGEST_SECONDS
+from linkwise.extender.queue.queue_order import QueueOrder
 from linkwise.extender.queue.reservations import Reservation
 from linkwise.kube.objects import Pod
 from linkwise.topology import names
@@ -140,6 +141,9 @@ class Judge:
     def _fresh(self, now: float) -> Core:
         world = self._world
         fresh = Core(world.settings)
+        if world.settings.queue_order is not QueueOrder.AGE:
+            # This order depends on run times that only the running extender has seen.
+            vars(fresh._run_times).update(vars(world.core._run_times))
         fresh.replace_nodes(world.nodes.values(), now)
         fresh.replace_pods(world.pods.values(), now)
         fresh.replace_budgets([], now)
