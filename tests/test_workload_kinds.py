@@ -61,7 +61,7 @@ def test_the_kinds_are_those_of_the_table() -> None:
 
 @pytest.mark.parametrize("kind", kinds(), ids=id_of)
 def test_what_if_knows_the_pods_of_each(kind: GroupKind) -> None:
-    drafts(an_object(kind), "ml", "train")
+    assert drafts(an_object(kind), "ml", "train")
 
 
 def test_what_if_refuses_a_kind_that_it_does_not_know() -> None:

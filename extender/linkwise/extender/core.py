@@ -75,8 +75,7 @@ class Core:
             settings.resource_name,
             settings.indexed_jobs,
             settings.namespaces,
-            # Only the extender's own queue starts short jobs first.
-            **({} if settings.queue_order is QueueOrder.AGE else {"ahead_from": 1}),
+            settings.queue_order.ahead_from,
         )
         self._budgets = DisruptionBudgets()
         self._run_times = RunTimes()

@@ -51,7 +51,7 @@ def _namespaced(_context: click.Context, _option: click.Parameter, value: str | 
 def _config_file(
     context: click.Context, _option: click.Parameter, value: Path | None
 ) -> Path | None:
-    """Take defaults from NVIDIA's configuration file; flags and the environment go before it."""
+    """Take defaults from NVIDIA's configuration file; flags and the environment take precedence."""
     if value is not None:
         try:
             config = read_config(value)

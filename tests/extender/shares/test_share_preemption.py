@@ -2,25 +2,17 @@
 
 import pytest
 
-from linkwise.extender.api.extender_calls import PreemptCall, Victims
 from tests.divided import GPU, SHARED, all_three, replicas
+from tests.extender import preempt_call
 from tests.extender.cluster import change
 from tests.extender.shares.cluster import ShareCluster
 from tests.machines import DGX_1V, PCIE_8
 
 
 def preempt(at: ShareCluster, name: str, **victims: list[str]) -> dict[str, list[str]]:
-    """By node, the names of the victims, after a filter call that kube-scheduler makes first."""
+    """After a filter call, which kube-scheduler makes first."""
     at.filter(name)
-    asked = {
-        node: Victims(tuple(at.pod(pod).metadata.uid for pod in pods))
-        for node, pods in victims.items()
-    }
-    answer = at.core.preempt(PreemptCall(at.pod(name), asked), at.now)
-    return {
-        node: sorted(at.pods[uid].metadata.name for uid in those.uids)
-        for node, those in answer.victims.items()
-    }
+    return preempt_call.preempt(at, name, **victims)
 
 
 def taker(at: ShareCluster, name: str, *, priority: int = 0, **said: str) -> str:

@@ -8,6 +8,7 @@ from linkwise.extender.api.extender_calls import PreemptCall, Victims
 from linkwise.extender.queue.unschedulable_pods import MOMENT_SECONDS, SOON_SECONDS
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
+from tests.extender.preempt_call import preempt
 from tests.extender.preemption.test_gang_preemption import budget, label
 
 
@@ -34,19 +35,6 @@ def run_gang(at: Cluster, name: str, nodes: list[str], gpus: int = 4, **words: s
         assert at.schedule(f"{name}-{rank}")
     at.settle()
     assert sorted(at.pod(f"{name}-{rank}").spec.node_name for rank in range(len(nodes))) == nodes
-
-
-def preempt(at: Cluster, name: str, **victims: list[str]) -> dict[str, list[str]]:
-    """By node, the names of the victims."""
-    asked = {
-        node: Victims(tuple(at.pod(pod).metadata.uid for pod in pods))
-        for node, pods in victims.items()
-    }
-    answer = at.core.preempt(PreemptCall(at.pod(name), asked), at.now)
-    return {
-        node: sorted(at.pods[uid].metadata.name for uid in those.uids)
-        for node, those in answer.victims.items()
-    }
 
 
 def test_the_other_members_on_the_node_go_too() -> None:

@@ -71,7 +71,7 @@ class Resource:
 
     @property
     def gone(self) -> bool:
-        """Whether somebody has removed the socket."""
+        """Whether the socket was removed."""
         return self.server is not None and not self.socket.is_socket()
 
     def end(self) -> None:

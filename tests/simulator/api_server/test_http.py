@@ -3,7 +3,6 @@
 import gc
 import json
 import socket
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -14,6 +13,7 @@ import pytest
 import urllib3
 
 from linkwise.simulator.api_server import ApiServer
+from tests.waiting import wait_for
 
 PODS = "/api/v1/namespaces/ml/pods"
 WORKER = {"metadata": {"name": "w"}, "spec": {"containers": [{"name": "main"}]}}
@@ -86,10 +86,7 @@ def test_a_watcher_that_goes_away_is_forgotten(
     answer = pool.request("GET", f"{server.url}{PODS}?watch=1", preload_content=False)
     assert server.watch_count() == 1
     answer.close()
-    deadline = time.monotonic() + 5
-    while server.watch_count():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    wait_for(lambda: not server.watch_count(), "no watcher is left")
 
 
 def test_ordered_faults_befall_the_requests_they_name_and_no_others(

@@ -114,7 +114,7 @@ class Ingest:
         resource: str,
         indexed_jobs: IndexedJobs = IndexedJobs.ALL,
         namespaces: Collection[str] = (),
-        ahead_from: int = 2,  # several GPUs seldom come free together
+        ahead_from: int = 2,
     ) -> None:
         """*namespaces*: the pods of all others are left alone; empty: those of none are. An
         unschedulable pod of *ahead_from* GPUs or more is planned ahead."""

@@ -8,13 +8,12 @@ placed by count has 0, less than each with a suitable set.
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from linkwise.extender.api.extender_calls import PriorityAnswer
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
-from linkwise.extender.placement.nodes.best_node import BestNode
+from linkwise.extender.placement.nodes.best_node import BestNode, first_of
 from linkwise.extender.placement.nodes.nodes_view import NodesView
 from linkwise.extender.placement.shares.nodes import request_of
 from linkwise.extender.queue.reservations import Reservations
@@ -63,15 +62,7 @@ class Prioritize:
         scores = _BANDWIDTH * ratio + _FUTURE * spared + _FULLNESS * (1 - free_share)
         scores = np.where(fits, np.clip(scores, 1, BEST_SCORE - 1), 0).astype(np.int64)
         ranks = np.where(rows >= 0, cache.rows.name_ranks()[rows], len(cache.rows))
-        scores[_first(-quality, damage, free_share, ranks)] = BEST_SCORE
+        places = np.arange(len(names))
+        scores[first_of(places, -quality, damage, free_share, ranks)] = BEST_SCORE
         as_list: list[int] = scores.tolist()
         return as_list
-
-
-def _first(*keys: NDArray[np.generic]) -> int:
-    """The place that is first by these keys, one after the other; the rest is not sorted."""
-    places = np.arange(len(keys[0]))
-    for key in keys:
-        of_places = key[places]
-        places = places[of_places == of_places.min()]
-    return int(places[0])

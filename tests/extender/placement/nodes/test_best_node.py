@@ -1,13 +1,19 @@
 """The best node for a pod planned ahead is the one that prioritize would have put first."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from linkwise.extender.api.annotations import TopologyRequirement
 from linkwise.extender.api.extender_calls import FilterCall
 from linkwise.extender.cache import row_log
+from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.core import Core, CoreSettings
+from linkwise.extender.placement.nodes import best_node
+from linkwise.extender.placement.nodes.nodes_view import as_it_is
 from linkwise.topology import names
+from linkwise.topology.demand import ContainerDemand, PodDemand, Role
 from tests.extender.cluster import Cluster, change
 
 MACHINES = ("dgx1-v100", "hgx-h100")
@@ -59,6 +65,42 @@ def test_it_is_the_first_choice_of_prioritize(
         if number % 2:
             at.delete(f"p-{number}")
     assert at.sound()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    machines=st.tuples(*(st.sampled_from(MACHINES) for _ in NODES)),
+    pods=st.lists(st.tuples(st.integers(1, 8), st.sampled_from(NODES)), max_size=10),
+    size=st.integers(1, 8),
+)
+def test_many_nodes_are_judged_by_kind_as_each_alone(
+    machines: tuple[str, ...], pods: list[tuple[int, str]], size: int
+) -> None:
+    at = cluster(machines)
+    for number, (gpus, node) in enumerate(pods):
+        at.add_pod(f"old-{number}", gpus)
+        if node in at.filter(f"old-{number}").node_names:
+            at.bind(f"old-{number}", node)
+    cache = at.core._cache
+    request = GpuRequest(
+        PodDemand((ContainerDemand("main", Role.MAIN, size),)), TopologyRequirement()
+    )
+    found = []
+    for few in (0, len(NODES)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(best_node, "_FEW", few)
+            found.append(best_node.BestNode(cache).worth_in(as_it_is(cache), request))
+    by_kind, alone = found
+    for info in cache.nodes.values():
+        row, kind = info.row, info.kind
+        assert kind is not None
+        taken = kind.take(request, info.free)
+        quality = -np.inf if taken is None else kind.quality(request, taken)
+        assert by_kind.quality[row] == alone.quality[row] == quality
+        damage = 0.0 if taken is None else kind.damage(info.free, taken)
+        assert by_kind.damage[row] == alone.damage[row] == damage
+        share = info.free.bit_count() / len(kind.machine.gpus)
+        assert by_kind.free_share[row] == alone.free_share[row] == share
 
 
 def test_a_node_without_cpu_memory_gpus_or_room_for_pods_is_left_out() -> None:

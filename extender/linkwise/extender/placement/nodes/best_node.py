@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from linkwise.extender.api.records import ResourceList
 from linkwise.extender.cache.cache import Cache
@@ -20,8 +21,6 @@ from linkwise.topology.machine.model import MAX_GPUS
 
 _MOST_WISHES = 64
 _NONE = (-np.inf, 1.0, 1.0)  # for a node without a suitable set
-
-
 _FEW = 64  # rows: so many are judged one by one, more by kind
 
 
@@ -75,11 +74,8 @@ class BestNode:
 
     def _first(self, worth: NodeWorth, places: Ints) -> int:
         """The best of the rows *places*, which are not empty."""
-        for keys in (-worth.quality, worth.damage, worth.free_share, self._cache.rows.name_ranks()):
-            if len(places) > 1:
-                of_places = keys[places]
-                places = places[of_places == of_places.min()]
-        return int(places[0])
+        ranks = self._cache.rows.name_ranks()
+        return first_of(places, -worth.quality, worth.damage, worth.free_share, ranks)
 
     def worth_in(self, view: NodesView, request: GpuRequest) -> NodeWorth:
         """The values of the nodes of *view*; the caller must not change them."""
@@ -153,3 +149,13 @@ def by_kind(cache: Cache, table: NodeTable, rows: Ints) -> Iterator[tuple[Machin
     for number in np.flatnonzero(np.bincount(kinds[kinds != NOT_USABLE])):
         places = np.flatnonzero(kinds == number)
         yield cache.kinds[number], places, table.free[rows[places]]
+
+
+def first_of(places: Ints, *keys: NDArray[np.generic]) -> int:
+    """The one of *places*, which are not empty, that is first by these keys, one after the other;
+    the rest is not sorted."""
+    for key in keys:
+        if len(places) > 1:
+            of_places = key[places]
+            places = places[of_places == of_places.min()]
+    return int(places[0])
