@@ -56,7 +56,7 @@ class Prioritize:
         if best == -np.inf:
             return [0] * len(names)
         fits = quality > -np.inf
-        damage, free_share = np.where(fits, worth.damage[rows], 0.0), worth.free_share[rows]
+        damage, free_share = worth.damage[rows], worth.free_share[rows]
         ratio = np.where(fits, quality / best, 0.0)
         spared = 1 - damage / max(damage.max(), _ANY_DAMAGE)
         scores = _BANDWIDTH * ratio + _FUTURE * spared + _FULLNESS * (1 - free_share)

@@ -20,14 +20,15 @@ from linkwise.extender.placement.result import NoRoom, Spot
 from linkwise.topology.machine.model import MAX_GPUS
 
 _MOST_WISHES = 64
-_NONE = (-np.inf, 1.0, 1.0)  # for a node without a suitable set
+_NONE = (-np.inf, 0.0, 1.0)  # for a node without a suitable set
 _FEW = 64  # rows: so many are judged one by one, more by kind
 
 
 @dataclass(slots=True)
 class NodeWorth:
-    """[rows] the quality of the best suitable set (-inf: there is none), the damage of taking it,
-    and the share of the node's GPUs that is free. `of` caches them by kind and free GPUs."""
+    """[rows] the quality of the best suitable set (-inf: there is none), the damage of taking it
+    (0: there is none), and the share of the node's GPUs that is free. `of` caches them by kind and
+    free GPUs."""
 
     quality: Floats
     damage: Floats
@@ -95,7 +96,7 @@ class BestNode:
             if len(self._known) >= _MOST_WISHES:
                 self._known.clear()
             size = len(cache.rows.kinds)
-            worth = NodeWorth(np.full(size, -np.inf), np.ones(size), np.ones(size), {})
+            worth = NodeWorth(np.full(size, -np.inf), np.zeros(size), np.ones(size), {})
             self._known[request] = worth
         log = cache.settled_rows
         count = len(cache.rows)
