@@ -273,6 +273,21 @@ def test_a_victim_made_anew_queues_by_its_age_and_takes_nothing_from_who_evicted
     assert (at.phase("humble"), at.phase("later")) == ("planned", "forming")
 
 
+def test_a_more_urgent_gang_that_gets_the_victims_gpus_delays_no_other_eviction() -> None:
+    """It takes them by a plan that is not on the API server yet."""
+    at = cluster()
+    run_gang(at, "one", 2, 4)
+    run_gang(at, "other", 2, 4)
+    add_gang(at, "important", 2, 4, priority=1)
+    first = sorted(at.evicted)
+    assert len(first) == 2
+    add_gang(at, "urgent", 2, 4, priority=2)
+    bury(at)
+    assert at.phase("urgent") == "planned"
+    at.pass_time(60)
+    assert sorted(at.evicted) == ["one-0", "one-1", "other-0", "other-1"]
+
+
 def test_evicting_ends_when_the_gang_goes_away() -> None:
     at = cluster()
     run_gang(at, "humble", 2)

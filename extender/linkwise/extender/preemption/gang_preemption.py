@@ -217,11 +217,15 @@ class GangPreemption:
         for node, mask in () if reservation is None else reservation.gpus.items():
             info = self._cache.nodes.get(node)
             for uid, gpus in () if info is None else info.owned.items():
-                record = self._cache.pods.get(uid)
-                is_others = record is not None and (record.left_alone or record.written is None)
-                if gpus & mask and is_others and not self._is_victim(key, uid):
+                if gpus & mask and self._is_placed_by_others(uid) and not self._is_victim(key, uid):
                     return True
         return False
+
+    def _is_placed_by_others(self, uid: str) -> bool:
+        record = self._cache.pods.get(uid)
+        if record is None or uid in self._cache.plans or uid in self._cache.assumed:
+            return False  # what the extender has decided is not on the API server yet
+        return record.left_alone or record.written is None
 
     def _rest(self, key: GangKey, now: float) -> None:
         before = self._robbed.get(key)
