@@ -25,6 +25,24 @@ def test_a_partial_gang_gives_everything_back_after_its_timeout() -> None:
     assert ("GangExpired", "g-0") in [(event.reason, event.pod.name) for event in at.events]
 
 
+def test_a_launcher_may_wait_for_its_workers_for_as_long_as_it_likes() -> None:
+    """It keeps no GPU from others."""
+    at = cluster()
+    for name, gpus in (("launcher", 0), ("w0", 8), ("w1", 8)):
+        at.add_pod(name, gpus, gang="g", gang_size="3")
+    at.add_pod("other", 8)
+    at.bind("other", "n1")
+    at.settle()
+    at.bind("launcher", "n2")
+    for _ in range(5):
+        at.pass_time(600)
+    assert at.evicted == []
+    at.delete("other")
+    at.settle()
+    assert at.plan("w0") is not None
+    assert at.plan("w1") is not None
+
+
 def test_an_expired_gang_may_form_and_be_planned_again() -> None:
     at = cluster()
     first, second = planned(at)

@@ -216,6 +216,48 @@ def test_what_was_learnt_meanwhile_counts_and_a_reservation_stays_its_gangs_own(
     assert planned(at) == {"first"}
 
 
+def test_a_new_order_counts_at_once() -> None:
+    at = full(QueueOrder.MULTIFACTOR)
+    wait(at, "first", 8, "New")
+    wait(at, "second", 8, "Short")
+    queue = at.core._planner.queue
+
+    def order() -> list[str]:
+        return [each.key.name for each in queue.in_order()]
+
+    assert order() == ["second", "first"]
+    for number in range(ENOUGH):
+        at.core._run_times.ended(_record(at, "first"), 1.0 + number)
+    assert order() == ["second", "first"]
+    assert queue.reorder(at.now + 700)
+    assert order() == ["first", "second"]
+
+
+def test_a_gang_that_falls_back_keeps_what_is_reserved_for_it() -> None:
+    at = full(QueueOrder.MULTIFACTOR)
+    wait(at, "one", 8, "Short")
+    assert [held.key.name for held in at.core.reservations.all()] == ["one"]
+    for _ in range(3 * MANY):
+        at.core._run_times.ended(_record(at, "one"), 4 * HOUR)
+    at.pass_time(700)
+    assert [held.urgency for held in at.core.reservations.all()] == [
+        at.core._planner.queue.urgency(key) for key in at.core.reservations.by_key
+    ]
+    at.delete("all-0")
+    at.settle()
+    assert planned(at) == {"one"}
+
+
+def test_what_a_more_urgent_gang_reserves_counts_first_within_the_share() -> None:
+    at = full(QueueOrder.MULTIFACTOR, nodes=4)
+    wait(at, "small", 8, "Short")
+    assert [held.key.name for held in at.core.reservations.all()] == ["small"]
+    at.add_gang("large", 2, 8)  # with it, half of the GPUs are reserved
+    at.settle()
+    at.pass_time(31)
+    assert [held.key.name for held in at.core.reservations.all()] == ["large"]
+
+
 @pytest.mark.parametrize("rivals", [1, 8])
 def test_the_last_of_all_gets_its_turn_under_any_stream_of_others(
     rivals: int, monkeypatch: pytest.MonkeyPatch

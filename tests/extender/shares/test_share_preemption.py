@@ -96,3 +96,16 @@ def test_a_node_whose_whole_gpus_would_do_is_not_called_hopeless() -> None:
     assert preempt(at, "high", n0=["low"]) == {"n0": ["low"]}
     at.add_pod("higher", 4, priority=5)
     assert set(at.filter("higher").unresolvable) == {"n0"}
+
+
+def test_no_pod_is_evicted_for_whole_gpus_where_the_shares_beside_them_are_missing() -> None:
+    at = ShareCluster()
+    at.add_divided("n0", replicas(DGX_1V, {0: 1}))
+    at.add_pod("low", 7)
+    at.schedule("low")
+    at.try_to_place(taker(at, "holder", priority=9))
+    at.add_taker("high", {GPU: 1}, {SHARED: 1})
+    at.put_pod(change(at.pod("high"), spec=change(at.pod("high").spec, priority=5)))
+    assert preempt(at, "high", n0=["low"]) == {}
+    at.put_pod(change(at.pod("holder"), spec=change(at.pod("holder").spec, priority=0)))
+    assert preempt(at, "high", n0=["low"]) == {"n0": ["holder", "low"]}
