@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.text import Text
 
-from linkwise.simulator.report.layout import Island, islands, numa_runs, written
+from linkwise.drawing.layout import Island, islands, numa_runs, written
 from linkwise.simulator.report.model import (
     FREE,
     GpuTenant,
