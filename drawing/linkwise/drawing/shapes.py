@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from math import log2
+from typing import Literal
 
 from linkwise.drawing.layout import Island, islands, numa_title
 from linkwise.topology.machine.model import Gpu, Link, LinkClass, Machine
@@ -19,6 +20,7 @@ _MARGIN = 14
 _ARC_BASE, _ARC_STEP = 15, 11  # height of an arc between neighbours; what each further GPU adds
 _SWITCH_HEIGHT = 46
 COLOURS = 8  # in templates/drawing.css
+How = Literal["taken", "planned", "reserved"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,7 @@ class Holder:
     label: str  # some letters, written on the GPU
     colour: int  # 0 to COLOURS - 1
     words: str  # what a reader reads about the GPU, such as `held by ml/train-0`
+    how: How = "taken"  # filled, outlined, or dashed
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +39,8 @@ class GpuBox:
     y: float
     index: int
     label: str
-    colour: int | None  # of the holder; None: it has none
     hover: str
-    healthy: bool
-
-    @property
-    def classes(self) -> str:
-        """The CSS classes of the whole box, its texts included."""
-        state = "free" if self.colour is None else f"taken f{self.colour}"
-        return f"gpu {state}" if self.healthy else f"gpu {state} broken"
+    classes: str  # of CSS, for the box and its texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,12 +264,12 @@ def _box(gpu: Gpu, x: float, y: float, holder: Holder | None) -> GpuBox:
         words.append(gpu.pci_bus_id)
     words.append(gpu.uuid)
     words.append(holder.words if holder else "free" if gpu.healthy else "unhealthy")
+    state = f"{holder.how} f{holder.colour}" if holder else "free"
     return GpuBox(
         x=x,
         y=y,
         index=gpu.index,
         label=holder.label if holder else "",
-        colour=holder.colour if holder else None,
         hover=", ".join(words),
-        healthy=gpu.healthy,
+        classes=f"gpu {state}" if gpu.healthy else f"gpu {state} broken",
     )

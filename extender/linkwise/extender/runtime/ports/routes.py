@@ -20,6 +20,8 @@ from linkwise.extender.explain.texts import explanation_text
 from linkwise.extender.explain.usage import view_nodes, view_use
 from linkwise.extender.runtime.loop import Loop, NotReadyError
 from linkwise.extender.runtime.metrics import CONTENT_TYPE, ExtenderMetrics
+from linkwise.extender.runtime.page.live_page import LivePage
+from linkwise.extender.runtime.page.routes import page_routes
 from linkwise.extender.runtime.ports.dispatch import DEFECT
 from linkwise.extender.runtime.ports.status_port import CALLER_WAITS
 from linkwise.extender.verbs import wire
@@ -36,13 +38,19 @@ def create_app(
     loop: Loop,
     metrics: ExtenderMetrics,
     *,
+    live: LivePage | None = None,
     waits_for: Callable[[], str] = str,
     trouble: Callable[[], str] = str,
 ) -> Flask:
-    """*waits_for* says why this process is not ready yet, *trouble* why it needs a restart, in
+    """*live* is the live page; if None, it sends no changes to open pages.
+
+    *waits_for* says why this process is not ready yet, *trouble* why it needs a restart, in
     addition to the loop's own reasons. Both are empty if all is well."""
     app = Flask("linkwise.extender", static_folder=None)
-    _add_views(app, loop)
+    views = FairShare(_SHARE)
+    _add_views(app, loop, views)
+    page = live or LivePage(lambda: loop.snapshot())
+    app.register_blueprint(page_routes(page, partial(_share, views)))
     scrapes = FairShare(_SHARE)
 
     @app.get("/metrics")
@@ -87,8 +95,8 @@ def create_app(
     return app
 
 
-def _add_views(app: Flask, loop: Loop) -> None:
-    view = _shared(app)
+def _add_views(app: Flask, loop: Loop, share: FairShare) -> None:
+    view = _shared(app, share)
 
     @view("/explain")
     def explain_all() -> Response:
@@ -132,9 +140,8 @@ def _add_views(app: Flask, loop: Loop) -> None:
         return _json(msgspec.json.encode(view_use(loop.snapshot())))
 
 
-def _shared(app: Flask) -> Callable[[str], Callable[[F], F]]:
+def _shared(app: Flask, share: FairShare) -> Callable[[str], Callable[[F], F]]:
     """Like `app.get`, but these routes share one FairShare: one runs at a time."""
-    share = FairShare(_SHARE)
 
     def view(rule: str) -> Callable[[F], F]:
         def add(answer: F) -> F:
@@ -170,7 +177,7 @@ def _wants_text() -> bool:
     if asked:
         return asked == "text"
     best = request.accept_mimetypes.best_match(["application/json", "text/plain"])
-    return best == "text/plain"
+    return best == "text/plain" or request.blueprint is not None
 
 
 def _json(body: bytes, status: int = 200) -> Response:
