@@ -35,9 +35,7 @@ def show_page(access: Access, *, port: int, browser: bool) -> None:
 
 
 @contextmanager
-def _proxy(
-    access: Access, path: str, port: int
-) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def _proxy(access: Access, path: str, port: int) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The running `kubectl proxy`, and its address."""
     kubectl = shutil.which("kubectl")
     if kubectl is None:

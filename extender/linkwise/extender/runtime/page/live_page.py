@@ -65,7 +65,7 @@ class LivePage:
     ) -> None:
         """*take* may raise NotReadyError."""
         self._take, self._clock, self._cost = take, clock, cost
-        self.viewers = viewers or Viewers()
+        self.viewers = Viewers() if viewers is None else viewers
         self.renderer = Renderer()
         self._lock = RLock()  # guards the fields below
         self._grouper, self._overviews = Grouper(), Overviews()
