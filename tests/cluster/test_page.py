@@ -62,7 +62,8 @@ class Browser:
 
     def complaints(self) -> list[str]:
         """What the console has: a blocked script or style is there, and so is any error."""
-        return [str(entry["message"]) for entry in self.driver.get_log("browser")]
+        entries = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
+        return [str(entry["message"]) for entry in entries]
 
     def accessible(self) -> list[tuple[str, str]]:
         """Role and name of each node that a screen reader meets."""

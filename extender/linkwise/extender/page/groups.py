@@ -1,7 +1,9 @@
 """The cluster's nodes in groups: those of one rack or clique, and of these at most 32."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import is_
+from typing import NamedTuple
 
 from linkwise.extender.api.records import SortKey, natural
 from linkwise.extender.explain.node_arrays import has_gpus
@@ -28,65 +30,81 @@ class Group:
     nodes: tuple[NodeState, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    node: NodeState
+    path: Path | None  # None: it has no GPUs, so it is in no group
+    order: SortKey
+
+
 class Grouper:
     """Groups the nodes of one snapshot after the other. A group whose nodes did not change stays
     the same object."""
 
     def __init__(self) -> None:
-        self._places: dict[str, tuple[NodeState, Path, SortKey]] = {}
-        self._paths: dict[str, Path] = {}
-        self._outline: list[tuple[str, str, str, tuple[str, ...]]] = []
-        self._groups: dict[str, Group] = {}
+        self._places: dict[str, _Place] = {}
+        self._outline: list[_Outline] = []
+        self._group_of: dict[str, int] = {}  # name of a node -> position in `_outline`
+        self._groups: tuple[Group, ...] = ()
 
     def groups(self, snapshot: Snapshot) -> tuple[Group, ...]:
-        nodes = {node.name: node for node in snapshot.nodes if has_gpus(node)}
-        self._places = {name: self._place(snapshot, node) for name, node in nodes.items()}
-        paths = {name: path for name, (_, path, _) in self._places.items()}
-        if paths != self._paths:
-            order = {name: key for name, (_, _, key) in self._places.items()}
-            self._paths, self._outline = paths, list(_outline(paths, order))
-        self._groups = {
-            key: self._group(Group(key, title, within, tuple(nodes[name] for name in names)))
-            for key, title, within, names in self._outline
-        }
-        return tuple(self._groups.values())
+        before, changed, moved = self._places, list[str](), False
+        self._places = {}
+        for node in snapshot.nodes:
+            place = known = before.get(node.name)
+            if place is None or place.node is not node:
+                place = _place(snapshot, node)
+                moved |= known is None or known.path != place.path
+                changed.append(node.name)
+            self._places[node.name] = place
+        if moved or len(before) != len(self._places):
+            self._outline = list(_outline(self._places))
+            names = enumerate(each.names for each in self._outline)
+            self._group_of = {name: position for position, part in names for name in part}
+            old = {group.key: group for group in self._groups}
+            self._groups = tuple(self._group(each, old.get(each.key)) for each in self._outline)
+        elif changed:
+            found = list(self._groups)
+            for position in {self._group_of[name] for name in changed if name in self._group_of}:
+                found[position] = self._group(self._outline[position], None)
+            self._groups = tuple(found)
+        return self._groups
 
-    def _place(self, snapshot: Snapshot, node: NodeState) -> tuple[NodeState, Path, SortKey]:
-        known = self._places.get(node.name)
-        if known is not None and known[0] is node:
-            return known
-        path = tuple(
-            (level, domain)
-            for level in reversed(snapshot.levels)
-            if (domain := domain_of(node, level))
-        )
-        return node, path, natural(node.name) if known is None else known[2]
-
-    def _group(self, group: Group) -> Group:
-        before = self._groups.get(group.key)
-        if before is None or before.title != group.title or before.within != group.within:
+    def _group(self, outline: "_Outline", before: Group | None) -> Group:
+        nodes = tuple(self._places[name].node for name in outline.names)
+        group = Group(outline.key, outline.title, outline.within, nodes)
+        if before is None or (before.title, before.within) != (group.title, group.within):
             return group
-        same = len(before.nodes) == len(group.nodes) and all(
-            ours is theirs for ours, theirs in zip(before.nodes, group.nodes, strict=True)
-        )
+        same = len(before.nodes) == len(nodes) and all(map(is_, before.nodes, nodes))
         return before if same else group
 
 
-def _outline(
-    paths: Mapping[str, Path], order: Mapping[str, SortKey]
-) -> Iterable[tuple[str, str, str, tuple[str, ...]]]:
-    """Key, title, wider domains and nodes of each group."""
+class _Outline(NamedTuple):
+    key: str
+    title: str
+    within: str
+    names: tuple[str, ...]
+
+
+def _place(snapshot: Snapshot, node: NodeState) -> _Place:
+    if not has_gpus(node):
+        return _Place(node, None, ())
+    domains = ((level, domain_of(node, level)) for level in reversed(snapshot.levels))
+    return _Place(node, tuple(each for each in domains if each[1]), natural(node.name))
+
+
+def _outline(places: Mapping[str, _Place]) -> Iterator[_Outline]:
+    paths = {name: place.path for name, place in places.items() if place.path is not None}
     shared = _shared(paths.values())
     by_path: dict[Path, list[str]] = {}
-    for name in sorted(paths, key=lambda name: order[name]):
+    for name in sorted(paths, key=lambda name: places[name].order):
         by_path.setdefault(tuple(each for each in paths[name] if each in shared), []).append(name)
     for path in sorted(by_path, key=_order):
-        names = by_path[path]
+        names, within = by_path[path], ", ".join(map(_in_words, path[-2::-1]))
         for first in range(0, len(names), MOST_NODES):
             part = tuple(names[first : first + MOST_NODES])
-            number = first // MOST_NODES
-            key = ",".join([*(domain for _, domain in path), str(number)])
-            yield key, _title(path, names, part), ", ".join(map(_in_words, path[-2::-1])), part
+            key = ",".join([*(domain for _, domain in path), str(first // MOST_NODES)])
+            yield _Outline(key, _title(path, names, part), within, part)
 
 
 def _shared(paths: Iterable[Path]) -> frozenset[Domain]:
