@@ -172,6 +172,24 @@ def test_after_a_break_the_page_becomes_live_again(browser: Browser) -> None:
         browser.wait_live()
 
 
+def test_while_the_leader_changes_the_page_stays_and_comes_back_by_itself(
+    browser: Browser,
+) -> None:
+    with opened(browser, one_node()) as page:
+        browser.wait_live()
+        with page.lock:
+            page.leads = False
+        WebDriverWait(browser.driver, _SECONDS).until(lambda _: browser.text("#live") != "live")
+        assert "8 GPUs on 1 node." in browser.text()
+        with page.lock:
+            page.leads = True
+            page.cluster.add_node("gpu-2")
+        WebDriverWait(browser.driver, 2 * _SECONDS).until(
+            lambda _: "16 GPUs on 2 nodes." in browser.text()
+        )
+        browser.wait_live()
+
+
 def test_without_a_place_the_page_says_that_it_is_not_live(browser: Browser) -> None:
     with served(one_node(), viewers=Viewers(0)) as page:
         browser.open(page)

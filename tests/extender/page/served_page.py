@@ -4,15 +4,15 @@ cluster is in memory and changes when a test says so."""
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock, Thread
-
-from flask import Flask
+from typing import cast
 
 from linkwise.extender.explain.snapshot import Snapshot
+from linkwise.extender.runtime.loop import Loop, NotReadyError
+from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.page.live_page import LivePage
-from linkwise.extender.runtime.page.routes import page_routes
 from linkwise.extender.runtime.page.viewers import Viewers
+from linkwise.extender.runtime.ports.routes import create_app
 from linkwise.extender.runtime.ports.status_port import StatusServer
-from linkwise.serving.fair_share import FairShare
 from tests.extender.cluster import Cluster
 
 HOST = "127.0.0.1"
@@ -24,9 +24,9 @@ class ServedPage:
     def __init__(self, cluster: Cluster, *, viewers: Viewers | None = None) -> None:
         self.cluster, self.lock = cluster, Lock()
         self.live = LivePage(self._take, viewers=viewers)
-        share = FairShare(1.0)
-        app = Flask(__name__, static_folder=None)
-        app.register_blueprint(page_routes(self.live, lambda: share.of("")))
+        self.leads = True
+        # Only the page's own routes are called, and they do not know the loop.
+        app = create_app(cast("Loop", None), ExtenderMetrics(), live=self.live)
         self._server = StatusServer(HOST, 0, app)
         self.port = self._server.port
         self.url = f"http://{HOST}:{self.port}/ui/"
@@ -34,6 +34,8 @@ class ServedPage:
 
     def _take(self) -> Snapshot:
         with self.lock:
+            if not self.leads:
+                raise NotReadyError("linkwise: not ready: taking over")
             return self.cluster.core.snapshot(self.cluster.now)
 
     def start(self) -> None:

@@ -94,6 +94,12 @@ def test_a_node_says_who_has_which_gpu_and_for_whom_the_rest_is_reserved() -> No
     ]
 
 
+def test_a_node_names_its_taints() -> None:
+    shown = page(example(), "leaf leaf-2")
+    assert shown.slots["n3-taints"]["text"] == "takes only pods that tolerate repair"
+    assert shown.slots["n2-taints"] == {"hidden": "hidden", "text": ""}
+
+
 def test_planned_free_and_unhealthy_gpus_have_lines_too() -> None:
     cluster = example()
     states = {state for _, state, _ in lines(page(cluster, "leaf leaf-2"), "gpu-5")}

@@ -17,6 +17,7 @@ from linkwise.extender.page.overview import in_words
 from linkwise.extender.page.slots import HIDDEN, SHOWN, Slots
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_KEEPS_OFF = ("NoSchedule", "NoExecute")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,11 @@ def _card(snapshot: Snapshot, number: int, node: NodeState) -> NodeCard:
             "text": f"takes no pods now: {closed}" if closed else "",
         },
     }
+    taints = _taints(node)
+    slots[f"{name}-taints"] = {
+        "hidden": SHOWN if taints else HIDDEN,
+        "text": f"takes only pods that tolerate {taints}" if taints else "",
+    }
     drawing = None
     lines = 2
     if machine is not None:
@@ -92,6 +98,11 @@ def _card(snapshot: Snapshot, number: int, node: NodeState) -> NodeCard:
         slots.update(_line_slots(f"{name}-{line}", node, line, tenants))
     kind = kind_in_words(machine) if machine is not None else "unknown GPUs"
     return NodeCard(number, node.name, kind, drawing, lines, slots)
+
+
+def _taints(node: NodeState) -> str:
+    taints = node.record.taints if node.record is not None else ()
+    return ", ".join(taint.key for taint in taints if taint.effect in _KEEPS_OFF)
 
 
 def _line_slots(name: str, node: NodeState, line: int, tenants: list[Tenant]) -> Slots:

@@ -177,6 +177,15 @@ def test_while_another_extender_leads_there_is_no_page() -> None:
 # Over sockets
 
 
+def test_who_asks_while_another_extender_leads_reads_so() -> None:
+    with served(one_node()) as page:
+        page.leads = False
+        status, kind, text = read(page, "")
+        assert (status, kind) == (503, "text/plain; charset=utf-8")
+        assert text == "linkwise: not ready: taking over\n"
+        assert read(page, "no-such-page")[0] == 404
+
+
 @contextmanager
 def asked(page: ServedPage, path: str) -> Iterator[http.client.HTTPResponse]:
     connection = http.client.HTTPConnection(HOST, page.port, timeout=30)

@@ -188,9 +188,11 @@ class LivePage:
         return self.renderer.group(page.value, at=at, version=page.version)
 
     def _run(self) -> None:
-        while not self._stopping.is_set():
+        while True:
+            self._wanted.clear()  # before both looks, so that no `join` and no `stop` is missed
+            if self._stopping.is_set():
+                return
             if not len(self.viewers):
-                self._wanted.clear()
                 self._wanted.wait()
                 continue
             try:

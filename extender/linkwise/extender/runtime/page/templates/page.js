@@ -29,14 +29,22 @@
     if (live.textContent !== words) live.textContent = words;
   }
 
+  // Loads the page again, once there is one: while the leader changes, an error would replace it.
+  function reloadIn(seconds) {
+    setTimeout(async () => {
+      const answer = await fetch(location.href, { method: "HEAD" }).catch(() => null);
+      if (answer?.ok) location.reload();
+      else reloadIn(5);
+    }, 1000 * seconds);
+  }
+
   function open() {
     const events = new EventSource(where);
     events.addEventListener("open", () => say("live"));
     events.addEventListener("change", show);
     events.addEventListener("reload", () => {
       events.close();
-      // Not at once: a cluster that grows would load it again and again.
-      setTimeout(() => location.reload(), 1000);
+      reloadIn(1); // not at once: a cluster that grows would load it again and again
     });
     events.addEventListener("error", () => {
       if (events.readyState !== EventSource.CLOSED) {
@@ -44,7 +52,7 @@
         return;
       }
       say("not live: the extender accepts no more viewers now, or is not ready");
-      setTimeout(() => location.reload(), 30000);
+      reloadIn(30);
     });
   }
 
