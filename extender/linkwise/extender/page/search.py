@@ -1,6 +1,6 @@
 """Finds pods, gangs, nodes and namespaces by a part of their names."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -34,7 +34,7 @@ def search(snapshot: Snapshot, groups: Sequence[Group], words: str) -> Found:
     kinds = [
         list(islice(hits, MOST_FOUND + 1))
         for hits in (
-            _nodes(groups, wanted),
+            _nodes(groups, lambda name: wanted in name.lower()),
             _namespaces(snapshot, wanted),
             _gangs(snapshot, wanted),
             _pods(snapshot, wanted),
@@ -46,10 +46,16 @@ def search(snapshot: Snapshot, groups: Sequence[Group], words: str) -> Found:
     )
 
 
-def _nodes(groups: Sequence[Group], wanted: str) -> Iterable[Hit]:
+def nodes_named(groups: Sequence[Group], names: Collection[str]) -> tuple[Hit, ...]:
+    """The nodes of these names, MOST_FOUND at most."""
+    hits = _nodes(groups, lambda name: name in names) if names else ()
+    return tuple(islice(hits, MOST_FOUND))
+
+
+def _nodes(groups: Sequence[Group], is_wanted: Callable[[str], bool]) -> Iterable[Hit]:
     for group in groups:
         for place, node in enumerate(group.nodes):
-            if wanted in node.name.lower():
+            if is_wanted(node.name):
                 link = f"{links.to_group(group.key)}#n{place}"
                 yield Hit("node", node.name, link, group.title)
 

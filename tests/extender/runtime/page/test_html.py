@@ -39,7 +39,7 @@ def others(cluster: Cluster, words: str) -> Iterator[ParsedPage]:
     found = search(snapshot, Grouper().groups(snapshot), words)
     yield ParsedPage(RENDERER.found(found, words, at=snapshot.at).decode())
     for gang in snapshot.gangs:
-        it = Explained(gang.key.name, f"explained: {words}", timeline_of(snapshot, gang))
+        it = Explained(gang.key.name, f"explained: {words}", (), timeline_of(snapshot, gang))
         yield ParsedPage(RENDERER.explained(it, at=snapshot.at).decode())
 
 

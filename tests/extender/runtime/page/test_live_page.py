@@ -87,6 +87,18 @@ def test_a_thousand_requests_in_a_second_are_one_look_and_one_page(look: Look) -
     assert looked.looks == 2
 
 
+def test_the_time_on_a_page_that_does_not_change_is_not_old(look: Look) -> None:
+    looked = look(one_node())
+    first = looked.live.html()
+    looked.cluster.now += 31
+    looked.now += 31
+    second = looked.live.html()
+    assert first is not None
+    assert second is not None
+    assert b"13:46:40" in first
+    assert b"13:47:11" in second
+
+
 def test_a_costly_look_is_taken_less_often() -> None:
     spent = iter(range(1000))
     cluster, now = one_node(), [0.0]
@@ -243,6 +255,19 @@ def test_every_page_is_there_and_what_is_gone_is_404() -> None:
             assert text == "linkwise: there is no such group, gang or pod now\n"
         assert read(page, "page.css")[1] == "text/css; charset=utf-8"
         assert read(page, "page.js")[1] == "text/javascript; charset=utf-8"
+
+
+def test_pods_and_gangs_lead_to_their_nodes() -> None:
+    with served(example()) as page:
+        pod = ParsedPage(read(page, "pod?namespace=ml&name=train-1")[2])
+        gang = ParsedPage(read(page, "gang?namespace=ml&name=train")[2])
+        waits = ParsedPage(read(page, "gang?namespace=ml&name=pretrain")[2])
+        assert "See node gpu-2 , gang ml/train ." in pod.text
+        assert "See node gpu-1 , node gpu-2 ." in gang.text
+        assert "See node" not in waits.text
+        links = [str(link["href"]) for link in (*pod.named("a"), *gang.named("a"))]
+        for link in ("group?key=leaf-1%2C0#n1", "gang?namespace=ml&name=train"):
+            assert link in links
 
 
 def test_hostile_names_and_words_come_back_as_text() -> None:

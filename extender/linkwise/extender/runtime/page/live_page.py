@@ -31,7 +31,8 @@ OVERVIEW = ""
 _SHARE = 0.02
 _SHORTEST_SECONDS = 1.0  # between two looks
 _MOST_PAGES = 64  # that are kept
-_MOST_MESSAGES = 32  # of a page, for browsers that connect again
+_OLDEST_SECONDS = 30.0  # of the time that stands on a page which did not change
+_MOST_MESSAGES = 8  # of a page, for browsers that connect again
 HELLO = b"retry: 2000\n\n"
 _RELOAD = b"event: reload\ndata: {}\n\n"
 
@@ -44,6 +45,7 @@ class _Page:
     version: str
     seen: Snapshot
     html: bytes | None = None  # None: nobody has asked for this version
+    rendered: float = 0.0  # the time that stands in `html`
     messages: deque[tuple[str, bytes]] = field(default_factory=lambda: deque(maxlen=_MOST_MESSAGES))
     """Each with the version before it."""
 
@@ -96,8 +98,8 @@ class LivePage:
             page = self._advance(key)
             if page is None:
                 return None
-            if page.html is None:
-                page.html = self._render(page, snapshot.at)
+            if page.html is None or snapshot.at - page.rendered > _OLDEST_SECONDS:
+                page.html, page.rendered = self._render(page, snapshot.at), snapshot.at
             return page.html
 
     def latest(self) -> tuple[Snapshot, tuple[Group, ...]]:

@@ -10,7 +10,7 @@ from linkwise.extender.page.gpu_states import STATES
 from linkwise.extender.page.group_page import GroupPage
 from linkwise.extender.page.overview import Overview
 from linkwise.extender.page.queue_rows import MOST_ROWS
-from linkwise.extender.page.search import Found
+from linkwise.extender.page.search import Found, Hit
 from linkwise.extender.page.timeline import Step
 from linkwise.extender.page.times import clock
 
@@ -30,6 +30,7 @@ class Explained:
 
     title: str
     text: str  # as `kubectl linkwise explain` prints it
+    seen_also: tuple[Hit, ...]  # its nodes and its gang
     steps: tuple[Step, ...] = ()  # of a gang
 
 

@@ -8,7 +8,8 @@ from flask import Blueprint, Response, request
 
 from linkwise.extender.explain.explainer import Explainer
 from linkwise.extender.explain.texts import explanation_text
-from linkwise.extender.page.search import search
+from linkwise.extender.page import links
+from linkwise.extender.page.search import Hit, nodes_named, search
 from linkwise.extender.page.timeline import timeline_of
 from linkwise.extender.runtime.page.live_page import HELLO, OVERVIEW, LivePage
 from linkwise.extender.runtime.page.render import HEADERS, Explained
@@ -79,23 +80,29 @@ def _search(live: LivePage) -> bytes:
 
 def _pod(live: LivePage) -> bytes | None:
     namespace, name = _asked()
-    snapshot, _ = live.latest()
+    snapshot, groups = live.latest()
     found = Explainer(snapshot).pod(namespace, name, runner_up=True)
     if found is None:
         return None
+    also = nodes_named(groups, {found.node} - {""})
+    if found.gang is not None:
+        gang = f"{found.gang.gang.namespace}/{found.gang.gang.name}"
+        also = (*also, Hit("gang", gang, links.to_gang(gang), found.gang.gang.phase))
     text = explanation_text.pod(found, snapshot.at)
-    return live.renderer.explained(Explained(f"pod {namespace}/{name}", text), at=snapshot.at)
+    it = Explained(f"pod {namespace}/{name}", text, also)
+    return live.renderer.explained(it, at=snapshot.at)
 
 
 def _gang(live: LivePage) -> bytes | None:
     namespace, name = _asked()
-    snapshot, _ = live.latest()
+    snapshot, groups = live.latest()
     explainer = Explainer(snapshot)
     found, gang = explainer.gang(namespace, name, runner_up=True), explainer.find(namespace, name)
     if found is None or gang is None:
         return None
     text = explanation_text.gang(found, snapshot.at)
-    it = Explained(f"gang {namespace}/{name}", text, timeline_of(snapshot, gang))
+    also = nodes_named(groups, {member.node for member in found.gang.members} - {""})
+    it = Explained(f"gang {namespace}/{name}", text, also, timeline_of(snapshot, gang))
     return live.renderer.explained(it, at=snapshot.at)
 
 
