@@ -1,4 +1,4 @@
-"""The chart renders what the overlays build, in every namespace, and says what is wrong with values."""
+"""The chart renders what the overlays build, in every namespace, and refuses wrong values."""
 
 import json
 import os
@@ -112,7 +112,7 @@ def test_in_another_namespace_only_the_namespace_differs(name: str) -> None:
 
 
 def stays(name: str) -> bool:
-    return name.endswith("-authentication") or name.endswith("WebhookConfiguration /linkwise")
+    return name.endswith(("-authentication", "WebhookConfiguration /linkwise"))
 
 
 def moved(usual: Objects) -> Objects:

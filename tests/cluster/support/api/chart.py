@@ -32,11 +32,14 @@ class HelmError(Exception):
     """helm failed: the command, and its output."""
 
 
-def helm(*arguments: str, env: Mapping[str, str] | None = None) -> str:
+def helm_command(*arguments: str) -> list[str]:
+    return [str(binaries.helm() / "helm"), *arguments]
+
+
+def helm(*arguments: str) -> str:
     """Run helm and return its output. Raises HelmError."""
     ended = subprocess.run(
-        [str(binaries.helm() / "helm"), *arguments],
-        env={"HOME": "/nonexistent", "PATH": "/usr/bin:/bin", **(env or {})},
+        helm_command(*arguments),
         capture_output=True,
         text=True,
         check=False,
@@ -85,8 +88,14 @@ def difference(left: Objects, right: Objects) -> str:
     """Return a unified diff; empty if all objects are equal."""
     lines: list[str] = []
     for name in sorted({*left, *right}):
-        both = [_lines(side.get(name)) for side in (left, right)]
-        lines += difflib.unified_diff(*both, f"{name} kustomize", f"{name} helm", lineterm="", n=2)
+        lines += difflib.unified_diff(
+            _lines(left.get(name)),
+            _lines(right.get(name)),
+            f"{name} kustomize",
+            f"{name} helm",
+            lineterm="",
+            n=2,
+        )
     return "\n".join(lines)
 
 
