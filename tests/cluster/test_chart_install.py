@@ -35,8 +35,6 @@ IN = f"-n={NAMESPACE}"
 # Nodes without GPUs, and a cluster without DNS.
 GIVEN = values(plugin__simulatedMachines=True, extender__service__clusterIP="10.96.0.94")
 WAIT = ("--wait", "--timeout=180s")
-# As docs/operating/install-with-helm.md says.
-CLEAN_FIRST = ("delete", IN, "daemonset", "linkwise-plugin", "--cascade=foreground")
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +68,7 @@ def untouched(cluster: RealCluster, control: ControlPlane) -> Iterator[None]:
 
 
 def everything(control: ControlPlane) -> set[str]:
-    """Return every object of every kind, by kind, namespace and name. Events expire by themselves."""
+    """Return kind, namespace and name of every object. Events expire by themselves."""
     kinds = control.kubectl("api-resources", "--verbs=list", "-o=name").split()
     return listed(control, ",".join(kind for kind in kinds if not kind.startswith("events")), "-A")
 
@@ -148,7 +146,6 @@ def test_a_release_places_pods_and_its_changes_harm_nobody_and_it_leaves_nothing
     delete(control, placed(control, "planned-by-the-third")["metadata"]["name"])
     assert started(running(control, "planned")) == started(pod)
 
-    control.kubectl(*CLEAN_FIRST)
     said = released(control, "uninstall", RELEASE, *WAIT)
     assert "uninstalled" in said
     assert started(running(control, "planned")) == started(pod)
@@ -156,15 +153,17 @@ def test_a_release_places_pods_and_its_changes_harm_nobody_and_it_leaves_nothing
 
 
 @pytest.mark.usefixtures("untouched")
-def test_a_release_that_is_uninstalled_at_once_says_why_it_has_to_be_asked_again(
+def test_a_release_is_uninstalled_without_its_hook_in_two_steps(
     cluster: RealCluster, control: ControlPlane
 ) -> None:
+    """The first forced one leaves what the plugins need; they clean their nodes, and it goes."""
     on_nodes = traces(cluster)
-    released(control, "install", RELEASE, str(CHART), *GIVEN, *WAIT)
-    with pytest.raises(HelmError, match="still carries Linkwise's labels"):
-        released(control, "uninstall", RELEASE)
+    alone = (*GIVEN, *values(extender__enabled=False))
+    released(control, "install", RELEASE, str(CHART), *alone, *WAIT)
+    with pytest.raises(HelmError, match="failed to delete release"):
+        released(control, "uninstall", RELEASE, "--no-hooks")
     wait_until_none(lambda: sorted(traces(cluster) ^ on_nodes))
-    released(control, "uninstall", RELEASE, *WAIT)
+    released(control, "uninstall", RELEASE, "--no-hooks", *WAIT)
 
 
 @pytest.mark.usefixtures("untouched")
@@ -176,11 +175,10 @@ def test_a_cluster_has_one_release(control: ControlPlane) -> None:
     for place in ("-n=other", IN):
         with pytest.raises(HelmError, match=said):
             released(control, "install", "second", str(CHART), *GIVEN, place=place)
+    wrong = values(plugin__mode="both")
     with pytest.raises(HelmError, match="at '/plugin/mode': value must be one of"):
-        wrong = values(plugin__mode="both")
         released(control, "upgrade", RELEASE, str(CHART), *alone, *wrong)
     assert everything(control) == before
-    control.kubectl(*CLEAN_FIRST)
     released(control, "uninstall", RELEASE, *WAIT)
 
 
@@ -197,11 +195,9 @@ def test_an_installation_that_was_killed_half_way_is_repeated(control: ControlPl
     with pytest.raises(HelmError):
         released(control, "install", RELEASE, str(CHART), *GIVEN)
     # As documented: take away what is there, and begin again.
-    control.kubectl(*CLEAN_FIRST)
     released(control, "uninstall", RELEASE, *WAIT)
     released(control, "install", RELEASE, str(CHART), *GIVEN, *WAIT)
     delete(control, placed(control, "planned")["metadata"]["name"])
-    control.kubectl(*CLEAN_FIRST)
     released(control, "uninstall", RELEASE, *WAIT)
 
 
@@ -226,6 +222,4 @@ def test_helm_adopts_what_kubectl_applied_and_running_pods_do_not_notice(
     released(control, "install", RELEASE, str(CHART), *alone, *adopt, place=system)
     assert started(running(control, "unplanned")) == started(pod)
     delete(control, "unplanned")
-    clean = ("delete", system, "daemonset", "linkwise-plugin", "--cascade=foreground")
-    control.kubectl(*clean)
     released(control, "uninstall", RELEASE, *WAIT, place=system)
