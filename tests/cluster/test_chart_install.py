@@ -27,11 +27,11 @@ from tests.cluster.support.nodes.installation import (
     start_ready,
     started,
     traces,
+    write_simulated,
 )
-from tests.manifests import DAEMONSET
 
 NAMESPACE, RELEASE = "gpus", "team-a"
-IN = f"-n={NAMESPACE}"
+IN, SYSTEM = f"-n={NAMESPACE}", "-n=kube-system"
 # Nodes without GPUs, and a cluster without DNS.
 GIVEN = values(plugin__simulatedMachines=True, extender__service__clusterIP="10.96.0.94")
 WAIT = ("--wait", "--timeout=180s")
@@ -205,21 +205,27 @@ def test_an_installation_that_was_killed_half_way_is_repeated(control: ControlPl
 def test_helm_adopts_what_kubectl_applied_and_running_pods_do_not_notice(
     control: ControlPlane, tmp_path: Path
 ) -> None:
-    kustomization = {
-        "resources": [os.path.relpath(DAEMONSET / "overlays" / "plugin-only", tmp_path)],
-        "components": [os.path.relpath(DAEMONSET / "components" / "simulated-machines", tmp_path)],
-    }
-    (tmp_path / "kustomization.yaml").write_text(json.dumps(kustomization))
-    control.kubectl("apply", "-k", str(tmp_path))
-    system = "-n=kube-system"
-    control.kubectl("rollout", "status", system, "daemonset/linkwise-plugin", "--timeout=120s")
-    create(control, "unplanned", 4)
-    pod = running(control, "unplanned")
-    alone = (*GIVEN, *values(extender__enabled=False))
+    control.kubectl("apply", "-k", str(write_simulated(tmp_path)))
+    for part in ("deployment/linkwise-scheduler", "daemonset/linkwise-plugin"):
+        control.kubectl("rollout", "status", SYSTEM, part, "--timeout=120s")
+    create(control, "planned", 4, scheduler="linkwise-scheduler")
+    pod = running(control, "planned")
+    certificates = ("get", SYSTEM, "secret/linkwise-extender", "-o=jsonpath={.data}")
+    before = control.kubectl(*certificates)
+    same = (*GIVEN, *values(webhook__enabled=False))
+
     with pytest.raises(HelmError, match="cannot be imported into the current release"):
-        released(control, "install", RELEASE, str(CHART), *alone, place=system)
+        released(control, "install", RELEASE, str(CHART), *same, place=SYSTEM)
     adopt = ("--take-ownership", "--force-conflicts", *WAIT)
-    released(control, "install", RELEASE, str(CHART), *alone, *adopt, place=system)
-    assert started(running(control, "unplanned")) == started(pod)
-    delete(control, "unplanned")
-    released(control, "uninstall", RELEASE, *WAIT, place=system)
+    released(control, "install", RELEASE, str(CHART), *same, *adopt, place=SYSTEM)
+    assert control.kubectl(*certificates) == before
+    assert started(running(control, "planned")) == started(pod)
+    delete(control, "planned")
+    create(control, "planned-again", 4, scheduler="linkwise-scheduler")
+    running(control, "planned-again")
+    delete(control, "planned-again")
+
+    released(control, "uninstall", RELEASE, *WAIT, place=SYSTEM)
+    generated = [each for each in everything(control) if "linkwise-scheduler-config-" in each]
+    assert len(generated) == 1, "as documented, the one whose name kustomize made stays"
+    control.kubectl("delete", SYSTEM, "configmap", generated[0].split()[-1])

@@ -5,7 +5,6 @@ extender, and restores it.
 """
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +25,8 @@ from tests.cluster.support.nodes.installation import (
     start_ready,
     started,
     traces,
+    write_overlay,
+    write_simulated,
     written_on,
 )
 from tests.cluster.support.nodes.node import RealNode
@@ -33,8 +34,6 @@ from tests.cluster.support.programs import binaries
 from tests.manifests import DAEMONSET, STATIC_POD
 
 SYSTEM = "-n=kube-system"
-SERVICE = "linkwise-extender.kube-system.svc"
-ADDRESS = "10.96.0.94"
 INSTALL, CHECK, UNINSTALL = (f"sh install.sh {task}" for task in ("install", "check", "uninstall"))
 
 
@@ -60,21 +59,7 @@ def control(cluster: RealCluster) -> ControlPlane:
 
 @pytest.fixture
 def simulated(tmp_path: Path) -> Path:
-    """The overlay, changed only for this cluster, which has no DNS."""
-    aliases = [{"ip": ADDRESS, "hostnames": [SERVICE]}]
-    resolved = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "linkwise-scheduler", "namespace": "kube-system"},
-        "spec": {"template": {"spec": {"hostAliases": aliases}}},
-    }
-    fixed = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": "linkwise-extender", "namespace": "kube-system"},
-        "spec": {"clusterIP": ADDRESS},
-    }
-    return write_overlay(tmp_path, DAEMONSET / "overlays" / "simulated", patches=[resolved, fixed])
+    return write_simulated(tmp_path)
 
 
 @pytest.fixture
@@ -93,26 +78,6 @@ def kubeadm(tmp_path: Path) -> Path:
         DAEMONSET / "overlays" / "kubeadm",
         components=[DAEMONSET / "components" / "simulated-machines"],
     )
-
-
-def write_overlay(
-    directory: Path,
-    overlay: Path,
-    *,
-    components: list[Path] | None = None,
-    patches: list[dict[str, Any]] | None = None,
-) -> Path:
-    kustomization = {
-        "apiVersion": "kustomize.config.k8s.io/v1beta1",
-        "kind": "Kustomization",
-        "sortOptions": {"order": "legacy"},
-        # kustomize accepts no absolute paths.
-        "resources": [os.path.relpath(overlay, directory)],
-        "components": [os.path.relpath(each, directory) for each in components or ()],
-        "patches": [{"patch": yaml.safe_dump(each)} for each in patches or ()],
-    }
-    (directory / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
-    return directory
 
 
 def test_a_second_scheduler_places_pods_that_name_it_and_updates_and_a_removal_harm_nobody(

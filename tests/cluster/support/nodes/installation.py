@@ -1,18 +1,24 @@
 """What an installation leaves on nodes, and pods that use it."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from linkwise.topology import names
 from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.nodes.cluster import RealCluster
 from tests.cluster.support.nodes.node import RealNode
 from tests.cluster.support.programs import binaries, busybox, images
+from tests.manifests import DAEMONSET
 
 MACHINE = "dgx1-v100"
 LABEL = "linkwise.dev/simulated-machine"
 SCHEDULER_IMAGE = f"registry.k8s.io/kube-scheduler:{binaries.NEWEST}"
+SERVICE = "linkwise-extender.kube-system.svc"
+ADDRESS = "10.96.0.94"
 KUBELET_DIRECTORY = "/var/lib/kubelet"
 KUBELETS_BOOKS = ("kubelet_internal_checkpoint", "allocated_pods_state", "actuated_pods_state")
 
@@ -29,6 +35,44 @@ def start_ready(cluster: RealCluster) -> None:
         cluster.control.kubectl("label", "node", node.name, f"{LABEL}={MACHINE}")
     scheduler.unlink()
     cluster.control.start_scheduler()
+
+
+def write_simulated(directory: Path) -> Path:
+    """Write the overlay `simulated`, changed only for this cluster, which has no DNS."""
+    aliases = [{"ip": ADDRESS, "hostnames": [SERVICE]}]
+    resolved = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "linkwise-scheduler", "namespace": "kube-system"},
+        "spec": {"template": {"spec": {"hostAliases": aliases}}},
+    }
+    fixed = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "linkwise-extender", "namespace": "kube-system"},
+        "spec": {"clusterIP": ADDRESS},
+    }
+    return write_overlay(directory, DAEMONSET / "overlays" / "simulated", patches=[resolved, fixed])
+
+
+def write_overlay(
+    directory: Path,
+    overlay: Path,
+    *,
+    components: list[Path] | None = None,
+    patches: list[dict[str, Any]] | None = None,
+) -> Path:
+    kustomization = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "sortOptions": {"order": "legacy"},
+        # kustomize accepts no absolute paths.
+        "resources": [os.path.relpath(overlay, directory)],
+        "components": [os.path.relpath(each, directory) for each in components or ()],
+        "patches": [{"patch": yaml.safe_dump(each)} for each in patches or ()],
+    }
+    (directory / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    return directory
 
 
 def traces(cluster: RealCluster) -> set[str]:
