@@ -124,7 +124,12 @@ def delete(control: ControlPlane, pod: str) -> None:
 def test_a_release_places_pods_and_its_changes_harm_nobody_and_it_leaves_nothing(
     control: ControlPlane,
 ) -> None:
-    released(control, "install", RELEASE, str(CHART), *GIVEN, *WAIT)
+    said = released(control, "install", RELEASE, str(CHART), *GIVEN, *WAIT)
+    notes = [line for line in said.splitlines() if line.startswith("  kubectl ")]
+    assert len(notes) == 5
+    for line in notes:
+        control.kubectl(*line.split()[1:])
+    assert f"export KUBECTL_LINKWISE_EXTENDER={NAMESPACE}/linkwise-extender:http" in said
     pod = placed(control, "planned")
     before = authority(control)
 
