@@ -35,6 +35,7 @@ IN, SYSTEM = f"-n={NAMESPACE}", "-n=kube-system"
 # Nodes without GPUs, and a cluster without DNS.
 GIVEN = values(plugin__simulatedMachines=True, extender__service__clusterIP="10.96.0.94")
 WAIT = ("--wait", "--timeout=180s")
+RIGHTS = "serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings"
 
 
 @pytest.fixture(scope="module")
@@ -169,6 +170,23 @@ def test_a_release_is_uninstalled_without_its_hook_in_two_steps(
         released(control, "uninstall", RELEASE, "--no-hooks")
     wait_until_none(lambda: sorted(traces(cluster) ^ on_nodes))
     released(control, "uninstall", RELEASE, "--no-hooks", *WAIT)
+
+
+@pytest.mark.usefixtures("untouched")
+def test_an_uninstallation_that_a_node_holds_up_deletes_nothing_else_and_is_repeated(
+    cluster: RealCluster, control: ControlPlane
+) -> None:
+    alone = (*GIVEN, *values(extender__enabled=False))
+    released(control, "install", RELEASE, str(CHART), *alone, *WAIT)
+    needed = listed(control, RIGHTS, IN)
+    node = cluster.nodes["node-2"]
+    node.kubelet.kill()
+    with pytest.raises(HelmError, match="pre-delete"):
+        released(control, "uninstall", RELEASE, "--timeout=20s")
+    assert listed(control, RIGHTS, IN) >= needed
+    node.kubelet.start()
+    node.wait_ready()
+    released(control, "uninstall", RELEASE, *WAIT)
 
 
 @pytest.mark.usefixtures("untouched")
