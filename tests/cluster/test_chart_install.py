@@ -181,7 +181,7 @@ def test_an_uninstallation_that_a_node_holds_up_deletes_nothing_else_and_is_repe
     needed = listed(control, RIGHTS, IN)
     node = cluster.nodes["node-2"]
     node.kubelet.kill()
-    with pytest.raises(HelmError, match="pre-delete"):
+    with pytest.raises(HelmError, match="Job/gpus/linkwise-removal not ready"):
         released(control, "uninstall", RELEASE, "--timeout=20s")
     assert listed(control, RIGHTS, IN) >= needed
     node.kubelet.start()
