@@ -184,6 +184,7 @@ def test_an_uninstallation_that_a_node_holds_up_deletes_nothing_else_and_is_repe
     with pytest.raises(HelmError, match="Job/gpus/linkwise-removal not ready"):
         released(control, "uninstall", RELEASE, "--timeout=20s")
     assert listed(control, RIGHTS, IN) >= needed
+    wait_for(lambda: not listed(control, "jobs", IN), "the Job is gone")
     node.kubelet.start()
     node.wait_ready()
     released(control, "uninstall", RELEASE, *WAIT)
