@@ -13,7 +13,7 @@ from traceback import format_exception
 import msgspec
 
 from linkwise.kube.client import KubeClient
-from linkwise.plugin.gpus.recorded import RecordedInventory
+from linkwise.plugin.gpus.recorded import Played, RecordedInventory
 from linkwise.plugin.program import Program
 from linkwise.plugin.settings import Settings
 from linkwise.simulator.kubelet import Kubelet, KubeletSettings
@@ -174,7 +174,9 @@ class LiveNode:
         self._faults.write_bytes(msgspec.json.encode(faults))
 
     def _start_plugin(self) -> None:
-        inventory = RecordedInventory.named(self.machine_name, node=self.name, faults=self._faults)
+        inventory = RecordedInventory.named(
+            self.machine_name, node=self.name, played=Played(faults=self._faults)
+        )
         self._program = Program(self._settings, inventory, self._client)
         self._thread = Thread(target=self._program.run, name=f"plugin {self.name}", daemon=True)
         self._thread.start()
