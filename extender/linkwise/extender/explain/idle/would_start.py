@@ -122,7 +122,7 @@ class WouldStart:
         )
         spots = self._seek(waiting, idle[:enough])
         assert spots is not None, "these are enough"
-        needed = _used(spots, idle[:enough])
+        needed: Sequence[IdleUnit] = _used(spots, idle[:enough])
         if self._seek(waiting, needed) is None:  # CPU and memory of others are needed too
             needed = idle[:enough]
         # Without the last one there was no room.

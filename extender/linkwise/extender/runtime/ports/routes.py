@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 from flask import Flask, Response, request
@@ -116,7 +116,7 @@ def _add_views(app: Flask, loop: Loop) -> None:
         return _json(msgspec.json.encode(view_use(loop.snapshot())))
 
 
-def _add_explanations(view: Callable[[str], Callable[[F], F]], loop: Loop) -> None:
+def _add_explanations(view: "_AddView", loop: Loop) -> None:
     @view("/explain")
     def explain_all() -> Response:
         namespace = request.args.get("namespace", "")
@@ -140,7 +140,11 @@ def _add_explanations(view: Callable[[str], Callable[[F], F]], loop: Loop) -> No
         return _told(found, partial(explanation_text.gang, at=snapshot.at))
 
 
-def _shared(app: Flask) -> Callable[[str], Callable[[F], F]]:
+class _AddView(Protocol):
+    def __call__(self, rule: str) -> Callable[[F], F]: ...
+
+
+def _shared(app: Flask) -> _AddView:
     """Like `app.get`, but these routes share one FairShare: one runs at a time."""
     share = FairShare(_SHARE)
 
