@@ -345,8 +345,8 @@ class Core:
     def nodes(self, now: float) -> tuple[NodeView, ...]:
         return view_nodes(self.snapshot(now))
 
-    def counts(self, now: float) -> Counts:  # noqa: ARG002
-        return view_counts(self._cache, self._planner)
+    def counts(self, now: float) -> Counts:
+        return view_counts(self._cache, self._planner, now)
 
     def audit(self) -> list[str]:
         """Every violated invariant of the cache and the planner; empty if there is none."""

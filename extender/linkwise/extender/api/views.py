@@ -194,8 +194,7 @@ class Explanation:
     namespace: str
     name: str
     uid: str
-    state: str  # bound, planned, waiting, ended, invalid, not-ours (takes no GPU), left-alone (its
-    # namespace is none of those whose pods the extender places)
+    state: str  # bound, planned, waiting, ended, invalid, not-ours (takes no GPU), left-alone
     summary: str  # one sentence
     wanted: RequestView | None
     node: str
@@ -259,8 +258,7 @@ class GpuView:
     uuid: str
     model: str
     healthy: bool
-    state: str  # free, reserved (free, for a waiting gang), held (planned), used (by the
-    # kubelet's report), unhealthy, divided (into parts)
+    state: str  # free, reserved, held (planned), used (by the kubelet's report), unhealthy, divided
     holder: str  # namespace/name
     parts: tuple[PartView, ...] = ()
 
@@ -377,6 +375,8 @@ class Counts:
     refusals: int  # since the start
     placed: Placed = field(default_factory=Placed)  # gangs, since the start
     by_count: int = 0  # pods with GPUs on nodes where pods are placed by count
+    waiting: int = 0  # gangs and pods in the scheduling queue that found no room
+    longest_wait_seconds: float = 0.0  # of these; 0 if there are none
 
 
 @dataclass(frozen=True, slots=True)
