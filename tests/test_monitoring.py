@@ -48,6 +48,7 @@ SUFFIXES: Mapping[str, Mapping[str, frozenset[str]]] = {
 def series_of(registry: CollectorRegistry) -> Iterator[tuple[str, frozenset[str]]]:
     for collector in registry._collector_to_names:
         if isinstance(collector, MetricWrapperBase):
+            assert collector._type is not None
             for suffix, more in SUFFIXES[collector._type].items():
                 yield collector._name + suffix, frozenset(collector._labelnames) | more
         else:
@@ -161,6 +162,7 @@ def test_every_series_exists_with_the_labels_that_are_used(where: str, text: str
     found = selectors(text)
     assert found
     for selector in found:
+        assert selector.name is not None
         assert selector.name in series()
         matched = {matcher.name for matcher in selector.matchers.matchers}
         assert matched <= series()[selector.name]

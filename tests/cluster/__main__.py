@@ -75,6 +75,7 @@ def build_all() -> None:
     binaries.vendor_plugin()
     binaries.containerd()
     binaries.kubeconform()
+    binaries.promtool()
     images.linkwise_image()
 
 
