@@ -247,6 +247,12 @@ def test_idle_pods_are_a_table_with_what_would_start_without_them() -> None:
         "",
         "Not tried, because the queue is long: 1.",
     ]
+    many = WouldStartView("gang ml/large", 64, tuple(f"pod ml/nb-{n}" for n in range(6)))
+    assert kubectl_tables.idle(replace(it, would_start=(many,))).splitlines()[7] == (
+        "gang ml/large    64  pod ml/nb-0, pod ml/nb-1, pod ml/nb-2, pod ml/nb-3 and 2 more"
+    )
+    never = replace(it.pods[0], day_percent=0)
+    assert "  0 %  " in kubectl_tables.idle(replace(it, pods=(never,)))
     nobody = replace(it, pods=it.pods[:1], unknown=0, untried=0, would_start=())
     assert kubectl_tables.idle(nobody).splitlines()[-1] == (
         "4 gangs and pods wait; none would start without the idle pods."

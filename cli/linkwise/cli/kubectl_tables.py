@@ -20,6 +20,7 @@ from linkwise.extender.api.views import (
 from linkwise.extender.explain.texts.format import duration
 
 _NARROWEST = 80
+_NAMED = 4  # of many idle pods; JSON has all of them
 _GANGS = (
     "NAME",
     "PHASE",
@@ -105,7 +106,7 @@ def idle(it: IdleView) -> str:
         parts.append(fitted(aligned(rows, figures=(2,))))
     if it.would_start:
         rows = [_WOULD_START]
-        rows += [(each.who, str(each.gpus), ", ".join(each.without)) for each in it.would_start]
+        rows += [(each.who, str(each.gpus), _some(each.without)) for each in it.would_start]
         parts.append(fitted(aligned(rows, figures=(1,))))
         parts.append("Each is tried by itself, as if the others did not wait.\n")
     elif it.pods and it.waiting:
@@ -122,6 +123,11 @@ def _idle_counts(it: IdleView) -> str:
     return f"Pods with GPUs: {len(it.pods)} idle{held}, {it.not_idle} not idle{unknown}.\n"
 
 
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
 def _waiting(count: int) -> str:
     return "1 gang or pod waits" if count == 1 else f"{count} gangs and pods wait"
 
@@ -133,11 +139,17 @@ def _idle(pod: IdlePod, at: float) -> tuple[str, ...]:
         name,
         str(pod.gpus),
         f"{'at least ' if pod.at_least else ''}{duration(at - pod.since)}",
-        "-" if pod.day_percent is None else f"{pod.day_percent} % or less",
+        _share(pod.day_percent),
         "-" if pod.memory_gib is None else f"{pod.memory_gib} GiB",
         pod.node,
         f"{pod.gang}, which works" if pod.gang_works else pod.gang or "-",
     )
+
+
+def _share(percent: int | None) -> str:
+    if percent is None:
+        return "-"
+    return f"{percent} % or less" if percent else "0 %"
 
 
 def fitted(table: str) -> str:
