@@ -5,8 +5,9 @@ reserved for others stay reserved.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from operator import itemgetter
 
 import numpy as np
@@ -75,6 +76,8 @@ class _Waiting:
 class WouldStart:
     def __init__(self, field: Field) -> None:
         self._field, self._snapshot = field, field.snapshot
+        self._table = field.table()
+        self._kept = cache(self._kept_from)
 
     def all(self, idle: Sequence[IdleUnit]) -> Found:
         """*idle*: the first is the first to go."""
@@ -147,25 +150,26 @@ class WouldStart:
 
     def _table_without(self, claimant: Claimant, gone: Sequence[IdleUnit]) -> NodeTable:
         field, mine = self._field, self._field.open_to(claimant)
-        table = field.table()
+        kept, table = self._kept(mine), self._table.copy()
         table.free = np.where(field.usable, field.free_to(mine), 0)
         for record, node in (pod for unit in gone for pod in unit.pods):
             row = table.row_of[node.name]
             if node.machine is not None and field.usable[row]:
                 own = node.owned.get(record.uid, 0) & node.machine.healthy_gpus
-                table.free[row] |= own & ~self._kept_from(mine, node.name)
+                table.free[row] |= own & ~kept.get(node.name, 0)
             table.milli_cpu[row] += record.needs.milli_cpu
             table.memory[row] += record.needs.memory
             table.gpus[row] += record.needs.gpus
             table.pods[row] += 1
         return table
 
-    def _kept_from(self, mine: frozenset[int], node: str) -> int:
-        """The GPUs that others get once they are free."""
-        kept = 0
-        for place_, reservation in enumerate(self._snapshot.reservations):
-            if place_ not in mine:
-                kept |= reservation.gpus.get(node, 0)
+    def _kept_from(self, mine: frozenset[int]) -> Mapping[str, int]:
+        """The GPUs that others get once they are free: node -> bitmask."""
+        kept: dict[str, int] = {}
+        for number, reservation in enumerate(self._snapshot.reservations):
+            if number not in mine:
+                for node, gpus in reservation.gpus.items():
+                    kept[node] = kept.get(node, 0) | gpus
         return kept
 
 
