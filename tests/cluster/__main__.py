@@ -76,6 +76,7 @@ def build_all() -> None:
     binaries.containerd()
     binaries.kubeconform()
     binaries.helm()
+    binaries.promtool()
     images.linkwise_image()
 
 
