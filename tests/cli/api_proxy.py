@@ -23,12 +23,13 @@ class Proxy:
         self.refusal: tuple[str, str, str] | None = None
         self.objects: dict[str, object] = {}
         self.url = ""
+        self.service = SERVICE
 
     def __call__(self, environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         refusal = self.refusal
         if environ.get("HTTP_AUTHORIZATION") != f"Bearer {TOKEN}":
             refusal = ("401 Unauthorized", "Unauthorized", "Unauthorized")
-        prefix, path = f"{SERVICE}/proxy", environ["PATH_INFO"]
+        prefix, path = f"{self.service}/proxy", environ["PATH_INFO"]
         if path in self.objects:
             start("200 OK", [("Content-Type", "application/json")])
             return [json.dumps(self.objects[path]).encode()]

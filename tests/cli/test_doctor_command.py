@@ -17,7 +17,7 @@ from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.ports.routes import create_app
 from linkwise.serving.certificates.pairs import Lifetime, bundle, make_authority
 from linkwise.simulator.api_server import ApiServer
-from tests.cli.api_proxy import Proxy, served, write_kubeconfig
+from tests.cli.api_proxy import SERVICE, Proxy, served, write_kubeconfig
 from tests.extender.world import World, wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -96,6 +96,17 @@ def test_a_fault_is_named_with_its_place_and_a_way_out(proxy: Proxy) -> None:
     )
     (found,) = json.loads(doctor("-o", "json").stdout)["findings"]
     assert (found["level"], found["where"]) == ("problem", ["n1"])
+
+
+def test_linkwise_in_another_namespace_is_looked_for_there(proxy: Proxy) -> None:
+    proxy.service = SERVICE.replace("kube-system", "gpus")
+    proxy.objects = {
+        path.replace("kube-system", "gpus"): body for path, body in proxy.objects.items()
+    }
+    there = ("--extender", "gpus/linkwise-extender:http")
+    assert doctor(*there).stdout.startswith("Nothing is missing.")
+    proxy.objects["/api/v1/nodes"] = {"items": []}
+    assert "kubectl -n gpus describe daemonset linkwise-plugin" in doctor(*there).stdout
 
 
 def test_an_extender_that_does_not_answer_is_a_finding_beside_the_others(proxy: Proxy) -> None:

@@ -3,6 +3,7 @@
 import json
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from linkwise.cli import kubectl_tables
 from linkwise.cli.kubectl import main
-from linkwise.extender.api.views import GpuView, NodeView
+from linkwise.extender.api.views import GpuView, IdlePod, IdleView, NodeView, WouldStartView
 from linkwise.extender.core import Core, CoreSettings
 from linkwise.extender.explain.usage import view_use
 from linkwise.extender.runtime.loop import Loop
@@ -212,6 +213,52 @@ def test_top_says_how_much_is_used_and_what_still_fits() -> None:
     assert max(map(len, told)) <= 120
 
 
+def test_idle_says_how_many_pods_do_nothing() -> None:
+    assert lines("idle") == ["Pods with GPUs: 0 idle, 0 not idle."]
+    assert json.loads(run("idle", "-o", "json").stdout)["would_start"] == []
+
+
+def test_idle_pods_are_a_table_with_what_would_start_without_them() -> None:
+    day = 86400.0
+    it = IdleView(
+        at=2 * day,
+        pods=(
+            IdlePod("ml/notebook-ada", "", False, "gpu-1", 2, day, False, 1, 12),
+            IdlePod("vision/sweep-0", "sweep", True, "gpu-12", 8, 2 * day - 7500, True, None, None),
+        ),
+        not_idle=5,
+        unknown=1,
+        waiting=4,
+        untried=1,
+        would_start=(WouldStartView("gang ml/train", 16, ("pod ml/notebook-ada", "gang v/x")),),
+    )
+    assert kubectl_tables.idle(it).splitlines() == [
+        "Pods with GPUs: 2 idle, with 10 GPUs, 5 not idle, 1 unknown.",
+        "",
+        "NAMESPACE  POD           GPUS  IDLE FOR       BUSY IN 24H  GPU MEMORY  NODE    GANG",
+        "ml         notebook-ada     2  1d             1 % or less  12 GiB      gpu-1   -",
+        "vision     sweep-0          8  at least 2h5m  -            -           gpu-12"
+        "  sweep, which works",
+        "",
+        "WAITING        GPUS  WOULD START WITHOUT",
+        "gang ml/train    16  pod ml/notebook-ada, gang v/x",
+        "",
+        "Each is tried by itself, as if the others did not wait.",
+        "",
+        "Not tried, because the queue is long: 1.",
+    ]
+    many = WouldStartView("gang ml/large", 64, tuple(f"pod ml/nb-{n}" for n in range(6)))
+    assert kubectl_tables.idle(replace(it, would_start=(many,))).splitlines()[7] == (
+        "gang ml/large    64  pod ml/nb-0, pod ml/nb-1, pod ml/nb-2, pod ml/nb-3 and 2 more"
+    )
+    never = replace(it.pods[0], day_percent=0)
+    assert "  0 %  " in kubectl_tables.idle(replace(it, pods=(never,)))
+    nobody = replace(it, pods=it.pods[:1], unknown=0, untried=0, would_start=())
+    assert kubectl_tables.idle(nobody).splitlines()[-1] == (
+        "4 gangs and pods wait; none would start without the idle pods."
+    )
+
+
 def test_nodes_with_divided_gpus_have_a_column_for_free_shares() -> None:
     at = ShareCluster()
     at.add_divided("n0", all_three(DGX_1V))
@@ -312,7 +359,7 @@ def test_without_any_kubeconfig_that_is_what_is_said(monkeypatch: pytest.MonkeyP
 def test_every_command_and_flag_is_documented() -> None:
     page = (ROOT / "docs" / "kubectl.md").read_text()
     assert isinstance(main, click.Group)
-    assert len(main.commands) == 6
+    assert len(main.commands) == 7
     for name, command in main.commands.items():
         assert f"`kubectl linkwise {name}" in page
         flags = {flag for option in command.params for flag in option.opts if flag[0] == "-"}

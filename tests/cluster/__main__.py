@@ -75,6 +75,8 @@ def build_all() -> None:
     binaries.vendor_plugin()
     binaries.containerd()
     binaries.kubeconform()
+    binaries.helm()
+    binaries.promtool()
     images.linkwise_image()
 
 

@@ -13,7 +13,7 @@ from traceback import format_exception
 import msgspec
 
 from linkwise.kube.client import KubeClient
-from linkwise.plugin.gpus.recorded import RecordedInventory
+from linkwise.plugin.gpus.recorded import Played, RecordedInventory
 from linkwise.plugin.program import Program
 from linkwise.plugin.settings import Settings
 from linkwise.simulator.kubelet import Kubelet, KubeletSettings
@@ -49,7 +49,7 @@ class LiveNode:
         client = KubeClient.load(kubeconfig=None, server=url)
         self.kubelet = Kubelet(name, directory, client, seed=seed, settings=HASTE)
         self._client = SluggishClient.at(url, pace)
-        self._faults = directory / "faults.json"
+        self._faults, self._loads = directory / "faults.json", directory / "loads.json"
         self._journal = journal
         self._settings = Settings(
             node_name=name,
@@ -59,6 +59,7 @@ class LiveNode:
             listen_port=0,
             health_seconds=0.1,
             clean_probes=1,
+            idle_seconds=0.5,
             in_use_seconds=0.1,
             pod_wait_seconds=0.2,
         )
@@ -173,8 +174,16 @@ class LiveNode:
         self._say(f"GPU faults {dict(faults)}")
         self._faults.write_bytes(msgspec.json.encode(faults))
 
+    def set_loads(self, busy: float) -> None:
+        """What all its GPUs do from now on; before, nothing is known of them."""
+        self._say(f"all GPUs are busy for {busy:.0%} of the time")
+        loads = {gpu.uuid: busy for gpu in self.machine.gpus}
+        self._loads.write_bytes(msgspec.json.encode(loads))
+
     def _start_plugin(self) -> None:
-        inventory = RecordedInventory.named(self.machine_name, node=self.name, faults=self._faults)
+        inventory = RecordedInventory.named(
+            self.machine_name, node=self.name, played=Played(self._faults, self._loads)
+        )
         self._program = Program(self._settings, inventory, self._client)
         self._thread = Thread(target=self._program.run, name=f"plugin {self.name}", daemon=True)
         self._thread.start()

@@ -54,6 +54,10 @@ class FakeNvml:
     registered: set[int] = field(default_factory=set)
     released: Event = field(default_factory=Event)
     opened: int = 0  # as often as it was not closed again
+    busy: dict[int, int] = field(default_factory=dict)  # GPU -> percent; else 0
+    used_mib: dict[int, int] = field(default_factory=dict)
+    # GPU -> samples of its processes: time, percent of the SMs, percent of the encoder
+    samples: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
     # GPU -> its MIG devices by place: uuid, GPU slices, compute slices, MiB; None: an empty place
     mig: dict[int, list[tuple[str, int, int, int] | None]] = field(default_factory=dict)
 
@@ -119,7 +123,22 @@ class FakeNvml:
         return self.machine.gpus[handle].model
 
     def nvmlDeviceGetMemoryInfo(self, handle: int) -> SimpleNamespace:
-        return SimpleNamespace(total=self.machine.gpus[handle].memory_mib << 20)
+        used = self.used_mib.get(handle, 0)
+        return SimpleNamespace(total=self.machine.gpus[handle].memory_mib << 20, used=used << 20)
+
+    def nvmlDeviceGetUtilizationRates(self, handle: int) -> SimpleNamespace:
+        if handle in self.mig:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return SimpleNamespace(gpu=self.busy.get(handle, 0), memory=0)
+
+    def nvmlDeviceGetProcessUtilization(self, handle: int, since: int) -> list[SimpleNamespace]:
+        later = [each for each in self.samples.get(handle, ()) if each[0] > since]
+        if not later:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        return [
+            SimpleNamespace(pid=1, timeStamp=at, smUtil=sm, memUtil=0, encUtil=coded, decUtil=0)
+            for at, sm, coded in later
+        ]
 
     def nvmlDeviceGetPciInfo(self, handle: int) -> SimpleNamespace:
         return SimpleNamespace(busId=nvml_bus_id(handle))

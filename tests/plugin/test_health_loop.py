@@ -1,7 +1,7 @@
 """The caretaker probes GPUs, reads them again and reports the result; a failure changes nothing."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -10,8 +10,8 @@ from threading import Event, Thread
 import pytest
 
 from linkwise.plugin.errors import InventoryError
-from linkwise.plugin.gpus.inventory import Finding, Probe, Snapshot, Xid
-from linkwise.plugin.gpus.recorded import RecordedInventory
+from linkwise.plugin.gpus.inventory import Finding, Load, Probe, Snapshot, Xid
+from linkwise.plugin.gpus.recorded import Played, RecordedInventory
 from linkwise.plugin.health.book import DeviceBook, Devices
 from linkwise.plugin.health.faults import Policy
 from linkwise.plugin.health.health_loop import Caretaker, Listeners, first_reading
@@ -70,6 +70,7 @@ class Care:
         health_seconds: float,
         snapshot: Snapshot | None = None,
         policy: Policy | None = None,
+        loads: Callable[[Mapping[str, Load]], None] = lambda _: None,
     ) -> None:
         self.source = Source()
         self.source.snapshot = snapshot or self.source.snapshot
@@ -83,7 +84,7 @@ class Care:
             self.source.snapshot,
             health_seconds=health_seconds,
             discovery_seconds=3600,
-            listeners=Listeners(devices=self.told.append, xid=self.xids.append),
+            listeners=Listeners(devices=self.told.append, xid=self.xids.append, loads=loads),
         )
 
 
@@ -356,7 +357,7 @@ def test_waiting_for_gpus_ends_when_told_to_stop() -> None:
 
 def test_a_played_machine_fails_as_its_file_says(tmp_path: Path) -> None:
     faults = tmp_path / "faults.json"
-    inventory = RecordedInventory(DGX_1V, faults=faults)
+    inventory = RecordedInventory(DGX_1V, played=Played(faults=faults))
     assert inventory.read().probe.findings == {}
     faults.write_text(f'{{"2": "XID 79", "{UUIDS[4]}": "XID 48"}}')
     assert inventory.probe(DGX_1V).findings == {
@@ -366,6 +367,35 @@ def test_a_played_machine_fails_as_its_file_says(tmp_path: Path) -> None:
     faults.write_text("[]")
     (finding,) = inventory.probe(DGX_1V).findings[UUIDS[0]]
     assert "Expected `object`, got `array`; expected" in finding.text
+
+
+def test_a_played_machine_does_what_its_file_says(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    loads = tmp_path / "loads.json"
+    inventory = RecordedInventory(DGX_1V, played=Played(loads=loads))
+    assert inventory.probe(DGX_1V).loads == {}
+    loads.write_text(f'{{"2": 0.5, "{UUIDS[4]}": 0}}')
+    assert inventory.probe(DGX_1V).loads == {
+        UUIDS[2]: Load(0.5, worked=True),
+        UUIDS[4]: Load(0.0, worked=False),
+    }
+    loads.write_text('{"2": 1.5}')
+    for _ in range(2):
+        assert inventory.probe(DGX_1V) == Probe()
+    assert (
+        caplog.text.count(f'{loads}: Expected `float` <= 1.0 - at `$[...]`; expected {{"<uu') == 1
+    )
+
+
+def test_what_the_gpus_do_is_told_at_every_probe() -> None:
+    told: list[object] = []
+    care = Care(health_seconds=0.005, loads=told.append)
+    care.source.snapshot = Snapshot(DGX_1V, probe=Probe(loads={UUIDS[0]: Load(1.0, worked=True)}))
+    care.taker.start()
+    wait_for(lambda: len(told) > 2, "three probes")
+    care.taker.stop()
+    assert told[0] == {UUIDS[0]: Load(1.0, worked=True)}
 
 
 def test_a_machine_file_is_named_when_it_cannot_be_read(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from linkwise.kube.client import KubeClient
 from linkwise.plugin.errors import InventoryError
 from linkwise.plugin.gpus.inventory import Finding
 from linkwise.plugin.gpus.node_machine import LabelledInventory
+from linkwise.plugin.gpus.recorded import Played
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology.machine.recorded import recorded_machine
 
@@ -60,7 +61,7 @@ def test_its_faults_are_played_too(client: KubeClient, tmp_path: Path) -> None:
     add_node(client, {LABEL: "dgx1-v100"})
     faults = tmp_path / "faults.json"
     faults.write_text('{"3": "XID 79"}')
-    played = LabelledInventory(client, "n1", LABEL, faults=faults)
+    played = LabelledInventory(client, "n1", LABEL, played=Played(faults=faults))
     machine = recorded_machine("dgx1-v100", node="n1")
     assert played.probe(machine).findings == {}  # nothing is played yet
     played.read()

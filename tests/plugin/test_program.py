@@ -23,6 +23,7 @@ from linkwise.plugin.gpus.recorded import RecordedInventory
 from linkwise.plugin.settings import Settings
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names
+from linkwise.topology.annotations.activity import PodActivity, read_activity
 from linkwise.topology.annotations.node_annotation import read_topology
 from linkwise.topology.annotations.plan import read_in_use, write_gpus
 from linkwise.topology.machine.recorded import recorded_machine
@@ -107,6 +108,48 @@ def test_a_node_with_a_recorded_machine_from_start_to_stop(
     assert list(kubelet.directory.glob("linkwise-*")) == []
     assert "GPU 3" in plugin.log
     assert "is unhealthy: XID 79" in plugin.log
+    assert "Traceback" not in plugin.log
+
+
+def test_an_idle_pod_is_told_to_the_cluster_and_one_that_works_again_too(
+    kubelet: FakeKubelet, server: ApiServer
+) -> None:
+    client = KubeClient.load(kubeconfig=None, server=server.url)
+    kubelet.holds = {"ml/nb": {"main": list(UUIDS[:2])}}
+    loads = kubelet.directory / "loads.json"
+    loads.write_text('{"0": 0, "1": 0}')
+    plugin = Process(
+        kubelet.directory,
+        *("--machine", "dgx1-v100", "--machine-loads", str(loads)),
+        *("--health-seconds", "0.05", "--idle-seconds", "0.2"),
+        environment={"LINKWISE_PLUGIN_API_SERVER": server.url},
+    )
+
+    def pod() -> PodActivity | None:
+        notes = client.get("/api/v1/nodes/n1", Node).metadata.annotations
+        if names.ACTIVITY not in notes:
+            return None
+        return read_activity(notes[names.ACTIVITY]).pods.get("ml/nb")
+
+    def is_idle() -> bool:
+        found = pod()
+        return found is not None and found.idle is not None
+
+    try:
+        wait_for(is_idle, "an idle pod")
+        metrics = plugin.get("/metrics")[1]
+        assert 'linkwise_plugin_pod_busy_share{namespace="ml",pod="nb",window="1h"} 0.0' in metrics
+        assert 'linkwise_plugin_pod_quiet_seconds{namespace="ml",pod="nb"}' in metrics
+        assert "linkwise_plugin_pod_gpu_memory_bytes{" not in metrics  # a played machine has none
+        loads.write_text('{"0": 0, "1": 1}')
+        wait_for(lambda: not is_idle(), "a pod that works")
+        loads.unlink()
+        kubelet.holds = {}
+        wait_for(lambda: 'pod="nb"' not in plugin.get("/metrics")[1], "the end of its metrics")
+        wait_for(lambda: pod() is None, "the end of what it did")
+        assert plugin.stop() == 0
+    finally:
+        plugin.kill()
     assert "Traceback" not in plugin.log
 
 

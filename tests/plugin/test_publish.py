@@ -14,6 +14,7 @@ from linkwise.plugin.node import publish
 from linkwise.plugin.node.publish import NodePublisher, Wanted, difference, wanted
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names
+from linkwise.topology.annotations.activity import Activity, read_activity
 from linkwise.topology.annotations.node_annotation import read_topology
 from linkwise.topology.annotations.plan import InUse, read_in_use
 from tests.machines import BRIDGED_8, DGX_A100
@@ -47,6 +48,15 @@ def test_a_node_that_says_it_all_is_left_alone() -> None:
 
 def test_before_the_kubelet_has_spoken_nothing_is_said_of_what_is_in_use() -> None:
     assert names.IN_USE not in wanted(DGX_A100, None).annotations
+
+
+def test_before_the_first_look_nothing_is_said_of_what_pods_do() -> None:
+    """The Node keeps what an earlier plugin wrote, and no time for which nobody looked is added."""
+    was = node(annotations={names.ACTIVITY: "of an earlier plugin"})
+    assert names.ACTIVITY not in difference(was, wanted(DGX_A100, IN_USE))["annotations"]
+    first = Activity(at=1_763_000_000)
+    patch = difference(was, wanted(DGX_A100, IN_USE, first))
+    assert read_activity(str(patch["annotations"][names.ACTIVITY])) == first
 
 
 def test_labels_of_ours_that_are_true_no_more_are_taken_away() -> None:

@@ -20,7 +20,7 @@ from linkwise.cli.doctor.read import read_facts
 from linkwise.cli.errors import AskError, BadInputError
 from linkwise.cli.proxied import Access, Extender
 from linkwise.cli.ui import show_page
-from linkwise.extender.api.views import ClusterUse, GangView, NodeView
+from linkwise.extender.api.views import ClusterUse, GangView, IdleView, NodeView
 
 EXTENDER = "kube-system/linkwise-extender:http"
 F = TypeVar("F", bound=Callable[..., object])
@@ -146,6 +146,18 @@ def top(kubeconfig: str | None, context: str | None, extender: str, output: str)
         _json(answer)
     else:
         click.echo(kubectl_tables.use(_read(answer, ClusterUse)), nl=False)
+
+
+@main.command()
+@_with(*_OF_ALL)
+def idle(kubeconfig: str | None, context: str | None, extender: str, output: str) -> None:
+    """List pods that hold GPUs and do nothing, since when, and which waiting gangs and pods would
+    start if they went."""
+    answer = Extender(Access(kubeconfig, context, extender)).ask("idle")
+    if output == "json":
+        _json(answer)
+    else:
+        click.echo(kubectl_tables.idle(_read(answer, IdleView)), nl=False)
 
 
 @main.command()

@@ -8,10 +8,19 @@ from collections.abc import Mapping, Sequence
 
 from linkwise.cli.choose.gpu_list import write_indices
 from linkwise.cli.table import aligned
-from linkwise.extender.api.views import BestSet, ClusterUse, GangView, KindUse, NodeView
+from linkwise.extender.api.views import (
+    BestSet,
+    ClusterUse,
+    GangView,
+    IdlePod,
+    IdleView,
+    KindUse,
+    NodeView,
+)
 from linkwise.extender.explain.texts.format import duration
 
 _NARROWEST = 80
+_NAMED = 4  # of many idle pods; JSON has all of them
 _GANGS = (
     "NAME",
     "PHASE",
@@ -27,6 +36,9 @@ _GANGS = (
 _NODES = ("NAME", "GPUS", "USED", "PLANNED", "RESERVED", "FREE", "BEST FREE SET", "KIND", "PROBLEM")
 _KINDS = ("KIND", "NODES", "GPUS", "USED", "PLANNED", "RESERVED", "FREE", "LARGEST", "SPLIT")
 _NAMESPACES = ("NAMESPACE", "USED", "PLANNED", "PODS", "WAITING PODS", "WAITING GPUS")
+
+_IDLE = ("NAMESPACE", "POD", "GPUS", "IDLE FOR", "BUSY IN 24H", "GPU MEMORY", "NODE", "GANG")
+_WOULD_START = ("WAITING", "GPUS", "WOULD START WITHOUT")
 
 _LEGEND = """\
 PLANNED: for pods that have not started. RESERVED: free, for a gang that waits.
@@ -85,6 +97,59 @@ def use(it: ClusterUse) -> str:
     if it.kinds:
         parts.append(_LEGEND)
     return "\n".join(parts)
+
+
+def idle(it: IdleView) -> str:
+    parts = [_idle_counts(it)]
+    if it.pods:
+        rows: list[tuple[str, ...]] = [_IDLE, *(_idle(pod, it.at) for pod in it.pods)]
+        parts.append(fitted(aligned(rows, figures=(2,))))
+    if it.would_start:
+        rows = [_WOULD_START]
+        rows += [(each.who, str(each.gpus), _some(each.without)) for each in it.would_start]
+        parts.append(fitted(aligned(rows, figures=(1,))))
+        parts.append("Each is tried by itself, as if the others did not wait.\n")
+    elif it.pods and it.waiting:
+        parts.append(f"{_waiting(it.waiting)}; none would start without the idle pods.\n")
+    if it.untried:
+        parts.append(f"Not tried, because the queue is long: {it.untried}.\n")
+    return "\n".join(parts)
+
+
+def _idle_counts(it: IdleView) -> str:
+    gpus = sum(pod.gpus for pod in it.pods)
+    held = f", with {gpus} GPU{'' if gpus == 1 else 's'}" if gpus else ""
+    unknown = f", {it.unknown} unknown" if it.unknown else ""
+    return f"Pods with GPUs: {len(it.pods)} idle{held}, {it.not_idle} not idle{unknown}.\n"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _waiting(count: int) -> str:
+    return "1 gang or pod waits" if count == 1 else f"{count} gangs and pods wait"
+
+
+def _idle(pod: IdlePod, at: float) -> tuple[str, ...]:
+    namespace, _, name = pod.pod.partition("/")
+    return (
+        namespace,
+        name,
+        str(pod.gpus),
+        f"{'at least ' if pod.at_least else ''}{duration(at - pod.since)}",
+        _share(pod.day_percent),
+        "-" if pod.memory_gib is None else f"{pod.memory_gib} GiB",
+        pod.node,
+        f"{pod.gang}, which works" if pod.gang_works else pod.gang or "-",
+    )
+
+
+def _share(percent: int | None) -> str:
+    if percent is None:
+        return "-"
+    return f"{percent} % or less" if percent else "0 %"
 
 
 def fitted(table: str) -> str:

@@ -53,6 +53,11 @@ class Extender:
         return self._client
 
     @property
+    def system(self) -> str:
+        """The namespace in which Linkwise is installed."""
+        return self._in_namespace
+
+    @property
     def namespace(self) -> str:
         """The namespace of the context, or of the pod that this runs in."""
         if _has_kubeconfig(self._access):

@@ -48,6 +48,7 @@ from linkwise.extender.verbs.filter import Filter
 from linkwise.extender.verbs.preempt import PreemptVerb
 from linkwise.extender.verbs.prioritize import Prioritize
 from linkwise.kube.objects import Node, Pod, PodDisruptionBudget
+from linkwise.topology import names
 from linkwise.topology.names import DEFAULT_RESOURCE
 
 T = TypeVar("T")
@@ -80,6 +81,7 @@ class Core:
         self._budgets = DisruptionBudgets()
         self._run_times = RunTimes()
         self._ages = Ages()
+        self._activity: dict[str, str] = {}  # node -> the annotation; only views read it
         self._seen_nodes = self._seen_pods = False
         self._aside: RunUnlocked = run_inline
         self._begin(leader=0)
@@ -162,9 +164,9 @@ class Core:
         there = {node.metadata.name for node in nodes}
         for name in [info.name for info in self._cache.nodes.values() if info.record]:
             if name not in there:
-                self._cache.drop_node(name)
+                self._drop_node(name)
         for node in self._some_at_a_time(nodes):
-            self._cache.put_node(self._reader.node(node))
+            self._put_node(node)
         self._seen_nodes = True
 
     def _some_at_a_time(self, things: Sequence[T]) -> Iterator[T]:
@@ -177,9 +179,21 @@ class Core:
     def node_event(self, kind: str, node: Node, now: float) -> None:  # noqa: ARG002
         """*kind* is ADDED, MODIFIED or DELETED."""
         if kind == "DELETED":
-            self._cache.drop_node(node.metadata.name)
+            self._drop_node(node.metadata.name)
         else:
-            self._cache.put_node(self._reader.node(node))
+            self._put_node(node)
+
+    def _put_node(self, node: Node) -> None:
+        activity = node.metadata.annotations.get(names.ACTIVITY)
+        if activity is None:
+            self._activity.pop(node.metadata.name, None)
+        else:
+            self._activity[node.metadata.name] = activity
+        self._cache.put_node(self._reader.node(node))
+
+    def _drop_node(self, name: str) -> None:
+        self._activity.pop(name, None)
+        self._cache.drop_node(name)
 
     def replace_pods(self, pods: Iterable[Pod], now: float) -> None:
         """The full list of pods: pods that are not in it are gone."""
@@ -324,7 +338,7 @@ class Core:
     def snapshot(self, now: float) -> Snapshot:
         """A copy from which explanations are made without the lock."""
         own = Own(self._settings.resource_name, self._settings.namespaces, self._began or now)
-        return self._camera.take(now, own)
+        return self._camera.take(now, own, self._activity)
 
     def explain(self, namespace: str, name: str, now: float) -> Explanation | None:
         return Explainer(self.snapshot(now)).pod(namespace, name, runner_up=True)
@@ -335,8 +349,8 @@ class Core:
     def nodes(self, now: float) -> tuple[NodeView, ...]:
         return view_nodes(self.snapshot(now))
 
-    def counts(self, now: float) -> Counts:  # noqa: ARG002
-        return view_counts(self._cache, self._planner)
+    def counts(self, now: float) -> Counts:
+        return view_counts(self._cache, self._planner, now)
 
     def audit(self) -> list[str]:
         """Every violated invariant of the cache and the planner; empty if there is none. Others

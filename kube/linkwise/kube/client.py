@@ -163,14 +163,22 @@ class KubeClient:
         self._read("PATCH", path, None, body, content_type)
 
     def delete(
-        self, path: str, *, uid: str | None = None, grace_seconds: int | None = None
+        self,
+        path: str,
+        *,
+        uid: str | None = None,
+        grace_seconds: int | None = None,
+        foreground: bool = False,
     ) -> None:
-        """Delete the object at *path*. With *uid*, another object there is 409 Conflict."""
+        """Delete the object at *path*. With *uid*, another object there is 409 Conflict. With
+        *foreground* it exists until the objects that it owns are gone."""
         options: dict[str, object] = {"apiVersion": "v1", "kind": "DeleteOptions"}
         if uid is not None:
             options["preconditions"] = {"uid": uid}
         if grace_seconds is not None:
             options["gracePeriodSeconds"] = grace_seconds
+        if foreground:
+            options["propagationPolicy"] = "Foreground"
         self._read("DELETE", path, None, options, "application/json")
 
     @contextmanager

@@ -18,7 +18,7 @@ from linkwise.plugin.device_plugin.cdi import CdiMode
 from linkwise.plugin.errors import InventoryError, ListenError, SettingError
 from linkwise.plugin.gpus.inventory import Inventory
 from linkwise.plugin.gpus.node_machine import LabelledInventory
-from linkwise.plugin.gpus.recorded import RecordedInventory
+from linkwise.plugin.gpus.recorded import Played, RecordedInventory
 from linkwise.plugin.health.conditions import read_treatments
 from linkwise.plugin.nvidia_config import read_config
 from linkwise.plugin.nvml.source import NvmlInventory
@@ -83,6 +83,11 @@ def _config_file(
     "--machine-faults",
     type=click.Path(path_type=Path),
     help='Faults of a played machine: JSON {"<uuid or index>": "reason"}, read at every probe.',
+)
+@click.option(
+    "--machine-loads",
+    type=click.Path(path_type=Path),
+    help='What its GPUs do: JSON {"<uuid or index>": 0.5}, the busy share, read at every probe.',
 )
 @click.option(
     "--kubelet-dir",
@@ -194,6 +199,12 @@ def _config_file(
     help="Time between readings of podresources; an Allocate starts one at once.",
 )
 @click.option(
+    "--idle-seconds",
+    type=_SECONDS,
+    default=_DEFAULTS.idle_seconds,
+    help="A pod is idle when none of its GPUs has worked for so long.",
+)
+@click.option(
     "--pod-wait-seconds",
     type=click.FloatRange(min=0),
     default=_DEFAULTS.pod_wait_seconds,
@@ -301,15 +312,19 @@ def open_inventory(settings: Settings, client: KubeClient) -> Inventory:
         raise InventoryError(
             "--machine, --machine-file and --machine-from-label: expected one of them"
         )
-    faults = settings.machine_faults
+    played = Played(settings.machine_faults, settings.machine_loads)
     if machine:
-        return RecordedInventory.named(machine, node=settings.node_name, faults=faults)
+        return RecordedInventory.named(machine, node=settings.node_name, played=played)
     if file:
-        return RecordedInventory.from_file(file, faults=faults)
+        return RecordedInventory.from_file(file, played=played)
     if label:
-        return LabelledInventory(client, settings.node_name, label, faults=faults)
-    if faults:
-        raise InventoryError("--machine-faults: expected beside a played machine only")
+        return LabelledInventory(client, settings.node_name, label, played=played)
+    for flag, value in (
+        ("--machine-faults", played.faults),
+        ("--machine-loads", played.loads),
+    ):
+        if value:
+            raise InventoryError(f"{flag}: expected beside a played machine only")
     return NvmlInventory(
         driver_seconds=settings.driver_seconds,
         # Where a vendor's plugin stays, it passes the device files.

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from linkwise.plugin.node.activity import Figures
 from linkwise.topology.machine.model import Machine
 
 _LATENCY_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
@@ -12,6 +13,7 @@ _LATENCY_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 
 class Metrics:
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
+        self._shown: dict[Gauge, frozenset[tuple[str, ...]]] = {}  # labels of the pods shown
         self.devices = Gauge(
             "linkwise_plugin_devices",
             "GPUs: healthy, divided (given out in parts), unhealthy, left-out (cannot be offered)",
@@ -51,6 +53,25 @@ class Metrics:
             "linkwise_plugin_allocated_gpus",
             "GPUs that a container holds, as the kubelet's podresources says",
             ["namespace", "pod", "container"],
+            registry=registry,
+        )
+        self.pod_busy_share = Gauge(
+            "linkwise_plugin_pod_busy_share",
+            "Share of a pod's GPU time in which kernels ran, 0 to 1: over 5m, 1h and 24h, or over "
+            "as much of them as the pod was watched",
+            ["namespace", "pod", "window"],
+            registry=registry,
+        )
+        self.pod_quiet = Gauge(
+            "linkwise_plugin_pod_quiet_seconds",
+            "Time since one of the pod's GPUs worked, or since the pod is watched",
+            ["namespace", "pod"],
+            registry=registry,
+        )
+        self.pod_memory = Gauge(
+            "linkwise_plugin_pod_gpu_memory_bytes",
+            "Memory in use on the pod's GPUs",
+            ["namespace", "pod"],
             registry=registry,
         )
         self.preferred = Counter(
@@ -145,3 +166,25 @@ class Metrics:
             self.device_noted.labels(uuid, note).set(1)
         for index, why in left_out.items():
             self.device_left_out.labels(str(index), why).set(1)
+
+    def show_activity(self, pods: Mapping[str, Figures], now: float) -> None:
+        """Show what each pod, by namespace/name, does with its GPUs. A pod that stays keeps its
+        series: a scrape in between must not miss it."""
+        values: dict[Gauge, dict[tuple[str, ...], float]] = {
+            self.pod_busy_share: {},
+            self.pod_quiet: {},
+            self.pod_memory: {},
+        }
+        for key, pod in pods.items():
+            namespace, _, name = key.partition("/")
+            values[self.pod_quiet][namespace, name] = now - pod.quiet_since
+            if pod.memory_mib is not None:
+                values[self.pod_memory][namespace, name] = pod.memory_mib * 2.0**20
+            for window, share in pod.shares.items():
+                values[self.pod_busy_share][namespace, name, window] = share
+        for gauge, of_labels in values.items():
+            for labels in self._shown.get(gauge, frozenset()) - of_labels.keys():
+                gauge.remove(*labels)
+            for labels, value in of_labels.items():
+                gauge.labels(*labels).set(value)
+            self._shown[gauge] = frozenset(of_labels)

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Mapping
 from threading import Event, Lock
 
 from linkwise.kube.client import KubeClient
@@ -17,7 +18,7 @@ from linkwise.plugin.device_plugin.preferred_allocation import Advisor
 from linkwise.plugin.device_plugin.registration import Registrar
 from linkwise.plugin.device_plugin.server import Advice, DevicePlugin
 from linkwise.plugin.ending import end
-from linkwise.plugin.gpus.inventory import Inventory, Snapshot, Xid
+from linkwise.plugin.gpus.inventory import Inventory, Load, Snapshot, Xid
 from linkwise.plugin.health.book import DeviceBook, Devices
 from linkwise.plugin.health.conditions import read_treatments
 from linkwise.plugin.health.faults import Policy
@@ -25,6 +26,7 @@ from linkwise.plugin.health.health_loop import Caretaker, Listeners
 from linkwise.plugin.in_front.front import Front
 from linkwise.plugin.in_front.sharing import is_share, unplaced
 from linkwise.plugin.metrics import Metrics
+from linkwise.plugin.node.activity import ActivityBook, Reports, holders_of
 from linkwise.plugin.node.in_use import InUsePoller, PodResources
 from linkwise.plugin.node.publish import NodePublisher
 from linkwise.plugin.settings import Settings
@@ -109,9 +111,14 @@ class NodeProgram:
             health_seconds=settings.health_seconds,
             discovery_seconds=settings.discovery_seconds,
             listeners=Listeners(
-                devices=lambda devices: self._devices_changed(devices, pick), xid=self._xid
+                devices=lambda devices: self._devices_changed(devices, pick),
+                xid=self._xid,
+                loads=self._loads_read,
             ),
         )
+        self._holders: Mapping[str, frozenset[str]] | None = None  # None: the kubelet has not said
+        self._activity = ActivityBook(gap_seconds=settings.gap_seconds)
+        self._reports = Reports(idle_seconds=settings.idle_seconds)
         self._unplaced: frozenset[str] = frozenset()
         advice = Advice(self._advisors.managed, metrics)
         self._registrar: Registrar | Front | Observer
@@ -221,6 +228,16 @@ class NodeProgram:
     def _xid(self, xid: Xid) -> None:
         self._metrics.xids.labels(xid.uuid, str(xid.number)).inc()
 
+    def _loads_read(self, loads: Mapping[str, Load]) -> None:
+        if self._holders is None:
+            return
+        now = time.time()
+        pods = self._activity.looked(loads, self._holders, now)
+        self._metrics.show_activity(pods, now)
+        report = self._reports.due(pods, now)
+        if report is not None:
+            self._publisher.activity(report)
+
     def _nodes_listed(self, nodes: list[KubeNode]) -> None:
         for node in nodes:
             self._node_seen(node)
@@ -247,6 +264,7 @@ class NodeProgram:
 
     def _in_use_changed(self, in_use: InUse) -> None:
         self._publisher.in_use(in_use)
+        self._holders = holders_of(in_use)
         self._metrics.allocated.clear()
         for key, containers in in_use.pods.items():
             namespace, _, name = key.partition("/")

@@ -20,6 +20,7 @@ class Settings:
     machine_file: str | None = None
     machine_from_label: str | None = None  # of the Node: a DaemonSet is the same on every node
     machine_faults: Path | None = None
+    machine_loads: Path | None = None
     kubelet_dir: Path = KUBELET_DIR
     pod_resources_socket: Path = POD_RESOURCES_SOCKET
     kubeconfig: str | None = None
@@ -42,6 +43,9 @@ class Settings:
     policy: str = "ring"
     health_seconds: float = 10.0
     discovery_seconds: float = 300.0  # hundreds of driver calls; SIGHUP starts them at once
+    # Shorter breaks are common: a job reads data, a person thinks. It also limits how often the
+    # plugin writes its Node (`node.activity`).
+    idle_seconds: float = 600.0
     in_use_seconds: float = 1.0  # an Allocate starts a reading at once
     pod_wait_seconds: float = 0.5  # the kubelet's watch and the plugin's differ by milliseconds
     clean_probes: int = 3
@@ -59,6 +63,11 @@ class Settings:
     def silent_seconds(self) -> float:
         """If the driver has not answered for longer, the plugin is not ready."""
         return self.health_seconds + self.driver_seconds
+
+    @property
+    def gap_seconds(self) -> float:
+        """How long a pod's activity may be unknown before its watch begins again."""
+        return max(60.0, 3 * (self.health_seconds + self.driver_seconds))
 
     @property
     def registry_socket(self) -> Path:

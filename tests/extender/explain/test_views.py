@@ -565,3 +565,20 @@ def test_use_is_told_by_namespace() -> None:
     use = view_use(at.core.snapshot(at.now))
     assert use.namespaces == (NamespaceUse("ml", 2, 3, 2, 1, 8),)
     assert use.gpus == {"used": 2, "held": 3, "free": 3, "reserved": 0, "unhealthy": 0}
+
+
+def test_what_waits_is_counted_with_the_wait_of_the_oldest() -> None:
+    at = Cluster()
+    at.add_node("n1", "dgx1-v100")
+    at.settle()
+    assert (at.core.counts(at.now).waiting, at.core.counts(at.now).longest_wait_seconds) == (0, 0)
+    at.add_gang("first", 2)
+    at.pass_time(60)
+    at.add_gang("second", 3)
+    at.pass_time(60)
+    counts = at.core.counts(at.now)
+    assert (counts.waiting, counts.longest_wait_seconds) == (2, 120)
+    at.add_node("n2", "dgx1-v100")
+    at.pass_time(60)
+    counts = at.core.counts(at.now)
+    assert (counts.waiting, counts.longest_wait_seconds) == (1, 120)

@@ -26,7 +26,9 @@ def is_share(resource: str, managed: str) -> bool:
 # On the Node, written by the plugin.
 TOPOLOGY = PREFIX + "topology"
 IN_USE = PREFIX + "in-use"
+ACTIVITY = PREFIX + "activity"
 OWN_LABELS = PREFIX + "own-labels"  # the label keys that the plugin wrote, separated by commas
+BY_PLUGIN = (TOPOLOGY, IN_USE, ACTIVITY, OWN_LABELS)
 
 # On the Pod, written by its author (docs/annotations.md).
 GANG = PREFIX + "gang"

@@ -195,6 +195,7 @@ class Facts:
     silence: str = ""  # why the extender did not answer
     certificates: tuple[Certificate, ...] = ()
     unread: tuple[tuple[str, str], ...] = ()  # what could not be read, and why
+    system: str = "kube-system"  # the namespace in which Linkwise is installed
 
     def could_read(self, what: str) -> bool:
         return what not in dict(self.unread)

@@ -56,9 +56,13 @@ def _of_none(facts: Facts) -> Iterator[Finding]:
     if facts.daemonset is None:
         return
     what = "Linkwise's plugin runs on no node"
-    todo = "see `kubectl -n kube-system describe daemonset linkwise-plugin`, and label the nodes"
+    todo = f"see `{_described(facts)}`, and label the nodes"
     page = "choose-an-overlay.md#before-you-begin"
     yield Finding(Level.PROBLEM, ("cluster",), what, todo, page)
+
+
+def _described(facts: Facts) -> str:
+    return f"kubectl -n {facts.system} describe daemonset linkwise-plugin"
 
 
 _Found = tuple[Level, str, str, str, bool]
@@ -108,7 +112,7 @@ def _without_plugin(facts: Facts, node: Node, *, has_topology: bool) -> Iterator
         yield Level.NOTE, what, "nothing, if that is meant", by_count, False
     else:
         what = "no plugin of Linkwise runs: pods are placed by count"
-        todo = "see `kubectl -n kube-system describe daemonset linkwise-plugin`, and label the node"
+        todo = f"see `{_described(facts)}`, and label the node"
         yield _problem(what, todo, "choose-an-overlay.md#before-you-begin")
 
 

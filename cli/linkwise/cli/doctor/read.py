@@ -16,7 +16,6 @@ from linkwise.kube.errors import ApiError
 from linkwise.kube.objects import Node
 from linkwise.topology.names import DEFAULT_RESOURCE
 
-_SYSTEM = "kube-system"
 _HOOKS = "/apis/admissionregistration.k8s.io/v1"
 _ENDS = re.compile(r'linkwise_extender_certificate_ends_seconds\{of="([^"]+)"\} (\S+)')
 T = TypeVar("T")
@@ -49,12 +48,12 @@ class _Hooks(msgspec.Struct):
 def read_facts(extender: Extender) -> Facts:
     """Nodes before pods: a pod that is in use by the first is among the second. What cannot be read
     is in `Facts.unread`."""
-    reader = _Reader(extender.api)
+    reader = _Reader(extender.api, extender.system)
     nodes = reader.get("nodes", "/api/v1/nodes", _Nodes)
     pods = reader.get("pods", "/api/v1/pods", _Pods)
-    daemonsets = f"/apis/apps/v1/namespaces/{_SYSTEM}/daemonsets"
+    daemonsets = f"/apis/apps/v1/namespaces/{extender.system}/daemonsets"
     daemonset = reader.get("daemonset", f"{daemonsets}/linkwise-plugin", DaemonSet)
-    leases = f"/apis/coordination.k8s.io/v1/namespaces/{_SYSTEM}/leases"
+    leases = f"/apis/coordination.k8s.io/v1/namespaces/{extender.system}/leases"
     lease = reader.get("lease", f"{leases}/linkwise-extender", Lease)
     certificates = [*reader.certificates()]
     state: StateView | None = None
@@ -80,12 +79,13 @@ def read_facts(extender: Extender) -> Facts:
         silence=silence,
         certificates=tuple(certificates),
         unread=tuple(reader.unread),
+        system=extender.system,
     )
 
 
 class _Reader:
-    def __init__(self, client: KubeClient) -> None:
-        self._client = client
+    def __init__(self, client: KubeClient, system: str) -> None:
+        self._client, self._system = client, system
         self.unread: list[tuple[str, str]] = []
 
     def get(self, what: str, path: str, kind: type[T]) -> T | None:
@@ -102,7 +102,7 @@ class _Reader:
     def certificates(self) -> list[Certificate]:
         """The authorities that others trust: of several, the one that lasts longest."""
         found: list[Certificate] = []
-        path = f"/api/v1/namespaces/{_SYSTEM}/configmaps/linkwise-extender"
+        path = f"/api/v1/namespaces/{self._system}/configmaps/linkwise-extender"
         published = self.get("configmap", path, _ConfigMap)
         if published is not None:
             text = published.data.get("ca.crt", "").encode()

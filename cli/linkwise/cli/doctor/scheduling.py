@@ -33,7 +33,7 @@ def _of_extender(facts: Facts) -> Iterator[Finding]:
         what = facts.silence
         if facts.could_read("pods") and not pods:
             what = f"no pod of the extender runs: {what}"
-        todo = f"read `kubectl -n kube-system get pods -l app.kubernetes.io/name={EXTENDER}`"
+        todo = f"read `kubectl -n {facts.system} get pods -l app.kubernetes.io/name={EXTENDER}`"
         yield Finding(Level.PROBLEM, where, what, todo, "two-extenders.md")
     spec = None if facts.lease is None else facts.lease.spec
     if spec is None or not facts.could_read("lease"):

@@ -43,9 +43,8 @@ class LevelView:
     """One requirement, and how many of those that met the levels before also meet this one."""
 
     level: str  # topology, size, model, link, node, free, free-link, resources, kube-scheduler,
-    # shares;
-    # for a gang: members, room, or the key of a node label that a required span names; several
-    # keys with commas if only their combination cannot be met
+    # shares; for a gang: members, room, or the key of a node label that a required span names, with
+    # commas if only the combination of several cannot be met
     wanted: str  # in words
     unit: str  # what is counted: nodes or pods
     have: int
@@ -60,8 +59,7 @@ class Holder:
     pod: str  # namespace/name
     gang: str  # namespace/name of its gang; empty: a single pod
     gpus: int
-    state: str  # used (by the kubelet's report), held (planned), ending; or reserved: free GPUs
-    # that are reserved for a waiting gang
+    state: str  # used (by the kubelet's report), held (planned), ending; reserved: free GPUs
     since: float | None  # when its plan was made; without a plan, when it was created
     until: float | None  # None: unknown; of reserved GPUs: when their gang can start
     because: str  # EXPECTED, TIMEOUT; ENDLESS: a server, which does not end by itself; or empty
@@ -196,8 +194,7 @@ class Explanation:
     namespace: str
     name: str
     uid: str
-    state: str  # bound, planned, waiting, ended, invalid, not-ours (takes no GPU), left-alone (its
-    # namespace is none of those whose pods the extender places)
+    state: str  # bound, planned, waiting, ended, invalid, not-ours (takes no GPU), left-alone
     summary: str  # one sentence
     wanted: RequestView | None
     node: str
@@ -261,8 +258,7 @@ class GpuView:
     uuid: str
     model: str
     healthy: bool
-    state: str  # free, reserved (free, for a waiting gang), held (planned), used (by the
-    # kubelet's report), unhealthy, divided (into parts)
+    state: str  # free, reserved, held (planned), used (by the kubelet's report), unhealthy, divided
     holder: str  # namespace/name
     parts: tuple[PartView, ...] = ()
 
@@ -334,6 +330,41 @@ class ClusterUse:
 
 
 @dataclass(frozen=True, slots=True)
+class IdlePod:
+    """A pod with whole GPUs, none of which has worked since."""
+
+    pod: str  # namespace/name
+    gang: str  # the name of its gang; empty: it is in none
+    gang_works: bool  # other members are not known to be idle
+    node: str
+    gpus: int
+    since: float
+    at_least: bool  # it may have been idle before: the plugin has watched only since then
+    day_percent: int | None  # at most so much of the last 24 h its GPUs worked; None: not known
+    memory_gib: int | None  # in use on its GPUs
+
+
+@dataclass(frozen=True, slots=True)
+class WouldStartView:
+    """A gang or pod that waits, and would start without some idle pods."""
+
+    who: str  # like "gang ml/train"
+    gpus: int
+    without: tuple[str, ...]  # like "pod ml/notebook"
+
+
+@dataclass(frozen=True, slots=True)
+class IdleView:
+    at: float
+    pods: tuple[IdlePod, ...]  # idle for longest first
+    not_idle: int  # pods with whole GPUs that work, or have not been watched for long enough
+    unknown: int  # pods with whole GPUs of which nothing is known
+    waiting: int  # gangs and pods that only lack room
+    untried: int  # of these: the last ones of a long queue, of which `would_start` says nothing
+    would_start: tuple[WouldStartView, ...]  # each by itself; the most urgent first
+
+
+@dataclass(frozen=True, slots=True)
 class Counts:
     """What the metrics show."""
 
@@ -344,6 +375,8 @@ class Counts:
     refusals: int  # since the start
     placed: Placed = field(default_factory=Placed)  # gangs, since the start
     by_count: int = 0  # pods with GPUs on nodes where pods are placed by count
+    waiting: int = 0  # gangs and pods in the scheduling queue that found no room
+    longest_wait_seconds: float = 0.0  # of these; 0 if there are none
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,18 @@
 """The GPU nodes of a snapshot as arrays, for explanations."""
 
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from linkwise.extender.api.records import Template, natural
 from linkwise.extender.cache.machine_kind import MachineKind
-from linkwise.extender.cache.node_table import NOT_USABLE, Bools, Ints
+from linkwise.extender.cache.node_table import NOT_USABLE, Bools, Ints, NodeTable
+from linkwise.extender.cache.topology_domains import NO_DOMAIN
 from linkwise.extender.explain.snapshot import NodeState, Snapshot
+from linkwise.extender.explain.worth_view import domain_of
+from linkwise.extender.placement.cluster_view import Level
 from linkwise.extender.placement.nodes.node_filters import why_not
 from linkwise.extender.queue.reservations import Claimant, may_pass
 
@@ -40,6 +44,8 @@ class Field:
         self.rows: Ints = np.array([node.row for node in self.nodes], dtype=np.int64)
         self._place = {node.name: place for place, node in enumerate(self.nodes)}
         self._closed: dict[Template, NDArray[np.object_]] = {}
+        self.level = cache(self._level)
+        self.nodes_for = cache(self._nodes_for)
 
     def open_to(self, claimant: Claimant) -> frozenset[int]:
         """The indices of the reservations whose GPUs *claimant* may use now (`may_pass`)."""
@@ -71,6 +77,33 @@ class Field:
             texts = [_why_closed(template, node) for node in self.nodes]
             found = self._closed[template] = np.array(texts, dtype=object)
         return found
+
+    def table(self) -> NodeTable:
+        """A table of its own for a search: what is free and not reserved."""
+        table, left = NodeTable(), self.snapshot.left
+        for node in self.nodes:
+            table.add(node.name)
+        table = table.copy()
+        table.kinds = self.kind_of.copy()
+        table.free = np.where(self.usable, self.free, 0)
+        table.milli_cpu, table.memory = left.milli_cpu[self.rows], left.memory[self.rows]
+        table.gpus, table.pods = left.gpus[self.rows], left.pods[self.rows]
+        return table
+
+    def _level(self, key: str) -> Level:
+        numbers: dict[str, int] = {"": NO_DOMAIN}
+        of_nodes = [
+            numbers.setdefault(domain, len(numbers) - 1)
+            for domain in (domain_of(node, key) for node in self.nodes)
+        ]
+        return Level(key, np.array(of_nodes, dtype=np.int64), tuple(numbers)[1:])
+
+    def _nodes_for(self, template: Template) -> Bools:
+        """Whether pods of *template* may use each node."""
+        refusing = self.snapshot.refusing.get(template, frozenset())
+        refused = np.array([node.name in refusing for node in self.nodes], dtype=np.bool_)
+        able: Bools = (self.closed(template) == "") & ~refused
+        return able
 
     def by_kind(
         self,

@@ -1,20 +1,18 @@
 """The best other placement of a gang or a pod, searched in a snapshot as if it had no GPUs."""
 
-import functools
 from collections.abc import Sequence
 
 import numpy as np
 
-from linkwise.extender.api.records import PodRecord, Template
+from linkwise.extender.api.records import PodRecord
 from linkwise.extender.api.spans import ordered, spans_of
 from linkwise.extender.api.views import BETTER, EQUAL, LOST, RunnerUpView
 from linkwise.extender.cache.node_info import running_sets
-from linkwise.extender.cache.node_table import Bools, NodeTable
+from linkwise.extender.cache.node_table import NodeTable
 from linkwise.extender.cache.topology_domains import NO_DOMAIN
 from linkwise.extender.explain.node_arrays import Field
 from linkwise.extender.explain.snapshot import NodeState
-from linkwise.extender.explain.worth_view import domain_of
-from linkwise.extender.placement.cluster_view import ClusterView, Level
+from linkwise.extender.placement.cluster_view import ClusterView
 from linkwise.extender.placement.gang_placement import pod_sets_of
 from linkwise.extender.placement.runner_up import RunnerUp, runner_up
 
@@ -26,9 +24,7 @@ class Alternatives:
 
     def __init__(self, field: Field) -> None:
         self._field, self._snapshot = field, field.snapshot
-        self._rows = _rows(field)
-        self._level = functools.cache(self._level_of)
-        self._nodes = functools.cache(self._nodes_for)
+        self._rows = field.table()
 
     def runner_up(self, members: Sequence[PodRecord]) -> RunnerUpView | None:
         """*members* are in the order of ranks; those without GPUs do not count.
@@ -41,7 +37,7 @@ class Alternatives:
         rows = self._without(places)
         records = [record for record, _ in places]
         spans = spans_of(record.ask.spans for record in records)
-        levels = [self._level(key) for key in ordered(self._snapshot.levels, spans)]
+        levels = [self._field.level(key) for key in ordered(self._snapshot.levels, spans)]
         view = ClusterView(
             rows,
             tuple(self._field.kinds),
@@ -49,7 +45,7 @@ class Alternatives:
         )
         alone = len(records) == 1 and records[0].ask.gang is None
         running = self._running(records[0], places[0][1][0]) if alone else None
-        pod_sets = pod_sets_of(records, self._nodes)
+        pod_sets = pod_sets_of(records, self._field.nodes_for)
         found = runner_up(view, pod_sets, [spot for _, spot in places], spans, running)
         return None if found is None else self._view(found)
 
@@ -82,21 +78,6 @@ class Alternatives:
         others = {uid: gpus for uid, gpus in owned.items() if uid != record.uid}
         return running_sets(others, self._snapshot.by_uid)
 
-    def _level_of(self, key: str) -> Level:
-        numbers: dict[str, int] = {"": NO_DOMAIN}
-        of_nodes = [
-            numbers.setdefault(domain, len(numbers) - 1)
-            for domain in (domain_of(node, key) for node in self._field.nodes)
-        ]
-        return Level(key, np.array(of_nodes, dtype=np.int64), tuple(numbers)[1:])
-
-    def _nodes_for(self, template: Template) -> Bools:
-        """[rows] whether pods of *template* may use the node."""
-        refusing = self._snapshot.refusing.get(template, frozenset())
-        refused = np.array([node.name in refusing for node in self._field.nodes], dtype=np.bool_)
-        able: Bools = (self._field.closed(template) == "") & ~refused
-        return able
-
     def _view(self, found: RunnerUp) -> RunnerUpView:
         other, why = found.other, found.difference
         rows = sorted(other.gpus, key=lambda row: int(self._rows.name_ranks()[row]))
@@ -113,18 +94,6 @@ class Alternatives:
             criterion=why.criterion,
             why=why.in_words,
         )
-
-
-def _rows(field: Field) -> NodeTable:
-    rows, left = NodeTable(), field.snapshot.left
-    for node in field.nodes:
-        rows.add(node.name)
-    rows = rows.copy()
-    rows.kinds = field.kind_of.copy()
-    rows.free = np.where(field.usable, field.free, 0)
-    rows.milli_cpu, rows.memory = left.milli_cpu[field.rows], left.memory[field.rows]
-    rows.gpus, rows.pods = left.gpus[field.rows], left.pods[field.rows]
-    return rows
 
 
 def _indices(node: NodeState, gpus: int) -> tuple[int, ...]:

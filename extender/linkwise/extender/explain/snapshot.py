@@ -105,6 +105,7 @@ class Snapshot:
     ordering: Ordering
     nine_of_ten: Mapping[PodKind, float]  # seconds within which nine of ten of a kind ended
     calls: Mapping[str, float]  # scheduler -> its last call; 0: unknown
+    activity: Mapping[str, str]  # node -> the annotation of what its pods do with their GPUs
     own: Own
     managed: str  # the resource that offers whole GPUs
 
@@ -146,7 +147,7 @@ class SnapshotCamera:
         self._cache, self._planner = cache, planner
         self._seen: dict[str, tuple[NodeInfo, int, NodeState]] = {}
 
-    def take(self, now: float, own: Own) -> Snapshot:
+    def take(self, now: float, own: Own, activity: Mapping[str, str]) -> Snapshot:
         cache, planner = self._cache, self._planner
         rows, count = cache.rows, len(cache.rows)
         plans = dict(cache.plans)
@@ -170,6 +171,7 @@ class SnapshotCamera:
             ordering=planner.queue.ordering,
             nine_of_ten=planner.run_times.all_nine_of_ten(),
             calls=dict(cache.schedulers),
+            activity=dict(activity),
             own=own,
             managed=cache.managed,
         )

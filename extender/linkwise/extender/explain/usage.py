@@ -64,7 +64,7 @@ def view_use(snapshot: Snapshot) -> ClusterUse:
     )
 
 
-def view_counts(cache: Cache, planner: Planner) -> Counts:
+def view_counts(cache: Cache, planner: Planner, now: float) -> Counts:
     gpus: Counter[str] = Counter(free=0, reserved=0, held=0, used=0, unhealthy=0)
     nodes: Counter[str] = Counter({"usable": 0, "unusable": 0, "by-count": 0})
     pods_by_count = 0
@@ -79,6 +79,7 @@ def view_counts(cache: Cache, planner: Planner) -> Counts:
         if info.machine is not None:
             gpus.update(_by_state(info.machine, info.owned, info.used, info.free, info.set_aside))
     gangs = Counter(gang.phase.value for gang in planner.registry.gangs.values() if not gang.alone)
+    waiting = [now - planner.queue.created(gang.key) for gang in planner.queue.without_room()]
     return Counts(
         gangs,
         gpus,
@@ -87,6 +88,8 @@ def view_counts(cache: Cache, planner: Planner) -> Counts:
         planner.lifecycle.refusals,
         planner.placed,
         pods_by_count,
+        len(waiting),
+        max(waiting, default=0.0),
     )
 
 

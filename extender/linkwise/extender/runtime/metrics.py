@@ -222,6 +222,16 @@ def _families(census: Census) -> Iterator[Metric]:
         value=census.counts.refusals,
     )
     yield GaugeMetricFamily(
+        "linkwise_extender_waiting",
+        "Gangs and pods in the scheduling queue that found no room.",
+        value=census.counts.waiting,
+    )
+    yield GaugeMetricFamily(
+        "linkwise_extender_longest_wait_seconds",
+        "How long the oldest of these has waited since it was created; 0 if none waits.",
+        value=census.counts.longest_wait_seconds,
+    )
+    yield GaugeMetricFamily(
         "linkwise_extender_pods_by_count",
         "Pods with GPUs on nodes where pods are placed by count.",
         value=census.counts.by_count,

@@ -26,19 +26,34 @@ Findings = Mapping[str, tuple[Finding, ...]]
 
 
 @dataclass(frozen=True, slots=True)
+class Load:
+    """What a GPU does.
+
+    `busy` is the share of the last second, 0 to 1, in which a kernel ran. `worked` is True if the
+    GPU is known to have worked at any time since the look before. `memory_mib` is in use.
+    """
+
+    busy: float
+    worked: bool
+    memory_mib: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Probe:
     """What one look at every GPU found.
 
     `unanswered` are GPUs about which the driver has not answered yet, but not for so long that the
     silence is a finding: nothing is known of them, good or bad. `recovery_told` are GPUs of which
     the driver itself reports what they need to recover; they need nothing else.
-    `recount` is True if the driver counts other GPUs than at the last reading.
+    `recount` is True if the driver counts other GPUs than at the last reading. `loads` lacks the
+    GPUs of which the driver does not say what they do.
     """
 
     findings: Findings = field(default_factory=dict)
     unanswered: frozenset[str] = frozenset()
     recovery_told: frozenset[str] = frozenset()
     recount: bool = False
+    loads: Mapping[str, Load] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

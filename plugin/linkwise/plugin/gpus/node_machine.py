@@ -5,8 +5,6 @@ The first successful `read` fixes the machine. While the label is missing or nam
 `read` raises InventoryError, and the next `read` looks at the label again.
 """
 
-from pathlib import Path
-
 import msgspec
 
 from linkwise.kube.client import KubeClient
@@ -14,21 +12,21 @@ from linkwise.kube.errors import ApiError
 from linkwise.kube.objects import Node
 from linkwise.plugin.errors import InventoryError
 from linkwise.plugin.gpus.inventory import Probe, Snapshot, Xid
-from linkwise.plugin.gpus.recorded import RecordedInventory
+from linkwise.plugin.gpus.recorded import NOTHING_PLAYED, Played, RecordedInventory
 from linkwise.topology.machine.model import Machine
 
 
 class LabelledInventory:
     def __init__(
-        self, client: KubeClient, node: str, label: str, *, faults: Path | None = None
+        self, client: KubeClient, node: str, label: str, *, played: Played = NOTHING_PLAYED
     ) -> None:
-        self._client, self._node, self._label, self._faults = client, node, label, faults
+        self._client, self._node, self._label, self._files = client, node, label, played
         self._played: RecordedInventory | None = None
 
     def read(self) -> Snapshot:
         if self._played is None:
             self._played = RecordedInventory.named(
-                self._machine_name(), node=self._node, faults=self._faults
+                self._machine_name(), node=self._node, played=self._files
             )
         return self._played.read()
 

@@ -6,7 +6,7 @@ finds into `DeviceBook`, from which the kubelet, the Node and the metrics get it
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Event, Thread
 
@@ -16,7 +16,7 @@ from tenacity.stop import stop_when_event_set
 from tenacity.wait import wait_exponential
 
 from linkwise.plugin.errors import InventoryError
-from linkwise.plugin.gpus.inventory import Inventory, Probe, Snapshot, Xid
+from linkwise.plugin.gpus.inventory import Inventory, Load, Probe, Snapshot, Xid
 from linkwise.plugin.health.book import DeviceBook, Devices, News
 from linkwise.plugin.health.conditions import xid_text
 from linkwise.plugin.health.xids import RECOVERY_CHANGED
@@ -54,10 +54,12 @@ def first_reading(
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """`devices` gets the devices after every change, `xid` every XID."""
+    """`devices` gets the devices after every change, `xid` every XID, and `loads` what each GPU
+    does, by uuid, at every probe."""
 
     devices: Callable[[Devices], None]
     xid: Callable[[Xid], None] = lambda _: None
+    loads: Callable[[Mapping[str, Load]], None] = lambda _: None
 
 
 class Caretaker:
@@ -179,6 +181,7 @@ class Caretaker:
         # A GPU that comes back may have been reset, or its fabric came up: its links may differ.
         back = any(change.healthy for change in news.changes)
         self._discover_now = self._discover_now or probe.recount or back
+        self._listeners.loads(probe.loads)
 
     def _note_answers(self, probe: Probe) -> None:
         hanging = (

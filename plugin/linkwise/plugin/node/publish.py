@@ -1,4 +1,5 @@
-"""Writes on the plugin's Node what the cluster should know: topology, labels, and what is in use.
+"""Writes on the plugin's Node what the cluster should know: topology, labels, GPUs in
+use, and what pods do with them.
 
 If something differs, the publisher sends one merge patch with only the differences. It removes its
 own labels that are no longer true. An annotation beside the labels lists which are its own, so a
@@ -24,6 +25,7 @@ from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import ApiError
 from linkwise.kube.objects import Node
 from linkwise.topology import names
+from linkwise.topology.annotations.activity import Activity, write_activity
 from linkwise.topology.annotations.labels import node_labels
 from linkwise.topology.annotations.node_annotation import write_topology
 from linkwise.topology.annotations.plan import InUse, write_in_use
@@ -44,10 +46,14 @@ class Wanted:
     labels: Mapping[str, str]
 
 
-def wanted(machine: Machine, in_use: InUse | None) -> Wanted:
+def wanted(
+    machine: Machine, in_use: InUse | None = None, activity: Activity | None = None
+) -> Wanted:
     annotations = {names.TOPOLOGY: write_topology(machine)}
     if in_use is not None:
         annotations[names.IN_USE] = write_in_use(in_use)
+    if activity is not None:
+        annotations[names.ACTIVITY] = write_activity(activity)
     return Wanted(annotations, node_labels(machine))
 
 
@@ -77,7 +83,7 @@ def written_by_us(node: Node) -> Patch:
     """The patch that removes everything that the plugin wrote on the Node; empty if that is
     nothing."""
     notes = node.metadata.annotations
-    ours = [key for key in (names.TOPOLOGY, names.IN_USE, names.OWN_LABELS) if key in notes]
+    ours = [key for key in names.BY_PLUGIN if key in notes]
     patch: Patch = {
         "labels": dict.fromkeys(sorted(_own_labels(node))),
         "annotations": dict.fromkeys(ours),
@@ -113,6 +119,7 @@ class NodePublisher:
         self._changed = Condition()
         self._machine: Machine | None = None
         self._in_use: InUse | None = None
+        self._activity: Activity | None = None
         self._dirty = False
         self._stopping = Event()
         self._told: Wanted | None = None  # what the Node says, as far as known
@@ -140,6 +147,11 @@ class NodePublisher:
     def in_use(self, in_use: InUse) -> None:
         with self._changed:
             self._in_use, self._dirty = in_use, True
+            self._changed.notify_all()
+
+    def activity(self, activity: Activity) -> None:
+        with self._changed:
+            self._activity, self._dirty = activity, True
             self._changed.notify_all()
 
     def node_seen(self, uid: str) -> None:
@@ -190,11 +202,11 @@ class NodePublisher:
     def _publish(self) -> None:
         with self._changed:
             self._dirty = False
-            machine, in_use = self._machine, self._in_use
+            machine, in_use, activity = self._machine, self._in_use, self._activity
             told = self._told if self._seen_uid in ("", self._told_uid) else None
         if machine is None:
             return
-        want = wanted(machine, in_use)
+        want = wanted(machine, in_use, activity)
         due = time.monotonic() - self._read_at > self._resync_seconds
         if want == told and not due:
             return

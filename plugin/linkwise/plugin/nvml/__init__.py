@@ -7,4 +7,5 @@ reading, nvlinks,
 fabric                what the driver says about one GPU
 assembling, wiring    the answers of all GPUs, put together to a machine
 probing, events       the state of a GPU now; XIDs, as they happen
+loads                 what a GPU does now
 """

@@ -20,6 +20,7 @@ from linkwise.plugin.nvml.calls import NoAnswerError
 from linkwise.plugin.nvml.driver import Driver, HangsError
 from linkwise.plugin.nvml.events import EventSet
 from linkwise.plugin.nvml.library import Nvml, sysfs_bus_id
+from linkwise.plugin.nvml.loads import Loads
 from linkwise.plugin.nvml.nvlinks import NO_NVLINKS
 from linkwise.plugin.nvml.probing import GpuProbe, probe_gpu
 from linkwise.plugin.nvml.questions import Questions
@@ -61,6 +62,7 @@ class NvmlInventory:
         self._nvml = nvml if nvml is not None else cast("Nvml", pynvml)
         self._driver = Driver(self._nvml, seconds=driver_seconds)
         self._events = EventSet(self._nvml)
+        self._loads = Loads(self._nvml, self._driver)
         self._sys_root, self._minors_needed = sys_root, minors_needed
         self._known: dict[str, Mapping[str, Any]] = {}  # answers, by uuid and then by call
         self._levels: Levels = {}
@@ -94,7 +96,8 @@ class NvmlInventory:
         if all(_has(probe, uuid, {"lost"}) for uuid in uuids):  # it may be the library
             self._restart()
         findings = self._with_reading(probe.findings)
-        return Probe(findings, probe.unanswered, probe.recovery_told, recount)
+        loads = self._loads.read(self._answering) if self._driver.is_open else {}
+        return Probe(findings, probe.unanswered, probe.recovery_told, recount, loads)
 
     def events(self, machine: Machine, seconds: float) -> tuple[Xid, ...] | None:
         if not self._driver.is_open:

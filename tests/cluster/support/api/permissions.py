@@ -114,7 +114,11 @@ PLUGIN_MAY = (
         "node-1",
         {
             "metadata": {
-                "annotations": {names.IN_USE: "{}", names.OWN_LABELS: "linkwise.dev/nvlink"},
+                "annotations": {
+                    names.IN_USE: "{}",
+                    names.ACTIVITY: "{}",
+                    names.OWN_LABELS: "linkwise.dev/nvlink",
+                },
                 "labels": {"linkwise.dev/nvlink": "NV12", "nvidia.com/gpu.product": "A100"},
             }
         },
@@ -124,7 +128,7 @@ PLUGIN_MAY = (
         "node-1",
         {
             "metadata": {
-                "annotations": {names.IN_USE: None, names.TOPOLOGY: None, names.OWN_LABELS: None},
+                "annotations": dict.fromkeys(names.BY_PLUGIN),
                 "labels": {"linkwise.dev/nvlink": None, "nvidia.com/gpu.product": None},
             }
         },

@@ -21,6 +21,8 @@ NEWEST = "v1.36.3"
 OLDER = ("v1.34.4", "v1.31.4")
 CONTAINERD = "v2.2.8"
 KUBECONFORM = "v0.7.0"
+HELM = "v4.3.1"
+PROMETHEUS = "v0.316.0"  # of 3.16: the module is numbered so
 
 # The hashes of `k8s.io/kubernetes` itself; its go.sum has those of its dependencies.
 SUMS = {
@@ -96,6 +98,18 @@ def kubeconform() -> Path:
     return _installed(
         "kubeconform", [f"github.com/yannh/kubeconform/cmd/kubeconform@{KUBECONFORM}"]
     )
+
+
+def helm() -> Path:
+    """Return the directory with helm."""
+    return _installed("helm", [f"helm.sh/helm/v4/cmd/helm@{HELM}"])
+
+
+def promtool() -> Path:
+    """Return the directory with Prometheus' promtool, without the clients of clouds. Two minutes of
+    processor time."""
+    package = f"github.com/prometheus/prometheus/cmd/promtool@{PROMETHEUS}"
+    return _installed("promtool", [package], ("-tags", "remove_all_sd"))
 
 
 def _installed(name: str, packages: Sequence[str], flags: Sequence[str] = ()) -> Path:

@@ -108,12 +108,12 @@ def test_a_costly_look_is_taken_less_often() -> None:
         looks.append(now[0])
         return cluster.core.snapshot(cluster.now)
 
-    live = LivePage(take, clock=lambda: now[0], cost=lambda: next(spent) * 0.095)
+    live = LivePage(take, clock=lambda: now[0], cost=lambda: next(spent) * 0.098)
     for second in range(60):
         now[0] = float(second)
         live.html()
-    # Each look costs 95 ms, and so does the page made of it: together a fiftieth of 9.5 s.
-    assert looks == [0.0, 10.0, 20.0, 30.0, 40.0, 50.0]
+    # Each look costs 98 ms, and so does the page made of it: together a hundredth of 19.6 s.
+    assert looks == [0.0, 20.0, 40.0]
 
 
 def test_a_viewer_gets_what_changed_once_and_nothing_else(look: Look) -> None:

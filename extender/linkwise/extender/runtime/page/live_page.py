@@ -28,7 +28,7 @@ from linkwise.extender.runtime.page.viewers import Viewers
 
 log = logging.getLogger(__name__)
 OVERVIEW = ""
-_SHARE = 0.02
+_SHARE = 0.01
 _SHORTEST_SECONDS = 1.0  # between two looks
 _MOST_PAGES = 64  # that are kept
 _OLDEST_SECONDS = 30.0  # of the time that stands on a page which did not change

@@ -8,13 +8,14 @@ import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
 from linkwise.extender.explain.explainer import Explainer
+from linkwise.extender.explain.idle.idle_pods import view_idle
 from linkwise.extender.explain.state import view_state
 from linkwise.extender.explain.texts import explanation_text
 from linkwise.extender.explain.usage import view_nodes, view_use
@@ -97,7 +98,33 @@ def create_app(
 
 def _add_views(app: Flask, loop: Loop, share: FairShare) -> None:
     view = _shared(app, share)
+    _add_explanations(view, loop)
 
+    @view("/gangs")
+    def gangs() -> Response:
+        namespace = request.args.get("namespace", "")
+        runner_up = request.args.get("runner-up", "") == "true"
+        found = Explainer(loop.snapshot()).gangs(namespace, runner_up=runner_up)
+        return _json(msgspec.json.encode(found))
+
+    @view("/nodes")
+    def nodes() -> Response:
+        return _json(msgspec.json.encode(view_nodes(loop.snapshot())))
+
+    @view("/state")
+    def state() -> Response:
+        return _json(msgspec.json.encode(view_state(loop.snapshot())))
+
+    @view("/idle")
+    def idle() -> Response:
+        return _json(msgspec.json.encode(view_idle(loop.snapshot())))
+
+    @view("/use")
+    def use() -> Response:
+        return _json(msgspec.json.encode(view_use(loop.snapshot())))
+
+
+def _add_explanations(view: "_AddView", loop: Loop) -> None:
     @view("/explain")
     def explain_all() -> Response:
         namespace = request.args.get("namespace", "")
@@ -120,27 +147,12 @@ def _add_views(app: Flask, loop: Loop, share: FairShare) -> None:
             return _unknown(f"no gang {namespace}/{gang} is known")
         return _told(found, partial(explanation_text.gang, at=snapshot.at))
 
-    @view("/gangs")
-    def gangs() -> Response:
-        namespace = request.args.get("namespace", "")
-        runner_up = request.args.get("runner-up", "") == "true"
-        found = Explainer(loop.snapshot()).gangs(namespace, runner_up=runner_up)
-        return _json(msgspec.json.encode(found))
 
-    @view("/nodes")
-    def nodes() -> Response:
-        return _json(msgspec.json.encode(view_nodes(loop.snapshot())))
-
-    @view("/state")
-    def state() -> Response:
-        return _json(msgspec.json.encode(view_state(loop.snapshot())))
-
-    @view("/use")
-    def use() -> Response:
-        return _json(msgspec.json.encode(view_use(loop.snapshot())))
+class _AddView(Protocol):
+    def __call__(self, rule: str) -> Callable[[F], F]: ...
 
 
-def _shared(app: Flask, share: FairShare) -> Callable[[str], Callable[[F], F]]:
+def _shared(app: Flask, share: FairShare) -> _AddView:
     """Like `app.get`, but these routes share one FairShare: one runs at a time."""
 
     def view(rule: str) -> Callable[[F], F]:

@@ -1,0 +1,81 @@
+{{- /* Labels of every object. Selectors and pods do not have those that change with a release. */ -}}
+{{- define "linkwise.labels" -}}
+app.kubernetes.io/part-of: linkwise
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{- /* An image reference. Takes a dict: image (registry, repository, tag, digest), tag (the default). */ -}}
+{{- define "linkwise.reference" -}}
+{{- with .image.registry }}{{ . }}/{{ end }}{{ .image.repository }}
+{{- if .image.digest }}@{{ .image.digest }}{{ else }}:{{ .image.tag | default .tag }}{{ end }}
+{{- end }}
+
+{{- define "linkwise.image" -}}
+{{- include "linkwise.reference" (dict "image" .Values.image "tag" .Chart.AppVersion) }}
+{{- end }}
+
+{{- /* Vendors append to the version (v1.34.1-gke.1829001, v1.33.5+k3s1); the registry has v1.34.1. */ -}}
+{{- define "linkwise.schedulerImage" -}}
+{{- $version := regexFind "^v[0-9]+\\.[0-9]+\\.[0-9]+" .Capabilities.KubeVersion.Version }}
+{{- include "linkwise.reference" (dict "image" .Values.scheduler.image "tag" $version) }}
+{{- end }}
+
+{{- /* Flags of a program, one line each, from a map: a list repeats a flag, true and false are --flag
+       and --no-flag, null leaves a flag out. */ -}}
+{{- define "linkwise.flags" -}}
+{{- range $flag, $value := . }}
+{{- if kindIs "bool" $value }}
+- {{ printf "--%s%s" (ternary "" "no-" $value) $flag }}
+{{- else if kindIs "slice" $value }}
+{{- range $value }}
+- {{ printf "--%s=%v" $flag . | quote }}
+{{- end }}
+{{- else if not (kindIs "invalid" $value) }}
+- {{ printf "--%s=%v" $flag $value | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* What people may set of any pod. Takes the values of one program. */ -}}
+{{- define "linkwise.placing" -}}
+{{- with .priorityClassName }}
+priorityClassName: {{ . | quote }}
+{{- end }}
+{{- with .nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "linkwise.pullSecrets" -}}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . | quote }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "linkwise.egress" -}}
+egress:
+  - ports:
+      {{- range .Values.networkPolicy.apiServerPorts }}
+      - port: {{ . }}
+      {{- end }}
+{{- end }}
+
+{{- /* Without the extender there is nothing to call, so neither of the two is installed. */ -}}
+{{- define "linkwise.hasScheduler" -}}
+{{- if and .Values.extender.enabled (eq .Values.scheduler.mode "second") }}true{{ end }}
+{{- end }}
+
+{{- define "linkwise.hasWebhook" -}}
+{{- if and .Values.extender.enabled .Values.webhook.enabled }}true{{ end }}
+{{- end }}

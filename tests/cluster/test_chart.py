@@ -1,0 +1,340 @@
+"""The chart renders what the overlays build, in every namespace, and refuses wrong values."""
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cluster.support.api.chart import (
+    CHART,
+    HelmError,
+    Objects,
+    difference,
+    helm,
+    kustomize,
+    objects,
+    template,
+    texts,
+    values,
+)
+from tests.cluster.support.programs import binaries
+from tests.manifests import DAEMONSET, OVERLAYS, WEBHOOK, write_overlay_with_webhook
+
+NO_WEBHOOK = values(webhook__enabled=False)
+NO_SCHEDULER = values(scheduler__mode="none")
+# The values that make the chart what each overlay is.
+SAME = {
+    "kubeadm": (*NO_SCHEDULER, *NO_WEBHOOK, *values(extender__service__clusterIP="10.96.0.94")),
+    "observe": (*NO_SCHEDULER, *NO_WEBHOOK, *values(plugin__mode="observe")),
+    "plugin-only": values(extender__enabled=False),
+    "second-scheduler": NO_WEBHOOK,
+    "simulated": (*NO_WEBHOOK, *values(plugin__simulatedMachines=True)),
+}
+WITH_WEBHOOK = values(webhook__enabled=True)
+IN_FRONT = values(plugin__mode="in-front")
+
+
+def overlay(name: str) -> Path:
+    return DAEMONSET / "overlays" / name
+
+
+def test_every_overlay_has_its_values() -> None:
+    assert SAME.keys() == set(OVERLAYS)
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_the_chart_is_the_overlay_object_by_object(name: str) -> None:
+    assert difference(objects(kustomize(overlay(name))), objects(template(*SAME[name]))) == ""
+
+
+@pytest.mark.parametrize("name", WEBHOOK)
+def test_the_chart_with_the_webhook_is_the_overlay_with_its_component(
+    name: str, tmp_path: Path
+) -> None:
+    built = kustomize(Path(write_overlay_with_webhook(name, tmp_path)))
+    rendered = template(*SAME[name], *WITH_WEBHOOK)
+    assert difference(objects(built), objects(rendered)) == ""
+
+
+@pytest.mark.parametrize("name", ["kubeadm", "second-scheduler", "plugin-only"])
+def test_the_chart_in_front_is_the_overlay_with_that_component(name: str, tmp_path: Path) -> None:
+    built = kustomize(with_component(tmp_path, name, "in-front"))
+    assert difference(objects(built), objects(template(*SAME[name], *IN_FRONT))) == ""
+
+
+def with_component(directory: Path, name: str, component: str) -> Path:
+    made = {
+        # kustomize accepts no absolute paths.
+        "resources": [os.path.relpath(overlay(name), directory)],
+        "components": [os.path.relpath(DAEMONSET / "components" / component, directory)],
+    }
+    (directory / "kustomization.yaml").write_text(yaml.safe_dump(made))
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "said"),
+    [
+        (
+            "minReadySeconds: 5",
+            "minReadySeconds: 6",
+            "-  minReadySeconds: 5\n+  minReadySeconds: 6",
+        ),
+        ("verbs: [get, update]", "verbs: [get]", "-  - update"),
+        ("--leader-elect=true", "--leader-elect=false", "+        - --leader-elect=false"),
+        ("prioritizeVerb: prioritize", "prioritizeVerb: filter", "+      prioritizeVerb: filter"),
+        ("kind: PodDisruptionBudget", "kind: Budget", "-kind: PodDisruptionBudget"),
+    ],
+)
+def test_a_difference_would_be_found(right: str, wrong: str, said: str) -> None:
+    rendered = template(*SAME["second-scheduler"])
+    assert right in rendered
+    assert said in difference(objects(rendered), objects(rendered.replace(right, wrong)))
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_in_another_namespace_only_the_namespace_differs(name: str) -> None:
+    """What stays in kube-system belongs to Kubernetes: a role there, and namespaces left alone."""
+    everything = (*SAME[name], *(WITH_WEBHOOK if name in WEBHOOK else ()))
+    usual = objects(template(*everything))
+    elsewhere = objects(template(*everything, namespace="gpus", name="team-a"))
+    assert difference(moved(usual), elsewhere) == ""
+    left = {
+        each
+        for each, body in elsewhere.items()
+        if any("kube-system" in text for text in texts(body))
+    }
+    assert left == {each for each in left if stays(each)}
+
+
+def stays(name: str) -> bool:
+    return name.endswith(("-authentication", "WebhookConfiguration /linkwise"))
+
+
+def moved(usual: Objects) -> Objects:
+    """Return the objects as they have to be in namespace `gpus`."""
+    found = {}
+    for name, body in usual.items():
+        if name.endswith("-authentication"):
+            body["subjects"][0]["namespace"] = "gpus"
+        elif name.endswith("WebhookConfiguration /linkwise"):
+            for hook in body["webhooks"]:
+                hook["clientConfig"]["service"]["namespace"] = "gpus"
+        else:
+            body = json.loads(json.dumps(body).replace("kube-system", "gpus"))
+        namespace = body["metadata"].get("namespace", "")
+        found[f"{body['kind']} {namespace}/{body['metadata']['name']}"] = body
+    return found
+
+
+def test_helm_lint_finds_nothing() -> None:
+    said = helm("lint", "--strict", str(CHART), "--kube-version", binaries.NEWEST)
+    assert "1 chart(s) linted, 0 chart(s) failed" in said
+    assert "[ERROR]" not in said
+    assert "[WARNING]" not in said
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            {"scheduler__mode": "third"},
+            "at '/scheduler/mode': value must be one of 'second', 'none'",
+        ),
+        ({"plugin__mode": "front"}, "at '/plugin/mode': value must be one of"),
+        ({"plugin__flag": {}}, "at '/plugin': additional properties 'flag' not allowed"),
+        (
+            {"extender__flags": {"gang-timeuot": "10m"}},
+            "at '/extender/flags': additional properties 'gang-timeuot' not allowed",
+        ),
+        ({"extender__flags": {"gang-timeout": "10 m"}}, "at '/extender/flags/gang-timeout'"),
+        ({"extender__flags": {"gang-timeout": 600}}, "at '/extender/flags/gang-timeout'"),
+        ({"extender__flags": {"call-timeout": None}}, "missing property 'call-timeout'"),
+        ({"extender__flags": {"hold-share": 1.5}}, "maximum: got 1.5, want 1"),
+        ({"extender__flags": {"preempt": "always"}}, "at '/extender/flags/preempt'"),
+        ({"extender__replicas": 0}, "at '/extender/replicas': minimum: got 0, want 1"),
+        ({"extender__port": 70000}, "at '/extender/port': maximum: got 70,000, want 65,535"),
+        ({"image__digest": "sha256:abc"}, "at '/image/digest'"),
+        ({"resourceName": "gpu"}, "at '/resourceName'"),
+        ({"plugin__kubeletDirectory": "var/lib/kubelet"}, "at '/plugin/kubeletDirectory'"),
+        ({"plugin__tolerations": {"operator": "Exists"}}, "at '/plugin/tolerations'"),
+        ({"plugin__mode": "observe"}, "so scheduler.mode must be none, but it is second"),
+        (
+            {"plugin__mode": "observe", "scheduler__mode": "none"},
+            "so webhook.enabled must be false, but it is true",
+        ),
+        (
+            {"extender__flags__caller": ["me"]},
+            "the only caller is linkwise-scheduler; leave it out",
+        ),
+        ({"webhook__flags__scheduler-name": "me"}, "it is linkwise-scheduler; leave it out"),
+        ({"extender__statusPort": 9402}, "extender.statusPort: 9402 is extender.port too"),
+    ],
+)
+def test_a_wrong_value_is_refused_and_named(given: dict[str, object], said: str) -> None:
+    with pytest.raises(HelmError, match=re.escape(said)):
+        template(*values(**given))
+
+
+def test_an_older_api_server_is_refused() -> None:
+    with pytest.raises(HelmError, match=r"requires kubeVersion: >=1\.31\.0-0 .* v1\.30\.9"):
+        template(kube_version="v1.30.9")
+
+
+@pytest.mark.parametrize(
+    ("version", "tag"),
+    [
+        ("v1.34.1", "v1.34.1"),
+        ("v1.34.1-gke.1829001", "v1.34.1"),
+        ("v1.33.5-eks-3025e55", "v1.33.5"),
+        ("v1.35.0+k3s1", "v1.35.0"),
+    ],
+)
+def test_the_second_scheduler_is_of_the_api_servers_version(version: str, tag: str) -> None:
+    rendered = objects(template(kube_version=version))
+    assert image(rendered, "Deployment", "scheduler") == f"registry.k8s.io/kube-scheduler:{tag}"
+
+
+def test_images_come_from_the_registry_of_the_values() -> None:
+    digest = "sha256:" + "0" * 64
+    rendered = objects(
+        template(
+            *values(
+                image__registry="registry.example:5000",
+                image__digest=digest,
+                imagePullSecrets=["mine"],
+                scheduler__image__registry="mirror.example/k8s",
+                scheduler__image__tag="v1.36.2",
+            )
+        )
+    )
+    ours = f"registry.example:5000/linkwise@{digest}"
+    assert image(rendered, "DaemonSet", "plugin") == ours
+    assert image(rendered, "Deployment", "extender") == ours
+    assert image(rendered, "Deployment", "webhook") == ours
+    mirrored = "mirror.example/k8s/kube-scheduler:v1.36.2"
+    assert image(rendered, "Deployment", "scheduler") == mirrored
+    for kind, part in PARTS:
+        assert pod_of(rendered, kind, part)["imagePullSecrets"] == [{"name": "mine"}]
+
+
+PARTS = [
+    ("DaemonSet", "plugin"),
+    *(("Deployment", part) for part in ("extender", "scheduler", "webhook")),
+]
+
+
+@pytest.mark.parametrize(("kind", "part"), PARTS)
+def test_every_pod_goes_where_its_values_say(kind: str, part: str) -> None:
+    said = {
+        "nodeSelector": {"pool": "system"},
+        "tolerations": [{"key": "dedicated", "operator": "Exists"}],
+        "resources": {"requests": {"cpu": "7m"}},
+        "priorityClassName": "mine",
+        "podLabels": {"team": "a"},
+        "podAnnotations": {"note": "b"},
+    }
+    rendered = objects(template(*values(**{f"{part}__{key}": said[key] for key in said})))
+    pod = pod_of(rendered, kind, part)
+    for key in ("nodeSelector", "tolerations", "priorityClassName"):
+        assert pod[key] == said[key]
+    assert pod["containers"][0]["resources"]["requests"]["cpu"] == "7m"
+    metadata = rendered[f"{kind} kube-system/linkwise-{part}"]["spec"]["template"]["metadata"]
+    assert metadata["labels"]["team"] == "a"
+    assert metadata["annotations"]["note"] == "b"
+
+
+def test_flags_reach_their_programs() -> None:
+    rendered = objects(
+        template(
+            *values(
+                **{
+                    "extender__flags__namespace": ["team-a", "team-b"],
+                    "extender__flags__indexed-jobs": "none",
+                    "extender__flags__call-timeout": "7s",
+                    "extender__flags__retry-period": None,
+                    "plugin__flags__pass-device-specs": False,
+                    "plugin__flags__health-seconds": 2.5,
+                    "webhook__flags__gate": "all",
+                    "scheduler__flags__v": 2,
+                }
+            )
+        )
+    )
+    extender = args(rendered, "Deployment", "extender")
+    assert {"--namespace=team-a", "--namespace=team-b", "--call-timeout=7s"} <= extender
+    assert not [flag for flag in extender if flag.startswith("--retry-period")]
+    assert {"--no-pass-device-specs", "--health-seconds=2.5"} <= args(rendered, *PARTS[0])
+    # The extender and the webhook have to agree about these.
+    webhook = args(rendered, "Deployment", "webhook")
+    assert {"--gate=all", "--indexed-jobs=none"} <= webhook
+    assert "--indexed-jobs=none" in extender
+    assert "--v=2" in args(rendered, "Deployment", "scheduler")
+    config = rendered["ConfigMap kube-system/linkwise-scheduler-config"]["data"]["config.yaml"]
+    assert config["extenders"][0]["httpTimeout"] == "7s"
+
+
+def test_a_resource_of_another_name_is_the_same_everywhere() -> None:
+    given = values(resourceName="example.com/gpu", sharedResources=["example.com/gpu.shared"])
+    rendered = objects(template(*given))
+    config = rendered["ConfigMap kube-system/linkwise-scheduler-config"]["data"]["config.yaml"]
+    managed = [each["name"] for each in config["extenders"][0]["managedResources"]]
+    assert managed == ["example.com/gpu", "example.com/gpu.shared"]
+    for kind, part in PARTS:
+        if part != "scheduler":
+            assert "--resource-name=example.com/gpu" in args(rendered, kind, part)
+    (hook,) = rendered["MutatingWebhookConfiguration /linkwise"]["webhooks"]
+    assert "'example.com/gpu' in" in hook["matchConditions"][0]["expression"]
+    usual = re.compile(r"\bnvidia\.com/gpu(?![.\w])")
+    assert not [name for name, body in rendered.items() if any(map(usual.search, texts(body)))]
+
+
+def test_ports_are_the_same_everywhere() -> None:
+    ports = {"extender__port": 8402, "extender__statusPort": 8404, "webhook__port": 8443}
+    rendered = template(*values(**ports, plugin__port=8401, podMonitors__enabled=True))
+    assert not re.search(r"\b940[1-4]\b", rendered)
+    assert "https://linkwise-extender.kube-system.svc:8402" in rendered
+
+
+def test_one_replica_has_no_budget_that_would_block_a_drain() -> None:
+    rendered = objects(template(*values(extender__replicas=1, webhook__replicas=1)))
+    assert not [name for name in rendered if name.startswith("PodDisruptionBudget")]
+
+
+def test_prometheus_operator_is_told_of_the_pods_of_each_program() -> None:
+    assert not [name for name in objects(template()) if name.startswith("PodMonitor")]
+    given = values(podMonitors__enabled=True, podMonitors__labels={"release": "prometheus"})
+    rendered = objects(template(*given))
+    for kind, part in PARTS:
+        if part == "scheduler":
+            continue
+        monitor = rendered[f"PodMonitor kube-system/linkwise-{part}"]
+        template_of = rendered[f"{kind} kube-system/linkwise-{part}"]["spec"]["template"]
+        labels = template_of["metadata"]["labels"]
+        assert monitor["metadata"]["labels"]["release"] == "prometheus"
+        assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
+        (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+        ports = {
+            port["name"]: port for port in pod_of(rendered, kind, part)["containers"][0]["ports"]
+        }
+        annotated = template_of["metadata"]["annotations"]["prometheus.io/port"]
+        assert str(ports[endpoint["port"]]["containerPort"]) == annotated
+
+
+def pod_of(rendered: Objects, kind: str, part: str) -> dict[str, Any]:
+    pod: dict[str, Any] = rendered[f"{kind} kube-system/linkwise-{part}"]["spec"]["template"][
+        "spec"
+    ]
+    return pod
+
+
+def image(rendered: Objects, kind: str, part: str) -> str:
+    return str(pod_of(rendered, kind, part)["containers"][0]["image"])
+
+
+def args(rendered: Objects, kind: str, part: str) -> set[str]:
+    return set(pod_of(rendered, kind, part)["containers"][0]["args"])

@@ -1,0 +1,69 @@
+"""An idle pod, from the driver to the answer of who would start without it, and it comes true."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from linkwise.extender.api.views import IdleView
+from linkwise.extender.explain.idle.idle_pods import view_idle
+from tests.end_to_end import manifests
+from tests.end_to_end.world import PODS, World, running_world
+from tests.waiting import wait_for
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with running_world(["dgx1-v100", "dgx1-v100"], seed=1) as world:
+        yield world
+
+
+def idle(world: World) -> IdleView:
+    return view_idle(world.extender.loop.snapshot())
+
+
+def names(it: IdleView) -> list[str]:
+    return sorted(pod.pod for pod in it.pods)
+
+
+def runs(world: World, *pods: str) -> None:
+    wait_for(lambda: all(world.pod(name).status.phase == "Running" for name in pods), f"{pods} run")
+
+
+def test_a_gang_that_would_start_without_an_idle_pod_does_start_without_it(world: World) -> None:
+    for name in ("notebook", "job"):
+        world.submit(manifests.pod(name, 8))
+    runs(world, "notebook", "job")
+    wait_for(lambda: idle(world).unknown == 2, "pods of which nothing is known")
+    place = {name: world.nodes[world.pod(name).spec.node_name] for name in ("notebook", "job")}
+    place["notebook"].set_loads(0.0)
+    place["job"].set_loads(0.9)
+    wait_for(lambda: names(idle(world)) == ["ml/notebook"], "an idle pod")
+    for member in manifests.gang("train", 2, 4):
+        world.submit(member)
+    wait_for(lambda: idle(world).would_start, "what would start")
+    it = idle(world)
+    assert [(each.who, each.gpus, each.without) for each in it.would_start] == [
+        ("gang ml/train", 8, ("pod ml/notebook",))
+    ]
+    assert (it.not_idle, it.unknown) == (1, 0)
+    world.delete(f"{PODS}/notebook")
+    runs(world, "train-0", "train-1")
+    assert world.pod("job").status.phase == "Running"
+
+
+def test_a_pod_that_works_again_and_a_plugin_that_restarts_end_what_was_said(world: World) -> None:
+    world.submit(manifests.pod("notebook", 2))
+    runs(world, "notebook")
+    node = world.nodes[world.pod("notebook").spec.node_name]
+    node.set_loads(0.0)
+    wait_for(lambda: names(idle(world)) == ["ml/notebook"], "an idle pod")
+    node.set_loads(1.0)
+    wait_for(lambda: idle(world).not_idle == 1, "a pod that works")
+    node.set_loads(0.0)
+    wait_for(lambda: names(idle(world)) == ["ml/notebook"], "an idle pod again")
+    (before,) = idle(world).pods
+    assert not before.at_least
+    node.restart_plugin()
+    wait_for(lambda: idle(world).pods and idle(world).pods[0].at_least, "a lower bound")
+    (after,) = idle(world).pods
+    assert after.since >= before.since

@@ -1,0 +1,80 @@
+"""Before an uninstallation, the plugin's DaemonSet goes, and with it the plugins, each in peace."""
+
+from collections.abc import Iterator
+from threading import Timer
+
+import pytest
+from click.testing import CliRunner
+
+from linkwise.kube.client import KubeClient
+from linkwise.plugin.removal import StillThereError, main, remove
+from linkwise.simulator.api_server import ApiServer
+
+DAEMONSETS = "/apis/apps/v1/namespaces/gpus/daemonsets"
+OURS = "gpus/linkwise-plugin"
+WAITS = "example.com/pods-end"  # stands for what keeps it until its pods are gone
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: ApiServer) -> KubeClient:
+    return KubeClient.load(kubeconfig=None, server=server.url)
+
+
+def daemonset(client: KubeClient, *finalizers: str) -> None:
+    metadata = {"name": "linkwise-plugin", "namespace": "gpus", "finalizers": list(finalizers)}
+    client.post(DAEMONSETS, {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": metadata})
+
+
+def is_there(client: KubeClient) -> bool:
+    return b"linkwise-plugin" in client.read(DAEMONSETS)
+
+
+def let_go(client: KubeClient) -> None:
+    client.patch(f"{DAEMONSETS}/linkwise-plugin", {"metadata": {"finalizers": None}})
+
+
+def test_it_is_deleted(client: KubeClient) -> None:
+    daemonset(client)
+    remove(client, OURS, seconds=5)
+    assert not is_there(client)
+
+
+def test_without_one_there_is_nothing_to_do(client: KubeClient) -> None:
+    remove(client, OURS, seconds=5)
+
+
+def test_it_waits_until_the_last_pod_is_gone(client: KubeClient) -> None:
+    daemonset(client, WAITS)
+    later = Timer(0.7, let_go, (client,))
+    later.start()
+    remove(client, OURS, seconds=60)
+    later.join()
+    assert not is_there(client)
+
+
+def test_it_does_not_wait_for_ever_for_a_node_that_is_down(client: KubeClient) -> None:
+    daemonset(client, WAITS)
+    with pytest.raises(
+        StillThereError, match=r"after 0\.1 s it still has pods.*kubectl -n gpus get"
+    ):
+        remove(client, OURS, seconds=0.1)
+    let_go(client)
+    assert not is_there(client), "it is on its way out"
+
+
+def test_a_refusal_ends_the_program_with_its_reason(server: ApiServer, client: KubeClient) -> None:
+    daemonset(client)
+    server.fail_next("DELETE", "daemonsets", 403)
+    arguments = ["--daemonset", OURS, "--api-server", server.url]
+    ended = CliRunner().invoke(main, arguments)
+    assert ended.exit_code == 1
+    assert ended.output.startswith(f"linkwise: {OURS} is not removed: ")
+    assert is_there(client)
+    assert CliRunner().invoke(main, arguments).exit_code == 0
+    assert not is_there(client)
