@@ -9,7 +9,7 @@ import yaml
 
 from linkwise.cli.errors import BadInputError
 from linkwise.extender.podgrouper.workloads.answer import ObjectRef
-from linkwise.extender.podgrouper.workloads.case import group_of
+from linkwise.kube.fields import group_of
 
 Fields = Mapping[str, Any]
 _MOST_DEPTH = 200  # Kubernetes' own kinds have about twenty levels

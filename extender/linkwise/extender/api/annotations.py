@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from linkwise.extender.api.durations import seconds_of
 from linkwise.extender.api.spans import ANYWHERE, LABEL_KEY, Spans
+from linkwise.kube.labels import COMPLETION_INDEX
 from linkwise.kube.objects import Container, Pod, whole
 from linkwise.topology import names
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role
@@ -23,7 +24,6 @@ from linkwise.topology.machine.model import LINK_WORDS, LinkClass
 from linkwise.topology.names import is_share
 
 MAX_GANG = 4096
-COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 _SAID_BY_PODS = frozenset(
     {
         names.GANG,

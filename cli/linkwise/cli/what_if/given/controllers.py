@@ -10,9 +10,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from linkwise.extender.podgrouper.workloads.answer import ObjectRef
-from linkwise.extender.podgrouper.workloads.batch import JOB_SET_LABEL, VOLCANO
-from linkwise.extender.podgrouper.workloads.case import COMPLETION_INDEX, TRAINING, group_of
-from linkwise.extender.podgrouper.workloads.fields import Fields, at, items, mapping, number, text
 from linkwise.extender.podgrouper.workloads.kinds import (
     JOB,
     JOB_SET,
@@ -22,7 +19,8 @@ from linkwise.extender.podgrouper.workloads.kinds import (
     STATEFUL_SET,
     VOLCANO_JOB,
 )
-from linkwise.extender.podgrouper.workloads.serving import LWS, RAY
+from linkwise.kube.fields import Fields, at, group_of, items, mapping, number, text
+from linkwise.kube.labels import COMPLETION_INDEX, JOB_SET_LABEL, LWS, RAY, TRAINING, VOLCANO
 
 MOST_PODS = 4096  # per object: the maximum of a gang
 _REPLICA_SPECS = "ReplicaSpecs"  # for every job of kubeflow.org: pytorchReplicaSpecs, …

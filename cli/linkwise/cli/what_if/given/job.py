@@ -18,8 +18,7 @@ from linkwise.cli.what_if.given.controllers import (
 )
 from linkwise.cli.what_if.given.listing import PriorityClass
 from linkwise.extender.podgrouper.workloads.answer import ObjectRef
-from linkwise.extender.podgrouper.workloads.case import controller_of
-from linkwise.extender.podgrouper.workloads.fields import UnreadableError, text
+from linkwise.kube.fields import UnreadableError, controller_of, text
 from linkwise.kube.objects import Pod, PodStatus, SchedulingGate
 from linkwise.topology import names
 

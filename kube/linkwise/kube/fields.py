@@ -70,3 +70,17 @@ def ordinal(written: str) -> int | None:
     """The text as an index from 0; None if it is anything else."""
     fits = written.isascii() and written.isdigit() and len(written) <= 9
     return int(written) if fits else None
+
+
+def group_of(api_version: str) -> str:
+    """`kubeflow.org/v1` -> `kubeflow.org`; `v1` -> the empty name of the core group."""
+    return api_version.rpartition("/")[0]
+
+
+def controller_of(fields: Fields) -> Fields:
+    """The reference to the controller of an object that was read; empty if it has none."""
+    owners = at(fields, "metadata.ownerReferences")
+    for owner in owners if isinstance(owners, list | tuple) else ():
+        if isinstance(owner, Mapping) and owner.get("controller") is True:
+            return owner
+    return {}
