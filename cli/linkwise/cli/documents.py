@@ -9,9 +9,12 @@ import yaml
 
 from linkwise.cli.errors import BadInputError
 from linkwise.extender.podgrouper.workloads.answer import ObjectRef
-from linkwise.kube.fields import group_of
+from linkwise.kube.fields import controller_of, group_of, text
 
 Fields = Mapping[str, Any]
+Name = tuple[str, str, str]
+"""Namespace, kind and name."""
+
 _MOST_DEPTH = 200  # Kubernetes' own kinds have about twenty levels
 
 
@@ -46,6 +49,23 @@ def ref_of(item: Fields, where: str) -> ObjectRef:
     if not isinstance(namespace, str):
         raise BadInputError(f"{where}: metadata.namespace: expected a text")
     return ObjectRef(group_of(api_version), kind, namespace, name)
+
+
+def without_nulls(fields: Fields) -> dict[str, Any]:
+    """Remove nulls: the API server treats a null field as absent."""
+    return {key: _pruned(value) for key, value in fields.items() if value is not None}
+
+
+def _pruned(value: object) -> object:
+    if isinstance(value, dict):
+        return without_nulls(value)
+    return [_pruned(each) for each in value] if isinstance(value, list) else value
+
+
+def controller_name(item: Fields, ref: ObjectRef) -> Name:
+    """Return what controls the object, by name: a manifest may lack uids."""
+    owner = controller_of(item)
+    return ref.namespace, text(owner, "kind"), text(owner, "name")
 
 
 def unreadable(error: msgspec.ValidationError, where: str, what: str) -> BadInputError:

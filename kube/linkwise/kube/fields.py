@@ -47,13 +47,14 @@ def items(fields: Fields, path: str) -> tuple[Fields, ...]:
     return tuple(item for item in found if isinstance(item, Mapping))
 
 
-def number(fields: Fields, path: str, default: int) -> int:
-    """A count of pods. Raises UnreadableError."""
+def number(fields: Fields, path: str, default: int, *, within: str = "") -> int:
+    """A count of pods. Raises UnreadableError, whose text names the field as `within.path`."""
     found = at(fields, path)
     if found is None:
         return default
     if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= MOST:
-        raise UnreadableError(f"{path}: {found!r}: expected a whole number from 0 to {MOST}")
+        field = f"{within}.{path}" if within else path
+        raise UnreadableError(f"{field}: {found!r}: expected a whole number from 0 to {MOST}")
     return found
 
 
