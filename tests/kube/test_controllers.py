@@ -9,7 +9,7 @@ import pytest
 
 from linkwise.kube.controllers.child import UnknownControllerError
 from linkwise.kube.controllers.workload import MOST_PODS, Made, pods_of
-from linkwise.kube.fields import UnreadableError
+from linkwise.kube.fields import UnreadableError, mapping
 
 Object = dict[str, Any]
 RECORDED = Path(__file__).parents[1] / "extender" / "podgrouper" / "workload_pods.json"
@@ -87,7 +87,7 @@ def test_equal_manifests_get_equal_names_and_each_pod_its_own() -> None:
 
 
 def test_a_path_names_the_template_in_the_given_object() -> None:
-    job = {"spec": {"parallelism": 1, "template": GPUS}}
+    job: Object = {"spec": {"parallelism": 1, "template": GPUS}}
     made = workload(
         "jobset.x-k8s.io/v1alpha2 JobSet", {"replicatedJobs": [{"name": "n", "template": job}]}
     )
@@ -102,13 +102,13 @@ def test_the_owner_of_a_pod_is_what_created_it() -> None:
     made = pods_of(workload("apps/v1 Deployment", {"template": GPUS}), {})
     (between,) = made.between
     (owner,) = made.pods[0].body["metadata"]["ownerReferences"]
-    assert between["metadata"]["ownerReferences"][0]["uid"] == "u"
-    assert (owner["kind"], owner["uid"]) == ("ReplicaSet", between["metadata"]["uid"])
+    assert mapping(between, "metadata")["uid"] == owner["uid"] == f"u/{owner['name']}"
+    assert owner["kind"] == "ReplicaSet"
 
 
 def test_a_train_job_has_the_pods_of_its_runtime() -> None:
     node = {"name": "node", "template": {"spec": {"template": GPUS}}}
-    runtime = {
+    runtime: Object = {
         "spec": {
             "mlPolicy": {"numNodes": 3},
             "template": {"spec": {"replicatedJobs": [node]}},
@@ -139,7 +139,7 @@ def test_subgroups_of_a_leader_worker_set_are_those_of_its_webhook() -> None:
     assert [pod.body["metadata"]["labels"][key] for pod in made.pods] == ["0", "0", "0", "1", "1"]
 
 
-COUNTS = {
+COUNTS: dict[str, tuple[Object, str]] = {
     "batch/v1 Job": ({"parallelism": -1, "template": GPUS}, "spec.parallelism: -1: expected"),
     "apps/v1 Deployment": ({"replicas": "2", "template": GPUS}, "spec.replicas: '2': expected"),
     "kubeflow.org/v1 PyTorchJob": (

@@ -99,6 +99,9 @@ def _job_of_set(
     template = mapping(item, "template.spec.template")
     metadata, spec = mapping(template, "metadata"), mapping(template, "spec")
     name = text(fields, "metadata.name")
+    within = f"spec.replicatedJobs[{place}]"
+    pods = number(item, "template.spec.parallelism", 1, within=within)
+    defaults = {"completionMode": "Indexed", "parallelism": pods, "completions": pods}
     if at(fields, "spec.network.enableDNSHostnames") is not False and "subdomain" not in spec:
         spec = {**spec, "subdomain": text(fields, "spec.network.subdomain") or name}
     marked = {
@@ -113,7 +116,7 @@ def _job_of_set(
         fields,
         "batch/v1 Job",
         f"{name}-{text(item, 'name')}-{index}",
-        {"completionMode": "Indexed", **mapping(item, "template.spec"), "template": marked},
+        {**defaults, **mapping(item, "template.spec"), "template": marked},
         inner="",
         outer=f"spec.replicatedJobs[{place}].template",
         labels={**mapping(item, "template.metadata.labels"), **labels},

@@ -1,5 +1,6 @@
 """One simulation, step by step: start the cluster, draw the baseline, run with Linkwise, report."""
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -13,6 +14,7 @@ from linkwise.simulator.demo.cluster import SimulatedCluster, SimulatedNode
 from linkwise.simulator.demo.progress import Progress
 from linkwise.simulator.demo.run import ManifestRun
 from linkwise.simulator.manifests.read_manifests import Manifest
+from linkwise.simulator.report.as_json import render_json
 from linkwise.simulator.report.build_report import report_of
 from linkwise.simulator.report.html import render_html
 from linkwise.simulator.report.model import NodeReport, Report, SeenPod
@@ -34,9 +36,10 @@ class Simulation:
     timeout: float
     keep: bool
     verbose: bool
+    as_json: bool
 
-    def run(self) -> bool:
-        """Return False if the report found a fault.
+    def run(self) -> Report:
+        """Run everything, print the report, and return it.
 
         Raises ChildError, ClusterTimeoutError, ApiError, and OSError if it cannot write the report.
         """
@@ -48,6 +51,7 @@ class Simulation:
             with progress.step(f"Start {nodes}, a linkwise-plugin on each"):
                 tell = _teller(progress) if self.verbose else None
                 cluster = things.enter_context(SimulatedCluster(self.nodes, tell=tell))
+            self._name_left_out(progress)
             stock = self._draw(cluster, progress)
             with progress.step("Start linkwise-extender"):
                 cluster.start_extender()
@@ -60,7 +64,13 @@ class Simulation:
             progress.line(f"{time.monotonic() - began:.1f} s in all")
             if self.keep:
                 _stay(cluster, progress)
-        return not report.faults
+        return report
+
+    def _name_left_out(self, progress: Progress) -> None:
+        for manifest in self.manifests:
+            if not manifest.collection:
+                what = f"{manifest.kind} {manifest.namespace}/{manifest.name}"
+                progress.line(f"{manifest.file}:{manifest.line}: {what} has no pods: left out")
 
     def _draw(
         self, cluster: SimulatedCluster, progress: Progress
@@ -78,10 +88,13 @@ class Simulation:
             )
 
     def _show(self, report: Report, progress: Progress) -> None:
-        out = Console(highlight=False)
-        out.print()
-        out.print(render(report))
-        out.print()
+        if self.as_json:
+            sys.stdout.write(render_json(report))
+        else:
+            out = Console(highlight=False)
+            out.print()
+            out.print(render(report))
+            out.print()
         if self.report_file is not None:
             self.report_file.write_text(render_html(report), encoding="utf-8")
             progress.line(f"Report with drawings: {self.report_file}")

@@ -37,6 +37,7 @@ class PodReport:
     member: str  # completion index, or another text that is unique in the workload
     place: PodPlace | None
     waits: str = ""  # why there is no place
+    invalid: bool = False  # it waits because what it asks for is wrong
     ended: bool = False  # it has succeeded; the place is where it ran
     stock: tuple[PodPlace | None, ...] = ()
 
@@ -116,6 +117,21 @@ class Report:
     seed: int = 0
 
     @property
+    def waiting(self) -> tuple[PodReport, ...]:
+        return tuple(pod for workload in self.workloads for pod in workload.waiting)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Return why this is no good result, in words. A pod that only waits for room is none."""
+        pods = [pod for _, pod in self.pods]
+        placed = any(pod.place or pod.ended for pod in pods)
+        return (
+            *self.faults,
+            *(f"{pod.pod}: {pod.waits}" for pod in pods if pod.invalid),
+            *(() if placed else (_nothing_placed(len(pods)),)),
+        )
+
+    @property
     def pods(self) -> Iterator[tuple[WorkloadReport, PodReport]]:
         return ((workload, pod) for workload in self.workloads for pod in workload.pods)
 
@@ -177,6 +193,7 @@ class SeenPod:
     had: frozenset[str] = frozenset()  # all GPUs that it was seen to hold
     ended: bool = False  # succeeded, and gave its GPUs back
     waits: str = ""  # why it holds none
+    invalid: bool = False  # what it asks for is wrong
 
     @property
     def held_gpus(self) -> frozenset[str]:
@@ -226,6 +243,12 @@ def _half_gangs(pods: tuple[SeenPod, ...]) -> Iterator[str]:
 
 def _list(gpus: Iterable[str]) -> str:
     return ", ".join(sorted(gpus))
+
+
+def _nothing_placed(pods: int) -> str:
+    if not pods:
+        return "no pod takes GPUs: expected a container with a limit of nvidia.com/gpu"
+    return f"no pod has GPUs: {pods} wait"
 
 
 def _placed(places: Iterable[PodPlace | None]) -> int:

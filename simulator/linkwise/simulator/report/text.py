@@ -255,8 +255,8 @@ def _about_the_baseline(report: Report) -> Text:
 
 
 def _verdict(report: Report) -> Text:
-    if report.faults:
-        return _lines([Text("FAILED", "bold red"), *(Text(f"  {f}") for f in report.faults)])
+    if report.problems:
+        return _lines([Text("FAILED", "bold red"), *(Text(f"  {p}") for p in report.problems)])
     return Text.assemble(
         ("OK", "bold green"),
         f": {report.compared} of {report.compared} pods hold exactly the GPUs of their plan; "
