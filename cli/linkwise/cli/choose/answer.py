@@ -65,9 +65,7 @@ def write_text(answer: ChosenSet) -> str:
 
 def _gbytes_legend(answer: ChosenSet) -> str:
     text = "GB/s: estimated all-reduce bus bandwidth, as nccl-tests measures it."
-    return (
-        f"{text}\nTake them with care: {answer.name}: {answer.caveat}." if answer.caveat else text
-    )
+    return text + (f" For {answer.name} it\n{answer.caveat}." if answer.caveat else "")
 
 
 def _asked(answer: ChosenSet) -> str:
