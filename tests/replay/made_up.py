@@ -7,12 +7,11 @@ from pathlib import Path
 from random import Random
 
 from linkwise.replay.jobs import Fleet, Job, Run
-from linkwise.topology.machine.recorded import recorded_machine
 
 
 @cache
 def fleet(nodes: int, machine: str = "hgx-h100") -> Fleet:
-    return Fleet(recorded_machine(machine, node="n"), nodes)
+    return Fleet((machine,) * nodes)
 
 
 def job(name: str, gpus: int, *, at: float = 0.0, seconds: float = 100.0, pods_of: int = 8) -> Job:

@@ -107,7 +107,7 @@ def test_easy_goes_on_where_runs_are_longer_than_anybody_knew() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_no_gpu_has_two_jobs_at_a_time_and_every_job_runs(name: str, seed: int) -> None:
     jobs = random_jobs(seed, 120)
-    runs = replay(jobs, SCHEDULERS[name](fleet(3), "hgx-h100"))
+    runs = replay(jobs, SCHEDULERS[name](fleet(3)))
     assert_possible(runs, jobs, fleet(3), in_cells=name == "buddy")
 
 

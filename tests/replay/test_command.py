@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from linkwise.replay.command import command
+from linkwise.replay.jobs import evenly
 from linkwise.replay.openb.run import POLICIES, allocated_curve
 from linkwise.replay.traces.openb import read_openb
 from tests.replay.made_up import random_jobs, write_csv
@@ -70,6 +71,13 @@ def test_results_that_are_kept_are_taken_up_where_the_question_is_the_same(
     assert "fifo: " in run(*words).stderr
 
 
+def test_the_machines_of_a_mixed_cluster_take_turns(trace: Path) -> None:
+    words = ("--scheduler", "fifo", "--nodes", 1, "--machine", "dgx1-v100=2")
+    done = run(trace, *words, "--machine", "hgx-h100")
+    assert done.exit_code == 0, done.output
+    assert evenly([("dgx1-v100", 2), ("hgx-h100", 1)]) == ("dgx1-v100", "hgx-h100", "dgx1-v100")
+
+
 def test_a_file_that_is_no_checkpoint_is_refused(trace: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept.json"
     kept.write_text("{")
@@ -85,7 +93,13 @@ def test_a_file_that_is_no_checkpoint_is_refused(trace: Path, tmp_path: Path) ->
         (("none.csv",), "none.csv: No such file or directory: expected a readable file"),
         (("trace.csv", "--nodes", "1"), "expected a job that fits 1 nodes of 8 GPUs"),
         (("trace.csv", "--from", "1e9"), "no job in the window: expected at least one job"),
-        (("trace.csv", "--machine", "x"), "--machine"),
+        (("trace.csv", "--machine", "x"), "machine 'x': not known: expected one of: dgx1-p100"),
+        (("trace.csv", "--machine", "dgx-a100=0"), "dgx-a100=0: expected NAME=NODES, with 1 to"),
+        (("trace.csv", "--machine", "dgx-a100=1e9"), "dgx-a100=1e9: expected NAME=NODES"),
+        (
+            ("trace.csv", "--machine", "dgx-a100", "--machine", "l40s-4=2"),
+            "machine l40s-4 has 4 GPUs and dgx-a100 has 8: expected machines with equally many",
+        ),
         (("trace.csv", "--pods-of", "9"), "9: expected at most 8, a node's GPUs"),
         (("trace.csv", "--csv", "no/f.csv"), "no/f.csv: No such file or directory: expected a fi"),
         (("openb", "nowhere"), "openb_node_list_gpu_node.csv: No such file or directory: expected"),

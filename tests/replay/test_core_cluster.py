@@ -14,7 +14,7 @@ from tests.replay.made_up import assert_possible, by_name, fleet, job, random_jo
 
 
 def replayed(jobs: list[Job], nodes: int, machine: str = "hgx-h100") -> list[Run]:
-    return replay(jobs, CoreCluster(objects.nodes(machine, nodes)))
+    return replay(jobs, CoreCluster(objects.nodes([machine] * nodes)))
 
 
 @pytest.mark.parametrize("pods_of", [1, 8])
@@ -54,8 +54,8 @@ def test_gpus_are_those_that_the_core_planned_and_not_the_lowest() -> None:
 
 
 def test_a_cluster_may_be_of_any_machines_and_its_pods_of_any_sizes() -> None:
-    small, _ = objects.nodes("juwels-booster", 2)
-    _, large = objects.nodes("hgx-h100", 2)
+    small, _ = objects.nodes(["juwels-booster"] * 2)
+    _, large = objects.nodes(["hgx-h100"] * 2)
 
     def unequal(job: Job, number: int, now: float) -> list[Pod]:
         """4 and 2 GPUs, which fit only the larger machine."""
@@ -73,7 +73,7 @@ def test_a_cluster_may_be_of_any_machines_and_its_pods_of_any_sizes() -> None:
 
 def test_what_has_not_ended_at_the_end_of_the_window_is_left_as_it_is() -> None:
     jobs = [job("endless", 8, seconds=inf), job("waits", 8, at=5.0), job("late", 1, at=90.0)]
-    runs = replay(jobs, CoreCluster(objects.nodes("hgx-h100", 1)), until=50.0)
+    runs = replay(jobs, CoreCluster(objects.nodes(["hgx-h100"] * 1)), until=50.0)
     assert [run.job.name for run in runs] == ["endless"]
 
 
@@ -88,6 +88,6 @@ def test_a_pod_that_names_its_nodes_gets_one_of_them() -> None:
             for pod in pods
         ]
 
-    there = CoreCluster(objects.nodes("hgx-h100", 2), pods_of=on_the_second)
+    there = CoreCluster(objects.nodes(["hgx-h100"] * 2), pods_of=on_the_second)
     runs = replay([job("one", 8), job("two", 8, at=1.0)], there)
     assert [(run.start, run.parts[0].node) for run in runs] == [(0.0, 1), (100.0, 1)]

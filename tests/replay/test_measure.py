@@ -2,9 +2,10 @@
 
 import pytest
 
+from linkwise.replay.driver import replay
 from linkwise.replay.jobs import Fleet, Part, Run
 from linkwise.replay.measure import figures
-from linkwise.topology.machine.recorded import recorded_machine
+from linkwise.replay.schedulers import SCHEDULERS
 from tests.replay.made_up import fleet, job
 
 ALL = 0xFF
@@ -51,9 +52,29 @@ def test_the_fewest_nodes_of_eight_that_hold_a_job(gpus: int, pods_of: int, fewe
 
 
 def test_on_one_node_the_set_decides_and_between_nodes_the_slowest_share_of_nics() -> None:
-    there = Fleet(recorded_machine("dgx1-v100", node="n"), 2, nic_gbytes_per_s=10.0)
+    there = Fleet(("dgx1-v100",) * 2, nic_gbytes_per_s=10.0)
     pair = job("pair", 2)
     assert there.best_bandwidth(pair) == there.bandwidth((Part(0, 0b1001),))
     assert there.bandwidth((Part(0, 0b0011),)) < there.best_bandwidth(pair)
     assert there.bandwidth((Part(0, 1), Part(1, 1))) == 10.0
     assert there.stretch(Run(pair, 0.0, (Part(0, 0b1001),)), 0.3) == 1.0
+
+
+def test_in_a_mixed_cluster_the_best_machines_are_what_a_job_could_have_had() -> None:
+    there = Fleet(("rtx4090-8-phb", "hgx-h100", "hgx-h100"))
+    whole, twice, thrice = (job(f"j{gpus}", gpus) for gpus in (8, 16, 24))
+    slow, fast = (there.bandwidth((Part(node, ALL),)) for node in (0, 1))
+    assert slow < fast / 4
+    assert there.best_bandwidth(whole) == there.best_bandwidth(twice) == fast
+    assert there.best_bandwidth(thrice) == slow
+    assert there.bandwidth((Part(0, ALL), Part(1, ALL))) == slow
+    run = Run(whole, 0.0, (Part(0, ALL),))
+    assert there.stretch(run, 0.5) == pytest.approx(0.5 + 0.5 * fast / slow)
+
+
+def test_the_core_of_a_mixed_cluster_takes_the_machine_with_the_links() -> None:
+    there = Fleet(("rtx4090-8-phb", "hgx-h100"))
+    (run,) = replay([job("whole", 8)], SCHEDULERS["linkwise"](there))
+    assert [part.node for part in run.parts] == [1]
+    (run,) = replay([job("whole", 8)], SCHEDULERS["greedy"](there))
+    assert [part.node for part in run.parts] == [0]

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from linkwise.replay.command import command
 from linkwise.replay.openb.run import POLICIES, allocated_curve
-from linkwise.replay.plots import Axis, Curve, curves, points
+from linkwise.replay.plots import Axis, Curve, Dots, curves, points
 from linkwise.replay.traces.openb import read_openb
 from tests.replay.made_up import random_jobs, write_csv
 from tests.replay.test_openb import write, write_published
@@ -40,16 +40,31 @@ def test_a_scheduler_is_a_dot_with_its_name(tmp_path: Path) -> None:
     done = run(*words, "--plot", file)
     assert done.exit_code == 0, done.output
     first = file.read_bytes()
-    assert {"greedy", "spread", "queue, mean seconds"} <= {*texts(first.decode())}
+    assert {
+        "greedy",
+        "spread",
+        "queue, mean seconds",
+        "queue of jobs of ≥ 8 GPUs, mean seconds",
+    } <= {*texts(first.decode())}
     assert done.stdout == run(*words, "--plot", file).stdout
     assert file.read_bytes() == first
     assert len(first) < 60_000
 
 
 def test_each_of_one_place_is_drawn_and_named() -> None:
-    one, both = (points(dict.fromkeys(names, (1.0, 2.0)), X, Y) for names in ("a", "ab"))
+    one, both = (points([Dots(dict.fromkeys(n, (1.0, 2.0)), X, Y)]) for n in ("a", "ab"))
     assert {"a", "b"} <= {*texts(both)}
     assert dots(both) == dots(one) + 2  # in the axes, and in the legend
+
+
+def test_a_name_looks_the_same_in_every_panel() -> None:
+    first = Dots({"a": (1.0, 2.0), "b": (2.0, 2.0)}, X, Y)
+    second = Dots({"b": (10.0, 1e4)}, X, Axis("long", is_logarithmic=True))
+    svg = points([first, second])
+    assert {"x", "y", "long"} <= {*texts(svg)}
+    markers = [use.get("style", "") for use in ElementTree.fromstring(svg).iter(f"{SVG}use")]
+    of_a, of_b = (next(m for m in markers if f"stroke: {c}" in m) for c in ("#2f81d6", "#d55e00"))
+    assert (markers.count(of_a), markers.count(of_b)) == (2, 3)  # once each in the legend
 
 
 def test_published_points_are_circles_on_the_curve() -> None:
@@ -74,7 +89,7 @@ def test_openb_draws_its_curves_beside_the_published(tmp_path: Path) -> None:
 
 def test_nothing_hides_the_page_behind_it() -> None:
     """Readers see it on black too."""
-    svg = points({"a": (1.0, 2.0)}, X, Y)
+    svg = points([Dots({"a": (1.0, 2.0)}, X, Y)])
     assert "fill: #ffffff" not in svg
     assert "fill: #000000" not in svg
 

@@ -1,38 +1,58 @@
 """The invariants of the cache, checked against pods and plans and not against its own sums."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field, replace
 
-from linkwise.extender.api.records import PodRecord, WrittenPlan
+from linkwise.extender.api.records import GangKey, PodRecord, WrittenPlan
+from linkwise.extender.api.unlocked import Pause
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_info import NodeInfo, plan_on
 from linkwise.extender.cache.node_table import NOT_USABLE
-from linkwise.extender.gangs.gang import Phase
+from linkwise.extender.gangs.gang import Gang, Phase
 from linkwise.extender.gangs.members import members_of
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.topology.annotations.plan import Plan
 
+_NODES_AT_ONCE = 256
+_GANGS_AT_ONCE = 16
 
-def audit(cache: Cache, registry: GangRegistry) -> list[str]:
-    """The invariants that do not hold, as text; empty if all hold."""
+
+def audit(cache: Cache, registry: GangRegistry, pause: Pause = lambda: None) -> list[str]:
+    """The invariants that do not hold, as text; empty if all hold. Each is about one node, one pod
+    or one gang, so others may use the cache in a *pause* after some of them."""
+    broken: list[str] = []
+    names = [*cache.nodes]
+    for first in range(0, len(names), _NODES_AT_ONCE):
+        some = {name for name in names[first : first + _NODES_AT_ONCE] if name in cache.nodes}
+        facts = _facts(cache, some)
+        broken += (t for name in sorted(some) for t in _of_node(cache, cache.nodes[name], facts))
+        pause()
+    broken += _holds_without_pod(cache)
+    for number, (key, gang) in enumerate([*registry.gangs.items()], 1):
+        if registry.gangs.get(key) is gang:
+            broken += _of_gang(cache, key, gang)
+        if number % _GANGS_AT_ONCE == 0:
+            pause()
+    return broken
+
+
+def _facts(cache: Cache, nodes: Container[str]) -> "_Facts":
+    """What the lists of all pods and plans say about these *nodes*."""
     facts = _Facts()
-    for uid, record in cache.pods.items():
-        if record.node and not record.ended and record.demand.gpus:
-            facts.bound[record.node][uid] = record
-        if record.node and not record.ended and record.shares:
-            facts.sharing[record.node][uid] = record
-        facts.charged[_charged_on(cache, record)].append(record)
+    for record in cache.pods.values():
+        if record.node and record.node in nodes and not record.ended:
+            facts.note_bound(record)
     for uid, plan in cache.plans.items():
         facts.plans[plan.plan.node][uid] = plan
     for uid, reservations in cache.assumed.items():
         for node, reservation in reservations.items():
             facts.assumed[node][uid] = reservation
-    return [
-        *(text for info in cache.nodes.values() for text in _of_node(cache, info, facts)),
-        *_holds_without_pod(cache),
-        *_gangs(cache, registry),
-    ]
+    for uid in {*cache.plans, *cache.assumed}:
+        waiting = cache.pods.get(uid)
+        if waiting is not None and not (waiting.node or waiting.ended):
+            facts.charged[_charged_on(cache, uid)].append(waiting)
+    return facts
 
 
 @dataclass(slots=True)
@@ -44,6 +64,13 @@ class _Facts:
     plans: dict[str, dict[str, WrittenPlan]] = field(default_factory=lambda: defaultdict(dict))
     assumed: dict[str, dict[str, WrittenPlan]] = field(default_factory=lambda: defaultdict(dict))
     charged: dict[str, list[PodRecord]] = field(default_factory=lambda: defaultdict(list))
+
+    def note_bound(self, record: PodRecord) -> None:
+        self.charged[record.node].append(record)
+        if record.demand.gpus:
+            self.bound[record.node][record.uid] = record
+        if record.shares:
+            self.sharing[record.node][record.uid] = record
 
 
 def _of_node(cache: Cache, info: NodeInfo, facts: _Facts) -> Iterator[str]:
@@ -127,22 +154,17 @@ def _holds_without_pod(cache: Cache) -> Iterator[str]:
                 yield f"{what} for {uid}, which is gone, has ended or is bound"
 
 
-def _gangs(cache: Cache, registry: GangRegistry) -> Iterator[str]:
-    for key, gang in registry.gangs.items():
-        yield from gang.broken
-        if key not in cache.gangs:
-            continue  # the planner forgets it in its next round
-        members = members_of(cache, gang)
-        if gang.phase is Phase.EXPIRED and members.planned:
-            yield f"gang {gang.name}: expired, but still has plans"
+def _of_gang(cache: Cache, key: GangKey, gang: Gang) -> Iterator[str]:
+    yield from gang.broken
+    if key not in cache.gangs:
+        return  # the planner forgets it in its next round
+    if gang.phase is Phase.EXPIRED and members_of(cache, gang).planned:
+        yield f"gang {gang.name}: expired, but still has plans"
 
 
-def _charged_on(cache: Cache, record: PodRecord) -> str:
-    uid = record.uid
-    if record.ended:
-        return ""
-    if record.node:
-        return record.node
-    for node in cache.assumed.get(uid, ()):
-        return node
-    return cache.plans[uid].plan.node if uid in cache.plans else ""
+def _charged_on(cache: Cache, uid: str) -> str:
+    """The node of a pod that is planned or assumed."""
+    assumed, plan = cache.assumed.get(uid), cache.plans.get(uid)
+    if assumed:
+        return next(iter(assumed))
+    return "" if plan is None else plan.plan.node

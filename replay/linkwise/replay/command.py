@@ -1,7 +1,7 @@
 """`linkwise-simulator replay`: traces in simulated time, with the core that runs in production."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,17 +10,17 @@ import click
 from linkwise.replay import report
 from linkwise.replay.checkpoint import Checkpoint, digest_of, key_of
 from linkwise.replay.driver import replay as run_trace
-from linkwise.replay.jobs import Fleet, Run
+from linkwise.replay.jobs import Fleet, Run, evenly
 from linkwise.replay.measure import Figures, figures
 from linkwise.replay.openb.command import openb
 from linkwise.replay.schedulers import DEFAULT, SCHEDULERS
 from linkwise.replay.shell import ending_well, progress, write_file
 from linkwise.replay.traces.jobs_csv import Reading, read_jobs
 from linkwise.topology.errors import MachineError
-from linkwise.topology.machine.recorded import recorded_machine
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _SECONDS = click.FloatRange(min=0)
+_MOST_NODES = 100_000
 
 
 class _JobsUnlessNamed(click.Group):
@@ -41,11 +41,20 @@ command.add_command(openb)
 
 @command.command()
 @click.argument("trace", type=_FILE)
-@click.option("--nodes", type=click.IntRange(1), default=80, help="Number of nodes.")
+@click.option(
+    "--nodes",
+    type=click.IntRange(1),
+    default=80,
+    help="Number of nodes of each machine that --machine gives without a number.",
+)
 @click.option(
     "--machine",
-    default="hgx-h100",
-    help="Recorded machine of every node (`linkwise machines` lists them).",
+    "machines",
+    multiple=True,
+    default=["hgx-h100"],
+    metavar="NAME[=NODES]",
+    help="Recorded machine of the nodes (`linkwise machines` lists them). Repeat for a mixed"
+    " cluster; all must have equally many GPUs.",
 )
 @click.option(
     "--scheduler",
@@ -103,7 +112,7 @@ command.add_command(openb)
 def jobs(
     trace: Path,
     nodes: int,
-    machine: str,
+    machines: Sequence[str],
     chosen: Iterable[str],
     pods_of: int | None,
     durations: str,
@@ -121,7 +130,7 @@ def jobs(
     """Replay the jobs of TRACE: a CSV file with the columns job_id, submit_s, duration_s and
     num_gpus. The columns vc or namespace, gpus_per_pod and expected_s are optional."""
     try:
-        fleet = Fleet(recorded_machine(machine, node="node"), nodes, nic)
+        fleet = Fleet(evenly([_group(said, nodes) for said in machines]), nic)
     except MachineError as error:
         raise click.BadParameter(str(error), param_hint="--machine") from error
     if pods_of is not None and pods_of > fleet.gpus_per_node:
@@ -136,7 +145,7 @@ def jobs(
         end=until,
         first=first,
     )
-    question = _Question(machine, reading, communication, stretched)
+    question = _Question(reading, communication, stretched)
     with ending_well():
         results = _replay(trace, question, dict.fromkeys(chosen), resume)
         write_file(csv_file, lambda: report.as_csv(results))
@@ -144,11 +153,21 @@ def jobs(
     click.echo(report.table(results))
 
 
+def _group(said: str, nodes: int) -> tuple[str, int]:
+    """Read NAME or NAME=NODES."""
+    name, given, number = said.partition("=")
+    if not given:
+        return name, nodes
+    if not (number.isascii() and number.isdigit() and 0 < int(number) <= _MOST_NODES):
+        expected = f"NAME=NODES, with 1 to {_MOST_NODES:,} nodes"
+        raise click.BadParameter(f"{said}: expected {expected}", param_hint="--machine")
+    return name, int(number)
+
+
 @dataclass(frozen=True)
 class _Question:
     """All options except the trace and the scheduler. Its `repr` is part of a checkpoint's key."""
 
-    machine: str
     reading: Reading
     communication: float
     stretched: bool
@@ -170,7 +189,7 @@ def _replay(
         key = key_of("jobs", contents, question, name)
         found = checkpoint.get(key)
         if found is None:
-            contestant = SCHEDULERS[name](fleet, question.machine)
+            contestant = SCHEDULERS[name](fleet)
             with progress(name, len(there)) as advance:
                 runs = run_trace(there, contestant, advance, stretch)
             found = figures(runs, fleet, question.communication)

@@ -3,10 +3,13 @@
 Times are seconds of the trace. A GPU set is a bitmask over the positions of a machine's GPUs.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
+from linkwise.topology.errors import MachineError
 from linkwise.topology.machine.model import Machine
+from linkwise.topology.machine.recorded import recorded_machine
 from linkwise.topology.sets.tables import table_of
 
 
@@ -60,19 +63,33 @@ class Run:
 
 @dataclass(frozen=True)
 class Fleet:
-    """*nodes* equal nodes.
+    """The nodes, which have equally many GPUs. *machines* names the recorded machine that each is.
 
     `nic_gbytes_per_s` is what a GPU's share of its node's NICs carries, as recorded machines do not
     give the speed of their NICs.
+
+    Raises MachineError for a machine that is not recorded, or has another number of GPUs.
     """
 
-    machine: Machine
-    nodes: int
+    machines: tuple[str, ...]
     nic_gbytes_per_s: float = 48.0
 
+    def __post_init__(self) -> None:
+        first = self.machines[0]
+        for name in dict.fromkeys(self.machines):
+            if (gpus := len(_recorded(name).gpus)) != self.gpus_per_node:
+                raise MachineError(
+                    f"machine {name} has {gpus} GPUs and {first} has {self.gpus_per_node}"
+                    ": expected machines with equally many"
+                )
+
     @property
+    def nodes(self) -> int:
+        return len(self.machines)
+
+    @cached_property
     def gpus_per_node(self) -> int:
-        return len(self.machine.gpus)
+        return len(_recorded(self.machines[0]).gpus)
 
     @property
     def gpus(self) -> int:
@@ -89,16 +106,13 @@ class Fleet:
         return nodes + (1 if rest > (beside if nodes else 0) else 0)
 
     @cached_property
-    def _values(self) -> list[float]:
-        values: list[float] = table_of(self.machine).values.tolist()
-        return values
-
-    @cached_property
-    def _best_of_size(self) -> list[float]:
-        best = [0.0] * (self.gpus_per_node + 1)
-        for gpus, gbytes in enumerate(self._values):
-            best[gpus.bit_count()] = max(best[gpus.bit_count()], gbytes)
-        return best
+    def _best_of_size(self) -> list[list[float]]:
+        """[GPUs][rank]: the GB/s of the best set on each node, the best node first."""
+        best = {name: _best_of_size(name) for name in set(self.machines)}
+        sizes = range(self.gpus_per_node + 1)
+        return [
+            sorted((best[name][size] for name in self.machines), reverse=True) for size in sizes
+        ]
 
     def bandwidth(self, parts: tuple[Part, ...]) -> float:
         """Return the GB/s of a ring through all GPUs of a job of at least two.
@@ -107,22 +121,24 @@ class Fleet:
         slowest node: the set there, or its GPUs' share of the node's NICs.
         """
         if len(parts) == 1:
-            return self._values[parts[0].gpus]
-        return min(self._through(part.gpus.bit_count(), part.gpus) for part in parts)
+            return self._value(parts[0])
+        return min(self._through(part.gpus.bit_count(), self._value(part)) for part in parts)
 
-    def _through(self, count: int, gpus: int) -> float:
+    def _value(self, part: Part) -> float:
+        return _values(self.machines[part.node])[part.gpus]
+
+    def _through(self, count: int, gbytes: float) -> float:
         nics = count * self.nic_gbytes_per_s
-        return nics if count == 1 else min(nics, self._values[gpus])
+        return nics if count == 1 else min(nics, gbytes)
 
     def best_bandwidth(self, job: Job) -> float:
-        """Return the GB/s on an idle cluster: on one node the best set, else evenly over the fewest
-        nodes."""
+        """Return the GB/s on an idle cluster: on one node the best set of all, else evenly over
+        the fewest nodes, which are the best for that."""
         nodes = self.fewest_nodes(job)
         if nodes == 1:
-            return self._best_of_size[job.gpus]
+            return self._best_of_size[job.gpus][0]
         least = job.gpus // nodes
-        nics = least * self.nic_gbytes_per_s
-        return nics if least == 1 else min(nics, self._best_of_size[least])
+        return self._through(least, self._best_of_size[least][nodes - 1])
 
     def stretch(self, run: Run, communication: float) -> float:
         """Return the factor by which a run takes longer than on the best GPUs.
@@ -134,3 +150,32 @@ class Fleet:
             return 1.0
         ratio = self.best_bandwidth(run.job) / self.bandwidth(run.parts)
         return 1.0 - communication + communication * max(ratio, 1.0)
+
+
+def evenly(groups: Sequence[tuple[str, int]]) -> tuple[str, ...]:
+    """Return the name of each node's machine, given how many nodes each machine is. The machines
+    take turns, so that no scheduler gains by taking the first node that fits."""
+    turns = (
+        ((turn + 0.5) / nodes, group, name)
+        for group, (name, nodes) in enumerate(groups)
+        for turn in range(nodes)
+    )
+    return tuple(name for _, _, name in sorted(turns))
+
+
+def _recorded(name: str) -> Machine:
+    return recorded_machine(name, node="node")
+
+
+@cache
+def _values(name: str) -> list[float]:
+    """The GB/s of each GPU set of a recorded machine."""
+    values: list[float] = table_of(_recorded(name)).values.tolist()
+    return values
+
+
+def _best_of_size(name: str) -> list[float]:
+    best = [0.0] * (len(_recorded(name).gpus) + 1)
+    for gpus, gbytes in enumerate(_values(name)):
+        best[gpus.bit_count()] = max(best[gpus.bit_count()], gbytes)
+    return best

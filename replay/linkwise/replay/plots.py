@@ -26,6 +26,7 @@ class Axis:
     title: str
     least: float | None = None
     most: float | None = None
+    is_logarithmic: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Curve:
 
 def curves(lines: Sequence[Curve], x: Axis, y: Axis) -> str:
     """Plot lines, with dots of the same colour. Raises ReplayError without matplotlib."""
-    figure, axes = _empty(x, y)
+    figure, (axes,) = _empty([(x, y)])
     for line, colour in zip(lines, _colours(len(lines)), strict=True):
         axes.plot(*_columns(line.points), color=colour, linewidth=1.5, label=line.title)
         if line.dots:
@@ -50,16 +51,29 @@ def curves(lines: Sequence[Curve], x: Axis, y: Axis) -> str:
     return _svg(figure)
 
 
-def points(named: Mapping[str, tuple[float, float]], x: Axis, y: Axis) -> str:
-    """Plot a dot for each. Raises ReplayError without matplotlib."""
-    figure, axes = _empty(x, y)
-    for number, (name, place) in enumerate(named.items()):
-        # Dots may coincide, so each has a shape of its own and no fill.
-        shape, colour = _SHAPES[number % len(_SHAPES)], _COLOURS[number % len(_COLOURS)]
-        axes.plot(*place, shape, color=colour, markersize=9, fillstyle="none", label=name)
-    axes.margins(0.12)
-    _limit(axes, x, y)
-    axes.legend(frameon=False, labelcolor=_GREY, fontsize=9)
+@dataclass(frozen=True, slots=True)
+class Dots:
+    """A panel with a dot for each name."""
+
+    named: Mapping[str, tuple[float, float]]
+    x: Axis
+    y: Axis
+
+
+def points(panels: Sequence[Dots]) -> str:
+    """Plot *panels* side by side; a name looks the same in all. Raises ReplayError without
+    matplotlib."""
+    figure, panes = _empty([(panel.x, panel.y) for panel in panels])
+    names = list(dict.fromkeys(name for panel in panels for name in panel.named))
+    for panel, axes in zip(panels, panes, strict=True):
+        for name, place in panel.named.items():
+            # Dots may coincide, so each has a shape of its own and no fill.
+            number = names.index(name)
+            shape, colour = _SHAPES[number % len(_SHAPES)], _COLOURS[number % len(_COLOURS)]
+            axes.plot(*place, shape, color=colour, markersize=9, fillstyle="none", label=name)
+        axes.margins(0.12)
+        _limit(axes, panel.x, panel.y)
+    panes[0].legend(frameon=False, labelcolor=_GREY, fontsize=9)
     return _svg(figure)
 
 
@@ -72,26 +86,33 @@ def _colours(count: int) -> list[str]:
     return [_COLOURS[number % len(_COLOURS)] for number in range(count)]
 
 
-def _empty(x: Axis, y: Axis) -> "tuple[Figure, Axes]":
+def _empty(panels: Sequence[tuple[Axis, Axis]]) -> "tuple[Figure, Sequence[Axes]]":
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ReplayError("--plot: expected matplotlib: pip install 'linkwise[plots]'") from error
-    figure = Figure(figsize=_SIZE_INCHES, dpi=72, layout="constrained")
-    axes = figure.subplots()
-    axes.set_xlabel(x.title, color=_GREY)
-    axes.set_ylabel(y.title, color=_GREY)
-    axes.tick_params(colors=_GREY)
-    axes.set_facecolor("none")
-    for side, spine in axes.spines.items():
-        spine.set_color(_GREY)
-        spine.set_visible(side in ("left", "bottom"))
-    axes.grid(color=_GREY, alpha=0.25, linewidth=0.6)
-    return figure, axes
+    width, height = _SIZE_INCHES
+    wide = width * (1.0 if len(panels) == 1 else 1.5)
+    figure = Figure(figsize=(wide, height), dpi=72, layout="constrained")
+    panes: Sequence[Axes] = figure.subplots(1, len(panels), squeeze=False)[0].tolist()
+    for axes, (x, y) in zip(panes, panels, strict=True):
+        axes.set_xlabel(x.title, color=_GREY)
+        axes.set_ylabel(y.title, color=_GREY)
+        axes.tick_params(colors=_GREY)
+        axes.set_facecolor("none")
+        for side, spine in axes.spines.items():
+            spine.set_color(_GREY)
+            spine.set_visible(side in ("left", "bottom"))
+        axes.grid(color=_GREY, alpha=0.25, linewidth=0.6)
+    return figure, panes
 
 
 def _limit(axes: "Axes", x: Axis, y: Axis) -> None:
-    """Set the limits after all data is drawn: an open end follows the data."""
+    """Set scales and limits after all data is drawn: an open end follows the data."""
+    if x.is_logarithmic:
+        axes.set_xscale("log")
+    if y.is_logarithmic:
+        axes.set_yscale("log")
     axes.set_xlim(x.least, x.most)
     axes.set_ylim(y.least, y.most)
 

@@ -65,13 +65,25 @@ def as_csv(results: Mapping[str, Figures]) -> str:
 
 
 def as_plot(results: Mapping[str, Figures]) -> str:
-    """Plot how long jobs wait against how close together they are, as SVG. Jobs of one GPU have no
-    locality. Raises ReplayError without matplotlib."""
-    places = {
+    """Plot against the mean queue how close together jobs are, and how long the large ones wait, as
+    SVG. Jobs of one GPU have no locality. Raises ReplayError without matplotlib."""
+    together = {
         name: (found.queue_mean_s, found.locality)
         for name, found in results.items()
         if found.locality is not None
     }
-    x = plots.Axis("queue, mean seconds", least=0.0)
-    y = plots.Axis("locality: share of the jobs on the fewest nodes", -0.05, 1.05)
-    return plots.points(places, x, y)
+    # Queues differ by orders of magnitude. One of less than a second is shown as a second.
+    large = {
+        name: (max(found.queue_mean_s, 1.0), max(found.large_queue_mean_s, 1.0))
+        for name, found in results.items()
+        if found.large_queue_mean_s is not None
+    }
+    x = "queue, mean seconds"
+    locality = plots.Axis("locality: share of the jobs on the fewest nodes", -0.05, 1.05)
+    waits = plots.Axis(f"queue of jobs of ≥ {LARGE} GPUs, mean seconds", is_logarithmic=True)
+    return plots.points(
+        [
+            plots.Dots(together, plots.Axis(x, least=0.0), locality),
+            plots.Dots(large, plots.Axis(x, is_logarithmic=True), waits),
+        ]
+    )

@@ -13,19 +13,18 @@ from linkwise.replay.jobs import Fleet
 
 LINKWISE, MULTIFACTOR = "linkwise", "linkwise-multifactor"
 
-Make = Callable[[Fleet, str], Contestant]
-"""(fleet, recorded machine of its nodes) -> a scheduler."""
+Make = Callable[[Fleet], Contestant]
 
 SCHEDULERS: Mapping[str, Make] = {
-    LINKWISE: lambda fleet, machine: CoreCluster(objects.nodes(machine, fleet.nodes)),
-    MULTIFACTOR: lambda fleet, machine: CoreCluster(
-        objects.nodes(machine, fleet.nodes), CoreSettings(queue_order=QueueOrder.MULTIFACTOR)
+    LINKWISE: lambda fleet: CoreCluster(objects.nodes(fleet.machines)),
+    MULTIFACTOR: lambda fleet: CoreCluster(
+        objects.nodes(fleet.machines), CoreSettings(queue_order=QueueOrder.MULTIFACTOR)
     ),
-    "fifo": lambda fleet, _: Fifo(fleet, placements.consolidated),
-    "greedy": lambda fleet, _: Greedy(fleet, placements.consolidated),
-    "easy": lambda fleet, _: Easy(fleet, placements.consolidated),
-    "buddy": lambda fleet, _: Greedy(fleet, placements.buddy),
-    "spread": lambda fleet, _: Greedy(fleet, placements.spread),
-    "packed": lambda fleet, _: Greedy(fleet, placements.packed),
+    "fifo": lambda fleet: Fifo(fleet, placements.consolidated),
+    "greedy": lambda fleet: Greedy(fleet, placements.consolidated),
+    "easy": lambda fleet: Easy(fleet, placements.consolidated),
+    "buddy": lambda fleet: Greedy(fleet, placements.buddy),
+    "spread": lambda fleet: Greedy(fleet, placements.spread),
+    "packed": lambda fleet: Greedy(fleet, placements.packed),
 }
 DEFAULT = (LINKWISE, "fifo", "greedy", "easy")

@@ -163,10 +163,12 @@ def ask_of(annotations: Mapping[str, str], labels: Mapping[str, str]) -> PodRequ
         requirement=_requirement(said),
         gang=_gang(said),
         rank=rank,
-        spans=Spans(
-            _read(said, names.REQUIRE_SPAN, _levels) or (),
-            _read(said, names.PREFER_SPAN, _levels) or (),
-            _read(said, names.COMMUNICATOR, _COMMUNICATORS.__getitem__) or False,
+        spans=_shared_spans(
+            Spans(
+                _read(said, names.REQUIRE_SPAN, _levels) or (),
+                _read(said, names.PREFER_SPAN, _levels) or (),
+                _read(said, names.COMMUNICATOR, _COMMUNICATORS.__getitem__) or False,
+            )
         ),
         preemptible=_read(said, names.PREEMPTIBLE, _BOOLEANS.__getitem__) or False,
         expected_seconds=_read(said, names.EXPECTED_DURATION, _duration),
@@ -206,6 +208,16 @@ def _shared(wanted: tuple[ContainerDemand, ...]) -> PodDemand:
     return PodDemand(wanted)
 
 
+@lru_cache(maxsize=1024)
+def _shared_spans(equal: Spans) -> Spans:
+    return equal
+
+
+@lru_cache(maxsize=1024)
+def _shared_requirement(equal: TopologyRequirement) -> TopologyRequirement:
+    return equal
+
+
 def link_word(link: LinkClass) -> str:
     """The annotation's word for *link*: the one that requests this class or a closer one."""
     return _WORD_OF_LINK.get(link, _WORD_OF_LINK[LinkClass.PXB])  # PIX has no word of its own
@@ -241,11 +253,13 @@ def _known(key: str) -> str:
 
 
 def _requirement(said: Mapping[str, str]) -> TopologyRequirement:
-    return TopologyRequirement(
-        require=_read(said, names.REQUIRE_LINK, LINK_WORDS.__getitem__) or LinkClass.SYS,
-        prefer=_prefer(said),
-        models=_read(said, names.GPU_MODEL, _models) or (),
-        memory_mib=_read(said, names.GPU_MEMORY, _memory) or 0,
+    return _shared_requirement(
+        TopologyRequirement(
+            require=_read(said, names.REQUIRE_LINK, LINK_WORDS.__getitem__) or LinkClass.SYS,
+            prefer=_prefer(said),
+            models=_read(said, names.GPU_MODEL, _models) or (),
+            memory_mib=_read(said, names.GPU_MEMORY, _memory) or 0,
+        )
     )
 
 

@@ -116,6 +116,11 @@ class PodRecord:
     gang: GangKey | None = None  # what it is planned with; None: it is not planned ahead
 
     @property
+    def departure(self) -> tuple[bool, bool]:
+        """Whether it is about to leave its node, and whether it consents to its eviction."""
+        return self.leaving, self.ask.preemptible
+
+    @property
     def uid(self) -> str:
         return self.ref.uid
 

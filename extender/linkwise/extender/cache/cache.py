@@ -36,7 +36,7 @@ class Cache:
         self.divided: set[str] = set()  # nodes of which some GPUs have parts
         self.by_count: set[str] = set()  # nodes where pods are placed by count
         self.changed_rows = RowLog()  # every row whose node changed, in order
-        # How often a pod with GPUs was seen to have come to its node, or to begin to leave it.
+        # How often a pod with GPUs came to its node, or its `departure` changed.
         self.comings_and_goings = 0
         self.touched: set[str] = set()  # nodes settled since `take_touched`
         self.settled_rows = RowLog()  # every row whose GPUs changed, in order
@@ -300,7 +300,7 @@ class Cache:
         if new is not None:
             info = self._info(new.node)
             known = info.bound.get(uid)
-            self.comings_and_goings += known is None or known.leaving != new.leaving
+            self.comings_and_goings += known is None or known.departure != new.departure
             info.bound[uid] = new
             info.attribute(info.in_use)
             info.sharing.put_pod(new, info.bound)

@@ -1,10 +1,13 @@
 """CPU, memory and GPUs that a pod requests, as kube-scheduler sums them."""
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from linkwise.extender.api.records import ResourceList
 from linkwise.kube.objects import LARGEST, Container, Pod, PodSpec, Quantity, milli, whole
 from linkwise.topology.demand import PodDemand
+
+_resources = lru_cache(maxsize=1024)(ResourceList)  # one for equal pods, which are compared
 
 
 def pod_needs(pod: Pod, demand: PodDemand) -> ResourceList:
@@ -25,7 +28,7 @@ def pod_needs(pod: Pod, demand: PodDemand) -> ResourceList:
     cpu, memory = (max(pair) for pair in zip(peak, together, strict=True))
     cpu, memory = _of_whole_pod(spec, cpu, memory)
     # Capped, since a sum of capped quantities may exceed what the cache's arrays can store.
-    return ResourceList(
+    return _resources(
         milli_cpu=min(cpu + quantity_of(spec.overhead.get("cpu"), milli), LARGEST),
         memory=min(memory + quantity_of(spec.overhead.get("memory"), whole), LARGEST),
         gpus=min(demand.gpus, LARGEST),

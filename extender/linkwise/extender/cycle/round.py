@@ -59,7 +59,7 @@ class Round:
         for _ in range(_MOST_PASSES):
             self._go_through_queue(looked_at, now)
             with self._changes.isolated("preemption"):
-                self._preemption.run(now)
+                self._preemption.run(now, self._changes.run)
             if not self._queue.any_untried():
                 break
         self._publish.run(looked_at, doubted, now)
@@ -104,6 +104,7 @@ class Round:
             if self._queue.has_no_room(gang):
                 with self._changes.isolated(gang.name):
                     self._reserve.end_turn(gang, now, self._changes.pause)
+                self._changes.pause_after(gang.key)
                 if alike is not None:
                     had_turns.add(alike)
         with self._changes.isolated("reservations"):

@@ -48,8 +48,16 @@ class FailedSearches:
 
 
 def requests_of(members: Sequence[PodRecord]) -> frozenset[tuple[Hashable, int]]:
-    """How many members have which request."""
-    return frozenset(Counter(map(_wishes, members)).items())
+    """How many members have which request. Equal pods share most objects, so few are compared."""
+    identities = [
+        (id(m.demand), id(m.ask.requirement), id(m.ask.spans), id(m.needs), m.template)
+        for m in members
+    ]
+    one_of = dict(zip(identities, members, strict=True))
+    counts: Counter[Hashable] = Counter()
+    for identity, count in Counter(identities).items():
+        counts[_wishes(one_of[identity])] += count
+    return frozenset(counts.items())
 
 
 def _wishes(member: PodRecord) -> Hashable:

@@ -6,6 +6,7 @@ evicted half of a gang by then. So the extender watches the budgets and counts b
 
 from collections import Counter
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass
 
 from linkwise.extender.api.records import PodRecord
@@ -35,6 +36,12 @@ class DisruptionBudgets:
         self.known = False  # listed once; before that, no pod may be evicted
         self.changes = 0
         self._budgets: dict[_Key, _Budget] = {}
+
+    def copied(self) -> "DisruptionBudgets":
+        """For a search that goes on while budgets change."""
+        other = copy(self)
+        other._budgets = dict(self._budgets)
+        return other
 
     def replace(self, budgets: Iterable[PodDisruptionBudget]) -> None:
         self._budgets = {_key(budget): _read(budget) for budget in budgets}

@@ -14,24 +14,26 @@ and the extender completes its choice (`verbs.preempt`).
 docs/decisions/0013-order-and-holds.md says which pods may be evicted, and for which gangs.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from linkwise.extender.api.records import GangKey, PodRecord
+from linkwise.extender.api.unlocked import RunUnlocked, T, run_inline
 from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.node_table import NodeTable
 from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.gangs.failed_searches import requests_of
 from linkwise.extender.gangs.gang import Gang
-from linkwise.extender.gangs.gang_search import GangSearch
+from linkwise.extender.gangs.gang_search import GangSearch, Seen, StaleResult
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.gangs.partial_admission import needed
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
 from linkwise.extender.preemption.eviction_candidates import EvictionCandidates
-from linkwise.extender.preemption.gang_room import GangRoom
+from linkwise.extender.preemption.gang_room import GangRoom, some_at_a_time
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.preemption.spared_pods import SparedPods
-from linkwise.extender.preemption.victim_selection import Preemption, Unit, select
+from linkwise.extender.preemption.victim_selection import Preemption, Unit, pods_of, select
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.running_pods import RunningPods
 from linkwise.extender.queue.scheduling_queue import SchedulingQueue
@@ -40,6 +42,7 @@ from linkwise.extender.queue.scheduling_queue import SchedulingQueue
 TRY_SECONDS = 10.0
 # If the victims' GPUs went to a pod that heeds no reservation; doubles each time.
 ROBBED_SECONDS, _LONGEST_ROBBED_SECONDS = 300.0, 3600.0
+_MOST_STALE = 2  # searches beside the lock; the next one keeps it
 _AT_ONCE = 1  # gangs: each may cost dozens of searches, and kube-scheduler's calls come in between
 REASON = "Preempted"
 
@@ -56,6 +59,25 @@ class _Robbed:
 
     until: float  # no pod is evicted for the gang before
     pause: float
+
+
+def _nothing() -> None:
+    """While others use the cache."""
+
+
+class _Beside:
+    """Runs work while others use the cache, and notes whether they changed the state."""
+
+    def __init__(self, aside: RunUnlocked, state: Callable[[], object]) -> None:
+        self._aside, self._state = aside, state
+        self.changed = False
+
+    def __call__(self, work: Callable[[], T]) -> T:
+        before = self._state()
+        try:
+            return self._aside(work)
+        finally:
+            self.changed = self.changed or self._state() != before
 
 
 class GangPreemption:
@@ -89,6 +111,7 @@ class GangPreemption:
         self._preemptions: dict[GangKey, Preemption] = {}  # by the gang that waits
         self._tries: dict[GangKey, _Try] = {}
         self._robbed: dict[GangKey, _Robbed] = {}
+        self._stale: dict[GangKey, int] = {}  # how often the cluster changed during the search
         self._spared = SparedPods(cache)
         # By gang with victims: when to check whether its GPUs come free.
         self._look_at: dict[GangKey, float] = {}
@@ -132,8 +155,9 @@ class GangPreemption:
             if uid in preemption.victims and record is not None and record.live:
                 self._give_up(key)
 
-    def run(self, now: float) -> None:
-        """Evict the chosen victims, and choose more, once all waiting gangs have been tried."""
+    def run(self, now: float, aside: RunUnlocked = run_inline) -> None:
+        """Evict the chosen victims, and choose more, once all waiting gangs have been tried. With
+        *aside*, others use the cache during the search."""
         if self._allowed is Preempt.NEVER or not self._budgets.known:
             return
         waiting = self._queue.without_room()
@@ -143,15 +167,15 @@ class GangPreemption:
                 if key in keys and self._is_robbed(key):
                     self._rest(key, now)
                 self._give_up(key)
-        for known in (self._tries, self._robbed):
+        for known in (self._tries, self._robbed, self._stale):
             for key in known.keys() - keys:
                 del known[key]
         self._spared.look(now)
-        self._try_waiting(waiting, now)
+        self._try_waiting(waiting, now, aside)
         for key, preemption in self._preemptions.items():
             self._evict(preemption.victims, f"it makes room for {key.title}", now)
 
-    def _try_waiting(self, waiting: Sequence[Gang], now: float) -> None:
+    def _try_waiting(self, waiting: Sequence[Gang], now: float, aside: RunUnlocked) -> None:
         """The most urgent gangs first, few at a time; among equal gangs, one stands for all."""
         in_vain: set[object] = set()
         looked = 0
@@ -167,14 +191,24 @@ class GangPreemption:
                 self._more_at = now
                 return
             looked += 1
-            preemption = self._select(gang, now)
+            tried = self._tries[gang.key]
+            is_stale_again = self._stale.get(gang.key, 0) >= _MOST_STALE
+            beside = _Beside(run_inline if is_stale_again else aside, self._state)
+            try:
+                preemption = self._select(gang, now, beside)
+            except StaleResult:
+                self._stale[gang.key] = self._stale.get(gang.key, 0) + 1
+                self._tries.pop(gang.key, None)
+                self._more_at = now
+                return
+            self._stale.pop(gang.key, None)
             if preemption is None:
                 in_vain.add(alike)
-                tried = self._tries[gang.key]
-                if tried.state is not None:
+                if tried.state is not None and not beside.changed:
                     tried.state = self._state()  # the search itself changes the state
             else:
                 self._begin(gang, preemption, now)
+                aside(_nothing)
 
     def _open(self, gang: Gang) -> GangMembers:
         return needed(self._registry.members_of(gang))
@@ -262,28 +296,50 @@ class GangPreemption:
             self._spared.ended,
         )
 
-    def _select(self, gang: Gang, now: float) -> Preemption | None:
-        """The victims for *gang*; None: there are none that make room, or none is needed."""
+    def _select(self, gang: Gang, now: float, aside: RunUnlocked) -> Preemption | None:
+        """The victims for *gang*; None: there are none that make room, or none is needed. Raises
+        StaleResult if what it found is not true any more."""
         members = self._open(gang)
         if not members.open or not all(member.preempts for member in members.open):
             return None
         if gang.alone and not all(member.gated for member in members.open):
             return None  # kube-scheduler evicts for it
-        units = list(self._units(gang))
+        seen, before = Seen(self._cache, members.open), self._cache.rows.copy()
+        units = list(self._units(gang, aside))
         if not units:
             return None
+        aside(_nothing)
         room = GangRoom(
-            self._cache, self._search, self._reservations, self._running_pods, gang, members, now
+            self._cache,
+            self._search,
+            self._reservations,
+            self._running_pods,
+            gang,
+            members,
+            now,
+            aside,
         )
         if room.seek(()) is not None:
             self._tries[gang.key].state = None  # look again, as terminating pods may get stuck
             return None  # the terminating pods make enough room
-        return select(units, room, self._budgets)
+        found = select(units, room, self._budgets.copied(), aside)
+        if found is not None and not self._is_still_true(found, seen, before):
+            raise StaleResult
+        return found
 
-    def _units(self, gang: Gang) -> Iterable[Unit]:
+    def _is_still_true(self, found: Preemption, seen: Seen, before: NodeTable) -> bool:
+        pods = self._cache.pods
+        are_there = all(pods.get(pod.uid) == pod for pod in pods_of(found.units))
+        return are_there and seen.still_free(before, found.spots)
+
+    def _units(self, gang: Gang, aside: RunUnlocked) -> Iterable[Unit]:
         """All units that may be evicted for *gang*."""
         priority = -self._queue.urgency(gang.key)[0]
-        bound = (record for info in self._cache.nodes.values() for record in info.bound.values())
+        bound = (
+            record
+            for info in some_at_a_time(self._cache, aside)
+            for record in [*info.bound.values()]
+        )
         for unit in self._candidates.units(bound, priority, self._consents):
             is_spared = any(pod.uid in self._spared for pod in unit.pods)
             if not (is_spared or unit.key == gang.key or unit.key in self._preemptions):

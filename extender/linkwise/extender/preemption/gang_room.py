@@ -1,11 +1,15 @@
 """Room for a waiting gang if some pods were evicted."""
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
+from functools import partial, reduce
+from operator import or_
 
 import numpy as np
 
 from linkwise.extender.api.records import PodRecord
+from linkwise.extender.api.unlocked import RunUnlocked, run_inline
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_info import NodeInfo
 from linkwise.extender.cache.node_table import Bools, Ints, NodeTable, popcount
@@ -18,6 +22,8 @@ from linkwise.extender.preemption.victim_selection import Unit, pods_of
 from linkwise.extender.preemption.what_if import WhatIf
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.running_pods import RunningPods
+
+_AT_ONCE = 128  # nodes; each takes microseconds, while kube-scheduler's calls wait
 
 
 class GangRoom:
@@ -33,83 +39,118 @@ class GangRoom:
         gang: Gang,
         members: GangMembers,
         now: float,
+        aside: RunUnlocked = run_inline,
     ) -> None:
+        """With *aside*, others may use the cache meanwhile."""
         self._cache, self._search, self._running_pods = cache, search, running_pods
-        self._members, self._now = members, now
+        self._members, self._now, self._aside = members, now, aside
         visible = reservations.ways(reservations.claimant(gang, members), now)[0]
-        self._what_if = WhatIf(cache, reservations, visible)
-        self._base = reservations.rows_with(visible)
-        self._pool: Bools = reservations.pool_of(members)
+        what_if = WhatIf(cache, reservations, visible)
+        self._base = _copy(reservations.rows_with(visible))
+        pool: Bools = reservations.pool_of(members)
         sizes = [member.demand.gpus for member in members.open if member.demand.gpus]
-        self._wanted = {size: sizes.count(size) for size in sizes}
-        self._leave()
-        free: Ints = np.where(self._pool, self._base.free[: len(self._pool)], 0)
+        self._wanted = Counter(sizes)
+        self._total_wanted = sum(sizes)
+        # uid -> its row, and the GPUs that the gang may use once they are free
+        self._held: dict[str, tuple[int, int]] = {}
+        for info in some_at_a_time(cache, aside):
+            usable = what_if.usable(info, -1) if info.row < len(pool) and pool[info.row] else 0
+            self._look_at(info, usable)
+        free: Ints = np.where(pool, self._base.free[: len(pool)], 0)
         self._free: list[int] = free.tolist()
         counts = popcount(free)
         self._slots = {size: int((counts // size).sum()) for size in self._wanted}
         self._total = int(counts.sum())
+        self._gone = _Gone(self._free, self._wanted)
 
     def seek(self, units: Sequence[Unit]) -> list[Spot] | None:
         rows, changed = self._rows_without(units)
-        spots = self._search.seek(self._members, self._now, view=as_if(rows, tuple(changed)))
+        view = as_if(rows, tuple(changed))
+        spots = self._search.seek(self._members, self._now, aside=self._aside, view=view)
         return None if isinstance(spots, NoRoom) else spots
 
     def may_suffice(self, units: Sequence[Unit]) -> bool:
         """Whether there are enough GPUs, whichever links join them."""
-        total, slots = self._gained(units)
-        if self._total + total < sum(size * count for size, count in self._wanted.items()):
+        gone = self._gone
+        gone.become(self._held_by(units))
+        if self._total + gone.gpus < self._total_wanted:
             return False
-        return all(self._slots[size] + slots[size] >= n for size, n in self._wanted.items())
+        return all(self._slots[size] + gone.slots[size] >= n for size, n in self._wanted.items())
 
     def gain(self, gone: Sequence[Unit], more: Sequence[Unit]) -> int:
-        _, before = self._gained(gone)
-        _, after = self._gained((*gone, *more))
-        return sum(after.values()) - sum(before.values())
+        before, after = (_Gone(self._free, self._wanted) for _ in range(2))
+        before.become(self._held_by(gone))
+        after.become(self._held_by((*gone, *more)))
+        return sum(after.slots.values()) - sum(before.slots.values())
 
-    def _leave(self) -> None:
-        rows = self._base = _copy(self._base)
-        for info in self._cache.nodes.values():
-            if not info.owned:
-                continue
-            for uid, gpus in self._running_pods.leaving(info, self._now).items():
-                rows.free[info.row] |= self._usable(info, gpus)
-                record = self._cache.pods.get(uid)
-                if record is not None and record.leaving and not record.ended:
-                    _give_back(rows, info.row, record)
+    def _held_by(self, units: Iterable[Unit]) -> dict[str, tuple[int, int]]:
+        """Without pods that came or went while the nodes were looked at."""
+        held = self._held
+        return {pod.uid: held[pod.uid] for pod in pods_of(units) if pod.uid in held}
 
-    def _usable(self, info: NodeInfo, gpus: int) -> int:
-        """Those of *gpus* that the gang may use once they are free."""
-        return self._what_if.usable(info, gpus) if self._pool[info.row] else 0
-
-    def _freed(self, units: Iterable[Unit]) -> dict[int, int]:
-        """row -> bitmask of the GPUs that come free without *units*."""
-        freed: dict[int, int] = {}
-        for unit in units:
-            for pod in unit.pods:
-                info = self._cache.nodes[pod.node]
-                gpus = self._usable(info, info.owned.get(pod.uid, 0))
-                freed[info.row] = freed.get(info.row, 0) | gpus
-        return freed
-
-    def _gained(self, units: Iterable[Unit]) -> tuple[int, dict[int, int]]:
-        """How many GPUs, and how many sets of each requested size, come free."""
-        total, slots = 0, dict.fromkeys(self._wanted, 0)
-        for row, gpus in self._freed(units).items():
-            before = self._free[row]
-            now, then = before.bit_count(), (before | gpus).bit_count()
-            total += then - now
-            for size in slots:
-                slots[size] += then // size - now // size
-        return total, slots
+    def _look_at(self, info: NodeInfo, usable: int) -> None:
+        rows = self._base
+        for uid in info.bound:
+            self._held[uid] = info.row, usable & info.owned.get(uid, 0)
+        if not info.owned:
+            return
+        for uid, gpus in self._running_pods.leaving(info, self._now).items():
+            rows.free[info.row] |= usable & gpus
+            record = self._cache.pods.get(uid)
+            if record is not None and record.leaving and not record.ended:
+                _give_back(rows, info.row, record)
 
     def _rows_without(self, units: Sequence[Unit]) -> tuple[NodeTable, list[int]]:
         rows = _copy(self._base)
-        freed = self._freed(units)
-        for row, gpus in freed.items():
-            rows.free[row] |= gpus
+        changed: dict[int, None] = {}
         for pod in pods_of(units):
-            _give_back(rows, self._cache.nodes[pod.node].row, pod)
-        return rows, list(freed)
+            if pod.uid not in self._held:
+                continue
+            row, gpus = self._held[pod.uid]
+            rows.free[row] |= gpus
+            changed[row] = None
+            _give_back(rows, row, pod)
+        return rows, list(changed)
+
+
+class _Gone:
+    """Counts what pods leave. Sets that are compared one after the other differ in few pods."""
+
+    def __init__(self, free: Sequence[int], wanted: Iterable[int]) -> None:
+        """*free*: [rows] the bitmask of the free GPUs."""
+        self._free = free
+        self._pods: dict[str, tuple[int, int]] = {}  # uid -> row, GPUs
+        self._on: dict[int, list[int]] = {}  # row -> the GPUs of each of them
+        self.gpus = 0
+        self.slots = dict.fromkeys(wanted, 0)  # size -> how many sets of that size
+
+    def become(self, pods: dict[str, tuple[int, int]]) -> None:
+        for uid in self._pods.keys() - pods.keys():
+            row, gpus = self._pods[uid]
+            self._change(row, partial(self._on[row].remove, gpus))
+        for uid in pods.keys() - self._pods.keys():
+            row, gpus = pods[uid]
+            self._change(row, partial(self._on.setdefault(row, []).append, gpus))
+        self._pods = pods
+
+    def _change(self, row: int, change: Callable[[], None]) -> None:
+        before = self._count(row)
+        change()
+        after = self._count(row)
+        self.gpus += after - before
+        for size in self.slots:
+            self.slots[size] += after // size - before // size
+
+    def _count(self, row: int) -> int:
+        return reduce(or_, self._on[row], self._free[row]).bit_count()
+
+
+def some_at_a_time(cache: Cache, aside: RunUnlocked) -> Iterator[NodeInfo]:
+    """All nodes; others use the cache periodically."""
+    for number, info in enumerate([*cache.nodes.values()], 1):
+        yield info
+        if number % _AT_ONCE == 0:
+            aside(lambda: None)
 
 
 def _copy(rows: NodeTable) -> NodeTable:

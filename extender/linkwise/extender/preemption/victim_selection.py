@@ -11,14 +11,16 @@ that order. Else the search empties node after node, first those that give most 
 and then spares the units that turn out not to be needed, the most important first.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import combinations
 from math import comb
 from typing import Protocol
 
 from linkwise.extender.api.records import GangKey, PodRecord
+from linkwise.extender.api.unlocked import RunUnlocked, run_inline
 from linkwise.extender.placement.result import Spot
 from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
 
@@ -52,7 +54,7 @@ class Unit:
 
 
 class Room(Protocol):
-    """Where the claimant finds room if units are evicted."""
+    """Where the claimant finds room if units are evicted. Only `seek` may read the cache."""
 
     def seek(self, units: Sequence[Unit]) -> list[Spot] | None:
         """The spots of the claimant's pods without these units; None: there is no room."""
@@ -90,8 +92,10 @@ class _Choice:
     def allowed(self, units: Sequence[Unit]) -> bool:
         return self.budgets.allow(pods_of(units))
 
-    def makes_room(self, units: Sequence[Unit]) -> bool:
-        return self.room.seek(units) is not None
+
+Search = Generator[tuple[Unit, ...], bool, tuple[Unit, ...] | None]
+"""Yields units, and is sent whether the claimant has room without them. Returns the units to
+evict. Between two searches it uses only values, so it needs no lock."""
 
 
 def cost(units: Iterable[Unit]) -> tuple[object, ...]:
@@ -105,9 +109,25 @@ def cost(units: Iterable[Unit]) -> tuple[object, ...]:
     )
 
 
-def select(units: Sequence[Unit], room: Room, budgets: DisruptionBudgets) -> Preemption | None:
-    """The cheapest of *units* that make room together; None: they do not, or none was found."""
-    chosen = _cheapest(units, _Choice(room, budgets))
+def select(
+    units: Sequence[Unit],
+    room: Room,
+    budgets: DisruptionBudgets,
+    aside: RunUnlocked = run_inline,
+) -> Preemption | None:
+    """The cheapest of *units* that make room together; None: they do not, or none was found.
+
+    With *aside*, others may use the cache meanwhile; then *budgets* must be a copy, and the caller
+    checks whether the result is still true.
+    """
+    search = _cheapest(units, _Choice(room, budgets))
+    try:
+        asked = aside(partial(next, search))
+        while True:
+            found = room.seek(asked) is not None
+            asked = aside(partial(search.send, found))
+    except StopIteration as end:
+        chosen: tuple[Unit, ...] | None = end.value
     spots = None if chosen is None else room.seek(chosen)
     return None if chosen is None or spots is None else Preemption(chosen, tuple(spots))
 
@@ -116,7 +136,7 @@ def pods_of(units: Iterable[Unit]) -> Iterator[PodRecord]:
     return (pod for unit in units for pod in unit.pods)
 
 
-def _cheapest(units: Sequence[Unit], choice: _Choice) -> tuple[Unit, ...] | None:
+def _cheapest(units: Sequence[Unit], choice: _Choice) -> Search:
     in_order = sorted(units, key=lambda unit: unit.eviction_order)
     spare = tuple(unit for unit in in_order if unit.spare is not None)
     ending = [unit for unit in in_order if unit.spare is None]
@@ -133,13 +153,13 @@ def _cheapest(units: Sequence[Unit], choice: _Choice) -> tuple[Unit, ...] | None
             if with_spare is None or not choice.room.may_suffice(with_spare):
                 continue
             if not searches:
-                return _step_by_step(ending, spare, choice)
+                return (yield from _step_by_step(ending, spare, choice))
             searches -= 1
-            if choice.makes_room(with_spare):
-                return _thrifty(with_spare, choice, only_spare=True)
+            if (yield with_spare):
+                return (yield from _thrifty(with_spare, choice, only_spare=True))
     else:
         return None
-    return _step_by_step(ending, spare, choice)
+    return (yield from _step_by_step(ending, spare, choice))
 
 
 def _allowed_with(
@@ -156,9 +176,7 @@ def _allowed_with(
     return together
 
 
-def _thrifty(
-    chosen: Sequence[Unit], choice: _Choice, *, only_spare: bool = False
-) -> tuple[Unit, ...]:
+def _thrifty(chosen: Sequence[Unit], choice: _Choice, *, only_spare: bool = False) -> Search:
     """*chosen* without the units that are not needed; the most important are spared first."""
     left = list(chosen)
     searches = MOST_SEARCHES
@@ -168,14 +186,12 @@ def _thrifty(
         fewer = [each for each in left if each is not unit]
         if searches and choice.room.may_suffice(fewer):
             searches -= 1
-            if choice.makes_room(fewer):
+            if (yield tuple(fewer)):
                 left = fewer
     return tuple(left)
 
 
-def _step_by_step(
-    ending: Sequence[Unit], spare: Sequence[Unit], choice: _Choice
-) -> tuple[Unit, ...] | None:
+def _step_by_step(ending: Sequence[Unit], spare: Sequence[Unit], choice: _Choice) -> Search:
     searches = MOST_SEARCHES
     chosen = _allowed_with((), spare, choice) or ()
     for bundle in _Bundles(ending, chosen, choice).in_order():
@@ -185,8 +201,8 @@ def _step_by_step(
             continue
         chosen = more
         if choice.room.may_suffice(chosen):
-            if choice.makes_room(chosen):
-                return _thrifty(chosen, choice)
+            if (yield chosen):
+                return (yield from _thrifty(chosen, choice))
             searches -= 1
             if not searches:
                 return None

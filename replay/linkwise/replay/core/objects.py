@@ -1,6 +1,6 @@
 """The Nodes and Pods that the core sees: what an API server would hold for a trace."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
 from linkwise.kube.objects import (
@@ -28,9 +28,10 @@ def node_name(number: int) -> str:
     return f"node-{number:05}"
 
 
-def nodes(machine: str, count: int) -> Iterator[tuple[Node, Machine]]:
-    """Return idle nodes of a recorded machine, with CPU and memory for one pod per GPU."""
-    for number in range(count):
+def nodes(machines: Iterable[str]) -> Iterator[tuple[Node, Machine]]:
+    """Return an idle node for each of the recorded *machines*, with CPU and memory for one pod per
+    GPU."""
+    for number, machine in enumerate(machines):
         name = node_name(number)
         hardware = recorded_machine(machine, node=name)
         gpus = str(len(hardware.gpus))
