@@ -25,6 +25,7 @@ from linkwise.simulator.demo.simulation import Simulation
 from linkwise.simulator.manifests.object_reader import ManifestError
 from linkwise.simulator.manifests.read_manifests import read_manifest_files
 from linkwise.simulator.processes.child_process import ChildError
+from linkwise.simulator.report.model import Rival
 from linkwise.topology.errors import MachineError
 from linkwise.topology.machine.recorded import recorded_machine
 
@@ -95,6 +96,12 @@ class _Node(click.ParamType[SimulatedNode]):
     default=3,
     help="Number of runs with kube-scheduler and kubelet alone.",
 )
+@click.option(
+    "--rival",
+    type=click.Choice([rival.value for rival in Rival]),
+    default=Rival.NVIDIA.value,
+    help="Who chooses GPUs on a node in these runs: NVIDIA's plugin, or chance.",
+)
 @click.option("--no-baseline", is_flag=True, help="Skip the runs without Linkwise.")
 @click.option("--keep", is_flag=True, help="Leave everything running until Ctrl-C.")
 @click.option(
@@ -119,6 +126,7 @@ def command(
     report_file: Path | None,
     seed: int,
     draws: int,
+    rival: str,
     no_baseline: bool,
     keep: bool,
     timeout: float,
@@ -142,6 +150,7 @@ def command(
         report_file=report_file,
         seed=seed,
         draws=0 if no_baseline else draws,
+        rival=Rival(rival),
         timeout=timeout,
         keep=keep,
         verbose=verbose,

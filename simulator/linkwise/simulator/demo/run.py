@@ -21,12 +21,12 @@ import msgspec
 from linkwise.kube.client import ApiError
 from linkwise.kube.objects import Pod
 from linkwise.simulator.demo.cluster import SimulatedCluster
-from linkwise.simulator.demo.nvidia_preference import nvidias_choice
+from linkwise.simulator.demo.nvidia_preference import adviser_of
 from linkwise.simulator.jobs.controller import JobController
 from linkwise.simulator.jobs.workloads import WorkloadController
 from linkwise.simulator.manifests.read_manifests import Manifest, collection_of, is_suspended
 from linkwise.simulator.report.build_report import key_of, seen_pods
-from linkwise.simulator.report.model import SeenPod
+from linkwise.simulator.report.model import Rival, SeenPod
 from linkwise.simulator.report.pod_recorder import PodRecorder, Sighting
 from linkwise.simulator.scheduler import SchedulerLoop, SchedulerSettings
 from linkwise.topology import names
@@ -104,11 +104,17 @@ class RunCounts:
 
 class ManifestRun:
     """Inside `with ManifestRun(cluster, …) as run:` kube-scheduler and the Job controller
-    run. `settle` creates the objects of the manifests."""
+    run. `settle` creates the objects of the manifests. *rival* is None with Linkwise."""
 
     def __init__(
-        self, cluster: SimulatedCluster, manifests: Sequence[Manifest], *, seed: int, linkwise: bool
+        self,
+        cluster: SimulatedCluster,
+        manifests: Sequence[Manifest],
+        *,
+        seed: int,
+        rival: Rival | None,
     ) -> None:
+        linkwise = rival is None
         self._cluster, self._manifests, self._linkwise = cluster, manifests, linkwise
         self._of = sum(manifest.pods for manifest in manifests)
         self._given = {(manifest.kind, manifest.name): manifest.body for manifest in manifests}
@@ -127,9 +133,8 @@ class ManifestRun:
         self._things = ExitStack()
         for number, kubelet in enumerate(cluster.kubelets):
             kubelet.reseed(seed * len(cluster.kubelets) + number)
-            kubelet.adviser = (
-                None if linkwise else nvidias_choice(cluster.machines[kubelet.node_name])
-            )
+            machine = cluster.machines[kubelet.node_name]
+            kubelet.adviser = None if rival is None else adviser_of(rival, machine)
 
     def __enter__(self) -> Self:
         with ExitStack() as things:

@@ -17,7 +17,7 @@ from linkwise.simulator.manifests.read_manifests import Manifest
 from linkwise.simulator.report.as_json import render_json
 from linkwise.simulator.report.build_report import report_of
 from linkwise.simulator.report.html import render_html
-from linkwise.simulator.report.model import NodeReport, Report, SeenPod
+from linkwise.simulator.report.model import NodeReport, Report, Rival, SeenPod
 from linkwise.simulator.report.text import render
 from linkwise.topology.machine.recorded import records
 
@@ -33,6 +33,7 @@ class Simulation:
     report_file: Path | None
     seed: int
     draws: int
+    rival: Rival
     timeout: float
     keep: bool
     verbose: bool
@@ -55,11 +56,13 @@ class Simulation:
             stock = self._draw(cluster, progress)
             with progress.step("Start linkwise-extender"):
                 cluster.start_extender()
-            run = ManifestRun(cluster, self.manifests, seed=self.seed, linkwise=True)
+            run = ManifestRun(cluster, self.manifests, seed=self.seed, rival=None)
             with progress.step("Run the manifests with Linkwise") as say:
                 things.enter_context(run)
                 run.settle(self.timeout, lambda counts: say(str(counts)))
-                report = report_of(_reports(self.nodes), run.seen(), stock, seed=self.seed)
+                report = report_of(
+                    _reports(self.nodes), run.seen(), stock, seed=self.seed, rival=self.rival
+                )
             self._show(report, progress)
             progress.line(f"{time.monotonic() - began:.1f} s in all")
             if self.keep:
@@ -82,6 +85,7 @@ class Simulation:
                 cluster,
                 self.manifests,
                 draws=self.draws,
+                rival=self.rival,
                 seed=self.seed,
                 seconds=self.timeout,
                 say=say,

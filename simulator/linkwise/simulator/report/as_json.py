@@ -45,6 +45,7 @@ class _Report(msgspec.Struct, frozen=True):
     problems: tuple[str, ...]
     compared: int  # pods that hold exactly the GPUs of their plan, if there is no problem
     seed: int
+    rival: str  # who chose the devices in the draws: nvidia or random
     draws: int
     nodes: tuple[_Node, ...]
     workloads: tuple[_Workload, ...]
@@ -57,6 +58,7 @@ def render_json(report: Report) -> str:
         problems=report.problems,
         compared=report.compared,
         seed=report.seed,
+        rival=report.rival.value,
         draws=report.draws,
         nodes=tuple(_Node(node.name, node.title, node.gpu_count) for node in report.nodes),
         workloads=tuple(_workload(workload) for workload in report.workloads),

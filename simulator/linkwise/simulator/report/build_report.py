@@ -17,6 +17,7 @@ from linkwise.simulator.report.model import (
     PodPlace,
     PodReport,
     Report,
+    Rival,
     SeenPod,
     WorkloadReport,
     faults,
@@ -86,6 +87,7 @@ def report_of(
     draws: Sequence[Sequence[SeenPod]],
     *,
     seed: int,
+    rival: Rival = Rival.NVIDIA,
 ) -> Report:
     """*draws* are the runs of the baseline."""
     machines = {node.name: node.machine for node in nodes}
@@ -125,6 +127,7 @@ def report_of(
         faults=faults(ours),
         draws=len(draws),
         seed=seed,
+        rival=rival,
     )
 
 

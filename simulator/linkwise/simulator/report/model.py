@@ -6,12 +6,24 @@ podresources, never from the plan. Pure.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from statistics import fmean
 from string import ascii_uppercase
 
 from linkwise.topology.machine.model import LinkClass, Machine
 
 FREE = "·"
+
+
+class Rival(Enum):
+    """Who chooses the devices of a node in the baseline."""
+
+    NVIDIA = "nvidia"  # as NVIDIA's device plugin prefers them
+    RANDOM = "random"  # the kubelet, of devices without a preference
+
+    @property
+    def words(self) -> str:
+        return "NVIDIA's choice" if self is Rival.NVIDIA else "random GPUs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,24 +84,25 @@ class WorkloadReport:
         return tuple(zip(*(pod.stock for pod in self.pods), strict=True))
 
     @property
+    def stock_speeds(self) -> tuple[float, ...]:
+        """Return the GB/s of the draws in which enough pods have a place."""
+        both = zip(self.stock_running, self.stock_gbytes_per_s, strict=True)
+        return tuple(speed for ran, speed in both if ran >= self._whole and speed is not None)
+
+    @property
     def stock_mean(self) -> float | None:
-        """Return the mean GB/s over the draws in which enough pods have a place."""
-        speeds = [
-            speed
-            for running, speed in zip(self.stock_running, self.stock_gbytes_per_s, strict=True)
-            if running >= self._whole and speed is not None
-        ]
-        return fmean(speeds) if speeds else None
+        """Return their mean."""
+        return fmean(self.stock_speeds) if self.stock_speeds else None
+
+    @property
+    def stock_wholes(self) -> int:
+        """Return in how many draws enough pods have a place."""
+        return sum(1 for count in self.stock_running if count >= self._whole)
 
     @property
     def stock_running(self) -> tuple[int, ...]:
         """Return how many pods have a place in each draw."""
         return tuple(_placed(places) for places in self.stock_draws)
-
-    @property
-    def stock_halves(self) -> int:
-        """Return in how many draws the gang runs with some of its members but not enough."""
-        return sum(1 for count in self.stock_running if 0 < count < self.needed)
 
     @property
     def _whole(self) -> int:
@@ -115,6 +128,7 @@ class Report:
     faults: tuple[str, ...] = ()  # violations; if there are any, the run has failed
     draws: int = 0  # of the baseline
     seed: int = 0
+    rival: Rival = Rival.NVIDIA
 
     @property
     def waiting(self) -> tuple[PodReport, ...]:
