@@ -1,6 +1,7 @@
 """`linkwise recognise` names the gangs of pods, and the place of an error in its input."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -250,6 +251,35 @@ def test_no_file_at_all_is_refused() -> None:
         2,
         "linkwise: Missing option '-f' / '--filename'.\n",
     )
+
+
+def test_aliases_of_aliases_are_refused_and_not_written_out() -> None:
+    lines = ["a: &a [x, x, x, x, x, x, x, x, x]"]
+    for last, key in pairwise("abcdefghij"):
+        lines.append(f"{key}: &{key} [{', '.join([f'*{last}'] * 9)}]")
+    result = told("-f", "-", given="\n".join(lines))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "more than 1000000 values in one document" in result.stderr
+    assert "an alias that contains itself" in told("-f", "-", given="a: &a [*a]").stderr
+
+
+def test_aliases_as_people_write_them_are_read() -> None:
+    text = """
+apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata: {name: bert}
+spec:
+  pytorchReplicaSpecs:
+    Master: &role
+      template: {spec: {containers: [{name: m, image: x}]}}
+    Worker: *role
+"""
+    assert [each["rank"] for each in told_json("-f", "-", given=text)] == [0, 1]
+
+
+def test_a_role_that_is_a_number_ends_in_no_traceback() -> None:
+    given = yaml.safe_dump(PYTORCH).replace("Worker:", "7:")
+    assert told("-f", "-", given=given).exit_code == 0
 
 
 def test_what_is_nested_deeply_is_refused_and_ends_nothing() -> None:

@@ -16,6 +16,7 @@ Name = tuple[str, str, str]
 """Namespace, kind and name."""
 
 _MOST_DEPTH = 200  # Kubernetes' own kinds have about twenty levels
+_MOST_VALUES = 1_000_000  # of a document with aliases; a few aliases of aliases become billions
 
 
 class _Loader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  # type: ignore[misc]
@@ -52,8 +53,8 @@ def ref_of(item: Fields, where: str) -> ObjectRef:
 
 
 def without_nulls(fields: Fields) -> dict[str, Any]:
-    """Remove nulls: the API server treats a null field as absent."""
-    return {key: _pruned(value) for key, value in fields.items() if value is not None}
+    """Remove nulls: the API server treats a null field as absent. Keys become texts, as in JSON."""
+    return {str(key): _pruned(value) for key, value in fields.items() if value is not None}
 
 
 def _pruned(value: object) -> object:
@@ -86,8 +87,12 @@ def _documents(text: str, where: str) -> Iterator[object]:
         yield from several
         return
     try:
-        _refuse_deep(text, where)
-        yield from (found for found in yaml.load_all(text, _Loader) if found is not None)
+        aliases = _refuse_deep(text, where)
+        for found in yaml.load_all(text, _Loader):
+            if aliases and _expanded(found, {}) > _MOST_VALUES:
+                raise ValueError(f"more than {_MOST_VALUES} values in one document")
+            if found is not None:
+                yield found
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f" line {mark.line + 1}:" if mark else ""
@@ -101,16 +106,34 @@ def _documents(text: str, where: str) -> Iterator[object]:
         raise BadInputError(f"{where}: {error}") from None
 
 
-def _refuse_deep(text: str, where: str) -> None:
-    """Refuse deep nesting first: libyaml recurses for each level, which would kill the process."""
-    depth = 0
+def _expanded(value: object, known: dict[int, int]) -> int:
+    """Return how many values there are once each alias is written out. Raises ValueError."""
+    if not isinstance(value, dict | list):
+        return 1
+    if id(value) not in known:
+        known[id(value)] = 0  # until it is counted
+        inside = value.values() if isinstance(value, dict) else value
+        known[id(value)] = 1 + sum(_expanded(each, known) for each in inside)
+    if not known[id(value)]:
+        raise ValueError("an alias that contains itself")
+    return known[id(value)]
+
+
+def _refuse_deep(text: str, where: str) -> bool:
+    """Refuse deep nesting first: libyaml recurses for each level, which would kill the process.
+
+    Return True if the text has aliases.
+    """
+    depth, aliases = 0, False
     for event in yaml.parse(text, _Loader):
+        aliases = aliases or isinstance(event, yaml.AliasEvent)
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > _MOST_DEPTH:
             mark = event.start_mark
             line = f" line {mark.line + 1}:" if mark else ""
             raise BadInputError(f"{where}:{line} more than {_MOST_DEPTH} levels deep")
+    return aliases
 
 
 def _json_values(text: str) -> list[object] | None:

@@ -19,11 +19,10 @@ def training_job(fields: Fields, _given: Given) -> Iterator[Child]:
     for key in mapping(fields, "spec"):
         if not key.endswith(REPLICA_SPECS):
             continue
-        specs = mapping(fields, f"spec.{key}")
+        found = mapping(fields, f"spec.{key}").items()
+        specs = {role: spec for role, spec in found if isinstance(spec, Mapping)}
         roles = {role.lower() for role in specs}
         for said, spec in specs.items():
-            if not isinstance(spec, Mapping):
-                continue
             role, path = said.lower(), f"spec.{key}.{said}.template"
             template = _with_policy(spec)
             for index in range(number(spec, "replicas", 1, within=f"spec.{key}.{said}")):
