@@ -79,6 +79,22 @@ def test_waits_are_from_creation_to_the_node() -> None:
     assert (outcome[LINKWISE]["waited_hours"], outcome[LINKWISE]["idle_gpu_hours"]) == (3.0, 0.0)
 
 
+def test_the_past_with_the_other_order_of_the_queue() -> None:
+    """By age `old` goes first, which runs for six hours; `whole` counts as older by its size."""
+    pods = [
+        past_pod("first", 8, 0, 0, 4),
+        past_pod("old", 2, 1, 4, 10),
+        past_pod("whole", 8, 2, 10, 12),
+    ]
+    waits = {
+        order: {job["job"]: job["queued_s"][LINKWISE] / 3600 for job in found["there"]}
+        for order in ("age", "multifactor")
+        for found in [replayed(past(pods), "--queue-order", order)]
+    }
+    assert waits["age"] == {"ml/first": 0, "ml/old": 3, "ml/whole": 8}
+    assert waits["multifactor"] == {"ml/first": 0, "ml/old": 5, "ml/whole": 2}
+
+
 def test_what_waits_counts_till_the_listing_and_what_runs_keeps_its_gpus() -> None:
     pods = [past_pod("runs", 8, 0, 0), past_pod("waits", 8, 160)]
     found = replayed(past(pods))

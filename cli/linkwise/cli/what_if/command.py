@@ -87,6 +87,14 @@ from linkwise.topology import names
     "preemptible, all of lower priority, or none. Give the extender's value.",
 )
 @click.option(
+    "--queue-order",
+    type=click.Choice(["age", "multifactor"]),
+    default="age",
+    show_default=True,
+    help="What orders waiting gangs and pods of equal priority. Give the extender's value, or with "
+    "--replay compare both.",
+)
+@click.option(
     "--span-levels",
     metavar="KEYS",
     help="Node labels that name domains above the node, nearest first, separated by commas. Give "
@@ -104,6 +112,7 @@ def what_if_command(
     resource: str,
     indexed_jobs: str,
     preempt: str,
+    queue_order: str,
     span_levels: str | None,
     output: str,
 ) -> None:
@@ -123,6 +132,7 @@ def what_if_command(
         resource=resource,
         indexed_jobs=indexed_jobs,
         preempt=preempt,
+        queue_order=queue_order,
         span_levels=span_levels,
     )
     if replay:

@@ -23,6 +23,7 @@ from linkwise.extender.api.spans import DEFAULT_LEVELS, LABEL_KEY, levels_of
 from linkwise.extender.core import CoreSettings
 from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
 from linkwise.extender.preemption.policy import Preempt
+from linkwise.extender.queue.queue_order import QueueOrder
 from linkwise.topology.names import RESOURCE_NAME
 
 
@@ -38,6 +39,7 @@ class Asked:
     resource: str
     indexed_jobs: str
     preempt: str
+    queue_order: str
     span_levels: str | None
 
 
@@ -88,6 +90,7 @@ def _settings(asked: Asked) -> CoreSettings:
         resource_name=asked.resource,
         indexed_jobs=IndexedJobs(asked.indexed_jobs),
         preempt=Preempt(asked.preempt),
+        queue_order=QueueOrder(asked.queue_order),
         span_levels=_levels(asked.span_levels),
     )
 
