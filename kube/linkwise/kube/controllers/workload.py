@@ -84,9 +84,7 @@ def children(fields: Fields, given: Given) -> Iterator[Child]:
     """
     kind = (group_of(text(fields, "apiVersion")), text(fields, "kind"))
     make = _KINDS.get(kind)
-    if kind[0] == _KUBEFLOW and any(
-        str(key).endswith(REPLICA_SPECS) for key in mapping(fields, "spec")
-    ):
+    if kind[0] == _KUBEFLOW and any(k.endswith(REPLICA_SPECS) for k in mapping(fields, "spec")):
         make = training_job
     if make is None:
         if _has_template(fields):
