@@ -94,7 +94,10 @@ def test_each_line_of_its_log_is_an_object_if_it_is_told_so(world: World) -> Non
     flags = ("--api-server", world.server.url, "--plain-http=true", "--listen-port=0")
     program = start(*flags, "--log-format=json", "--log-level=DEBUG")
     program.process.send_signal(signal.SIGTERM)
-    assert program.process.wait(60) == 0
+    try:
+        assert program.process.wait(60) == 0
+    finally:
+        program.process.kill()
     wait_for(lambda: "SIGTERM" in "".join(program.log))
     assert program.process.stderr is not None
     program.process.stderr.close()
