@@ -77,7 +77,7 @@ def cluster(nodes: int, waiting: int) -> Core:
     """A cluster where 5 of 8 GPUs of each node are taken; half of the *waiting* pods are single,
     half in gangs."""
     core = Core(CoreSettings())
-    core.replace_nodes((_node(number) for number in range(nodes)), START)
+    core.replace_nodes((gpu_node(number) for number in range(nodes)), START)
     core.replace_pods([*_tenants(nodes), *_singles(waiting // 2), *_gangs(waiting // 2)], START)
     core.decide(START)
     return core
@@ -98,7 +98,7 @@ def _gangs(pods: int) -> Iterator[Pod]:
         yield _pod(f"member-{number}", 8, said=said)
 
 
-def _node(number: int) -> Node:
+def gpu_node(number: int) -> Node:
     name = f"node-{number}"
     machine = recorded_machine(MACHINES[number % len(MACHINES)], node=name)
     amounts: dict[str, str | int | float] = {"cpu": "192", "memory": "2Ti", "pods": "110", GPU: "8"}

@@ -359,7 +359,7 @@ def test_without_any_kubeconfig_that_is_what_is_said(monkeypatch: pytest.MonkeyP
 def test_every_command_and_flag_is_documented() -> None:
     page = (ROOT / "docs" / "kubectl.md").read_text()
     assert isinstance(main, click.Group)
-    assert len(main.commands) == 6
+    assert len(main.commands) == 7
     for name, command in main.commands.items():
         assert f"`kubectl linkwise {name}" in page
         flags = {flag for option in command.params for flag in option.opts if flag[0] == "-"}

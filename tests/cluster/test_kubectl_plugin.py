@@ -6,14 +6,17 @@ Neither needs a scheduler: the extender answers and reports alone.
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import urllib3
 
 from linkwise.topology import names
 from tests.cluster.support.api.control_plane import ADDRESS, ControlPlane
@@ -25,6 +28,7 @@ from tests.cluster.support.scheduling.extender_process import (
     allow_extender,
     gpu_node,
 )
+from tests.parsed_page import ParsedPage
 
 PODS = "/api/v1/namespaces/ml/pods"
 SYSTEM = "/api/v1/namespaces/kube-system"
@@ -68,6 +72,29 @@ class Kubectl:
             timeout=60,
             check=False,
         )
+
+    @contextmanager
+    def open_page(self, user: str = "scientist") -> Iterator[str]:
+        """The address that `kubectl linkwise ui` prints; it serves inside the block."""
+        kubeconfig = self._control.kubeconfig(user, "research")
+        programs = str(self._control.programs)
+        with subprocess.Popen(
+            [self._control.programs / "kubectl", "linkwise", "ui", "--no-browser"],
+            env={
+                **os.environ,
+                "PATH": f"{programs}{os.pathsep}{self._path}",
+                "KUBECONFIG": str(kubeconfig),
+                "PYTHONUNBUFFERED": "1",
+            },
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stdout is not None
+            try:
+                yield process.stdout.readline().strip()
+            finally:
+                process.send_signal(signal.SIGINT)
+                process.wait(30)
 
     def says(self, *arguments: str) -> str:
         ended = self.run(*arguments)
@@ -216,6 +243,46 @@ def test_the_tables_come_by_the_same_way(kubectl: Kubectl) -> None:
     assert kubectl.says("top").startswith("8 GPUs on 1 node: 0 in use (0 %), 8 planned, 0 free\n")
     shown = msgspec.json.decode(kubectl.says("nodes", "-o", "json"))
     assert shown[0]["name"] == "n1"
+
+
+def test_the_live_page_comes_by_the_same_way_and_so_do_its_changes(
+    kubectl: Kubectl, control: ControlPlane
+) -> None:
+    with kubectl.open_page() as url:
+        page = urllib3.request("GET", url, timeout=30)
+        html = ParsedPage(page.data.decode())
+        assert page.status == 200
+        assert page.headers["content-security-policy"].startswith("default-src 'none'")
+        assert "8 GPUs on 1 node." in html.text
+        assert "gang ml/train" in html.text
+        for file in ("page.css", "page.js"):
+            assert urllib3.request("GET", f"{url}{file}", timeout=30).status == 200
+        links = {str(link["href"]) for link in html.named("a") if "hidden" not in link}
+        for link in ("group?key=0", "gang?namespace=ml&name=train"):
+            assert link in links
+            assert urllib3.request("GET", f"{url}{link}", timeout=30).status == 200
+        events = f"{url}{html.named('body')[0]['data-events']}"
+        stream = urllib3.request("GET", events, timeout=60, preload_content=False)
+        assert stream.headers["content-type"] == "text/event-stream"
+        control.client().post(PODS, _pod("fourth", 1))
+        lines = iter(stream.readline, b"")
+        assert b"event: change\n" in lines
+        assert b"ml/fourth" in next(lines)
+        stream.close()
+
+
+def test_the_page_of_a_user_lets_nothing_else_through(kubectl: Kubectl) -> None:
+    with kubectl.open_page() as url:
+        host = url.split("/api/")[0]
+        for path in ("/api/v1/pods", "/", f"{SYSTEM}/services/linkwise-extender:http/proxy/nodes"):
+            assert urllib3.request("GET", f"{host}{path}", timeout=30).status == 403
+        for method in ("POST", "PUT", "PATCH", "DELETE"):
+            assert urllib3.request(method, url, timeout=30).status == 403
+        other = {"Host": "evil.example"}  # as after a DNS rebinding
+        assert urllib3.request("GET", url, headers=other, timeout=30).status == 403
+    ended = kubectl.run("ui", "--no-browser", user="stranger")
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "you may not ask the extender" in ended.stderr
 
 
 def test_who_may_not_is_told_which_right_it_takes(kubectl: Kubectl) -> None:

@@ -19,13 +19,14 @@ from linkwise.cli.doctor.finding import Level, in_words, still_there
 from linkwise.cli.doctor.read import read_facts
 from linkwise.cli.errors import AskError, BadInputError
 from linkwise.cli.proxied import Access, Extender
+from linkwise.cli.ui import show_page
 from linkwise.extender.api.views import ClusterUse, GangView, IdleView, NodeView
 
 EXTENDER = "kube-system/linkwise-extender:http"
 F = TypeVar("F", bound=Callable[..., object])
 T = TypeVar("T")
 
-_OF_ALL = (
+_OF_CLUSTER = (
     click.option("--kubeconfig", metavar="FILE", help="A kubeconfig file.  [default: KUBECONFIG]"),
     click.option("--context", metavar="NAME", help="A context of the kubeconfig."),
     click.option(
@@ -37,6 +38,9 @@ _OF_ALL = (
         show_envvar=True,
         help="The extender's Service.",
     ),
+)
+_OF_ALL = (
+    *_OF_CLUSTER,
     click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text"),
 )
 _OF_NAMESPACE = (
@@ -175,6 +179,17 @@ def doctor(kubeconfig: str | None, context: str | None, extender: str, output: s
         click.echo(all_is_well(facts))
     if any(each.level is Level.PROBLEM for each in found):
         sys.exit(1)
+
+
+@main.command()
+@click.option("--port", default=0, show_default="any that is free", help="Of 127.0.0.1.")
+@click.option("--browser/--no-browser", default=True, help="Whether to open a browser.")
+@_with(*_OF_CLUSTER)
+def ui(
+    port: int, browser: bool, kubeconfig: str | None, context: str | None, extender: str
+) -> None:
+    """Open the live page of the cluster: racks, nodes and GPUs, who has them, and who waits."""
+    show_page(Access(kubeconfig, context, extender), port=port, browser=browser)
 
 
 def _path_of(what: str) -> tuple[str, ...]:

@@ -69,11 +69,15 @@ class Extender:
             return "default"
         return _OWN_NAMESPACE.read_text() if _OWN_NAMESPACE.exists() else "default"
 
+    @property
+    def path(self) -> str:
+        """Where the API server has the extender's routes."""
+        return f"/api/v1/namespaces/{self._in_namespace}/services/{self._name}/proxy"
+
     def ask(self, *path: str, **params: str) -> bytes:
         """Return the answer to GET *path*, with each part of it quoted."""
         route = "/".join(quote(part, safe="") for part in path)
-        service = f"/api/v1/namespaces/{self._in_namespace}/services/{self._name}"
-        url = f"{service}/proxy/{route}"
+        url = f"{self.path}/{route}"
         try:
             return self._client.read(url, params=params)
         except ApiError as error:

@@ -331,6 +331,10 @@ class Core:
 
     # Views.
 
+    def prepare_snapshot(self) -> bool:
+        """Do a part of `snapshot`'s work; False if there is more than it should do at once."""
+        return self._camera.prepare()
+
     def snapshot(self, now: float) -> Snapshot:
         """A copy from which explanations are made without the lock."""
         own = Own(self._settings.resource_name, self._settings.namespaces, self._began or now)

@@ -57,6 +57,7 @@ class Visit:
     ends: float | None = None  # by the monotonic clock
     served: bool = False
     known: bool = False
+    given_away: bool = False
     context: ssl.SSLContext | None = field(default=None, repr=False)  # until its first bytes
 
     @property
@@ -198,6 +199,17 @@ class Server:
         with self._changed:
             if visit := self._open.get(connection):
                 self._strangers.use(visit)
+
+    def give_away(self, connection: socket.socket) -> None:
+        """Let the caller own *connection*: it takes no place here any more, and the server neither
+        hangs up nor closes it."""
+        with self._changed:
+            visit = self._open.pop(connection, None)
+            if visit is not None:
+                visit.given_away = True
+                self._strangers.leave(visit)
+                self._known -= visit.known
+                self._changed.notify_all()
 
     # Arrivals
 
@@ -369,5 +381,6 @@ class Server:
         except Exception:  # mostly a client that disconnected during a call
             log.debug("connection of %s broke", visit.source, exc_info=True)
         finally:
-            visit.hang_up(socket.SHUT_WR)
-            self._forget(visit)
+            if not visit.given_away:
+                visit.hang_up(socket.SHUT_WR)
+                self._forget(visit)

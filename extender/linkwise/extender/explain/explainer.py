@@ -44,6 +44,21 @@ from linkwise.extender.queue.reservations import Claimant, claimant_of_single
 WAITING = frozenset({"waiting", "invalid"})
 
 
+def state_of(snapshot: Snapshot, record: PodRecord) -> str:
+    """A pod's state, as in `Explanation.state`."""
+    if record.ended:
+        return "ended"
+    if record.node:
+        return "bound"
+    if record.invalid:
+        return "invalid"
+    if not (record.demand.gpus or record.shares):
+        return "not-ours"
+    if record.left_alone:
+        return "left-alone"
+    return "planned" if record.uid in snapshot.plans else "waiting"
+
+
 class Explainer:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -62,6 +77,11 @@ class Explainer:
         return self._pod(record, runner_up=runner_up)
 
     def gang(self, namespace: str, name: str, *, runner_up: bool = False) -> GangExplanation | None:
+        found = self.find(namespace, name)
+        return self._gang(found, runner_up=runner_up) if found is not None else None
+
+    def find(self, namespace: str, name: str) -> GangState | None:
+        """The gang of this name; None if there is none."""
         found = [
             gang
             for gang in self._snapshot.gangs
@@ -69,7 +89,7 @@ class Explainer:
         ]
         # A recreated job may have the name of its predecessor.
         found.sort(key=lambda gang: (gang.phase is Phase.RELEASED, -gang.found.since, gang.key))
-        return self._gang(found[0], runner_up=runner_up) if found else None
+        return found[0] if found else None
 
     def gangs(self, namespace: str = "", *, runner_up: bool = False) -> tuple[GangView, ...]:
         """The gangs of one *namespace*; empty: of all."""
@@ -96,7 +116,7 @@ class Explainer:
             if record.ask.gang is None
             and namespace in ("", record.ref.namespace)
             and record.live
-            and self._state(record) in WAITING
+            and state_of(snapshot, record) in WAITING
         ]
         return ClusterExplanation(
             snapshot.at,
@@ -111,7 +131,7 @@ class Explainer:
     def _pod(self, record: PodRecord, *, runner_up: bool = False) -> Explanation:
         snapshot = self._snapshot
         written = snapshot.plan_of(record)
-        state = self._state(record)
+        state = state_of(self._snapshot, record)
         search = None
         gang = snapshot.gang_by_key.get(record.gang) if record.gang is not None else None
         if state == "waiting":
@@ -150,19 +170,6 @@ class Explainer:
             behind=place.behind,
             seniority=place.seniority,
         )
-
-    def _state(self, record: PodRecord) -> str:
-        if record.ended:
-            return "ended"
-        if record.node:
-            return "bound"
-        if record.invalid:
-            return "invalid"
-        if not (record.demand.gpus or record.shares):
-            return "not-ours"
-        if record.left_alone:
-            return "left-alone"
-        return "planned" if record.uid in self._snapshot.plans else "waiting"
 
     def _summary(
         self, record: PodRecord, state: str, gang: GangState | None, search: SearchView | None
@@ -298,7 +305,9 @@ class Explainer:
         return MemberView(
             pod=record.ref.name,
             rank=record.ask.rank,
-            state="leaving" if record.leaving and not record.ended else self._state(record),
+            state="leaving"
+            if record.leaving and not record.ended
+            else state_of(self._snapshot, record),
             node=record.node or (written.plan.node if written else ""),
             gpus=tuple(dict.fromkeys(gpus)),  # later containers reuse an init container's GPUs
             role=record.ask.role,

@@ -137,6 +137,9 @@ class Snapshot:
         return found
 
 
+_AT_ONCE = 1000  # nodes whose states are made anew under one lock
+
+
 class SnapshotCamera:
     """Takes snapshots. It reuses the state of a node until the node's info settles again."""
 
@@ -173,15 +176,34 @@ class SnapshotCamera:
             managed=cache.managed,
         )
 
-    def _nodes(self) -> list[NodeState]:
-        before, self._seen = self._seen, {}
+    def prepare(self) -> bool:
+        """Make new states for _AT_ONCE nodes at most; False if there may be more to make.
+
+        After a day without a snapshot all nodes of a large cluster need one, and the core's lock
+        must not be held for all of them at once.
+        """
+        made = 0
         for name, info in self._cache.nodes.items():
-            if info.record is not None:
-                known = before.get(name)
-                if known is None or known[0] is not info or known[1] != info.settled:
-                    known = (info, info.settled, _node(info))
-                self._seen[name] = known
+            if info.record is not None and not self._is_known(name, info):
+                if made == _AT_ONCE:
+                    return False
+                self._seen[name] = (info, info.settled, _node(info))
+                made += 1
+        return True
+
+    def _nodes(self) -> list[NodeState]:
+        self._seen = {
+            name: self._seen[name]
+            if self._is_known(name, info)
+            else (info, info.settled, _node(info))
+            for name, info in self._cache.nodes.items()
+            if info.record is not None
+        }
         return [state for _, _, state in self._seen.values()]
+
+    def _is_known(self, name: str, info: NodeInfo) -> bool:
+        known = self._seen.get(name)
+        return known is not None and known[0] is info and known[1] == info.settled
 
 
 def _node(info: NodeInfo) -> NodeState:

@@ -225,13 +225,15 @@ class Loop:
     def snapshot(self) -> Snapshot:
         """The input of explanations, which take long and need no lock. Raises NotReadyError."""
         self._require_ready()
-        with self._lock:
-            return self._core.snapshot(self._clock())
+        while True:
+            with self._lock:
+                if self._core.prepare_snapshot():
+                    return self._core.snapshot(self._clock())
+            time.sleep(_GAP_SECONDS)
 
     def waits_for(self) -> str:
         """What is missing before a call can be answered; empty once ready."""
-        missing = self.reads()
-        if missing:
+        if missing := self.reads():
             return missing
         # Before the first decision of a term, no GPUs are reserved for the oldest waiting gangs.
         has_taken_over = self._takeover.has_taken_over and self._has_decided
@@ -247,14 +249,12 @@ class Loop:
         """Why the process should be restarted; empty while it is alive."""
         if not self._worker.is_alive():
             return "linkwise: the planner has ended"
-        silent = time.monotonic() - self._beat
-        if silent > _STUCK_SECONDS:
+        if (silent := time.monotonic() - self._beat) > _STUCK_SECONDS:
             return f"linkwise: the planner has not finished a round for {silent:.0f} s"
         return ""
 
     def _require_ready(self) -> None:
-        missing = self.waits_for()
-        if missing:
+        if missing := self.waits_for():
             raise NotReadyError(missing)
 
     def audit(self) -> list[str]:

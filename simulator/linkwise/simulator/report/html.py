@@ -1,12 +1,11 @@
-"""Renders the report as one HTML file with an SVG drawing of every node; it loads nothing.
+"""Renders the report as one HTML file with an SVG drawing of every node; it loads nothing."""
 
-`svg` computes the shapes and the template styles them.
-"""
+from collections.abc import Mapping
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
+from linkwise.drawing.shapes import COLOURS, Drawing, Holder, draw
 from linkwise.simulator.report.model import GpuTenant, PodPlace, Report, stock_tenants, tenants
-from linkwise.simulator.report.svg import Drawing, draw
 from linkwise.simulator.report.text import (
     DRAW_HEADS,
     about_the_baseline,
@@ -16,13 +15,13 @@ from linkwise.simulator.report.text import (
     workload_words,
 )
 
-COLOURS = 8  # number of colours in the template's style sheet
-
 
 def render_html(report: Report) -> str:
     """Return the text of the file."""
     environment = Environment(
-        loader=PackageLoader("linkwise.simulator.report"),
+        loader=ChoiceLoader(
+            [PackageLoader("linkwise.simulator.report"), PackageLoader("linkwise.drawing")]
+        ),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -47,10 +46,22 @@ def render_html(report: Report) -> str:
 def _drawings(report: Report, number: int, colours: dict[str, int]) -> tuple[Drawing, ...]:
     """Draw a node with Linkwise and, if there is a baseline, its first draw beside it."""
     node = report.nodes[number]
-    ours = draw(node.machine, tenants(report, node.name), colours)
+    ours = draw(node.machine, _holders(tenants(report, node.name), colours))
     if not report.draws:
         return (ours,)
-    return (ours, draw(node.machine, stock_tenants(report, node.name), colours))
+    stock = draw(node.machine, _holders(stock_tenants(report, node.name), colours))
+    return (ours, stock)
+
+
+def _holders(held: Mapping[int, GpuTenant], colours: Mapping[str, int]) -> dict[int, Holder]:
+    return {
+        index: Holder(
+            label=tenant.short,
+            colour=colours[tenant.workload.name],
+            words=f"held by {tenant.pod.pod} ({tenant.workload.name})",
+        )
+        for index, tenant in held.items()
+    }
 
 
 def _fastest(report: Report) -> float:

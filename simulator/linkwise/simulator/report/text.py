@@ -10,7 +10,7 @@ from statistics import fmean
 
 from rich.text import Text
 
-from linkwise.simulator.report.layout import Island, islands, numa_runs, written
+from linkwise.drawing.layout import Island, islands, numa_runs, written
 from linkwise.simulator.report.model import (
     FREE,
     GpuTenant,

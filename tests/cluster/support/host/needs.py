@@ -19,6 +19,8 @@ PACKAGES = {
     "busybox": "busybox-static",
     "ip": "iproute2",
     "unshare": "util-linux",
+    "chromium": "chromium",
+    "chromedriver": "chromium-driver",
     str(CNI_PLUGINS / "bridge"): "containernetworking-plugins",
 }
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from linkwise.extender.runtime.loop import Loop
 from linkwise.extender.runtime.metrics import ExtenderMetrics
+from linkwise.extender.runtime.page.live_page import LivePage
 from linkwise.extender.runtime.ports.dispatch import Verbs
 from linkwise.extender.runtime.ports.routes import create_app
 from linkwise.extender.runtime.ports.scheduler_port import VerbServer
@@ -33,20 +34,26 @@ class Ports:
     """`run()` serves until an exception; `close()` lets calls in flight finish."""
 
     def __init__(
-        self, calls: VerbServer, status: StatusServer, keeper: CallersKeeper | None
+        self,
+        calls: VerbServer,
+        status: StatusServer,
+        keeper: CallersKeeper | None,
+        live: LivePage,
     ) -> None:
-        self._calls, self._status, self._keeper = calls, status, keeper
+        self._calls, self._status, self._keeper, self._live = calls, status, keeper, live
         self._thread = Thread(target=status.run, name="status", daemon=True)
 
     def run(self) -> None:
         if self._keeper is not None:
             self._keeper.start()
         self._thread.start()
+        self._live.start()
         self._calls.run()
 
     def close(self) -> None:
         self._calls.close()
         self._status.close()
+        self._live.stop()
         if self._keeper is not None:
             self._keeper.stop()
 
@@ -103,9 +110,11 @@ def open_ports(
             met=seen.note,
         ),
     )
+    live = LivePage(loop.snapshot)
     app = create_app(
         loop,
         metrics,
+        live=live,
         waits_for=keeper.waits_for if keeper else str,
         trouble=lambda: "the certificate keeper has ended" if keeper and not keeper.alive else "",
     )
@@ -122,7 +131,7 @@ def open_ports(
     scheme = "http" if keeper is None else "https"
     log.info("serving kube-scheduler on %s://%s:%s", scheme, address, calls.port)
     log.info("serving probes, metrics and views on http://%s:%s", address, status.port)
-    return Ports(calls, status, keeper)
+    return Ports(calls, status, keeper, live)
 
 
 def keeper_of(

@@ -21,6 +21,8 @@ from linkwise.extender.explain.texts import explanation_text
 from linkwise.extender.explain.usage import view_nodes, view_use
 from linkwise.extender.runtime.loop import Loop, NotReadyError
 from linkwise.extender.runtime.metrics import CONTENT_TYPE, ExtenderMetrics
+from linkwise.extender.runtime.page.live_page import LivePage
+from linkwise.extender.runtime.page.routes import page_routes
 from linkwise.extender.runtime.ports.dispatch import DEFECT
 from linkwise.extender.runtime.ports.status_port import CALLER_WAITS
 from linkwise.extender.verbs import wire
@@ -37,13 +39,19 @@ def create_app(
     loop: Loop,
     metrics: ExtenderMetrics,
     *,
+    live: LivePage | None = None,
     waits_for: Callable[[], str] = str,
     trouble: Callable[[], str] = str,
 ) -> Flask:
-    """*waits_for* says why this process is not ready yet, *trouble* why it needs a restart, in
+    """*live* is the live page; if None, it sends no changes to open pages.
+
+    *waits_for* says why this process is not ready yet, *trouble* why it needs a restart, in
     addition to the loop's own reasons. Both are empty if all is well."""
     app = Flask("linkwise.extender", static_folder=None)
-    _add_views(app, loop)
+    views = FairShare(_SHARE)
+    _add_views(app, loop, views)
+    page = live or LivePage(lambda: loop.snapshot())
+    app.register_blueprint(page_routes(page, partial(_share, views)))
     scrapes = FairShare(_SHARE)
 
     @app.get("/metrics")
@@ -88,8 +96,8 @@ def create_app(
     return app
 
 
-def _add_views(app: Flask, loop: Loop) -> None:
-    view = _shared(app)
+def _add_views(app: Flask, loop: Loop, share: FairShare) -> None:
+    view = _shared(app, share)
     _add_explanations(view, loop)
 
     @view("/gangs")
@@ -144,9 +152,8 @@ class _AddView(Protocol):
     def __call__(self, rule: str) -> Callable[[F], F]: ...
 
 
-def _shared(app: Flask) -> _AddView:
+def _shared(app: Flask, share: FairShare) -> _AddView:
     """Like `app.get`, but these routes share one FairShare: one runs at a time."""
-    share = FairShare(_SHARE)
 
     def view(rule: str) -> Callable[[F], F]:
         def add(answer: F) -> F:
@@ -182,7 +189,7 @@ def _wants_text() -> bool:
     if asked:
         return asked == "text"
     best = request.accept_mimetypes.best_match(["application/json", "text/plain"])
-    return best == "text/plain"
+    return best == "text/plain" or request.blueprint is not None
 
 
 def _json(body: bytes, status: int = 200) -> Response:

@@ -5,6 +5,7 @@ each connection. A connection lasts no longer than the explanation of a large cl
 """
 
 import logging
+import socket
 from collections.abc import Callable
 from io import BytesIO, TextIOBase
 from typing import IO, Any, cast
@@ -17,7 +18,9 @@ from linkwise.serving.handler import Handler
 from linkwise.serving.server import Places, Server
 
 log = logging.getLogger(__name__)
-CALLER_WAITS = "linkwise.caller_waits"  # key in the environ of a function: does the caller wait?
+# Keys in the environ, of functions: does the caller wait? And: give the connection, once the answer
+# is written, to a function that owns it from then on.
+CALLER_WAITS, KEEP_OPEN = "linkwise.caller_waits", "linkwise.keep_open"
 _PLACES = Places(strangers=64, stay_seconds=60.0)
 _HEAD_SECONDS = 5.0
 
@@ -41,6 +44,7 @@ class _Handler(Handler):
     server: StatusServer
     methods = frozenset({"GET", "HEAD"})
     timeout = _HEAD_SECONDS
+    heir: Callable[[socket.socket], object] | None = None
 
     def serve(self) -> None:
         self.close_connection = True
@@ -51,6 +55,12 @@ class _Handler(Handler):
             elif length == 0:
                 _Answer(self).run(self.server.app)
                 self.wfile.flush()
+                if self.heir is not None:
+                    self.server.give_away(self.connection)
+                    self.heir(self.connection)
+
+    def keep_open(self, heir: Callable[[socket.socket], object]) -> None:
+        self.heir = heir
 
 
 class _Answer(SimpleHandler):
@@ -72,6 +82,7 @@ class _Answer(SimpleHandler):
             "SERVER_PORT": str(call.server.port),
             "SERVER_PROTOCOL": "HTTP/1.1",
             CALLER_WAITS: call.caller_waits,
+            KEEP_OPEN: call.keep_open,
         }
         environ |= {f"HTTP_{k.upper().replace('-', '_')}": v for k, v in call.headers.items()}
         self.os_environ = {}  # nothing of this process's environment

@@ -1,7 +1,7 @@
 """The order and the groups in which a machine's GPUs are drawn.
 
 GPUs that NVLinks join form one island, whatever their indices. GPUs without NVLink are grouped by
-NUMA node. The terminal and the HTML drawings both use this. Pure.
+NUMA node. Drawings in a terminal and in HTML both use this. Pure.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,16 +1,17 @@
-"""Computes the shapes of a node's drawing: a row of GPUs, and the links above and below it.
+"""Computes the shapes of a machine's drawing: a row of GPUs, and the links above and below it.
 
 NVLinks are arcs above the GPUs, or lines to a bar if an NVSwitch joins them. PCIe switches and NUMA
-nodes are below. The template only writes these shapes down. Lengths in pixels. Pure.
+nodes are below. `templates/drawing.html` only writes these shapes down, and `templates/drawing.css`
+styles their classes. Lengths in pixels. Pure.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from math import log2
+from typing import Literal
 
-from linkwise.simulator.report.layout import Island, islands, numa_title
-from linkwise.simulator.report.model import GpuTenant
+from linkwise.drawing.layout import Island, islands, numa_title
 from linkwise.topology.machine.model import Gpu, Link, LinkClass, Machine
 
 _BOX_WIDTH, _BOX_HEIGHT = 46, 44
@@ -18,6 +19,18 @@ _GAP, _NUMA_GAP = 9, 20
 _MARGIN = 14
 _ARC_BASE, _ARC_STEP = 15, 11  # height of an arc between neighbours; what each further GPU adds
 _SWITCH_HEIGHT = 46
+COLOURS = 8  # in templates/drawing.css
+How = Literal["taken", "planned", "reserved"]
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who has a GPU. Two GPUs have the same holder if all of this is equal."""
+
+    label: str  # some letters, written on the GPU
+    colour: int  # 0 to COLOURS - 1
+    words: str  # what a reader reads about the GPU, such as `held by ml/train-0`
+    how: How = "taken"  # filled, outlined, or dashed
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +39,8 @@ class GpuBox:
     y: float
     index: int
     label: str
-    colour: int | None  # number of the workload; None: free
     hover: str
-    healthy: bool
+    classes: str  # of CSS, for the box and its texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +51,10 @@ class NvlinkPath:
     width: float
     colour: int | None
     hover: str
+
+    @property
+    def classes(self) -> str:
+        return "link" if self.colour is None else f"link s{self.colour}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +81,12 @@ class Drawing:
     numa_nodes: tuple[Bar, ...]
 
 
-def draw(machine: Machine, holders: Mapping[int, GpuTenant], colours: Mapping[str, int]) -> Drawing:
-    """Draw *machine*. *holders* by GPU index; *colours* are the workloads' numbers, by name."""
+def draw(machine: Machine, holders: Mapping[int, Holder]) -> Drawing:
+    """Draw *machine*. *holders* by GPU index.
+
+    Machines of the same GPUs and links have the same shapes, whoever holds what: only labels,
+    colours and texts differ.
+    """
     order = drawing_order(machine)
     place = _places(machine, order)
     groups = islands(machine)
@@ -76,8 +96,8 @@ def draw(machine: Machine, holders: Mapping[int, GpuTenant], colours: Mapping[st
     for island in groups:
         if island.switched:
             bars.append(_switch(island, place))
-            lines += _switch_lines(machine, island, place, above, holders, colours)
-    lines += _direct_lines(machine, order, place, above, holders, colours)
+            lines += _switch_lines(machine, island, place, above, holders)
+    lines += _direct_lines(machine, order, place, above, holders)
     pcie = _pcie_switches(machine, order, place, above)
     return Drawing(
         width=max(place.values()) + _BOX_WIDTH + _MARGIN,
@@ -85,10 +105,10 @@ def draw(machine: Machine, holders: Mapping[int, GpuTenant], colours: Mapping[st
         box_width=_BOX_WIDTH,
         box_height=_BOX_HEIGHT,
         gpus=tuple(
-            _box(machine.gpus[p], place[p], above, holders.get(machine.gpus[p].index), colours)
+            _box(machine.gpus[p], place[p], above, holders.get(machine.gpus[p].index))
             for p in order
         ),
-        lines=tuple(sorted(lines, key=lambda line: line.colour is not None)),
+        lines=tuple(lines),
         nvswitches=tuple(bars),
         pcie_switches=pcie,
         numa_nodes=_numa_nodes(machine, order, place, above),
@@ -145,8 +165,7 @@ def _switch_lines(
     island: Island,
     place: Mapping[int, float],
     bottom: float,
-    holders: Mapping[int, GpuTenant],
-    colours: Mapping[str, int],
+    holders: Mapping[int, Holder],
 ) -> list[NvlinkPath]:
     lines = []
     for position in island.positions:
@@ -157,7 +176,7 @@ def _switch_lines(
             NvlinkPath(
                 path=f"M{_middle(place[position]):g} 28V{bottom:g}",
                 width=_width(links),
-                colour=colours[holder.workload.name] if holder else None,
+                colour=holder.colour if holder else None,
                 hover=f"GPU {gpu.index}: {links} NVLinks to the NVSwitch",
             )
         )
@@ -169,8 +188,7 @@ def _direct_lines(
     order: tuple[int, ...],
     place: Mapping[int, float],
     bottom: float,
-    holders: Mapping[int, GpuTenant],
-    colours: Mapping[str, int],
+    holders: Mapping[int, Holder],
 ) -> list[NvlinkPath]:
     lines = []
     for a, b, link in machine.pairs():
@@ -187,7 +205,7 @@ def _direct_lines(
                 path=f"M{left:g} {bottom:g}C{left:g} {handle:g} {right:g} {handle:g} "
                 f"{right:g} {bottom:g}",
                 width=_width(link.nvlinks),
-                colour=colours[holder.workload.name] if holder and shared else None,
+                colour=holder.colour if holder and shared else None,
                 hover=_link_words(first, second, link),
             )
         )
@@ -238,25 +256,20 @@ def _numa_nodes(
     return tuple(bars)
 
 
-def _box(
-    gpu: Gpu, x: float, y: float, holder: GpuTenant | None, colours: Mapping[str, int]
-) -> GpuBox:
+def _box(gpu: Gpu, x: float, y: float, holder: Holder | None) -> GpuBox:
     words = [f"GPU {gpu.index}", gpu.model]
     if gpu.memory_mib:
         words.append(f"{gpu.memory_mib} MiB")
     if gpu.pci_bus_id:
         words.append(gpu.pci_bus_id)
     words.append(gpu.uuid)
-    if holder:
-        words.append(f"held by {holder.pod.pod} ({holder.workload.name})")
-    else:
-        words.append("free" if gpu.healthy else "unhealthy")
+    words.append(holder.words if holder else "free" if gpu.healthy else "unhealthy")
+    state = f"{holder.how} f{holder.colour}" if holder else "free"
     return GpuBox(
         x=x,
         y=y,
         index=gpu.index,
-        label=holder.short if holder else "",
-        colour=colours[holder.workload.name] if holder else None,
+        label=holder.label if holder else "",
         hover=", ".join(words),
-        healthy=gpu.healthy,
+        classes=f"gpu {state}" if gpu.healthy else f"gpu {state} broken",
     )

@@ -1,0 +1,1 @@
+"""Drawings of machines: which GPUs there are, what joins them, and who has which."""

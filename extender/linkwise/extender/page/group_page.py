@@ -1,0 +1,225 @@
+"""The page of one group: each node with its GPUs and links, and who has which GPU."""
+
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+from zlib import crc32
+
+from linkwise.drawing.layout import written
+from linkwise.drawing.shapes import COLOURS, Drawing, Holder, How, draw
+from linkwise.extender.api.records import PodRecord
+from linkwise.extender.explain.snapshot import NodeState, Snapshot
+from linkwise.extender.explain.usage import kind_in_words
+from linkwise.extender.page import links
+from linkwise.extender.page.gpu_states import count, masks_of, why_closed
+from linkwise.extender.page.groups import Group
+from linkwise.extender.page.overview import in_words
+from linkwise.extender.page.slots import HIDDEN, SHOWN, Slots
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_KEEPS_OFF = ("NoSchedule", "NoExecute")
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """Some GPUs of a node that one pod has, or that are reserved for one gang or pod."""
+
+    mask: int
+    who: str
+    link: str  # empty: none
+    state: str
+    colour: int
+    how: How | Literal[""]  # empty: no pod has them
+
+    def gpus(self, node: NodeState) -> str:
+        if node.machine is None:
+            return str(self.mask.bit_count())
+        return written(node.machine.indices_of(self.mask))
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCard:
+    number: int  # in the group
+    name: str
+    kind: str
+    drawing: Drawing | None  # None: the node publishes no topology
+    lines: int  # in its table; some may be hidden
+    slots: Slots
+
+    @property
+    def shape(self) -> Hashable:
+        drawing = self.drawing
+        if drawing is None:
+            return self.name, self.lines
+        boxes = tuple((box.x, box.index) for box in drawing.gpus)
+        return self.name, self.kind, self.lines, boxes, tuple(line.path for line in drawing.lines)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPage:
+    group: Group
+    cards: tuple[NodeCard, ...]
+    slots: Slots
+    shape: Hashable
+
+
+def group_page(snapshot: Snapshot, group: Group) -> GroupPage:
+    cards = tuple(_card(snapshot, number, node) for number, node in enumerate(group.nodes))
+    slots: dict[str, Mapping[str, str]] = {}
+    for card in cards:
+        slots.update(card.slots)
+    counts = count([masks_of(node) for node in group.nodes])
+    slots["all"] = {"text": in_words(counts)}
+    return GroupPage(group, cards, slots, tuple(card.shape for card in cards))
+
+
+def _card(snapshot: Snapshot, number: int, node: NodeState) -> NodeCard:
+    tenants = sorted(_tenants(snapshot, node), key=lambda each: each.mask & -each.mask)
+    name, machine, closed = f"n{number}", node.machine, why_closed(node)
+    slots: dict[str, Mapping[str, str]] = {
+        f"{name}-sum": {"text": in_words(count([masks_of(node)]))},
+        f"{name}-closed": {
+            "hidden": SHOWN if closed else HIDDEN,
+            "text": f"takes no pods now: {closed}" if closed else "",
+        },
+    }
+    taints = _taints(node)
+    slots[f"{name}-taints"] = {
+        "hidden": SHOWN if taints else HIDDEN,
+        "text": f"takes only pods that tolerate {taints}" if taints else "",
+    }
+    drawing = None
+    lines = 2
+    if machine is not None:
+        drawing = draw(machine, _holders(node, tenants))
+        slots.update(_drawing_slots(name, drawing))
+        lines = len(machine.gpus)
+    for line in range(lines):
+        slots.update(_line_slots(f"{name}-{line}", node, line, tenants))
+    kind = kind_in_words(machine) if machine is not None else "unknown GPUs"
+    return NodeCard(number, node.name, kind, drawing, lines, slots)
+
+
+def _taints(node: NodeState) -> str:
+    taints = node.record.taints if node.record is not None else ()
+    return ", ".join(taint.key for taint in taints if taint.effect in _KEEPS_OFF)
+
+
+def _line_slots(name: str, node: NodeState, line: int, tenants: list[Tenant]) -> Slots:
+    tenant = tenants[line] if line < len(tenants) else None
+    if tenant is None:
+        empty = {"text": ""}
+        return {
+            name: {"hidden": HIDDEN},
+            f"{name}-label": empty | {"class": "badge"},
+            f"{name}-who": empty | {"href": links.OVERVIEW, "hidden": HIDDEN},
+            f"{name}-none": empty,
+            f"{name}-gpus": empty,
+            f"{name}-state": empty,
+        }
+    badge = f"badge {tenant.how} b{tenant.colour}" if tenant.how else "badge"
+    return {
+        name: {"hidden": SHOWN},
+        f"{name}-label": {"text": _label(line) if tenant.how else "", "class": badge},
+        f"{name}-who": {
+            "text": tenant.who if tenant.link else "",
+            "href": tenant.link or links.OVERVIEW,
+            "hidden": SHOWN if tenant.link else HIDDEN,
+        },
+        f"{name}-none": {"text": "" if tenant.link else tenant.who},
+        f"{name}-gpus": {"text": tenant.gpus(node)},
+        f"{name}-state": {"text": tenant.state},
+    }
+
+
+def _label(line: int) -> str:
+    return _LETTERS[line % len(_LETTERS)]
+
+
+def _drawing_slots(name: str, drawing: Drawing) -> Slots:
+    slots: dict[str, Mapping[str, str]] = {}
+    for place, box in enumerate(drawing.gpus):
+        slots[f"{name}-g{place}"] = {"class": box.classes}
+        slots[f"{name}-t{place}"] = {"text": box.hover}
+        slots[f"{name}-b{place}"] = {"text": box.label}
+    for place, link in enumerate(drawing.lines):
+        slots[f"{name}-l{place}"] = {"class": link.classes}
+    return slots
+
+
+def _holders(node: NodeState, tenants: list[Tenant]) -> dict[int, Holder]:
+    """By GPU index."""
+    assert node.machine is not None, "only a machine is drawn"
+    found = {}
+    for line, tenant in enumerate(tenants):
+        if tenant.how:
+            holder = Holder(
+                _label(line),
+                tenant.colour,
+                f"{tenant.state}: {tenant.who}",
+                tenant.how,
+            )
+            found.update(dict.fromkeys(node.machine.indices_of(tenant.mask), holder))
+    return found
+
+
+def _tenants(snapshot: Snapshot, node: NodeState) -> Iterator[Tenant]:
+    masks = masks_of(node)
+    if node.machine is None:
+        yield from _all_in_state(masks, used="counted as in use", free="counted as free")
+        return
+    for uid, mask in node.owned.items():
+        if mask:  # pods that have shares alone have none
+            yield _owner(node, uid, mask, snapshot.by_uid.get(uid))
+    yield from _reserved(snapshot, node, masks["reserved"])
+    yield from _all_in_state(masks, free="free", unhealthy="unhealthy")
+    yield from _divided(snapshot, node, masks["divided"])
+
+
+def _all_in_state(masks: Mapping[str, int], **words: str) -> Iterator[Tenant]:
+    for state, word in words.items():
+        if masks[state]:
+            yield Tenant(masks[state], "", "", word, 0, "")
+
+
+def _reserved(snapshot: Snapshot, node: NodeState, left: int) -> Iterator[Tenant]:
+    for reservation in snapshot.reservations:
+        mask = left & reservation.gpus.get(node.name, 0)
+        left &= ~mask
+        if mask:
+            key = reservation.key
+            name = f"{key.namespace}/{key.name}"
+            link = links.to_pod(name) if key.uid else links.to_gang(name)
+            yield Tenant(mask, name, link, "reserved for", _colour(name), "reserved")
+
+
+def _owner(node: NodeState, uid: str, mask: int, record: PodRecord | None) -> Tenant:
+    used = bool(mask & node.used)
+    if record is None:  # the kubelet still reports it, and the API server has deleted it
+        who = next((name for name, listed in node.listed_as.items() if listed == uid), uid)
+        return Tenant(mask, who, "", "in use, deleted", _colour(who), "taken")
+    gang = record.gang if record.gang is not None and not record.gang.uid else None
+    colour = _colour(f"{gang.namespace}/{gang.name}" if gang is not None else record.key)
+    state = ("in use" if used else "planned") if record.live else "ending"
+    how: How = "taken" if used else "planned"
+    return Tenant(mask, record.key, links.to_pod(record.key), state, colour, how)
+
+
+def _divided(snapshot: Snapshot, node: NodeState, mask: int) -> Iterator[Tenant]:
+    assert node.machine is not None, "GPUs that are only counted are not divided"
+    for position, gpu in enumerate(node.machine.gpus):
+        if not mask >> position & 1:
+            continue
+        ids = [each for part in gpu.parts or () for each in part.ids]
+        uids = dict.fromkeys(
+            node.shares.holders[each] for each in ids if each in node.shares.holders
+        )
+        pods = [record.key if (record := snapshot.by_uid.get(uid)) else uid for uid in uids]
+        taken = sum(each in node.shares.holders for each in ids)
+        state = f"divided, {len(ids) - taken} of {len(ids)} shares not taken"
+        yield Tenant(1 << position, ", ".join(pods), "", state, 0, "")
+
+
+def _colour(name: str) -> int:
+    """The same for all members of a gang, on every node and in every process."""
+    return crc32(name.encode()) % COLOURS

@@ -1,0 +1,139 @@
+"""The first page: how many GPUs are in which state, who waits, and all groups of nodes."""
+
+from collections import Counter
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+
+from linkwise.extender.explain.snapshot import Snapshot
+from linkwise.extender.page import links
+from linkwise.extender.page.gpu_states import (
+    STATES,
+    SmallDrawing,
+    count,
+    draw_small,
+    masks_of,
+    why_closed,
+)
+from linkwise.extender.page.groups import Group
+from linkwise.extender.page.queue_rows import MOST_ROWS, Queue, queue_of
+from linkwise.extender.page.slots import HIDDEN, SHOWN, Slots
+
+_CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """A group in the table of groups; `slots` are those of its drawing and its numbers."""
+
+    group: Group
+    number: int
+    link: str
+    gpus: int
+    drawing: SmallDrawing
+    counts: Mapping[str, int]  # by state
+    slots: Slots
+
+    @property
+    def shape(self) -> Hashable:
+        group, drawing = self.group, self.drawing
+        nodes = len(group.nodes)
+        return group.key, group.title, group.within, nodes, self.gpus, drawing.width, drawing.height
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    nodes: int
+    gpus: int
+    rows: tuple[GroupRow, ...]
+    slots: Slots
+    shape: Hashable  # if it changes, an open page has to load the page again
+
+
+class Overviews:
+    """Makes the first page of one snapshot after the other. The row of a group whose nodes did not
+    change stays the same object."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, GroupRow] = {}
+
+    def of(self, snapshot: Snapshot, groups: tuple[Group, ...]) -> Overview:
+        rows = tuple(self._row(number, group) for number, group in enumerate(groups))
+        self._rows = {row.group.key: row for row in rows}
+        total: Counter[str] = Counter()
+        slots: dict[str, Mapping[str, str]] = {}
+        for row in rows:
+            total.update(row.counts)
+            slots.update(row.slots)
+        slots |= {f"all-{state}": {"text": f"{total[state]:,}"} for state in STATES}
+        slots |= _queue_slots(queue_of(snapshot))
+        return Overview(
+            nodes=sum(len(group.nodes) for group in groups),
+            gpus=sum(row.gpus for row in rows),
+            rows=rows,
+            slots=slots,
+            shape=tuple(row.shape for row in rows),
+        )
+
+    def _row(self, number: int, group: Group) -> GroupRow:
+        known = self._rows.get(group.key)
+        if known is not None and known.group is group and known.number == number:
+            return known
+        masks = [masks_of(node) for node in group.nodes]
+        counts, drawing = count(masks), draw_small(group.nodes, masks)
+        return GroupRow(
+            group=group,
+            number=number,
+            link=links.to_group(group.key),
+            gpus=sum(counts.values()),
+            drawing=drawing,
+            counts=counts,
+            slots=_group_slots(number, group, drawing, counts),
+        )
+
+
+def _group_slots(
+    number: int, group: Group, drawing: SmallDrawing, counts: Mapping[str, int]
+) -> Slots:
+    closed = sum(bool(why_closed(node)) for node in group.nodes)
+    name = f"g{number}"
+    slots = {f"{name}-{state}": {"d": path} for state, path in drawing.paths.items()}
+    slots |= {f"{name}-n-{state}": {"text": _number(counts[state])} for state in STATES}
+    slots[f"{name}-{_CLOSED}"] = {"d": drawing.closed}
+    slots[f"{name}-n-{_CLOSED}"] = {"text": _number(closed)}
+    slots[f"{name}-all"] = {"aria-label": in_words(counts)}
+    return slots
+
+
+def in_words(counts: Mapping[str, int]) -> str:
+    """`12 GPUs: 8 in use, 4 free`."""
+    parts = [f"{counts[state]} {word}" for state, word in STATES.items() if counts[state]]
+    gpus = sum(counts.values())
+    return f"{gpus} GPU{'' if gpus == 1 else 's'}: {', '.join(parts)}" if parts else "no GPUs"
+
+
+def _number(count: int) -> str:
+    return f"{count:,}" if count else "–"
+
+
+def _queue_slots(queue: Queue) -> Slots:
+    """A slot for each cell; rows without a gang or pod are hidden."""
+    more = queue.waiting - len(queue.rows)
+    slots: dict[str, Mapping[str, str]] = {
+        "q-waiting": {"text": f"{queue.waiting:,}"},
+        "q-none": {"hidden": HIDDEN if queue.rows else SHOWN},
+        "q-table": {"hidden": SHOWN if queue.rows else HIDDEN},
+        "q-more": {
+            "hidden": SHOWN if more else HIDDEN,
+            "text": f"and {more:,} more; kubectl linkwise explain shows all" if more else "",
+        },
+    }
+    for number in range(MOST_ROWS):
+        row = queue.rows[number] if number < len(queue.rows) else None
+        slots[f"q{number}"] = {"hidden": HIDDEN if row is None else SHOWN}
+        slots[f"q{number}-who"] = {
+            "text": row.who if row else "",
+            "href": row.link if row else links.OVERVIEW,
+        }
+        for name in ("wants", "since", "why", "reserved"):
+            slots[f"q{number}-{name}"] = {"text": getattr(row, name) if row else ""}
+    return slots

@@ -1,0 +1,122 @@
+"""Who waits for GPUs, the most urgent first, as rows of a table."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from heapq import nsmallest
+from math import isinf
+from operator import itemgetter
+
+from linkwise.extender.api.records import PodRecord
+from linkwise.extender.explain.explainer import WAITING, state_of
+from linkwise.extender.explain.snapshot import GangState, Snapshot
+from linkwise.extender.explain.texts.format import gpus_in_words, pods_in_words
+from linkwise.extender.explain.texts.reasons import gang_reason
+from linkwise.extender.page import links
+from linkwise.extender.page.times import clock
+from linkwise.extender.queue.queue_order import Urgency
+from linkwise.extender.queue.reservations import Reservation
+
+MOST_ROWS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    who: str
+    link: str
+    wants: str
+    since: str
+    why: str
+    reserved: str  # what is reserved for it
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    rows: tuple[QueueRow, ...]  # MOST_ROWS at most
+    waiting: int  # gangs, and pods in no gang
+
+
+def queue_of(snapshot: Snapshot) -> Queue:
+    waiting: list[tuple[Urgency, GangState | PodRecord]] = [*_gangs(snapshot), *_pods(snapshot)]
+    first = nsmallest(MOST_ROWS, waiting, key=itemgetter(0))
+    reserved = {each.key[:2]: each for each in snapshot.reservations}
+    alone = {gang.key.uid: gang for gang in snapshot.gangs if gang.alone}
+    rows = (
+        _gang_row(who, reserved)
+        if isinstance(who, GangState)
+        else _pod_row(who, alone.get(who.uid), reserved)
+        for _, who in first
+    )
+    return Queue(tuple(rows), len(waiting))
+
+
+def _gangs(snapshot: Snapshot) -> Iterator[tuple[Urgency, GangState]]:
+    for gang in snapshot.gangs:
+        if not gang.alone and gang.claimant is not None:
+            yield gang.claimant.urgency, gang
+
+
+def _pods(snapshot: Snapshot) -> Iterator[tuple[Urgency, PodRecord]]:
+    for record in snapshot.pods:
+        # The first two are quick, and true of most pods.
+        if record.node or record.ended or record.ask.gang is not None or not record.live:
+            continue
+        if state_of(snapshot, record) in WAITING:
+            yield snapshot.ordering.of_single(record), record
+
+
+def _gang_row(gang: GangState, reserved: Mapping[tuple[str, str], Reservation]) -> QueueRow:
+    found = gang.found
+    waits = found.open or found.seats
+    gpus = sum(member.demand.gpus for member in waits)
+    name = f"{gang.key.namespace}/{gang.key.name}"
+    return QueueRow(
+        who=f"gang {name}",
+        link=links.to_gang(name),
+        wants=f"{gpus_in_words(gpus)} for {pods_in_words(len(waits))}",
+        since=clock(found.since),
+        why=gang_reason(gang) or gang.why.removeprefix(":").strip(),
+        reserved=_reserved(reserved.get(gang.key[:2])),
+    )
+
+
+def _pod_row(
+    record: PodRecord, gang: GangState | None, reserved: Mapping[tuple[str, str], Reservation]
+) -> QueueRow:
+    shares = [f"{demand.gpus} of {resource}" for resource, demand in record.shares]
+    return QueueRow(
+        who=f"pod {record.key}",
+        link=links.to_pod(record.key),
+        wants=", ".join(
+            [*([gpus_in_words(record.demand.gpus)] * bool(record.demand.gpus)), *shares]
+        ),
+        since=clock(record.created),
+        why=_why(record, gang),
+        reserved=_reserved(reserved.get((record.ref.namespace, record.ref.name))),
+    )
+
+
+def _why(record: PodRecord, gang: GangState | None) -> str:
+    if record.invalid:
+        return f"it cannot be placed: {record.invalid}"
+    if record.awaits:
+        return "its gang is not known yet"
+    if record.held_back:
+        return "another scheduling gate keeps it back"
+    if gang is not None and gang.refused:
+        return f"its plans came to nothing: {gang.reason}"
+    if gang is not None and gang.no_room is not None:
+        return "no node has room for it now"
+    return "kube-scheduler has no node for it yet"
+
+
+def _reserved(reservation: Reservation | None) -> str:
+    if reservation is None:
+        return ""
+    gpus = sum(mask.bit_count() for mask in reservation.gpus.values())
+    nodes = sorted(reservation.gpus)
+    more = f" and {len(nodes) - 2} more" if len(nodes) > 2 else ""
+    where = f"{gpus_in_words(gpus)} on {', '.join(nodes[:2])}{more}"
+    if isinf(reservation.start):
+        return f"{where}, of which servers have some"
+    about = "" if reservation.earliest.sure else "about "
+    return f"{where}, free {about}{clock(reservation.start)}"

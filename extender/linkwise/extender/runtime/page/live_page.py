@@ -1,0 +1,218 @@
+"""The live page: one look at the cluster for all viewers, and one message for each change.
+
+A look takes a snapshot, for which it holds the core's lock as an explanation does. Everything else
+happens outside that lock. However many browsers there are, one look a second is taken at most, and
+fewer in a large cluster: the page takes `_SHARE` of a processor's time. Without a viewer there are
+none.
+"""
+
+import logging
+import socket
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from itertools import count
+from threading import Event, RLock, Thread
+
+import msgspec
+
+from linkwise.extender.explain.snapshot import Snapshot
+from linkwise.extender.page.group_page import GroupPage, group_page
+from linkwise.extender.page.groups import Group, Grouper
+from linkwise.extender.page.overview import Overview, Overviews
+from linkwise.extender.page.slots import changes
+from linkwise.extender.runtime.loop import NotReadyError
+from linkwise.extender.runtime.page.render import Renderer
+from linkwise.extender.runtime.page.viewers import Viewers
+
+log = logging.getLogger(__name__)
+OVERVIEW = ""
+_SHARE = 0.01
+_SHORTEST_SECONDS = 1.0  # between two looks
+_MOST_PAGES = 64  # that are kept
+_OLDEST_SECONDS = 30.0  # of the time that stands on a page which did not change
+_MOST_MESSAGES = 8  # of a page, for browsers that connect again
+HELLO = b"retry: 2000\n\n"
+_RELOAD = b"event: reload\ndata: {}\n\n"
+
+
+@dataclass(slots=True)
+class _Page:
+    """A page as it was at the last look."""
+
+    value: Overview | GroupPage
+    version: str
+    seen: Snapshot
+    html: bytes | None = None  # None: nobody has asked for this version
+    rendered: float = 0.0  # the time that stands in `html`
+    messages: deque[tuple[str, bytes]] = field(default_factory=lambda: deque(maxlen=_MOST_MESSAGES))
+    """Each with the version before it."""
+
+    @property
+    def shape(self) -> Hashable:
+        return self.value.shape
+
+
+class LivePage:
+    """Thread-safe. `start()` begins to send changes to viewers."""
+
+    def __init__(
+        self,
+        take: Callable[[], Snapshot],
+        *,
+        viewers: Viewers | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        cost: Callable[[], float] = time.thread_time,
+    ) -> None:
+        """*take* may raise NotReadyError."""
+        self._take, self._clock, self._cost = take, clock, cost
+        self.viewers = Viewers() if viewers is None else viewers
+        self.renderer = Renderer()
+        self._lock = RLock()  # guards the fields below
+        self._grouper, self._overviews = Grouper(), Overviews()
+        self._snapshot: Snapshot | None = None
+        self._groups: tuple[Group, ...] = ()
+        self._pages: OrderedDict[str, _Page] = OrderedDict()
+        # No other process has the same versions: a browser may come from another leader.
+        self._process, self._numbers = f"{time.time_ns():x}", count(1)
+        self._looked_at, self._spent = 0.0, 0.0
+        self._stopping, self._wanted = Event(), Event()
+        self._thread = Thread(target=self._run, name="page", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._wanted.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self.viewers.close()
+
+    def html(self, key: str = OVERVIEW) -> bytes | None:
+        """The overview, or the page of the group *key*; None if there is no such group. Raises
+        NotReadyError."""
+        with self._lock:
+            snapshot = self._look()
+            page = self._advance(key)
+            if page is None:
+                return None
+            if page.html is None or snapshot.at - page.rendered > _OLDEST_SECONDS:
+                page.html, page.rendered = self._render(page, snapshot.at), snapshot.at
+            return page.html
+
+    def latest(self) -> tuple[Snapshot, tuple[Group, ...]]:
+        """What the page shows at most a moment later. Raises NotReadyError."""
+        with self._lock:
+            return self._look(), self._groups
+
+    def join(self, key: str, version: str, connection: socket.socket) -> None:
+        """Send to *connection* what changed since *version*, and from now on every change."""
+        with self._lock:
+            page = self._pages.get(key)
+            self.viewers.add(key, connection, _since(page, version))
+        self._wanted.set()
+
+    def refresh(self) -> None:
+        """Look at the cluster, and send the changes of all pages that are open."""
+        with self._lock:
+            self._look()
+            for key in self.viewers.pages():
+                if self._advance(key) is None:
+                    self.viewers.push(key, _RELOAD)
+        self.viewers.look_after()
+
+    def _look(self) -> Snapshot:
+        """The caller holds the lock."""
+        if self._snapshot is not None and self._seconds_left() > 0:
+            return self._snapshot
+        began = self._cost()
+        self._snapshot = self._take()
+        self._groups = self._grouper.groups(self._snapshot)
+        self._looked_at, self._spent = self._clock(), self._cost() - began
+        return self._snapshot
+
+    def _seconds_left(self) -> float:
+        """Until the next look."""
+        pause = max(_SHORTEST_SECONDS, self._spent / _SHARE)
+        return self._looked_at + pause - self._clock()
+
+    def _advance(self, key: str) -> _Page | None:
+        """Bring a page to the last look, and send what changed. The caller holds the lock."""
+        assert self._snapshot is not None, "the caller has looked"
+        page = self._pages.get(key)
+        if page is not None and page.seen is self._snapshot:
+            return page
+        began = self._cost()
+        value = self._value(self._snapshot, key)
+        if value is None:
+            self._pages.pop(key, None)
+            return None
+        if page is None:
+            page = self._pages[key] = _Page(value, self._next(), self._snapshot)
+        else:
+            page.seen = self._snapshot
+            self._update(key, page, value)
+        self._pages.move_to_end(key)
+        while len(self._pages) > _MOST_PAGES:
+            self._pages.popitem(last=False)
+        self._spent += self._cost() - began
+        return page
+
+    def _value(self, snapshot: Snapshot, key: str) -> Overview | GroupPage | None:
+        if key == OVERVIEW:
+            return self._overviews.of(snapshot, self._groups)
+        group = next((each for each in self._groups if each.key == key), None)
+        return None if group is None else group_page(snapshot, group)
+
+    def _update(self, key: str, page: _Page, value: Overview | GroupPage) -> None:
+        before, page.value = page.value, value
+        if before.shape != value.shape:
+            page.version, page.html = self._next(), None
+            page.messages.clear()
+            self.viewers.push(key, _RELOAD)
+            return
+        changed = changes(before.slots, value.slots)
+        if changed:
+            old, page.version, page.html = page.version, self._next(), None
+            data = msgspec.json.encode(changed)
+            message = b"id: %s\nevent: change\ndata: %s\n\n" % (page.version.encode(), data)
+            page.messages.append((old, message))
+            self.viewers.push(key, message)
+
+    def _next(self) -> str:
+        return f"{self._process}-{next(self._numbers)}"
+
+    def _render(self, page: _Page, at: float) -> bytes:
+        if isinstance(page.value, Overview):
+            return self.renderer.overview(page.value, at=at, version=page.version)
+        return self.renderer.group(page.value, at=at, version=page.version)
+
+    def _run(self) -> None:
+        while True:
+            self._wanted.clear()  # before both looks, so that no `join` and no `stop` is missed
+            if self._stopping.is_set():
+                return
+            if not len(self.viewers):
+                self._wanted.wait()
+                continue
+            try:
+                self.refresh()
+            except NotReadyError:
+                self.viewers.close()  # another process leads: browsers shall find it
+            except Exception:
+                log.exception("the live page could not be brought up to date")
+            self._stopping.wait(max(self._seconds_left(), _SHORTEST_SECONDS))
+
+
+def _since(page: _Page | None, version: str) -> bytes:
+    """What a browser with *version* has missed."""
+    if page is None:
+        return _RELOAD
+    if page.version == version:
+        return b""
+    olds = [old for old, _ in page.messages]
+    if version not in olds:
+        return _RELOAD
+    return b"".join(message for _, message in list(page.messages)[olds.index(version) :])

@@ -1,0 +1,264 @@
+"""What the page shows of GPUs, of those who wait, and of a gang's steps."""
+
+import pytest
+
+from linkwise.extender.page.gpu_states import count, draw_small, masks_of, why_closed
+from linkwise.extender.page.group_page import GroupPage, group_page
+from linkwise.extender.page.groups import Grouper
+from linkwise.extender.page.overview import Overview, Overviews
+from linkwise.extender.page.queue_rows import MOST_ROWS, QueueRow, queue_of
+from linkwise.extender.page.search import MOST_FOUND, search
+from linkwise.extender.page.slots import changes
+from linkwise.extender.page.timeline import timeline_of
+from linkwise.extender.page.times import clock
+from linkwise.topology import names
+from linkwise.topology.machine.recorded import recorded_machine
+from tests.divided import SHARED, replicas
+from tests.extender.cluster import Cluster
+from tests.extender.page.example_cluster import example, large, one_node
+from tests.extender.shares.cluster import ShareCluster
+
+
+def overview(cluster: Cluster) -> Overview:
+    snapshot = cluster.core.snapshot(cluster.now)
+    return Overviews().of(snapshot, Grouper().groups(snapshot))
+
+
+def page(cluster: Cluster, title: str) -> GroupPage:
+    snapshot = cluster.core.snapshot(cluster.now)
+    (group,) = (each for each in Grouper().groups(snapshot) if each.title == title)
+    return group_page(snapshot, group)
+
+
+def lines(page: GroupPage, node: str) -> list[tuple[str, str, str]]:
+    """GPUs, state and holder of each line that is shown."""
+    (card,) = (card for card in page.cards if card.name == node)
+    names_of_lines = [f"n{card.number}-{line}" for line in range(card.lines)]
+    return [
+        (
+            page.slots[f"{name}-gpus"]["text"],
+            page.slots[f"{name}-state"]["text"],
+            page.slots[f"{name}-who"]["text"] + page.slots[f"{name}-none"]["text"],
+        )
+        for name in names_of_lines
+        if not page.slots[name]["hidden"]
+    ]
+
+
+def rows(cluster: Cluster) -> dict[str, QueueRow]:
+    return {row.who: row for row in queue_of(cluster.core.snapshot(cluster.now)).rows}
+
+
+def test_every_gpu_is_in_one_state() -> None:
+    cluster = example()
+    for node in cluster.core.snapshot(cluster.now).nodes:
+        masks = masks_of(node)
+        assert node.machine is not None
+        assert sum(masks.values()) == node.machine.all_gpus
+        assert sum(count([masks]).values()) == len(node.machine.gpus)
+
+
+def test_the_first_page_counts_what_kubectl_linkwise_counts() -> None:
+    cluster = example()
+    slots, counts = overview(cluster).slots, cluster.core.counts(cluster.now)
+    for state in ("used", "held", "reserved", "free", "unhealthy"):
+        assert slots[f"all-{state}"]["text"] == str(counts.gpus[state])
+    assert slots["q-waiting"]["text"] == "3"
+
+
+def test_each_gpu_has_a_cell_of_its_state() -> None:
+    cluster = one_node()
+    (node,) = cluster.core.snapshot(cluster.now).nodes
+    drawing = draw_small([node], [masks_of(node)])
+    assert drawing.paths["used"] == "M0 6.5h5M0 12.5h5"
+    assert drawing.paths["free"].count("M") == 6
+    assert (drawing.width, drawing.height) == (6, 52)
+
+
+def test_a_node_that_takes_no_pods_is_marked_with_the_reason() -> None:
+    cluster = example()
+    closed = {n.name: why_closed(n) for n in cluster.core.snapshot(cluster.now).nodes}
+    assert closed["gpu-7"] == "node is not ready"
+    assert [name for name, why in closed.items() if why] == ["gpu-7"]
+    cluster.cordon("gpu-1")
+    assert why_closed(cluster.core.snapshot(cluster.now).node_named["gpu-1"]) == "cordoned"
+
+
+def test_a_node_says_who_has_which_gpu_and_for_whom_the_rest_is_reserved() -> None:
+    shown = page(example(), "leaf leaf-1")
+    assert lines(shown, "gpu-1") == [("0-7", "in use", "ml/train-0")]
+    assert lines(shown, "gpu-3") == [
+        ("0-3", "in use", "ml/finetune"),
+        ("4-5", "in use", "ml/eval"),
+        ("6-7", "reserved for", "ml/pretrain"),
+    ]
+
+
+def test_a_node_names_its_taints() -> None:
+    shown = page(example(), "leaf leaf-2")
+    assert shown.slots["n3-taints"]["text"] == "takes only pods that tolerate repair"
+    assert shown.slots["n2-taints"] == {"hidden": "hidden", "text": ""}
+
+
+def test_planned_free_and_unhealthy_gpus_have_lines_too() -> None:
+    cluster = example()
+    states = {state for _, state, _ in lines(page(cluster, "leaf leaf-2"), "gpu-5")}
+    assert states == {"planned"}
+    assert ("2", "unhealthy", "") in lines(page(cluster, "old-1"), "old-1")
+    assert ("1,3-7", "free", "") in lines(page(cluster, "old-1"), "old-1")
+
+
+def test_members_of_a_gang_have_one_colour_on_all_nodes() -> None:
+    shown = page(example(), "leaf leaf-1")
+    classes = {shown.slots[f"n{node}-g{gpu}"]["class"] for node in (0, 1) for gpu in range(8)}
+    assert len(classes) == 1
+    assert next(iter(classes)).startswith("gpu taken f")
+
+
+def test_a_pod_that_the_api_server_has_deleted_still_has_its_gpus() -> None:
+    cluster = one_node()
+    cluster.delete("notebook")
+    (first, *_) = lines(page(cluster, "gpu-1"), "gpu-1")
+    assert first == ("0-1", "in use, deleted", "ml/notebook")
+
+
+def test_a_divided_gpu_says_how_much_of_it_is_left() -> None:
+    cluster = ShareCluster()
+    cluster.add_divided("n1", replicas(recorded_machine("hgx-h100", node="n1"), {3: 4}))
+    cluster.add_taker("some", {SHARED: 1})
+    assert cluster.try_to_place("some") == "n1"
+    found = lines(page(cluster, "n1"), "n1")
+    assert found[0] == ("0-2,4-7", "free", "")
+    assert found[1] == ("3", "divided, 3 of 4 shares not taken", "ml/some")
+
+
+def test_the_queue_says_what_each_wants_why_it_waits_and_what_is_reserved() -> None:
+    found = rows(example())
+    gang = found["gang ml/pretrain"]
+    assert gang.wants == "48 GPUs for 6 pods"
+    assert gang.why.startswith("room for 3 of 6 members")
+    assert gang.reserved.startswith("48 GPUs on gpu-1, gpu-2 and 4 more, free about ")
+    assert gang.link == "gang?namespace=ml&name=pretrain"
+    assert found["pod ml/broken"].why.startswith("it cannot be placed: linkwise.dev/gpu-memory")
+    assert found["pod ml/huge"].wants == "16 GPUs"
+    assert "gang ml/next" not in found
+
+
+def test_the_queue_is_in_the_order_of_urgency_and_shows_its_head() -> None:
+    cluster = one_node()
+    for number in range(MOST_ROWS + 5):
+        cluster.add_pod(f"w{number}", 16, priority=number)
+    shown = queue_of(cluster.core.snapshot(cluster.now))
+    assert shown.waiting == MOST_ROWS + 5
+    assert [row.who for row in shown.rows][:2] == ["pod ml/w44", "pod ml/w43"]
+    assert len(shown.rows) == MOST_ROWS
+    slots = overview(cluster).slots
+    assert slots["q-more"]["text"] == "and 5 more; kubectl linkwise explain shows all"
+
+
+def test_the_steps_of_a_gang_say_what_is_done_and_what_it_waits_for() -> None:
+    cluster = example()
+    snapshot = cluster.core.snapshot(cluster.now)
+    by_name = {gang.key.name: timeline_of(snapshot, gang) for gang in snapshot.gangs}
+    assert [(step.what, step.state) for step in by_name["pretrain"]] == [
+        ("first member created", "done"),
+        ("6 of 6 members exist", "done"),
+        ("GPUs planned for 0 of 6 members", "now"),
+        ("0 of 6 members bound", "ahead"),
+        ("0 of 6 members run", "ahead"),
+    ]
+    planned = by_name["next"]
+    assert [step.what for step in planned if step.state == "now"] == ["0 of 2 members bound"]
+    assert planned[2].at == cluster.now - 60
+    assert planned[-1].what == "gives its GPUs back if it has not started"
+    running = by_name["train"]
+    assert [step.state for step in running] == ["done"] * 5 + ["ahead"]
+    assert running[-1].what == "expected to end"
+    assert running[-1].at == cluster.now - 60 + 7200
+
+
+def test_a_gang_that_lacks_members_waits_for_them() -> None:
+    cluster = one_node()
+    cluster.add_pod("a-0", 1, gang="a", gang_size="3")
+    cluster.settle()
+    snapshot = cluster.core.snapshot(cluster.now)
+    (gang,) = (each for each in snapshot.gangs if each.key.name == "a")
+    steps = [(step.what, step.state) for step in timeline_of(snapshot, gang)]
+    assert steps[1] == ("1 of 3 members exist", "now")
+
+
+def test_search_finds_parts_of_names_in_any_case() -> None:
+    cluster = example()
+    snapshot = cluster.core.snapshot(cluster.now)
+    groups = Grouper().groups(snapshot)
+    found = search(snapshot, groups, " TRAIN ").hits
+    assert {(hit.kind, hit.name) for hit in found} >= {
+        ("gang", "ml/train"),
+        ("pod", "ml/train-0"),
+        ("gang", "ml/pretrain"),
+    }
+    (node,) = search(snapshot, groups, "gpu-7").hits
+    assert node.link == "group?key=leaf-2%2C0#n2"
+    assert [hit.kind for hit in search(snapshot, groups, "ml").hits if hit.name == "ml"] == [
+        "namespace"
+    ]
+    assert search(snapshot, groups, "  ").hits == ()
+    assert search(snapshot, groups, "no such thing").hits == ()
+
+
+def test_search_shows_some_of_many_and_says_that_there_are_more() -> None:
+    cluster = large(MOST_FOUND + 10)
+    snapshot = cluster.core.snapshot(cluster.now)
+    found = search(snapshot, Grouper().groups(snapshot), "gpu-")
+    assert (len(found.hits), found.more) == (MOST_FOUND, True)
+
+
+def test_only_what_differs_is_a_change() -> None:
+    cluster = large(64)
+    snapshots, grouper, overviews = [], Grouper(), Overviews()
+    for _ in range(2):
+        snapshot = cluster.core.snapshot(cluster.now)
+        snapshots.append(overviews.of(snapshot, grouper.groups(snapshot)))
+        cluster.set_health("gpu-40", 6)
+    before, after = snapshots
+    assert before.shape == after.shape
+    assert changes(before.slots, before.slots) == {}
+    changed = changes(before.slots, after.slots)
+    assert {name for name in changed if name[0] == "g"} == {
+        "g1-free",
+        "g1-unhealthy",
+        "g1-n-free",
+        "g1-n-unhealthy",
+        "g1-all",
+    }
+    assert {name for name in changed if name[0] != "g"} == {"all-free", "all-unhealthy"}
+
+
+def test_a_node_more_or_other_links_are_another_shape() -> None:
+    cluster = one_node()
+    first, first_page = overview(cluster).shape, page(cluster, "gpu-1").shape
+    cluster.set_health("gpu-1", 1)
+    assert (overview(cluster).shape, page(cluster, "gpu-1").shape) == (first, first_page)
+    cluster.add_node("gpu-1", "dgx1-v100")
+    assert page(cluster, "gpu-1").shape != first_page
+    cluster.add_node("gpu-2", "dgx1-v100")
+    assert overview(cluster).shape != first
+
+
+@pytest.mark.parametrize("seconds", [None, 0.0, float("inf"), 1e30])
+def test_an_unknown_time_is_no_time(seconds: float | None) -> None:
+    assert clock(seconds) == ""
+
+
+def test_times_are_in_utc() -> None:
+    assert clock(1_750_000_000.0) == "2025-06-15 15:06:40"
+
+
+def test_a_node_that_publishes_no_topology_is_shown_by_its_count() -> None:
+    cluster = one_node()
+    cluster.annotate_node("gpu-1", names.TOPOLOGY, None)
+    (node,) = cluster.core.snapshot(cluster.now).nodes
+    assert node.by_count is not None
+    shown = page(cluster, "gpu-1")
+    assert shown.cards[0].drawing is None
+    assert lines(shown, "gpu-1")

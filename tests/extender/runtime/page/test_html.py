@@ -1,0 +1,212 @@
+"""The page's HTML: whole without a script, safe for any name, and readable in light and dark."""
+
+import re
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from linkwise.extender.page.group_page import group_page
+from linkwise.extender.page.groups import Grouper
+from linkwise.extender.page.overview import Overviews
+from linkwise.extender.page.search import search
+from linkwise.extender.page.slots import Slots, changes
+from linkwise.extender.page.timeline import timeline_of
+from linkwise.extender.runtime.page.render import HEADERS, Explained, Renderer
+from tests.extender.cluster import Cluster
+from tests.extender.page.example_cluster import HOSTILE, empty, example, hostile, one_node
+from tests.parsed_page import ParsedPage
+
+RENDERER = Renderer()
+CSS = RENDERER.files["page.css"].decode()
+SCRIPT = RENDERER.files["page.js"].decode()
+
+
+def overview(cluster: Cluster) -> tuple[ParsedPage, Slots]:
+    snapshot = cluster.core.snapshot(cluster.now)
+    page = Overviews().of(snapshot, Grouper().groups(snapshot))
+    html = RENDERER.overview(page, at=snapshot.at, version="v")
+    return ParsedPage(html.decode()), page.slots
+
+
+def group(cluster: Cluster, number: int = 0) -> tuple[ParsedPage, Slots]:
+    snapshot = cluster.core.snapshot(cluster.now)
+    page = group_page(snapshot, Grouper().groups(snapshot)[number])
+    return ParsedPage(RENDERER.group(page, at=snapshot.at, version="v").decode()), page.slots
+
+
+def others(cluster: Cluster, words: str) -> Iterator[ParsedPage]:
+    snapshot = cluster.core.snapshot(cluster.now)
+    found = search(snapshot, Grouper().groups(snapshot), words)
+    yield ParsedPage(RENDERER.found(found, words, at=snapshot.at).decode())
+    for gang in snapshot.gangs:
+        it = Explained(gang.key.name, f"explained: {words}", (), timeline_of(snapshot, gang))
+        yield ParsedPage(RENDERER.explained(it, at=snapshot.at).decode())
+
+
+def all_pages(cluster: Cluster, words: str) -> list[ParsedPage]:
+    groups = Grouper().groups(cluster.core.snapshot(cluster.now))
+    drawn = [group(cluster, number)[0] for number in range(len(groups))]
+    return [overview(cluster)[0], *drawn, *others(cluster, words)]
+
+
+def test_without_a_script_the_first_page_is_a_table_of_who_waits_and_of_the_nodes() -> None:
+    page, _ = overview(example())
+    assert "72 GPUs on 9 nodes." in page.text
+    assert "gang ml/pretrain 48 GPUs for 6 pods room for 3 of 6 members" in page.text
+    links = [str(link.get("href")) for link in page.named("a")]
+    assert "gang?namespace=ml&name=pretrain" in links
+    assert "group?key=leaf-1%2C0" in links
+    svgs = [svg["aria-label"] for svg in page.named("svg")]
+    assert svgs[0] == "32 GPUs: 25 in use, 7 reserved"
+
+
+def test_without_a_script_a_rack_is_its_nodes_with_all_gpus_and_who_has_them() -> None:
+    page, _ = group(example())
+    assert "gpu-3 8 x NVIDIA H100 80GB HBM3 8 GPUs: 6 in use, 2 reserved" in page.text
+    assert page.text.count("in use: ml/finetune") == 4
+    assert next(svg["aria-label"] for svg in page.named("svg")) == "GPUs of gpu-1 and their links"
+
+
+def test_an_empty_cluster_says_so_and_what_to_do() -> None:
+    text = overview(empty())[0].text
+    assert "No gang and no pod waits for GPUs." in text
+    assert "No node offers GPUs. kubectl linkwise doctor says what is missing." in text
+
+
+CHANGES: list[Callable[[Cluster], object]] = [
+    lambda cluster: cluster.set_health("gpu-2", 5),
+    lambda cluster: cluster.set_ready("gpu-7", ready=True),
+    lambda cluster: cluster.delete("huge"),
+    lambda cluster: cluster.delete("eval"),
+    lambda cluster: cluster.stop("eval", "gpu-3"),
+    lambda cluster: cluster.delete("pretrain-0"),
+    lambda cluster: cluster.delete("pretrain-1"),
+    lambda cluster: cluster.settle(),
+    lambda cluster: cluster.add_gang("other", 2, 8),
+    lambda cluster: cluster.pass_time(7200),
+]
+
+
+@pytest.mark.parametrize("shown", [overview, group])
+def test_an_open_page_that_sets_the_changes_shows_what_a_new_one_shows(
+    shown: Callable[[Cluster], tuple[ParsedPage, Slots]],
+) -> None:
+    cluster = example()
+    page, before = shown(cluster)
+    opened = page.slots(before)
+    for change in CHANGES:
+        change(cluster)
+        page, after = shown(cluster)
+        changed = changes(before, after)
+        for name, values in changed.items():
+            opened[name].update(values)
+        assert opened == page.slots(after) == after
+        before = after
+    assert page.elements
+
+
+def test_whatever_things_are_called_no_tag_comes_of_it() -> None:
+    pages = all_pages(hostile(), HOSTILE)
+    assert len(pages) >= 4
+    for page in pages:
+        assert not page.named("img")
+        assert all(script == {"src": "page.js", "defer": None} for script in page.named("script"))
+        assert not [name for _, attrs in page.tags for name in attrs if name.startswith("on")]
+        for _, attrs in page.tags:
+            assert not str(attrs.get("href", "")).lower().startswith("javascript:")
+    assert sum(HOSTILE in page.text for page in pages) == len(pages)
+
+
+def test_nothing_is_loaded_but_its_own_files_and_nothing_stands_inline() -> None:
+    """What the Content-Security-Policy would block must not be there."""
+    for page in all_pages(example(), "ml"):
+        assert not page.named("style")
+        assert not [tag for tag, attrs in page.tags if "style" in attrs]
+        loaded = {str(tag.get("href")) for tag in page.named("link")}
+        assert loaded == {"data:,", "page.css"}
+        assert not {"iframe", "object", "embed", "base"} & {tag for tag, _ in page.tags}
+    assert "url(" not in CSS
+    assert "@import" not in CSS
+    policy = HEADERS["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none';")
+    assert "unsafe" not in policy
+
+
+def test_the_script_makes_no_markup() -> None:
+    for sink in ("innerHTML", "outerHTML", "insertAdjacent", "document.write", "DOMParser", "eval"):
+        assert sink not in SCRIPT
+    assert "new Function" not in SCRIPT
+
+
+def test_all_links_are_relative_so_any_proxy_may_be_in_front() -> None:
+    for page in all_pages(example(), "ml"):
+        for tag, attrs in page.tags:
+            for key in ("href", "src", "action", "data-events"):
+                value = str(attrs.get(key) or "")
+                assert not re.match(r"/|[a-z]+://", value), (tag, key, value)
+
+
+def test_every_control_and_table_has_a_name() -> None:
+    for page in all_pages(example(), "ml"):
+        assert page.named("html") == [{"lang": "en"}]
+        assert page.named("label") == [{"for": "q"}]
+        assert all(svg.get("role") == "img" and svg.get("aria-label") for svg in page.named("svg"))
+        assert all(head.get("scope") in ("col", "row") for head in page.named("th"))
+        ids = set(page.elements)
+        labels = [str(a["aria-labelledby"]) for _, a in page.tags if "aria-labelledby" in a]
+        assert set(labels) <= ids
+        assert len(page.named("h1")) == 1
+
+
+def test_one_node_is_one_row() -> None:
+    page, _ = overview(one_node())
+    assert "8 GPUs on 1 node." in page.text
+    assert len(page.named("svg")) == 1
+
+
+# Colours
+
+
+def colours(*, dark: bool) -> dict[str, str]:
+    """The custom properties that hold in one of the two schemes."""
+    light_text, _, rest = CSS.partition("@media (prefers-color-scheme: dark)")
+    dark_text = rest.partition("\n}\n")[0]
+    found = dict(re.findall(r"--([a-z0-9]+): (#[0-9a-f]{6})", light_text))
+    found |= dict(re.findall(r"--(c[0-9]): (#[0-9a-f]{6})", CSS))
+    if dark:
+        found |= dict(re.findall(r"--([a-z0-9]+): (#[0-9a-f]{6})", dark_text))
+    return found
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    """By WCAG 2.2."""
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_texts_have_a_contrast_of_four_and_a_half(*, dark: bool) -> None:
+    now = colours(dark=dark)
+    for ink in ("ink", "soft", "anchor", "bad"):
+        for ground in ("ground", "card"):
+            assert contrast(now[ink], now[ground]) >= 4.5, (ink, ground)
+    assert contrast(now["soft"], now["numa"]) >= 4.5
+    assert contrast(now["soft"], now["switch"]) >= 4.0  # bold, and repeated in words
+    for number in range(8):
+        assert contrast("#ffffff", now[f"c{number}"]) >= 4.5
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_shapes_have_a_contrast_of_three(*, dark: bool) -> None:
+    now = colours(dark=dark)
+    for shape in ("used", "held", "reserved", "unhealthy", "divided", "edge", "anchor"):
+        assert contrast(now[shape], now["card"]) >= 3, shape
+    for number in range(8):
+        assert contrast(now[f"c{number}"], now["card"]) >= 3
+        assert contrast(now[f"c{number}"], now["numa"]) >= 2.9
