@@ -1,13 +1,14 @@
 """A kind of workload that forms gangs is known wherever Linkwise meets it: in the table of rules,
-in the webhook's configurations and templates, and in `linkwise what-if`."""
+in the webhook's configurations and templates, and where pods are made from manifests."""
 
 from typing import Any
 
 import pytest
 
-from linkwise.cli.what_if.given.controllers import UnknownControllerError, drafts
 from linkwise.extender.podgrouper.workloads.kinds import READ
 from linkwise.extender.podgrouper.workloads.systems import OWNED, GroupKind
+from linkwise.kube.controllers.child import UnknownControllerError
+from linkwise.kube.controllers.workload import pods_of
 from linkwise.topology.names import GANG
 from linkwise.webhook.templates import pods_made
 from tests.extender.podgrouper.pods import Object, owner, template
@@ -47,7 +48,13 @@ def spec(kind: GroupKind) -> Object:
     if kind[0] == "kubeflow.org":
         return {"xReplicaSpecs": {"Worker": {"replicas": 1, "template": made}}}
     job = {"name": "node", "template": {"spec": {"template": made}}}
-    return {"template": made, "replicatedJobs": [job], "tasks": [{"name": "w", "template": made}]}
+    return {
+        "template": made,
+        "replicatedJobs": [job],
+        "tasks": [{"name": "w", "template": made}],
+        "leaderWorkerTemplate": {"size": 2, "workerTemplate": made},
+        "headGroupSpec": {"template": made},
+    }
 
 
 def an_object(kind: GroupKind) -> Object:
@@ -60,15 +67,14 @@ def test_the_kinds_are_those_of_the_table() -> None:
 
 
 @pytest.mark.parametrize("kind", kinds(), ids=id_of)
-def test_what_if_knows_the_pods_of_each(kind: GroupKind) -> None:
-    assert drafts(an_object(kind), "ml", "train")
+def test_the_pods_of_each_are_known(kind: GroupKind) -> None:
+    assert pods_of(an_object(kind), {}).pods
 
 
-def test_what_if_refuses_a_kind_that_it_does_not_know() -> None:
-    with pytest.raises(UnknownControllerError):
-        drafts(
-            owner("example.com/v1 Train", "train", spec(("example.com", "Train"))), "ml", "train"
-        )
+def test_the_pods_of_another_kind_with_a_template_are_not_guessed() -> None:
+    made = owner("example.com/v1 Train", "train", spec(("example.com", "Train")))
+    with pytest.raises(UnknownControllerError, match=r"Train\.example\.com"):
+        pods_of(made, {})
 
 
 def test_the_api_server_asks_the_webhook_about_each() -> None:

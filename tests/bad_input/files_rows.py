@@ -261,7 +261,7 @@ ROWS = (
         "manifest",
         "empty",
         "",
-        "linkwise-simulator: jobs.yaml:1: no object in it: expected a Pod or a Job",
+        "linkwise-simulator: jobs.yaml:1: no object in it: expected a Pod or a workload",
     ),
     Row(
         "manifest",
@@ -281,14 +281,14 @@ ROWS = (
         "manifest",
         "another kind",
         POD.replace("Pod", "Deployment"),
-        "linkwise-simulator: jobs.yaml:2: document 1: kind: 'Deployment': expected Pod, "
-        "Job or List",
+        "linkwise-simulator: jobs.yaml:1: document 1: apiVersion: 'v1': expected apps/v1 for a "
+        "Deployment",
     ),
     Row(
         "manifest",
         "kind missing",
         POD.replace("kind: Pod\n", ""),
-        "linkwise-simulator: jobs.yaml:1: document 1: kind: missing: expected Pod, Job or List",
+        "linkwise-simulator: jobs.yaml:1: document 1: kind: missing: expected Pod, Job or another",
     ),
     Row(
         "manifest",

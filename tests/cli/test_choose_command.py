@@ -242,7 +242,7 @@ BAD = [
     ("--size 2", "Missing option '--machine'"),
     ("--machine dgx-a100 --size 0", "0 is not in the range x>=1"),
     ("--machine dgx-a100 --size two", "'two' is not a valid integer"),
-    ("--machine dgx-a199 --size 2", "did you mean dgx-a100?; see `linkwise machines`"),
+    ("--machine dgx-a199 --size 2", "did you mean dgx-a100 or hgx-a100?; see `linkwise machines`"),
     ("--machine . --size 2", "--machine .: Is a directory"),
     ("--machine= --size 2", "--machine '': expected a recorded machine, a file, or -"),
     ("--machine #dgx-a100 --size 2", "--machine '#dgx-a100': expected a recorded machine"),
@@ -286,3 +286,44 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     answer = choose("--machine", str(file), "--size", "2")
     assert answer.exit_code == 2
     assert "not text" in answer.stderr
+
+
+@pytest.mark.parametrize("word", ["NVLINK", "NVLink", "nvlink"])
+def test_a_link_may_be_written_in_any_case(word: str) -> None:
+    answer = choose("--machine", "dgx1-v100", "--size", "2", "--require-link", word)
+    assert answer.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "near"), [("H200", "a3-ultra-h200"), ("DGX-A100", "dgx-a100"), ("p5", "p5.48xlarge")]
+)
+def test_the_machine_that_was_meant_is_named(wrong: str, near: str) -> None:
+    answer = choose("--machine", wrong, "--size", "2")
+    assert answer.exit_code == 2
+    assert f"did you mean {near}" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "caveat"),
+    [
+        ("p5.48xlarge", "a vendor's file or specification declares: no such machine was read"),
+        ("dgx2-v100", "such a machine printed some, and the others are inferred"),
+        ("l40s-8-mock", "a simulator invented: there is no such machine"),
+        ("rtx8000-4", "from another program's test: no such machine was read"),
+    ],
+)
+def test_a_number_of_a_machine_that_nobody_read_says_so(name: str, caveat: str) -> None:
+    answer = choose("--machine", name, "--size", "2")
+    assert f"as nccl-tests measures it. For {name} it\nrests on links " in answer.stdout
+    assert f"{caveat}.\n" in answer.stdout
+    assert str(as_json("--machine", name, "--size", "2")["caveat"]).endswith(caveat)
+
+
+def test_a_nearest_miss_of_such_a_machine_says_so_too() -> None:
+    words = ("--machine", "h200-nvl-2x4", "--size", "5", "--require-link", "nvlink")
+    assert "no such machine was read." in choose(*words).stdout
+
+
+def test_a_machine_that_was_read_needs_no_caveat() -> None:
+    assert "rests on" not in choose("--machine", "hgx-h100", "--size", "2").stdout
+    assert "caveat" not in as_json("--machine", "hgx-h100", "--size", "2")

@@ -1,6 +1,7 @@
 """`linkwise recognise` names the gangs of pods, and the place of an error in its input."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,65 @@ def test_a_list_of_pods_says_their_kind_once() -> None:
     ]
 
 
+PYTORCH = {
+    "apiVersion": "kubeflow.org/v1",
+    "kind": "PyTorchJob",
+    "metadata": {"name": "bert", "labels": None},
+    "spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": 2, "template": template()}}},
+}
+
+
+def test_a_manifest_of_a_workload_stands_for_the_pods_that_its_operator_creates() -> None:
+    answers = told_json("-f", "-", given=yaml.safe_dump(PYTORCH))
+    assert [(each["name"], each["gang"], each["rank"]) for each in answers] == [
+        ("bert-worker-0", "default/PyTorchJob.kubeflow.org/bert", 0),
+        ("bert-worker-1", "default/PyTorchJob.kubeflow.org/bert", 1),
+    ]
+
+
+def test_a_list_may_mix_pods_and_workloads_of_all_kinds() -> None:
+    deployment = owner("apps/v1 Deployment", "web", {"template": template()})
+    del deployment["metadata"]["uid"]
+    answers = told_json("-f", "-", given=yaml.safe_dump(a_list(PYTORCH, deployment, NOTEBOOK)))
+    assert [each["rule"] for each in answers] == [
+        *["pytorchjob"] * 2,
+        "deployment",
+        "notebook",
+    ]
+
+
+def test_beside_the_pods_of_a_cluster_its_workloads_create_no_others() -> None:
+    done = owner("batch/v1 Job", "done", {"template": template()})
+    answers = told_json("-f", "-", given=json.dumps(a_list(JOB, done, *MEMBERS)))
+    assert [each["name"] for each in answers] == ["lm-0-x7k2p", "lm-1-x7k2p"]
+
+
+def test_a_workload_of_a_cluster_without_its_pods_stands_for_them() -> None:
+    answers = told_json("-f", "-", given=json.dumps(JOB))
+    assert [each["gang"] for each in answers] == ["ml/Job.batch/lm"] * 2
+
+
+def test_a_mistyped_annotation_of_a_template_is_told_by_the_status() -> None:
+    made = template(annotations={"linkwise.dev/gang-sise": "2"})
+    text = yaml.safe_dump(owner("batch/v1 Job", "lm", {"template": made}))
+    result = told("-f", "-", given=text)
+    assert result.exit_code == 1
+    assert (
+        "linkwise.dev/gang-sise: '2': expected linkwise.dev/gang-size or another" in result.stdout
+    )
+
+
+def test_a_workload_whose_pods_are_unknown_is_named_and_told_by_the_status() -> None:
+    given = yaml.safe_dump(
+        a_list(PYTORCH, owner("apps/v1 DaemonSet", "d", {"template": template()}))
+    )
+    result = told("-f", "-", given=given)
+    assert result.exit_code == 1
+    assert "bert-worker-1" in result.stdout
+    assert "items[1]: DaemonSet.apps ml/d: it is unknown which pods it creates" in result.stderr
+    assert len(json.loads(told("-f", "-", "-o", "json", given=given).stdout)["left_out"]) == 1
+
+
 def test_what_names_no_namespace_is_in_the_default_one() -> None:
     for made in (JOB, MEMBERS[0]):
         assert made["metadata"]["namespace"] == "ml"
@@ -127,14 +187,19 @@ def test_a_day_in_a_label_is_a_text_as_the_api_server_reads_it() -> None:
     assert told_json("-f", "-", given=text)[0]["rule"] == "notebook"
 
 
+NO_POD = "no pod there, and no workload that creates one: `kubectl get pods -o yaml`"
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n"
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "no Pod there; `kubectl get pods -o yaml`"),
-        (yaml.safe_dump(JOB), "no Pod there; `kubectl get pods -o yaml`"),
+        ("", NO_POD),
+        (yaml.safe_dump({**JOB, "kind": "Jab", "spec": {}}), NO_POD),
+        (
+            yaml.safe_dump({**JOB, "spec": {"parallelism": -1}}),
+            "document 1: spec.parallelism: -1: expected a whole number from 0 to 1000000",
+        ),
         ("a: [1\nb: 2\n", "line 2: did not find expected ',' or ']'"),
         ('{"a": [1}', "line 1: did not find expected ',' or ']'"),
         ("a: \0\n", "character '\\x00': control characters are not allowed"),
@@ -186,6 +251,35 @@ def test_no_file_at_all_is_refused() -> None:
         2,
         "linkwise: Missing option '-f' / '--filename'.\n",
     )
+
+
+def test_aliases_of_aliases_are_refused_and_not_written_out() -> None:
+    lines = ["a: &a [x, x, x, x, x, x, x, x, x]"]
+    for last, key in pairwise("abcdefghij"):
+        lines.append(f"{key}: &{key} [{', '.join([f'*{last}'] * 9)}]")
+    result = told("-f", "-", given="\n".join(lines))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "more than 1000000 values in one document" in result.stderr
+    assert "an alias that contains itself" in told("-f", "-", given="a: &a [*a]").stderr
+
+
+def test_aliases_as_people_write_them_are_read() -> None:
+    text = """
+apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata: {name: bert}
+spec:
+  pytorchReplicaSpecs:
+    Master: &role
+      template: {spec: {containers: [{name: m, image: x}]}}
+    Worker: *role
+"""
+    assert [each["rank"] for each in told_json("-f", "-", given=text)] == [0, 1]
+
+
+def test_a_role_that_is_a_number_ends_in_no_traceback() -> None:
+    given = yaml.safe_dump(PYTORCH).replace("Worker:", "7:")
+    assert told("-f", "-", given=given).exit_code == 0
 
 
 def test_what_is_nested_deeply_is_refused_and_ends_nothing() -> None:

@@ -14,7 +14,7 @@ import grpc
 
 from linkwise.plugin.kubelet import podresources_pb2 as resources
 from linkwise.plugin.kubelet.podresources_pb2_grpc import PodResourcesListerStub
-from linkwise.simulator.manifests.read_manifests import RUN_SECONDS, STOP_SECONDS
+from linkwise.simulator.manifests.object_reader import RUN_SECONDS, STOP_SECONDS
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.programs.busybox import WORKLOAD
 from tests.contract.api_world import NODES, Api, Object

@@ -4,6 +4,7 @@ Everything that one command starts carries the same word in its environment, whi
 left of it is found, wherever it has gone.
 """
 
+import json
 import os
 import re
 import signal
@@ -281,6 +282,88 @@ def test_beside_it_stands_what_kubernetes_alone_would_have_given(directory: Path
     assert "2 draws (seed 5)" in " ".join(demo.output.split())
     assert "OK: 1 of 1 pods hold exactly" in demo.output
     assert page.read_text().count("<svg") == 2 * 2
+
+
+# What people have
+
+DEPLOYMENT = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 2
+  template:
+    spec: {containers: [{name: m, image: x, resources: {limits: {nvidia.com/gpu: 1}}}]}
+"""
+JOB_SET = """\
+apiVersion: jobset.x-k8s.io/v1alpha2
+kind: JobSet
+metadata: {name: gpt}
+spec:
+  replicatedJobs:
+  - name: node
+    replicas: 2
+    template:
+      spec:
+        template:
+          spec:
+            restartPolicy: Never
+            containers: [{name: m, image: x, resources: {limits: {nvidia.com/gpu: 2}}}]
+"""
+
+
+def test_workloads_run_as_their_controllers_pods_and_programs_can_read_it(directory: Path) -> None:
+    """Six GPUs for six: one gang of two Jobs, and two copies. The JSON is all of the output."""
+    (directory / "both.yaml").write_text(f"{JOB_SET}---\n{DEPLOYMENT}")
+    words = ("--no-baseline", "--fail-if-waiting", "-o", "json", *SMALL, "both.yaml")
+    with started(directory, *words) as demo:
+        assert demo.ends(RUN_SECONDS) == 0, demo.errors
+
+    report = json.loads(demo.output)
+    assert (report["good"], report["compared"]) == (True, 4)
+    assert [(w["name"], w["needed"], w["running"]) for w in report["workloads"]] == [
+        ("gpt", 2, 2),
+        ("web", 0, 2),
+    ]
+    held = [
+        (p["place"]["node"], g)
+        for w in report["workloads"]
+        for p in w["pods"]
+        for g in p["place"]["gpus"]
+    ]
+    assert len(held) == len(set(held)) == 6
+
+
+@pytest.mark.parametrize(
+    ("manifest", "flags", "says"),
+    [
+        (
+            POD.replace(
+                "  name: lone", "  name: lone\n  annotations:\n    linkwise.dev/gang-sise: '2'"
+            ),
+            (),
+            "default/lone: The pod cannot be placed: linkwise.dev/gang-sise: '2': expected "
+            "linkwise.dev/gang-size or another",
+        ),
+        (POD.replace("gpu: 2", "gpu: 16"), (), "no pod has GPUs: 1 wait"),
+        (POD.replace("nvidia.com/gpu: 2", "cpu: 2"), (), "no pod takes GPUs"),
+        (
+            f"{POD}---\n{POD}".replace("gpu: 2", "gpu: 16", 1).replace(
+                "name: lone", "name: large", 1
+            ),
+            ("--fail-if-waiting",),
+            "--fail-if-waiting: no GPUs for default/large",
+        ),
+    ],
+)
+def test_what_was_asked_and_did_not_run_is_no_success(
+    directory: Path, manifest: str, flags: tuple[str, ...], says: str
+) -> None:
+    (directory / "pod.yaml").write_text(manifest)
+    with started(directory, "--no-baseline", *flags, *SMALL, "pod.yaml") as demo:
+        assert demo.ends(RUN_SECONDS) == 1, demo.errors
+    assert says in " ".join((demo.output + demo.errors).split())
+    assert ("OK:" in demo.output) is bool(flags)
 
 
 # What is asked wrongly

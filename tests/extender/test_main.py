@@ -89,6 +89,23 @@ def program(world: World) -> Iterator[Program]:
     started.process.stderr.close()
 
 
+def test_each_line_of_its_log_is_an_object_if_it_is_told_so(world: World) -> None:
+    world.add_node("n1")
+    flags = ("--api-server", world.server.url, "--plain-http=true", "--listen-port=0")
+    program = start(*flags, "--log-format=json", "--log-level=DEBUG")
+    program.process.send_signal(signal.SIGTERM)
+    try:
+        assert program.process.wait(60) == 0
+    finally:
+        program.process.kill()
+    wait_for(lambda: "SIGTERM" in "".join(program.log))
+    assert program.process.stderr is not None
+    program.process.stderr.close()
+    read = [json.loads(line) for line in program.log]
+    assert {"time", "level", "logger", "message"} <= set.intersection(*(set(r) for r in read))
+    assert "SIGTERM: ending" in [each["message"] for each in read]
+
+
 def test_it_waits_for_the_api_server_places_a_pod_and_ends_when_told(
     world: World, program: Program
 ) -> None:
@@ -278,6 +295,7 @@ def test_every_flag_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
         "write_threads": 6,
         "max_body_mib": 8,
         "log_level": "debug",
+        "log_format": "json",
     }
     for name, value in said.items():
         text = str(value)

@@ -50,7 +50,8 @@ def test_only_flags_that_exist_are_passed(
 
 def test_every_setting_has_a_flag_and_every_default_is_the_settings_own() -> None:
     params = main.make_context("linkwise-plugin", ["--node-name", "n1"]).params
-    assert (params.pop("no_driver"), params.pop("log_level")) == ("wait", "INFO")
+    assert (params.pop("no_driver"), params.pop("log_level")) == ("wait", "info")
+    assert params.pop("log_format") == "text"
     assert Settings(**params) == DEFAULTS
 
 

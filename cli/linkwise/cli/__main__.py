@@ -6,6 +6,7 @@ from linkwise.cli.choose.choose_command import choose_command
 from linkwise.cli.choose.machines_command import machines_command
 from linkwise.cli.errors import BadInputError
 from linkwise.cli.recognise import recognise_command
+from linkwise.cli.schema import schema_command
 from linkwise.cli.what_if.command import what_if_command
 
 
@@ -28,6 +29,7 @@ def main() -> None:
 main.add_command(choose_command)
 main.add_command(machines_command)
 main.add_command(recognise_command)
+main.add_command(schema_command)
 main.add_command(what_if_command)
 
 if __name__ == "__main__":

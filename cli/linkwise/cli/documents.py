@@ -9,10 +9,14 @@ import yaml
 
 from linkwise.cli.errors import BadInputError
 from linkwise.extender.podgrouper.workloads.answer import ObjectRef
-from linkwise.extender.podgrouper.workloads.case import group_of
+from linkwise.kube.fields import controller_of, group_of, text
 
 Fields = Mapping[str, Any]
+Name = tuple[str, str, str]
+"""Namespace, kind and name."""
+
 _MOST_DEPTH = 200  # Kubernetes' own kinds have about twenty levels
+_MOST_VALUES = 1_000_000  # of a document with aliases; a few aliases of aliases become billions
 
 
 class _Loader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  # type: ignore[misc]
@@ -48,6 +52,23 @@ def ref_of(item: Fields, where: str) -> ObjectRef:
     return ObjectRef(group_of(api_version), kind, namespace, name)
 
 
+def without_nulls(fields: Fields) -> dict[str, Any]:
+    """Remove nulls: the API server treats a null field as absent. Keys become texts, as in JSON."""
+    return {str(key): _pruned(value) for key, value in fields.items() if value is not None}
+
+
+def _pruned(value: object) -> object:
+    if isinstance(value, dict):
+        return without_nulls(value)
+    return [_pruned(each) for each in value] if isinstance(value, list) else value
+
+
+def controller_name(item: Fields, ref: ObjectRef) -> Name:
+    """Return what controls the object, by name: a manifest may lack uids."""
+    owner = controller_of(item)
+    return ref.namespace, text(owner, "kind"), text(owner, "name")
+
+
 def unreadable(error: msgspec.ValidationError, where: str, what: str) -> BadInputError:
     """Turn msgspec's message around: the field first, then the problem."""
     problem, _, field = str(error).partition(" - at `$.")
@@ -66,8 +87,12 @@ def _documents(text: str, where: str) -> Iterator[object]:
         yield from several
         return
     try:
-        _refuse_deep(text, where)
-        yield from (found for found in yaml.load_all(text, _Loader) if found is not None)
+        aliases = _refuse_deep(text, where)
+        for found in yaml.load_all(text, _Loader):
+            if aliases and _expanded(found, {}) > _MOST_VALUES:
+                raise ValueError(f"more than {_MOST_VALUES} values in one document")
+            if found is not None:
+                yield found
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f" line {mark.line + 1}:" if mark else ""
@@ -81,16 +106,34 @@ def _documents(text: str, where: str) -> Iterator[object]:
         raise BadInputError(f"{where}: {error}") from None
 
 
-def _refuse_deep(text: str, where: str) -> None:
-    """Refuse deep nesting first: libyaml recurses for each level, which would kill the process."""
-    depth = 0
+def _expanded(value: object, known: dict[int, int]) -> int:
+    """Return how many values there are once each alias is written out. Raises ValueError."""
+    if not isinstance(value, dict | list):
+        return 1
+    if id(value) not in known:
+        known[id(value)] = 0  # until it is counted
+        inside = value.values() if isinstance(value, dict) else value
+        known[id(value)] = 1 + sum(_expanded(each, known) for each in inside)
+    if not known[id(value)]:
+        raise ValueError("an alias that contains itself")
+    return known[id(value)]
+
+
+def _refuse_deep(text: str, where: str) -> bool:
+    """Refuse deep nesting first: libyaml recurses for each level, which would kill the process.
+
+    Return True if the text has aliases.
+    """
+    depth, aliases = 0, False
     for event in yaml.parse(text, _Loader):
+        aliases = aliases or isinstance(event, yaml.AliasEvent)
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > _MOST_DEPTH:
             mark = event.start_mark
             line = f" line {mark.line + 1}:" if mark else ""
             raise BadInputError(f"{where}:{line} more than {_MOST_DEPTH} levels deep")
+    return aliases
 
 
 def _json_values(text: str) -> list[object] | None:

@@ -1,44 +1,109 @@
-"""Pods and the objects around them, from the output of `kubectl get -o yaml` or `-o json`."""
+"""Pods and the objects around them, from manifests or from what `kubectl get -o yaml` prints."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
-from linkwise.cli.documents import Fields, objects_in, ref_of, unreadable
+from linkwise.cli.documents import (
+    Fields,
+    Name,
+    controller_name,
+    objects_in,
+    ref_of,
+    unreadable,
+    without_nulls,
+)
 from linkwise.cli.errors import BadInputError
 from linkwise.cli.text_file import read_text, shown
 from linkwise.extender.podgrouper.workloads.answer import ObjectRef
+from linkwise.kube.controllers.child import UnknownControllerError, generated
+from linkwise.kube.controllers.workload import pods_of
+from linkwise.kube.fields import UnreadableError, controller_of, text
 from linkwise.kube.objects import Pod
 
 
 @dataclass(frozen=True, slots=True)
 class Manifests:
-    pods: tuple[Pod, ...]
+    pods: tuple[Pod, ...]  # those given, and those that given workloads would create
     objects: Mapping[ObjectRef, Fields]
+    left_out: tuple[str, ...]  # workloads of which it is unknown which pods they create, and why
 
 
 def read_manifests(paths: Sequence[str]) -> Manifests:
-    """Read the files. Raises BadInputError with file, document and field."""
+    """Read the files. Raises BadInputError with file, document and field.
+
+    A workload becomes the pods that its controller would create. If the files list pods of a
+    cluster, a workload of the cluster has its pods there, or has none.
+    """
+    found = _items(paths)
+    listed = any(_is_pod(ref) and _is_stored(item) for _, ref, item in found)
+    given = {(ref.kind, ref.name): item for _, ref, item in found}
     pods: list[Pod] = []
     objects: dict[ObjectRef, Fields] = {}
+    left_out: list[str] = []
+    makers: set[Name] = set()
+    for place, ref, item in found:
+        if controller_name(item, ref) in makers:
+            objects.setdefault(ref, item)
+            continue  # its owner has created it
+        if _is_pod(ref):
+            pods.append(_pod(item, place))
+            continue
+        objects[ref] = item
+        if listed and _is_stored(item):
+            continue
+        try:
+            made = pods_of(item, given)
+        except UnknownControllerError:
+            left_out.append(f"{place}: {ref}: it is unknown which pods it creates")
+            continue
+        except UnreadableError as error:
+            raise BadInputError(f"{place}: {error}") from None
+        pods += [_pod(each.body, f"{place}: {each.path}".removesuffix(": ")) for each in made.pods]
+        objects |= {ref_of(each, place): each for each in made.between}
+        if made.pods:
+            makers.add((ref.namespace, ref.kind, ref.name))
+    if not pods and not left_out:
+        raise BadInputError(
+            f"-f {', '.join(paths)}: no pod there, and no workload that creates one: "
+            "`kubectl get pods -o yaml`"
+        )
+    return Manifests(tuple(pods), objects, tuple(left_out))
+
+
+def _items(paths: Sequence[str]) -> list[tuple[str, ObjectRef, Fields]]:
+    """Return the objects, those without an owner first."""
+    found = []
     for path in paths:
-        for place, item in objects_in(read_text("-f", path), shown("-f", path)):
+        for place, said in objects_in(read_text("-f", path), shown("-f", path)):
+            item = _named(without_nulls(said))
             ref = ref_of(item, place)
-            if (ref.group, ref.kind) == ("", "Pod"):
-                pods.append(_pod(item, place))
-            else:
-                objects[ref] = item
-    if not pods:
-        raise BadInputError(f"-f {', '.join(paths)}: no Pod there; `kubectl get pods -o yaml`")
-    return Manifests(tuple(pods), objects)
+            metadata = {**item["metadata"], "namespace": ref.namespace, "name": ref.name}
+            found.append((place, ref, {**item, "metadata": metadata}))
+    return sorted(found, key=lambda each: bool(controller_of(each[2])))
+
+
+def _named(item: Fields) -> Fields:
+    metadata = item.get("metadata")
+    if not isinstance(metadata, dict) or metadata.get("name"):
+        return item  # `ref_of` reports what is wrong
+    prefix = text(metadata, "generateName")
+    name = {"name": generated(prefix.removesuffix("-"))} if prefix else {}
+    return {**item, "metadata": {**metadata, **name}}
+
+
+def _is_pod(ref: ObjectRef) -> bool:
+    return (ref.group, ref.kind) == ("", "Pod")
+
+
+def _is_stored(item: Fields) -> bool:
+    """True for an object of a cluster, false for a manifest."""
+    return bool(text(item, "metadata.uid"))
 
 
 def _pod(item: Fields, where: str) -> Pod:
     try:
-        pod = msgspec.convert(item, Pod)
+        return msgspec.convert(item, Pod)
     except msgspec.ValidationError as error:
         raise unreadable(error, where, "pod") from None
-    namespace = pod.metadata.namespace or "default"
-    metadata = msgspec.structs.replace(pod.metadata, namespace=namespace)
-    return msgspec.structs.replace(pod, metadata=metadata)

@@ -1,7 +1,8 @@
 """`linkwise recognise`: to which gang the extender assigns a pod, and by which rule.
 
 It calls the same function as the extender, so its answer is the extender's. Exit status: 0 all pods
-are understood, 1 some are not, or need an object that is missing; 2 bad input.
+are understood; 1 some are not, or need an object that is missing, or it is unknown which pods a
+workload creates; 2 bad input.
 """
 
 import sys
@@ -31,8 +32,9 @@ _Told = Sequence[tuple[Pod, Answer]]
 
 @click.command(
     name="recognise",
-    epilog="FILE is YAML or JSON, as `kubectl get pods,jobs -o yaml` prints it; - is standard "
-    "input. What a pod's size has to be read from belongs into one of the files too.",
+    epilog="FILE is YAML or JSON: manifests of pods and workloads, or what `kubectl get pods,jobs "
+    "-o yaml` prints; - is standard input. A workload stands for the pods that its controller "
+    "creates. What a pod's size has to be read from belongs into one of the files too.",
 )
 @click.option("-f", "--filename", "paths", metavar="FILE", multiple=True, required=True)
 @click.option(
@@ -56,8 +58,11 @@ def recognise_command(
     """Say which gangs pods are in, by their operators' marks or their own annotations."""
     manifests = read_manifests(paths)
     told = _recognise(manifests, resource, IndexedJobs(indexed_jobs))
-    click.echo(_json(told) if output == "json" else _text(told), nl=False)
-    sys.exit(1 if any(isinstance(answer, NeedsOwner | Refused) for _, answer in told) else 0)
+    click.echo(_json(told, manifests) if output == "json" else _text(told), nl=False)
+    for each in manifests.left_out:
+        click.echo(f"linkwise: {each}", err=True)
+    unclear = any(isinstance(answer, NeedsOwner | Refused) for _, answer in told)
+    sys.exit(1 if unclear or manifests.left_out else 0)
 
 
 def _recognise(manifests: Manifests, resource: str, indexed_jobs: IndexedJobs) -> _Told:
@@ -128,11 +133,12 @@ class _PodJson(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class _PodsJson(msgspec.Struct, frozen=True):
     pods: list[_PodJson]
+    left_out: tuple[str, ...]
 
 
-def _json(told: _Told) -> str:
+def _json(told: _Told, manifests: Manifests) -> str:
     """`answer` is gang, none, needs-owner or refused; empty fields are left out."""
-    written = _PodsJson([_pod_json(pod, answer) for pod, answer in told])
+    written = _PodsJson([_pod_json(pod, answer) for pod, answer in told], manifests.left_out)
     return msgspec.json.format(msgspec.json.encode(written), indent=2).decode() + "\n"
 
 

@@ -33,7 +33,7 @@ from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import ApiError, LoadError
 from linkwise.kube.lease import Elector, Timing
 from linkwise.serving.certificates.pairs import Lifetime
-from linkwise.serving.program import LOG_LEVEL, begin_log, exit_on_signals
+from linkwise.serving.program import LOG_FORMAT, LOG_LEVEL, begin_log, exit_on_signals
 from linkwise.serving.system import raise_limit
 from linkwise.topology.names import DEFAULT_RESOURCE
 
@@ -223,9 +223,11 @@ _DEFAULTS = Settings()
     help="Largest request body accepted, in MiB.",
 )
 @LOG_LEVEL
+@LOG_FORMAT
 @click.version_option(package_name="linkwise")
 def command(
     log_level: str,
+    log_format: str,
     gang_timeout: float,
     hold_limit: float,
     indexed_jobs: str,
@@ -237,7 +239,7 @@ def command(
     **flags: object,
 ) -> None:
     """Answer kube-scheduler's filter, prioritize, bind and preempt calls for GPU pods."""
-    begin_log(log_level)
+    begin_log(log_level, log_format)
     try:
         settings = Settings(
             gang_timeout_seconds=gang_timeout,

@@ -4,7 +4,6 @@ import logging
 import os
 import re
 import signal
-import sys
 from concurrent.futures import Future
 from pathlib import Path
 from threading import Thread
@@ -25,6 +24,7 @@ from linkwise.plugin.nvml.source import NvmlInventory
 from linkwise.plugin.program import Program
 from linkwise.plugin.settings import Settings
 from linkwise.plugin.start import Signals
+from linkwise.serving.program import LOG_FORMAT, LOG_LEVEL, begin_log
 from linkwise.topology.names import DEFAULT_RESOURCE, RESOURCE_NAME
 
 log = logging.getLogger("linkwise.plugin")
@@ -234,20 +234,15 @@ def _config_file(
     metavar="NAME=TREATMENT",
     help="Treatment of a condition, as xid-94=unhealthy: ignore, note, unhealthy or reset.",
 )
-@click.option(
-    "--log-level",
-    type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]),
-    default="INFO",
-    help="Least severe messages to log.",
-)
+@LOG_LEVEL
+@LOG_FORMAT
 @click.version_option(package_name="linkwise")
 @click.pass_context
-def main(context: click.Context, /, *, no_driver: str, log_level: str, **chosen: object) -> None:
+def main(
+    context: click.Context, /, *, no_driver: str, log_level: str, log_format: str, **chosen: object
+) -> None:
     """Tell the kubelet about this node's GPUs, and the cluster about their topology."""
-    logging.basicConfig(
-        level=log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
-    )
-    logging.getLogger("urllib3").setLevel(logging.ERROR)  # the plugin logs what matters
+    begin_log(log_level, log_format)
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # a line for every third scraper
     if not RESOURCE_NAME.fullmatch(str(chosen["resource_name"])):
         problem = f"{chosen['resource_name']!r}: expected domain/name, like {DEFAULT_RESOURCE}"

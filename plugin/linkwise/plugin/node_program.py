@@ -259,7 +259,10 @@ class NodeProgram:
             self._metrics.planned_containers.labels(outcome).inc()
             if not judgement.as_planned:
                 log.warning(
-                    "%s/%s holds other GPUs than planned", judgement.pod, judgement.container
+                    "%s/%s holds other GPUs than planned",
+                    judgement.pod,
+                    judgement.container,
+                    extra={"pod": judgement.pod},
                 )
 
     def _in_use_changed(self, in_use: InUse) -> None:

@@ -1,9 +1,9 @@
 """`linkwise-simulator` runs the user's manifests on a simulated cluster with the real programs.
 `linkwise-simulator replay` runs a trace in simulated time.
 
-Only this module exits. The exit status is 0 if everything is as planned, 1 if it is not or if a
-program failed, 2 if the command line or a manifest is wrong, and 128 + N after signal N. No process
-is left running.
+Only this module exits. The exit status is 0 if everything is as planned; 1 if it is not, if no pod
+got GPUs, if a pod asks for something wrong, or if a program failed; 2 if the command line or a
+manifest is wrong; and 128 + N after signal N. No process is left running.
 """
 
 import logging
@@ -22,8 +22,10 @@ from linkwise.kube.client import ApiError
 from linkwise.replay.command import command as replay
 from linkwise.simulator.demo.cluster import ClusterTimeoutError, SimulatedNode
 from linkwise.simulator.demo.simulation import Simulation
-from linkwise.simulator.manifests.read_manifests import ManifestError, read_manifest_files
+from linkwise.simulator.manifests.object_reader import ManifestError
+from linkwise.simulator.manifests.read_manifests import read_manifest_files
 from linkwise.simulator.processes.child_process import ChildError
+from linkwise.simulator.report.model import Rival
 from linkwise.topology.errors import MachineError
 from linkwise.topology.machine.recorded import recorded_machine
 
@@ -82,6 +84,8 @@ class _Node(click.ParamType[SimulatedNode]):
 )
 @click.option(
     "--report",
+    "report_file",
+    envvar="LINKWISE_SIMULATOR_REPORT",
     type=click.Path(dir_okay=False, path_type=Path),
     help="Also write the report as HTML.",
 )
@@ -92,6 +96,12 @@ class _Node(click.ParamType[SimulatedNode]):
     default=3,
     help="Number of runs with kube-scheduler and kubelet alone.",
 )
+@click.option(
+    "--rival",
+    type=click.Choice([rival.value for rival in Rival]),
+    default=Rival.NVIDIA.value,
+    help="Who chooses GPUs on a node in these runs: NVIDIA's plugin, or chance.",
+)
 @click.option("--no-baseline", is_flag=True, help="Skip the runs without Linkwise.")
 @click.option("--keep", is_flag=True, help="Leave everything running until Ctrl-C.")
 @click.option(
@@ -100,17 +110,28 @@ class _Node(click.ParamType[SimulatedNode]):
     default=60.0,
     help="Longest time for each run until nothing changes any more, in seconds.",
 )
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    help="The form of the report on standard output.",
+)
+@click.option("--fail-if-waiting", is_flag=True, help="Exit with 1 if a pod still waits for GPUs.")
 @click.option("-v", "--verbose", is_flag=True, help="Show the logs of the programs.")
 @click.version_option(package_name="linkwise")
 def command(
     files: Sequence[str],
     nodes: Sequence[SimulatedNode],
-    report: Path | None,
+    report_file: Path | None,
     seed: int,
     draws: int,
+    rival: str,
     no_baseline: bool,
     keep: bool,
     timeout: float,
+    output: str,
+    fail_if_waiting: bool,
     verbose: bool,
 ) -> None:
     """Run Kubernetes manifests on a simulated GPU cluster with the real Linkwise programs, and show
@@ -121,17 +142,19 @@ def command(
         manifests = read_manifest_files(files)
     except ManifestError as error:
         _end(str(error), 2)
-    if report is not None:
-        _make_writable(report)
+    if report_file is not None:
+        _make_writable(report_file)
     simulation = Simulation(
         manifests=manifests,
         nodes=nodes,
-        report_file=report,
+        report_file=report_file,
         seed=seed,
         draws=0 if no_baseline else draws,
+        rival=Rival(rival),
         timeout=timeout,
         keep=keep,
         verbose=verbose,
+        as_json=output == "json",
     )
     logging.basicConfig(
         level=logging.INFO if verbose else logging.ERROR, format="%(name)s: %(message)s"
@@ -139,12 +162,15 @@ def command(
     for number in _ENDING_SIGNALS:
         signal.signal(number, _interrupt)
     try:
-        good = simulation.run()
+        report = simulation.run()
     except (ChildError, ClusterTimeoutError, ApiError, OSError) as error:
         _end(str(error), 1)
     except _InterruptedError as interrupt:
         _end(f"{interrupt}: ended, nothing is left running", 128 + interrupt.number)
-    sys.exit(0 if good else 1)
+    waiting = [pod.pod for pod in report.waiting] if fail_if_waiting else []
+    if waiting:
+        _end(f"--fail-if-waiting: no GPUs for {', '.join(waiting)}", 1)
+    sys.exit(1 if report.problems else 0)
 
 
 def _make_writable(file: Path) -> None:

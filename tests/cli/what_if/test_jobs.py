@@ -7,9 +7,9 @@ import msgspec
 import pytest
 import yaml
 
-from linkwise.cli.what_if.given.controllers import drafts, pod_of
 from linkwise.extender.podgrouper.decide import recognise
 from linkwise.extender.podgrouper.workloads.answer import Answer, Recognised
+from linkwise.kube.controllers.workload import pods_of
 from linkwise.kube.objects import Pod
 from tests.cli.what_if.asking import (
     Template,
@@ -124,24 +124,14 @@ RECORDED = (
 def test_pods_are_known_as_those_that_their_controllers_make(name: str) -> None:
     case = next(case for case in CASES if case["id"] == name)
     known = {ref_of(made): made for made in case["objects"]}
-    made, objects = drafts(case["objects"][0], *namespace_and_name(case["objects"][0]))
-    uids = {ref: str(each["metadata"]["uid"]) for ref, each in known.items()}
-    told = {
-        essence(recognise(msgspec.convert(pod_of(draft, str(number), uid), Pod), known))
-        for number, draft in enumerate(made)
-        for uid in (uids.get(draft.maker.ref, "unknown"),)
-    }
+    made = pods_of(case["objects"][0], {})
+    told = {essence(recognise(msgspec.convert(each.body, Pod), known)) for each in made.pods}
     expected = {
         essence(recognise(msgspec.convert(row["pod"], Pod), known))
         for row in case["pods"]
         if row["expected"]["is_gang"]
     }
-    assert objects
     assert expected <= told
-
-
-def namespace_and_name(made: Object) -> tuple[str, str]:
-    return made["metadata"]["namespace"], made["metadata"]["name"]
 
 
 def essence(answer: Answer) -> object:
@@ -221,7 +211,7 @@ spec:
             "DaemonSet.apps is not understood",
         ),
         (manifest("x.io/v1 Train", "t", {"template": GPUS}), "Train.x.io is not understood"),
-        (manifest("trainer.kubeflow.org/v1 TrainJob", "t", {}), "TrainJob.trainer.kubeflow.org is"),
+        (manifest("trainer.kubeflow.org/v1 TrainJob", "t", {}), "resourcesPerNode: missing"),
         (manifest("batch/v1 Job", "t", {"parallelism": "many", "template": GPUS}), "'many'"),
         (manifest("batch/v1 Job", "t", job_spec(9999)), "more than 4096 pods"),
         (manifest("batch/v1 Job", "t", {"template": CPU}), "no pod there takes nvidia.com/gpu"),

@@ -17,8 +17,8 @@ from linkwise.extender.podgrouper.workloads.answer import (
     Objects,
     Recognised,
 )
-from linkwise.extender.podgrouper.workloads.case import group_of
 from linkwise.extender.podgrouper.workloads.kinds import READ
+from linkwise.kube.fields import group_of
 from linkwise.kube.objects import Pod
 
 GPU = "nvidia.com/gpu"

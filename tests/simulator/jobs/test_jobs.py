@@ -7,12 +7,12 @@ import msgspec
 import pytest
 
 from linkwise.kube.client import KubeClient
+from linkwise.kube.labels import COMPLETION_INDEX
 from linkwise.kube.objects import Pod
 from linkwise.simulator.api_server import ApiServer
 from linkwise.simulator.jobs import job_rules
 from linkwise.simulator.jobs.controller import JobController
 from linkwise.simulator.jobs.job_rules import (
-    INDEX,
     Decision,
     Job,
     Ledger,
@@ -48,7 +48,7 @@ def indexed(completions: int, **spec: Any) -> Job:
 
 
 def pod(name: str, index: int | None = None, *, phase: str = "Running", **meta: object) -> Pod:
-    annotations = {} if index is None else {INDEX: str(index)}
+    annotations = {} if index is None else {COMPLETION_INDEX: str(index)}
     metadata = {"name": name, "uid": name, "annotations": annotations, **meta}
     return msgspec.convert({"metadata": metadata, "status": {"phase": phase}}, Pod)
 
@@ -141,10 +141,10 @@ def test_a_suspended_job_runs_nothing() -> None:
 def test_pods_carry_their_index_their_job_and_the_template_s_own_words() -> None:
     body = pod_of(indexed(2), 1, "abcde")
     assert body["metadata"]["name"] == "train-1-abcde"
-    assert body["metadata"]["annotations"] == {"linkwise.dev/gang": "g", INDEX: "1"}
+    assert body["metadata"]["annotations"] == {"linkwise.dev/gang": "g", COMPLETION_INDEX: "1"}
     assert body["metadata"]["labels"] == {
         "app": "t",
-        INDEX: "1",
+        COMPLETION_INDEX: "1",
         "batch.kubernetes.io/controller-uid": "j",
         "batch.kubernetes.io/job-name": "train",
         "controller-uid": "j",
@@ -164,7 +164,7 @@ def test_pods_carry_their_index_their_job_and_the_template_s_own_words() -> None
 def test_pods_without_an_index_carry_none() -> None:
     body = pod_of(job(), None, "abcde")
     assert body["metadata"]["name"] == "train-abcde"
-    assert INDEX not in body["metadata"]["labels"]
+    assert COMPLETION_INDEX not in body["metadata"]["labels"]
 
 
 def test_the_status_counts_and_says_the_outcome() -> None:
@@ -203,7 +203,7 @@ class JobsOnApiServer:
     def live(self) -> dict[str, str]:
         """Return index -> name of the pods that have not ended."""
         return {
-            p.metadata.annotations.get(INDEX, ""): p.metadata.name
+            p.metadata.annotations.get(COMPLETION_INDEX, ""): p.metadata.name
             for p in self.pods()
             if p.status.phase not in ("Succeeded", "Failed")
         }

@@ -21,7 +21,7 @@ from linkwise.simulator.api_server import ApiServer
 from linkwise.simulator.kubelet import Kubelet, statuses
 from linkwise.simulator.kubelet.outbox import StatusOutbox
 from linkwise.simulator.kubelet.servers import wipe_sockets
-from linkwise.simulator.manifests.read_manifests import RUN_SECONDS, STOP_SECONDS
+from linkwise.simulator.manifests.object_reader import RUN_SECONDS, STOP_SECONDS
 from tests.simulator.kubelet.node_with_plugins import HASTE, NodeWithPlugins
 from tests.simulator.kubelet.tiny_plugin import RESOURCE, AllocateCall, PreferCall
 from tests.waiting import wait_for

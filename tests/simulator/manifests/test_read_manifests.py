@@ -2,14 +2,12 @@
 
 from itertools import pairwise
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
-from linkwise.simulator.manifests.read_manifests import (
-    ManifestError,
-    read_manifest_files,
-    read_manifests,
-)
+from linkwise.simulator.manifests.object_reader import ManifestError
+from linkwise.simulator.manifests.read_manifests import read_manifest_files, read_manifests
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -125,17 +123,18 @@ MALFORMED = {
         _pod("  name: one", "  name: one\n  name: two"),
         "f.yaml:5: document 1: metadata.name: this key stands here twice",
     ),
-    "nothing at all": ("# nothing\n", "f.yaml:1: no object in it: expected a Pod or a Job"),
+    "nothing at all": ("# nothing\n", "f.yaml:1: no object in it: expected a Pod or a workload"),
     "a text for an object": ("hello\n", "f.yaml:1: document 1: 'hello': expected an object"),
-    "no kind": (_pod("kind: Pod\n", ""), "document 1: kind: missing: expected Pod, Job or List"),
+    "no kind": (_pod("kind: Pod\n", ""), "document 1: kind: missing: expected Pod, Job or another"),
     "another kind": (
         JOB + "---\n" + _pod("kind: Pod", "kind: Deployment"),
-        "f.yaml:22: document 2: kind: 'Deployment': expected Pod, Job or List",
+        "f.yaml:21: document 2: apiVersion: 'v1': expected apps/v1 for a Deployment",
     ),
     "no apiVersion": (_pod("apiVersion: v1\n", ""), "apiVersion: missing: expected v1"),
     "another apiVersion": (
         _job("batch/v1", "v1"),
-        "f.yaml:1: document 1: apiVersion: 'v1': expected batch/v1 for a Job",
+        "f.yaml:1: document 1: apiVersion: 'v1': expected batch/v1 or batch.volcano.sh/v1alpha1 "
+        "for a Job",
     ),
     "no metadata": (
         _pod("metadata:\n  name: one\n  namespace: ml\n", ""),
@@ -271,8 +270,8 @@ MALFORMED = {
     ),
     "a list without items": ("apiVersion: v1\nkind: List\n", "items: missing"),
     "a bad item of a list": (
-        "apiVersion: v1\nkind: List\nitems:\n  - apiVersion: v1\n    kind: Service\n",
-        "f.yaml:5: document 1: items[0].kind: 'Service': expected Pod, Job or List",
+        "apiVersion: v1\nkind: List\nitems:\n  - apiVersion: v1\n    kind: Pod\n",
+        "f.yaml:4: document 1: items[0].metadata: missing: expected a mapping with a name",
     ),
 }
 
@@ -312,3 +311,168 @@ def test_one_name_in_two_files_names_both_places(tmp_path: Path) -> None:
     second.write_text("---\n" + POD)
     with pytest.raises(ManifestError, match=r"b\.yaml:2: .*a second time.* than in .*a\.yaml:1$"):
         read_manifest_files([first, second])
+
+
+def workload(kind: str, spec: str) -> str:
+    api_version, _, word = kind.rpartition(" ")
+    head = f"apiVersion: {api_version}\nkind: {word}\nmetadata: {{name: lm}}\nspec:\n"
+    return f"{head}{indent(spec, '  ')}\n"
+
+
+TEMPLATE = "template: {spec: {containers: [{name: m, image: x}]}}"
+IN_A_JOB = "template: {spec: {restartPolicy: Never, containers: [{name: m, image: x}]}}"
+DEPLOYMENT, PYTORCH, JOB_SET = (
+    "apps/v1 Deployment",
+    "kubeflow.org/v1 PyTorchJob",
+    "jobset.x-k8s.io/v1alpha2 JobSet",
+)
+TRAIN = "trainer.kubeflow.org/v1alpha1 TrainJob"
+WORKERS = f"pytorchReplicaSpecs:\n  Worker:\n    replicas: 2\n    {TEMPLATE}"
+JOBS = (
+    "replicatedJobs:\n- name: n\n  replicas: 2\n"
+    f"  template: {{spec: {{parallelism: 3, {IN_A_JOB}}}}}"
+)
+# Kind, spec, the path to which it goes, and how many pods it creates first.
+WORKLOADS = (
+    (DEPLOYMENT, f"replicas: 3\n{TEMPLATE}", "/apis/apps/v1/…/deployments", 3),
+    ("apps/v1 ReplicaSet", TEMPLATE, "/apis/apps/v1/…/replicasets", 1),
+    ("apps/v1 StatefulSet", f"replicas: 2\n{TEMPLATE}", "/apis/apps/v1/…/statefulsets", 2),
+    (PYTORCH, WORKERS, "/apis/kubeflow.org/v1/…/pytorchjobs", 2),
+    (
+        "kubeflow.org/v2beta1 MPIJob",
+        f"mpiReplicaSpecs:\n  Launcher: {{{IN_A_JOB}}}\n  Worker: {{replicas: 2, {TEMPLATE}}}",
+        "/apis/kubeflow.org/v2beta1/…/mpijobs",
+        3,
+    ),
+    (JOB_SET, JOBS, "/apis/jobset.x-k8s.io/v1alpha2/…/jobsets", 6),
+    (
+        TRAIN,
+        "trainer: {numNodes: 2, resourcesPerNode: {limits: {nvidia.com/gpu: 8}}}",
+        "/apis/trainer.kubeflow.org/v1alpha1/…/trainjobs",
+        2,
+    ),
+    (
+        "batch.volcano.sh/v1alpha1 Job",
+        f"tasks: [{{name: w, replicas: 2, {TEMPLATE}}}]",
+        "/apis/batch.volcano.sh/v1alpha1/…/jobs",
+        2,
+    ),
+    (
+        "leaderworkerset.x-k8s.io/v1 LeaderWorkerSet",
+        f"replicas: 2\nleaderWorkerTemplate: {{size: 3, workerT{TEMPLATE[1:]}}}",
+        "/apis/leaderworkerset.x-k8s.io/v1/…/leaderworkersets",
+        6,
+    ),
+    (
+        "ray.io/v1 RayCluster",
+        f"headGroupSpec: {{{TEMPLATE}}}\n"
+        f"workerGroupSpecs: [{{groupName: a, replicas: 2, {TEMPLATE}}}]",
+        "/apis/ray.io/v1/…/rayclusters",
+        3,
+    ),
+)
+
+
+@pytest.mark.parametrize(("kind", "spec", "path", "pods"), WORKLOADS)
+def test_a_workload_goes_to_its_api_and_counts_its_first_pods(
+    kind: str, spec: str, path: str, pods: int
+) -> None:
+    (read,) = read_manifests(workload(kind, spec))
+    assert (read.collection, read.pods) == (path.replace("…", "namespaces/default"), pods)
+
+
+@pytest.mark.parametrize("suspended", ["suspend: true", "runPolicy: {suspend: true}"])
+def test_a_suspended_workload_creates_nothing_yet(suspended: str) -> None:
+    (read,) = read_manifests(workload(PYTORCH, f"{WORKERS}\n{suspended}"))
+    assert read.pods == 0
+
+
+def test_objects_without_pods_are_kept_and_have_no_path_if_the_api_server_lacks_them() -> None:
+    read = read_manifests(workload("v1 ConfigMap", "{}") + "---\n" + workload("v1 Service", "{}"))
+    assert [(each.kind, each.collection) for each in read] == [
+        ("ConfigMap", ""),
+        ("Service", "/api/v1/namespaces/default/services"),
+    ]
+
+
+def test_what_kubectl_prints_is_read_as_it_was_applied() -> None:
+    """The ReplicaSet is not among the objects; its name shows whose it is."""
+    deployment = workload(DEPLOYMENT, TEMPLATE) + "status: {replicas: 1}\n"
+    deployment = deployment.replace("{name: lm}", "{name: lm, uid: u, resourceVersion: '7'}")
+    owners = "[{apiVersion: apps/v1, kind: ReplicaSet, name: lm-5f7c9, uid: r, controller: true}]"
+    owned = POD.replace("  name: one", f"  name: lm-5f7c9-x\n  ownerReferences: {owners}")
+    lone = POD.replace("spec:", "spec:\n  nodeName: n1") + "status: {phase: Running}\n"
+    read = read_manifests("---\n".join((deployment, owned, lone)))
+    assert [(each.kind, each.name) for each in read] == [("Deployment", "lm"), ("Pod", "one")]
+    assert read[0].body["metadata"] == {"name": "lm", "namespace": "default"}
+    assert "status" not in read[0].body
+    assert "nodeName" not in str(read[1].body)
+
+
+BROKEN = {
+    "replicas below 0": (
+        workload(DEPLOYMENT, f"replicas: -1\n{TEMPLATE}"),
+        "f.yaml:5: document 1: spec.replicas: -1: expected a whole number from 0",
+    ),
+    "a role with many replicas": (
+        workload(PYTORCH, WORKERS.replace("replicas: 2", "replicas: many")),
+        "f.yaml:7: document 1: spec.pytorchReplicaSpecs.Worker.replicas: 'many': expected",
+    ),
+    "more pods than a gang may have": (
+        workload("apps/v1 ReplicaSet", f"replicas: 5000\n{TEMPLATE}"),
+        "f.yaml:1: document 1: more than 4096 pods",
+    ),
+    "no template": (
+        workload("apps/v1 StatefulSet", "replicas: 2"),
+        "f.yaml:4: document 1: spec.template.spec.containers: missing: expected at least one",
+    ),
+    "a template that is null": (
+        workload("apps/v1 StatefulSet", "template: null"),
+        "f.yaml:5: document 1: spec.template.spec.containers: missing: expected at least one",
+    ),
+    "a role without containers": (
+        workload(PYTORCH, "pytorchReplicaSpecs:\n  Worker:\n    template: {spec: {}}"),
+        "f.yaml:7: document 1: spec.pytorchReplicaSpecs.Worker.template.spec.containers: missing",
+    ),
+    "a number as an annotation in a template": (
+        workload(
+            DEPLOYMENT,
+            "template:\n  metadata:\n    annotations:\n      linkwise.dev/gang-size: 4\n"
+            "  spec: {containers: [{name: m, image: x}]}",
+        ),
+        "f.yaml:8: document 1: spec.template.metadata.annotations[linkwise.dev/gang-size]: 4: "
+        'expected a text: write it in quotes, "4"',
+    ),
+    "a Job of a JobSet that restarts for ever": (
+        workload(JOB_SET, JOBS.replace("restartPolicy: Never, ", "")),
+        "spec.restartPolicy: missing: expected Never or OnFailure in a Job",
+    ),
+    "a TrainJob without its runtime": (
+        workload(TRAIN, "runtimeRef: {name: torch}"),
+        "f.yaml:4: document 1: spec.trainer.resourcesPerNode: missing, and the runtime 'torch'",
+    ),
+    "a kind that nobody knows": (
+        workload("x.io/v1 Train", TEMPLATE),
+        "f.yaml:2: document 1: kind: Train.x.io: it is unknown which pods this kind creates",
+    ),
+    "another version of a kind": (
+        workload("kubeflow.org/v2 TFJob", "{}"),
+        "f.yaml:1: document 1: apiVersion: 'kubeflow.org/v2': expected kubeflow.org/v1 for a TFJob",
+    ),
+    "a name with markup": (
+        workload(DEPLOYMENT, TEMPLATE).replace("lm", "'<b>[red]'"),
+        "f.yaml:3: document 1: metadata.name: '<b>[red]': expected lower-case letters",
+    ),
+    "a listing of a whole cluster": (
+        "a: " + "x" * 2**21,
+        "f.yaml: 2097155 characters: expected manifests of at most 2097152",
+    ),
+}
+
+
+@pytest.mark.parametrize("slip", BROKEN)
+def test_a_broken_workload_is_refused_with_its_place(slip: str) -> None:
+    text, refusal = BROKEN[slip]
+    with pytest.raises(ManifestError) as caught:
+        read_manifests(text, "f.yaml")
+    assert refusal in str(caught.value)

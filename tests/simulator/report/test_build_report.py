@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from linkwise.kube.labels import COMPLETION_INDEX as INDEX
 from linkwise.kube.objects import Pod
-from linkwise.simulator.jobs.job_rules import INDEX
 from linkwise.simulator.report.build_report import seen_pods
 from linkwise.simulator.report.model import SeenPod
 from linkwise.simulator.report.pod_recorder import Sighting
@@ -44,7 +44,7 @@ def gang(name: str, size: str) -> dict[str, str]:
 
 def seen(*pods: Pod) -> tuple[SeenPod, ...]:
     sightings = [Sighting(pod, order, {}) for order, pod in enumerate(pods)]
-    return seen_pods(sightings, {}, {}, {}, {})
+    return seen_pods(sightings, {}, {}, {}, {}, {})
 
 
 def members(*pods: Pod) -> list[tuple[str, str]]:
@@ -113,6 +113,7 @@ def test_what_each_holds_held_and_waits_for_is_its_own() -> None:
         {"default/runs": frozenset({"G0", "G1"}), "default/ended": frozenset({"G2", "G3"})},
         {"default/waits": "No room."},
         {"default/runs": 3},
+        {},
     )
 
     assert (runs.held, runs.planned) == ({"main": ("G1", "G0")}, {"main": ("G0", "G1")})

@@ -152,7 +152,7 @@ def test_half_gangs_of_the_baseline_are_counted_and_their_speed_is_not() -> None
     train = report_of(NODES, TRAIN, [(alone, waits), (waits, waits)], seed=1).workloads[0]
 
     assert train.stock_running == (1, 0)
-    assert train.stock_halves == 1
+    assert train.stock_wholes == 0
     assert train.stock_mean is None
 
 

@@ -25,7 +25,7 @@ def seen(quantity: Quantity, *, waits: str = "") -> tuple[SeenPod, ...]:
         spec=PodSpec(node_name="n1", containers=(Container("main", asks),)),
         status=PodStatus(phase="Running"),
     )
-    return seen_pods([Sighting(pod, 1, {})], {}, {}, {"ml/p": waits}, {})
+    return seen_pods([Sighting(pod, 1, {})], {}, {}, {"ml/p": waits}, {}, {})
 
 
 @pytest.mark.parametrize("quantity", [0, "0"])

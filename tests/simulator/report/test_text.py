@@ -1,5 +1,6 @@
 """The terminal report, to the letter: every line fits, and no information is in colour alone."""
 
+import re
 from dataclasses import replace
 from io import StringIO
 
@@ -7,13 +8,13 @@ import pytest
 from rich.console import Console
 
 from linkwise.simulator.report.build_report import report_of
-from linkwise.simulator.report.model import Report
+from linkwise.simulator.report.model import Report, Rival
 from linkwise.simulator.report.text import picture, render
 from linkwise.topology.machine.recorded import machine_names, recorded_machine
 from tests.simulator.report.small_report import NODES, OURS, off, on, small_report
 
 ALL_OF_IT = """\
-      Linkwise                      kube-scheduler and kubelet alone
+      Linkwise                      alone, NVIDIA's choice, draw 1 of 1
       node     GPUs  link     GB/s  node     GPUs  link     GB/s
  A  train  gang of 2 runs; together 16.0 GB/s; alone: 16.0 GB/s
   A0  bridged  0-1   NVLINK  240.0  bridged  0,2   SYS      16.0
@@ -48,9 +49,8 @@ Why pods wait
 
 Alone: the same manifests on the same cluster, one draw (seed 7), with the
 simulator's kube-scheduler without extender, on nodes that choose GPUs as
-NVIDIA's device plugin does (go-gpuallocator, best effort). The table shows the
-first draw; GB/s beside a workload's name are the mean over the draws that ran
-it whole.
+NVIDIA's device plugin does (go-gpuallocator, best effort). Places, and GB/s
+beside them, are those of draw 1.
 
 OK: 3 of 3 pods hold exactly the GPUs of their plan; no GPU held twice, no gang
 runs half.
@@ -105,7 +105,31 @@ def test_what_half_ran_alone_is_said_so() -> None:
     alone = on("bridged", 0, 2, pod="t", workload="train", member="0", needed=2)
 
     text = shown(report_of(NODES, OURS[:2], [(alone,), ()], seed=1))
-    assert "alone: half of it ran in 1 of 2" in text
+    assert "alone: only 1 of 2 run\n" in text
+    assert re.search(r"^  train +16\.0 +- +- +- +0 of 2$", text, re.M)
+
+
+def test_numbers_of_one_draw_and_of_all_draws_stand_apart() -> None:
+    """Beside the places is what draw 1 gave; the mean of both has a table of its own."""
+    alone = [
+        tuple(
+            on("bridged", *gpus, pod=f"t{number}", workload="train", member=str(number), needed=2)
+            for number, gpus in enumerate(both)
+        )
+        for both in (((0, 2), (1, 3)), ((0, 1), (2, 3)))
+    ]
+    one, two = alone[0], (alone[1][0],)
+    text = shown(report_of(NODES, OURS[:2], [one, two, one], seed=1, rival=Rival.RANDOM))
+    above, _, below = text.partition("All 3 draws alone, GB/s")
+    assert "alone, random GPUs, draw 1 of 3" in above
+    assert "alone: 16.0 GB/s" in above
+    assert "mean" not in above
+    assert re.search(r"^  train +16\.0 +16\.0 +16\.0 +16\.0 +2 of 3$", below, re.M)
+    assert "of a plugin without a preference" in " ".join(below.split())
+
+
+def test_one_draw_has_no_table_of_means() -> None:
+    assert "draws alone" not in shown(small_report())
 
 
 @pytest.mark.parametrize("name", machine_names())

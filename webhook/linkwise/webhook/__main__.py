@@ -18,7 +18,7 @@ from linkwise.kube.errors import LoadError
 from linkwise.serving.certificates.callers import Place
 from linkwise.serving.certificates.keeper import FileKeeper, Keeper
 from linkwise.serving.certificates.pairs import Lifetime, Pair
-from linkwise.serving.program import LOG_LEVEL, begin_log, exit_on_signals
+from linkwise.serving.program import LOG_FORMAT, LOG_LEVEL, begin_log, exit_on_signals
 from linkwise.topology.names import DEFAULT_RESOURCE, RESOURCE_NAME
 from linkwise.webhook.answers import Answers
 from linkwise.webhook.keeper import SecretKeeper
@@ -122,6 +122,7 @@ def _resource(_context: click.Context, parameter: click.Parameter, value: str) -
     help="Largest request body accepted, in MiB.",
 )
 @LOG_LEVEL
+@LOG_FORMAT
 @click.version_option(package_name="linkwise")
 def command(
     kubeconfig: str | None,
@@ -139,9 +140,10 @@ def command(
     certificate_directory: Path | None,
     max_body_mib: int,
     log_level: str,
+    log_format: str,
 ) -> None:
     """Give GPU pods their scheduler and their gate, and refuse wrong annotations."""
-    begin_log(log_level)
+    begin_log(log_level, log_format)
     rules = Rules(resource_name, scheduler_name, Gating(gate), IndexedJobs(indexed_jobs))
 
     def use(pair: Pair) -> None:

@@ -72,7 +72,7 @@ class Answers:
             answered, result = judge(request)
         except Exception:
             # Allowed, as without a webhook: the extender judges every pod again.
-            log.exception("%s of %s failed", verb, request.what)
+            log.exception("%s of %s failed", verb, request.what, extra=request.about)
             answered, result = review.write_patch(request, ()), "failed"
         self._requests.labels(verb, result).inc()
         self._seconds.labels(verb).observe(time.perf_counter() - began)
@@ -85,7 +85,8 @@ class Answers:
     def _validate(self, request: review.AdmissionRequest) -> tuple[bytes, str]:
         verdict = review.validate(request, self._rules)
         if verdict.refused:
-            log.info("%s: refused: %s", request.what, "; ".join(verdict.refused))
+            why = "; ".join(verdict.refused)
+            log.info("%s: refused: %s", request.what, why, extra=request.about)
         result = "refused" if verdict.refused else "warned" if verdict.warnings else "allowed"
         return review.write_verdict(request, verdict), result
 

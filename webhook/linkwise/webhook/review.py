@@ -55,6 +55,11 @@ class AdmissionRequest(_Struct, frozen=True):
         """The request in the log."""
         return f"{self.operation} {self.kind.kind} {self.namespace}/{self.name}"
 
+    @property
+    def about(self) -> dict[str, str]:
+        """What a record about it has besides its text."""
+        return {"pod": f"{self.namespace}/{self.name}"} if self.is_pod and self.name else {}
+
 
 class _Review(_Struct, frozen=True):
     api_version: str
@@ -129,7 +134,7 @@ def _pod(request: AdmissionRequest, raw: msgspec.Raw) -> Pod | None:
     try:
         pod = msgspec.json.decode(raw, type=Pod | None)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        log.warning("%s: unreadable, so allowed: %s", request.what, error)
+        log.warning("%s: unreadable, so allowed: %s", request.what, error, extra=request.about)
         return None
     # The API server writes the namespace into a pod only after admission.
     return pod and replace(pod, metadata=replace(pod.metadata, namespace=request.namespace))
@@ -139,5 +144,5 @@ def _fields(request: AdmissionRequest, raw: msgspec.Raw) -> dict[str, object] | 
     try:
         return msgspec.json.decode(raw, type=dict[str, object] | None)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        log.warning("%s: unreadable, so allowed: %s", request.what, error)
+        log.warning("%s: unreadable, so allowed: %s", request.what, error, extra=request.about)
         return None

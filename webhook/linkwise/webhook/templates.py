@@ -11,9 +11,6 @@ from dataclasses import dataclass
 import msgspec
 
 from linkwise.extender.podgrouper.workloads.answer import ObjectRef, Objects
-from linkwise.extender.podgrouper.workloads.batch import JOB_SET_LABEL, VOLCANO
-from linkwise.extender.podgrouper.workloads.case import TRAINING, group_of
-from linkwise.extender.podgrouper.workloads.fields import Fields, items, mapping, text
 from linkwise.extender.podgrouper.workloads.kinds import (
     JOB,
     JOB_SET,
@@ -21,6 +18,8 @@ from linkwise.extender.podgrouper.workloads.kinds import (
     STATEFUL_SET,
     VOLCANO_JOB,
 )
+from linkwise.kube.fields import Fields, group_of, items, mapping, text
+from linkwise.kube.labels import JOB_SET_LABEL, TRAINING, VOLCANO
 from linkwise.kube.objects import Pod
 from linkwise.topology import names
 

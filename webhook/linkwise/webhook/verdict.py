@@ -11,8 +11,7 @@ from linkwise.extender.api.annotations import ask_of
 from linkwise.extender.podgrouper.decide import recognise
 from linkwise.extender.podgrouper.explicit import RULE
 from linkwise.extender.podgrouper.workloads.answer import Refused
-from linkwise.extender.podgrouper.workloads.case import controller_of
-from linkwise.extender.podgrouper.workloads.fields import Fields, mapping, text
+from linkwise.kube.fields import Fields, controller_of, mapping, text
 from linkwise.kube.objects import Pod
 from linkwise.topology import names
 from linkwise.topology.errors import AnnotationError

@@ -29,14 +29,12 @@ class ChosenSet:
     runner_up: Choice | None
     why: str
     gang: tuple[int, int] | None = None  # members, and GPUs of each
+    caveat: str = ""  # what to know of the machine before its GB/s are believed
     members: tuple[int, ...] = ()  # each member's GPUs as a bitmask, in the order of ranks
 
 
 _FIGURES = (3, 4)
-_LEGEND = """
-GB/s: estimated all-reduce bus bandwidth, as nccl-tests measures it.
-left: what the GPUs that stay free are worth to later jobs, 0 to 1 of the idle machine.
-"""
+_LEFT = "left: what the GPUs that stay free are worth to later jobs, 0 to 1 of the idle machine."
 
 
 def write_text(answer: ChosenSet) -> str:
@@ -54,14 +52,20 @@ def write_text(answer: ChosenSet) -> str:
         if answer.runner_up is not None:
             word = word_for(answer.runner_up.ring_class)
             text += "\n" + aligned([header, _row(machine, "nearest", answer.runner_up)], _FIGURES)
-            text += f"\nWith --require-link {word} it would be taken.\n"
+            text += f"\nWith --require-link {word} it would be taken.\n\n{_gbytes_legend(answer)}\n"
         return text
     table = [header, _row(machine, "chosen", answer.chosen)]
     each = [write_gpus(machine, gpus) for gpus in answer.members]
     table += [(f"  rank {rank}", gpus, "", "", "") for rank, gpus in enumerate(each)]
     if answer.runner_up is not None:
         table.append(_row(machine, _second_name(answer), answer.runner_up))
-    return aligned(rows) + "\n" + aligned(table, _FIGURES) + f"\n{_sentence(answer)}\n{_LEGEND}"
+    legend = f"{_gbytes_legend(answer)}\n{_LEFT}\n"
+    return f"{aligned(rows)}\n{aligned(table, _FIGURES)}\n{_sentence(answer)}\n\n{legend}"
+
+
+def _gbytes_legend(answer: ChosenSet) -> str:
+    text = "GB/s: estimated all-reduce bus bandwidth, as nccl-tests measures it."
+    return text + (f" For {answer.name} it\n{answer.caveat}." if answer.caveat else "")
 
 
 def _asked(answer: ChosenSet) -> str:
@@ -108,6 +112,7 @@ class _AnswerJson(msgspec.Struct, frozen=True):
     runner_up: _ChoiceJson | None
     why: str
     members: tuple[tuple[int, ...], ...] | msgspec.UnsetType = msgspec.UNSET
+    caveat: str | msgspec.UnsetType = msgspec.UNSET  # of `gbytes_per_s`
 
 
 def write_json(answer: ChosenSet) -> str:
@@ -123,6 +128,7 @@ def write_json(answer: ChosenSet) -> str:
         runner_up=_choice_json(machine, answer.runner_up),
         why=answer.why,
         members=tuple(map(machine.indices_of, answer.members)) if answer.gang else msgspec.UNSET,
+        caveat=answer.caveat or msgspec.UNSET,
     )
     return msgspec.json.format(msgspec.json.encode(written), indent=2).decode() + "\n"
 

@@ -5,7 +5,7 @@ set was chosen, 1 none fits, 2 the question is malformed.
 """
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import click
 
@@ -20,7 +20,7 @@ from linkwise.topology.sets.choose import Choice, choose, ranked
 from linkwise.topology.sets.partition import choose_partition
 from linkwise.topology.sets.tables import table_of
 
-_LINKS = click.Choice(list(LINK_WORDS))
+_LINKS = click.Choice(list(LINK_WORDS), case_sensitive=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class ChooseQuestion:
 @click.option("--prefer-link", type=_LINKS, help="As good as can be.  [default: nvlink]")
 @click.option(
     "--policy",
-    type=click.Choice(["ring", "partition"]),
+    type=click.Choice(["ring", "partition"], case_sensitive=False),
     default="ring",
     show_default=True,
     help="ring: most all-reduce bandwidth. partition: as NVIDIA's go-gpuallocator chooses.",
@@ -83,6 +83,7 @@ def choose_command(
             answer = _answer_by_ring(named, question)
     except LinkwiseError as error:
         raise BadInputError(str(error)) from None
+    answer = replace(answer, caveat=named.caveat)
     click.echo(write_json(answer) if output == "json" else write_text(answer), nl=False)
     sys.exit(0 if answer.chosen else 1)
 

@@ -8,13 +8,22 @@ from linkwise.cli.errors import BadInputError
 from linkwise.cli.text_file import read_text
 from linkwise.topology.errors import MachineError
 from linkwise.topology.machine.model import Machine
-from linkwise.topology.machine.recorded import machine_names, read_machine_file, recorded_machine
+from linkwise.topology.machine.recorded import (
+    CAVEATS,
+    machine_names,
+    read_machine_file,
+    recorded_machine,
+    records,
+)
+
+_MOST_NEAR = 3
 
 
 @dataclass(frozen=True, slots=True)
 class NamedMachine:
     name: str  # as the operator wrote it
     machine: Machine
+    caveat: str = ""  # of a recorded machine that was not read as a whole
 
 
 def read_machine(source: str, model: str | None, option: str = "--machine") -> NamedMachine:
@@ -28,7 +37,8 @@ def read_machine(source: str, model: str | None, option: str = "--machine") -> N
         if source in machine_names():
             if model is not None:
                 raise BadInputError(f"--model {model}: the recorded machine {source} says its own")
-            return NamedMachine(source, recorded_machine(source))
+            caveat = CAVEATS.get(records()[source].kind, "")
+            return NamedMachine(source, recorded_machine(source), caveat)
         path, name = _split(source, option)
         return NamedMachine(source, read_machine_file(_read(path, option), name, model=model))
     except MachineError as error:
@@ -36,9 +46,13 @@ def read_machine(source: str, model: str | None, option: str = "--machine") -> N
 
 
 def suggestion(name: str) -> str:
-    """Suggest a name close to *name*, and where to look."""
-    close = get_close_matches(name, machine_names(), n=1)
-    return "".join(f"; did you mean {match}?" for match in close) + "; see `linkwise machines`"
+    """Suggest the names closest to *name*, and where to look."""
+    wanted = name.lower()
+    within = [each for each in machine_names() if wanted and wanted in each]
+    near = [*within, *get_close_matches(wanted, machine_names(), n=_MOST_NEAR)]
+    close = list(dict.fromkeys(near))[:_MOST_NEAR]
+    meant = f"; did you mean {' or '.join(close)}?" if close else ""
+    return f"{meant}; see `linkwise machines`"
 
 
 def _split(source: str, option: str) -> tuple[str, str | None]:

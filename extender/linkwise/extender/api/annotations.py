@@ -7,14 +7,15 @@ for a week.
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from enum import Enum
 from functools import lru_cache
 from typing import TypeVar
 
-from linkwise.extender.api.durations import seconds_of
+from linkwise.extender.api.durations import DURATION, seconds_of
 from linkwise.extender.api.spans import ANYWHERE, LABEL_KEY, Spans
+from linkwise.kube.labels import COMPLETION_INDEX
 from linkwise.kube.objects import Container, Pod, whole
 from linkwise.topology import names
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role
@@ -23,31 +24,23 @@ from linkwise.topology.machine.model import LINK_WORDS, LinkClass
 from linkwise.topology.names import is_share
 
 MAX_GANG = 4096
-COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
-_SAID_BY_PODS = frozenset(
-    {
-        names.GANG,
-        names.GANG_SIZE,
-        names.GANG_MIN,
-        names.GANG_TIMEOUT,
-        names.RANK,
-        names.REQUIRE_LINK,
-        names.PREFER_LINK,
-        names.REQUIRE_SPAN,
-        names.PREFER_SPAN,
-        names.COMMUNICATOR,
-        names.GPU_MODEL,
-        names.GPU_MEMORY,
-        names.PREEMPTIBLE,
-        names.EXPECTED_DURATION,
-        names.SHARE,
-    }
-)
 _MIB = 1024 * 1024
-_LONGEST = 1024  # characters of a value; caches store its parsed form for very many pods
+LONGEST = 1024  # characters of a value; caches store its parsed form for very many pods
 _NEAR = 0.7  # difflib's ratio; `gnag` is near enough to `gang`
 _WORD = re.compile(r"[A-Za-z0-9]+")
 _WORD_OF_LINK = {link: word for word, link in LINK_WORDS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotationValue:
+    """What an annotation may say, for refusals and for schemas: one of *words*, or a text that
+    *pattern* matches from its beginning to its end. A pattern may be wider than the parser."""
+
+    expected: str
+    words: tuple[str, ...] = ()
+    pattern: str = ""
+    longest: int = LONGEST
+    beside: str = ""  # another annotation that is needed with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +97,54 @@ class PodRequest:
     sharing: Sharing = Sharing.EITHER
 
 
+_COMMUNICATORS = {"gang": False, "pod": True}
+_BOOLEANS = {"true": True, "false": False}
+_SHARINGS = {each.value: each for each in Sharing if each is not Sharing.EITHER}
+_LONGEST_NAME = 253
+_LEVEL = rf"\s*(?:{LABEL_KEY.pattern})\s*"
+_MODEL = "[^,]*[A-Za-z0-9][^,]*"
+_LINK = AnnotationValue(f"one of {', '.join(LINK_WORDS)}", tuple(LINK_WORDS))
+_LEVELS = AnnotationValue(
+    "node, clique or keys of node labels, with commas between them",
+    pattern=f"{_LEVEL}(?:,{_LEVEL})*",
+)
+_DURATION = AnnotationValue(
+    "a duration like 10m, 1h30m or 90s", pattern=f"(?=.*[1-9])(?:{DURATION.pattern})"
+)
+_MEMBERS = AnnotationValue(
+    f"a whole number from 1 to {MAX_GANG}",
+    pattern="(?=.{1,9}$)0*(?:[1-9][0-9]{0,2}|[1-3][0-9]{3}|40[0-8][0-9]|409[0-6])",
+    beside=names.GANG,
+)
+BY_PODS: Mapping[str, AnnotationValue] = {
+    names.GANG: AnnotationValue(
+        f"a name of 1 to {_LONGEST_NAME} characters",
+        pattern=r"[\s\S]*\S[\s\S]*",
+        longest=_LONGEST_NAME,
+        beside=names.GANG_SIZE,
+    ),
+    names.GANG_SIZE: _MEMBERS,
+    names.GANG_MIN: replace(_MEMBERS, expected=f"a whole number from 1 to {names.GANG_SIZE}"),
+    names.GANG_TIMEOUT: replace(_DURATION, beside=names.GANG),
+    names.RANK: AnnotationValue("a whole number from 0", pattern="[0-9]{1,9}"),
+    names.REQUIRE_LINK: _LINK,
+    names.PREFER_LINK: _LINK,
+    names.REQUIRE_SPAN: _LEVELS,
+    names.PREFER_SPAN: _LEVELS,
+    names.COMMUNICATOR: AnnotationValue("gang or pod", tuple(_COMMUNICATORS)),
+    names.GPU_MODEL: AnnotationValue(
+        "model names like H100,H200", pattern=f"{_MODEL}(?:,{_MODEL})*"
+    ),
+    names.GPU_MEMORY: AnnotationValue(
+        "a quantity like 40Gi",
+        pattern=r"\+?(?=[0-9.]*[1-9])[0-9]*\.?[0-9]*(?:[eE][+-]?[0-9]+|n|u|m|k|Ki|[MGTPE]i?)?",
+    ),
+    names.PREEMPTIBLE: AnnotationValue("true or false", tuple(_BOOLEANS)),
+    names.EXPECTED_DURATION: _DURATION,
+    names.SHARE: AnnotationValue("spread or pack", tuple(_SHARINGS)),
+}
+"""What pods may say, by annotation (docs/annotations.md)."""
+
 NOTHING_SAID = PodRequest()
 
 
@@ -111,10 +152,10 @@ def ask_of(annotations: Mapping[str, str], labels: Mapping[str, str]) -> PodRequ
     """Parse the annotations of a pod. Raises AnnotationError."""
     said = {key: text for key, text in annotations.items() if key.startswith(names.PREFIX)}
     for key in sorted(said):
-        if key not in _SAID_BY_PODS and key not in names.BY_EXTENDER:
+        if key not in BY_PODS and key not in names.BY_EXTENDER:
             raise AnnotationError(key, said[key], _known(key))
-        if key in _SAID_BY_PODS and len(said[key]) > _LONGEST:
-            raise AnnotationError(key, said[key], f"at most {_LONGEST} characters")
+        if key in BY_PODS and len(said[key]) > LONGEST:
+            raise AnnotationError(key, said[key], f"at most {LONGEST} characters")
     rank = _rank(said, annotations, labels)
     if not said and rank is None:
         return NOTHING_SAID
@@ -124,14 +165,14 @@ def ask_of(annotations: Mapping[str, str], labels: Mapping[str, str]) -> PodRequ
         rank=rank,
         spans=_shared_spans(
             Spans(
-                _read(said, names.REQUIRE_SPAN, _levels, _LEVELS) or (),
-                _read(said, names.PREFER_SPAN, _levels, _LEVELS) or (),
-                _read(said, names.COMMUNICATOR, _each_apart, "gang or pod") or False,
+                _read(said, names.REQUIRE_SPAN, _levels) or (),
+                _read(said, names.PREFER_SPAN, _levels) or (),
+                _read(said, names.COMMUNICATOR, _COMMUNICATORS.__getitem__) or False,
             )
         ),
-        preemptible=_read(said, names.PREEMPTIBLE, _yes_or_no, "true or false") or False,
-        expected_seconds=_read(said, names.EXPECTED_DURATION, _duration, _DURATIONS),
-        sharing=_read(said, names.SHARE, _sharing, "spread or pack") or Sharing.EITHER,
+        preemptible=_read(said, names.PREEMPTIBLE, _BOOLEANS.__getitem__) or False,
+        expected_seconds=_read(said, names.EXPECTED_DURATION, _duration),
+        sharing=_read(said, names.SHARE, _SHARINGS.__getitem__) or Sharing.EITHER,
     )
 
 
@@ -204,7 +245,7 @@ def _demand(container: Container, role: Role, resource: str) -> list[ContainerDe
 
 def _known(key: str) -> str:
     """What is allowed instead of an unknown key; the most similar known key comes first."""
-    known = sorted(_SAID_BY_PODS)
+    known = sorted(BY_PODS)
     words = {name.removeprefix(names.PREFIX): name for name in known}
     near = get_close_matches(key.removeprefix(names.PREFIX), words, n=1, cutoff=_NEAR)
     first = f"{words[near[0]]} or another" if near else "one"
@@ -214,16 +255,16 @@ def _known(key: str) -> str:
 def _requirement(said: Mapping[str, str]) -> TopologyRequirement:
     return _shared_requirement(
         TopologyRequirement(
-            require=_read(said, names.REQUIRE_LINK, _link, _LINKS) or LinkClass.SYS,
+            require=_read(said, names.REQUIRE_LINK, LINK_WORDS.__getitem__) or LinkClass.SYS,
             prefer=_prefer(said),
-            models=_read(said, names.GPU_MODEL, _models, "model names like H100,H200") or (),
-            memory_mib=_read(said, names.GPU_MEMORY, _memory, "a quantity like 40Gi") or 0,
+            models=_read(said, names.GPU_MODEL, _models) or (),
+            memory_mib=_read(said, names.GPU_MEMORY, _memory) or 0,
         )
     )
 
 
 def _prefer(said: Mapping[str, str]) -> LinkClass:
-    found = _read(said, names.PREFER_LINK, _link, _LINKS)
+    found = _read(said, names.PREFER_LINK, LINK_WORDS.__getitem__)
     return LinkClass.NVLINK if found is None else found
 
 
@@ -234,15 +275,15 @@ def _gang(said: Mapping[str, str]) -> GangAsk | None:
             if key in said:
                 raise AnnotationError(key, said[key], f"{names.GANG} beside it, with a gang's name")
         return None
-    if not name.strip() or len(name) > 253:
-        raise AnnotationError(names.GANG, name, "a name of 1 to 253 characters")
-    size = _read(said, names.GANG_SIZE, _size, f"a whole number from 1 to {MAX_GANG}")
+    if not name.strip() or len(name) > _LONGEST_NAME:
+        raise AnnotationError(names.GANG, name, BY_PODS[names.GANG].expected)
+    size = _read(said, names.GANG_SIZE, _size)
     if size is None:
         wanted = f"{names.GANG_SIZE} beside it, with the number of members"
         raise AnnotationError(names.GANG, name, wanted)
     least = f"a whole number from 1 to {size}, the {names.GANG_SIZE}"
     minimum = _read(said, names.GANG_MIN, lambda text: _size(text, most=size), least)
-    timeout = _read(said, names.GANG_TIMEOUT, _duration, _DURATIONS)
+    timeout = _read(said, names.GANG_TIMEOUT, _duration)
     return GangAsk(name, size, size if minimum is None else minimum, timeout)
 
 
@@ -250,31 +291,24 @@ def _rank(
     said: Mapping[str, str], annotations: Mapping[str, str], labels: Mapping[str, str]
 ) -> int | None:
     if names.RANK in said:
-        return _read(said, names.RANK, _index, "a whole number from 0")
+        return _read(said, names.RANK, _index)
     index = annotations.get(COMPLETION_INDEX, labels.get(COMPLETION_INDEX, ""))
     # Other software writes this index, so an unreadable one is no error: the pod's name orders it.
     return int(index) if index.isascii() and index.isdigit() and len(index) <= 9 else None
 
 
-_LINKS = f"one of {', '.join(LINK_WORDS)}"
-_LEVELS = "node, clique or keys of node labels, with commas between them"
-_DURATIONS = "a duration like 10m, 1h30m or 90s"
 _Read = TypeVar("_Read")
 
 
 def _read(
-    said: Mapping[str, str], key: str, reader: Callable[[str], _Read], expected: str
+    said: Mapping[str, str], key: str, reader: Callable[[str], _Read], expected: str = ""
 ) -> _Read | None:
     if key not in said:
         return None
     try:
         return reader(said[key])
     except (ValueError, KeyError):
-        raise AnnotationError(key, said[key], expected) from None
-
-
-def _link(text: str) -> LinkClass:
-    return LINK_WORDS[text]
+        raise AnnotationError(key, said[key], expected or BY_PODS[key].expected) from None
 
 
 def _levels(text: str) -> tuple[str, ...]:
@@ -282,18 +316,6 @@ def _levels(text: str) -> tuple[str, ...]:
     if not all(LABEL_KEY.fullmatch(level) for level in levels):
         raise ValueError
     return levels
-
-
-def _each_apart(text: str) -> bool:
-    return {"gang": False, "pod": True}[text]
-
-
-def _sharing(text: str) -> Sharing:
-    return {"spread": Sharing.SPREAD, "pack": Sharing.PACK}[text]
-
-
-def _yes_or_no(text: str) -> bool:
-    return {"true": True, "false": False}[text]
 
 
 def _size(text: str, *, most: int = MAX_GANG) -> int:

@@ -2,7 +2,7 @@
 
 import re
 
-_DURATION = re.compile(
+DURATION = re.compile(
     r"(?:([0-9]{1,9})h)?(?:([0-9]{1,9})m(?!s))?(?:([0-9]{1,9})s)?(?:([0-9]{1,9})ms)?"
 )
 _LONGEST_HOURS = 8760  # a year; a longer one is a mistake
@@ -10,7 +10,7 @@ _LONGEST_HOURS = 8760  # a year; a longer one is a mistake
 
 def seconds_of(text: str) -> float:
     """Parse a duration such as `10m`, `1h30m` or `90s`, up to a year. Raises ValueError."""
-    found = _DURATION.fullmatch(text)
+    found = DURATION.fullmatch(text)
     if not text or found is None:
         raise ValueError(f"{text!r}: expected a duration like 10m, 1h30m or 90s")
     hours, minutes, seconds, milliseconds = (int(part or 0) for part in found.groups())

@@ -14,7 +14,6 @@ import msgspec
 
 from linkwise.extender.api.actions import PodRef
 from linkwise.extender.api.annotations import (
-    COMPLETION_INDEX,
     NOTHING_SAID,
     PodRequest,
     ask_of,
@@ -36,6 +35,7 @@ from linkwise.extender.podgrouper.equivalence import digest
 from linkwise.extender.podgrouper.membership import Judged, Membership
 from linkwise.extender.podgrouper.owner_cache import FetchOwner, Found
 from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
+from linkwise.kube.labels import COMPLETION_INDEX
 from linkwise.kube.objects import (
     Affinity,
     Container,

@@ -30,9 +30,9 @@ from linkwise.extender.podgrouper.workloads.answer import (
 )
 from linkwise.extender.podgrouper.workloads.case import Case, OwnerGoneError, UnreadError
 from linkwise.extender.podgrouper.workloads.declared import DeclaredGroup
-from linkwise.extender.podgrouper.workloads.fields import UnreadableError
 from linkwise.extender.podgrouper.workloads.systems import DECLARED, System, owned_by
 from linkwise.extender.podgrouper.workloads.workload import FoundWorkload
+from linkwise.kube.fields import UnreadableError
 from linkwise.kube.objects import Pod
 from linkwise.topology import names
 from linkwise.topology.errors import AnnotationError

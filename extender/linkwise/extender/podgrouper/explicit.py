@@ -18,9 +18,9 @@ from linkwise.extender.podgrouper.workloads.answer import (
 from linkwise.extender.podgrouper.workloads.batch import work_of_job
 from linkwise.extender.podgrouper.workloads.case import Case, gang_said_in
 from linkwise.extender.podgrouper.workloads.declared import DeclaredGroup
-from linkwise.extender.podgrouper.workloads.fields import mapping, number, text
 from linkwise.extender.podgrouper.workloads.kinds import JOB, STATEFUL_SET
 from linkwise.extender.podgrouper.workloads.workload import FoundWorkload, Workload
+from linkwise.kube.fields import mapping, number, text
 from linkwise.topology import names
 
 RULE = "linkwise.dev"

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from linkwise.extender.api.timers import Timers
 from linkwise.extender.podgrouper.workloads.answer import Missing, NeedsOwner, ObjectRef
-from linkwise.extender.podgrouper.workloads.batch import JOB_SET_LABEL
-from linkwise.extender.podgrouper.workloads.fields import Fields, text
+from linkwise.kube.fields import Fields, text
+from linkwise.kube.labels import JOB_SET_LABEL
 from linkwise.kube.objects import Pod
 
 Found = Fields | Missing

@@ -82,7 +82,8 @@ class Writer:
         request = partial(self._client.post, path, body)
         outcome, refusal = self._write("Bind", what, lambda: self._in_time(request))
         if outcome is Outcome.DONE:
-            log.info("bound %s", what)
+            about = {"pod": f"{order.namespace}/{order.name}", "node": order.node}
+            log.info("bound %s", what, extra=about)
             return outcome, ""
         return outcome, f"linkwise: binding {what}: {refusal}"
 

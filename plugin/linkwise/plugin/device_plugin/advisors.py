@@ -45,7 +45,8 @@ class ShareAdvice:
         for answer in answers:
             self._metrics.preferred.labels(answer.source.value).inc()
             pod = f"{answer.pod.key}/{answer.container}" if answer.pod else "a pod not seen yet"
-            log.info("%s: preferred %s for %s", self._resource, list(answer.gpus), pod)
+            about = {"pod": answer.pod.key} if answer.pod else {}
+            log.info("%s: preferred %s for %s", self._resource, list(answer.gpus), pod, extra=about)
         return [answer.gpus for answer in answers]
 
     def allocated(self, ids: frozenset[str]) -> None:

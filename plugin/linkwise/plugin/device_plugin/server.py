@@ -121,6 +121,7 @@ class Advice:
             [gpu.index for gpu in machine.gpus if gpu.uuid in answer.gpus],
             f"{answer.pod.key}/{answer.container}" if answer.pod else "a pod not seen yet",
             answer.source.value,
+            extra={"pod": answer.pod.key} if answer.pod else {},
         )
         return answer
 

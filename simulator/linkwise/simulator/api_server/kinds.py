@@ -33,7 +33,7 @@ ENDPOINT_SLICE = ResourceKind(
 )
 LEASE = ResourceKind("Lease", "leases", "coordination.k8s.io/v1", has_status=False)
 
-# Owners of pods, which the extender reads. No controller here creates pods from them.
+# Owners of pods that the extender reads.
 OWNERS = (
     ResourceKind("StatefulSet", "statefulsets", "apps/v1"),
     ResourceKind("Deployment", "deployments", "apps/v1"),
@@ -57,6 +57,16 @@ OWNERS = (
     ResourceKind("PodGroup", "podgroups", "scheduling.run.ai/v2alpha2"),
 )
 
+# Other workloads that manifests may have, and what stands between a workload and its pods.
+WORKLOADS = (
+    ResourceKind("ReplicaSet", "replicasets", "apps/v1"),
+    ResourceKind("ReplicationController", "replicationcontrollers"),
+    ResourceKind("CronJob", "cronjobs", "batch/v1"),
+    ResourceKind("TrainJob", "trainjobs", "trainer.kubeflow.org/v1alpha1"),
+    ResourceKind("RayJob", "rayjobs", "ray.io/v1"),
+    ResourceKind("RayService", "rayservices", "ray.io/v1"),
+)
+
 KINDS = (
     POD,
     NODE,
@@ -69,4 +79,5 @@ KINDS = (
     ENDPOINT_SLICE,
     LEASE,
     *OWNERS,
+    *WORKLOADS,
 )

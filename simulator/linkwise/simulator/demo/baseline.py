@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from linkwise.simulator.demo.cluster import SimulatedCluster
 from linkwise.simulator.demo.run import ManifestRun
 from linkwise.simulator.manifests.read_manifests import Manifest
-from linkwise.simulator.report.model import SeenPod
+from linkwise.simulator.report.model import Rival, SeenPod
 
 
 def draw(
@@ -17,6 +17,7 @@ def draw(
     manifests: Sequence[Manifest],
     *,
     draws: int,
+    rival: Rival,
     seed: int,
     seconds: float,
     say: Callable[[str], None],
@@ -28,7 +29,7 @@ def draw(
     outcomes = []
     for number in range(draws):
         say(f"draw {number + 1} of {draws}")
-        with ManifestRun(cluster, manifests, seed=seed + number, linkwise=False) as run:
+        with ManifestRun(cluster, manifests, seed=seed + number, rival=rival) as run:
             run.settle(seconds)
             outcomes.append(run.seen())
             run.clean_away(seconds)

@@ -1,4 +1,4 @@
-"""Which devices NVIDIA's device plugin prefers. Used for runs without Linkwise.
+"""Which devices are taken on a node in a run without Linkwise.
 
 NVIDIA's plugin answers GetPreferredAllocation by go-gpuallocator's best-effort policy
 (NVIDIA/k8s-device-plugin `internal/rm/allocate.go`).
@@ -7,11 +7,17 @@ NVIDIA's plugin answers GetPreferredAllocation by go-gpuallocator's best-effort 
 from collections.abc import Sequence
 
 from linkwise.simulator.kubelet import Adviser
+from linkwise.simulator.report.model import Rival
 from linkwise.topology.machine.model import Machine
 from linkwise.topology.sets.partition import choose_partition
 
 
-def nvidias_choice(machine: Machine) -> Adviser:
+def adviser_of(rival: Rival, machine: Machine) -> Adviser:
+    """Return who advises the kubelet; without any preference it draws devices by its seed."""
+    return _nvidias_choice(machine) if rival is Rival.NVIDIA else lambda *_: ()
+
+
+def _nvidias_choice(machine: Machine) -> Adviser:
     def advise(available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
         must = machine.mask_of(must_include)
         chosen = choose_partition(machine, machine.mask_of(available), size, must=must)

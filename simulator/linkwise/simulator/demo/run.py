@@ -19,12 +19,14 @@ from typing import Any, Self
 import msgspec
 
 from linkwise.kube.client import ApiError
+from linkwise.kube.objects import Pod
 from linkwise.simulator.demo.cluster import SimulatedCluster
-from linkwise.simulator.demo.nvidia_preference import nvidias_choice
+from linkwise.simulator.demo.nvidia_preference import adviser_of
 from linkwise.simulator.jobs.controller import JobController
-from linkwise.simulator.manifests.read_manifests import Manifest
+from linkwise.simulator.jobs.workloads import WorkloadController
+from linkwise.simulator.manifests.read_manifests import Manifest, collection_of, is_suspended
 from linkwise.simulator.report.build_report import key_of, seen_pods
-from linkwise.simulator.report.model import SeenPod
+from linkwise.simulator.report.model import Rival, SeenPod
 from linkwise.simulator.report.pod_recorder import PodRecorder, Sighting
 from linkwise.simulator.scheduler import SchedulerLoop, SchedulerSettings
 from linkwise.topology import names
@@ -32,6 +34,7 @@ from linkwise.topology import names
 _QUIET_SECONDS = 0.4  # if nothing changes for this time, the cluster is at rest
 _APPLIED_SECONDS = 0.1  # the same between two files; too short a wait only changes their order
 _ENDED = ("Succeeded", "Failed")
+_INVALID = "invalid"  # a state of /explain: what the pod asks for is wrong
 _HASTE = SchedulerSettings(
     extender_weight=2,  # as in daemonset/overlays/*/scheduler-config.yaml
     initial_backoff_seconds=0.1,
@@ -67,6 +70,7 @@ class _Explained(msgspec.Struct):
         nearest: Nearest | None = None
 
     summary: str
+    state: str = ""
     gang: OfGang | None = None
     search: Search | None = None
 
@@ -100,16 +104,24 @@ class RunCounts:
 
 class ManifestRun:
     """Inside `with ManifestRun(cluster, …) as run:` kube-scheduler and the Job controller
-    run. `settle` creates the objects of the manifests."""
+    run. `settle` creates the objects of the manifests. *rival* is None with Linkwise."""
 
     def __init__(
-        self, cluster: SimulatedCluster, manifests: Sequence[Manifest], *, seed: int, linkwise: bool
+        self,
+        cluster: SimulatedCluster,
+        manifests: Sequence[Manifest],
+        *,
+        seed: int,
+        rival: Rival | None,
     ) -> None:
+        linkwise = rival is None
         self._cluster, self._manifests, self._linkwise = cluster, manifests, linkwise
-        self._of = sum(_pods_of(manifest) for manifest in manifests)
+        self._of = sum(manifest.pods for manifest in manifests)
+        self._given = {(manifest.kind, manifest.name): manifest.body for manifest in manifests}
         self._expected = 0  # pods of the manifests created so far
         self._recorder = PodRecorder(cluster.client)
         self._jobs = JobController(cluster.client, seed=seed)
+        self._workloads = WorkloadController(cluster.client, collection_of)
         self._scheduler = SchedulerLoop(
             cluster.client,
             cluster.extender_url if linkwise else None,
@@ -121,13 +133,12 @@ class ManifestRun:
         self._things = ExitStack()
         for number, kubelet in enumerate(cluster.kubelets):
             kubelet.reseed(seed * len(cluster.kubelets) + number)
-            kubelet.adviser = (
-                None if linkwise else nvidias_choice(cluster.machines[kubelet.node_name])
-            )
+            machine = cluster.machines[kubelet.node_name]
+            kubelet.adviser = None if rival is None else adviser_of(rival, machine)
 
     def __enter__(self) -> Self:
         with ExitStack() as things:
-            for thing in (self._recorder, self._jobs, self._scheduler):
+            for thing in (self._recorder, self._jobs, self._workloads, self._scheduler):
                 things.callback(thing.stop)
                 thing.start()
             self._things = things.pop_all()
@@ -158,8 +169,10 @@ class ManifestRun:
 
         for file, manifests in groupby(self._manifests, key=lambda manifest: manifest.file):
             for manifest in manifests:
-                self._cluster.client.post(manifest.collection, self._body(manifest))
-                self._expected += _pods_of(manifest)
+                if manifest.collection:
+                    body = self._body(manifest)
+                    self._workloads.create(body, self._given, suspended=is_suspended(body))
+                self._expected += manifest.pods
             self._cluster.wait_for(moves, f"the pods of {file}", deadline - time.monotonic())
         quiet_seconds = _QUIET_SECONDS
         self._cluster.wait_for(moves, "the pods", deadline - time.monotonic())
@@ -225,11 +238,16 @@ class ManifestRun:
     def seen(self) -> tuple[SeenPod, ...]:
         """Return the state of every pod, with a reason for each pod that waits."""
         sightings = self._recorder.sightings()
-        waits = {
-            key_of(s.pod): self._why(s.pod.metadata.namespace, s.pod.metadata.name)
+        explained = {
+            key_of(s.pod): self._explained(s.pod)
             for s in sightings
             if not s.pod.spec.node_name and self._linkwise
         }
+        waits = {
+            pod: told.words() if told else "The extender does not know this pod."
+            for pod, told in explained.items()
+        }
+        invalid = {pod for pod, told in explained.items() if told and told.state == _INVALID}
         waits |= {
             key_of(s.pod): f"{s.pod.status.reason}: {s.pod.status.message}"
             for s in sightings
@@ -237,16 +255,19 @@ class ManifestRun:
         }
         gangs = self._gangs() if self._linkwise else ()
         needed = {f"{g.namespace}/{m.pod}": g.minimum for g in gangs for m in g.members}
-        return seen_pods(sightings, self.held(), self._had, waits, needed)
+        return seen_pods(
+            sightings, self.held(), self._had, waits, needed, self._workloads.roots, invalid
+        )
 
-    def _why(self, namespace: str, name: str) -> str:
-        explained = self._cluster.ask_extender(f"/explain/{namespace}/{name}", _Explained)
-        return explained.words() if explained else "The extender does not know this pod."
+    def _explained(self, pod: Pod) -> _Explained | None:
+        meta = pod.metadata
+        return self._cluster.ask_extender(f"/explain/{meta.namespace}/{meta.name}", _Explained)
 
     # Cleanup
 
     def clean_away(self, seconds: float) -> None:
-        """Delete all jobs, pods and events, and wait until every node is free again."""
+        """Delete all workloads, pods and events, and wait until every node is free again."""
+        self._workloads.retire()
         for collection in ("/apis/batch/v1/jobs", "/api/v1/pods"):
             self._delete_all(collection)
 
@@ -282,15 +303,3 @@ def _goes_on(sighting: Sighting) -> str:
 
 def _was_refused(pod: Any) -> bool:
     return any(c.type == "PodScheduled" and c.status == "False" for c in pod.status.conditions)
-
-
-def _pods_of(manifest: Manifest) -> int:
-    """Return how many pods the manifest creates first."""
-    if manifest.kind == "Pod":
-        return 1
-    spec: Any = manifest.body["spec"]
-    completions, parallelism = spec.get("completions"), spec.get("parallelism")
-    wanted = 1 if parallelism is None else parallelism
-    if spec.get("suspend"):
-        return 0
-    return int(wanted if completions is None else min(wanted, completions))

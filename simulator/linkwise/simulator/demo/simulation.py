@@ -1,5 +1,6 @@
 """One simulation, step by step: start the cluster, draw the baseline, run with Linkwise, report."""
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -13,9 +14,10 @@ from linkwise.simulator.demo.cluster import SimulatedCluster, SimulatedNode
 from linkwise.simulator.demo.progress import Progress
 from linkwise.simulator.demo.run import ManifestRun
 from linkwise.simulator.manifests.read_manifests import Manifest
+from linkwise.simulator.report.as_json import render_json
 from linkwise.simulator.report.build_report import report_of
 from linkwise.simulator.report.html import render_html
-from linkwise.simulator.report.model import NodeReport, Report, SeenPod
+from linkwise.simulator.report.model import NodeReport, Report, Rival, SeenPod
 from linkwise.simulator.report.text import render
 from linkwise.topology.machine.recorded import records
 
@@ -31,12 +33,14 @@ class Simulation:
     report_file: Path | None
     seed: int
     draws: int
+    rival: Rival
     timeout: float
     keep: bool
     verbose: bool
+    as_json: bool
 
-    def run(self) -> bool:
-        """Return False if the report found a fault.
+    def run(self) -> Report:
+        """Run everything, print the report, and return it.
 
         Raises ChildError, ClusterTimeoutError, ApiError, and OSError if it cannot write the report.
         """
@@ -48,19 +52,28 @@ class Simulation:
             with progress.step(f"Start {nodes}, a linkwise-plugin on each"):
                 tell = _teller(progress) if self.verbose else None
                 cluster = things.enter_context(SimulatedCluster(self.nodes, tell=tell))
+            self._name_left_out(progress)
             stock = self._draw(cluster, progress)
             with progress.step("Start linkwise-extender"):
                 cluster.start_extender()
-            run = ManifestRun(cluster, self.manifests, seed=self.seed, linkwise=True)
+            run = ManifestRun(cluster, self.manifests, seed=self.seed, rival=None)
             with progress.step("Run the manifests with Linkwise") as say:
                 things.enter_context(run)
                 run.settle(self.timeout, lambda counts: say(str(counts)))
-                report = report_of(_reports(self.nodes), run.seen(), stock, seed=self.seed)
+                report = report_of(
+                    _reports(self.nodes), run.seen(), stock, seed=self.seed, rival=self.rival
+                )
             self._show(report, progress)
             progress.line(f"{time.monotonic() - began:.1f} s in all")
             if self.keep:
                 _stay(cluster, progress)
-        return not report.faults
+        return report
+
+    def _name_left_out(self, progress: Progress) -> None:
+        for manifest in self.manifests:
+            if not manifest.collection:
+                what = f"{manifest.kind} {manifest.namespace}/{manifest.name}"
+                progress.line(f"{manifest.file}:{manifest.line}: {what} has no pods: left out")
 
     def _draw(
         self, cluster: SimulatedCluster, progress: Progress
@@ -72,16 +85,20 @@ class Simulation:
                 cluster,
                 self.manifests,
                 draws=self.draws,
+                rival=self.rival,
                 seed=self.seed,
                 seconds=self.timeout,
                 say=say,
             )
 
     def _show(self, report: Report, progress: Progress) -> None:
-        out = Console(highlight=False)
-        out.print()
-        out.print(render(report))
-        out.print()
+        if self.as_json:
+            sys.stdout.write(render_json(report))
+        else:
+            out = Console(highlight=False)
+            out.print()
+            out.print(render(report))
+            out.print()
         if self.report_file is not None:
             self.report_file.write_text(render_html(report), encoding="utf-8")
             progress.line(f"Report with drawings: {self.report_file}")

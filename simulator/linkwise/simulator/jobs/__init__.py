@@ -1,1 +1,1 @@
-"""Turns Jobs into Pods, as kube-controller-manager's job controller does."""
+"""Turns Jobs and other workloads into Pods, as their controllers do."""

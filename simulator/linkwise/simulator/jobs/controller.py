@@ -15,6 +15,7 @@ from threading import Thread
 import msgspec
 
 from linkwise.kube.client import ApiError, KubeClient
+from linkwise.kube.controllers.child import LETTERS
 from linkwise.kube.objects import Pod
 from linkwise.kube.reflector import Reflector
 from linkwise.simulator.control_loop import ControlLoop
@@ -23,7 +24,6 @@ from linkwise.simulator.jobs.job_rules import Decision, Job, Ledger
 
 log = logging.getLogger(__name__)
 
-_LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # the alphabet of Kubernetes' generated names
 _RETRY_SECONDS = 0.5
 
 
@@ -168,7 +168,7 @@ class JobController(ControlLoop):
             self._write_status(job, decision)
 
     def _create(self, job: Job, index: int | None) -> None:
-        suffix = "".join(self._random.choices(_LETTERS, k=5))
+        suffix = "".join(self._random.choices(LETTERS, k=5))
         body = job_rules.pod_of(job, index, suffix)
         name, uid = body["metadata"]["name"], job.metadata.uid
         with self._changed:  # before the watch can report it, so that it is not created twice
@@ -223,9 +223,9 @@ class JobController(ControlLoop):
 
 
 def _owner_of(pod: Pod) -> str:
-    """Return the uid of the Job that controls the pod, or ""."""
-    owners = pod.metadata.owner_references
-    return next((o.uid for o in owners if o.kind == "Job" and o.controller), "")
+    """Return the uid of the Job that controls the pod, or "". Volcano has Jobs of its own."""
+    owners = (owner for owner in pod.metadata.owner_references if owner.controller)
+    return next((o.uid for o in owners if (o.api_version, o.kind) == ("batch/v1", "Job")), "")
 
 
 def _moment() -> str:

@@ -11,9 +11,10 @@ from typing import Any
 
 import msgspec
 
+from linkwise.kube.controllers.batch import pod_of_job
+from linkwise.kube.labels import COMPLETION_INDEX
 from linkwise.kube.objects import Condition, ObjectMeta, Pod
 
-INDEX = "batch.kubernetes.io/job-completion-index"  # label and annotation of an Indexed job's pods
 INDEXED = "Indexed"
 _LONGEST_BACKOFF_SECONDS = 600.0
 
@@ -78,7 +79,7 @@ class Decision:
 
 
 def index_of(pod: Pod) -> int | None:
-    text = pod.metadata.annotations.get(INDEX, "")
+    text = pod.metadata.annotations.get(COMPLETION_INDEX, "")
     return int(text) if text.isdecimal() else None
 
 
@@ -148,41 +149,14 @@ def seconds_after(failures: int, *, first: float) -> float:
 
 def pod_of(job: Job, index: int | None, suffix: str) -> dict[str, Any]:
     """Return the body of one of the job's pods, named `<job>[-<index>]-<suffix>`."""
-    meta, template = job.metadata, job.spec.template
-    given = template.get("metadata") or {}
-    labels = {
-        "batch.kubernetes.io/controller-uid": meta.uid,
-        "batch.kubernetes.io/job-name": meta.name,
-        "controller-uid": meta.uid,
-        "job-name": meta.name,
-    }
-    annotations: dict[str, str] = {}
-    spec = dict(template.get("spec") or {})
-    stem = meta.name
-    if index is not None:
-        stem = f"{meta.name}-{index}"
-        annotations[INDEX] = labels[INDEX] = str(index)
-        spec.setdefault("hostname", stem)
-    owner = {
+    meta = job.metadata
+    fields = {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "name": meta.name,
-        "uid": meta.uid,
-        "controller": True,
-        "blockOwnerDeletion": True,
+        "metadata": {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid},
+        "spec": {"template": job.spec.template},
     }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": f"{stem}-{suffix}",
-            "namespace": meta.namespace,
-            "labels": {**(given.get("labels") or {}), **labels},
-            "annotations": {**(given.get("annotations") or {}), **annotations},
-            "ownerReferences": [owner],
-        },
-        "spec": spec,
-    }
+    return pod_of_job(fields, index, suffix).body
 
 
 def status_of(job: Job, decision: Decision, ledger: Ledger, moment: str) -> dict[str, Any]:

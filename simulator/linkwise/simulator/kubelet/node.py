@@ -34,7 +34,7 @@ from linkwise.simulator.kubelet.outbox import StatusOutbox
 from linkwise.simulator.kubelet.pods import age_of, listed_containers, seconds_in
 from linkwise.simulator.kubelet.servers import PodDevices, RegistrationError
 from linkwise.simulator.kubelet.settings import KubeletSettings
-from linkwise.simulator.manifests.read_manifests import RUN_SECONDS, STOP_SECONDS
+from linkwise.simulator.manifests.object_reader import RUN_SECONDS, STOP_SECONDS
 
 log = logging.getLogger(__name__)
 

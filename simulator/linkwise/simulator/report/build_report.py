@@ -1,6 +1,7 @@
 """Builds a report from the recorded pods: workloads, places, and what their GPUs are worth.
 
-Pods with the same `linkwise.dev/gang` form one workload, else pods of one Job, else each pod alone.
+Pods with the same `linkwise.dev/gang` form one workload, else pods of one manifest (of a
+LeaderWorkerSet, of one group), else each pod alone.
 Pod names end in random letters, so a pod and its counterpart in a draw of the baseline are matched
 by workload and member. Pure.
 """
@@ -9,13 +10,14 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from linkwise.kube.labels import COMPLETION_INDEX, LWS
 from linkwise.kube.objects import Pod
-from linkwise.simulator.jobs.job_rules import INDEX
 from linkwise.simulator.report.model import (
     NodeReport,
     PodPlace,
     PodReport,
     Report,
+    Rival,
     SeenPod,
     WorkloadReport,
     faults,
@@ -49,24 +51,29 @@ def seen_pods(
     had: Mapping[str, frozenset[str]],
     waits: Mapping[str, str],
     gangs: Mapping[str, int],
+    workloads: Mapping[str, str],
+    invalid: Collection[str] = (),
 ) -> tuple[SeenPod, ...]:
     """Return the record of every pod that takes GPUs, in the order of *sightings*.
 
     The mappings are by namespace/name. *held*: its GPUs now. *had*: all GPUs it was seen with.
     *waits*: why it has no node. *gangs*: the minimum of its gang, used if the pod does not say.
+    *workloads* is by the uid of a pod's owner: the name of the manifest from which it comes.
+    *invalid*: those that cannot be placed, because of what they ask for.
     """
     found = [
         SeenPod(
             pod=key_of(sighting.pod),
-            workload=_workload(sighting.pod),
+            workload=_workload(sighting.pod, workloads),
             needed=_needed(sighting.pod) or gangs.get(key_of(sighting.pod), 0),
-            member=sighting.pod.metadata.annotations.get(INDEX, ""),
+            member=sighting.pod.metadata.annotations.get(COMPLETION_INDEX, ""),
             node=sighting.pod.spec.node_name,
             planned=sighting.planned,
             held=held.get(key_of(sighting.pod), {}),
             had=had.get(key_of(sighting.pod), frozenset()),
             ended=sighting.pod.status.phase == "Succeeded",
             waits=waits.get(key_of(sighting.pod), "") or _holds_none(sighting.pod),
+            invalid=key_of(sighting.pod) in invalid,
         )
         for sighting in sightings
         if takes_gpus(sighting.pod) and not _was_replaced(sighting, sightings)
@@ -80,6 +87,7 @@ def report_of(
     draws: Sequence[Sequence[SeenPod]],
     *,
     seed: int,
+    rival: Rival = Rival.NVIDIA,
 ) -> Report:
     """*draws* are the runs of the baseline."""
     machines = {node.name: node.machine for node in nodes}
@@ -94,6 +102,7 @@ def report_of(
                 member=seen.member,
                 place=place_of(seen, machines),
                 waits=seen.waits,
+                invalid=seen.invalid,
                 ended=seen.ended,
                 stock=tuple(draw.get((name, seen.member)) for draw in stock),
             )
@@ -118,6 +127,7 @@ def report_of(
         faults=faults(ours),
         draws=len(draws),
         seed=seed,
+        rival=rival,
     )
 
 
@@ -163,10 +173,13 @@ def _mask(machine: Machine, indices: Collection[int]) -> int:
     return sum(1 << p for p, gpu in enumerate(machine.gpus) if gpu.index in indices)
 
 
-def _workload(pod: Pod) -> str:
+def _workload(pod: Pod, workloads: Mapping[str, str]) -> str:
     meta = pod.metadata
-    job = next((owner.name for owner in meta.owner_references if owner.controller), "")
-    name = meta.annotations.get(names.GANG) or job or meta.name
+    owner = next((owner for owner in meta.owner_references if owner.controller), None)
+    made = workloads.get(owner.uid, owner.name) if owner else ""
+    if LWS + "group-index" in meta.labels:  # each group is a gang of its own
+        made = f"{made}-{meta.labels[LWS + 'group-index']}"
+    name = meta.annotations.get(names.GANG) or made or meta.name
     return name if meta.namespace == "default" else f"{meta.namespace}/{name}"
 
 
@@ -189,10 +202,10 @@ def _was_replaced(sighting: Sighting, others: Sequence[Sighting]) -> bool:
     if sighting.pod.status.phase != "Failed":
         return False
     uids = {owner.uid for owner in sighting.pod.metadata.owner_references}
-    index = sighting.pod.metadata.annotations.get(INDEX)
+    index = sighting.pod.metadata.annotations.get(COMPLETION_INDEX)
     return any(
         other.order > sighting.order
-        and other.pod.metadata.annotations.get(INDEX) == index
+        and other.pod.metadata.annotations.get(COMPLETION_INDEX) == index
         and uids & {owner.uid for owner in other.pod.metadata.owner_references}
         for other in others
     )

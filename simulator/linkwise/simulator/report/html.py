@@ -7,7 +7,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from linkwise.simulator.report.model import GpuTenant, PodPlace, Report, stock_tenants, tenants
 from linkwise.simulator.report.svg import Drawing, draw
-from linkwise.simulator.report.text import place_words, workload_words
+from linkwise.simulator.report.text import (
+    DRAW_HEADS,
+    about_the_baseline,
+    alone_words,
+    draw_rows,
+    place_words,
+    workload_words,
+)
 
 COLOURS = 8  # number of colours in the template's style sheet
 
@@ -27,6 +34,10 @@ def render_html(report: Report) -> str:
         colours=colours,
         drawings=[_drawings(report, number, colours) for number in range(len(report.nodes))],
         fastest=_fastest(report),
+        alone=alone_words(report),
+        about=about_the_baseline(report),
+        draw_heads=DRAW_HEADS,
+        draw_rows=draw_rows(report),
         place_words=place_words,
         workload_words=workload_words,
         short=lambda workload, pod: GpuTenant(workload, pod).short,

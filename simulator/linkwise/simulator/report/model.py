@@ -6,12 +6,24 @@ podresources, never from the plan. Pure.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from statistics import fmean
 from string import ascii_uppercase
 
 from linkwise.topology.machine.model import LinkClass, Machine
 
 FREE = "·"
+
+
+class Rival(Enum):
+    """Who chooses the devices of a node in the baseline."""
+
+    NVIDIA = "nvidia"  # as NVIDIA's device plugin prefers them
+    RANDOM = "random"  # the kubelet, of devices without a preference
+
+    @property
+    def words(self) -> str:
+        return "NVIDIA's choice" if self is Rival.NVIDIA else "random GPUs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +49,7 @@ class PodReport:
     member: str  # completion index, or another text that is unique in the workload
     place: PodPlace | None
     waits: str = ""  # why there is no place
+    invalid: bool = False  # it waits because what it asks for is wrong
     ended: bool = False  # it has succeeded; the place is where it ran
     stock: tuple[PodPlace | None, ...] = ()
 
@@ -71,24 +84,25 @@ class WorkloadReport:
         return tuple(zip(*(pod.stock for pod in self.pods), strict=True))
 
     @property
+    def stock_speeds(self) -> tuple[float, ...]:
+        """Return the GB/s of the draws in which enough pods have a place."""
+        both = zip(self.stock_running, self.stock_gbytes_per_s, strict=True)
+        return tuple(speed for ran, speed in both if ran >= self._whole and speed is not None)
+
+    @property
     def stock_mean(self) -> float | None:
-        """Return the mean GB/s over the draws in which enough pods have a place."""
-        speeds = [
-            speed
-            for running, speed in zip(self.stock_running, self.stock_gbytes_per_s, strict=True)
-            if running >= self._whole and speed is not None
-        ]
-        return fmean(speeds) if speeds else None
+        """Return their mean."""
+        return fmean(self.stock_speeds) if self.stock_speeds else None
+
+    @property
+    def stock_wholes(self) -> int:
+        """Return in how many draws enough pods have a place."""
+        return sum(1 for count in self.stock_running if count >= self._whole)
 
     @property
     def stock_running(self) -> tuple[int, ...]:
         """Return how many pods have a place in each draw."""
         return tuple(_placed(places) for places in self.stock_draws)
-
-    @property
-    def stock_halves(self) -> int:
-        """Return in how many draws the gang runs with some of its members but not enough."""
-        return sum(1 for count in self.stock_running if 0 < count < self.needed)
 
     @property
     def _whole(self) -> int:
@@ -114,6 +128,22 @@ class Report:
     faults: tuple[str, ...] = ()  # violations; if there are any, the run has failed
     draws: int = 0  # of the baseline
     seed: int = 0
+    rival: Rival = Rival.NVIDIA
+
+    @property
+    def waiting(self) -> tuple[PodReport, ...]:
+        return tuple(pod for workload in self.workloads for pod in workload.waiting)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Return why this is no good result, in words. A pod that only waits for room is none."""
+        pods = [pod for _, pod in self.pods]
+        placed = any(pod.place or pod.ended for pod in pods)
+        return (
+            *self.faults,
+            *(f"{pod.pod}: {pod.waits}" for pod in pods if pod.invalid),
+            *(() if placed else (_nothing_placed(len(pods)),)),
+        )
 
     @property
     def pods(self) -> Iterator[tuple[WorkloadReport, PodReport]]:
@@ -177,6 +207,7 @@ class SeenPod:
     had: frozenset[str] = frozenset()  # all GPUs that it was seen to hold
     ended: bool = False  # succeeded, and gave its GPUs back
     waits: str = ""  # why it holds none
+    invalid: bool = False  # what it asks for is wrong
 
     @property
     def held_gpus(self) -> frozenset[str]:
@@ -226,6 +257,12 @@ def _half_gangs(pods: tuple[SeenPod, ...]) -> Iterator[str]:
 
 def _list(gpus: Iterable[str]) -> str:
     return ", ".join(sorted(gpus))
+
+
+def _nothing_placed(pods: int) -> str:
+    if not pods:
+        return "no pod takes GPUs: expected a container with a limit of nvidia.com/gpu"
+    return f"no pod has GPUs: {pods} wait"
 
 
 def _placed(places: Iterable[PodPlace | None]) -> int:

@@ -6,6 +6,7 @@ only repeats it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import fmean
 
 from rich.text import Text
 
@@ -16,6 +17,7 @@ from linkwise.simulator.report.model import (
     PodPlace,
     PodReport,
     Report,
+    Rival,
     WorkloadReport,
     tenants,
 )
@@ -35,6 +37,8 @@ def render(report: Report) -> Text:
     waiting = [_waiting(workload) for workload in report.workloads if workload.waiting]
     if waiting:
         blocks.append(_lines([_title("Why pods wait"), *waiting]))
+    if report.draws > 1:
+        blocks.append(_draws(report))
     if report.draws:
         blocks.append(_about_the_baseline(report))
     blocks.append(_verdict(report))
@@ -61,7 +65,7 @@ def workload_words(workload: WorkloadReport, draws: int) -> str:
         how = "together" if workload.needed else "slowest"
         parts.append(f"{how} {workload.gbytes_per_s:.1f} GB/s")
     if draws:
-        parts.append(f"alone: {_stock_words(workload, draws)}")
+        parts.append(f"alone: {_stock_words(workload)}")
     return "; ".join(parts)
 
 
@@ -77,13 +81,51 @@ def _running(running: int, pods: int, *, one: bool) -> str:
     return f"{verb}s" if one else verb
 
 
-def _stock_words(workload: WorkloadReport, draws: int) -> str:
-    pods = len(workload.pods)
-    if workload.stock_halves:
-        return f"half of it ran in {workload.stock_halves} of {draws}"
-    if workload.stock_mean is not None:
-        return f"{workload.stock_mean:.1f} GB/s"
-    return _running(min(workload.stock_running, default=0), pods, one=_is_one(workload))
+def alone_words(report: Report) -> str:
+    """Return the heading of the places without Linkwise, which are those of one draw."""
+    return f"alone, {report.rival.words}, draw 1 of {report.draws}"
+
+
+def _stock_words(workload: WorkloadReport) -> str:
+    """Describe the draw that the table shows."""
+    pods, running = len(workload.pods), workload.stock_running[0]
+    if 0 < running < workload.needed:
+        return f"only {running} of {pods} run"
+    speed = workload.stock_gbytes_per_s[0]
+    if running >= max(workload.needed, 1) and speed is not None:
+        return f"{speed:.1f} GB/s"
+    return _running(running, pods, one=_is_one(workload))
+
+
+def draw_rows(report: Report) -> list[tuple[str, ...]]:
+    """Return, for each workload that communicates, what all draws without Linkwise gave it: name,
+    GB/s with Linkwise, mean, lowest and highest GB/s of the draws that ran it whole, and how many
+    did."""
+    rows = []
+    for workload in report.workloads:
+        speeds = workload.stock_speeds
+        if workload.gbytes_per_s is None and not speeds:
+            continue
+        figures = (fmean(speeds), min(speeds), max(speeds)) if speeds else (None, None, None)
+        shown = ["-" if f is None else f"{f:.1f}" for f in (workload.gbytes_per_s, *figures)]
+        rows.append((workload.name, *shown, f"{workload.stock_wholes} of {report.draws}"))
+    return rows
+
+
+DRAW_HEADS = ("", "Linkwise", "mean", "lowest", "highest", "ran whole")
+
+
+def _draws(report: Report) -> Text:
+    rows = [DRAW_HEADS, *draw_rows(report)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(DRAW_HEADS))]
+    widths[0] = min(widths[0], WIDTH - sum(widths[1:]) - 2 * len(widths))
+    lines = [
+        "  ".join(["", f"{_clipped(row[0], widths[0]):<{widths[0]}}"])
+        + "".join(f"  {cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True))
+        for row in rows
+    ]
+    title = f"All {report.draws} draws alone, GB/s"
+    return _lines([_title(title), *(Text(line.rstrip()) for line in lines)])
 
 
 def _table(report: Report) -> Text:
@@ -98,7 +140,7 @@ def _table(report: Report) -> Text:
     widths = (min(widths[0], max(room, _SHORTEST_NODE)), *widths[1:])
     heads = _row(("node", "GPUs", "link", "GB/s"), widths)
     lines = [
-        Text(f"{'':6}{'Linkwise':{len(heads)}}" + "  kube-scheduler and kubelet alone")
+        Text(f"{'':6}{'Linkwise':{len(heads)}}" + f"  {alone_words(report)}")
         if report.draws
         else Text(),
         Text(f"{'':6}{heads}" + (f"  {heads}" if report.draws else "")),
@@ -244,19 +286,27 @@ def _waiting(workload: WorkloadReport) -> Text:
 
 
 def _about_the_baseline(report: Report) -> Text:
+    return Text(f"Alone: {about_the_baseline(report)}", "dim")
+
+
+def about_the_baseline(report: Report) -> str:
     draws = f"{report.draws} draws" if report.draws > 1 else "one draw"
-    return Text(
-        f"Alone: the same manifests on the same cluster, {draws} (seed {report.seed}), with the "
-        "simulator's kube-scheduler without extender, on nodes that choose GPUs as NVIDIA's device "
-        "plugin does (go-gpuallocator, best effort). The table shows the first draw; GB/s beside a "
-        "workload's name are the mean over the draws that ran it whole.",
-        "dim",
+    nodes = {
+        Rival.NVIDIA: "nodes that choose GPUs as NVIDIA's device plugin does (go-gpuallocator, "
+        "best effort)",
+        Rival.RANDOM: "nodes whose kubelets take random GPUs, as of a plugin without a preference",
+    }
+    both = " The mean is over the draws that ran a workload whole." if report.draws > 1 else ""
+    return (
+        f"the same manifests on the same cluster, {draws} (seed {report.seed}), with the "
+        f"simulator's kube-scheduler without extender, on {nodes[report.rival]}. Places, and GB/s "
+        f"beside them, are those of draw 1.{both}"
     )
 
 
 def _verdict(report: Report) -> Text:
-    if report.faults:
-        return _lines([Text("FAILED", "bold red"), *(Text(f"  {f}") for f in report.faults)])
+    if report.problems:
+        return _lines([Text("FAILED", "bold red"), *(Text(f"  {p}") for p in report.problems)])
     return Text.assemble(
         ("OK", "bold green"),
         f": {report.compared} of {report.compared} pods hold exactly the GPUs of their plan; "

@@ -5,6 +5,7 @@ link_words.py's rules derive what a source does not say. Other facts stay unknow
 node, the memory of a model without an exact name).
 """
 
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Literal
@@ -19,6 +20,16 @@ from linkwise.topology.machine.model import Gpu, Machine, Nic
 from linkwise.topology.machine.topo_matrix import made_up_uuid, read_matrix
 
 Kind = Literal["real", "partial", "declared", "fixture", "mock"]
+
+
+CAVEATS: Mapping[Kind, str] = {
+    "partial": "rests on links of which such a machine printed some, and the others are inferred",
+    "declared": "rests on links that a vendor's file or specification declares: no such machine "
+    "was read",
+    "fixture": "rests on links from another program's test: no such machine was read",
+    "mock": "rests on links that a simulator invented: there is no such machine",
+}
+"""What to know of a record that is not `real`: nobody has seen all its links printed."""
 
 
 class RecordedGpu(msgspec.Struct, frozen=True, kw_only=True):

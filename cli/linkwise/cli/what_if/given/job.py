@@ -6,26 +6,28 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from linkwise.cli.documents import Fields, objects_in, ref_of, unreadable
+from linkwise.cli.documents import (
+    Fields,
+    Name,
+    controller_name,
+    objects_in,
+    ref_of,
+    unreadable,
+    without_nulls,
+)
 from linkwise.cli.errors import BadInputError
 from linkwise.cli.text_file import read_text, shown
-from linkwise.cli.what_if.given.controllers import (
-    MOST_PODS,
-    Draft,
-    UnknownControllerError,
-    drafts,
-    pod_of,
-)
 from linkwise.cli.what_if.given.listing import PriorityClass
 from linkwise.extender.podgrouper.workloads.answer import ObjectRef
-from linkwise.extender.podgrouper.workloads.case import controller_of
-from linkwise.extender.podgrouper.workloads.fields import UnreadableError, text
+from linkwise.kube.controllers.batch import Given
+from linkwise.kube.controllers.child import UnknownControllerError
+from linkwise.kube.controllers.workload import MadePod, pods_of
+from linkwise.kube.fields import UnreadableError, controller_of, text
 from linkwise.kube.objects import Pod, PodStatus, SchedulingGate
 from linkwise.topology import names
 
 change = msgspec.structs.replace
 _UID = "what-if"  # prefix of the uids of pods and objects that do not exist yet
-_Name = tuple[str, str, str]  # namespace, kind and name
 _GATES = (SchedulingGate(name=names.GATE),)
 
 
@@ -47,13 +49,15 @@ def read_job(
     objects: dict[ObjectRef, Fields] = {}
     titles: list[str] = []
     seen: list[str] = []
-    makers: set[_Name] = set()
-    for where, item in _items(paths, namespace):
+    makers: set[Name] = set()
+    items = _items(paths, namespace)
+    given = {(text(item, "kind"), text(item, "metadata.name")): item for _, item in items}
+    for where, item in items:
         ref = ref_of(item, where)
         seen.append(ref.qualified_kind)
-        if _controller(item, ref) in makers:
+        if controller_name(item, ref) in makers:
             continue  # counted with its owner
-        made, around = _pods_of(item, ref, where)
+        made, around = _pods_of(item, ref, given, where)
         objects.update(around)
         if made:
             titles.append(str(ref))
@@ -78,27 +82,11 @@ def read_job(
 def _items(paths: Sequence[str], namespace: str) -> list[tuple[str, Fields]]:
     """Yield the objects, those without an owner first."""
     found = [
-        (where, _named(_without_nulls(given), namespace, where))
+        (where, _named(without_nulls(given), namespace, where))
         for path in paths
         for where, given in objects_in(read_text("--submit", path), shown("--submit", path))
     ]
     return sorted(found, key=lambda each: bool(controller_of(each[1])))
-
-
-def _controller(item: Fields, ref: ObjectRef) -> _Name:
-    owner = controller_of(item)
-    return ref.namespace, text(owner, "kind"), text(owner, "name")
-
-
-def _without_nulls(fields: Fields) -> Fields:
-    """Remove nulls: the API server treats a null field as absent."""
-    return {key: _said(value) for key, value in fields.items() if value is not None}
-
-
-def _said(value: object) -> object:
-    if isinstance(value, dict):
-        return _without_nulls(value)
-    return [_said(each) for each in value] if isinstance(value, list) else value
 
 
 def _named(item: Fields, namespace: str, where: str) -> Fields:
@@ -118,13 +106,13 @@ _Placed = list[tuple[str, Pod]]
 
 
 def _pods_of(
-    item: Fields, ref: ObjectRef, where: str
+    item: Fields, ref: ObjectRef, given: Given, where: str
 ) -> tuple[_Placed, Mapping[ObjectRef, Fields]]:
     if (ref.group, ref.kind) == ("", "Pod"):
         fields = {"metadata": item["metadata"], "spec": item.get("spec")}
         return [(where, _pod(fields, where))], {}
     try:
-        found, objects = drafts(item, ref.namespace, ref.name)
+        made = pods_of(item, given)
     except UnknownControllerError as error:
         raise BadInputError(
             f"{where}: {error} is not understood: expected pods, or an object such as a Job or a "
@@ -132,17 +120,14 @@ def _pods_of(
         ) from None
     except UnreadableError as error:
         raise BadInputError(f"{where}: {error}") from None
-    if len(found) > MOST_PODS:
-        raise BadInputError(f"{where}: more than {MOST_PODS} pods")
-    made = [(f"{where}: {draft.path}", _made(draft, objects, where)) for draft in found]
-    return made, objects
+    objects = {ref: item, **{ref_of(each, where): each for each in made.between}}
+    return [_made(each, f"{where}: {each.path}".removesuffix(": ")) for each in made.pods], objects
 
 
-def _made(draft: Draft, objects: Mapping[ObjectRef, Fields], where: str) -> Pod:
-    ref = draft.maker.ref
-    owner = text(objects[ref], "metadata.uid") if ref in objects else ""
-    uid = f"{_UID}/{ref.namespace}/{draft.name}"
-    return _pod(pod_of(draft, uid, owner or f"{_UID}/{ref}"), f"{where}: {draft.path}")
+def _made(made: MadePod, where: str) -> tuple[str, Pod]:
+    metadata = made.body["metadata"]
+    uid = f"{_UID}/{metadata['namespace']}/{metadata['name']}"
+    return where, _pod({**made.body, "metadata": {**metadata, "uid": uid}}, where)
 
 
 def _pod(fields: Mapping[str, object], where: str) -> Pod:

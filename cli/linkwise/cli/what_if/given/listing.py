@@ -13,8 +13,8 @@ from linkwise.cli.documents import Fields, objects_in, ref_of, unreadable
 from linkwise.cli.errors import BadInputError
 from linkwise.cli.text_file import read_text, shown
 from linkwise.extender.podgrouper.workloads.answer import ObjectRef
-from linkwise.extender.podgrouper.workloads.case import group_of
 from linkwise.extender.podgrouper.workloads.kinds import READ
+from linkwise.kube.fields import group_of
 from linkwise.kube.objects import Node, Pod, PodDisruptionBudget
 
 T = TypeVar("T")

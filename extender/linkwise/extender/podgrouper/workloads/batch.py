@@ -4,22 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from linkwise.extender.podgrouper.workloads.answer import Basis, IndexedJobs, NoGang, ObjectRef
-from linkwise.extender.podgrouper.workloads.case import (
-    COMPLETION_INDEX,
-    Case,
-    controller_of,
-    group_of,
-)
-from linkwise.extender.podgrouper.workloads.fields import (
-    Fields,
-    at,
-    has,
-    items,
-    mapping,
-    number,
-    ordinal,
-    text,
-)
+from linkwise.extender.podgrouper.workloads.case import Case
 from linkwise.extender.podgrouper.workloads.kinds import JOB, JOB_SET, VOLCANO_JOB
 from linkwise.extender.podgrouper.workloads.workload import (
     NO_ROLES,
@@ -30,9 +15,19 @@ from linkwise.extender.podgrouper.workloads.workload import (
     role_of,
     workload,
 )
-
-JOB_SET_LABEL = "jobset.sigs.k8s.io/"
-VOLCANO = "volcano.sh/"
+from linkwise.kube.fields import (
+    Fields,
+    at,
+    controller_of,
+    group_of,
+    has,
+    items,
+    mapping,
+    number,
+    ordinal,
+    text,
+)
+from linkwise.kube.labels import COMPLETION_INDEX, JOB_SET_LABEL, VOLCANO
 
 
 def job(case: Case) -> FoundWorkload | NoGang:

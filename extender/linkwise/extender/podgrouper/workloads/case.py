@@ -19,20 +19,19 @@ from linkwise.extender.podgrouper.workloads.answer import (
     ObjectRef,
     Objects,
 )
-from linkwise.extender.podgrouper.workloads.fields import (
+from linkwise.extender.podgrouper.workloads.kinds import OwnerKind
+from linkwise.kube.fields import (
     Fields,
     UnreadableError,
-    at,
+    group_of,
     mapping,
     ordinal,
     text,
 )
-from linkwise.extender.podgrouper.workloads.kinds import OwnerKind
+from linkwise.kube.labels import COMPLETION_INDEX, TRAINING
 from linkwise.kube.objects import OwnerReference, Pod, PodSpec
 from linkwise.topology import names
 
-TRAINING = "training.kubeflow.org/"
-COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 _INDICES = (
     COMPLETION_INDEX,
     "kueue.x-k8s.io/pod-group-pod-index",
@@ -179,20 +178,6 @@ class Case:
             or self.said(*_PRIORITIES)
             or self.pod.spec.priority_class_name,
         )
-
-
-def group_of(api_version: str) -> str:
-    """`kubeflow.org/v1` -> `kubeflow.org`; `v1` -> the empty name of the core group."""
-    return api_version.rpartition("/")[0]
-
-
-def controller_of(fields: Fields) -> Fields:
-    """The reference to the controller of an object that was read; empty if it has none."""
-    owners = at(fields, "metadata.ownerReferences")
-    for owner in owners if isinstance(owners, list | tuple) else ():
-        if isinstance(owner, Mapping) and owner.get("controller") is True:
-            return owner
-    return {}
 
 
 def gang_said_in(template: Fields) -> str:

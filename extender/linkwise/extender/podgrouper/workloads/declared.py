@@ -10,17 +10,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from linkwise.extender.podgrouper.workloads.answer import GangName, ObjectRef
-from linkwise.extender.podgrouper.workloads.case import Case, OwnerGoneError, controller_of
-from linkwise.extender.podgrouper.workloads.fields import (
-    Fields,
-    UnreadableError,
-    count,
-    has,
-    items,
-    mapping,
-    number,
-    text,
-)
+from linkwise.extender.podgrouper.workloads.case import Case, OwnerGoneError
 from linkwise.extender.podgrouper.workloads.kinds import (
     COSCHEDULING_POD_GROUP,
     KAI_POD_GROUP,
@@ -30,6 +20,17 @@ from linkwise.extender.podgrouper.workloads.kinds import (
     VOLCANO_JOB,
     VOLCANO_POD_GROUP,
     OwnerKind,
+)
+from linkwise.kube.fields import (
+    Fields,
+    UnreadableError,
+    controller_of,
+    count,
+    has,
+    items,
+    mapping,
+    number,
+    text,
 )
 from linkwise.kube.objects import Quantity, whole
 

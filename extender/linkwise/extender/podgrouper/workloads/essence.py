@@ -4,7 +4,7 @@ An owner contains whole pod templates with their environments, volumes and probe
 caches thousands of owners, and compares them to see whether a change concerns any pod.
 """
 
-from linkwise.extender.podgrouper.workloads.fields import Fields, at, mapping, text
+from linkwise.kube.fields import Fields, at, mapping, text
 from linkwise.topology import names
 
 _DEPTH = 12  # levels of a spec; RayClusters and JobSets have their templates at level 5

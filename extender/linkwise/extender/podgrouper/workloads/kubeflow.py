@@ -7,16 +7,7 @@ from an older operator, but the pods' names always are <job>-<role>-<index>.
 from dataclasses import replace
 
 from linkwise.extender.podgrouper.workloads.answer import ObjectRef
-from linkwise.extender.podgrouper.workloads.case import TRAINING, Case
-from linkwise.extender.podgrouper.workloads.fields import (
-    Fields,
-    at,
-    has,
-    mapping,
-    number,
-    ordinal,
-    text,
-)
+from linkwise.extender.podgrouper.workloads.case import Case
 from linkwise.extender.podgrouper.workloads.kinds import (
     JOB,
     MPI_JOB,
@@ -32,6 +23,16 @@ from linkwise.extender.podgrouper.workloads.workload import (
     role_of,
     workload,
 )
+from linkwise.kube.fields import (
+    Fields,
+    at,
+    has,
+    mapping,
+    number,
+    ordinal,
+    text,
+)
+from linkwise.kube.labels import TRAINING
 
 _ROLES = (
     TRAINING + "replica-type",

@@ -3,17 +3,7 @@
 from dataclasses import replace
 
 from linkwise.extender.podgrouper.workloads.answer import NoGang, ObjectRef
-from linkwise.extender.podgrouper.workloads.case import Case, controller_of
-from linkwise.extender.podgrouper.workloads.fields import (
-    Fields,
-    at,
-    count,
-    items,
-    mapping,
-    number,
-    ordinal,
-    text,
-)
+from linkwise.extender.podgrouper.workloads.case import Case
 from linkwise.extender.podgrouper.workloads.kinds import (
     DEPLOYMENT,
     LEADER_WORKER_SET,
@@ -27,9 +17,19 @@ from linkwise.extender.podgrouper.workloads.workload import (
     role_of,
     workload,
 )
+from linkwise.kube.fields import (
+    Fields,
+    at,
+    controller_of,
+    count,
+    items,
+    mapping,
+    number,
+    ordinal,
+    text,
+)
+from linkwise.kube.labels import LWS, RAY
 
-LWS = "leaderworkerset.sigs.k8s.io/"
-RAY = "ray.io/"
 KSERVE = "serving.kserve.io/inferenceservice"
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from linkwise.extender.podgrouper.workloads.answer import NoGang
 from linkwise.extender.podgrouper.workloads.case import Case
-from linkwise.extender.podgrouper.workloads.fields import ordinal
+from linkwise.kube.fields import ordinal
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from linkwise.extender.podgrouper.workloads.answer import (
     ObjectRef,
     Recognised,
 )
-from linkwise.extender.podgrouper.workloads.case import Case, controller_of, gang_said_in
-from linkwise.extender.podgrouper.workloads.fields import Fields, text
+from linkwise.extender.podgrouper.workloads.case import Case, gang_said_in
+from linkwise.kube.fields import Fields, controller_of, text
 
 NO_ROLES: frozenset[str] = frozenset()
 

@@ -47,13 +47,14 @@ def items(fields: Fields, path: str) -> tuple[Fields, ...]:
     return tuple(item for item in found if isinstance(item, Mapping))
 
 
-def number(fields: Fields, path: str, default: int) -> int:
-    """A count of pods. Raises UnreadableError."""
+def number(fields: Fields, path: str, default: int, *, within: str = "") -> int:
+    """A count of pods. Raises UnreadableError, whose text names the field as `within.path`."""
     found = at(fields, path)
     if found is None:
         return default
     if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= MOST:
-        raise UnreadableError(f"{path}: {found!r}: expected a whole number from 0 to {MOST}")
+        field = f"{within}.{path}" if within else path
+        raise UnreadableError(f"{field}: {found!r}: expected a whole number from 0 to {MOST}")
     return found
 
 
@@ -70,3 +71,17 @@ def ordinal(written: str) -> int | None:
     """The text as an index from 0; None if it is anything else."""
     fits = written.isascii() and written.isdigit() and len(written) <= 9
     return int(written) if fits else None
+
+
+def group_of(api_version: str) -> str:
+    """`kubeflow.org/v1` -> `kubeflow.org`; `v1` -> the empty name of the core group."""
+    return api_version.rpartition("/")[0]
+
+
+def controller_of(fields: Fields) -> Fields:
+    """The reference to the controller of an object that was read; empty if it has none."""
+    owners = at(fields, "metadata.ownerReferences")
+    for owner in owners if isinstance(owners, list | tuple) else ():
+        if isinstance(owner, Mapping) and owner.get("controller") is True:
+            return owner
+    return {}

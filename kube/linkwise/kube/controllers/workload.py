@@ -1,0 +1,154 @@
+"""From a workload's manifest to its pods, step by step as its controllers create them.
+
+`children` is one step: a JobSet's Jobs, a Job's pods. `pods_of` takes all steps.
+docs/workloads.md says where this is simpler than the controllers are.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from linkwise.kube.controllers.batch import (
+    Given,
+    cron_job,
+    job,
+    job_set,
+    train_job,
+    unknown,
+    volcano_job,
+)
+from linkwise.kube.controllers.child import Child, UnknownControllerError
+from linkwise.kube.controllers.kubeflow import REPLICA_SPECS, training_job
+from linkwise.kube.controllers.serving import (
+    copies,
+    deployment,
+    leader_worker_set,
+    ray_above,
+    ray_cluster,
+    stateful_set,
+)
+from linkwise.kube.fields import Fields, UnreadableError, group_of, mapping, text
+
+MOST_PODS = 4096
+"""Of one object, as of one gang."""
+
+_KUBEFLOW = "kubeflow.org"
+_KINDS: Mapping[tuple[str, str], Callable[[Fields, Given], Iterator[Child]]] = {
+    ("batch", "Job"): job,
+    ("batch", "CronJob"): cron_job,
+    ("apps", "Deployment"): deployment,
+    ("apps", "ReplicaSet"): copies,
+    ("apps", "StatefulSet"): stateful_set,
+    ("apps", "DaemonSet"): unknown,  # has a pod on every node
+    ("", "ReplicationController"): copies,
+    ("jobset.x-k8s.io", "JobSet"): job_set,
+    ("trainer.kubeflow.org", "TrainJob"): train_job,
+    ("trainer.kubeflow.org", "TrainingRuntime"): lambda _fields, _given: iter(()),
+    ("trainer.kubeflow.org", "ClusterTrainingRuntime"): lambda _fields, _given: iter(()),
+    ("batch.volcano.sh", "Job"): volcano_job,
+    ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"): leader_worker_set,
+    ("ray.io", "RayCluster"): ray_cluster,
+    ("ray.io", "RayJob"): ray_above("spec.rayClusterSpec"),
+    ("ray.io", "RayService"): ray_above("spec.rayClusterConfig"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MadePod:
+    """A pod to create, and the path of its template in the given object."""
+
+    body: Mapping[str, Any]
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What comes of one object: its pods, and the objects between it and them."""
+
+    pods: tuple[MadePod, ...]
+    between: tuple[Fields, ...]
+
+
+def qualified_kind(fields: Fields) -> str:
+    """Return a kind with its group, like `Job.batch`."""
+    group, kind = group_of(text(fields, "apiVersion")), text(fields, "kind")
+    return f"{kind}.{group}" if group else kind
+
+
+def children(fields: Fields, given: Given) -> Iterator[Child]:
+    """Yield what the controller of *fields* creates; nothing for an object without pods, such as a
+    Service or a PodGroup.
+
+    Raises UnknownControllerError for an unknown kind with a pod template, and UnreadableError if a
+    count of pods is none.
+    """
+    kind = (group_of(text(fields, "apiVersion")), text(fields, "kind"))
+    make = _KINDS.get(kind)
+    if kind[0] == _KUBEFLOW and any(k.endswith(REPLICA_SPECS) for k in mapping(fields, "spec")):
+        make = training_job
+    if make is None:
+        if _has_template(fields):
+            raise UnknownControllerError(qualified_kind(fields))
+        return
+    try:
+        yield from make(fields, given)
+    except UnknownControllerError:
+        raise UnknownControllerError(qualified_kind(fields)) from None
+
+
+def pods_of(fields: Fields, given: Given) -> Made:
+    """Return the first pods of one object, with all objects between it and them.
+
+    An object between gets a uid made of its creator's, if that has one. Raises as `children`, and
+    UnreadableError if there are more than MOST_PODS.
+    """
+    pods: list[MadePod] = []
+    between: list[Fields] = []
+    _collect(fields, given, lambda path: path, pods, between)
+    return Made(tuple(pods), tuple(between))
+
+
+def _collect(
+    fields: Fields,
+    given: Given,
+    source: Callable[[str], str],
+    pods: list[MadePod],
+    between: list[Fields],
+) -> None:
+    for each in _located(children(fields, given), source):
+        if max(len(pods), len(between)) >= MOST_PODS:
+            raise UnreadableError(f"more than {MOST_PODS} pods")
+        if each.body["kind"] == "Pod":
+            pods.append(MadePod(each.body, source(each.outer)))
+            continue
+        metadata, uid = each.body["metadata"], text(fields, "metadata.uid")
+        named = {**metadata, "uid": f"{uid}/{metadata['name']}"} if uid else metadata
+        body = {**each.body, "metadata": named}
+        between.append(body)
+        _collect(body, given, _through(each, source), pods, between)
+
+
+def _through(made: Child, source: Callable[[str], str]) -> Callable[[str], str]:
+    return lambda path: source(made.source(path))
+
+
+def _located(found: Iterator[Child], source: Callable[[str], str]) -> Iterator[Child]:
+    """Name the field of a wrong count by its path in the given object."""
+    try:
+        yield from found
+    except UnreadableError as error:
+        raise UnreadableError(source(str(error))) from None
+
+
+def _has_template(fields: Fields) -> bool:
+    """True if there is a pod's spec anywhere below `spec`."""
+    waiting: list[object] = [fields.get("spec")]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Mapping):
+            if isinstance(value.get("containers"), list):
+                return True
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
+    return False

@@ -1,0 +1,8 @@
+"""Keys, and prefixes of keys, of the labels that controllers and operators put on pods."""
+
+COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"  # label and annotation
+JOB_SET_LABEL = "jobset.sigs.k8s.io/"
+LWS = "leaderworkerset.sigs.k8s.io/"
+RAY = "ray.io/"
+TRAINING = "training.kubeflow.org/"
+VOLCANO = "volcano.sh/"

@@ -1,0 +1,96 @@
+"""Renders the report as JSON, for programs. Bandwidths are estimates, in GB/s."""
+
+import msgspec
+
+from linkwise.simulator.report.model import PodPlace, PodReport, Report, WorkloadReport
+
+
+class _Place(msgspec.Struct, frozen=True):
+    node: str
+    gpus: tuple[int, ...]  # indices
+    link: str | None  # None: a lone GPU
+    gbytes_per_s: float | None
+
+
+class _Pod(msgspec.Struct, frozen=True):
+    pod: str  # namespace/name
+    member: str
+    state: str  # runs, waits or ended
+    place: _Place | None
+    waits: str
+    stock_draws: tuple[_Place | None, ...]
+
+
+class _Workload(msgspec.Struct, frozen=True):
+    name: str
+    needed: int  # members that a gang needs to start; 0: no gang
+    running: int
+    waiting: int
+    ended: int
+    gbytes_per_s: float | None
+    stock_gbytes_per_s: tuple[float | None, ...]  # of each draw
+    stock_running: tuple[int, ...]  # of each draw
+    stock_mean_gbytes_per_s: float | None  # over the draws in which it ran whole
+    pods: tuple[_Pod, ...]
+
+
+class _Node(msgspec.Struct, frozen=True):
+    name: str
+    machine: str
+    gpus: int
+
+
+class _Report(msgspec.Struct, frozen=True):
+    good: bool
+    problems: tuple[str, ...]
+    compared: int  # pods that hold exactly the GPUs of their plan, if there is no problem
+    seed: int
+    rival: str  # who chose the devices in the draws: nvidia or random
+    draws: int
+    nodes: tuple[_Node, ...]
+    workloads: tuple[_Workload, ...]
+
+
+def render_json(report: Report) -> str:
+    """Return the text, with the line break at its end."""
+    written = _Report(
+        good=not report.problems,
+        problems=report.problems,
+        compared=report.compared,
+        seed=report.seed,
+        rival=report.rival.value,
+        draws=report.draws,
+        nodes=tuple(_Node(node.name, node.title, node.gpu_count) for node in report.nodes),
+        workloads=tuple(_workload(workload) for workload in report.workloads),
+    )
+    return msgspec.json.format(msgspec.json.encode(written), indent=2).decode() + "\n"
+
+
+def _workload(workload: WorkloadReport) -> _Workload:
+    return _Workload(
+        name=workload.name,
+        needed=workload.needed,
+        running=workload.running,
+        waiting=len(workload.waiting),
+        ended=workload.ended,
+        gbytes_per_s=workload.gbytes_per_s,
+        stock_gbytes_per_s=workload.stock_gbytes_per_s,
+        stock_running=workload.stock_running,
+        stock_mean_gbytes_per_s=workload.stock_mean,
+        pods=tuple(_pod(pod) for pod in workload.pods),
+    )
+
+
+def _pod(pod: PodReport) -> _Pod:
+    state = "ended" if pod.ended else "runs" if pod.place else "waits"
+    draws = tuple(_place(place) for place in pod.stock)
+    waits = pod.waits if state == "waits" else ""
+    return _Pod(pod.pod, pod.member, state, _place(pod.place), waits, draws)
+
+
+def _place(place: PodPlace | None) -> _Place | None:
+    if place is None:
+        return None
+    if not place.talks:
+        return _Place(place.node, place.gpus, None, None)
+    return _Place(place.node, place.gpus, place.link.name, place.gbytes_per_s)

@@ -1,0 +1,185 @@
+"""Workloads become the pods that their controllers create; the recorded pods are of real ones."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from linkwise.kube.controllers.child import UnknownControllerError
+from linkwise.kube.controllers.workload import MOST_PODS, Made, pods_of
+from linkwise.kube.fields import UnreadableError, mapping
+
+Object = dict[str, Any]
+RECORDED = Path(__file__).parents[1] / "extender" / "podgrouper" / "workload_pods.json"
+CASES: dict[str, Object] = {case["id"]: case for case in json.loads(RECORDED.read_text())["cases"]}
+WITH_PODS = (
+    "job-indexed-4x2",
+    "job-plain-pool",
+    "tfjob-chief-ps-worker",
+    "pytorchjob-1-3",
+    "xgboostjob",
+    "mpijob-v1-training-operator",
+    "mpijob-v2-horovod",
+    "trainjob-torch",
+    "raycluster-fixed",
+    "jobset-leader-workers",
+    "lws-size4",
+    "volcano-job",
+)
+# Hashes and uids, and what docs/workloads.md says is left out.
+LEFT_OUT = re.compile(
+    r"uid$|job-key$|group-key$|revision-hash$|job-version$|retry-count$|group-name$"
+)
+RANDOM = re.compile(r"-[a-z0-9]{5}$")
+GPUS = {"spec": {"containers": [{"name": "main", "image": "x"}]}}
+
+
+def workload(kind: str, spec: Object) -> Object:
+    api_version, _, word = kind.rpartition(" ")
+    metadata = {"name": "lm", "namespace": "ml", "uid": "u"}
+    return {"apiVersion": api_version, "kind": word, "metadata": metadata, "spec": spec}
+
+
+def names(made: Made) -> list[str]:
+    return [each.body["metadata"]["name"] for each in made.pods]
+
+
+def told(metadata: Object) -> Object:
+    """What of a pod's metadata has to be equal."""
+    (owner,) = metadata["ownerReferences"]
+    return {
+        "name": metadata["name"],
+        "owner": (owner["apiVersion"], owner["kind"], owner["name"], owner["controller"]),
+        "labels": known(metadata["labels"]),
+        "annotations": known(metadata["annotations"]),
+    }
+
+
+def known(said: Object) -> Object:
+    return {key: value for key, value in said.items() if not LEFT_OUT.search(key)}
+
+
+@pytest.mark.parametrize("name", WITH_PODS)
+def test_the_pods_are_those_that_the_controller_made(name: str) -> None:
+    case = CASES[name]
+    given = {(each["kind"], each["metadata"]["name"]): each for each in case["objects"]}
+    made = [each.body["metadata"] for each in pods_of(case["objects"][0], given).pods]
+    for recorded in (row["pod"]["metadata"] for row in case["pods"]):
+        wanted = told(recorded)
+        stem = RANDOM.sub("", wanted.pop("name"))
+        found = [told(each) for each in made if RANDOM.sub("", each["name"]) == stem]
+        assert any(includes(each, wanted) for each in found), (wanted, found)
+
+
+def includes(found: Object, wanted: Object) -> bool:
+    """Newer releases add labels, so more labels than the recorded ones are right."""
+    return found["owner"] == wanted["owner"] and all(
+        wanted[field].items() <= found[field].items() for field in ("labels", "annotations")
+    )
+
+
+def test_equal_manifests_get_equal_names_and_each_pod_its_own() -> None:
+    made = workload("apps/v1 Deployment", {"replicas": 50, "template": GPUS})
+    assert names(pods_of(made, {})) == names(pods_of(made, {}))
+    assert len(set(names(pods_of(made, {})))) == 50
+
+
+def test_a_path_names_the_template_in_the_given_object() -> None:
+    job: Object = {"spec": {"parallelism": 1, "template": GPUS}}
+    made = workload(
+        "jobset.x-k8s.io/v1alpha2 JobSet", {"replicatedJobs": [{"name": "n", "template": job}]}
+    )
+    (pod,) = pods_of(made, {}).pods
+    assert pod.path == "spec.replicatedJobs[0].template.spec.template"
+    launcher = {"mpiReplicaSpecs": {"Launcher": {"template": GPUS}}}
+    (pod,) = pods_of(workload("kubeflow.org/v2beta1 MPIJob", launcher), {}).pods
+    assert pod.path == "spec.mpiReplicaSpecs.Launcher.template"
+
+
+def test_the_owner_of_a_pod_is_what_created_it() -> None:
+    made = pods_of(workload("apps/v1 Deployment", {"template": GPUS}), {})
+    (between,) = made.between
+    (owner,) = made.pods[0].body["metadata"]["ownerReferences"]
+    assert mapping(between, "metadata")["uid"] == owner["uid"] == f"u/{owner['name']}"
+    assert owner["kind"] == "ReplicaSet"
+
+
+def test_a_train_job_has_the_pods_of_its_runtime() -> None:
+    node = {"name": "node", "template": {"spec": {"template": GPUS}}}
+    runtime: Object = {
+        "spec": {
+            "mlPolicy": {"numNodes": 3},
+            "template": {"spec": {"replicatedJobs": [node]}},
+        }
+    }
+    made = workload("trainer.kubeflow.org/v1alpha1 TrainJob", {"runtimeRef": {"name": "torch"}})
+    given = {("ClusterTrainingRuntime", "torch"): runtime}
+    assert [name[:-6] for name in names(pods_of(made, given))] == [
+        f"lm-node-0-{n}" for n in range(3)
+    ]
+
+
+def test_a_train_job_without_its_runtime_says_what_each_node_takes() -> None:
+    trainer = {"numNodes": 2, "resourcesPerNode": {"limits": {"nvidia.com/gpu": 8}}}
+    spec = {"runtimeRef": {"name": "torch"}, "trainer": trainer}
+    made = pods_of(workload("trainer.kubeflow.org/v1alpha1 TrainJob", spec), {})
+    resources = [pod.body["spec"]["containers"][0]["resources"] for pod in made.pods]
+    assert resources == [{"limits": {"nvidia.com/gpu": 8}}] * 2
+
+
+def test_subgroups_of_a_leader_worker_set_are_those_of_its_webhook() -> None:
+    """Size 5 in twos: four workers divide, so the leader is an extra one of the first subgroup."""
+    policy = {"subGroupSize": 2}
+    template = {"size": 5, "workerTemplate": GPUS, "subGroupPolicy": policy}
+    spec = {"leaderWorkerTemplate": template}
+    made = pods_of(workload("leaderworkerset.x-k8s.io/v1 LeaderWorkerSet", spec), {})
+    key = "leaderworkerset.sigs.k8s.io/subgroup-index"
+    assert [pod.body["metadata"]["labels"][key] for pod in made.pods] == ["0", "0", "0", "1", "1"]
+
+
+COUNTS: dict[str, tuple[Object, str]] = {
+    "batch/v1 Job": ({"parallelism": -1, "template": GPUS}, "spec.parallelism: -1: expected"),
+    "apps/v1 Deployment": ({"replicas": "2", "template": GPUS}, "spec.replicas: '2': expected"),
+    "kubeflow.org/v1 PyTorchJob": (
+        {"pytorchReplicaSpecs": {"Worker": {"replicas": -1, "template": GPUS}}},
+        "spec.pytorchReplicaSpecs.Worker.replicas: -1: expected",
+    ),
+    "jobset.x-k8s.io/v1alpha2 JobSet": (
+        {"replicatedJobs": [{"name": "n", "template": {"spec": {"parallelism": 1.5}}}]},
+        "spec.replicatedJobs[0].template.spec.parallelism: 1.5: expected",
+    ),
+    "batch.volcano.sh/v1alpha1 Job": (
+        {"tasks": [{"name": "w", "replicas": True}]},
+        "spec.tasks[0].replicas: True: expected",
+    ),
+    "leaderworkerset.x-k8s.io/v1 LeaderWorkerSet": (
+        {"leaderWorkerTemplate": {"size": -2}},
+        "spec.leaderWorkerTemplate.size: -2: expected",
+    ),
+    "ray.io/v1 RayJob": (
+        {"rayClusterSpec": {"workerGroupSpecs": [{"groupName": "a", "replicas": -1}]}},
+        "spec.rayClusterSpec.workerGroupSpecs[0].replicas: -1: expected",
+    ),
+    "trainer.kubeflow.org/v1alpha1 TrainJob": (
+        {"runtimeRef": {"name": "torch"}},
+        "spec.trainer.resourcesPerNode: missing, and the runtime 'torch' was not given",
+    ),
+    "apps/v1 ReplicaSet": ({"replicas": MOST_PODS + 1, "template": GPUS}, "more than 4096 pods"),
+}
+
+
+@pytest.mark.parametrize("kind", COUNTS)
+def test_a_wrong_count_is_refused_by_the_path_in_the_given_object(kind: str) -> None:
+    spec, refusal = COUNTS[kind]
+    with pytest.raises(UnreadableError) as caught:
+        pods_of(workload(kind, spec), {})
+    assert str(caught.value).startswith(refusal)
+
+
+def test_what_has_no_pods_makes_none_and_what_has_unknown_ones_is_not_guessed() -> None:
+    assert pods_of(workload("v1 Service", {"ports": []}), {}) == Made((), ())
+    for kind in ("apps/v1 DaemonSet", "kubeflow.org/v1 Notebook"):
+        with pytest.raises(UnknownControllerError):
+            pods_of(workload(kind, {"template": GPUS}), {})

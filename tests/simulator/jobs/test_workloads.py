@@ -1,0 +1,90 @@
+"""Workloads become pods in the stand-in of the API server, and lost pods are created again."""
+
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from linkwise.kube.client import KubeClient
+from linkwise.kube.objects import Pod
+from linkwise.simulator.api_server import ApiServer
+from linkwise.simulator.jobs.controller import JobController
+from linkwise.simulator.jobs.workloads import WorkloadController
+from linkwise.simulator.manifests.read_manifests import collection_of
+from tests.waiting import wait_for
+
+PODS = "/api/v1/namespaces/ml/pods"
+TEMPLATE = {"spec": {"containers": [{"name": "m", "image": "x"}]}}
+
+
+class _Pods(msgspec.Struct):
+    items: list[Pod]
+
+
+class World:
+    def __init__(self, client: KubeClient) -> None:
+        self.client = client
+        self.workloads = WorkloadController(client, collection_of)
+        self.jobs = JobController(client, failure_backoff_seconds=0.05)
+
+    def create(self, kind: str, name: str, spec: object) -> None:
+        api_version, _, word = kind.rpartition(" ")
+        metadata = {"name": name, "namespace": "ml"}
+        body = {"apiVersion": api_version, "kind": word, "metadata": metadata, "spec": spec}
+        self.workloads.create(body, {}, suspended=False)
+
+    def pods(self) -> dict[str, Pod]:
+        return {pod.metadata.name: pod for pod in self.client.get(PODS, _Pods).items}
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with ApiServer() as server:
+        it = World(KubeClient.load(kubeconfig=None, server=server.url))
+        it.jobs.start()
+        it.workloads.start()
+        yield it
+        it.workloads.stop()
+        it.jobs.stop()
+
+
+def test_a_pod_belongs_to_the_object_that_is_stored(world: World) -> None:
+    world.create("apps/v1 StatefulSet", "db", {"replicas": 2, "template": TEMPLATE})
+    pods = world.pods()
+    assert sorted(pods) == ["db-0", "db-1"]
+    stored = world.client.get("/apis/apps/v1/namespaces/ml/statefulsets/db", Pod)
+    (owner,) = pods["db-0"].metadata.owner_references
+    assert (owner.kind, owner.uid) == ("StatefulSet", stored.metadata.uid)
+    assert world.workloads.roots[owner.uid] == "db"
+
+
+def test_the_jobs_of_a_job_set_run_and_end_like_other_jobs(world: World) -> None:
+    template = {"spec": {**TEMPLATE["spec"], "restartPolicy": "Never"}}
+    job = {"spec": {"parallelism": 2, "completions": 2, "template": template}}
+    world.create(
+        "jobset.x-k8s.io/v1alpha2 JobSet",
+        "gpt",
+        {"replicatedJobs": [{"name": "n", "template": job}]},
+    )
+    wait_for(lambda: len(world.pods()) == 2, "two pods of the Job")
+    (owner,) = {pod.metadata.owner_references[0] for pod in world.pods().values()}
+    assert (owner.kind, owner.name, world.workloads.roots[owner.uid]) == ("Job", "gpt-n-0", "gpt")
+
+
+def test_a_pod_that_is_evicted_is_created_again(world: World) -> None:
+    """Volcano's kind is called Job too, and Kubernetes' controller leaves its pods alone."""
+    tasks = [{"name": "w", "replicas": 1, "template": TEMPLATE}]
+    world.create("batch.volcano.sh/v1alpha1 Job", "vc", {"tasks": tasks})
+    first = world.pods()["vc-w-0"].metadata.uid
+    world.client.delete(f"{PODS}/vc-w-0")
+    wait_for(lambda: "vc-w-0" in world.pods(), "the pod, created again")
+    assert world.pods()["vc-w-0"].metadata.uid != first
+
+
+def test_what_is_retired_creates_no_pods_again(world: World) -> None:
+    world.create("apps/v1 Deployment", "web", {"replicas": 1, "template": TEMPLATE})
+    (name,) = world.pods()
+    world.workloads.retire()
+    world.client.delete(f"{PODS}/{name}")
+    world.create("apps/v1 ReplicaSet", "later", {"template": TEMPLATE})
+    assert [each.rpartition("-")[0] for each in world.pods()] == ["later"]
