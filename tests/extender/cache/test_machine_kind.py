@@ -16,12 +16,12 @@ TWO_CONTAINERS = PodDemand((*TWO.containers, ContainerDemand("side", Role.MAIN, 
 @pytest.mark.parametrize("demand", [TWO, TWO_CONTAINERS])
 @pytest.mark.parametrize("require", [LinkClass.SYS, LinkClass.NVLINK])
 @pytest.mark.parametrize("machine", [DGX_1V, MIXED_5])
-def test_the_damages_of_all_masks_are_those_of_each(
+def test_the_sets_of_all_masks_are_those_of_each(
     machine: Machine, require: LinkClass, demand: PodDemand
 ) -> None:
     kind = MachineKind(machine, 0)
     wish = GpuRequest(demand, TopologyRequirement(require=require))
     free = np.arange(kind.all_gpus, -1, -1)
-    alone = [kind.damage(mask, kind.take(wish, mask) or 0) for mask in free.tolist()]
-    assert kind.damages_within(wish, free).tolist() == alone
-    assert kind.damages_within(wish, free[::-1]).tolist() == alone[::-1]
+    alone = [kind.take(wish, mask) or 0 for mask in free.tolist()]
+    assert kind.taken_within(wish, free).tolist() == alone
+    assert kind.taken_within(wish, free[::-1]).tolist() == alone[::-1]

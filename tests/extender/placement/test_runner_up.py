@@ -255,6 +255,21 @@ def test_a_single_gpu_talks_to_nobody() -> None:
     )
 
 
+def test_a_single_pod_is_kept_off_the_model_that_others_insist_on() -> None:
+    at = Cluster()
+    add(at, "a-linked", machine="hgx-h100")
+    add(at, "z-lesser", machine="l40s-4")
+    busy(at, "a-linked", 1, 2, 3, 4, 5, 6, 7)
+    for number in range(20):
+        at.add_pod(f"past-{number}", 1, gpu_model="L40S")
+        at.delete(f"past-{number}")
+    at.add_pod("s", 1)
+    found = of_single(at)
+    assert found is not None
+    assert at.pod("s").spec.node_name == "a-linked"
+    assert (found.nodes, found.verdict, found.criterion) == (("z-lesser",), LOST, "lost room")
+
+
 def test_what_may_come_back_together_is_left_together() -> None:
     """0 and 2, 4 and 5 are bridged; 2 is in use by itself, 5 with four others."""
     at = Cluster()

@@ -18,7 +18,7 @@ from linkwise.kube.objects import Condition
 from linkwise.topology import names
 from tests.divided import GPU, MIG_1G, MIG_3G, SHARED, all_three, cut, replicas
 from tests.extender.cluster import change
-from tests.extender.shares.cluster import ShareCluster
+from tests.extender.shares.cluster import ShareCluster, asks
 from tests.machines import DGX_1V, PCIE_8
 
 REASON = "linkwise: "
@@ -430,3 +430,24 @@ def test_a_bound_pod_without_a_plan_is_presumed_on_healthy_shares() -> None:
     assert at.core.nodes(at.now)[0].shares == (ShareUse(SHARED, 1, 3),)
     at.add_taker("v", {SHARED: 2})
     assert reason(at, "v") == f"fewer free {SHARED} than wanted"
+
+
+def test_of_nodes_that_open_as_many_gpus_later_pods_lose_least_on_the_best() -> None:
+    """Pods that came needed much CPU, which n1 has no longer."""
+    at = ShareCluster()
+    for name in ("n0", "n1"):
+        at.add_divided(name, replicas(DGX_1V, {0: 4}))
+    for number in range(3):
+        wide = asks("c0", {SHARED: 1})
+        requests = {**wide.resources.requests, "cpu": "12"}
+        at.add_pod(
+            f"past-{number}",
+            containers=[change(wide, resources=change(wide.resources, requests=requests))],
+        )
+        at.delete(f"past-{number}")
+    at.add_taker("before", {SHARED: 1})
+    assert at.try_to_place("before") == "n0"  # by name
+    at.delete("before")
+    at.add_pod("web", cpu="90", node="n1")
+    at.add_taker("small", {SHARED: 1})
+    assert at.try_to_place("small") == "n1"

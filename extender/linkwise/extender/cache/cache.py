@@ -220,8 +220,8 @@ class Cache:
 
     def trim(self) -> None:
         """Let no log grow without end."""
-        self.changed_rows.trim()
-        self.settled_rows.trim()
+        for log in (self.changed_rows, self.settled_rows, self.rows.charged):
+            log.trim()
 
     def take_touched(self) -> set[str]:
         """The nodes settled since the last call."""

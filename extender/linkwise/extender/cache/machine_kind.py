@@ -135,9 +135,8 @@ class MachineKind:
         enough = preferred if prefer is LinkClass.NVLINK else ENOUGH
         return np.where(preferred > -np.inf, enough, best)
 
-    def damages_within(self, request: GpuRequest, free: Masks) -> Floats:
-        """How much bandwidth the pod would take from later jobs, in GB/s, for each mask of free
-        GPUs; 0 if no set is suitable."""
+    def taken_within(self, request: GpuRequest, free: Masks) -> Masks:
+        """The set for the pod within each mask of free GPUs; 0 if no set is suitable."""
         sets = self._sets(request)  # once: hashing a request costs more than looking up a mask
         if len(sets) > _MOST_MASKS:
             sets.clear()
@@ -146,9 +145,8 @@ class MachineKind:
         for mask in masks:
             if mask not in sets:
                 sets[mask] = self.take(request, mask) or 0
-        taken = np.array([sets[mask] for mask in masks], dtype=np.int64)
-        of_each: Floats = self.damages(distinct, taken)[position]
-        return of_each
+        taken: Masks = np.array([sets[mask] for mask in masks], dtype=np.int64)[position]
+        return taken
 
     def damage(self, free: int, taken: int) -> float:
         """How much bandwidth later jobs lose if these GPUs are taken, in GB/s."""

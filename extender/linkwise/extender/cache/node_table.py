@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkwise.extender.api.records import ResourceList, SortKey, natural
+from linkwise.extender.cache.row_log import RowLog
 from linkwise.kube.objects import LARGEST
 from linkwise.topology.machine.model import MAX_GPUS
 from linkwise.topology.sets import subsets
@@ -44,6 +45,7 @@ class NodeTable:
         self.memory: Ints = np.zeros(64, dtype=np.int64)
         self.gpus: Ints = np.zeros(64, dtype=np.int64)
         self.pods: Ints = np.zeros(64, dtype=np.int64)
+        self.charged = RowLog()  # every row of which these four were set, in order
 
     def __len__(self) -> int:
         return len(self.names)
@@ -85,6 +87,7 @@ class NodeTable:
         self.memory[row] = max(left.memory, -LARGEST)
         self.gpus[row] = max(left.gpus, -LARGEST)
         self.pods[row] = pods
+        self.charged.append(row)
 
     def show_gpus(self, row: int, kind: int, free: int, set_aside: int) -> tuple[bool, bool]:
         """Set a node's kind and unused GPUs. Returns whether the kind or *free* changed, and

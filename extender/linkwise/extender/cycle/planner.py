@@ -27,6 +27,7 @@ from linkwise.extender.placement.nodes.kubelet_admission import KubeletAdmission
 from linkwise.extender.placement.nodes.node_filters import NodeFilters
 from linkwise.extender.placement.nodes.scheduler_feedback import SchedulerFeedback
 from linkwise.extender.placement.nodes.single_node import Offers
+from linkwise.extender.placement.room.pod_mix import PodMix
 from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
 from linkwise.extender.preemption.eviction_candidates import EvictionCandidates
 from linkwise.extender.preemption.gang_preemption import GangPreemption
@@ -60,7 +61,8 @@ class Planner:
     ) -> None:
         self.node_filters = NodeFilters(cache)
         self.feedback = SchedulerFeedback(cache)
-        best_node = BestNode(cache)
+        self._mix = PodMix()
+        self.best_node = best_node = BestNode(cache, self._mix)
         self.levels = tuple(span_levels)
         search = GangSearch(cache, self.node_filters, self.feedback, best_node, span_levels)
         self._cache = cache
@@ -131,7 +133,7 @@ class Planner:
             self.changes.run,
         )
         self.unschedulable_pods = UnschedulablePods(
-            cache, pending_writes, self.reservations, search.best_for
+            cache, pending_writes, self.reservations, search.best_for, best_node.room
         )
         self._plan_corrections = PlanCorrections(cache, pending_writes)
         publish = Publish(
@@ -179,6 +181,8 @@ class Planner:
 
     def pod_changed(self, before: PodRecord | None, record: PodRecord, now: float) -> None:
         """A pod was created or changed; the cache already has *record*."""
+        if before is None:
+            self._mix.came(record)
         self._kubelet_admission.changed(before, record, now)
         if record.asked:
             self.asked_by(record.scheduler)

@@ -14,7 +14,7 @@ from linkwise.extender.explain.node_arrays import Field
 from linkwise.extender.explain.snapshot import NodeState
 from linkwise.extender.placement.cluster_view import ClusterView
 from linkwise.extender.placement.gang_placement import pod_sets_of
-from linkwise.extender.placement.runner_up import RunnerUp, runner_up
+from linkwise.extender.placement.runner_up import RunnerUp, Single, runner_up
 
 _TALKS = 2  # GPUs from which on there is communication
 
@@ -44,9 +44,9 @@ class Alternatives:
             tuple(level for level in levels if (level.numbers != NO_DOMAIN).any()),
         )
         alone = len(records) == 1 and records[0].ask.gang is None
-        running = self._running(records[0], places[0][1][0]) if alone else None
+        single = self._single(records[0], places[0][1][0]) if alone else None
         pod_sets = pod_sets_of(records, self._field.nodes_for)
-        found = runner_up(view, pod_sets, [spot for _, spot in places], spans, running)
+        found = runner_up(view, pod_sets, [spot for _, spot in places], spans, single)
         return None if found is None else self._view(found)
 
     def _place(self, record: PodRecord) -> tuple[int, int] | None:
@@ -72,11 +72,16 @@ class Alternatives:
             rows.pods[row] += 1
         return rows
 
-    def _running(self, record: PodRecord, row: int) -> tuple[int, ...]:
-        """The GPUs of other running pods on this node, one set for each pod or gang."""
+    def _single(self, record: PodRecord, row: int) -> Single:
+        """*row* is that of the pod's node; other pods run there on one set for each pod or gang."""
         owned = self._field.nodes[row].owned
         others = {uid: gpus for uid, gpus in owned.items() if uid != record.uid}
-        return running_sets(others, self._snapshot.by_uid)
+        room = self._snapshot.room
+        shares = {
+            resource: np.array([node.shares.free.get(resource, 0) for node in self._field.nodes])
+            for resource in room.resources
+        }
+        return Single(running_sets(others, self._snapshot.by_uid), room, shares)
 
     def _view(self, found: RunnerUp) -> RunnerUpView:
         other, why = found.other, found.difference

@@ -22,6 +22,7 @@ from linkwise.extender.cycle.planner import Planner
 from linkwise.extender.gangs.gang import Gang, Phase
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.placement.result import NoRoom
+from linkwise.extender.placement.room.room import Room
 from linkwise.extender.queue.queue_order import Ordering
 from linkwise.extender.queue.reservations import Claimant, Reservation
 from linkwise.extender.queue.run_times import PodKind
@@ -108,6 +109,7 @@ class Snapshot:
     activity: Mapping[str, str]  # node -> the annotation of what its pods do with their GPUs
     own: Own
     managed: str  # the resource that offers whole GPUs
+    room: Room  # by which the damage of single pods is judged
 
     @cached_property
     def by_uid(self) -> Mapping[str, PodRecord]:
@@ -174,6 +176,7 @@ class SnapshotCamera:
             activity=dict(activity),
             own=own,
             managed=cache.managed,
+            room=self._planner.best_node.room(),
         )
 
     def prepare(self) -> bool:

@@ -8,7 +8,7 @@ single pod, `queue.waiting_events` for a gang.
 
 from collections.abc import Sequence
 
-from linkwise.extender.api.records import PodRecord
+from linkwise.extender.api.records import PodRecord, ResourceList
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.pending_writes import EVENT_SECONDS, PendingWrites
@@ -161,7 +161,7 @@ def _is_stray(record: PodRecord) -> bool:
 def why_no_node(cache: Cache, best_node: BestNode, request: GpuRequest) -> str:
     """Why there is no plan for a single pod: each distinct reason once, no numbers."""
     nodes = [info.name for info in cache.nodes.values() if info.record is not None]
-    answer = rooms(cache, best_node, as_it_is(cache), request, nodes)
+    answer = rooms(cache, best_node, as_it_is(cache), request, ResourceList(), nodes)
     reasons = {*answer.failed.values(), *answer.unresolvable.values()}
     if answer.node_names:
         reasons.add("linkwise: nodes with GPUs for it do not take it for other reasons")

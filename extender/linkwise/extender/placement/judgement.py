@@ -39,6 +39,7 @@ class GangJudgement:
     nic: int  # link class to the NIC nearest to all GPUs; -1: unknown; only within one node
     order: tuple[int, ...]  # by the nodes' names, then by GPUs
     outlook: float | None = None  # later worth of the node's GPUs; None: not compared
+    lost_room: float | None = None  # of a single pod: GPUs of room that pods to come lose
 
     @property
     def nodes(self) -> int:
@@ -129,6 +130,11 @@ def _differences(one: GangJudgement, other: GangJudgement, *, alone: bool) -> It
         yield Difference("nearest level", one.level < other.level, names)
     if one.gpus.keys() == other.gpus.keys():
         yield from _on_one_node(one, other)
+    if one.lost_room is not None and other.lost_room is not None:
+        yield from _lost_room(one.lost_room, other.lost_room)
+        yield from _damage(one, other)
+        yield from _fullest(one, other)
+        yield Difference(_NAME, one.order < other.order, ("", ""))
     costs = [*_damage(one, other), *_fullest(one, other)]
     yield from reversed(costs) if one.level else costs
     yield Difference(_NAME, one.order < other.order, ("", ""))
@@ -147,6 +153,12 @@ def _damage(one: GangJudgement, other: GangJudgement) -> Iterator[Difference]:
     values = _gb(one.damage), _gb(other.damage)
     if values[0] != values[1]:
         yield Difference("damage", one.damage < other.damage, values, "GB/s")
+
+
+def _lost_room(one: float, other: float) -> Iterator[Difference]:
+    values = f"{one:.2g}", f"{other:.2g}"
+    if values[0] != values[1]:
+        yield Difference("lost room", one < other, values, "GPUs")
 
 
 def _fullest(one: GangJudgement, other: GangJudgement) -> Iterator[Difference]:

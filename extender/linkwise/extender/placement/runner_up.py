@@ -4,7 +4,7 @@ Any other placement lacks a node of the chosen one or, if that is a single node,
 So the search runs again without each of these, and the best of its results is the runner-up.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -12,6 +12,8 @@ from itertools import islice
 import numpy as np
 
 from linkwise.extender.api.spans import Spans
+from linkwise.extender.cache.machine_kind import Floats
+from linkwise.extender.cache.node_table import NOT_USABLE, Ints, popcount
 from linkwise.extender.placement.cluster_view import ClusterView
 from linkwise.extender.placement.gang_placement import place
 from linkwise.extender.placement.judgement import (
@@ -21,12 +23,24 @@ from linkwise.extender.placement.judgement import (
     difference,
     judge,
 )
+from linkwise.extender.placement.nodes.best_node import first_of
 from linkwise.extender.placement.request import PodSet
 from linkwise.extender.placement.result import NoRoom
+from linkwise.extender.placement.room.room import Left, Room
 from linkwise.topology.sets.choose import ranked
 from linkwise.topology.sets.outlook import outlook_of
 
 _MOST_SEARCHES = 8  # each without one node; of nodes that are alike, only one is left out
+
+
+@dataclass(frozen=True, slots=True)
+class Single:
+    """What counts for a single pod beside what counts for gangs: the GPU sets on its node that come
+    free as a whole, and the room of later pods, with free shares [rows] by resource."""
+
+    running: Sequence[int]
+    room: Room
+    shares: Mapping[str, Ints]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +55,19 @@ def runner_up(
     pod_sets: Sequence[PodSet],
     places: Places,
     spans: Spans,
-    running: Sequence[int] | None = None,
+    single: Single | None = None,
 ) -> RunnerUp | None:
     """None if no other placement has room.
 
-    In *view*, the gang's GPUs are free. *running* is given for a single pod: the GPU sets on its
-    node that come free as a whole.
+    In *view*, the gang's GPUs are free. *single* is given for a single pod.
     """
-    alone = running is not None
-    taken = judge(view, pod_sets, places, spans)
+    alone = single is not None
+    taken = _judge(view, pod_sets, places, spans, single)
     best: GangJudgement | None = None
-    for others in _others(view, pod_sets, places, taken, spans, running):
-        rival = judge(view, pod_sets, others, spans)
-        if running is not None and rival.gpus.keys() == taken.gpus.keys():
-            taken, rival = _with_outlook(view, pod_sets[0], taken, rival, running)
+    for others in _others(view, pod_sets, places, taken, spans, single):
+        rival = _judge(view, pod_sets, others, spans, single)
+        if single is not None and rival.gpus.keys() == taken.gpus.keys():
+            taken, rival = _with_outlook(view, pod_sets[0], taken, rival, single.running)
         if best is None or not difference(best, rival, alone=alone).first_wins:
             best = rival
     return None if best is None else RunnerUp(taken, best, difference(taken, best, alone=alone))
@@ -66,16 +79,18 @@ def _others(
     places: Places,
     taken: GangJudgement,
     spans: Spans,
-    running: Sequence[int] | None,
+    single: Single | None,
 ) -> Iterator[Places]:
     row, gpus = next(iter(taken.gpus.items()))
-    if running is not None and pod_sets[0].request.simple:
-        yield from _sets_beside(view, row, pod_sets[0], gpus, running)
-        views = [_with_free(view, row, 0)]
+    if single is not None and pod_sets[0].request.simple:
+        yield from _sets_beside(view, row, pod_sets[0], gpus, single.running)
+        yield from _best_elsewhere(view, row, pod_sets[0], single)
+        return
+    if single is not None:
+        yield from _best_elsewhere(view, row, pod_sets[0], single)
+        views = _without_one_gpu(view, row, gpus)
     elif taken.nodes == 1:
-        free = int(view.rows.free[row])
-        each_gpu = (1 << position for position in range(gpus.bit_length()))
-        views = [_with_free(view, row, free & ~gpu) for gpu in each_gpu if gpu & gpus]
+        views = _without_one_gpu(view, row, gpus)
     else:
         rows = _unlike(view, places, taken)[-_MOST_SEARCHES:]
         views = [_with_free(view, row, 0) for row in rows]
@@ -83,6 +98,61 @@ def _others(
         found = place(each, pod_sets, spans=spans)
         if not isinstance(found, NoRoom):
             yield [(view.rows.row_of[spot.node], spot.gpus) for spot in found]
+
+
+def _judge(
+    view: ClusterView,
+    pod_sets: Sequence[PodSet],
+    places: Places,
+    spans: Spans,
+    single: Single | None,
+) -> GangJudgement:
+    judgement = judge(view, pod_sets, places, spans)
+    if single is None:
+        return judgement
+    rows, gpus = (np.array(column, dtype=np.int64) for column in zip(*places, strict=True))
+    lost = float(_lost(view, rows, gpus, pod_sets[0], single)[0])
+    return replace(judgement, lost_room=lost)
+
+
+def _lost(view: ClusterView, rows: Ints, gpus: Ints, pods: PodSet, single: Single) -> Floats:
+    """[rows] the room that later pods lose if the pod takes *gpus* of these nodes."""
+    of, shares = view.rows, {resource: free[rows] for resource, free in single.shares.items()}
+    numbers = np.array([*(kind.number for kind in view.kinds), NOT_USABLE])
+    kinds = numbers[of.kinds[rows]]  # as the cache numbers them, and so the room
+    left = Left(kinds, of.free[rows], of.milli_cpu[rows], of.memory[rows], shares)
+    return single.room.lost(left, left.without(pods.needs, gpus))
+
+
+def _best_elsewhere(view: ClusterView, row: int, pods: PodSet, single: Single) -> Iterator[Places]:
+    """For a single pod: its place on the best node other than that of *row*, in the order of
+    `BestNode`."""
+    table = view.rows
+    able = pods.nodes & (table.pods_that_fit(pods.needs) > 0) & (table.kinds != NOT_USABLE)
+    able[row] = False
+    rows = np.flatnonzero(able)
+    quality, gpus = np.full(len(rows), -np.inf), np.zeros(len(rows), dtype=np.int64)
+    damage, free_share = np.zeros(len(rows)), np.ones(len(rows))
+    for number in np.unique(table.kinds[rows]).tolist():
+        places, kind = np.flatnonzero(table.kinds[rows] == number), view.kinds[number]
+        free = table.free[rows[places]]
+        quality[places] = kind.qualities(pods.request, free)
+        gpus[places] = taken = kind.taken_within(pods.request, free)
+        damage[places] = kind.damages(free, taken)
+        free_share[places] = popcount(free) / kind.all_gpus.bit_count()
+    if (suits := np.flatnonzero(gpus)).size:
+        lost = np.zeros(len(rows))
+        lost[suits] = _lost(view, rows[suits], gpus[suits], pods, single)
+        ranks = table.name_ranks()[rows]
+        best = first_of(suits, -quality, lost, damage, free_share, ranks)
+        yield [(int(rows[best]), int(gpus[best]))]
+
+
+def _without_one_gpu(view: ClusterView, row: int, gpus: int) -> list[ClusterView]:
+    """A view without the first of *gpus*, one without the second, and so on."""
+    free = int(view.rows.free[row])
+    each_gpu = (1 << position for position in range(gpus.bit_length()))
+    return [_with_free(view, row, free & ~gpu) for gpu in each_gpu if gpu & gpus]
 
 
 def _sets_beside(

@@ -36,6 +36,7 @@ from linkwise.extender.placement.nodes.by_count import fits_by_count, nodes_by_c
 from linkwise.extender.placement.nodes.nodes_view import NodesView
 from linkwise.extender.placement.nodes.scheduler_feedback import LEAST_SAMPLE
 from linkwise.extender.placement.result import NoRoom, Spot
+from linkwise.extender.placement.room.room import Room
 from linkwise.extender.placement.shares.nodes import best_share_node, request_of
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.running_pods import STUCK_SECONDS
@@ -69,14 +70,15 @@ class _Nomination:
 
 class UnschedulablePods:
     def __init__(
-        self, cache: Cache, pending_writes: PendingWrites, reservations: Reservations, find: Find
+        self,
+        cache: Cache,
+        pending_writes: PendingWrites,
+        reservations: Reservations,
+        find: Find,
+        room: Callable[[], Room],
     ) -> None:
-        self._cache, self._pending_writes, self._reservations, self._find = (
-            cache,
-            pending_writes,
-            reservations,
-            find,
-        )
+        self._cache, self._pending_writes, self._reservations = cache, pending_writes, reservations
+        self._find, self._room_of_shares = find, room
         # uid -> when its first refusal was sent; the pod that waits longest is first.
         self._waiting: dict[str, float] = {}
         self._nominated: dict[str, _Nomination] = {}  # by uid; by the extender
@@ -256,18 +258,18 @@ class UnschedulablePods:
 
     def _search(self, record: PodRecord, request: GpuRequest, view: NodesView) -> str:
         """First whole GPUs, then shares in place of them, as in `verbs.filter`."""
-        cache, gpus = self._cache, record.demand.gpus
+        cache, gpus, room = self._cache, record.demand.gpus, self._room_of_shares()
         if gpus and record.shares:
             table = view.table()
             node = best_share_node(
-                cache, record, request_of(record), lambda on: _has_gpus(table, on, request)
+                cache, room, record, request_of(record), lambda on: _has_gpus(table, on, request)
             )
         elif gpus:
             spot = self._find(record, view)
             node = spot.node if isinstance(spot, Spot) else None
         else:
-            return best_share_node(cache, record, request_of(record)) or ""
-        node = node or best_share_node(cache, record, request_of(record, cache.managed))
+            return best_share_node(cache, room, record, request_of(record)) or ""
+        node = node or best_share_node(cache, room, record, request_of(record, cache.managed))
         if node is None and not record.shares:
             counted = (on.name for on in nodes_by_count(cache) if fits_by_count(on, record))
             node = next(counted, None)

@@ -92,7 +92,8 @@ class Filter:
             best = self._offers.offer(record, names, view)
             if best is not None:
                 return FilterAnswer(node_names=(best,))
-            answer = rooms(self._cache, self._offers.best_node, view, request, names)
+            best_node = self._offers.best_node
+            answer = rooms(self._cache, best_node, view, request, record.needs, names)
             if by_count:
                 answer = with_by_count(self._cache, record, answer, names)
             if answer.node_names:

@@ -1,7 +1,7 @@
 """Implements prioritize: which of the nodes that passed is best for a pod.
 
-The scores keep the order of the pod's choices (docs/topology.md): bandwidth, then the damage to
-later jobs, then how full the node is. The best node alone has BEST_SCORE. A node where the pod is
+The scores keep the order of the pod's choices (docs/topology.md): bandwidth, then what later pods
+lose, then how full the node is. The best node alone has BEST_SCORE. A node where the pod is
 placed by count has 0, less than each with a suitable set.
 """
 
@@ -10,19 +10,19 @@ from collections.abc import Sequence
 import numpy as np
 
 from linkwise.extender.api.extender_calls import PriorityAnswer
-from linkwise.extender.api.records import PodRecord
+from linkwise.extender.api.records import PodRecord, ResourceList
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.placement.nodes.best_node import BestNode, first_of
 from linkwise.extender.placement.nodes.nodes_view import NodesView
-from linkwise.extender.placement.shares.nodes import request_of
+from linkwise.extender.placement.shares.choice import ShareRequest
+from linkwise.extender.placement.shares.nodes import request_of, share_scores
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.verbs.filter import placed_on
-from linkwise.extender.verbs.shares import prioritize_shares
 
 BEST_SCORE = 100
 _BANDWIDTH, _FUTURE, _FULLNESS = 85, 10, 4  # of all scores but the best, 99 at most
-_ANY_DAMAGE = 1e-6  # GB/s: if all nodes lose nothing, all are spared equally
+_ANY = 1e-6  # if later pods lose nothing on any node, all are spared equally
 
 
 class Prioritize:
@@ -36,33 +36,43 @@ class Prioritize:
             return PriorityAnswer(names, [0] * len(names))
         placed = placed_on(self._cache, self._cache.pods.get(record.uid) or record)
         if record.shares and not record.demand.gpus and placed is None:
-            return prioritize_shares(self._cache, request_of(record), names)
+            return self._of_shares(record, request_of(record), names)
         if placed is not None or record.ask.gang is not None:
             return PriorityAnswer(names, [BEST_SCORE * (name == placed) for name in names])
         request = GpuRequest(record.demand, record.ask.requirement)
         claimant = self._reservations.claimant_of_single(record)
         for view in self._reservations.views(claimant, now):
-            scores = self._scores(view, request, names)
+            scores = self._scores(view, request, record.needs, names)
             if any(scores):
                 return PriorityAnswer(names, scores)
-        return prioritize_shares(self._cache, request_of(record, self._cache.managed), names)
+        return self._of_shares(record, request_of(record, self._cache.managed), names)
 
-    def _scores(self, view: NodesView, request: GpuRequest, names: Sequence[str]) -> list[int]:
+    def _of_shares(
+        self, record: PodRecord, request: ShareRequest, names: Sequence[str]
+    ) -> PriorityAnswer:
+        room = self._best_node.room()
+        return PriorityAnswer(names, share_scores(self._cache, room, request, record.needs, names))
+
+    def _scores(
+        self, view: NodesView, request: GpuRequest, needs: ResourceList, names: Sequence[str]
+    ) -> list[int]:
         cache = self._cache
         rows = cache.rows.rows_of(names)
-        worth = self._best_node.worth_in(view, request)
+        worth = self._best_node.worth_in(view, request, needs)
         quality = np.where(rows >= 0, worth.quality[rows], -np.inf)
         best = quality.max()
         if best == -np.inf:
             return [0] * len(names)
         fits = quality > -np.inf
-        damage, free_share = worth.damage[rows], worth.free_share[rows]
+        lost_room, damage = worth.lost_room[rows], worth.damage[rows]
+        free_share = worth.free_share[rows]
         ratio = np.where(fits, quality / best, 0.0)
-        spared = 1 - damage / max(damage.max(), _ANY_DAMAGE)
+        later = lost_room if lost_room.any() else damage
+        spared = 1 - later / max(later.max(), _ANY)
         scores = _BANDWIDTH * ratio + _FUTURE * spared + _FULLNESS * (1 - free_share)
         scores = np.where(fits, np.clip(scores, 1, BEST_SCORE - 1), 0).astype(np.int64)
         ranks = np.where(rows >= 0, cache.rows.name_ranks()[rows], len(cache.rows))
         places = np.arange(len(names))
-        scores[first_of(places, -quality, damage, free_share, ranks)] = BEST_SCORE
+        scores[first_of(places, -quality, lost_room, damage, free_share, ranks)] = BEST_SCORE
         as_list: list[int] = scores.tolist()
         return as_list

@@ -3,18 +3,16 @@ pods that find no whole GPUs."""
 
 from collections.abc import Sequence
 
-from linkwise.extender.api.extender_calls import FilterAnswer, PriorityAnswer
+from linkwise.extender.api.extender_calls import FilterAnswer
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.node_info import NodeInfo
-from linkwise.extender.placement.shares.choice import ShareRequest
 from linkwise.extender.placement.shares.nodes import (
     choice_on,
     offers_any,
     request_of,
     share_rooms,
-    share_scores,
 )
 from linkwise.topology.annotations.plan import PlannedShares
 
@@ -51,10 +49,6 @@ def _has_whole_ones(info: NodeInfo, record: PodRecord) -> bool:
         return False
     request = GpuRequest(record.demand, record.ask.requirement)
     return info.kind.take(request, info.kind.all_gpus & ~info.sharing.divided) is not None
-
-
-def prioritize_shares(cache: Cache, request: ShareRequest, names: Sequence[str]) -> PriorityAnswer:
-    return PriorityAnswer(names, share_scores(cache, request, names))
 
 
 def take_shares(

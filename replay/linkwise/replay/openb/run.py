@@ -7,6 +7,7 @@ import numpy as np
 
 from linkwise.replay.openb import policies
 from linkwise.replay.openb.policies import WORST, Policy
+from linkwise.replay.openb.production import Linkwise, UnderKubeScheduler
 from linkwise.replay.openb.room import Room
 from linkwise.replay.openb.state import State
 from linkwise.replay.traces.openb import Ints, OpenbTrace, Request
@@ -22,6 +23,10 @@ POLICIES: Mapping[str, Callable[[OpenbTrace, int], Policy]] = {
     "leastallocated": lambda trace, seed: policies.Allocated(least=True),  # noqa: ARG005
     "mostallocated": lambda trace, seed: policies.Allocated(least=False),  # noqa: ARG005
     "room": lambda trace, seed: Room(),  # noqa: ARG005
+    "linkwise": lambda trace, seed: UnderKubeScheduler(Linkwise(trace)),  # noqa: ARG005
+    "bestfit-gpus": lambda trace, seed: UnderKubeScheduler(policies.BestFit()),  # noqa: ARG005
+    "fgd-gpus": lambda trace, seed: UnderKubeScheduler(policies.Fgd(trace.pods)),  # noqa: ARG005
+    "room-gpus": lambda trace, seed: UnderKubeScheduler(Room()),  # noqa: ARG005
     "random": lambda trace, seed: policies.Random(seed),  # noqa: ARG005
 }
 PUBLISHED = {

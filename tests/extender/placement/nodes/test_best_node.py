@@ -7,11 +7,14 @@ from hypothesis import strategies as st
 
 from linkwise.extender.api.annotations import TopologyRequirement
 from linkwise.extender.api.extender_calls import FilterCall
+from linkwise.extender.api.records import ResourceList
 from linkwise.extender.cache import row_log
 from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.core import Core, CoreSettings
 from linkwise.extender.placement.nodes import best_node
 from linkwise.extender.placement.nodes.nodes_view import as_it_is
+from linkwise.extender.placement.room.pod_mix import PodMix
+from linkwise.extender.placement.room.room import LatestRoom, Room
 from linkwise.topology import names
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role
 from tests.extender.cluster import Cluster, change
@@ -20,6 +23,7 @@ MACHINES = ("dgx1-v100", "hgx-h100")
 ALIKE = tuple((machine,) * 4 for machine in MACHINES)
 NODES = ("n1", "n2", "n3", "n4")
 OURS = names.GATE
+NEEDS = ResourceList(milli_cpu=1000, memory=2**30)
 
 
 def cluster(machines: tuple[str, ...], *, cpu: str = "96", pods: str = "110") -> Cluster:
@@ -29,9 +33,21 @@ def cluster(machines: tuple[str, ...], *, cpu: str = "96", pods: str = "110") ->
     return at
 
 
+class Learnt(LatestRoom):
+    """Lost room as another core judges it now, which has seen more pods come."""
+
+    def __init__(self, room: Room) -> None:
+        super().__init__(PodMix())
+        self._as_there = room
+
+    def at(self, *_: object) -> Room:
+        return self._as_there
+
+
 def first_choice(at: Cluster, name: str) -> str:
     """Of a scheduler that is asked about the pod without its gate."""
     other = Core(CoreSettings())
+    other._planner.best_node._room = Learnt(at.core._planner.best_node.room())
     other.replace_nodes(at.nodes.values(), at.now)
     pods = [pod for pod in at.pods.values() if pod.metadata.name != name]
     other.replace_pods(pods, at.now)
@@ -85,18 +101,24 @@ def test_many_nodes_are_judged_by_kind_as_each_alone(
     request = GpuRequest(
         PodDemand((ContainerDemand("main", Role.MAIN, size),)), TopologyRequirement()
     )
-    found = []
+    found, mix = [], PodMix()
+    for record in cache.pods.values():
+        mix.came(record)
     for few in (0, len(NODES)):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(best_node, "_FEW", few)
-            found.append(best_node.BestNode(cache).worth_in(as_it_is(cache), request))
+            found.append(best_node.BestNode(cache, mix).worth_in(as_it_is(cache), request, NEEDS))
     by_kind, alone = found
+    room = best_node.BestNode(cache, mix).room()
     for info in cache.nodes.values():
         row, kind = info.row, info.kind
         assert kind is not None
         taken = kind.take(request, info.free)
         quality = -np.inf if taken is None else kind.quality(request, taken)
         assert by_kind.quality[row] == alone.quality[row] == quality
+        before = best_node.left_on(cache, cache.rows, np.array([row]), ())
+        lost = float(room.lost(before, before.without(NEEDS, taken or 0))[0])
+        assert by_kind.lost_room[row] == alone.lost_room[row] == (lost if taken else 0.0)
         damage = 0.0 if taken is None else kind.damage(info.free, taken)
         assert by_kind.damage[row] == alone.damage[row] == damage
         share = info.free.bit_count() / len(kind.machine.gpus)

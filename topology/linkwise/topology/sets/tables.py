@@ -47,7 +47,8 @@ class MachineTable:
     the idle machine: for each usual job size from 2 on, the best total value of disjoint sets of
     that size; then the mean. `remaining_gbytes_per_s` [2^n], which compares machines, is the mean
     of the same totals in GB/s over all of `USUAL_SIZES`; sizes that the machine cannot hold count
-    as 0. A superset never has less of either.
+    as 0. `side_by_side` has these totals in GB/s, [2^n] for each usual size from 2 on that the
+    machine can hold. A superset never has less of any of them.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -61,11 +62,15 @@ class MachineTable:
         packed = _packed(self.units, self.count)
         self.remaining_value = _remaining_value(packed)
         self.remaining_gbytes_per_s = _remaining_gbytes_per_s(packed)
+        sizes = [size for size in USUAL_SIZES if 2 <= size <= self.count]
+        self.side_by_side = dict(zip(sizes, packed / UNITS_PER_GBYTE, strict=True))
         self._best: dict[LinkClass, Floats] = {}
         for array in (self.ring_classes, self.values, self.numa_nodes, self.nic_classes):
             array.flags.writeable = False
         self.units.flags.writeable = self.remaining_value.flags.writeable = False
         self.remaining_gbytes_per_s.flags.writeable = self.models.flags.writeable = False
+        for array in self.side_by_side.values():
+            array.flags.writeable = False
 
     @property
     def best(self) -> Floats:

@@ -4,7 +4,7 @@ Pods come by the thousand and are equal, and each plan changes one node. So the 
 are cached per request, and updated for the nodes that changed.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,36 +17,59 @@ from linkwise.extender.cache.node_table import NOT_USABLE, Bools, Ints, NodeTabl
 from linkwise.extender.cache.row_log import LONGEST
 from linkwise.extender.placement.nodes.nodes_view import NodesView
 from linkwise.extender.placement.result import NoRoom, Spot
+from linkwise.extender.placement.room.pod_mix import PodMix
+from linkwise.extender.placement.room.room import LatestRoom, Left, Room
 from linkwise.topology.machine.model import MAX_GPUS
 
 _MOST_WISHES = 64
-_NONE = (-np.inf, 0.0, 1.0)  # for a node without a suitable set
+OfSet = tuple[float, int, float, float]
+"""Quality, set, damage, share of the node's GPUs that is free"""
+_NONE: OfSet = (-np.inf, 0, 0.0, 1.0)  # for a node without a suitable set
 _FEW = 64  # rows: so many are judged one by one, more by kind
 
 
 @dataclass(slots=True)
 class NodeWorth:
-    """[rows] the quality of the best suitable set (-inf: there is none), the damage of taking it
-    (0: there is none), and the share of the node's GPUs that is free. `of` caches them by kind and
-    free GPUs."""
+    """[rows] the quality of the best suitable set (-inf: there is none), the set (0: none), the
+    room that later pods lose by it in GPUs, its damage to them in GB/s (0: there is no set), and
+    the share of the node's GPUs that is free. `of` caches all but the lost room by kind and free
+    GPUs."""
 
     quality: Floats
+    taken: Ints
+    lost_room: Floats
     damage: Floats
     free_share: Floats
-    of: dict[int, tuple[float, float, float]]
-    seen: int = -1  # how many entries of the log are included
+    of: dict[int, OfSet]
+    room: Room | None = None  # by which the lost room was judged
+    seen: tuple[int, int] | None = None  # how many entries of the logs are included
+
+    @classmethod
+    def of_none(cls, rows: int) -> "NodeWorth":
+        quality, taken = np.full(rows, -np.inf), np.zeros(rows, dtype=np.int64)
+        return cls(quality, taken, np.zeros(rows), np.zeros(rows), np.ones(rows), {})
+
+    def copy(self) -> "NodeWorth":
+        return NodeWorth(
+            self.quality.copy(),
+            self.taken.copy(),
+            self.lost_room.copy(),
+            self.damage.copy(),
+            self.free_share.copy(),
+            self.of,
+        )
 
 
 class BestNode:
-    def __init__(self, cache: Cache) -> None:
-        self._cache = cache
-        self._known: dict[GpuRequest, NodeWorth] = {}
+    def __init__(self, cache: Cache, mix: PodMix) -> None:
+        self._cache, self._room = cache, LatestRoom(mix)
+        self._known: dict[tuple[GpuRequest, ResourceList], NodeWorth] = {}
 
     def find(
         self, request: GpuRequest, needs: ResourceList, nodes: Bools, view: NodesView
     ) -> Spot | NoRoom:
         """The best of *nodes* [rows] with room for *needs*."""
-        worth, rows = self.worth_in(view, request), view.table()
+        worth, rows = self.worth_in(view, request, needs), view.table()
         count = len(rows)
         fits = nodes & (rows.pods[:count] > 0) & (worth.quality[:count] > -np.inf)
         for left, need in (
@@ -65,9 +88,11 @@ class BestNode:
         assert gpus is not None, "its quality says that there is a set"
         return Spot(name, gpus)
 
-    def among(self, request: GpuRequest, names: Sequence[str], view: NodesView) -> str | None:
+    def among(
+        self, request: GpuRequest, needs: ResourceList, names: Sequence[str], view: NodesView
+    ) -> str | None:
         """The best of the named nodes, on which everything but the GPUs is known to fit."""
-        worth, cache = self.worth_in(view, request), self._cache
+        worth, cache = self.worth_in(view, request, needs), self._cache
         places = cache.rows.rows_of(names)
         places = places[places >= 0]
         places = places[worth.quality[places] > -np.inf]
@@ -76,61 +101,83 @@ class BestNode:
     def _first(self, worth: NodeWorth, places: Ints) -> int:
         """The best of the rows *places*, which are not empty."""
         ranks = self._cache.rows.name_ranks()
-        return first_of(places, -worth.quality, worth.damage, worth.free_share, ranks)
+        return first_of(
+            places, -worth.quality, worth.lost_room, worth.damage, worth.free_share, ranks
+        )
 
-    def worth_in(self, view: NodesView, request: GpuRequest) -> NodeWorth:
+    def worth_in(self, view: NodesView, request: GpuRequest, needs: ResourceList) -> NodeWorth:
         """The values of the nodes of *view*; the caller must not change them."""
-        worth = self._worth(request)
+        room = self.room()
+        worth = self._worth(room, request, needs)
         if not view.changed:
             return worth
-        shown = NodeWorth(
-            worth.quality.copy(), worth.damage.copy(), worth.free_share.copy(), worth.of
-        )
-        self._judge(request, shown, view.changed, view.table())
+        shown, changed = worth.copy(), np.array(view.changed)
+        self._judge(request, shown, changed, view.table())
+        self._judge_room(room, needs, shown, changed, view.table())
         return shown
 
-    def _worth(self, request: GpuRequest) -> NodeWorth:
+    def room(self) -> Room:
+        """By what lost room is judged now."""
         cache = self._cache
-        worth = self._known.get(request)
+        changes = cache.settled_rows.generation + cache.rows.charged.generation
+        return self._room.at(changes, cache.kinds, self._left)
+
+    def _left(self, resources: Collection[str]) -> Left:
+        cache = self._cache
+        rows = np.flatnonzero(cache.rows.free[: len(cache.rows)])
+        divided = np.array([cache.nodes[name].row for name in cache.divided], dtype=np.int64)
+        return left_on(cache, cache.rows, np.union1d(rows, divided), resources)
+
+    def _worth(self, room: Room, request: GpuRequest, needs: ResourceList) -> NodeWorth:
+        cache = self._cache
+        worth = self._known.get((request, needs))
         if worth is None or len(worth.quality) != len(cache.rows.kinds):
             if len(self._known) >= _MOST_WISHES:
                 self._known.clear()
-            size = len(cache.rows.kinds)
-            worth = NodeWorth(np.full(size, -np.inf), np.zeros(size), np.ones(size), {})
-            self._known[request] = worth
-        log = cache.settled_rows
-        count = len(cache.rows)
-        changed = range(count) if worth.seen < 0 else [*set(log.since(worth.seen, count))]
-        worth.seen = log.generation
+            worth = self._known[request, needs] = NodeWorth.of_none(len(cache.rows.kinds))
         if len(worth.of) > LONGEST:
             worth.of.clear()
+        changed = self._changed_since(worth)
         self._judge(request, worth, changed, cache.rows)
+        if worth.room is not room:
+            worth.room, changed = room, np.arange(len(cache.rows))
+        self._judge_room(room, needs, worth, changed, cache.rows)
         return worth
 
-    def _judge(
-        self, request: GpuRequest, worth: NodeWorth, rows: Sequence[int], table: NodeTable
-    ) -> None:
+    def _changed_since(self, worth: NodeWorth) -> Ints:
+        """The rows whose GPUs, CPU, memory or shares changed since *worth* was brought up to
+        date."""
+        logs, count = (self._cache.settled_rows, self._cache.rows.charged), len(self._cache.rows)
+        seen = worth.seen
+        worth.seen = logs[0].generation, logs[1].generation
+        if seen is None:
+            return np.arange(count)
+        rows = {
+            row for log, since in zip(logs, seen, strict=True) for row in log.since(since, count)
+        }
+        return np.array([*rows], dtype=np.int64)
+
+    def _judge(self, request: GpuRequest, worth: NodeWorth, rows: Ints, table: NodeTable) -> None:
+        """Everything but the lost room."""
         if len(rows) > _FEW:
-            self._judge_by_kind(request, worth, np.array(rows), table)
+            self._judge_by_kind(request, worth, rows, table)
             return
-        for row in rows:
-            worth.quality[row], worth.damage[row], worth.free_share[row] = self._of(
-                request, worth, int(table.kinds[row]), int(table.free[row])
-            )
+        for row in rows.tolist():
+            found = self._of(request, worth, int(table.kinds[row]), int(table.free[row]))
+            worth.quality[row], worth.taken[row], worth.damage[row], worth.free_share[row] = found
 
     def _judge_by_kind(
         self, request: GpuRequest, worth: NodeWorth, rows: Ints, table: NodeTable
     ) -> None:
-        worth.quality[rows], worth.damage[rows], worth.free_share[rows] = _NONE
+        worth.quality[rows], worth.taken[rows], worth.damage[rows], worth.free_share[rows] = _NONE
         for kind, places, free in by_kind(self._cache, table, rows):
             of_kind = rows[places]
             worth.quality[of_kind] = kind.qualities(request, free)
-            worth.damage[of_kind] = kind.damages_within(request, free)
+            worth.taken[of_kind] = taken = kind.taken_within(request, free)
+            worth.damage[of_kind] = kind.damages(free, taken)
             worth.free_share[of_kind] = popcount(free) / kind.all_gpus.bit_count()
 
-    def _of(
-        self, request: GpuRequest, worth: NodeWorth, number: int, free: int
-    ) -> tuple[float, float, float]:
+    def _of(self, request: GpuRequest, worth: NodeWorth, number: int, free: int) -> OfSet:
         if number == NOT_USABLE:
             return _NONE
         key = number << MAX_GPUS | free
@@ -138,10 +185,34 @@ class BestNode:
         if known is None:
             kind, masks = self._cache.kinds[number], np.array([free])
             quality = float(kind.qualities(request, masks)[0])
-            damage = float(kind.damages_within(request, masks)[0])
+            taken = int(kind.taken_within(request, masks)[0])
             share = free.bit_count() / kind.all_gpus.bit_count()
-            known = worth.of[key] = (quality, damage, share)
+            known = worth.of[key] = (quality, taken, kind.damage(free, taken), share)
         return known
+
+    def _judge_room(
+        self, room: Room, needs: ResourceList, worth: NodeWorth, rows: Ints, table: NodeTable
+    ) -> None:
+        worth.lost_room[rows] = 0.0
+        rows = rows[worth.quality[rows] > -np.inf]
+        if len(rows):
+            before = left_on(self._cache, table, rows, room.resources)
+            worth.lost_room[rows] = room.lost(before, before.without(needs, worth.taken[rows]))
+
+
+def left_on(cache: Cache, table: NodeTable, rows: Ints, resources: Collection[str]) -> Left:
+    """What the nodes in these rows have left; the free shares are those of *resources*."""
+    shares = {resource: np.zeros(len(rows), dtype=np.int64) for resource in resources}
+    if shares and cache.divided:
+        for place, row in enumerate(rows.tolist()):
+            name = table.names[row]
+            if name in cache.divided:
+                for resource, count in cache.nodes[name].shares.free.items():
+                    if resource in shares:
+                        shares[resource][place] = count
+    return Left(
+        table.kinds[rows], table.free[rows], table.milli_cpu[rows], table.memory[rows], shares
+    )
 
 
 def by_kind(cache: Cache, table: NodeTable, rows: Ints) -> Iterator[tuple[MachineKind, Ints, Ints]]:

@@ -10,6 +10,7 @@ from itertools import compress
 import numpy as np
 
 from linkwise.extender.api.extender_calls import FilterAnswer
+from linkwise.extender.api.records import ResourceList
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind
 from linkwise.extender.cache.node_info import NO_TOPOLOGY, NOT_SEEN, REFUSES
@@ -68,11 +69,17 @@ def held_for(title: str) -> str:
 
 
 def rooms(
-    cache: Cache, best_node: BestNode, view: NodesView, request: GpuRequest, names: Sequence[str]
+    cache: Cache,
+    best_node: BestNode,
+    view: NodesView,
+    request: GpuRequest,
+    needs: ResourceList,
+    names: Sequence[str],
 ) -> FilterAnswer:
+    """*needs* are those of the pod, for which `best_node` knows the nodes already."""
     table = view.table()
     rows = table.rows_of(names)
-    fits = (rows >= 0) & (best_node.worth_in(view, request).quality[rows] > -np.inf)
+    fits = (rows >= 0) & (best_node.worth_in(view, request, needs).quality[rows] > -np.inf)
     reasons: dict[str, list[int]] = {}  # text -> places in *names*
     never: set[str] = set()
     told = fits.copy()

@@ -28,6 +28,7 @@ from linkwise.topology.demand import PodDemand, Role, split
 from linkwise.topology.machine.model import LinkClass
 
 T = TypeVar("T")
+Rank = tuple[float, int, float, float, int]
 _MOST_CHOICES = 64  # remembered for each node
 _MOST_STEPS = 5_000  # of one search; most pods take as many steps as they have containers
 
@@ -52,10 +53,9 @@ class ShareChoice:
     damage: float
     left: int  # free shares of the same resources that stay
 
-    @property
-    def rank(self) -> tuple[float, int, float, int]:
-        """Sorts the best choice first, on one node and among nodes."""
-        return -self.quality, self.opened, self.damage, self.left
+    def rank(self, lost_room: float) -> Rank:
+        """Sorts the best choice first among nodes; *lost_room* is in GPUs."""
+        return -self.quality, self.opened, lost_room, self.damage, self.left
 
 
 def choose_shares(kind: MachineKind, book: ShareBook, request: ShareRequest) -> ShareChoice | None:
@@ -97,7 +97,7 @@ class _Need:
 
 
 @dataclass(frozen=True, slots=True)
-class _Room:
+class ShareRoom:
     """How many shares of one resource are free on each GPU that has some. MIG devices reach each
     other neither by NVLink nor over PCIe, not even on one GPU."""
 
@@ -121,7 +121,7 @@ Counts = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class FoundShares:
     """What each need gets, in the order of `_needs_of`."""
 
     counts: tuple[Counts, ...]
@@ -136,7 +136,7 @@ class _Search:
         self,
         kind: MachineKind,
         requirement: TopologyRequirement,
-        rooms: Sequence[_Room],
+        rooms: Sequence[ShareRoom],
         idle: int,
     ) -> None:
         self._kind, self._requirement, self._idle = kind, requirement, idle
@@ -283,20 +283,20 @@ def _may_spread(needs: Sequence[_Need], state: _State) -> bool:
 
 
 @lru_cache(maxsize=65536)
-def _search(
-    kind: MachineKind, request: ShareRequest, rooms: tuple[_Room, ...], idle: int, opened: int
-) -> _Found | None:
-    search = _Search(kind, request.requirement, rooms, idle)
+def search(
+    kind: MachineKind, request: ShareRequest, rooms: tuple[ShareRoom, ...], idle: int, opened: int
+) -> FoundShares | None:
+    trial = _Search(kind, request.requirement, rooms, idle)
     first = _State({room.resource: dict(room.free) for room in rooms}, opened)
-    found = search.find(_needs_of(request), first)
+    found = trial.find(_needs_of(request), first)
     if found is None:
         return None
     state, counts = found
-    return _Found(
+    return FoundShares(
         counts=tuple(counts),
         quality=state.quality,
         opened=state.new.bit_count(),
-        damage=search.damage(state.new),
+        damage=trial.damage(state.new),
         left=sum(sum(free.values()) for free in state.free.values()),
     )
 
@@ -319,7 +319,7 @@ def _needs_of(request: ShareRequest) -> tuple[_Need, ...]:
 
 
 def _choose(kind: MachineKind, book: ShareBook, request: ShareRequest) -> ShareChoice | None:
-    rooms: list[_Room] = []
+    rooms: list[ShareRoom] = []
     ids: dict[str, Mapping[int, list[str]]] = {}
     for resource, demand in request.wants:
         places = [p for p in book.of(resource) if suitable(kind, p, request.requirement)]
@@ -327,9 +327,9 @@ def _choose(kind: MachineKind, book: ShareBook, request: ShareRequest) -> ShareC
         free = tuple(sorted((gpu, len(of)) for gpu, of in ids[resource].items()))
         if sum(count for _, count in free) < demand.gpus:
             return None
-        rooms.append(_Room(resource, any(p.part.mig is not None for p in places), free))
+        rooms.append(ShareRoom(resource, any(p.part.mig is not None for p in places), free))
     idle = book.divided & ~book.opened
-    found = _search(kind, request, tuple(rooms), idle, book.opened)
+    found = search(kind, request, tuple(rooms), idle, book.opened)
     if found is None:
         return None
     given: dict[tuple[str, str], list[str]] = {}

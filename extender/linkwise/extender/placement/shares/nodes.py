@@ -7,16 +7,21 @@ node, and shares only if no node has whole ones.
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from linkwise.extender.api.annotations import Sharing
 from linkwise.extender.api.extender_calls import FilterAnswer
-from linkwise.extender.api.records import PodRecord
+from linkwise.extender.api.records import PodRecord, ResourceList
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import MachineKind
 from linkwise.extender.cache.node_info import NodeInfo
 from linkwise.extender.cache.shares.book import ShareBook
+from linkwise.extender.placement.nodes.best_node import left_on
 from linkwise.extender.placement.nodes.node_filters import may_run
 from linkwise.extender.placement.nodes.reasons import NO_LINK, OTHER_MODEL, problem_text
+from linkwise.extender.placement.room.room import Room
 from linkwise.extender.placement.shares.choice import (
+    Rank,
     ShareChoice,
     ShareRequest,
     choose_shares,
@@ -102,9 +107,11 @@ def _apart(request: ShareRequest) -> str:
     return "linkwise: shares on fewer GPUs than a container wants"
 
 
-def share_scores(cache: Cache, request: ShareRequest, names: Sequence[str]) -> list[int]:
+def share_scores(
+    cache: Cache, room: Room, request: ShareRequest, needs: ResourceList, names: Sequence[str]
+) -> list[int]:
     """0 for a node without shares for the pod, BEST_SCORE for the best node."""
-    found = _ranked(cache, request, names)
+    found = _ranked(cache, room, request, needs, names)
     ranks = sorted({rank for rank, _ in found.values()})
     step = (BEST_SCORE - 1) / len(ranks) if ranks else 0.0
     scores = {
@@ -118,6 +125,7 @@ def share_scores(cache: Cache, request: ShareRequest, names: Sequence[str]) -> l
 
 def best_share_node(
     cache: Cache,
+    room: Room,
     record: PodRecord,
     request: ShareRequest,
     suits: Callable[[NodeInfo], bool] = lambda _: True,
@@ -136,19 +144,26 @@ def best_share_node(
         and info.left.gpus >= needs.gpus
         and suits(info)
     ]
-    found = _ranked(cache, request, names)
+    found = _ranked(cache, room, request, needs, names)
     return min(found, key=found.__getitem__) if found else None
 
 
 def _ranked(
-    cache: Cache, request: ShareRequest, names: Sequence[str]
-) -> dict[str, tuple[tuple[float, int, float, int], int]]:
+    cache: Cache, room: Room, request: ShareRequest, needs: ResourceList, names: Sequence[str]
+) -> dict[str, tuple[Rank, int]]:
     """Node -> the rank of its choice, and the place of its name; the best is the least."""
-    found = {}
-    order = cache.rows.name_ranks()
+    choices: dict[int, ShareChoice] = {}
     for name in names:
         info = cache.nodes.get(name)
         choice = choice_on(info, request) if offers_any(info, request) and info else None
         if info is not None and choice is not None:
-            found[name] = choice.rank, int(order[info.row])
-    return found
+            choices[info.row] = choice
+    rows = np.array([*choices], dtype=np.int64)
+    before = left_on(cache, cache.rows, rows, room.resources)
+    wants = {resource: demand.gpus for resource, demand in request.wants}
+    lost = room.lost(before, before.without(needs, wants=wants)).tolist()
+    order = cache.rows.name_ranks()
+    return {
+        cache.rows.names[row] or "": (choice.rank(lost_room), int(order[row]))
+        for (row, choice), lost_room in zip(choices.items(), lost, strict=True)
+    }
