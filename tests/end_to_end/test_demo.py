@@ -321,7 +321,8 @@ def test_workloads_run_as_their_controllers_pods_and_programs_can_read_it(direct
 
     report = json.loads(demo.output)
     assert (report["good"], report["compared"]) == (True, 4)
-    assert [(w["name"], w["needed"], w["running"]) for w in report["workloads"]] == [
+    workloads = sorted(report["workloads"], key=lambda workload: str(workload["name"]))
+    assert [(w["name"], w["needed"], w["running"]) for w in workloads] == [
         ("gpt", 2, 2),
         ("web", 0, 2),
     ]
