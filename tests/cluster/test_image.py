@@ -195,6 +195,7 @@ def test_every_module_of_linkwise_can_be_imported_but_the_simulator(image: Image
     roots = {name.split(".")[1] for name in modules}
     assert roots == {
         "topology",
+        "drawing",
         "kube",
         "serving",
         "plugin",
