@@ -135,7 +135,9 @@ class PendingWrites:
             newest = self._newest.get(record.uid, _NONE)
             self._newest[record.uid] = max(wanted.plan.edition, newest)
             if there != wanted.plan.edition or self._lost_nomination(record, wanted, now):
-                self._issue(WritePlan(record.ref, wanted.plan.node, annotations_of(wanted, record.uid)), now)
+                self._issue(
+                    WritePlan(record.ref, wanted.plan.node, annotations_of(wanted, record.uid)), now
+                )
         elif there is not None:
             self._issue(WithdrawPlan(record.ref, (names.GPUS, names.PLAN)), now)
 
