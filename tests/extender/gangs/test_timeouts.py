@@ -116,7 +116,7 @@ def test_a_plan_of_a_time_to_come_is_as_old_as_its_extender() -> None:
     plan = at.plan(first)
     assert plan is not None
     for member in ("g-0", "g-1"):  # written by a clock that went wrong
-        at.annotate(member, plan=write_plan(change(plan, made=1e300)))
+        at.write_plan(member, change(plan, made=1e300), at.gpus(member))
     at.restart()
     at.settle()
     assert at.phase("g") == "planned"
