@@ -41,8 +41,8 @@ from linkwise.extender.runtime.page.render import Renderer
 from linkwise.extender.runtime.page.viewers import Viewers
 
 log = logging.getLogger(__name__)
-# Keys of pages. That of a group is the group's own, and has no slash: it consists of the values of
-# labels, and ends with a number.
+# Keys of pages. That of a group is the group's own: the values of labels, which have no slash, and a
+# number.
 OVERVIEW, IDLE = "", "idle/"
 _POD, _GANG = "pod", "gang"
 _SHARE = 0.01
@@ -65,8 +65,9 @@ def gang_key(namespace: str, name: str) -> str:
     return f"{_GANG}/{namespace}/{name}"
 
 
-def _takes_searches(key: str) -> bool:
-    return "/" in key
+def takes_searches(key: str) -> bool:
+    """Whether it is a pod, a gang or the idle pods."""
+    return key.startswith((IDLE, f"{_POD}/", f"{_GANG}/"))
 
 
 @dataclass(slots=True)
@@ -130,10 +131,10 @@ class LivePage:
         NotReadyError."""
         with self._lock:
             self._look()
-        if _takes_searches(key):
+        if takes_searches(key):
             self._search(key)
         with self._lock:
-            page = self._pages.get(key) if _takes_searches(key) else self._advance(key)
+            page = self._pages.get(key) if takes_searches(key) else self._advance(key)
             if page is None:
                 return None
             at = page.seen.at
@@ -159,9 +160,9 @@ class LivePage:
             self._look()
             opened = self.viewers.pages()
             for key in opened:
-                if not _takes_searches(key) and self._advance(key) is None:
+                if not takes_searches(key) and self._advance(key) is None:
                     self.viewers.push(key, _GONE)
-        self._search_in_turn([key for key in opened if _takes_searches(key)])
+        self._search_in_turn([key for key in opened if takes_searches(key)])
         self.viewers.look_after()
 
     def _search_in_turn(self, keys: list[str]) -> None:

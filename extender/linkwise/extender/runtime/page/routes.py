@@ -14,6 +14,7 @@ from linkwise.extender.runtime.page.live_page import (
     LivePage,
     gang_key,
     pod_key,
+    takes_searches,
 )
 from linkwise.extender.runtime.page.render import HEADERS
 from linkwise.extender.runtime.ports.status_port import KEEP_OPEN
@@ -84,7 +85,7 @@ def _search(live: LivePage) -> bytes:
 
 def _group_asked() -> str:
     key = request.args.get("key", "")
-    return key if key and "/" not in key else _NO_GROUP
+    return _NO_GROUP if not key or takes_searches(key) else key
 
 
 def _asked() -> tuple[str, str]:
