@@ -41,7 +41,7 @@ from linkwise.extender.runtime.page.render import Renderer
 from linkwise.extender.runtime.page.viewers import Viewers
 
 log = logging.getLogger(__name__)
-# Keys of pages. That of a group is the group's own: the values of labels, which have no slash, and a
+# Keys of pages. That of a group is the group's own: values of labels, which have no slash, and a
 # number.
 OVERVIEW, IDLE = "", "idle/"
 _POD, _GANG = "pod", "gang"
