@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from html import unescape
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from statistics import median
@@ -161,7 +162,7 @@ def _watch(orders: Connection, host: str, count: int) -> None:
     assert found, "the page names its stream"
     for _ in range(count):
         connection = http.client.HTTPConnection(host, timeout=_SECONDS)
-        connection.request("GET", f"/ui/{found[1]}")
+        connection.request("GET", f"/ui/{unescape(found[1])}")
         answer = connection.getresponse()
         if answer.status != 200:
             raise RuntimeError(f"a viewer was refused: {answer.status} {answer.read().decode()}")
