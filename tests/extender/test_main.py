@@ -276,6 +276,7 @@ def test_every_flag_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
         "gang_timeout": 90.0,
         "indexed_jobs": "with-subdomain",
         "max_refusals": 2,
+        "lift_gates_after": 90.0,
         "hold_share": 0.25,
         "hold_limit": 90.0,
         "preempt": "never",

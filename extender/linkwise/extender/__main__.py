@@ -124,6 +124,13 @@ _DEFAULTS = Settings()
     help="Plans of one gang that kube-scheduler may refuse before the gang waits for a change.",
 )
 @click.option(
+    "--lift-gates-after",
+    type=DURATION,
+    help="With a node autoscaler: how long a gang or pod without room stays behind the gate "
+    "linkwise.dev/plan; then kube-scheduler finds it unschedulable, and nodes are added.  "
+    "[default: for ever]",
+)
+@click.option(
     "--span-levels",
     type=LEVELS,
     default=",".join(DEFAULT_LEVELS),
@@ -230,6 +237,7 @@ def command(
     log_level: str,
     log_format: str,
     gang_timeout: float,
+    lift_gates_after: float | None,
     hold_limit: float,
     indexed_jobs: str,
     certificate_lifetime: float,
@@ -244,6 +252,7 @@ def command(
     try:
         settings = Settings(
             gang_timeout_seconds=gang_timeout,
+            lift_gates_after_seconds=lift_gates_after,
             hold_limit_seconds=hold_limit,
             indexed_jobs=IndexedJobs(indexed_jobs),
             certificate_lifetime=Lifetime(certificate_lifetime),
@@ -265,6 +274,7 @@ def serve(settings: Settings) -> None:
             resource_name=settings.resource_name,
             gang_timeout_seconds=settings.gang_timeout_seconds,
             max_refusals=settings.max_refusals,
+            lift_gates_after_seconds=settings.lift_gates_after_seconds,
             span_levels=settings.span_levels,
             indexed_jobs=settings.indexed_jobs,
             namespaces=settings.namespaces,

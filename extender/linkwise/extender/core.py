@@ -60,6 +60,7 @@ class CoreSettings:
     resource_name: str = DEFAULT_RESOURCE
     gang_timeout_seconds: float = 600.0
     max_refusals: int = 3  # plans of one gang that kube-scheduler may refuse in a row
+    lift_gates_after_seconds: float | None = None  # of gangs without room; None: never
     span_levels: tuple[str, ...] = DEFAULT_LEVELS  # of domains above the node, nearest first
     hold_share: float = 0.5  # how many of the GPUs that a gang could use may be reserved
     hold_limit_seconds: float = 7200.0  # how long reserved GPUs may idle beyond that share
@@ -96,6 +97,7 @@ class Core:
             pending_writes,
             gang_timeout_seconds=settings.gang_timeout_seconds,
             max_refusals=settings.max_refusals,
+            lift_gates_after_seconds=settings.lift_gates_after_seconds,
             span_levels=settings.span_levels,
             hold_share=settings.hold_share,
             hold_limit_seconds=settings.hold_limit_seconds,

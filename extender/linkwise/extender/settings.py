@@ -52,6 +52,8 @@ class Settings:
     # not block GPUs for a night.
     gang_timeout_seconds: float = 600.0
     max_refusals: int = 3  # plans of one gang that kube-scheduler may refuse in a row
+    # Only a node autoscaler gains by it: kube-scheduler tries pods without a gate again and again.
+    lift_gates_after_seconds: float | None = None
     # Of the GPUs that a gang could use, half may be reserved for all that wait for them; new pods
     # may use the other half. The first in the scheduling queue gets its reservation in any case,
     # or it would starve.
@@ -98,6 +100,9 @@ class Settings:
         self._check_span_levels()
         if self.gang_timeout_seconds <= 0:
             raise SettingsError("gang-timeout", self.gang_timeout_seconds, "more than 0 seconds")
+        if self.lift_gates_after_seconds is not None and self.lift_gates_after_seconds <= 0:
+            expected = "more than 0 seconds"
+            raise SettingsError("lift-gates-after", self.lift_gates_after_seconds, expected)
         if not 0 <= self.hold_share <= 1:
             raise SettingsError("hold-share", self.hold_share, "0 to 1")
         for flag, value in (

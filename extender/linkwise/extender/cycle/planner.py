@@ -33,6 +33,7 @@ from linkwise.extender.preemption.eviction_candidates import EvictionCandidates
 from linkwise.extender.preemption.gang_preemption import GangPreemption
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.queue.idle_limit import IdleLimit
+from linkwise.extender.queue.long_waits import LongWaits
 from linkwise.extender.queue.queue_order import QueueOrder
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.run_times import RunTimes
@@ -50,6 +51,7 @@ class Planner:
         *,
         gang_timeout_seconds: float,
         max_refusals: int,
+        lift_gates_after_seconds: float | None,
         span_levels: Sequence[str],
         hold_share: float,
         hold_limit_seconds: float,
@@ -75,6 +77,9 @@ class Planner:
         running_pods = RunningPods(cache, run_times)
         self.reservations = Reservations(
             cache, self.queue, self.node_filters, running_pods, run_times
+        )
+        self._long_waits = LongWaits(
+            pending_writes, self.registry, self.queue, self.reservations, lift_gates_after_seconds
         )
         self.reserve = Reserve(
             cache,
@@ -146,6 +151,7 @@ class Planner:
             self.lifecycle,
             self._gates,
             self._waiting_events,
+            self._long_waits,
             self.unschedulable_pods,
             self._plan_corrections,
             self.changes,
@@ -254,6 +260,7 @@ class Planner:
             self.preemption.next_due(),
             self.pending_writes.next_due(),
             self._waiting_events.next_due(),
+            self._long_waits.next_due(),
             self.unschedulable_pods.next_due,
             self.feedback.next_due(),
             self._kubelet_admission.next_due(),

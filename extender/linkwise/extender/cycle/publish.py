@@ -12,6 +12,7 @@ from linkwise.extender.cycle.reserve import Reserve
 from linkwise.extender.gangs.lifecycle import GangLifecycle
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.gangs.scheduling_gates import SchedulingGates
+from linkwise.extender.queue.long_waits import LongWaits
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.scheduling_queue import SchedulingQueue
 from linkwise.extender.queue.unschedulable_pods import UnschedulablePods
@@ -30,6 +31,7 @@ class Publish:
         lifecycle: GangLifecycle,
         gates: SchedulingGates,
         waiting_events: WaitingEvents,
+        long_waits: LongWaits,
         unschedulable_pods: UnschedulablePods,
         plan_corrections: PlanCorrections,
         changes: Changes,
@@ -37,8 +39,8 @@ class Publish:
         self._cache, self._pending_writes, self._registry = cache, pending_writes, registry
         self._queue, self._reservations, self._reserve = queue, reservations, reserve
         self._lifecycle, self._gates, self._waiting_events = lifecycle, gates, waiting_events
-        self._unschedulable_pods, self._plan_corrections = unschedulable_pods, plan_corrections
-        self._changes = changes
+        self._long_waits, self._unschedulable_pods = long_waits, unschedulable_pods
+        self._plan_corrections, self._changes = plan_corrections, changes
 
     def run(self, looked_at: set[GangKey], doubted: Mapping[str, str], now: float) -> None:
         """*looked_at*: the gangs of this round. *doubted*: uid -> the only node where a pod may be
@@ -51,6 +53,7 @@ class Publish:
                     self._lifecycle.publish(gang, now, self._changes.pause, has_no_room=has_no_room)
                     self._changes.pause_after(key)
                 self._waiting_events.note(key, now)
+                self._long_waits.note(key, now)
         for key in sorted(looked_at | self._reserve.take_changed() | self._queue.take_evicted()):
             with self._changes.isolated(key.title):
                 self._note_queue(key, now)
@@ -60,6 +63,7 @@ class Publish:
                 self._pending_writes.nominate(record, node, now)
         self._gates.look_at_strays(now)
         self._waiting_events.look(now, self._changes.isolated)
+        self._long_waits.look(now, self._changes.isolated)
         self._unschedulable_pods.look(now)
         self._plan_corrections.look(now, self._changes.isolated)
 

@@ -55,10 +55,12 @@ class SchedulingWorld:
         control: ControlPlane,
         *,
         scheduler_flags: Sequence[str] = (),
+        extender_flags: Sequence[str] = (),
         labels: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
         """All nodes are in one zone, except where *labels* give another."""
         self.control, self._scheduler_flags = control, scheduler_flags
+        self._extender_flags = extender_flags
         self._labels = labels or {}
         self.client = control.client()
         self.scheduler: LoggedProcess | None = None
@@ -66,7 +68,7 @@ class SchedulingWorld:
     def start(self, nodes: Sequence[str] = NODES) -> None:
         self.control.kubectl("create", "namespace", NAMESPACE)
         allow_extender(self.control)
-        self.extender = ExtenderProcess(self.control)
+        self.extender = ExtenderProcess(self.control, *self._extender_flags)
         guard_plans(self.control)
         self._nodes = sorted(nodes)
         for name in nodes:
