@@ -32,7 +32,8 @@ ROWS = (
         "linkwise.dev/gang-min, linkwise.dev/gang-size, linkwise.dev/gang-timeout, "
         "linkwise.dev/gpu-memory, linkwise.dev/gpu-model, linkwise.dev/preemptible, "
         "linkwise.dev/prefer-link, linkwise.dev/prefer-span, linkwise.dev/rank, "
-        "linkwise.dev/require-link, linkwise.dev/require-span, linkwise.dev/share",
+        "linkwise.dev/reclaim-when-idle, linkwise.dev/require-link, linkwise.dev/require-span, "
+        "linkwise.dev/share",
     ),
     Row(
         "pod annotation",
@@ -61,6 +62,18 @@ ROWS = (
         {"prefer-span": "clique,"},
         "linkwise: linkwise.dev/prefer-span: 'clique,': expected node, clique or keys of "
         "node labels, with commas between them",
+    ),
+    Row(
+        "pod annotation",
+        "idle for a number without a unit",
+        {"reclaim-when-idle": "4"},
+        "linkwise: linkwise.dev/reclaim-when-idle: '4': expected a duration like 4h, or never",
+    ),
+    Row(
+        "pod annotation",
+        "idle for no time",
+        {"reclaim-when-idle": "0h"},
+        "linkwise: linkwise.dev/reclaim-when-idle: '0h': expected a duration like 4h, or never",
     ),
     Row(
         "pod annotation",

@@ -223,7 +223,7 @@ def test_idle_pods_are_a_table_with_what_would_start_without_them() -> None:
     it = IdleView(
         at=2 * day,
         pods=(
-            IdlePod("ml/notebook-ada", "", False, "gpu-1", 2, day, False, 1, 12),
+            IdlePod("ml/notebook-ada", "", False, "gpu-1", 2, day, False, 1, 12, 2 * day + 600),
             IdlePod("vision/sweep-0", "sweep", True, "gpu-12", 8, 2 * day - 7500, True, None, None),
         ),
         not_idle=5,
@@ -235,10 +235,12 @@ def test_idle_pods_are_a_table_with_what_would_start_without_them() -> None:
     assert kubectl_tables.idle(it).splitlines() == [
         "Pods with GPUs: 2 idle, with 10 GPUs, 5 not idle, 1 unknown.",
         "",
-        "NAMESPACE  POD           GPUS  IDLE FOR       BUSY IN 24H  GPU MEMORY  NODE    GANG",
-        "ml         notebook-ada     2  1d             1 % or less  12 GiB      gpu-1   -",
+        "NAMESPACE  POD           GPUS  IDLE FOR       BUSY IN 24H  GPU MEMORY  NODE    GANG"
+        "                EVICTED IF NEEDED",
+        "ml         notebook-ada     2  1d             1 % or less  12 GiB      gpu-1   -"
+        "                   in 10m",
         "vision     sweep-0          8  at least 2h5m  -            -           gpu-12"
-        "  sweep, which works",
+        "  sweep, which works  never",
         "",
         "WAITING        GPUS  WOULD START WITHOUT",
         "gang ml/train    16  pod ml/notebook-ada, gang v/x",
@@ -251,6 +253,8 @@ def test_idle_pods_are_a_table_with_what_would_start_without_them() -> None:
     assert kubectl_tables.idle(replace(it, would_start=(many,))).splitlines()[7] == (
         "gang ml/large    64  pod ml/nb-0, pod ml/nb-1, pod ml/nb-2, pod ml/nb-3 and 2 more"
     )
+    ripe = replace(it.pods[0], reclaim_from=it.at)
+    assert kubectl_tables.idle(replace(it, pods=(ripe,))).splitlines()[3].endswith("-     now")
     never = replace(it.pods[0], day_percent=0)
     assert "  0 %  " in kubectl_tables.idle(replace(it, pods=(never,)))
     nobody = replace(it, pods=it.pods[:1], unknown=0, untried=0, would_start=())

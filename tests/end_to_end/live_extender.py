@@ -1,9 +1,10 @@
 """The real extender in this process, with a life that can end at any write, as by `kill -9`.
 
-Its clock runs faster than the wall clock, so its pauses, doubts and timeouts pass in a test's time.
+Its clock mostly runs faster than the wall clock, so that pauses and timeouts pass in a test's time.
 """
 
 import time
+from collections.abc import Callable
 from socket import SO_REUSEADDR, SOL_SOCKET, socket
 from threading import Thread
 
@@ -17,6 +18,7 @@ from tests.end_to_end.journal import Journal
 
 HURRY = 30.0  # seconds of its clock pass in one of the wall clock
 GANG_TIMEOUT_SECONDS = 120.0  # of its clock; 4 of the wall clock
+HURRIED = CoreSettings(gang_timeout_seconds=GANG_TIMEOUT_SECONDS)
 _BEGAN = time.time()
 
 
@@ -37,12 +39,20 @@ def hurried_clock() -> float:
 class LiveExtender:
     """One life; the next one takes over its port."""
 
-    def __init__(self, url: str, journal: Journal, port: int, pace: Pace) -> None:
+    def __init__(
+        self,
+        url: str,
+        journal: Journal,
+        port: int,
+        pace: Pace,
+        settings: CoreSettings,
+        clock: Callable[[], float],
+    ) -> None:
         self._journal = journal
         self.client = MortalClient.at(url, pace)
         self.metrics = ExtenderMetrics()
-        self.core = Core(CoreSettings(gang_timeout_seconds=GANG_TIMEOUT_SECONDS))
-        self.loop = Loop(self.core, self.client, self.metrics, clock=hurried_clock)
+        self.core = Core(settings)
+        self.loop = Loop(self.core, self.client, self.metrics, clock=clock)
         verbs = Verbs(self.loop, self.metrics, max_body_mib=64)
         # A call of a scheduler that has given up is known by its hang-up, as time runs here faster.
         self._server = VerbServer(

@@ -1,4 +1,4 @@
-"""An idle pod, from the driver to the answer of who would start without it, and it comes true."""
+"""An idle pod, from the driver to the answer of who would start without it, and to its eviction."""
 
 import time
 from collections.abc import Iterator
@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from linkwise.extender.api.views import IdleView
+from linkwise.extender.core import CoreSettings
 from linkwise.extender.explain.idle.idle_pods import view_idle
 from tests.end_to_end import manifests
 from tests.end_to_end.world import PODS, World, running_world
@@ -71,3 +72,53 @@ def test_a_pod_that_works_again_and_a_plugin_that_restarts_end_what_was_said(wor
     wait_for(lambda: idle(world).pods and idle(world).pods[0].at_least, "a lower bound")
     (after,) = idle(world).pods
     assert after.since >= before.since
+
+
+@pytest.fixture
+def patient_world() -> Iterator[World]:
+    """The extender has the plugins' clock."""
+    settings = CoreSettings(reclaim_notice_seconds=3.0)
+    machines = ["dgx1-v100", "dgx1-v100", "dgx1-v100"]
+    with running_world(machines, seed=2, settings=settings, clock=time.time) as world:
+        yield world
+
+
+def told(world: World, reason: str) -> list[str]:
+    return sorted(
+        event["involvedObject"]["name"] for event in world.events() if event["reason"] == reason
+    )
+
+
+def test_an_idle_pod_that_consents_makes_room_for_a_gang_and_one_that_woke_up_stays(
+    patient_world: World,
+) -> None:
+    world = patient_world
+    consent = {"reclaim-when-idle": "1s"}
+    for name, said in (("asleep", consent), ("woken", consent), ("kept", {})):
+        world.submit(manifests.pod(name, 8, said=said))
+    runs(world, "asleep", "woken", "kept")
+    place = {
+        name: world.nodes[world.pod(name).spec.node_name] for name in ("asleep", "woken", "kept")
+    }
+    for node in place.values():
+        node.set_loads(0.0)
+    wait_for(lambda: told(world, "WillBeReclaimed") == ["asleep", "woken"], "both are warned", 60)
+    place["woken"].set_loads(0.9)
+    wait_for(lambda: names(idle(world)) == ["ml/asleep", "ml/kept"], "one woke up")
+    assert told(world, "Reclaimed") == []
+    for member in manifests.gang("train", 2, 4):
+        world.submit(member)
+    runs_in_the_end = ("train-0", "train-1")
+    wait_for(
+        lambda: all(world.pod(name).status.phase == "Running" for name in runs_in_the_end),
+        "the gang runs",
+        60,
+    )
+    assert {world.pod(name).spec.node_name for name in runs_in_the_end} == {place["asleep"].name}
+    assert told(world, "Reclaimed") == ["asleep"]
+    runs(world, "woken", "kept")
+    for member in manifests.gang("next", 2, 4):
+        world.submit(member)
+    time.sleep(12)  # longer than between two looks, and than the notice
+    assert told(world, "Reclaimed") == ["asleep"]
+    runs(world, "woken", "kept")

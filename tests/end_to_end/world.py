@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from linkwise.extender.core import CoreSettings
 from linkwise.kube.client import ApiError, KubeClient
 from linkwise.kube.objects import Node, ObjectMeta, Pod
 from linkwise.kube.reflector import Reflector
@@ -27,7 +28,13 @@ from linkwise.simulator.scheduler import SchedulerLoop, SchedulerSettings
 from linkwise.topology.names import DEFAULT_RESOURCE
 from tests.end_to_end.clients import AT_ONCE, Death, Pace
 from tests.end_to_end.journal import Journal
-from tests.end_to_end.live_extender import HURRY, LiveExtender, reserved_port
+from tests.end_to_end.live_extender import (
+    HURRIED,
+    HURRY,
+    LiveExtender,
+    hurried_clock,
+    reserved_port,
+)
 from tests.end_to_end.live_node import LiveNode
 from tests.waiting import wait_for
 
@@ -66,9 +73,17 @@ class Named(msgspec.Struct):
 
 class World:
     def __init__(
-        self, server: ApiServer, directory: Path, machines: Sequence[str], seed: int, pace: Pace
+        self,
+        server: ApiServer,
+        directory: Path,
+        machines: Sequence[str],
+        seed: int,
+        pace: Pace,
+        settings: CoreSettings,
+        clock: Callable[[], float],
     ) -> None:
         self.server, self._pace = server, pace
+        self._settings, self._clock = settings, clock
         self.journal = Journal()
         self.client = KubeClient.load(kubeconfig=None, server=server.url)
         self.nodes = {
@@ -105,7 +120,9 @@ class World:
 
     def _new_extender(self) -> LiveExtender:
         _, port = self._port.getsockname()
-        return LiveExtender(self.server.url, self.journal, port, self._pace)
+        return LiveExtender(
+            self.server.url, self.journal, port, self._pace, self._settings, self._clock
+        )
 
     def _new_scheduler(self) -> SchedulerLoop:
         return SchedulerLoop(self.client, self.extender.url, seed=self._seed, settings=_SCHEDULER)
@@ -266,10 +283,17 @@ class World:
 
 
 @contextmanager
-def running_world(machines: Sequence[str], seed: int = 0, pace: Pace = AT_ONCE) -> Iterator[World]:
+def running_world(
+    machines: Sequence[str],
+    seed: int = 0,
+    pace: Pace = AT_ONCE,
+    settings: CoreSettings = HURRIED,
+    clock: Callable[[], float] = hurried_clock,
+) -> Iterator[World]:
+    """*settings* and *clock* are the extender's."""
     # A short path: a unix socket's is at most 107 bytes long.
     with TemporaryDirectory(prefix="lw-") as directory, ApiServer() as server:
-        world = World(server, Path(directory), machines, seed, pace)
+        world = World(server, Path(directory), machines, seed, pace, settings, clock)
         try:
             world.start()
             yield world

@@ -235,6 +235,8 @@ def test_a_port_that_is_taken_is_named(flag: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
+        (["--reclaim-idle", "ml"], "'ml': expected NAMESPACE=DURATION, like ml=4h"),
+        (["--reclaim-idle", "ml=4"], "'ml=4': expected NAMESPACE=DURATION, like ml=4h"),
         (["--gang-timeout", "soon"], "'soon': expected a duration like 10m, 1h30m or 90s"),
         (["--listen-port", "65536"], "65536 is not in the range 0<=x<=65535"),
         (["--certificates", "linkwise"], "'linkwise': expected NAMESPACE/NAME"),
@@ -280,6 +282,8 @@ def test_every_flag_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
         "hold_share": 0.25,
         "hold_limit": 90.0,
         "preempt": "never",
+        "reclaim_idle": (("ml", 14400.0), ("notebooks", 1800.0)),
+        "reclaim_notice": 90.0,
         "queue_order": "multifactor",
         "span_levels": ("nvidia.com/gpu.clique", "rack"),
         "namespaces": ("team-a", "team-b"),
@@ -300,7 +304,9 @@ def test_every_flag_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
     }
     for name, value in said.items():
         text = str(value)
-        if isinstance(value, tuple):
+        if name == "reclaim_idle":
+            text = "ml=4h notebooks=30m"
+        elif isinstance(value, tuple):
             text = {"certificates": "/", "caller_secret": "/", "span_levels": ", "}.get(
                 name, " "
             ).join(value)

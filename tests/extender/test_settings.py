@@ -46,6 +46,12 @@ def test_a_duration_is_a_year_at_most() -> None:
         ({"api_server": "localhost:80"}, "--api-server localhost:80: expected a URL"),
         ({"listen_port": 65536}, "--listen-port 65536: expected 0 to 65535"),
         ({"gang_timeout_seconds": 0.0}, "--gang-timeout 0.0: expected more than 0 seconds"),
+        ({"reclaim_idle": (("ML", 60.0),)}, "--reclaim-idle ML=60s: expected each namespace once"),
+        ({"reclaim_idle": (("ml", 0.0),)}, "--reclaim-idle ml=0s: expected each namespace once"),
+        (
+            {"reclaim_idle": (("ml", 60.0), ("ml", 90.0))},
+            "--reclaim-idle ml=90s: expected each namespace once, and more than 0 seconds",
+        ),
         ({"span_levels": ("rack", "node")}, "--span-levels node: expected clique or the key of a"),
         ({"span_levels": ("a/b/c",)}, "--span-levels a/b/c: expected clique or the key of a node"),
         (

@@ -21,7 +21,7 @@ def test_what_is_written_is_read_and_what_is_not_known_is_left_out() -> None:
     )
     text = write_activity(activity)
     assert text == (
-        '{"v":1,"at":1763876400,"pods":{'
+        '{"v":1,"at":1763876400,"hold":300,"pods":{'
         '"ml/nb":{"since":1763870000,"idle":1763870600,"day":1,"memory":12},'
         '"ml/job":{"since":1763870000,"whole":true}}}'
     )

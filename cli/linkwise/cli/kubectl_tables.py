@@ -37,7 +37,10 @@ _NODES = ("NAME", "GPUS", "USED", "PLANNED", "RESERVED", "FREE", "BEST FREE SET"
 _KINDS = ("KIND", "NODES", "GPUS", "USED", "PLANNED", "RESERVED", "FREE", "LARGEST", "SPLIT")
 _NAMESPACES = ("NAMESPACE", "USED", "PLANNED", "PODS", "WAITING PODS", "WAITING GPUS")
 
-_IDLE = ("NAMESPACE", "POD", "GPUS", "IDLE FOR", "BUSY IN 24H", "GPU MEMORY", "NODE", "GANG")
+_IDLE = (
+    *("NAMESPACE", "POD", "GPUS", "IDLE FOR", "BUSY IN 24H", "GPU MEMORY", "NODE", "GANG"),
+    "EVICTED IF NEEDED",
+)
 _WOULD_START = ("WAITING", "GPUS", "WOULD START WITHOUT")
 
 _LEGEND = """\
@@ -143,7 +146,14 @@ def _idle(pod: IdlePod, at: float) -> tuple[str, ...]:
         "-" if pod.memory_gib is None else f"{pod.memory_gib} GiB",
         pod.node,
         f"{pod.gang}, which works" if pod.gang_works else pod.gang or "-",
+        _reclaim(pod.reclaim_from, at),
     )
+
+
+def _reclaim(begins: float | None, at: float) -> str:
+    if begins is None:
+        return "never"
+    return f"in {duration(begins - at)}" if begins > at else "now"
 
 
 def fitted(table: str) -> str:

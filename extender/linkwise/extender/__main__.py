@@ -19,7 +19,7 @@ import msgspec
 
 from linkwise.extender.api.spans import DEFAULT_LEVELS
 from linkwise.extender.core import Core, CoreSettings
-from linkwise.extender.flags import DURATION, LEVELS, PLACE
+from linkwise.extender.flags import DURATION, IDLE_LIMIT, LEVELS, PLACE
 from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.queue.queue_order import QueueOrder
@@ -166,6 +166,19 @@ _DEFAULTS = Settings()
     "repairs evict by rules of their own.",
 )
 @click.option(
+    "--reclaim-idle",
+    type=IDLE_LIMIT,
+    multiple=True,
+    help="NAMESPACE=DURATION: pods of this namespace that have been idle for so long may be "
+    "evicted for a waiting gang or pod. A pod's own annotation takes precedence. May be repeated.",
+)
+@click.option(
+    "--reclaim-notice",
+    type=DURATION,
+    default="10m",
+    help="Time between the Event about an idle pod and its eviction.",
+)
+@click.option(
     "--indexed-jobs",
     type=click.Choice([word.value for word in IndexedJobs]),
     default=_DEFAULTS.indexed_jobs.value,
@@ -239,6 +252,7 @@ def command(
     gang_timeout: float,
     lift_gates_after: float | None,
     hold_limit: float,
+    reclaim_notice: float,
     indexed_jobs: str,
     certificate_lifetime: float,
     call_timeout: float,
@@ -254,6 +268,7 @@ def command(
             gang_timeout_seconds=gang_timeout,
             lift_gates_after_seconds=lift_gates_after,
             hold_limit_seconds=hold_limit,
+            reclaim_notice_seconds=reclaim_notice,
             indexed_jobs=IndexedJobs(indexed_jobs),
             certificate_lifetime=Lifetime(certificate_lifetime),
             call_timeout_seconds=call_timeout,
@@ -281,6 +296,8 @@ def serve(settings: Settings) -> None:
             hold_share=settings.hold_share,
             hold_limit_seconds=settings.hold_limit_seconds,
             preempt=settings.preempt,
+            reclaim_idle=dict(settings.reclaim_idle),
+            reclaim_notice_seconds=settings.reclaim_notice_seconds,
             queue_order=settings.queue_order,
         )
     )

@@ -5,8 +5,8 @@ Not thread-safe: the loop holds one lock around every call. `now` is in seconds 
 learns from a call is in memory only.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from linkwise.extender.api.actions import Action
@@ -65,6 +65,9 @@ class CoreSettings:
     hold_share: float = 0.5  # how many of the GPUs that a gang could use may be reserved
     hold_limit_seconds: float = 7200.0  # how long reserved GPUs may idle beyond that share
     preempt: Preempt = Preempt.CONSENTING  # the pods that may be evicted for a more important gang
+    # namespace -> for how many seconds its pods have to be idle before they may be evicted
+    reclaim_idle: Mapping[str, float] = field(default_factory=dict)
+    reclaim_notice_seconds: float = 600.0  # between the Event about an idle pod and its eviction
     queue_order: QueueOrder = QueueOrder.AGE  # of gangs and pods of equal priority
     indexed_jobs: IndexedJobs = IndexedJobs.ALL  # which of them are gangs
     namespaces: tuple[str, ...] = ()  # the pods of all others are left alone; empty: of none
@@ -82,7 +85,8 @@ class Core:
         self._budgets = DisruptionBudgets()
         self._run_times = RunTimes()
         self._ages = Ages()
-        self._activity: dict[str, str] = {}  # node -> the annotation; only views read it
+        # node -> the annotation; only views and the eviction of idle pods read it
+        self._activity: dict[str, str] = {}
         self._seen_nodes = self._seen_pods = False
         self._aside: RunUnlocked = run_inline
         self._begin(leader=0)
@@ -102,6 +106,9 @@ class Core:
             hold_share=settings.hold_share,
             hold_limit_seconds=settings.hold_limit_seconds,
             preempt=settings.preempt,
+            reclaim_namespaces=settings.reclaim_idle,
+            reclaim_notice_seconds=settings.reclaim_notice_seconds,
+            activity=self._activity,
             budgets=self._budgets,
             run_times=self._run_times,
             ages=self._ages,

@@ -4,7 +4,7 @@ import click
 
 from linkwise.extender.api.durations import seconds_of
 from linkwise.extender.api.spans import levels_of
-from linkwise.extender.settings import place_of
+from linkwise.extender.settings import idle_limit_of, place_of
 from linkwise.serving.certificates.callers import Place
 
 
@@ -34,6 +34,18 @@ class _Place(click.ParamType[Place]):
             self.fail(str(error), param, ctx)
 
 
+class _IdleLimit(click.ParamType[tuple[str, float]]):
+    name = "namespace=duration"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, float]:
+        try:
+            return value if isinstance(value, tuple) else idle_limit_of(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
 class _Levels(click.ParamType[tuple[str, ...]]):
     name = "labels"
 
@@ -48,4 +60,4 @@ class _Levels(click.ParamType[tuple[str, ...]]):
         return levels_of(part.strip() for part in str(value).split(",") if part.strip())
 
 
-DURATION, PLACE, LEVELS = _Duration(), _Place(), _Levels()
+DURATION, PLACE, LEVELS, IDLE_LIMIT = _Duration(), _Place(), _Levels(), _IdleLimit()

@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from ipaddress import ip_address
 
+from linkwise.extender.api.durations import seconds_of
 from linkwise.extender.api.spans import DEFAULT_LEVELS, LABEL_KEY, NODE
 from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
 from linkwise.extender.preemption.policy import Preempt
@@ -63,6 +64,10 @@ class Settings:
     hold_limit_seconds: float = 7200.0
     # The eviction of a gang loses the work of all its members, so its owner must allow it.
     preempt: Preempt = Preempt.CONSENTING
+    # (namespace, seconds): its pods may be evicted once they have been idle for so long.
+    reclaim_idle: tuple[tuple[str, float], ...] = ()
+    # Long enough to save what a notebook has, if somebody sees the Event.
+    reclaim_notice_seconds: float = 600.0
     # What users expect; any other order changes whom they wait for.
     queue_order: QueueOrder = QueueOrder.AGE
     span_levels: tuple[str, ...] = DEFAULT_LEVELS  # of domains above the node, nearest first
@@ -96,6 +101,7 @@ class Settings:
                 raise SettingsError(flag, port, "0 to 65535")
         if self.listen_port == self.status_port != 0:
             raise SettingsError("status-port", self.status_port, "another than --listen-port")
+        self._check_reclaim()
         self._check_callers()
         self._check_span_levels()
         if self.gang_timeout_seconds <= 0:
@@ -120,6 +126,15 @@ class Settings:
         for namespace in self.namespaces:
             if not _NAMESPACE.fullmatch(namespace):
                 raise SettingsError("namespace", namespace, "the name of a namespace")
+
+    def _check_reclaim(self) -> None:
+        seen = set()
+        for namespace, seconds in self.reclaim_idle:
+            if not _NAMESPACE.fullmatch(namespace) or namespace in seen or seconds <= 0:
+                said = f"{namespace}={seconds:g}s"
+                expected = "each namespace once, and more than 0 seconds"
+                raise SettingsError("reclaim-idle", said, expected)
+            seen.add(namespace)
 
     def _check_callers(self) -> None:
         if self.plain_http and not is_loopback(self.listen_address):
@@ -169,6 +184,15 @@ def is_loopback(address: str) -> bool:
         return address == "localhost" or ip_address(address).is_loopback
     except ValueError:
         return False
+
+
+def idle_limit_of(text: str) -> tuple[str, float]:
+    """Parse `NAMESPACE=DURATION`: the namespace, and seconds. Raises ValueError."""
+    namespace, _, duration = text.partition("=")
+    try:
+        return namespace, seconds_of(duration)
+    except ValueError:
+        raise ValueError(f"{text!r}: expected NAMESPACE=DURATION, like ml=4h") from None
 
 
 def place_of(text: str) -> Place:

@@ -46,6 +46,7 @@ GPU_MEMORY = PREFIX + "gpu-memory"
 PREEMPTIBLE = PREFIX + "preemptible"
 EXPECTED_DURATION = PREFIX + "expected-duration"
 SHARE = PREFIX + "share"
+RECLAIM = PREFIX + "reclaim-when-idle"
 
 # A scheduling gate of the Pod. Its author or the webhook sets it; the extender removes it.
 GATE = PREFIX + "plan"

@@ -5,6 +5,7 @@ value and what is allowed: a typo that is silently ignored could let a job run o
 for a week.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -95,10 +96,14 @@ class PodRequest:
     subgroup: str = ""  # members of one subgroup are placed closest together
     because: str = ""  # which rule found its gang, or found none, and why
     sharing: Sharing = Sharing.EITHER
+    # Once it has been idle for so long, it may be evicted for others; infinite: never; None: as the
+    # operator says for its namespace.
+    reclaim_seconds: float | None = None
 
 
 _COMMUNICATORS = {"gang": False, "pod": True}
 _BOOLEANS = {"true": True, "false": False}
+_NEVER = "never"
 _SHARINGS = {each.value: each for each in Sharing if each is not Sharing.EITHER}
 _LONGEST_NAME = 253
 _LEVEL = rf"\s*(?:{LABEL_KEY.pattern})\s*"
@@ -142,6 +147,9 @@ BY_PODS: Mapping[str, AnnotationValue] = {
     names.PREEMPTIBLE: AnnotationValue("true or false", tuple(_BOOLEANS)),
     names.EXPECTED_DURATION: _DURATION,
     names.SHARE: AnnotationValue("spread or pack", tuple(_SHARINGS)),
+    names.RECLAIM: AnnotationValue(
+        f"a duration like 4h, or {_NEVER}", pattern=f"{_NEVER}|{_DURATION.pattern}"
+    ),
 }
 """What pods may say, by annotation (docs/annotations.md)."""
 
@@ -173,6 +181,7 @@ def ask_of(annotations: Mapping[str, str], labels: Mapping[str, str]) -> PodRequ
         preemptible=_read(said, names.PREEMPTIBLE, _BOOLEANS.__getitem__) or False,
         expected_seconds=_read(said, names.EXPECTED_DURATION, _duration),
         sharing=_read(said, names.SHARE, _SHARINGS.__getitem__) or Sharing.EITHER,
+        reclaim_seconds=_read(said, names.RECLAIM, _reclaim),
     )
 
 
@@ -336,6 +345,10 @@ def _duration(text: str) -> float:
     if seconds <= 0:
         raise ValueError
     return seconds
+
+
+def _reclaim(text: str) -> float:
+    return math.inf if text == _NEVER else _duration(text)
 
 
 def _memory(text: str) -> int:

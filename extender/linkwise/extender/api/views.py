@@ -156,8 +156,16 @@ class HoldView:
     free: int  # of these
     start: float | None  # when all will be free; None: a server has some of them
     sure: bool = True  # all holders state when they end; if False, *start* is an estimate
-    evicts: bool = False  # less important pods are evicted for it
+    evicts: bool = False  # less important or idle pods are evicted for it
     holders: tuple[Holder, ...] = ()  # of the GPUs that are not free
+
+
+@dataclass(frozen=True, slots=True)
+class ReclaimView:
+    """Idle pods that are evicted for a waiting gang or pod if they stay idle."""
+
+    units: tuple[str, ...]  # like "pod ml/notebook"
+    at: float  # not before
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +193,7 @@ class GangExplanation:
     hold: HoldView | None = None
     # Its reservation idled for too long: until then it reserves nothing beyond its share.
     rests_until: float | None = None
+    reclaim: ReclaimView | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +224,7 @@ class Explanation:
     ahead: int = 0
     behind: str = ""
     seniority: SeniorityView | None = None
+    reclaim: ReclaimView | None = None
     # Of divided GPUs: container -> resource -> ids, planned or real.
     shares: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
 
@@ -342,6 +352,7 @@ class IdlePod:
     at_least: bool  # it may have been idle before: the plugin has watched only since then
     day_percent: int | None  # at most so much of the last 24 h its GPUs worked; None: not known
     memory_gib: int | None  # in use on its GPUs
+    reclaim_from: float | None = None  # from when on it may be evicted for others; None: never
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
 from linkwise.extender.preemption.eviction_candidates import EvictionCandidates
 from linkwise.extender.preemption.gang_preemption import GangPreemption
 from linkwise.extender.preemption.policy import Preempt
+from linkwise.extender.preemption.reclaim import IdlePods
 from linkwise.extender.queue.idle_limit import IdleLimit
 from linkwise.extender.queue.long_waits import LongWaits
 from linkwise.extender.queue.queue_order import QueueOrder
@@ -56,6 +57,9 @@ class Planner:
         hold_share: float,
         hold_limit_seconds: float,
         preempt: Preempt,
+        reclaim_namespaces: Mapping[str, float],
+        reclaim_notice_seconds: float,
+        activity: Mapping[str, str],
         budgets: DisruptionBudgets,
         run_times: RunTimes,
         ages: Ages,
@@ -103,6 +107,14 @@ class Planner:
             max_refusals=max_refusals,
         )
         self.candidates = EvictionCandidates(cache, self.registry, self.queue)
+        self.idle_pods = IdlePods(
+            cache,
+            pending_writes,
+            self.candidates,
+            activity,
+            namespaces=reclaim_namespaces,
+            notice_seconds=reclaim_notice_seconds,
+        )
         self.preemption = GangPreemption(
             cache,
             pending_writes,
@@ -112,6 +124,7 @@ class Planner:
             self.reservations,
             running_pods,
             candidates=self.candidates,
+            idle_pods=self.idle_pods,
             budgets=budgets,
             allowed=preempt,
         )
@@ -193,6 +206,7 @@ class Planner:
         if record.asked:
             self.asked_by(record.scheduler)
         self._gates.pod_changed(record)
+        self.idle_pods.pod_changed(record)
         self.unschedulable_pods.changed(record)
         if record.node:
             self.offers.forget(record.uid)
@@ -221,6 +235,7 @@ class Planner:
     def pod_gone(self, record: PodRecord) -> None:
         self.pending_writes.forget(record.uid)
         self._gates.forget(record.uid)
+        self.idle_pods.pod_gone(record.uid)
         self._plan_corrections.forget(record.uid)
         self.unschedulable_pods.forget(record.uid)
         self.offers.forget(record.uid)
@@ -237,7 +252,8 @@ class Planner:
         record = self._cache.pods.get(action.pod.uid)
         if record is not None and record.gang is not None:
             self.changes.due.add(record.gang)
-            if isinstance(action, Evict):
+            # The new pods of an idle gang must not take back what others got in its place.
+            if isinstance(action, Evict) and not self.preemption.is_reclaimed(record.uid):
                 self.queue.keep_age(record.gang, now)
 
     # Output: decisions.

@@ -25,6 +25,7 @@ from linkwise.extender.api.views import (
 )
 from linkwise.extender.explain.funnel import Funnel, alike, wanted_of
 from linkwise.extender.explain.holders import holders_of, owners_of
+from linkwise.extender.explain.idle.reclaims import Reclaims
 from linkwise.extender.explain.queue_place import QueuePlaces
 from linkwise.extender.explain.runner_up_view import Alternatives
 from linkwise.extender.explain.snapshot import GangState, NodeState, Snapshot
@@ -67,7 +68,8 @@ class Explainer:
 
     def pod(self, namespace: str, name: str, *, runner_up: bool = False) -> Explanation | None:
         """None if there is no such pod. With *runner_up*, a pod with GPUs also gets the best other
-        placement of it or of its gang, which takes a search."""
+        placement of it or of its gang, and one that waits the idle pods that will be evicted for
+        it, which takes a search."""
         key = f"{namespace}/{name}"
         found = [record for record in self._snapshot.pods if record.key == key]
         # Of two pods of one name the newer counts: the watch may not have shown the older's end.
@@ -169,6 +171,9 @@ class Explainer:
             ahead=place.ahead,
             behind=place.behind,
             seniority=place.seniority,
+            reclaim=self._reclaims.of_single(record)
+            if runner_up and state == "waiting" and gang is not None and gang.alone
+            else None,
         )
 
     def _summary(
@@ -222,6 +227,8 @@ class Explainer:
         searches = (
             self._searches(gang.found.open, gang.claimant) if gang.claimant is not None else ()
         )
+        reservation = self._hold(gang)
+        is_evicting = reservation is not None and reservation.evicts
         return GangExplanation(
             gang=self._view_gang(gang, runner_up=runner_up),
             waits=waits,
@@ -232,8 +239,11 @@ class Explainer:
             ahead=place.ahead,
             behind=place.behind,
             seniority=place.seniority,
-            hold=self._hold(gang),
+            hold=reservation,
             rests_until=gang.rests_until if gang.no_room is not None else None,
+            reclaim=self._reclaims.of_gang(gang)
+            if runner_up and waits and not is_evicting
+            else None,
         )
 
     def _hold(self, gang: GangState) -> HoldView | None:
@@ -294,6 +304,10 @@ class Explainer:
     @cached_property
     def _alternatives(self) -> Alternatives:
         return Alternatives(self._funnel.field)
+
+    @cached_property
+    def _reclaims(self) -> Reclaims:
+        return Reclaims(self._funnel.field)
 
     @cached_property
     def _levels(self) -> tuple[str, ...]:

@@ -107,6 +107,7 @@ class Snapshot:
     nine_of_ten: Mapping[PodKind, float]  # seconds within which nine of ten of a kind ended
     calls: Mapping[str, float]  # scheduler -> its last call; 0: unknown
     activity: Mapping[str, str]  # node -> the annotation of what its pods do with their GPUs
+    reclaim_from: Mapping[str, float]  # uid of an idle pod -> from when on it may be evicted
     own: Own
     managed: str  # the resource that offers whole GPUs
     room: Room  # by which the damage of single pods is judged
@@ -174,6 +175,7 @@ class SnapshotCamera:
             nine_of_ten=planner.run_times.all_nine_of_ten(),
             calls=dict(cache.schedulers),
             activity=dict(activity),
+            reclaim_from=planner.idle_pods.times,
             own=own,
             managed=cache.managed,
             room=self._planner.best_node.room(),

@@ -1,13 +1,15 @@
-"""Makes room for a waiting gang: evicts less important gangs as a whole.
+"""Makes room for a waiting gang: evicts less important gangs as a whole, and idle ones.
 
 A single pod behind linkwise's gate counts as a gang. For other single pods kube-scheduler evicts,
-and the extender completes its choice (`verbs.preempt`).
+and the extender completes its choice (`verbs.preempt`); but of idle pods kube-scheduler knows
+nothing, so the extender evicts them for every pod in the scheduling queue.
 
 - No pod is evicted unless the whole gang then fits, according to the cache.
 - The GPUs of the victims are reserved for the gang from the moment that the victims are chosen:
   only a more important gang or pod may use any of them.
 - A victim is always less important than the gang that it makes room for, so no two can evict each
-  other.
+  other. Idle pods that consent (`preemption.reclaim`) may be as important: they are evicted alone,
+  if they are enough, and else before other pods.
 - A terminating pod counts as gone, unless it is stuck (`queue.running_pods`). If a victim gets
   stuck, or may not be evicted, other victims are chosen.
 
@@ -32,6 +34,7 @@ from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
 from linkwise.extender.preemption.eviction_candidates import EvictionCandidates
 from linkwise.extender.preemption.gang_room import GangRoom, some_at_a_time
 from linkwise.extender.preemption.policy import Preempt
+from linkwise.extender.preemption.reclaim import IdlePods, clock
 from linkwise.extender.preemption.spared_pods import SparedPods
 from linkwise.extender.preemption.victim_selection import Preemption, Unit, pods_of, select
 from linkwise.extender.queue.reservations import Reservations
@@ -44,7 +47,7 @@ TRY_SECONDS = 10.0
 ROBBED_SECONDS, _LONGEST_ROBBED_SECONDS = 300.0, 3600.0
 _MOST_STALE = 2  # searches beside the lock; the next one keeps it
 _AT_ONCE = 1  # gangs: each may cost dozens of searches, and kube-scheduler's calls come in between
-REASON = "Preempted"
+REASON, RECLAIMED = "Preempted", "Reclaimed"
 
 
 @dataclass(slots=True)
@@ -92,10 +95,11 @@ class GangPreemption:
         running_pods: RunningPods,
         *,
         candidates: EvictionCandidates,
+        idle_pods: IdlePods,
         budgets: DisruptionBudgets,
         allowed: Preempt,
     ) -> None:
-        self._candidates, self._budgets = candidates, budgets
+        self._candidates, self._idle_pods, self._budgets = candidates, idle_pods, budgets
         self._cache, self._pending_writes, self._registry, self._queue = (
             cache,
             pending_writes,
@@ -131,10 +135,18 @@ class GangPreemption:
             for uid in preemption.victims & members
         )
 
+    def is_reclaimed(self, uid: str) -> bool:
+        """Whether this pod is evicted because it is idle."""
+        return any(
+            unit.idle_since is not None and any(pod.uid == uid for pod in unit.pods)
+            for preemption in self._preemptions.values()
+            for unit in preemption.units
+        )
+
     def next_due(self) -> float | None:
         """When to look again even if nothing changes until then."""
         if not (self._tries or self._preemptions or self._robbed):
-            return None  # no gang needs room
+            return self._idle_pods.next_due()  # no gang needs room
         state = self._state()  # if it is the same, there is nothing new to find
         times = [
             each.at
@@ -145,6 +157,7 @@ class GangPreemption:
         times += self._look_at.values()
         times += [robbed.until for key, robbed in self._robbed.items() if key not in self._tries]
         times += [] if self._more_at is None else [self._more_at]
+        times += [] if (look_at := self._idle_pods.next_due()) is None else [look_at]
         return min(times, default=None)
 
     def refused(self, uid: str, now: float) -> None:
@@ -158,9 +171,11 @@ class GangPreemption:
     def run(self, now: float, aside: RunUnlocked = run_inline) -> None:
         """Evict the chosen victims, and choose more, once all waiting gangs have been tried. With
         *aside*, others use the cache during the search."""
-        if self._allowed is Preempt.NEVER or not self._budgets.known:
+        self._idle_pods.look(now, aside)
+        if not self._budgets.known:
             return
-        waiting = self._queue.without_room()
+        may_evict = self._allowed is not Preempt.NEVER or self._idle_pods.any_consent
+        waiting = self._queue.without_room() if may_evict or self._preemptions else []
         keys = {gang.key for gang in waiting}
         for key in list(self._preemptions):
             if key not in keys or self._is_spoilt(key, now):
@@ -227,9 +242,11 @@ class GangPreemption:
 
     def _is_spoilt(self, key: GangKey, now: float) -> bool:
         """Whether the reservation is gone, or some of its GPUs do not come free: a victim is stuck,
-        or a pod that is no victim uses them."""
+        or works again before it is evicted, or a pod that is no victim uses them."""
         reservation = self._reservations.of(key)
         if reservation is None or not reservation.by_preemption:
+            return True
+        if not self._are_idle(self._preemptions[key], now):
             return True
         look_at = now + TRY_SECONDS
         for node, mask in reservation.gpus.items():
@@ -243,6 +260,11 @@ class GangPreemption:
             look_at = min(look_at, self._running_pods.on(info, now).until)
         self._look_at[key] = look_at
         return False
+
+    def _are_idle(self, preemption: Preemption, now: float) -> bool:
+        """Whether the idle units among the victims still do nothing."""
+        idle = (unit for unit in preemption.units if unit.idle_since is not None)
+        return all(self._idle_pods.is_still_idle(unit, now) for unit in idle)
 
     def _is_robbed(self, key: GangKey) -> bool:
         """Whether a pod that the extender does not place has got GPUs that are reserved for the
@@ -294,6 +316,7 @@ class GangPreemption:
             frozenset(cache.fresh.items()),  # until others have had their turn with them
             self._budgets.changes,
             self._spared.ended,
+            self._idle_pods.changes,
         )
 
     def _select(self, gang: Gang, now: float, aside: RunUnlocked) -> Preemption | None:
@@ -302,11 +325,15 @@ class GangPreemption:
         members = self._open(gang)
         if not members.open or not all(member.preempts for member in members.open):
             return None
-        if gang.alone and not all(member.gated for member in members.open):
-            return None  # kube-scheduler evicts for it
+        idle = self._idle_units(gang, now)
+        # For a single pod without the gate, kube-scheduler evicts pods that are less important.
+        is_ours = not gang.alone or all(member.gated for member in members.open)
+        preempts = is_ours and self._allowed is not Preempt.NEVER
+        if not (idle or preempts):
+            return None
         seen, before = Seen(self._cache, members.open), self._cache.rows.copy()
-        units = list(self._units(gang, aside))
-        if not units:
+        units = list(self._units(gang, aside)) if preempts else []
+        if not (idle or units):
             return None
         aside(_nothing)
         room = GangRoom(
@@ -322,15 +349,20 @@ class GangPreemption:
         if room.seek(()) is not None:
             self._tries[gang.key].state = None  # look again, as terminating pods may get stuck
             return None  # the terminating pods make enough room
-        found = select(units, room, self._budgets.copied(), aside)
-        if found is not None and not self._is_still_true(found, seen, before):
+        budgets = self._budgets.copied()
+        found = select(idle, room, budgets, aside) if idle else None
+        if found is None and units:
+            taken = {pod.uid for pod in pods_of(idle)}
+            others = [u for u in units if taken.isdisjoint(pod.uid for pod in u.pods)]
+            found = select([*idle, *others], room, budgets, aside)
+        if found is not None and not self._is_still_true(found, seen, before, now):
             raise StaleResult
         return found
 
-    def _is_still_true(self, found: Preemption, seen: Seen, before: NodeTable) -> bool:
+    def _is_still_true(self, found: Preemption, seen: Seen, before: NodeTable, now: float) -> bool:
         pods = self._cache.pods
         are_there = all(pods.get(pod.uid) == pod for pod in pods_of(found.units))
-        return are_there and seen.still_free(before, found.spots)
+        return are_there and self._are_idle(found, now) and seen.still_free(before, found.spots)
 
     def _units(self, gang: Gang, aside: RunUnlocked) -> Iterable[Unit]:
         """All units that may be evicted for *gang*."""
@@ -341,9 +373,17 @@ class GangPreemption:
             for record in [*info.bound.values()]
         )
         for unit in self._candidates.units(bound, priority, self._consents):
-            is_spared = any(pod.uid in self._spared for pod in unit.pods)
-            if not (is_spared or unit.key == gang.key or unit.key in self._preemptions):
+            if self._may_go_for(gang, unit):
                 yield unit
+
+    def _idle_units(self, gang: Gang, now: float) -> list[Unit]:
+        priority = -self._queue.urgency(gang.key)[0]
+        units = self._idle_pods.units(priority, now)
+        return [unit for unit in units if self._may_go_for(gang, unit)]
+
+    def _may_go_for(self, gang: Gang, unit: Unit) -> bool:
+        is_spared = any(pod.uid in self._spared for pod in unit.pods)
+        return not (is_spared or unit.key == gang.key or unit.key in self._preemptions)
 
     def _consents(self, record: PodRecord) -> bool:
         return self._allowed is Preempt.LOWER_PRIORITY or record.ask.preemptible
@@ -355,10 +395,14 @@ class GangPreemption:
         )
         self._preemptions[gang.key] = preemption
         for unit in preemption.units:
+            first, text = unit.pods[0].ref, f"evicted to make room for {gang.key.title}"
+            if unit.idle_since is not None:
+                text = f"{text}: no GPU has worked since {clock(unit.idle_since)}"
+                self._pending_writes.say(first, RECLAIMED, text, now)
+                continue
             if unit.spare is None:
                 self._queue.keep_age(unit.key, now)
-            text = f"evicted to make room for {gang.key.title}, which is more important"
-            self._pending_writes.say(unit.pods[0].ref, REASON, text, now)
+            self._pending_writes.say(first, REASON, f"{text}, which is more important", now)
 
     def _evict(self, victims: frozenset[str], why: str, now: float) -> None:
         for uid in sorted(victims):

@@ -3,8 +3,9 @@
 A gang is evicted as a whole, but members beyond its minimum may be evicted alone. Of two sets that
 make room, the better one is, in this order:
 1. the one that ends fewer gangs and single pods
-2. the one whose victims have the lower priority
-3. the one whose victims are younger
+2. the one that ends fewer of those that are not idle
+3. the one whose victims have the lower priority
+4. the one whose victims are younger; of idle ones, those that have been idle for longer
 
 No spare member of a gang is evicted without need. If there are not too many sets, all are tried in
 that order. Else the search empties node after node, first those that give most room per ended unit,
@@ -30,7 +31,7 @@ MOST_SETS = 4096
 MOST_SEARCHES = 48
 
 
-EvictionOrder = tuple[int, float, GangKey, int, str]
+EvictionOrder = tuple[bool, int, float, GangKey, int, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class Unit:
     created: float
     key: GangKey
     spare: int | None = None  # how many spare members of its gang are evicted before this one
+    idle_since: float | None = None  # only of those that may be evicted because they are idle
 
     @property
     def nodes(self) -> set[str]:
@@ -50,7 +52,14 @@ class Unit:
     @property
     def eviction_order(self) -> EvictionOrder:
         """Less is evicted first."""
-        return self.priority, -self.created, self.key, self.spare or 0, self.pods[0].uid
+        is_idle = self.idle_since is not None
+        which, uid = self.spare or 0, self.pods[0].uid
+        return not is_idle, self.priority, self.turn, self.key, which, uid
+
+    @property
+    def turn(self) -> float:
+        """Among units of one priority, less is evicted first."""
+        return -self.created if self.idle_since is None else self.idle_since
 
 
 class Room(Protocol):
@@ -103,8 +112,9 @@ def cost(units: Iterable[Unit]) -> tuple[object, ...]:
     ended = [unit for unit in units if unit.spare is None]
     return (
         len(ended),
+        sum(unit.idle_since is None for unit in ended),
         sorted((unit.priority for unit in ended), reverse=True),
-        sorted((-unit.created for unit in ended), reverse=True),
+        sorted((unit.turn for unit in ended), reverse=True),
         sorted((unit.eviction_order for unit in ended), reverse=True),
     )
 

@@ -8,6 +8,7 @@ answer, the pod may have worked meanwhile: its watch begins again.
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 
 from linkwise.plugin.gpus.inventory import Load
 from linkwise.topology.annotations.activity import (
@@ -139,7 +140,7 @@ class Reports:
         pods = {name: self._of_pod(pod, now) for name, pod in sorted(figures.items())}
         if self._last is not None and not self._is_time(self._last, pods, now):
             return None
-        self._last = Activity(at=int(now), pods=pods)
+        self._last = Activity(at=int(now), hold=ceil(self._idle_seconds / 2), pods=pods)
         return self._last
 
     def _is_time(self, last: Activity, pods: Mapping[str, PodActivity], now: float) -> bool:

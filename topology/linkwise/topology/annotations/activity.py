@@ -1,7 +1,8 @@
 """The annotation by which the plugin says what the pods of its node do with their GPUs.
 
 On a Node, `linkwise.dev/activity`:
-{"v":1,"at":1763876400,"pods":{"ml/nb":{"since":1763870000,"idle":1763870600,"day":1,"memory":12}}}
+{"v":1,"at":1763876400,"hold":300,
+"pods":{"ml/nb":{"since":1763870000,"idle":1763870600,"day":1,"memory":12}}}
 
 It holds what changes seldom: since when a pod does nothing, not for how long. Times are whole
 seconds since 1970 by the node's clock. Readers ignore unknown fields.
@@ -42,6 +43,8 @@ class Activity(msgspec.Struct, frozen=True, kw_only=True):
 
     v: int = VERSION
     at: _Time  # when it was written
+    # The plugin may keep back news for so many seconds after `at`, because a node writes seldom.
+    hold: Annotated[int, msgspec.Meta(ge=0, le=10**6)] = 300
     pods: dict[str, PodActivity] = {}  # by namespace/name
 
 

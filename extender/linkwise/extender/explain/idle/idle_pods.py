@@ -67,7 +67,13 @@ def view_idle(snapshot: Snapshot) -> IdleView:
     return IdleView(
         at=snapshot.at,
         pods=tuple(
-            view_pod(each, snapshot.at, gang_works=each.record.gang in working) for each in idle
+            view_pod(
+                each,
+                snapshot.at,
+                gang_works=each.record.gang in working,
+                reclaim_from=snapshot.reclaim_from.get(each.record.uid),
+            )
+            for each in idle
         ),
         not_idle=sum(each.activity is not None for each in held) - len(idle),
         unknown=sum(each.activity is None for each in held),
@@ -102,7 +108,9 @@ def _units(idle: Iterable[Held]) -> list[IdleUnit]:
     return [IdleUnit(tuple((held.record, held.node) for held in unit)) for unit in found.values()]
 
 
-def view_pod(held: Held, at: float, *, gang_works: bool) -> IdlePod:
+def view_pod(
+    held: Held, at: float, *, gang_works: bool, reclaim_from: float | None = None
+) -> IdlePod:
     """*held* is idle."""
     record, activity = held.record, held.activity
     assert activity is not None, "it is idle"
@@ -118,4 +126,5 @@ def view_pod(held: Held, at: float, *, gang_works: bool) -> IdlePod:
         at_least=not activity.whole and since <= activity.since,
         day_percent=activity.day,
         memory_gib=activity.memory,
+        reclaim_from=None if gang_works else reclaim_from,
     )

@@ -19,7 +19,7 @@ from linkwise.extender.cache.node_table import NodeTable
 from linkwise.extender.cache.topology_domains import NO_DOMAIN
 from linkwise.extender.explain.funnel import alike
 from linkwise.extender.explain.node_arrays import Field
-from linkwise.extender.explain.snapshot import NodeState
+from linkwise.extender.explain.snapshot import GangState, NodeState
 from linkwise.extender.explain.usage import waits
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.placement.cluster_view import ClusterView
@@ -95,6 +95,22 @@ class WouldStart:
             if gone := tried[key]:
                 views.append(each.without(gone))
         return Found(tuple(views), len(waiting), untried)
+
+    def gang(self, gang: GangState, idle: Sequence[IdleUnit]) -> WouldStartView | None:
+        """None: it does not start without them, or there is room already."""
+        pods = _first_of(gang.found)
+        if gang.claimant is None or not pods:
+            return None
+        return self._view(_Waiting(gang.key.title, gang.claimant, pods), idle)
+
+    def pod(
+        self, record: PodRecord, claimant: Claimant, idle: Sequence[IdleUnit]
+    ) -> WouldStartView | None:
+        return self._view(_Waiting(f"pod {record.key}", claimant, (record,)), idle)
+
+    def _view(self, waiting: _Waiting, idle: Sequence[IdleUnit]) -> WouldStartView | None:
+        gone = self._needed(waiting, idle)
+        return waiting.without(gone) if gone else None
 
     def _waiting(self) -> Iterator[tuple[object, _Waiting]]:
         """Those that lack nothing but room, with their urgency."""

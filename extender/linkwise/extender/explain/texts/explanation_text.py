@@ -84,6 +84,7 @@ def _pod(it: Explanation, at: float) -> Iterator[str]:
     if it.search is not None:
         yield from _search(it.search, at)
     yield from _place(it)
+    yield from _reclaim(it, at)
     if it.gang is not None:
         yield from _gang_facts(it.gang.gang, at)
 
@@ -162,6 +163,19 @@ def _order(it: GangExplanation, at: float) -> Iterator[str]:
         yield _fact("reserved", kept)
         if any(holder.pod not in _named(it) for holder in reservation.holders):
             yield from _holders("waits for", reservation.holders, at)
+    yield from _reclaim(it, at)
+
+
+def _reclaim(it: GangExplanation | Explanation, at: float) -> Iterator[str]:
+    if it.reclaim is None:
+        return
+    others = len(it.reclaim.units) - _MOST_HOLDERS
+    more = f" and {others} more" if others > 0 else ""
+    units = ", ".join(it.reclaim.units[:_MOST_HOLDERS]) + more
+    begins = "now"
+    if it.reclaim.at > at:
+        begins = f"from {_time(it.reclaim.at)} on ({_from_now(it.reclaim.at, at)})"
+    yield _fact("idle", f"without {units} it would start: Linkwise evicts idle pods {begins}")
 
 
 def _named(it: GangExplanation) -> set[str]:
