@@ -106,7 +106,9 @@ class Scheduler:
 def measure(nodes: int, rounds: int, seed: int) -> Size:
     with api_server() as url:
         node_names = fill(url, nodes, seed)
-        flags = f"--api-server {url} --listen-address 127.0.0.1 --plain-http true".split()
+        # The running pods have the plans of an older extender. A leader believes those.
+        flags = f"""--api-server {url} --listen-address 127.0.0.1 --plain-http true
+            --leader-elect true""".split()
         ports = ["--listen-port", "0", "--status-port", "0"]
         with running("linkwise.extender", *flags, *ports) as program:
             status = program.logged(r"serving probes, metrics and views on (http://\S+)")

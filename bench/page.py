@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from html import unescape
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from statistics import median
@@ -161,7 +162,7 @@ def _watch(orders: Connection, host: str, count: int) -> None:
     assert found, "the page names its stream"
     for _ in range(count):
         connection = http.client.HTTPConnection(host, timeout=_SECONDS)
-        connection.request("GET", f"/ui/{found[1]}")
+        connection.request("GET", f"/ui/{unescape(found[1])}")
         answer = connection.getresponse()
         if answer.status != 200:
             raise RuntimeError(f"a viewer was refused: {answer.status} {answer.read().decode()}")
@@ -240,7 +241,9 @@ def main(nodes: int, waiting: int, count: int, blocks: int) -> None:
     with api_server() as url:
         node_names = fill(url, nodes, 1)
         client = KubeClient.load(kubeconfig=None, server=url)
-        flags = f"--api-server {url} --listen-address 127.0.0.1 --plain-http true".split()
+        # The running pods have the plans of an older extender. A leader believes those.
+        flags = f"""--api-server {url} --listen-address 127.0.0.1 --plain-http true
+            --leader-elect true""".split()
         ports = ["--listen-port", "0", "--status-port", "0"]
         with running("linkwise.extender", *flags, *ports) as program:
             status = program.logged(r"serving probes, metrics and views on (http://\S+)")

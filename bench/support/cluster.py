@@ -139,6 +139,7 @@ def _node(name: str, machine: Machine, pods: Mapping[str, tuple[str, ...]]) -> d
 
 
 def _tenant(name: str, node: str, gpus: tuple[str, ...]) -> dict[str, Any]:
+    """A pod that runs, with a plan as older extenders wrote it: it names no pod."""
     plan = write_plan(Plan(id=name, node=node, epoch=1))
     said = {names.GPUS: write_gpus({"main": gpus}), names.PLAN: plan}
     pod = _pod(name, len(gpus), said)

@@ -240,7 +240,7 @@ def _container(gpus: int) -> Container:
 
 
 def _tenant(node: str, name: str, gpus: tuple[str, ...]) -> Pod:
-    plan = write_plan(Plan(id="0", node=node))
+    plan = write_plan(Plan(uid=f"uid-{name}", id="0", node=node))
     return Pod(
         metadata=ObjectMeta(
             name=name,

@@ -78,7 +78,7 @@ def waiting(
 
 def running(nodes: int, pods: int) -> Iterator[bytes]:
     """Running pods with 2 GPUs each, spread over the nodes in turn; a pod on a full node takes
-    none."""
+    none. Their plans are as older extenders wrote them: they name no pod."""
     machines = {}
     for number in range(pods):
         node, place = node_name(number % nodes), number // nodes

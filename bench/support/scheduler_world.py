@@ -150,7 +150,8 @@ class World:
         measurement."""
         used = self._nodes - free_nodes
         await self.load.create(pods.running(used, count - free_nodes))
-        extender = ExtenderProcess(self.control)
+        # The running pods have the plans of an older extender. A leader believes those.
+        extender = ExtenderProcess(self.control, "--leader-elect=true")
         seconds = extender.start()
         try:
             when_ready = extender.resident_mib()

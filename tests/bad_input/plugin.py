@@ -26,7 +26,7 @@ from tests.bad_input.table import Place, Row
 from tests.machines import DGX_1V, HGX_H100, PCIE_8
 from tests.plugin.fake_kubelet import FakeKubelet
 from tests.plugin.fake_nvml import Fabric, FakeNvml, nvml_bus_id
-from tests.plugin.pods import manifest
+from tests.plugin.pods import bind, manifest
 from tests.waiting import wait_for
 
 MACHINE = recorded_machine("dgx1-v100", node="n1")
@@ -94,8 +94,7 @@ class Node:
     def bind(self, size: object, annotations: Mapping[str, str]) -> str:
         """A pod on this node that waits for its start; its name."""
         name = f"w{next(self._numbers)}"
-        pod = manifest(name, ("main", size), annotations=annotations)
-        self.client.post("/api/v1/namespaces/ml/pods", pod)
+        bind(self.client, manifest(name, ("main", size)), {}, said=annotations)
         return name
 
     def neighbour_goes_on(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.cloud_pages import Example, examples
 from tests.cluster.support.api.chart import (
     CHART,
     HelmError,
@@ -344,6 +345,71 @@ def test_ports_are_the_same_everywhere() -> None:
     rendered = template(*values(**ports, plugin__port=8401, podMonitors__enabled=True))
     assert not re.search(r"\b940[1-4]\b", rendered)
     assert "https://linkwise-extender.kube-system.svc:8402" in rendered
+
+
+@pytest.mark.parametrize("example", examples(), ids=str)
+def test_the_values_of_each_page_about_a_cloud_render(example: Example, tmp_path: Path) -> None:
+    (tmp_path / example.file).write_text(yaml.safe_dump(example.values))
+    rendered = objects(template("--values", str(tmp_path / example.file), namespace="linkwise"))
+    assert "DaemonSet linkwise/linkwise-plugin" in rendered
+
+
+def test_the_kubelets_directory_does_not_move_where_device_plugins_register() -> None:
+    """The kubelet has that path compiled in, whatever its --root-dir is."""
+    rendered = objects(template(*values(plugin__kubeletDirectory="/var/lib/k0s/kubelet")))
+    volumes = {each["name"]: each for each in pod_of(rendered, *PARTS[0])["volumes"]}
+    assert volumes["device-plugins"]["hostPath"]["path"] == "/var/lib/kubelet/device-plugins"
+    assert volumes["pod-resources"]["hostPath"]["path"] == "/var/lib/k0s/kubelet/pod-resources"
+
+
+def test_a_privileged_plugin_is_one_that_the_api_server_takes() -> None:
+    """It refuses `privileged` beside `allowPrivilegeEscalation: false`."""
+    context, env = of_plugin(template())
+    assert "privileged" not in context
+    assert context["allowPrivilegeEscalation"] is False
+    given = [{"name": "LD_LIBRARY_PATH", "value": "/usr/local/nvidia/lib64"}]
+    privileged, more = of_plugin(template(*values(plugin__privileged=True, plugin__extraEnv=given)))
+    del context["allowPrivilegeEscalation"]
+    assert privileged == context | {"privileged": True}
+    assert more == env + given
+
+
+def of_plugin(rendered: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    (container,) = pod_of(objects(rendered), *PARTS[0])["containers"]
+    return container["securityContext"], container["env"]
+
+
+def test_openshift_lets_every_account_use_what_its_pods_need() -> None:
+    usual = objects(template(namespace="gpus"))
+    rendered = objects(template(*values(openshift=True), namespace="gpus"))
+    added = {name: body for name, body in rendered.items() if name not in usual}
+    assert {name: body for name, body in rendered.items() if name in usual} == usual
+    may: dict[str, set[str]] = {}
+    for name, body in added.items():
+        if name.startswith("RoleBinding "):
+            role = added[f"Role gpus/{body['roleRef']['name']}"]
+            rights = {
+                f"{verb} {named or resource}"
+                for rule in role["rules"]
+                for verb in rule["verbs"]
+                for resource in rule["resources"]
+                for named in rule.get("resourceNames", [""])
+            }
+            for subject in body["subjects"]:
+                assert subject["namespace"] == "gpus"
+                may.setdefault(subject["name"], set()).update(rights)
+    nonroot = {"use nonroot-v2"}
+    assert may == {
+        "linkwise-plugin": {"use privileged"},
+        "linkwise-extender": {
+            *nonroot,
+            "create endpoints/restricted",
+            "create endpointslices/restricted",
+        },
+        "linkwise-removal": nonroot,
+        "linkwise-scheduler": nonroot,
+        "linkwise-webhook": nonroot,
+    }
 
 
 def test_one_replica_has_no_budget_that_would_block_a_drain() -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.cloud_pages import Example, examples
+from tests.cluster.support.api.chart import template
 from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.api.schemas import write_schemas
 from tests.cluster.support.api.small_objects import pod
@@ -58,6 +60,22 @@ def deployed(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def test_every_api_server_takes_every_overlay(some_version: ControlPlane, deployed: str) -> None:
     said = some_version.kubectl(*("apply", "--dry-run=server", "--validate=strict", "-k", deployed))
     objects = list(yaml.safe_load_all(some_version.kubectl("kustomize", deployed)))
+    assert said.count("created (server dry run)") == len(objects) > 10
+
+
+@pytest.mark.parametrize("example", examples(), ids=str)
+def test_every_api_server_takes_the_chart_with_the_values_of_each_page_about_a_cloud(
+    some_version: ControlPlane, example: Example, tmp_path: Path
+) -> None:
+    """Without what belongs to another cluster: its Service range, Prometheus Operator's kinds."""
+    own = ["extender.service.clusterIP=", "podMonitors.enabled=false"]
+    (tmp_path / example.file).write_text(yaml.safe_dump(example.values))
+    given = f"--values={tmp_path / example.file}"
+    manifests = template(given, *(f"--set={value}" for value in own), namespace="default")
+    said = some_version.kubectl(
+        *("apply", "--dry-run=server", "--validate=strict", "-f", "-"), stdin=manifests
+    )
+    objects = [each for each in yaml.safe_load_all(manifests) if each]
     assert said.count("created (server dry run)") == len(objects) > 10
 
 

@@ -13,8 +13,10 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
+from linkwise.extender.page.timeline import PodTimes
 from linkwise.extender.runtime.page.viewers import Viewers
-from tests.extender.cluster import Cluster
+from linkwise.topology import names
+from tests.extender.cluster import START, Cluster
 from tests.extender.page.example_cluster import (
     HOSTILE,
     empty,
@@ -27,7 +29,8 @@ from tests.extender.page.served_page import ServedPage, served
 
 RACK = "group?key=leaf-1%2C0"
 GANG = "gang?namespace=ml&name=pretrain"
-PATHS = ("", RACK, GANG, "search?q=train", "pod?namespace=ml&name=huge")
+RUNS = "gang?namespace=ml&name=train"
+PATHS = ("", RACK, GANG, RUNS, "search?q=train", "pod?namespace=ml&name=huge", "idle")
 _SECONDS = 30.0
 
 
@@ -152,6 +155,55 @@ def test_an_open_rack_follows_who_has_its_gpus(browser: Browser) -> None:
         assert browser.run(taken) == 5
 
 
+def test_an_open_gang_and_an_open_pod_follow_the_cluster(browser: Browser) -> None:
+    with opened(browser, example(), GANG) as page:
+        browser.wait_live()
+        browser.run("window.mark = 1")
+        with page.lock:
+            page.cluster.now += 3600
+        WebDriverWait(browser.driver, _SECONDS).until(
+            lambda _: "has waited 1h" in browser.text("pre")
+        )
+        assert browser.run("window.mark") == 1
+        browser.open(page, "pod?namespace=ml&name=huge")
+        browser.wait_live()
+        with page.lock:
+            page.cluster.delete("huge")
+        browser.wait_text("#live", "not live: what this page shows is gone")
+        assert "pod ml/huge" in browser.text("h1")
+
+
+def test_a_pod_that_becomes_idle_is_marked_in_the_open_pages(browser: Browser) -> None:
+    with opened(browser, example()) as page:
+        browser.wait_live()
+        assert browser.text("#i-pods") == "2"
+        assert browser.run("document.querySelector('#g0-idle').getAttribute('d')")
+        with page.lock:
+            page.cluster.annotate_node("gpu-3", names.ACTIVITY, None)
+        browser.wait_text("#i-pods", "1")
+        assert not browser.run("document.querySelector('#g0-idle').getAttribute('d')")
+        browser.open(page, "idle")
+        assert "ml/notebook-ada" in browser.text("table.idle")
+
+
+def test_the_bars_of_a_gangs_members_are_drawn_with_their_times_beside(browser: Browser) -> None:
+    with served(example()) as page:
+        page.times = {
+            "train-0": PodTimes(START + 10, START + 20),
+            "train-1": PodTimes(START + 10, START + 40),
+        }
+        browser.open(page, RUNS)
+        widths = browser.run(
+            "[...document.querySelectorAll('.times .runs')].map(each => each.getBBox().width)"
+        )
+        assert isinstance(widths, list)
+        assert len(widths) == 2
+        assert widths[0] > widths[1] > 0
+        row = browser.text(".members tbody tr:last-child")
+        assert row == "train-1\nruns 10s 40s 1970-01-12 13:46:40"
+        browser.driver.get("about:blank")
+
+
 def test_the_page_is_loaded_again_when_a_node_comes(browser: Browser) -> None:
     with opened(browser, one_node()) as page:
         browser.wait_live()
@@ -236,13 +288,13 @@ def test_the_keyboard_reaches_everything_and_shows_where_it_is(browser: Browser)
     with opened(browser, example()):
         browser.wait_live()
         reached = []
-        for _ in range(10):
+        for _ in range(14):
             browser.driver.switch_to.active_element.send_keys(Keys.TAB)
             focused = browser.driver.switch_to.active_element
             reached.append(focused.text or focused.get_attribute("id") or focused.tag_name)
             width = browser.run("getComputedStyle(document.activeElement).outlineWidth")
             assert width == "3px"
-        wanted = ["Skip to the content", "Linkwise", "q", "Search", "pod ml/broken"]
+        wanted = ["Skip to the content", "Linkwise", "q", "Search", "pod ml/broken", "ml/eval"]
         assert [each for each in reached if each in wanted] == wanted
         assert "leaf leaf-1" in reached
         browser.driver.find_element(By.LINK_TEXT, "leaf leaf-1").send_keys(Keys.ENTER)
@@ -268,7 +320,7 @@ def test_a_screen_reader_has_a_name_for_everything(browser: Browser) -> None:
             assert named, role
             assert all(named), role
         assert ("searchbox", "Pod, gang, node or namespace") in met
-        assert ("image", "32 GPUs: 25 in use, 7 reserved") in met
+        assert ("image", "32 GPUs: 25 in use (2 idle), 7 reserved") in met
         assert ("search", "") in met or ("search", "search") in met
     with opened(browser, example(), RACK):
         assert ("image", "GPUs of gpu-1 and their links") in browser.accessible()

@@ -15,6 +15,19 @@ def condition(pod: Object, kind: str) -> Object:
     return dict(found)
 
 
+# Creation
+
+
+def test_the_server_draws_the_uid_of_a_created_pod_whatever_its_manifest_says(api: Api) -> None:
+    """So a decision that came with a manifest cannot name its pod."""
+    wished = "8f0c6a52-3d7e-4a35-9a52-0c1f5a3b7d11"
+    made = api.pod("w", metadata={"uid": wished, "annotations": PLAN})
+    assert made["metadata"]["uid"] not in ("", wished)
+    assert made["metadata"]["annotations"] == PLAN
+    changed = api.patch(f"{api.pods}/w", {"metadata": {"uid": wished}})
+    assert changed.status in (409, 422)
+
+
 # Plan and nomination
 
 

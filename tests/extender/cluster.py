@@ -45,7 +45,9 @@ from linkwise.topology.annotations.plan import (
     read_gpus,
     read_in_use,
     read_plan,
+    write_gpus,
     write_in_use,
+    write_plan,
 )
 from linkwise.topology.machine.model import Machine
 from linkwise.topology.machine.recorded import recorded_machine
@@ -245,6 +247,11 @@ class Cluster:
         annotations = {**pod.metadata.annotations, **words}
         self.put_pod(change(pod, metadata=change(pod.metadata, annotations=annotations)))
 
+    def write_plan(self, name: str, plan: Plan, gpus: Mapping[str, tuple[str, ...]]) -> None:
+        """A plan for this very pod appears on it, as another leader wrote it."""
+        own = change(plan, uid=self.pod(name).metadata.uid)
+        self.annotate(name, plan=write_plan(own), gpus=write_gpus(gpus))
+
     def terminate(self, name: str) -> None:
         """Delete with grace: the pod stays, leaving, until the kubelet is done with it."""
         pod = self.pod(name)
@@ -406,8 +413,11 @@ class Cluster:
         return read_gpus(self.pod(name).metadata.annotations[names.GPUS])
 
     def plan(self, name: str) -> Plan | None:
-        text = self.pod(name).metadata.annotations.get(names.PLAN)
-        return None if text is None else read_plan(text)
+        """The plan that the pod carries for itself, without its uid."""
+        pod = self.pod(name)
+        text = pod.metadata.annotations.get(names.PLAN)
+        plan = None if text is None else read_plan(text)
+        return change(plan, uid="") if plan and plan.uid == pod.metadata.uid else None
 
     def indices(self, name: str) -> tuple[int, ...]:
         """The GPU indices that the pod's annotation names, on its node or planned node."""

@@ -5,7 +5,16 @@ from typing import Any
 
 import msgspec
 
+from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Pod
+from linkwise.topology import names
+from linkwise.topology.annotations.plan import (
+    ContainerGpus,
+    Plan,
+    PlannedShares,
+    write_gpus,
+    write_plan,
+)
 
 RESOURCE = "nvidia.com/gpu"
 
@@ -58,3 +67,34 @@ def pod(
     for part, fields in (changes or {}).items():
         body[part] |= fields
     return msgspec.json.decode(msgspec.json.encode(body), type=Pod)
+
+
+def decided(
+    uid: str, gpus: ContainerGpus, *shares: PlannedShares, node: str = "n1"
+) -> dict[str, str]:
+    """What the extender writes on the pod *uid*."""
+    plan = Plan(uid=uid, id="p", node=node, shares=shares)
+    return {names.GPUS: write_gpus(gpus), names.PLAN: write_plan(plan)}
+
+
+def bind(
+    client: KubeClient,
+    body: dict[str, Any],
+    gpus: ContainerGpus,
+    *shares: PlannedShares,
+    said: Mapping[str, str] | None = None,
+) -> None:
+    """Create the pod and bind it to its node with a plan, as the extender does. The Binding has the
+    annotations *said* in place of the plan's."""
+    spec = {key: value for key, value in body["spec"].items() if key != "nodeName"}
+    pods, node = (
+        f"/api/v1/namespaces/{body['metadata']['namespace']}/pods",
+        body["spec"]["nodeName"],
+    )
+    made = client.create(pods, {**body, "spec": spec}, Pod)
+    notes = decided(made.metadata.uid, gpus, *shares, node=node) | dict(said or {})
+    binding = {
+        "metadata": {"name": made.metadata.name, "annotations": notes},
+        "target": {"kind": "Node", "name": node},
+    }
+    client.post(f"{pods}/{made.metadata.name}/binding", binding)

@@ -8,7 +8,7 @@ from linkwise.topology.machine.model import LinkClass
 from tests.plugin.pods import RESOURCE, pod
 
 GPUS = '{"main":["GPU-a","GPU-b"]}'
-PLAN = '{"v":1,"id":"p1","node":"n1"}'
+PLAN = '{"v":1,"uid":"uid-w","id":"p1","node":"n1"}'
 
 
 def test_containers_come_in_the_kubelets_order_with_their_planned_gpus() -> None:
@@ -50,8 +50,17 @@ def test_only_bound_pods_that_are_still_to_start_and_want_gpus_wait(
     )
 
 
-def test_a_plan_for_another_node_does_not_count() -> None:
-    notes = {"linkwise.dev/gpus": GPUS, "linkwise.dev/plan": PLAN.replace("n1", "n2")}
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {"linkwise.dev/plan": PLAN.replace("n1", "n2")},
+        {"linkwise.dev/plan": PLAN.replace("uid-w", "uid-x")},  # copied from another pod
+        {"linkwise.dev/plan": PLAN.replace('"uid":"uid-w",', "")},  # of an older extender
+        {},
+    ],
+)
+def test_a_plan_counts_only_for_the_pod_and_node_that_it_names(plan: dict[str, str]) -> None:
+    notes = {"linkwise.dev/gpus": GPUS, **plan}
     reading = read_pod(pod("w", ("main", 2), annotations=notes), node="n1", resource=RESOURCE)
     assert reading.pod is not None
     assert reading.pod.containers == (ContainerPlan("main", 2),)
@@ -61,9 +70,15 @@ def test_a_plan_for_another_node_does_not_count() -> None:
 @pytest.mark.parametrize(
     ("notes", "complaint"),
     [
-        ({"linkwise.dev/gpus": "{"}, "linkwise.dev/gpus: '{': expected JSON like {"),
-        ({"linkwise.dev/gpus": '{"main":"GPU-a"}'}, "Expected `array`, got `str` - at `$[...]`"),
-        ({"linkwise.dev/gpus": '{"main":[""]}'}, "length >= 1"),
+        (
+            {"linkwise.dev/gpus": "{", "linkwise.dev/plan": PLAN},
+            "linkwise.dev/gpus: '{': expected JSON like {",
+        ),
+        (
+            {"linkwise.dev/gpus": '{"main":"GPU-a"}', "linkwise.dev/plan": PLAN},
+            "Expected `array`, got `str` - at `$[...]`",
+        ),
+        ({"linkwise.dev/gpus": '{"main":[""]}', "linkwise.dev/plan": PLAN}, "length >= 1"),
         ({"linkwise.dev/gpus": GPUS, "linkwise.dev/plan": "[]"}, "linkwise.dev/plan: '[]'"),
         (
             {"linkwise.dev/gpus": GPUS, "linkwise.dev/plan": '{"v":9,"new":true}'},

@@ -10,10 +10,9 @@ import pytest
 from linkwise.kube.objects import Pod
 from linkwise.plugin.device_plugin.allocate import Question, Source, pick_ring
 from linkwise.plugin.device_plugin.preferred_allocation import Advisor, Allocation, Judgement
-from linkwise.topology.annotations.plan import write_gpus
 from linkwise.topology.machine.model import LinkClass, Machine
 from tests.machines import DGX_1V
-from tests.plugin.pods import RESOURCE, pod
+from tests.plugin.pods import RESOURCE, decided, pod
 from tests.waiting import wait_for
 
 ALL = frozenset(gpu.uuid for gpu in DGX_1V.gpus)
@@ -24,7 +23,7 @@ def gpus(*indices: int) -> tuple[str, ...]:
 
 
 def planned(name: str, *indices: int) -> Pod:
-    notes = {"linkwise.dev/gpus": write_gpus({"main": gpus(*indices)})}
+    notes = decided(f"uid-{name}", {"main": gpus(*indices)})
     return pod(name, ("main", len(indices)), annotations=notes)
 
 
@@ -198,7 +197,7 @@ def test_what_pods_really_hold_is_judged_once_also_after_they_have_started() -> 
 
 def test_a_complaint_about_a_pod_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     desk = advisor()
-    bad = pod("w", ("main", 1), annotations={"linkwise.dev/gpus": "{"})
+    bad = pod("w", ("main", 1), annotations=decided("uid-w", {}) | {"linkwise.dev/gpus": "{"})
     with caplog.at_level(logging.WARNING):
         desk.pod_event("ADDED", bad)
         desk.pod_event("MODIFIED", bad)

@@ -25,8 +25,9 @@ from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names
 from linkwise.topology.annotations.activity import PodActivity, read_activity
 from linkwise.topology.annotations.node_annotation import read_topology
-from linkwise.topology.annotations.plan import read_in_use, write_gpus
+from linkwise.topology.annotations.plan import read_in_use
 from linkwise.topology.machine.recorded import recorded_machine
+from tests.plugin import pods
 from tests.plugin.fake_kubelet import FakeKubelet
 from tests.plugin.pods import manifest
 from tests.plugin.process import Process
@@ -38,18 +39,8 @@ UUIDS = tuple(gpu.uuid for gpu in MACHINE.gpus)
 
 
 def bind(client: KubeClient, name: str, *gpus: str) -> None:
-    """A pod with a plan, bound to n1, as the extender's Binding leaves it."""
-    client.post(
-        "/api/v1/namespaces/ml/pods",
-        manifest(
-            name,
-            ("main", str(len(gpus))),
-            annotations={
-                names.GPUS: write_gpus({"main": gpus}),
-                names.PLAN: '{"v":1,"id":"p","node":"n1"}',
-            },
-        ),
-    )
+    """A pod with a plan, bound to n1."""
+    pods.bind(client, manifest(name, ("main", str(len(gpus)))), {"main": gpus})
 
 
 def test_a_node_with_a_recorded_machine_from_start_to_stop(

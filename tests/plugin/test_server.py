@@ -23,12 +23,11 @@ from linkwise.plugin.gpus.inventory import Finding, Probe, Snapshot
 from linkwise.plugin.health.book import DeviceBook
 from linkwise.plugin.kubelet import deviceplugin_pb2 as api
 from linkwise.plugin.metrics import Metrics
-from linkwise.topology.annotations.plan import write_gpus
 from linkwise.topology.machine.model import Gpu, Machine
 from tests.machines import DGX_1V
 from tests.plugin.fake_kubelet import Plugin
 from tests.plugin.grants import NO_CDI
-from tests.plugin.pods import RESOURCE, pod
+from tests.plugin.pods import RESOURCE, decided, pod
 from tests.waiting import wait_for
 
 UUIDS = tuple(gpu.uuid for gpu in DGX_1V.gpus)
@@ -107,7 +106,7 @@ def test_five_pods_of_one_size_at_once_get_their_plans_whatever_the_order_of_ids
     random.Random(5).shuffle(order)
     plans = {f"w{number}": order[number] for number in range(5)}
     for name, uuid in plans.items():
-        notes = {"linkwise.dev/gpus": write_gpus({"main": (uuid,)})}
+        notes = decided(f"uid-{name}", {"main": (uuid,)})
         node.advisor.pod_event("ADDED", pod(name, ("main", 1), annotations=notes))
     with ThreadPoolExecutor(5) as pool:
         given = list(pool.map(lambda seed: node.kubelet.preferred(UUIDS, 1, seed=seed), range(5)))
@@ -119,7 +118,7 @@ def test_one_pod_after_the_other_as_the_kubelet_does_it(node: Node) -> None:
     free = set(UUIDS)
     plans = [(0, 5), (1, 6), (2, 7), (3, 4)]
     for number, plan in enumerate(plans):
-        notes = {"linkwise.dev/gpus": write_gpus({"main": tuple(UUIDS[i] for i in plan)})}
+        notes = decided(f"uid-w{number}", {"main": tuple(UUIDS[i] for i in plan)})
         node.advisor.pod_event("ADDED", pod(f"w{number}", ("main", 2), annotations=notes))
     for seed, plan in enumerate(plans):
         ids = node.kubelet.preferred(free, 2, seed=seed)

@@ -21,15 +21,14 @@ from linkwise.plugin.settings import Settings
 from linkwise.simulator.api_server import ApiServer
 from linkwise.simulator.kubelet import Kubelet, KubeletSettings
 from linkwise.topology import names
-from linkwise.topology.annotations.plan import ContainerGpus, read_in_use, write_gpus
+from linkwise.topology.annotations.plan import ContainerGpus, read_in_use
 from linkwise.topology.demand import split
 from linkwise.topology.machine.recorded import recorded_machine
-from tests.plugin.pods import RESOURCE, manifest, pod
+from tests.plugin.pods import RESOURCE, bind, manifest, pod
 from tests.waiting import wait_for
 
 MACHINE = "dgx2-v100"
 UUIDS = tuple(gpu.uuid for gpu in recorded_machine(MACHINE, node="n1").gpus)  # 16
-PLAN = '{"v":1,"id":"p","node":"n1"}'
 
 
 class PodList(msgspec.Struct):
@@ -93,9 +92,8 @@ class World:
     def submit(self, name: str, gpus: ContainerGpus, **containers: int) -> None:
         """A pod with a plan, bound, as the extender's Binding leaves it."""
         sizes = containers or {container: len(held) for container, held in gpus.items()}
-        notes = {names.GPUS: write_gpus(gpus), names.PLAN: PLAN}
-        body = manifest(name, *((c, str(n)) for c, n in sizes.items()), annotations=notes)
-        self.client.post("/api/v1/namespaces/ml/pods", body)
+        body = manifest(name, *((c, str(n)) for c, n in sizes.items()))
+        bind(self.client, body, gpus)
 
     def wait_for_running(self, count: int) -> None:
         wait_for(lambda: self.phases().count("Running") == count, f"{count} running pods")
@@ -152,9 +150,8 @@ def test_init_containers_sidecars_and_containers_stay_within_the_pods_plan(world
     random.Random(7).shuffle(order)
     plans = {f"job{n}": order[n * demand.gpus : (n + 1) * demand.gpus] for n in range(4)}
     for name, gpus in plans.items():
-        notes = {names.GPUS: write_gpus(split(demand, gpus)), names.PLAN: PLAN}
-        body = manifest(name, ("c1", "2"), ("c2", "1"), init=init, annotations=notes)
-        world.client.post("/api/v1/namespaces/ml/pods", body)
+        body = manifest(name, ("c1", "2"), ("c2", "1"), init=init)
+        bind(world.client, body, split(demand, gpus))
     world.wait_for_running(4)
     held = world.resources.read().pods
     for name, gpus in plans.items():

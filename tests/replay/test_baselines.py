@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from linkwise.replay.baselines.device_plugin import nvidias_choice
 from linkwise.replay.baselines.placements import (
     Placement,
     buddy,
@@ -16,30 +17,36 @@ from linkwise.replay.baselines.queues import Easy, Fifo, Greedy
 from linkwise.replay.driver import replay
 from linkwise.replay.jobs import Part
 from linkwise.replay.schedulers import LINKWISE, MULTIFACTOR, SCHEDULERS
+from linkwise.topology.machine.recorded import recorded_machine
+from linkwise.topology.sets.partition import choose_partition
 from tests.replay.made_up import assert_possible, by_name, fleet, job, random_jobs
 
 BASELINES = [name for name in SCHEDULERS if name not in (LINKWISE, MULTIFACTOR)]
 
 
+def _lowest(_: int, free: int, wanted: int) -> int:
+    return lowest(free, wanted)
+
+
 def test_consolidated_takes_the_fullest_node_and_idle_ones_for_whole_parts() -> None:
     free = [0b1111_1111, 0b0000_0111, 0b0011_1100]
-    assert consolidated(free, 8, 3) == (Part(1, 0b111),)
-    assert consolidated(free, 8, 4) == (Part(2, 0b0011_1100),)
-    assert consolidated(free, 8, 12) == (Part(0, 0b1111_1111), Part(2, 0b0011_1100))
-    assert consolidated(free, 8, 13) is None
+    assert consolidated(free, 8, 3, _lowest) == (Part(1, 0b111),)
+    assert consolidated(free, 8, 4, _lowest) == (Part(2, 0b0011_1100),)
+    assert consolidated(free, 8, 12, _lowest) == (Part(0, 0b1111_1111), Part(2, 0b0011_1100))
+    assert consolidated(free, 8, 13, _lowest) is None
 
 
 def test_a_buddy_cell_is_split_off_the_smallest_that_holds_it() -> None:
-    assert buddy([0b1111_0011, 0b1111_1111], 8, 2) == (Part(0, 0b0000_0011),)
-    assert buddy([0b1111_0000, 0b0000_0110], 8, 2) == (Part(0, 0b0011_0000),)
-    assert buddy([0b0011_1100], 8, 4) is None  # four are free, but no cell of four is
+    assert buddy([0b1111_0011, 0b1111_1111], 8, 2, _lowest) == (Part(0, 0b0000_0011),)
+    assert buddy([0b1111_0000, 0b0000_0110], 8, 2, _lowest) == (Part(0, 0b0011_0000),)
+    assert buddy([0b0011_1100], 8, 4, _lowest) is None  # four are free, but no cell of four is
 
 
 def test_pods_of_one_gpu_are_spread_or_packed() -> None:
     free = [0b1111, 0b11, 0b111]
-    assert spread(free, 8, 3) == (Part(0, 0b11), Part(2, 0b1))
-    assert packed(free, 8, 3) == (Part(1, 0b11), Part(2, 0b1))
-    assert spread(free, 8, 10) is None
+    assert spread(free, 8, 3, _lowest) == (Part(0, 0b11), Part(2, 0b1))
+    assert packed(free, 8, 3, _lowest) == (Part(1, 0b11), Part(2, 0b1))
+    assert spread(free, 8, 10, _lowest) is None
 
 
 @settings(deadline=None)
@@ -49,10 +56,33 @@ def test_a_placement_has_as_many_gpus_as_wanted_and_all_are_free(
 ) -> None:
     placements: tuple[Placement, ...] = (consolidated, spread, packed)
     for placement in placements:
-        parts = placement(free, 8, wanted)
+        parts = placement(free, 8, wanted, _lowest)
         if parts is not None:
             assert all(part.gpus & ~free[part.node] == 0 for part in parts)
             assert sum(part.gpus.bit_count() for part in parts) == wanted
+
+
+def test_on_a_node_the_gpus_are_those_that_nvidias_plugin_prefers() -> None:
+    taken = job("taken", 1, seconds=1_000.0)
+    pair = job("pair", 2, at=1.0)
+    runs = by_name(replay([taken, pair], Greedy(fleet(1, "dgx1-v100"), consolidated)))
+    machine = recorded_machine("dgx1-v100", node="node")
+    alone = choose_partition(machine, 0b1111_1111, 1)
+    assert alone is not None
+    together = choose_partition(machine, 0b1111_1111 & ~alone, 2)
+    assert together is not None
+    assert runs["taken"].parts == (Part(0, alone),)
+    assert runs["pair"].parts == (Part(0, together),)
+    assert together != lowest(0b1111_1111 & ~alone, 2)
+
+
+def test_pods_of_one_gpu_get_theirs_one_after_the_other() -> None:
+    machine = recorded_machine("dgx1-v100", node="node")
+    prefer = nvidias_choice(["dgx1-v100"])
+    (part,) = packed([0b1111_1110], 8, 2, prefer) or ()
+    first = choose_partition(machine, 0b1111_1110, 1) or 0
+    second = choose_partition(machine, 0b1111_1110 & ~first, 1) or 0
+    assert part == Part(0, first | second)
 
 
 @settings(deadline=None)

@@ -27,6 +27,9 @@ IN_USE = InUse(pods={"ml/w-0": {"main": ("GPU-a", "GPU-b")}, "ml/w-1": {}})
 
 def test_a_plan_is_short_json_with_its_version_first() -> None:
     assert write_plan(Plan(id="7c1e", node="n1")) == '{"v":1,"id":"7c1e","node":"n1"}'
+    named = Plan(uid="8f0c", id="7c1e", node="n1")
+    assert write_plan(named) == '{"v":1,"uid":"8f0c","id":"7c1e","node":"n1"}'
+    assert read_plan(write_plan(named)) == named
 
 
 def test_what_is_written_is_read_again() -> None:

@@ -202,7 +202,7 @@ def test_a_pod_that_names_two_groups_is_refused_with_both() -> None:
 
 
 @pytest.mark.parametrize("key", names.BY_EXTENDER)
-def test_what_the_extender_decides_is_refused_in_templates_and_left_to_the_policy_in_pods(
+def test_what_the_extender_decides_is_refused_in_templates_and_counts_for_nothing_in_pods(
     key: str,
 ) -> None:
     assert refusal(job({key: "x"})) == (

@@ -17,7 +17,7 @@ from linkwise.extender.api.views import (
     KindUse,
     NodeView,
 )
-from linkwise.extender.explain.texts.format import duration
+from linkwise.extender.explain.texts.format import busy_share, duration, idle_for
 
 _NARROWEST = 80
 _NAMED = 4  # of many idle pods; JSON has all of them
@@ -138,18 +138,12 @@ def _idle(pod: IdlePod, at: float) -> tuple[str, ...]:
         namespace,
         name,
         str(pod.gpus),
-        f"{'at least ' if pod.at_least else ''}{duration(at - pod.since)}",
-        _share(pod.day_percent),
+        idle_for(pod.since, at, at_least=pod.at_least),
+        busy_share(pod.day_percent),
         "-" if pod.memory_gib is None else f"{pod.memory_gib} GiB",
         pod.node,
         f"{pod.gang}, which works" if pod.gang_works else pod.gang or "-",
     )
-
-
-def _share(percent: int | None) -> str:
-    if percent is None:
-        return "-"
-    return f"{percent} % or less" if percent else "0 %"
 
 
 def fitted(table: str) -> str:

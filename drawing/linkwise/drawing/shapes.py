@@ -31,6 +31,7 @@ class Holder:
     colour: int  # 0 to COLOURS - 1
     words: str  # what a reader reads about the GPU, such as `held by ml/train-0`
     how: How = "taken"  # filled, outlined, or dashed
+    note: str = ""  # a short word, written in the GPU's corner
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class GpuBox:
     label: str
     hover: str
     classes: str  # of CSS, for the box and its texts
+    note: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,4 +274,5 @@ def _box(gpu: Gpu, x: float, y: float, holder: Holder | None) -> GpuBox:
         label=holder.label if holder else "",
         hover=", ".join(words),
         classes=f"gpu {state}" if gpu.healthy else f"gpu {state} broken",
+        note=holder.note if holder else "",
     )

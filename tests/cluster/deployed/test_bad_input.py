@@ -97,8 +97,24 @@ def test_pods_that_are_annotated_wrongly_are_told_what_is_expected(
 def test_what_the_extender_decides_is_nobody_elses_to_write(
     deployed: DeployedLinkwise, key: str
 ) -> None:
+    deployed.apply(workloads.pod("mine", 1))
     with pytest.raises(KubectlError, match=f"{key}: only Linkwise's extender decides this"):
-        deployed.apply(workloads.pod("forged", 1, annotations={key: "{}"}))
+        deployed.kubectl("annotate", "--overwrite", "pod", "mine", f"{key}={{}}")
+
+
+def test_a_pod_made_from_a_copied_manifest_gets_a_plan_of_its_own(
+    deployed: DeployedLinkwise,
+) -> None:
+    deployed.apply(workloads.pod("first", 4))
+    said = running_pod(deployed, "first")["metadata"]["annotations"]
+    copied = {key: said[key] for key in (names.GPUS, names.PLAN)}
+    deployed.apply(workloads.pod("copy", 4, annotations=copied | {names.STARTED: "true"}))
+    running_pod(deployed, "copy")
+    for name in ("first", "copy"):
+        pod = deployed.pod(name)
+        assert plan(pod)["uid"] == pod["metadata"]["uid"]
+        assert_agreed(deployed, pod)
+    assert_sound(deployed)
 
 
 def test_a_plan_of_a_newer_version_is_made_anew(deployed: DeployedLinkwise) -> None:

@@ -438,16 +438,16 @@ def test_of_two_unbound_plans_for_one_gpu_the_newer_counts() -> None:
     at.add_pod("first-by-uid", 0, gang="a", gang_size="1")
     at.add_gang("g", 1, 8)
     at.settle()
-    written = at.pod("g-0").metadata.annotations
-    old = {key: written[key] for key in (names.GPUS, names.PLAN)}
+    old, gpus = at.plan("g-0"), at.gpus("g-0")
+    assert old is not None
     at.delete("g-0")
     at.now += 10
     at.add_gang("new", 1, 8)
     at.settle()
     at.delete("first-by-uid")
     at._made = 0  # so that the older plan comes first by uid, and only by uid
-    said = {key.removeprefix(names.PREFIX): text for key, text in old.items()}
-    at.add_pod("a-0", 8, said={**said, "gang": "a", "gang-size": "1"})
+    at.add_pod("a-0", 8, gang="a", gang_size="1")
+    at.write_plan("a-0", old, gpus)
     at.restart()
     at.settle()
     assert at.plan("new-0") is not None

@@ -1,10 +1,13 @@
 """Annotations that a copied pod manifest brought along: they promise nothing, and the extender
 reports no mistake because of them."""
 
+import msgspec
+import pytest
+
 from linkwise.extender.api.actions import Evict
-from linkwise.extender.core import CoreSettings
+from linkwise.extender.core import Core, CoreSettings
 from linkwise.topology import names
-from linkwise.topology.annotations.plan import Plan, write_gpus, write_plan
+from linkwise.topology.annotations.plan import Plan, read_plan, write_gpus, write_plan
 from tests.extender.cluster import Cluster
 
 
@@ -67,3 +70,153 @@ def test_pods_put_on_a_node_with_the_same_old_plan_are_no_mistake_of_ours() -> N
         at.add_pod(name, 2, node="n1", said=copied)
     at.settle()
     assert at.core.audit() == []
+
+
+def older(at: Cluster, *pods: str) -> None:
+    """The pods carry what an older extender would have written: nothing that names them."""
+    for name in pods:
+        said = at.pod(name).metadata.annotations
+        if names.PLAN in said:
+            unnamed = msgspec.structs.replace(read_plan(said[names.PLAN]), uid="")
+            at.annotate(name, plan=write_plan(unnamed))
+        if names.STARTED in said:
+            at.annotate(name, gang_started="true")
+
+
+def led_by_a_new_edition(at: Cluster, since: float) -> None:
+    """A process takes over; *since* then every leader has named the pods."""
+    at.core = Core(at.settings)
+    at.core.replace_nodes(at.nodes.values(), at.now)
+    at.core.replace_pods(at.pods.values(), at.now)
+    at.core.replace_budgets([], at.now)
+    at.core.believe_unnamed(since)
+    at.core.replace_pods(at.pods.values(), at.now)
+    at.core.lead(2, at.now)
+
+
+def running_gang(at: Cluster) -> list[str]:
+    members = at.add_gang("g", 2, 2)
+    at.settle()
+    for member in members:
+        assert at.schedule(member)
+    at.settle()
+    return members
+
+
+def test_the_plan_of_another_pod_holds_nothing_on_a_node() -> None:
+    """Also if it names GPUs that other pods have, and a later leader than any."""
+    at = cluster()
+    at.add_pod("a", 6)
+    at.schedule("a")
+    forged = Plan(uid=at.pod("a").metadata.uid, id="x", node="n1", leader=99, epoch=9)
+    said = {"gpus": write_gpus(at.gpus("a")), "plan": write_plan(forged)}
+    at.add_pod("forged", 1, node="n1", said=said)
+    at.add_pod("without", 0, node="n1", said=said)
+    assert at.core.latest_term(1000) == 0
+    assert at.free("n1") == 1  # it is presumed to have one that "a" does not
+    assert at.sound()
+
+
+def test_a_plan_that_names_no_pod_holds_nothing() -> None:
+    at = cluster()
+    said = {
+        "gpus": write_gpus({"main": at.uuids("n1", 0, 5)}),
+        "plan": '{"v":1,"id":"x","node":"n1"}',
+    }
+    at.add_pod("forged", 2, node="n1", said=said)
+    for since in (0.0, at.now):  # the clock of pods has whole seconds
+        led_by_a_new_edition(at, since)
+        at.settle()
+        view = at.core.explain("ml", "forged", at.now)
+        assert view is not None
+        assert view.gpus == {}
+    assert at.plan("forged") is None
+
+
+@pytest.mark.parametrize("mark", ["true", "", "uid-0"])
+def test_a_copied_mark_starts_no_gang(mark: str) -> None:
+    at = cluster()
+    first, second = at.add_gang("g", 2, 2, gang_started=mark)
+    at.settle()
+    at.schedule(first)
+    at.settle()
+    assert at.phase("g") == "binding"
+    assert [each.pod.name for each in at.pass_time(600) if isinstance(each, Evict)] == [first]
+    assert at.find(second) is not None
+
+
+def test_a_restored_backup_is_planned_as_new_pods_are() -> None:
+    at = cluster()
+    members = running_gang(at)
+    before = {name: at.gpus(name) for name in members}
+    backup = {name: annotations(at, name) for name in members}
+    for name in members:
+        at.delete(name)
+    at.add_pod("other", 6)
+    at.schedule("other")
+    for name in members:
+        at.add_pod(name, 2, said=backup[name])
+    at.settle()
+    assert at.phase("g") == "forming"  # there is no room, and the old plans hold none
+    at.delete("other")
+    at.settle()
+    assert [at.schedule(name) for name in members] == ["n1", "n1"]
+    assert {name: len(at.gpus(name)["main"]) for name in members} == dict.fromkeys(before, 2)
+    assert at.sound()
+
+
+def test_what_an_older_extender_wrote_counts_on_pods_that_existed_before_the_upgrade() -> None:
+    at = cluster()
+    members = running_gang(at)
+    older(at, *members)
+    held = [at.gpus(name) for name in members]
+    at.now += 86_400 * 90
+    led_by_a_new_edition(at, since=at.now)
+    assert at.settle() == []
+    assert at.free("n1") == 4
+    assert at.phase("g") == "running"
+    for name, gpus in zip(members, held, strict=True):
+        view = at.core.explain("ml", name, at.now)
+        assert view is not None
+        assert view.gpus == gpus
+    at.delete(members[0])  # it has started, so the other one stays
+    at.pass_time(10_000)
+    assert at.evicted == []
+
+
+def test_a_gang_half_bound_by_an_older_extender_is_completed_with_the_same_plan() -> None:
+    at = cluster()
+    first, second = at.add_gang("g", 2, 2)
+    at.settle()
+    ident = read_plan(at.pod(second).metadata.annotations[names.PLAN]).id
+    at.schedule(first)
+    older(at, first, second)
+    at.now += 5
+    led_by_a_new_edition(at, since=at.now)
+    at.settle()
+    assert at.schedule(second) == "n1"
+    plan = at.plan(second)
+    assert plan is not None
+    assert plan.id == ident  # and now it names its pod
+    at.settle()
+    assert at.phase("g") == "running"
+    assert at.free("n1") == 4
+    assert at.sound()
+
+
+def test_leaders_of_both_editions_in_turn_give_no_gpu_twice() -> None:
+    """A rolling update that goes back and forth: each time the new edition leads again, what the
+    older one wrote before counts."""
+    at = cluster()
+    for turn in range(4):
+        name = f"single-{turn}"
+        at.add_pod(name, 2)
+        assert at.schedule(name) == "n1"
+        if turn % 2 == 0:
+            older(at, name)
+        at.now += 10
+        led_by_a_new_edition(at, since=at.now)
+        assert at.free("n1") == 8 - 2 * (turn + 1)
+    given = [uuid for turn in range(4) for uuid in at.gpus(f"single-{turn}")["main"]]
+    assert len(given) == len(set(given)) == 8
+    assert at.sound()

@@ -3,7 +3,7 @@
 import pytest
 
 from linkwise.extender.api.actions import MarkStarted, WritePlan
-from linkwise.topology.annotations.plan import Plan, write_gpus, write_plan
+from linkwise.topology.annotations.plan import Plan
 from tests.extender.gangs.test_lifecycle import bound_together, cluster, planned
 
 
@@ -56,18 +56,17 @@ def test_a_half_written_plan_is_completed_around_what_is_there() -> None:
         ("main", (0,), {}),
     ],
 )
-def test_a_plan_that_came_with_the_manifest_must_be_what_the_pod_wants(
+def test_a_plan_that_an_older_extender_wrote_must_be_what_the_pod_wants(
     container: str, positions: tuple[int, ...], wishes: dict[str, str]
 ) -> None:
     at = cluster(nodes=1)
-    copied = write_gpus({container: at.uuids("n1", *positions)})
-    plan = write_plan(Plan(id="copied", node="n1", epoch=7, made=at.now))
-    said = {"gang": "g", "gang-size": "1", "gpus": copied, "plan": plan, **wishes}
-    at.add_pod("g-0", 2, said=said)
+    at.add_pod("g-0", 2, said={"gang": "g", "gang-size": "1", **wishes})
+    older = Plan(id="older", node="n1", epoch=7, made=at.now)
+    at.write_plan("g-0", older, {container: at.uuids("n1", *positions)})
     at.settle()
     found = at.plan("g-0")
     assert found is not None
-    assert found.id != "copied"
+    assert found.id != "older"
     assert (found.epoch, found.link) == (8, "NVLINK")
     assert len(at.gpus("g-0")["main"]) == 2
     assert at.sound()
@@ -75,10 +74,9 @@ def test_a_plan_that_came_with_the_manifest_must_be_what_the_pod_wants(
 
 def test_a_plan_on_gpus_of_another_model_than_wanted_is_withdrawn() -> None:
     at = cluster(nodes=1)
-    copied = write_gpus({"main": at.uuids("n1", 0, 3)})
-    plan = write_plan(Plan(id="copied", node="n1", epoch=7, made=at.now))
-    wishes = {"gang": "g", "gang-size": "1", "gpu-model": "A100"}
-    at.add_pod("g-0", 2, said={**wishes, "gpus": copied, "plan": plan})
+    at.add_pod("g-0", 2, said={"gang": "g", "gang-size": "1", "gpu-model": "A100"})
+    older = Plan(id="older", node="n1", epoch=7, made=at.now)
+    at.write_plan("g-0", older, {"main": at.uuids("n1", 0, 3)})
     at.settle()
     assert at.plan("g-0") is None
     assert at.phase("g") == "forming"

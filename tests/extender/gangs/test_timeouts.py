@@ -3,7 +3,6 @@
 from linkwise.extender.api.actions import Evict, WithdrawPlan
 from linkwise.extender.api.extender_calls import BindOrder, Outcome
 from linkwise.extender.explain.texts import explanation_text
-from linkwise.topology.annotations.plan import write_plan
 from tests.extender.cluster import change
 from tests.extender.gangs.test_lifecycle import cluster, planned, running
 
@@ -117,7 +116,7 @@ def test_a_plan_of_a_time_to_come_is_as_old_as_its_extender() -> None:
     plan = at.plan(first)
     assert plan is not None
     for member in ("g-0", "g-1"):  # written by a clock that went wrong
-        at.annotate(member, plan=write_plan(change(plan, made=1e300)))
+        at.write_plan(member, change(plan, made=1e300), at.gpus(member))
     at.restart()
     at.settle()
     assert at.phase("g") == "planned"
@@ -135,7 +134,7 @@ def test_a_plan_from_before_all_time_can_be_told_of() -> None:
     for member in (first, second):
         plan = at.plan(member)
         assert plan is not None
-        at.annotate(member, plan=write_plan(change(plan, made=-1e300)))
+        at.write_plan(member, change(plan, made=-1e300), at.gpus(member))
     at.restart()
     at.settle()
     found = at.core.explain("ml", first, at.now)

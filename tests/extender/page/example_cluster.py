@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from linkwise.kube.objects import Taint
 from linkwise.topology import names
+from linkwise.topology.annotations.activity import Activity, PodActivity, write_activity
 from tests.extender.cluster import Cluster
 
 LEAF = "network.topology.nvidia.com/leaf"
@@ -34,6 +35,7 @@ def example() -> Cluster:
     cluster.add_pod("huge", 16)
     cluster.add_pod("broken", 1, gpu_memory="many")
     cluster.settle()
+    _idle(cluster, "notebook-ada", "eval")
     cluster.set_health("old-1", 2)
     cluster.cordon("gpu-8", Taint(key="repair", effect="NoSchedule"))
     cluster.set_ready("gpu-7", ready=False)
@@ -78,10 +80,29 @@ def hostile() -> Cluster:
     cluster.add_node(f"m{HOSTILE}", replace(machine, gpus=gpus), labels={LEAF: HOSTILE})
     cluster.add_pod(f"p{HOSTILE}", 2)
     _run(cluster, f"p{HOSTILE}")
+    _idle(cluster, f"p{HOSTILE}")
     cluster.add_gang(f"g{HOSTILE}", 9, 8)
+    cluster.add_gang(f"s{HOSTILE}", 1, 8)
     cluster.add_pod(f"w{HOSTILE}", 1, gpu_memory=HOSTILE)
     cluster.settle()
     return cluster
+
+
+def _idle(cluster: Cluster, *pods: str) -> None:
+    """The plugins say so, since the pods were created; the other pods of their nodes work."""
+    began = int(cluster.now) - 60
+    for node in {cluster.pod(name).spec.node_name for name in pods}:
+        said = {
+            f"{pod.metadata.namespace}/{pod.metadata.name}": PodActivity(
+                since=began, whole=True, idle=began, day=5, memory=12
+            )
+            if pod.metadata.name in pods
+            else PodActivity(since=began, whole=True, day=100)
+            for pod in cluster.pods.values()
+            if pod.spec.node_name == node
+        }
+        text = write_activity(Activity(at=int(cluster.now), pods=said))
+        cluster.annotate_node(node, names.ACTIVITY, text)
 
 
 def _run(cluster: Cluster, name: str) -> None:

@@ -1,12 +1,14 @@
 """The live page as browsers get it: the status port and its real sockets, around a core whose
 cluster is in memory and changes when a test says so."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Lock, Thread
 from typing import cast
 
+from linkwise.extender.api.records import PodRecord
 from linkwise.extender.explain.snapshot import Snapshot
+from linkwise.extender.page.timeline import PodTimes
 from linkwise.extender.runtime.loop import Loop, NotReadyError
 from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.page.live_page import LivePage
@@ -23,8 +25,9 @@ class ServedPage:
 
     def __init__(self, cluster: Cluster, *, viewers: Viewers | None = None) -> None:
         self.cluster, self.lock = cluster, Lock()
-        self.live = LivePage(self._take, viewers=viewers)
+        self.live = LivePage(self._take, read_times=self._read_times, viewers=viewers)
         self.leads = True
+        self.times: dict[str, PodTimes] = {}  # by the pod's name, as the API server would say
         # Only the page's own routes are called, and they do not know the loop.
         app = create_app(cast("Loop", None), ExtenderMetrics(), live=self.live)
         self._server = StatusServer(HOST, 0, app)
@@ -37,6 +40,9 @@ class ServedPage:
             if not self.leads:
                 raise NotReadyError("linkwise: not ready: taking over")
             return self.cluster.core.snapshot(self.cluster.now)
+
+    def _read_times(self, pods: Sequence[PodRecord]) -> Mapping[str, PodTimes]:
+        return {pod.uid: self.times[pod.ref.name] for pod in pods if pod.ref.name in self.times}
 
     def start(self) -> None:
         self.live.start()

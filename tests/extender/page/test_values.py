@@ -2,19 +2,23 @@
 
 import pytest
 
+from linkwise.extender.explain.idle.idle_pods import view_idle
+from linkwise.extender.page.explained import idle_pods_page, pod_page
 from linkwise.extender.page.gpu_states import count, draw_small, masks_of, why_closed
 from linkwise.extender.page.group_page import GroupPage, group_page
 from linkwise.extender.page.groups import Grouper
+from linkwise.extender.page.idle_rows import MOST_FIRST
 from linkwise.extender.page.overview import Overview, Overviews
 from linkwise.extender.page.queue_rows import MOST_ROWS, QueueRow, queue_of
 from linkwise.extender.page.search import MOST_FOUND, search
 from linkwise.extender.page.slots import changes
-from linkwise.extender.page.timeline import timeline_of
+from linkwise.extender.page.timeline import PodTimes, drawn, picture_of, timeline_of
 from linkwise.extender.page.times import clock
 from linkwise.topology import names
+from linkwise.topology.annotations.activity import Activity, PodActivity, write_activity
 from linkwise.topology.machine.recorded import recorded_machine
 from tests.divided import SHARED, replicas
-from tests.extender.cluster import Cluster
+from tests.extender.cluster import START, Cluster
 from tests.extender.page.example_cluster import example, large, one_node
 from tests.extender.shares.cluster import ShareCluster
 
@@ -69,7 +73,7 @@ def test_the_first_page_counts_what_kubectl_linkwise_counts() -> None:
 def test_each_gpu_has_a_cell_of_its_state() -> None:
     cluster = one_node()
     (node,) = cluster.core.snapshot(cluster.now).nodes
-    drawing = draw_small([node], [masks_of(node)])
+    drawing = draw_small([node], [masks_of(node)], {})
     assert drawing.paths["used"] == "M0 6.5h5M0 12.5h5"
     assert drawing.paths["free"].count("M") == 6
     assert (drawing.width, drawing.height) == (6, 52)
@@ -89,9 +93,99 @@ def test_a_node_says_who_has_which_gpu_and_for_whom_the_rest_is_reserved() -> No
     assert lines(shown, "gpu-1") == [("0-7", "in use", "ml/train-0")]
     assert lines(shown, "gpu-3") == [
         ("0-3", "in use", "ml/finetune"),
-        ("4-5", "in use", "ml/eval"),
+        ("4-5", "in use, idle for 60s", "ml/eval"),
         ("6-7", "reserved for", "ml/pretrain"),
     ]
+
+
+def test_gpus_of_idle_pods_are_marked_and_the_others_are_not() -> None:
+    cluster = example()
+    shown = page(cluster, "leaf leaf-1")
+    notes = [shown.slots[f"n2-i{gpu}"]["text"] for gpu in range(8)]
+    assert notes == ["", "", "", "", "idle", "idle", "", ""]
+    assert "in use, idle: ml/eval" in shown.slots["n2-t4"]["text"]
+    busy = [shown.slots[f"n2-{line}-busy"]["text"] for line in range(3)]
+    assert busy == ["100 % or less", "5 % or less", ""]
+    slots = overview(cluster).slots
+    assert slots["g0-n-idle"]["text"] == "2"
+    assert slots["g0-idle"]["d"] == "M13.5 30.5h2M13.5 36.5h2"
+
+
+def test_the_first_page_lists_the_idle_pods_that_kubectl_linkwise_lists() -> None:
+    cluster = example()
+    slots = overview(cluster).slots
+    view = view_idle(cluster.core.snapshot(cluster.now))
+    assert len(view.pods) == 2
+    assert slots["i-pods"]["text"] == "2"
+    assert slots["i-held"]["text"] == "2 pods with 3 GPUs"
+    assert [slots[f"i{n}-who"]["text"] for n in range(3)] == [*(p.pod for p in view.pods), ""]
+    assert slots["i0-gpus"]["text"] == "2"
+    assert slots["i0-busy"]["text"] == "5 % or less"
+    assert slots["i2"]["hidden"]
+    cluster.annotate_node("gpu-3", names.ACTIVITY, None)
+    assert overview(cluster).slots["i-pods"]["text"] == "1"
+
+
+def test_more_idle_pods_than_the_first_page_has_rows_are_counted() -> None:
+    cluster = large(MOST_FIRST + 3)
+    for number in range(MOST_FIRST + 3):
+        pods = {f"ml/tenant-{number}": PodActivity(since=0, idle=0)}
+        text = write_activity(Activity(at=int(cluster.now), pods=pods))
+        cluster.annotate_node(f"gpu-{number}", names.ACTIVITY, text)
+    assert overview(cluster).slots["i-more"]["text"] == "and 3 more"
+
+
+def test_a_group_in_which_a_pod_becomes_idle_is_drawn_again_and_the_others_are_not() -> None:
+    cluster, grouper, overviews = large(64), Grouper(), Overviews()
+    snapshot = cluster.core.snapshot(cluster.now)
+    before = overviews.of(snapshot, grouper.groups(snapshot))
+    text = write_activity(
+        Activity(at=int(cluster.now), pods={"ml/tenant-40": PodActivity(since=0, idle=0)})
+    )
+    cluster.annotate_node("gpu-40", names.ACTIVITY, text)
+    snapshot = cluster.core.snapshot(cluster.now)
+    after = overviews.of(snapshot, grouper.groups(snapshot))
+    assert after.rows[0] is before.rows[0]
+    assert {name for name in changes(before.slots, after.slots) if name[0] == "g"} == {
+        "g1-idle",
+        "g1-n-idle",
+        "g1-all",
+    }
+
+
+def test_the_page_of_idle_pods_says_who_would_start_without_which() -> None:
+    cluster = Cluster()
+    cluster.add_node("n1")
+    for name in ("a", "b"):
+        cluster.add_pod(name, 4)
+        assert cluster.schedule(name)
+        cluster.start(name)
+    cluster.add_pod("next", 3)
+    text = write_activity(
+        Activity(at=int(cluster.now), pods={"ml/a": PodActivity(since=0, whole=True, idle=0)})
+    )
+    cluster.annotate_node("n1", names.ACTIVITY, text)
+    cluster.settle()
+    found = idle_pods_page(cluster.core.snapshot(cluster.now)).it
+    assert found.counts == "Pods with whole GPUs: 1 idle, with 4 GPUs, 0 not idle, 1 unknown."
+    (row,) = found.would_start
+    assert (row.who, row.without[0][0]) == ("pod ml/next", "pod ml/a")
+    assert row.without[0][1] == "pod?namespace=ml&name=a"
+    cluster.delete("next")
+    cluster.settle()
+    found = idle_pods_page(cluster.core.snapshot(cluster.now)).it
+    assert found.verdict == "No gang and no pod waits for room."
+
+
+def test_the_page_of_a_pod_says_what_it_does_with_its_gpus() -> None:
+    cluster = example()
+    snapshot = cluster.core.snapshot(cluster.now)
+    pages = {name: pod_page(snapshot, (), "ml", name) for name in ("eval", "finetune", "huge")}
+    use = {name: page.slots["use"]["text"] for name, page in pages.items() if page is not None}
+    assert use["eval"].startswith("It has been idle for 60s: none of its GPUs has worked since.")
+    assert use["finetune"] == "In the last 24 hours, its GPUs worked 100 % or less of the time."
+    assert use["huge"] == ""
+    assert pod_page(snapshot, (), "ml", "nothing") is None
 
 
 def test_a_node_names_its_taints() -> None:
@@ -159,7 +253,7 @@ def test_the_queue_is_in_the_order_of_urgency_and_shows_its_head() -> None:
 def test_the_steps_of_a_gang_say_what_is_done_and_what_it_waits_for() -> None:
     cluster = example()
     snapshot = cluster.core.snapshot(cluster.now)
-    by_name = {gang.key.name: timeline_of(snapshot, gang) for gang in snapshot.gangs}
+    by_name = {gang.key.name: timeline_of(snapshot, gang, {}) for gang in snapshot.gangs}
     assert [(step.what, step.state) for step in by_name["pretrain"]] == [
         ("first member created", "done"),
         ("6 of 6 members exist", "done"),
@@ -177,13 +271,57 @@ def test_the_steps_of_a_gang_say_what_is_done_and_what_it_waits_for() -> None:
     assert running[-1].at == cluster.now - 60 + 7200
 
 
+def test_the_steps_have_the_time_of_the_last_pod_and_none_if_one_is_not_known() -> None:
+    cluster = example()
+    snapshot = cluster.core.snapshot(cluster.now)
+    (gang,) = (each for each in snapshot.gangs if each.key.name == "train")
+    first, second = (pod.uid for pod in drawn(gang))
+    times = {first: PodTimes(START + 1, START + 30), second: PodTimes(START + 3, START + 20)}
+    assert [step.at for step in timeline_of(snapshot, gang, times)][3:5] == [START + 3, START + 30]
+    del times[second]
+    assert [step.at for step in timeline_of(snapshot, gang, times)][3:5] == [None, None]
+
+
+def test_the_picture_has_each_members_wait_start_and_run() -> None:
+    cluster = example()
+    snapshot = cluster.core.snapshot(cluster.now)
+    gangs = {gang.key.name: gang for gang in snapshot.gangs}
+    first, second = (pod.uid for pod in drawn(gangs["train"]))
+    times = {first: PodTimes(START + 10, START + 20), second: PodTimes(START + 10, START + 40)}
+    shown = picture_of(gangs["train"], times, snapshot.at)
+    assert shown.pods == ("ml/train-0", "ml/train-1")
+    # 40 s until the last change, 6 s and 5 s more: 51 s are 300 pixels.
+    assert shown.slots["m0-waits"]["d"] == "M0 8H58.8"
+    assert shown.slots["m0-starts"]["d"] == "M58.8 8H117.6"
+    assert shown.slots["m0-runs"]["d"] == "M117.6 8H300"
+    assert shown.slots["m1-running"]["text"] == "40s"
+    waits = picture_of(gangs["pretrain"], {}, snapshot.at)
+    assert waits.slots["m0-waits"]["d"]
+    assert not waits.slots["m0-runs"]["d"]
+    assert (waits.slots["m0-state"]["text"], waits.slots["m0-bound"]["text"]) == ("waits", "")
+    unread = picture_of(gangs["train"], {}, snapshot.at).slots
+    assert (unread["m0-bound"]["text"], unread["m0-waits"]["d"]) == ("not known", "")
+
+
+@pytest.mark.parametrize("wrong", [-1e12, 0.0, START + 1e9, 1e300])
+def test_a_time_that_cannot_be_leaves_every_bar_in_the_picture(wrong: float) -> None:
+    cluster = example()
+    snapshot = cluster.core.snapshot(cluster.now)
+    (gang,) = (each for each in snapshot.gangs if each.key.name == "train")
+    times = {pod.uid: PodTimes(wrong, wrong, wrong) for pod in drawn(gang)}
+    for name, values in picture_of(gang, times, snapshot.at).slots.items():
+        if values.get("d") and name.endswith(("waits", "starts", "runs")):
+            left, _, right = values["d"].removeprefix("M").replace(" 8H", " ").partition(" ")
+            assert 0 <= float(left) < float(right) <= 300
+
+
 def test_a_gang_that_lacks_members_waits_for_them() -> None:
     cluster = one_node()
     cluster.add_pod("a-0", 1, gang="a", gang_size="3")
     cluster.settle()
     snapshot = cluster.core.snapshot(cluster.now)
     (gang,) = (each for each in snapshot.gangs if each.key.name == "a")
-    steps = [(step.what, step.state) for step in timeline_of(snapshot, gang)]
+    steps = [(step.what, step.state) for step in timeline_of(snapshot, gang, {})]
     assert steps[1] == ("1 of 3 members exist", "now")
 
 

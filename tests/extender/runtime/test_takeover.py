@@ -9,6 +9,8 @@ import msgspec
 import pytest
 
 from linkwise.extender.api.actions import Action, WithdrawPlan, WritePlan
+from linkwise.extender.api.records import WrittenPlan
+from linkwise.extender.cache.pending_writes import annotations_of
 from linkwise.extender.core import Core, CoreSettings
 from linkwise.extender.runtime.leader_endpoints import CALLS, STATUS, LeaderEndpoints
 from linkwise.extender.runtime.loop import Loop
@@ -18,7 +20,7 @@ from linkwise.extender.runtime.ports.routes import create_app
 from linkwise.kube.errors import ApiError
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names
-from linkwise.topology.annotations.plan import Plan, read_plan, write_gpus, write_plan
+from linkwise.topology.annotations.plan import Plan, read_plan
 from tests.extender.cluster import Cluster
 from tests.extender.world import World, asked, wait_for
 
@@ -34,6 +36,7 @@ class Told:
     term: int = 0
     handed_over: bool = True
     switches: int = 0
+    marked_since: float = 0.0
     left: float = 0.0
     outbids: list[int] = field(default_factory=list)
     on_change: Callable[[], object] = lambda: None
@@ -199,8 +202,9 @@ def test_a_term_that_is_not_above_what_plans_name_is_outbid(
 def test_a_term_that_no_leader_can_have_had_is_not_outbid(world: World, extender: Extender) -> None:
     """A kubelet may write a plan on its pods; no Lease could name a later term than this."""
     forged = Plan(id="x", node="n1", leader=2**31 - 1, epoch=1, made=1.0)
-    said = {names.PLAN: write_plan(forged), names.GPUS: write_gpus({"main": ("GPU-1",)})}
-    world.add_pod("forged", 1, node="n1", said=said)
+    uid = world.add_pod("forged", 1, node="n1")["metadata"]["uid"]
+    said = annotations_of(WrittenPlan(forged, {"main": ("GPU-1",)}), uid)
+    world.client.patch("/api/v1/namespaces/ml/pods/forged", {"metadata": {"annotations": said}})
     world.add_gang("g", 2, 4)
     wait_for(lambda: len(extender.core._cache.pods) == 3)
     extender.lead.give(1)
@@ -250,8 +254,7 @@ OLD = Plan(id="old", node="n1", leader=1, epoch=5)
 
 def write_late(at: Cluster, name: str) -> None:
     """What a leader of the first term had sent arrives."""
-    gpus = write_gpus({"main": at.uuids("n1", *range(8))})
-    at.annotate(name, gpus=gpus, plan=write_plan(OLD))
+    at.write_plan(name, OLD, {"main": at.uuids("n1", *range(8))})
 
 
 def leading(at: Cluster) -> Cluster:
@@ -324,7 +327,7 @@ def test_of_plans_of_two_leaders_the_later_one_s_counts_whatever_their_clocks_sa
     plan = at.plan("g-1")
     assert plan is not None
     newer = msgspec.structs.replace(plan, id="newer", leader=3, made=plan.made - 60)
-    at.annotate("g-1", plan=write_plan(newer))
+    at.write_plan("g-1", newer, at.gpus("g-1"))
     at.core.lead(4, at.now)
     at.settle()
     plans = [at.plan(name) for name in ("g-0", "g-1")]

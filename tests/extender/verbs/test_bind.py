@@ -92,8 +92,7 @@ def test_no_binding_overtakes_the_write_of_a_plan() -> None:
     assert given == BindRefusal("linkwise: a plan is being written on the pod", passing=True)
     for write in writes:
         at.core.done(write, at.carry_out(write), at.now)
-    plan = at.plan(members[0])
-    assert plan is not None
+    plan = read_plan(at.pod(members[0]).metadata.annotations[names.PLAN])
     assert read_plan(order(at, members[0], plan.node).annotations[names.PLAN]) == plan
 
 

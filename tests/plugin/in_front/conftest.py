@@ -12,12 +12,11 @@ from linkwise.plugin.device_plugin.server import Advice
 from linkwise.plugin.in_front.front import Front
 from linkwise.plugin.in_front.patience import Patience
 from linkwise.plugin.metrics import Metrics
-from linkwise.topology.annotations.plan import write_gpus
 from linkwise.topology.machine.model import Machine
 from tests.machines import DGX_1V
 from tests.plugin.fake_kubelet import FakeKubelet, Plugin
 from tests.plugin.in_front.scripted import GPU, ScriptedVendor
-from tests.plugin.pods import pod
+from tests.plugin.pods import decided, pod
 from tests.waiting import wait_for
 
 UUIDS = tuple(gpu.uuid for gpu in DGX_1V.gpus)
@@ -106,7 +105,7 @@ class World:
         return of(resource)[-1]
 
     def planned(self, name: str, gpus: tuple[str, ...]) -> None:
-        notes = {"linkwise.dev/gpus": write_gpus({"main": gpus})}
+        notes = decided(f"uid-{name}", {"main": gpus})
         self.advisor.pod_event("ADDED", pod(name, ("main", len(gpus)), annotations=notes))
 
     def sick(self, *uuids: str) -> None:

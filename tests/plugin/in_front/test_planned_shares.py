@@ -10,11 +10,10 @@ from linkwise.plugin.device_plugin.preferred_allocation import Advisor
 from linkwise.plugin.in_front.sharing import is_share
 from linkwise.plugin.kubelet import podresources_pb2 as pods_wire
 from linkwise.plugin.node.in_use import read_in_use
-from linkwise.topology import names
-from linkwise.topology.annotations.plan import InUse, Plan, PlannedShares, write_gpus, write_plan
+from linkwise.topology.annotations.plan import InUse, PlannedShares
 from tests.plugin.in_front.conftest import UUIDS, World
 from tests.plugin.in_front.scripted import GPU
-from tests.plugin.pods import pod
+from tests.plugin.pods import decided, pod
 
 SHARED = "nvidia.com/gpu.shared"
 REPLICAS = [f"{uuid}::{number}" for uuid in UUIDS[:2] for number in range(3)]
@@ -45,8 +44,7 @@ class Shares(World):
         )
 
     def plan(self, name: str, resource: str, *ids: str) -> None:
-        plan = Plan(id="x", node="n1", shares=(PlannedShares("main", resource, ids),))
-        notes = {names.GPUS: "{}", names.PLAN: write_plan(plan)}
+        notes = decided(f"uid-{name}", {}, PlannedShares("main", resource, ids))
         self.wait(name, resource, len(ids), notes)
 
     def wait(
@@ -109,7 +107,7 @@ def test_where_one_resource_has_whole_gpus_and_replicas_plans_of_both_are_kept(
     shares.open()
     plugin = shares.plugin()
     shares.plan("replica", GPU, REPLICAS[4])
-    notes = {names.GPUS: write_gpus({"main": (UUIDS[6],)})}
+    notes = decided("uid-whole", {"main": (UUIDS[6],)})
     shares.wait("whole", GPU, 1, notes)
     assert plugin.preferred(ids, 1) == [REPLICAS[4]]
     plugin.allocate([REPLICAS[4]])

@@ -10,13 +10,13 @@ from linkwise.kube.objects import Node
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names
 from linkwise.topology.annotations.node_annotation import read_topology
-from linkwise.topology.annotations.plan import read_in_use, write_gpus
+from linkwise.topology.annotations.plan import read_in_use
 from linkwise.topology.machine.model import Machine
 from linkwise.topology.machine.recorded import recorded_machine
 from tests.plugin.fake_kubelet import FakeKubelet
 from tests.plugin.in_front.conftest import healthy
 from tests.plugin.in_front.scripted import GPU, ScriptedVendor
-from tests.plugin.pods import manifest
+from tests.plugin.pods import bind, manifest
 from tests.plugin.process import Process
 from tests.waiting import wait_for
 
@@ -74,10 +74,8 @@ def test_a_node_from_start_to_stop(started: Started, kubelet: FakeKubelet) -> No
     assert kubelet.plugin.request.resource_name == GPU
     wait_for(lambda: healthy(kubelet.plugin) == set(UUIDS), "all GPUs")
 
-    notes = {names.GPUS: write_gpus({"main": (UUIDS[1], UUIDS[6])})}
-    notes[names.PLAN] = '{"v":1,"id":"p","node":"n1"}'
-    pods = "/api/v1/namespaces/ml/pods"
-    started.client.post(pods, manifest("w", ("main", "2"), annotations=notes))
+    planned = {"main": (UUIDS[1], UUIDS[6])}
+    bind(started.client, manifest("w", ("main", "2")), planned)
     ids = kubelet.plugin.preferred(UUIDS, 2)
     assert ids == [UUIDS[1], UUIDS[6]]
     assert kubelet.plugin.allocate(ids).envs["VENDOR_SAYS"] == ",".join(sorted(ids))

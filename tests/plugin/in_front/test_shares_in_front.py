@@ -14,13 +14,13 @@ from linkwise.plugin.gpus.recorded import RecordedInventory
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names
 from linkwise.topology.annotations.node_annotation import read_topology
-from linkwise.topology.annotations.plan import Plan, PlannedShares, read_in_use, write_plan
+from linkwise.topology.annotations.plan import PlannedShares, read_in_use
 from linkwise.topology.machine.model import Machine
 from linkwise.topology.machine.parts import Part
 from linkwise.topology.machine.recorded import recorded_machine
 from tests.divided import MIG_1G, PROFILE_1G, divided
 from tests.plugin.in_front.scripted import GPU, ScriptedVendor
-from tests.plugin.pods import manifest
+from tests.plugin.pods import bind, manifest
 from tests.plugin.test_with_kubelet import MACHINE, UUIDS, World
 from tests.waiting import wait_for
 
@@ -78,12 +78,10 @@ class AllThree(World):
 
     def submit_shares(self, name: str, resource: str, *ids: str) -> None:
         """A pod with a plan, bound, as the extender's Binding leaves it."""
-        plan = Plan(id="p", node="n1", shares=(PlannedShares("main", resource, ids),))
-        notes = {names.GPUS: "{}", names.PLAN: write_plan(plan)}
-        body = manifest(name, ("main", None), annotations=notes)
+        body = manifest(name, ("main", None))
         limits = {"limits": {resource: str(len(ids))}}
         body["spec"]["containers"][0]["resources"] = limits
-        self.client.post("/api/v1/namespaces/ml/pods", body)
+        bind(self.client, body, {}, PlannedShares("main", resource, ids))
 
     def shares_in_use(self) -> dict[str, dict[str, dict[str, tuple[str, ...]]]]:
         notes = self.node().metadata.annotations

@@ -64,7 +64,7 @@ class Correct:
 
 @dataclass(frozen=True, slots=True)
 class MarkStarted:
-    """Set `linkwise.dev/gang-started: "true"`: this member's gang has been complete once.
+    """Set `linkwise.dev/gang-started` to the pod's uid: this member's gang has been complete once.
 
     Usually the Binding of the last member carries it, and no separate write is needed.
     """

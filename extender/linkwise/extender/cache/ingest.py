@@ -120,6 +120,9 @@ class Ingest:
         unschedulable pod of *ahead_from* GPUs or more is planned ahead."""
         self._resource, self._ahead_from = resource, ahead_from
         self._namespaces = frozenset(namespaces)
+        # Seconds since 1970. Older extenders wrote decisions that do not name their pod. On pods
+        # created before this time they count.
+        self.unnamed_before = 0.0
         self._membership = Membership(resource, indexed_jobs)
         self._numbers = count()
         self._known: dict[bytes, _Wishes] = {}
@@ -138,7 +141,11 @@ class Ingest:
         return self._record(pod, requests, judged)
 
     def _record(self, pod: Pod, requests: "_Wishes", judged: Judged) -> PodRecord:
-        return _record(pod, requests, judged, self._resource, self._ahead_from)
+        created = pod.metadata.creation_timestamp
+        unnamed = created is not None and created.timestamp() < self.unnamed_before
+        return _record(
+            pod, requests, judged, self._resource, self._ahead_from, believes_unnamed=unnamed
+        )
 
     def follow(self, pod: Pod, now: float) -> PodRecord:
         """Read a pod from the watch; the objects that it depends on are read until `forget`."""
@@ -274,18 +281,24 @@ class Ingest:
         return found
 
 
-def _record(pod: Pod, requests: _Wishes, judged: Judged, resource: str, least: int) -> PodRecord:
+def _record(
+    pod: Pod,
+    requests: _Wishes,
+    judged: Judged,
+    resource: str,
+    least: int,
+    *,
+    believes_unnamed: bool,
+) -> PodRecord:
     meta, spec, status = pod.metadata, pod.spec, pod.status
     written = None
     if requests.template is not None and names.PLAN in meta.annotations:
-        plan, gpus = meta.annotations[names.PLAN], meta.annotations.get(names.GPUS, "")
-        written = _written(plan, gpus) if len(plan) + len(gpus) <= _MOST_PLAN else None
+        written = _plan_of(pod, believes_unnamed=believes_unnamed)
     size, created = requests.demand.gpus, meta.creation_timestamp
     ref = PodRef(meta.namespace, meta.name, meta.uid)
     gates = {gate.name for gate in spec.scheduling_gates}
     ended, gated = status.phase in _ENDED, names.GATE in gates
     nominated = status.nominated_node_name
-    # A copied manifest contains the annotations too, but no nomination.
     planned = written is not None and (nominated == written.plan.node or bool(judged.awaits))
     open_ = bool(size or requests.shares) and not (judged.invalid or ended or spec.node_name)
     unschedulable = open_ and _is_unschedulable(pod)
@@ -317,7 +330,7 @@ def _record(pod: Pod, requests: _Wishes, judged: Judged, resource: str, least: i
         gated=gated,
         held_back=len(gates) > gated or bool(judged.awaits and not spec.node_name),
         written=written,
-        started=names.STARTED in meta.annotations,
+        started=_is_marked(pod, believes_unnamed=believes_unnamed),
         scheduler=spec.scheduler_name,
         asked=written is not None or _was_asked_about(pod),
         unschedulable=unschedulable and (gang is None or not requests.demand.gpus),
@@ -368,13 +381,31 @@ def _gang_of(ref: PodRef, ask: PodRequest, *, ahead: bool) -> GangKey | None:
     return GangKey(ref.namespace, ref.name, ref.uid) if ahead else None
 
 
-@lru_cache(maxsize=1024)  # each is read on several events, and again at its bind
-def _written(plan: str, gpus: str) -> WrittenPlan | None:
-    """The plan on a pod; a malformed one counts as none, as the plugin treats it."""
-    try:
-        return WrittenPlan(read_plan(plan), read_gpus(gpus))
-    except AnnotationError:
+def _plan_of(pod: Pod, *, believes_unnamed: bool) -> WrittenPlan | None:
+    """The plan on a pod. A malformed one, or one that another pod was given, counts as none, as the
+    plugin treats it."""
+    said = pod.metadata.annotations
+    plan, gpus = said[names.PLAN], said.get(names.GPUS, "")
+    if len(plan) + len(gpus) > _MOST_PLAN:
         return None
+    uid, written = _written(plan, gpus)
+    return written if uid == pod.metadata.uid or (believes_unnamed and not uid) else None
+
+
+@lru_cache(maxsize=1024)  # each is read on several events, and again at its bind
+def _written(plan: str, gpus: str) -> tuple[str, WrittenPlan | None]:
+    """The uid of the pod that a plan names, and the plan without it; None if it is malformed."""
+    try:
+        read = read_plan(plan)
+        return read.uid, WrittenPlan(msgspec.structs.replace(read, uid=""), read_gpus(gpus))
+    except AnnotationError:
+        return "", None
+
+
+def _is_marked(pod: Pod, *, believes_unnamed: bool) -> bool:
+    """Whether this pod's own mark says that its gang has started. Older extenders wrote `true`."""
+    mark = pod.metadata.annotations.get(names.STARTED, "")
+    return bool(mark) and (mark == pod.metadata.uid or (believes_unnamed and mark == "true"))
 
 
 def _queue(pod: Pod) -> QueueNote | None:

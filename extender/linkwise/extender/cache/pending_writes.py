@@ -11,6 +11,8 @@ leader has begun, it does not count: it is overwritten, or withdrawn.
 import math
 from dataclasses import dataclass
 
+import msgspec
+
 from linkwise.extender.api.actions import (
     Action,
     Correct,
@@ -42,7 +44,6 @@ NOMINATE_SECONDS = 3.0
 _MOST_IN_VAIN = 3
 # The API server drops an Event an hour after its last update.
 EVENT_SECONDS = 2400.0
-START_MARK = {names.STARTED: "true"}
 
 _Key = tuple[str, str]  # purpose, uid
 _Edition = tuple[int, int]  # of a plan: leader, epoch
@@ -134,13 +135,14 @@ class PendingWrites:
             newest = self._newest.get(record.uid, _NONE)
             self._newest[record.uid] = max(wanted.plan.edition, newest)
             if there != wanted.plan.edition or self._lost_nomination(record, wanted, now):
-                self._issue(WritePlan(record.ref, wanted.plan.node, annotations_of(wanted)), now)
+                self._issue(
+                    WritePlan(record.ref, wanted.plan.node, annotations_of(wanted, record.uid)), now
+                )
         elif there is not None:
             self._issue(WithdrawPlan(record.ref, (names.GPUS, names.PLAN)), now)
 
     def has_brought(self, record: PodRecord, wanted: WrittenPlan) -> bool:
-        """Whether this plan and its nomination are on the API server. Annotations alone may come
-        from a copied manifest."""
+        """Whether this plan and its nomination are on the API server."""
         there = self._there.get(record.uid) == wanted.plan.edition
         nominated = record.nominated == wanted.plan.node or record.uid in self._nominated
         return there and nominated and not self.busy(record.uid)
@@ -156,10 +158,10 @@ class PendingWrites:
         self._issue(LiftGate(record.ref), now)
 
     def correct(self, record: PodRecord, truth: WrittenPlan, now: float) -> None:
-        self._issue(Correct(record.ref, annotations_of(truth)), now)
+        self._issue(Correct(record.ref, annotations_of(truth, record.uid)), now)
 
     def mark_started(self, record: PodRecord, now: float) -> None:
-        self._issue(MarkStarted(record.ref, START_MARK), now)
+        self._issue(MarkStarted(record.ref, start_mark(record.uid)), now)
 
     def note_queue(self, record: PodRecord, wanted: QueueNote | None, now: float) -> None:
         """Queue a write that makes the note of the gang's queue state on this pod the *wanted*
@@ -246,8 +248,15 @@ def nomination_pause(in_vain: int) -> float:
     return NOMINATE_SECONDS * 2.0 ** min(max(in_vain, 0), _MOST_IN_VAIN)
 
 
-def annotations_of(written: WrittenPlan) -> dict[str, str]:
-    return {names.GPUS: write_gpus(written.gpus), names.PLAN: write_plan(written.plan)}
+def annotations_of(written: WrittenPlan, uid: str) -> dict[str, str]:
+    """The plan as annotations of the pod *uid*, which it names."""
+    plan = msgspec.structs.replace(written.plan, uid=uid)
+    return {names.GPUS: write_gpus(written.gpus), names.PLAN: write_plan(plan)}
+
+
+def start_mark(uid: str) -> dict[str, str]:
+    """The annotation of the pod *uid* that says that its gang has started."""
+    return {names.STARTED: uid}
 
 
 def _key(action: Action) -> _Key:

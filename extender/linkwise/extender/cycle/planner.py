@@ -264,8 +264,9 @@ class Planner:
 def _is_planned(record: PodRecord) -> bool:
     """Whether the plan in the pod's annotations may count.
 
-    The nomination proves that the annotation is not a copy. But kube-scheduler clears the
-    nominations of members that it tries, so these need none.
+    The plan of a single pod, or of one behind its gate, is void once kube-scheduler has removed the
+    nomination. kube-scheduler also clears the nominations of members that it tries, so these need
+    none.
     """
     if record.gang is None or record.written is None:
         return False

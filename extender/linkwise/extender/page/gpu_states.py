@@ -8,7 +8,7 @@ from linkwise.extender.explain.node_arrays import NOT_READY
 from linkwise.extender.explain.snapshot import NodeState
 
 # In the order in which legends name them.
-STATES: Mapping[str, str] = {
+STATES: dict[str, str] = {
     "used": "in use",
     "held": "planned",
     "reserved": "reserved",
@@ -26,7 +26,8 @@ class SmallDrawing:
     width: int
     height: int
     paths: Mapping[str, str]
-    closed: str  # a mark below each node that takes no pods now
+    closed: str  # a mark above each node that takes no pods now
+    idle: str  # a mark in the cell of each GPU whose pod is idle
 
 
 def why_closed(node: NodeState) -> str:
@@ -66,7 +67,10 @@ def count(masks: Sequence[Mapping[str, int]]) -> dict[str, int]:
     return {state: sum(each.get(state, 0).bit_count() for each in masks) for state in STATES}
 
 
-def draw_small(nodes: Sequence[NodeState], masks: Sequence[Mapping[str, int]]) -> SmallDrawing:
+def draw_small(
+    nodes: Sequence[NodeState], masks: Sequence[Mapping[str, int]], idle: Mapping[str, int]
+) -> SmallDrawing:
+    """*masks*: of each of *nodes*, by state; *idle*: node -> GPUs of idle pods."""
     rows = max((mask.bit_length() for each in masks for mask in each.values()), default=1)
     closed = "".join(f"M{x * _CELL} 1h5" for x, node in enumerate(nodes) if why_closed(node))
     return SmallDrawing(
@@ -77,6 +81,7 @@ def draw_small(nodes: Sequence[NodeState], masks: Sequence[Mapping[str, int]]) -
             for state in STATES
         },
         closed=closed,
+        idle="".join(_marks(x, idle.get(node.name, 0)) for x, node in enumerate(nodes)),
     )
 
 
@@ -84,4 +89,13 @@ def draw_small(nodes: Sequence[NodeState], masks: Sequence[Mapping[str, int]]) -
 def _column(x: int, mask: int) -> str:
     return "".join(
         f"M{x * _CELL} {y * _CELL + 6.5:g}h5" for y in range(mask.bit_length()) if mask >> y & 1
+    )
+
+
+@lru_cache(maxsize=16384)
+def _marks(x: int, mask: int) -> str:
+    return "".join(
+        f"M{x * _CELL + 1.5:g} {y * _CELL + 6.5:g}h2"
+        for y in range(mask.bit_length())
+        if mask >> y & 1
     )

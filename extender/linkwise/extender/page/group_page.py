@@ -8,9 +8,10 @@ from zlib import crc32
 from linkwise.drawing.layout import written
 from linkwise.drawing.shapes import COLOURS, Drawing, Holder, How, draw
 from linkwise.extender.api.records import PodRecord
+from linkwise.extender.explain.idle.idle_pods import Held, held_on
 from linkwise.extender.explain.snapshot import NodeState, Snapshot
 from linkwise.extender.explain.usage import kind_in_words
-from linkwise.extender.page import links
+from linkwise.extender.page import idle_rows, links
 from linkwise.extender.page.gpu_states import count, masks_of, why_closed
 from linkwise.extender.page.groups import Group
 from linkwise.extender.page.overview import in_words
@@ -30,6 +31,8 @@ class Tenant:
     state: str
     colour: int
     how: How | Literal[""]  # empty: no pod has them
+    idle: str = ""  # for how long its pod has been idle; empty: it is not known to be idle
+    busy: str = ""  # the share of the last day in which they worked; empty: unknown
 
     def gpus(self, node: NodeState) -> str:
         if node.machine is None:
@@ -44,6 +47,7 @@ class NodeCard:
     kind: str
     drawing: Drawing | None  # None: the node publishes no topology
     lines: int  # in its table; some may be hidden
+    idle: int  # GPUs of idle pods
     slots: Slots
 
     @property
@@ -69,15 +73,16 @@ def group_page(snapshot: Snapshot, group: Group) -> GroupPage:
     for card in cards:
         slots.update(card.slots)
     counts = count([masks_of(node) for node in group.nodes])
-    slots["all"] = {"text": in_words(counts)}
+    slots["all"] = {"text": in_words(counts, sum(card.idle for card in cards))}
     return GroupPage(group, cards, slots, tuple(card.shape for card in cards))
 
 
 def _card(snapshot: Snapshot, number: int, node: NodeState) -> NodeCard:
     tenants = sorted(_tenants(snapshot, node), key=lambda each: each.mask & -each.mask)
     name, machine, closed = f"n{number}", node.machine, why_closed(node)
+    idle = sum(tenant.mask.bit_count() for tenant in tenants if tenant.idle)
     slots: dict[str, Mapping[str, str]] = {
-        f"{name}-sum": {"text": in_words(count([masks_of(node)]))},
+        f"{name}-sum": {"text": in_words(count([masks_of(node)]), idle)},
         f"{name}-closed": {
             "hidden": SHOWN if closed else HIDDEN,
             "text": f"takes no pods now: {closed}" if closed else "",
@@ -97,7 +102,7 @@ def _card(snapshot: Snapshot, number: int, node: NodeState) -> NodeCard:
     for line in range(lines):
         slots.update(_line_slots(f"{name}-{line}", node, line, tenants))
     kind = kind_in_words(machine) if machine is not None else "unknown GPUs"
-    return NodeCard(number, node.name, kind, drawing, lines, slots)
+    return NodeCard(number, node.name, kind, drawing, lines, idle, slots)
 
 
 def _taints(node: NodeState) -> str:
@@ -116,6 +121,7 @@ def _line_slots(name: str, node: NodeState, line: int, tenants: list[Tenant]) ->
             f"{name}-none": empty,
             f"{name}-gpus": empty,
             f"{name}-state": empty,
+            f"{name}-busy": empty,
         }
     badge = f"badge {tenant.how} b{tenant.colour}" if tenant.how else "badge"
     return {
@@ -128,7 +134,10 @@ def _line_slots(name: str, node: NodeState, line: int, tenants: list[Tenant]) ->
         },
         f"{name}-none": {"text": "" if tenant.link else tenant.who},
         f"{name}-gpus": {"text": tenant.gpus(node)},
-        f"{name}-state": {"text": tenant.state},
+        f"{name}-state": {
+            "text": f"{tenant.state}, idle for {tenant.idle}" if tenant.idle else tenant.state
+        },
+        f"{name}-busy": {"text": tenant.busy},
     }
 
 
@@ -142,6 +151,7 @@ def _drawing_slots(name: str, drawing: Drawing) -> Slots:
         slots[f"{name}-g{place}"] = {"class": box.classes}
         slots[f"{name}-t{place}"] = {"text": box.hover}
         slots[f"{name}-b{place}"] = {"text": box.label}
+        slots[f"{name}-i{place}"] = {"text": box.note}
     for place, link in enumerate(drawing.lines):
         slots[f"{name}-l{place}"] = {"class": link.classes}
     return slots
@@ -156,8 +166,9 @@ def _holders(node: NodeState, tenants: list[Tenant]) -> dict[int, Holder]:
             holder = Holder(
                 _label(line),
                 tenant.colour,
-                f"{tenant.state}: {tenant.who}",
+                f"{tenant.state}{', idle' if tenant.idle else ''}: {tenant.who}",
                 tenant.how,
+                idle_rows.NAME if tenant.idle else "",
             )
             found.update(dict.fromkeys(node.machine.indices_of(tenant.mask), holder))
     return found
@@ -168,9 +179,10 @@ def _tenants(snapshot: Snapshot, node: NodeState) -> Iterator[Tenant]:
     if node.machine is None:
         yield from _all_in_state(masks, used="counted as in use", free="counted as free")
         return
+    held = {each.record.uid: each for each in held_on(snapshot, node)}
     for uid, mask in node.owned.items():
         if mask:  # pods that have shares alone have none
-            yield _owner(node, uid, mask, snapshot.by_uid.get(uid))
+            yield _owner(node, uid, mask, snapshot.by_uid.get(uid), held.get(uid), snapshot.at)
     yield from _reserved(snapshot, node, masks["reserved"])
     yield from _all_in_state(masks, free="free", unhealthy="unhealthy")
     yield from _divided(snapshot, node, masks["divided"])
@@ -193,7 +205,9 @@ def _reserved(snapshot: Snapshot, node: NodeState, left: int) -> Iterator[Tenant
             yield Tenant(mask, name, link, "reserved for", _colour(name), "reserved")
 
 
-def _owner(node: NodeState, uid: str, mask: int, record: PodRecord | None) -> Tenant:
+def _owner(
+    node: NodeState, uid: str, mask: int, record: PodRecord | None, held: Held | None, at: float
+) -> Tenant:
     used = bool(mask & node.used)
     if record is None:  # the kubelet still reports it, and the API server has deleted it
         who = next((name for name, listed in node.listed_as.items() if listed == uid), uid)
@@ -202,7 +216,8 @@ def _owner(node: NodeState, uid: str, mask: int, record: PodRecord | None) -> Te
     colour = _colour(f"{gang.namespace}/{gang.name}" if gang is not None else record.key)
     state = ("in use" if used else "planned") if record.live else "ending"
     how: How = "taken" if used else "planned"
-    return Tenant(mask, record.key, links.to_pod(record.key), state, colour, how)
+    idle, busy = idle_rows.use_of(held, at)
+    return Tenant(mask, record.key, links.to_pod(record.key), state, colour, how, idle, busy)
 
 
 def _divided(snapshot: Snapshot, node: NodeState, mask: int) -> Iterator[Tenant]:

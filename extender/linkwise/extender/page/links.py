@@ -4,6 +4,7 @@ them."""
 from urllib.parse import urlencode
 
 OVERVIEW = "."
+IDLE = "idle"
 
 
 def to_group(key: str) -> str:
@@ -17,6 +18,12 @@ def to_pod(key: str) -> str:
 
 def to_gang(key: str) -> str:
     return _of_namespace("gang", key)
+
+
+def to_titled(title: str) -> str:
+    """*title*: `gang namespace/name` or `pod namespace/name`."""
+    kind, _, key = title.partition(" ")
+    return to_gang(key) if kind == "gang" else to_pod(key)
 
 
 def _of_namespace(page: str, key: str) -> str:

@@ -4,8 +4,9 @@ from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
+from linkwise.extender.explain.idle.idle_pods import idle_pods
 from linkwise.extender.explain.snapshot import Snapshot
-from linkwise.extender.page import links
+from linkwise.extender.page import idle_rows, links
 from linkwise.extender.page.gpu_states import (
     STATES,
     SmallDrawing,
@@ -31,6 +32,7 @@ class GroupRow:
     gpus: int
     drawing: SmallDrawing
     counts: Mapping[str, int]  # by state
+    idle: Mapping[str, int]  # node -> bitmask of the GPUs of idle pods
     slots: Slots
 
     @property
@@ -57,7 +59,9 @@ class Overviews:
         self._rows: dict[str, GroupRow] = {}
 
     def of(self, snapshot: Snapshot, groups: tuple[Group, ...]) -> Overview:
-        rows = tuple(self._row(number, group) for number, group in enumerate(groups))
+        idle = idle_pods(snapshot)
+        masks = idle_rows.masks_of(idle)
+        rows = tuple(self._row(number, group, masks) for number, group in enumerate(groups))
         self._rows = {row.group.key: row for row in rows}
         total: Counter[str] = Counter()
         slots: dict[str, Mapping[str, str]] = {}
@@ -66,6 +70,7 @@ class Overviews:
             slots.update(row.slots)
         slots |= {f"all-{state}": {"text": f"{total[state]:,}"} for state in STATES}
         slots |= _queue_slots(queue_of(snapshot))
+        slots |= idle_rows.first_slots(idle, snapshot.at)
         return Overview(
             nodes=sum(len(group.nodes) for group in groups),
             gpus=sum(row.gpus for row in rows),
@@ -74,12 +79,14 @@ class Overviews:
             shape=tuple(row.shape for row in rows),
         )
 
-    def _row(self, number: int, group: Group) -> GroupRow:
+    def _row(self, number: int, group: Group, all_idle: Mapping[str, int]) -> GroupRow:
+        idle = {node.name: all_idle[node.name] for node in group.nodes if node.name in all_idle}
         known = self._rows.get(group.key)
-        if known is not None and known.group is group and known.number == number:
+        same = known is not None and known.group is group and known.number == number
+        if known is not None and same and known.idle == idle:
             return known
         masks = [masks_of(node) for node in group.nodes]
-        counts, drawing = count(masks), draw_small(group.nodes, masks)
+        counts, drawing = count(masks), draw_small(group.nodes, masks, idle)
         return GroupRow(
             group=group,
             number=number,
@@ -87,26 +94,35 @@ class Overviews:
             gpus=sum(counts.values()),
             drawing=drawing,
             counts=counts,
-            slots=_group_slots(number, group, drawing, counts),
+            idle=idle,
+            slots=_group_slots(number, group, drawing, counts, idle),
         )
 
 
 def _group_slots(
-    number: int, group: Group, drawing: SmallDrawing, counts: Mapping[str, int]
+    number: int,
+    group: Group,
+    drawing: SmallDrawing,
+    counts: Mapping[str, int],
+    idle: Mapping[str, int],
 ) -> Slots:
+    idle_gpus = sum(mask.bit_count() for mask in idle.values())
     closed = sum(bool(why_closed(node)) for node in group.nodes)
     name = f"g{number}"
     slots = {f"{name}-{state}": {"d": path} for state, path in drawing.paths.items()}
     slots |= {f"{name}-n-{state}": {"text": _number(counts[state])} for state in STATES}
     slots[f"{name}-{_CLOSED}"] = {"d": drawing.closed}
     slots[f"{name}-n-{_CLOSED}"] = {"text": _number(closed)}
-    slots[f"{name}-all"] = {"aria-label": in_words(counts)}
+    slots[f"{name}-{idle_rows.NAME}"] = {"d": drawing.idle}
+    slots[f"{name}-n-{idle_rows.NAME}"] = {"text": _number(idle_gpus)}
+    slots[f"{name}-all"] = {"aria-label": in_words(counts, idle_gpus)}
     return slots
 
 
-def in_words(counts: Mapping[str, int]) -> str:
-    """`12 GPUs: 8 in use, 4 free`."""
-    parts = [f"{counts[state]} {word}" for state, word in STATES.items() if counts[state]]
+def in_words(counts: Mapping[str, int], idle: int) -> str:
+    """`12 GPUs: 8 in use (2 idle), 4 free`."""
+    words = STATES | ({"used": f"{STATES['used']} ({idle} idle)"} if idle else {})
+    parts = [f"{counts[state]} {word}" for state, word in words.items() if counts[state]]
     gpus = sum(counts.values())
     return f"{gpus} GPU{'' if gpus == 1 else 's'}: {', '.join(parts)}" if parts else "no GPUs"
 

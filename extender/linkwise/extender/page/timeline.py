@@ -1,13 +1,33 @@
-"""The steps of a gang, from its first member to its end, with the times that the extender knows."""
+"""The steps of a gang, from its first member to its end, and a picture of them: a bar for each
+member, from its creation on.
 
-from collections.abc import Iterator
+The extender knows when pods were created and planned. When they were bound and began to run is in
+their own statuses, of which the cache keeps nothing: the caller reads them.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.explain.snapshot import GangState, Snapshot
+from linkwise.extender.explain.texts.format import duration
 from linkwise.extender.gangs.gang import Phase
+from linkwise.extender.page.slots import Slots
+from linkwise.extender.page.times import clock
 
 DONE, NOW, AHEAD = "done", "now", "ahead"
+MOST_DRAWN = 64  # members
+WIDTH, HEIGHT = 300, 16  # of a member's picture, in pixels
+_MARGIN = 0.15  # of the time that is shown, after the last change
+
+
+class PodTimes(NamedTuple):
+    """Of one pod, in seconds since 1970; None: not yet, or unknown."""
+
+    bound: float | None = None
+    running: float | None = None  # since when the last of its containers runs, or ran
+    ended: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +37,25 @@ class Step:
     state: str  # DONE, NOW: it waits for this, AHEAD
 
 
-def timeline_of(snapshot: Snapshot, gang: GangState) -> tuple[Step, ...]:
-    steps = [*_to_its_start(gang), *_to_its_end(snapshot, gang)]
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A row for each of the first MOST_DRAWN members."""
+
+    pods: tuple[str, ...]  # namespace/name
+    more: int  # members that are not drawn
+    slots: Slots
+
+
+def drawn(gang: GangState) -> tuple[PodRecord, ...]:
+    """The members in the picture."""
+    return gang.found.all[:MOST_DRAWN]
+
+
+def timeline_of(
+    snapshot: Snapshot, gang: GangState, times: Mapping[str, PodTimes]
+) -> tuple[Step, ...]:
+    """*times*: by the uid of the pod."""
+    steps = [*_to_its_start(gang, times), *_to_its_end(snapshot, gang)]
     first = next((place for place, step in enumerate(steps) if step[2] is False), len(steps))
     return tuple(
         Step(what, at, DONE if done else NOW if place == first else AHEAD)
@@ -26,7 +63,9 @@ def timeline_of(snapshot: Snapshot, gang: GangState) -> tuple[Step, ...]:
     )
 
 
-def _to_its_start(gang: GangState) -> Iterator[tuple[str, float | None, bool | None]]:
+def _to_its_start(
+    gang: GangState, times: Mapping[str, PodTimes]
+) -> Iterator[tuple[str, float | None, bool | None]]:
     found, size = gang.found, gang.found.size
     there = len(found.seats) + found.done
     placed = found.placed
@@ -34,11 +73,33 @@ def _to_its_start(gang: GangState) -> Iterator[tuple[str, float | None, bool | N
     running = sum(member.running for member in found.bound) + found.done
     last = max((member.created for member in found.seats), default=None)
     enough = f"; {found.minimum} are enough" if found.minimum < size else ""
+    ended = [member for member in found.all if member.ended and not member.failed]
+    known = len(ended) >= found.done  # pods that have ended may be deleted
+    were_bound = [times.get(member.uid, PodTimes()) for member in (*found.bound, *ended)]
+    have_run = [
+        times.get(member.uid, PodTimes())
+        for member in (*found.bound, *ended)
+        if member.running or member.ended
+    ]
     yield "first member created", found.since or None, True
     yield f"{there} of {size} members exist{enough}", last, there >= found.minimum
     yield f"GPUs planned for {placed} of {size} members", gang.made, placed >= found.minimum
-    yield f"{bound} of {size} members bound", None, bound >= found.minimum
-    yield f"{running} of {size} members run", None, running >= found.minimum
+    yield (
+        f"{bound} of {size} members bound",
+        _last([each.bound for each in were_bound]) if known else None,
+        bound >= found.minimum,
+    )
+    yield (
+        f"{running} of {size} members run",
+        _last([each.running for each in have_run]) if known else None,
+        running >= found.minimum,
+    )
+
+
+def _last(times: Sequence[float | None]) -> float | None:
+    """None if one of them is unknown."""
+    known = [time for time in times if time is not None]
+    return max(known) if known and len(known) == len(times) else None
 
 
 def _to_its_end(
@@ -61,3 +122,101 @@ def _end(snapshot: Snapshot, member: PodRecord) -> float | None:
     if written is None or expected is None:
         return None
     return written.plan.made + expected
+
+
+# The picture
+
+
+def picture_of(gang: GangState, times: Mapping[str, PodTimes], at: float) -> Picture:
+    """*times*: by the uid of the pod."""
+    pods = drawn(gang)
+    known = [(pod, times.get(pod.uid, PodTimes())) for pod in pods]
+    first, last = _span(known, gang.made, at)
+    slots: dict[str, Mapping[str, str]] = {
+        "t-from": {"text": clock(first)},
+        "t-to": {"text": clock(last)},
+    }
+    for number, (pod, its) in enumerate(known):
+        slots |= _row(f"m{number}", pod, its, _Scale(first, last), gang.made)
+    return Picture(tuple(pod.key for pod in pods), len(gang.found.all) - len(pods), slots)
+
+
+class _Scale(NamedTuple):
+    first: float
+    last: float
+
+    def x(self, time: float) -> float:
+        share = (time - self.first) / (self.last - self.first)
+        return round(min(max(share, 0.0), 1.0) * WIDTH, 1)
+
+    def line(self, begin: float, end: float, *, inside: float = 0) -> str:
+        """At least a pixel wide, so that it can be seen. *inside*: pixels that it lacks on either
+        side; empty if nothing is left."""
+        left = min(self.x(begin), WIDTH - 1)
+        right = max(self.x(end), left + 1) - inside
+        left += inside
+        return f"M{left:g} {HEIGHT // 2}H{right:g}" if left < right else ""
+
+
+def _span(
+    known: Sequence[tuple[PodRecord, PodTimes]], made: float | None, at: float
+) -> tuple[float, float]:
+    """From the first creation until now; until shortly after the last change, if all run or have
+    ended."""
+    changes = [
+        time
+        for pod, its in known
+        for time in (pod.created, *its)
+        if time is not None and 0 < time <= at
+    ]
+    if made is not None and 0 < made <= at:
+        changes.append(made)
+    first, last = min(changes, default=at), max(changes, default=at)
+    settled = known and all(pod.running or pod.ended for pod, _ in known)
+    end = min(at, last + _MARGIN * (last - first) + 5) if settled else at
+    return first, max(end, first + 1)
+
+
+def _row(name: str, pod: PodRecord, its: PodTimes, scale: _Scale, made: float | None) -> Slots:
+    waits = starts = hollow = runs = ""
+    stop = its.ended if its.ended is not None else scale.last
+    if not pod.node and not pod.ended:
+        waits = scale.line(pod.created, scale.last)
+    elif its.bound is not None:
+        waits = scale.line(pod.created, its.bound)
+        began = stop if its.running is None else its.running
+        starts = scale.line(its.bound, began)
+        hollow = scale.line(its.bound, began, inside=2)
+    if its.running is not None:
+        runs = scale.line(its.running, stop)
+    planned = made is not None and pod.created <= made and scale.first <= made <= scale.last
+    plan = f"M{scale.x(made):g} 0V{HEIGHT}" if made is not None and planned else ""
+    return {
+        f"{name}-waits": {"d": waits},
+        f"{name}-starts": {"d": starts},
+        f"{name}-hollow": {"d": hollow},
+        f"{name}-runs": {"d": runs},
+        f"{name}-plan": {"d": plan},
+        f"{name}-created": {"text": clock(pod.created)},
+        f"{name}-bound": {"text": _after(pod.created, its.bound, happened=bool(pod.node))},
+        f"{name}-running": {
+            "text": _after(pod.created, its.running, happened=pod.running or pod.ended)
+        },
+        f"{name}-state": {"text": _state(pod)},
+    }
+
+
+def _after(created: float, time: float | None, *, happened: bool) -> str:
+    if time is None:
+        return "not known" if happened else ""
+    return duration(time - created)
+
+
+def _state(pod: PodRecord) -> str:
+    if pod.ended:
+        return "failed" if pod.failed else "ended"
+    if pod.leaving:
+        return "ending"
+    if not pod.node:
+        return "waits"
+    return "runs" if pod.running else "starts"

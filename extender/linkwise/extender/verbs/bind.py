@@ -24,7 +24,7 @@ from linkwise.extender.api.records import PodRecord, WrittenPlan
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.node_info import NodeInfo
-from linkwise.extender.cache.pending_writes import START_MARK, PendingWrites, annotations_of
+from linkwise.extender.cache.pending_writes import PendingWrites, annotations_of, start_mark
 from linkwise.extender.cache.plans import in_term, plan_id, written_plan
 from linkwise.extender.cycle.changes import Changes
 from linkwise.extender.gangs.registry import GangRegistry
@@ -82,7 +82,8 @@ class Binder:
         chosen = in_term(chosen, self._pending_writes.leader)
         self._cache.assume(call.uid, chosen)
         self._flying[call.uid, call.node] += 1
-        return _order(call, annotations_of(chosen) | (START_MARK if completes else {}))
+        mark = start_mark(call.uid) if completes else {}
+        return _order(call, annotations_of(chosen, call.uid) | mark)
 
     def _goes_by_count(self, record: PodRecord, node: str) -> bool:
         has_plan = record.uid in self._cache.plans or record.uid in self._cache.assumed

@@ -71,15 +71,16 @@ def _wanted(container: Container, resource: str) -> int:
 
 
 def _plan_of(pod: Pod, node: str, resource: str, *, managed: bool) -> tuple[ContainerGpus, str]:
-    """Container -> GPUs or shares; a plan counts only on the node that it names."""
+    """Container -> GPUs or shares; a plan counts only for the pod and on the node that it names."""
     notes = pod.metadata.annotations
+    if names.PLAN not in notes or names.GPUS not in notes:
+        return {}, ""
     try:
-        plan = read_plan(notes[names.PLAN]) if names.PLAN in notes else None
-        if names.GPUS not in notes or (plan is not None and plan.node != node):
+        plan = read_plan(notes[names.PLAN])
+        if (plan.uid, plan.node) != (pod.metadata.uid, node):
             return {}, ""
         gpus = read_gpus(notes[names.GPUS]) if managed else {}
-        shares = plan.shares if plan is not None else ()
-        return gpus | {s.container: s.ids for s in shares if s.resource == resource}, ""
+        return gpus | {s.container: s.ids for s in plan.shares if s.resource == resource}, ""
     except AnnotationError as error:
         return {}, str(error)
 

@@ -1,8 +1,7 @@
 """Where a baseline puts a job, given the free GPUs of every node.
 
-Each function takes the free GPU sets of the nodes and the number of GPUs wanted. It returns the
-parts, or None if they do not fit. Ties go to the lowest node and the lowest GPUs, as an NVIDIA
-device plugin without a topology policy gives them.
+Each function takes the free GPU sets of the nodes, the number of GPUs wanted, and what chooses the
+GPUs on a node. It returns the parts, or None if they do not fit. Ties go to the lowest node.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -10,8 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from linkwise.replay.jobs import Part
 
 Parts = tuple[Part, ...]
-Placement = Callable[[Sequence[int], int, int], Parts | None]
-"""(free GPU sets of the nodes, GPUs of a node, GPUs wanted) -> the parts."""
+Prefer = Callable[[int, int, int], int]
+"""(node, its free GPUs, GPUs that one pod wants, no more than are free) -> the pod's GPUs."""
+Placement = Callable[[Sequence[int], int, int, Prefer], Parts | None]
+"""(free GPU sets of the nodes, GPUs of a node, GPUs wanted, device plugins) -> the parts."""
 
 
 def lowest(free: int, count: int) -> int:
@@ -22,32 +23,52 @@ def lowest(free: int, count: int) -> int:
     return taken
 
 
-def consolidated(free: Sequence[int], per_node: int, wanted: int) -> Parts | None:
+def consolidated(free: Sequence[int], per_node: int, wanted: int, prefer: Prefer) -> Parts | None:
     """Use the fewest nodes possible: idle ones, and the fullest node that has the rest."""
-    return _on_fewest(free, per_node, wanted, _fullest)
+
+    def one(rest: int, without: frozenset[int]) -> Part | None:
+        node = _fullest(free, rest, without)
+        return None if node is None else Part(node, prefer(node, free[node], rest))
+
+    return _on_fewest(free, per_node, wanted, one)
 
 
-def buddy(free: Sequence[int], per_node: int, wanted: int) -> Parts | None:
+def buddy(
+    free: Sequence[int],
+    per_node: int,
+    wanted: int,
+    prefer: Prefer,  # noqa: ARG001 - the cell is the choice
+) -> Parts | None:
     """Allocate as HiveD's cells: a node's GPUs are halves of halves. What is less than a node gets
     the cell of the next power of two, split off the smallest free cell that holds it."""
-    return _on_fewest(free, per_node, wanted, _cell)
+    return _on_fewest(free, per_node, wanted, lambda rest, without: _cell(free, rest, without))
 
 
-def spread(free: Sequence[int], per_node: int, wanted: int) -> Parts | None:  # noqa: ARG001
+def spread(
+    free: Sequence[int],
+    per_node: int,  # noqa: ARG001
+    wanted: int,
+    prefer: Prefer,
+) -> Parts | None:
     """Place pods of one GPU, each on the emptiest node: LeastAllocated of GPUs."""
-    return _one_by_one(free, wanted, emptiest=True)
+    return _one_by_one(free, wanted, prefer, emptiest=True)
 
 
-def packed(free: Sequence[int], per_node: int, wanted: int) -> Parts | None:  # noqa: ARG001
+def packed(
+    free: Sequence[int],
+    per_node: int,  # noqa: ARG001
+    wanted: int,
+    prefer: Prefer,
+) -> Parts | None:
     """Place pods of one GPU, each on the fullest node: MostAllocated of GPUs."""
-    return _one_by_one(free, wanted, emptiest=False)
+    return _one_by_one(free, wanted, prefer, emptiest=False)
 
 
 def _on_fewest(
     free: Sequence[int],
     per_node: int,
     wanted: int,
-    one: Callable[[Sequence[int], int, frozenset[int]], Part | None],
+    one: Callable[[int, frozenset[int]], Part | None],
 ) -> Parts | None:
     whole, rest = divmod(wanted, per_node)
     all_gpus = (1 << per_node) - 1
@@ -56,19 +77,19 @@ def _on_fewest(
         return None
     parts = [Part(node, all_gpus) for node in idle]
     if rest:
-        part = one(free, rest, frozenset(idle))
+        part = one(rest, frozenset(idle))
         if part is None:
             return None
         parts.append(part)
     return tuple(sorted(parts, key=lambda part: part.node))
 
 
-def _fullest(free: Sequence[int], wanted: int, without: frozenset[int]) -> Part | None:
-    best, least = -1, 1 << 30
+def _fullest(free: Sequence[int], wanted: int, without: frozenset[int]) -> int | None:
+    best, least = None, 1 << 30
     for node, gpus in enumerate(free):
         if wanted <= (count := gpus.bit_count()) < least and node not in without:
             best, least = node, count
-    return None if best < 0 else Part(best, lowest(free[best], wanted))
+    return best
 
 
 def _cell(free: Sequence[int], wanted: int, without: frozenset[int]) -> Part | None:
@@ -103,11 +124,13 @@ def _is_free(gpus: int, first: int, size: int) -> bool:
     return gpus & cell == cell
 
 
-def _one_by_one(free: Sequence[int], wanted: int, *, emptiest: bool) -> Parts | None:
+def _one_by_one(
+    free: Sequence[int], wanted: int, prefer: Prefer, *, emptiest: bool
+) -> Parts | None:
     counts = [gpus.bit_count() for gpus in free]
     if sum(counts) < wanted:
         return None
-    given = [0] * len(counts)
+    left = dict[int, int]()  # free GPUs of the nodes that got pods
     for _ in range(wanted):
         open_ = (node for node, count in enumerate(counts) if count)
         if emptiest:
@@ -115,5 +138,6 @@ def _one_by_one(free: Sequence[int], wanted: int, *, emptiest: bool) -> Parts | 
         else:
             node = min(open_, key=lambda node: (counts[node], node))
         counts[node] -= 1
-        given[node] += 1
-    return tuple(Part(n, lowest(free[n], count)) for n, count in enumerate(given) if count)
+        gpus = left.get(node, free[node])
+        left[node] = gpus & ~prefer(node, gpus, 1)
+    return tuple(Part(node, free[node] & ~gpus) for node, gpus in sorted(left.items()))

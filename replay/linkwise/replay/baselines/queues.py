@@ -6,6 +6,7 @@ A job is one unit here, whatever pods it has. No scheduler preempts.
 from collections import deque
 from collections.abc import Sequence
 
+from linkwise.replay.baselines.device_plugin import nvidias_choice
 from linkwise.replay.baselines.placements import Parts, Placement, lowest
 from linkwise.replay.jobs import Fleet, Job, Run
 
@@ -16,10 +17,11 @@ class _Baseline:
     def __init__(self, fleet: Fleet, placement: Placement) -> None:
         self._per_node = fleet.gpus_per_node
         self._placement = placement
+        self._prefer = nvidias_choice(fleet.machines)
         self.free = [(1 << fleet.gpus_per_node) - 1] * fleet.nodes
 
     def find(self, job: Job, free: Sequence[int]) -> Parts | None:
-        return self._placement(free, self._per_node, job.gpus)
+        return self._placement(free, self._per_node, job.gpus, self._prefer)
 
     def start(self, job: Job, parts: Parts, now: float) -> Run:
         for part in parts:

@@ -113,7 +113,7 @@ EXTENDER_MAY = (
     write_pod("plan a pod behind a gate", "gated/status", NOMINATED),
     write_pod("lift its gate", "gated", LIFTED, content_type=STRATEGIC_PATCH),
     ApiRequest("bind with GPUs", "POST", f"{PODS}/waiting/binding", binding("waiting", PLAN)),
-    write_pod("mark a started gang", "waiting/status", noted(gang_started="true")),
+    write_pod("mark a started gang", "waiting/status", noted(gang_started="its uid")),
     ApiRequest("evict", "POST", f"{PODS}/evictable/eviction", eviction("evictable")),
     ApiRequest("tell of it in an event", "POST", "/api/v1/namespaces/ml/events", event("told")),
     ApiRequest(
@@ -301,17 +301,16 @@ EXTENDER_MUST_NOT = (
 
 # Sent as an administrator: RBAC refuses nothing.
 NOBODY_MAY = (
+    write_pod("plan a pod", "other", noted(plan="{}"), DECIDES),
     *(
-        ApiRequest(
-            f"create a pod with {key}",
-            "POST",
-            PODS,
-            pod("new", annotations={key: "x"}),
+        write_pod(
+            f"write {key}",
+            "other",
+            {"metadata": {"annotations": {key: "x"}}},
             f"{key}: {DECIDES}",
         )
         for key in names.BY_EXTENDER
     ),
-    write_pod("plan a pod", "other", noted(plan="{}"), DECIDES),
     ApiRequest("bind with GPUs", "POST", f"{PODS}/other/binding", binding("other", PLAN), DECIDES),
     ApiRequest(
         "bind with GPUs by the old route",
@@ -332,6 +331,12 @@ NOBODY_MAY = (
 
 ANYBODY_MAY = (
     ApiRequest("create a pod of a gang", "POST", PODS, pod("new", annotations={names.GANG: "g"})),
+    ApiRequest(
+        "create a pod from a copied manifest, whose decisions name another pod",
+        "POST",
+        PODS,
+        pod("copied", annotations=dict.fromkeys(names.BY_EXTENDER, "x")),
+    ),
     write_pod("annotate a planned pod otherwise", "planned", noted(rank="3")),
     write_pod("label a planned pod", "planned", labelled("a", "b")),
     write_pod(

@@ -134,12 +134,12 @@ class ExtenderProcess:
 def allow_extender(control: ControlPlane) -> None:
     """Create the extender's account with its deployed rights, and the objects that it may write but
     not create."""
-    _apply(control, "apply", _RIGHTS)
+    _apply(control, _RIGHTS, "apply")
 
 
 def guard_plans(control: ControlPlane) -> None:
     """Let only the extender write its decisions. Return when the API server enforces that."""
-    _apply(control, "apply", _POLICIES)
+    _apply(control, _POLICIES, "apply")
     wait_guarded(control)
 
 
@@ -150,31 +150,31 @@ def wait_guarded(control: ControlPlane) -> None:
 
 def leave_plans_unguarded(control: ControlPlane) -> None:
     """Remove the policies, as on a cluster without Linkwise. The extender's rights stay."""
-    _apply(control, "delete", _POLICIES)
+    _apply(control, _POLICIES, "delete", "--ignore-not-found")
     wait_for(lambda: not _is_guarded(control), "the admission policies are gone")
 
 
-def _apply(control: ControlPlane, verb: str, kinds: Sequence[str]) -> None:
+def _apply(control: ControlPlane, kinds: Sequence[str], *verb: str) -> None:
     documents = [
         document
         for document in _deployed(control.programs / "kubectl")
         if document["kind"] in kinds and document["metadata"]["name"].startswith(ACCOUNT)
     ]
     assert {document["kind"] for document in documents} == set(kinds)
-    control.kubectl(verb, "-f", "-", stdin=yaml.safe_dump_all(documents))
+    control.kubectl(*verb, "-f", "-", stdin=yaml.safe_dump_all(documents))
 
 
 def _is_guarded(control: ControlPlane) -> bool:
-    pod = {
+    binding = {
         "apiVersion": "v1",
-        "kind": "Pod",
+        "kind": "Binding",
         "metadata": {"name": "probe", "annotations": {names.PLAN: "of no extender"}},
-        "spec": {"containers": [{"name": "main", "image": "none"}]},
+        "target": {"kind": "Node", "name": "none"},
     }
     try:
-        control.client().post("/api/v1/namespaces/default/pods?dryRun=All", pod)
+        control.client().post("/api/v1/namespaces/default/pods/probe/binding?dryRun=All", binding)
     except ApiError as error:
-        # Other refusals come from the default account, which a new namespace lacks for a moment.
+        # Without the policy the API server finds no such pod.
         return "linkwise-extender-decides" in str(error)
     return False
 

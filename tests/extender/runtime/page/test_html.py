@@ -5,42 +5,71 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from linkwise.extender.page.explained import (
+    ExplainedPage,
+    IdlePodsPage,
+    gang_page,
+    idle_pods_page,
+    pod_page,
+)
 from linkwise.extender.page.group_page import group_page
 from linkwise.extender.page.groups import Grouper
 from linkwise.extender.page.overview import Overviews
 from linkwise.extender.page.search import search
 from linkwise.extender.page.slots import Slots, changes
-from linkwise.extender.page.timeline import timeline_of
-from linkwise.extender.runtime.page.render import HEADERS, Explained, Renderer
-from tests.extender.cluster import Cluster
+from linkwise.extender.page.timeline import PodTimes
+from linkwise.extender.runtime.page.render import HEADERS, Renderer
+from linkwise.topology import names
+from tests.extender.cluster import START, Cluster
 from tests.extender.page.example_cluster import HOSTILE, empty, example, hostile, one_node
 from tests.parsed_page import ParsedPage
 
 RENDERER = Renderer()
 CSS = RENDERER.files["page.css"].decode()
+TIMES = {f"uid-{number}": PodTimes(START + 5, START + 9) for number in (1, 2)}
 SCRIPT = RENDERER.files["page.js"].decode()
 
 
 def overview(cluster: Cluster) -> tuple[ParsedPage, Slots]:
     snapshot = cluster.core.snapshot(cluster.now)
     page = Overviews().of(snapshot, Grouper().groups(snapshot))
-    html = RENDERER.overview(page, at=snapshot.at, version="v")
+    html = RENDERER.page(page, at=snapshot.at, stream="events?since=v")
     return ParsedPage(html.decode()), page.slots
 
 
 def group(cluster: Cluster, number: int = 0) -> tuple[ParsedPage, Slots]:
     snapshot = cluster.core.snapshot(cluster.now)
     page = group_page(snapshot, Grouper().groups(snapshot)[number])
-    return ParsedPage(RENDERER.group(page, at=snapshot.at, version="v").decode()), page.slots
+    html = RENDERER.page(page, at=snapshot.at, stream="events?since=v")
+    return ParsedPage(html.decode()), page.slots
+
+
+def searched(cluster: Cluster, key: str) -> tuple[ParsedPage, Slots]:
+    """The page of a pod, of a gang, or of all idle pods."""
+    snapshot = cluster.core.snapshot(cluster.now)
+    groups = Grouper().groups(snapshot)
+    kind, _, name = key.partition(" ")
+    page: ExplainedPage | IdlePodsPage | None = idle_pods_page(snapshot)
+    if kind == "pod":
+        page = pod_page(snapshot, groups, "ml", name)
+    elif kind == "gang":
+        gang = next(each for each in snapshot.gangs if each.key.name == name and not each.alone)
+        page = gang_page(snapshot, groups, gang, TIMES)
+    assert page is not None
+    html = RENDERER.page(page, at=snapshot.at, stream="events?since=v")
+    return ParsedPage(html.decode()), page.slots
 
 
 def others(cluster: Cluster, words: str) -> Iterator[ParsedPage]:
     snapshot = cluster.core.snapshot(cluster.now)
     found = search(snapshot, Grouper().groups(snapshot), words)
     yield ParsedPage(RENDERER.found(found, words, at=snapshot.at).decode())
+    yield searched(cluster, "idle")[0]
     for gang in snapshot.gangs:
-        it = Explained(gang.key.name, f"explained: {words}", (), timeline_of(snapshot, gang))
-        yield ParsedPage(RENDERER.explained(it, at=snapshot.at).decode())
+        if not gang.alone:
+            yield searched(cluster, f"gang {gang.key.name}")[0]
+    for pod in snapshot.pods:
+        yield searched(cluster, f"pod {pod.ref.name}")[0]
 
 
 def all_pages(cluster: Cluster, words: str) -> list[ParsedPage]:
@@ -57,12 +86,12 @@ def test_without_a_script_the_first_page_is_a_table_of_who_waits_and_of_the_node
     assert "gang?namespace=ml&name=pretrain" in links
     assert "group?key=leaf-1%2C0" in links
     svgs = [svg["aria-label"] for svg in page.named("svg")]
-    assert svgs[0] == "32 GPUs: 25 in use, 7 reserved"
+    assert svgs[0] == "32 GPUs: 25 in use (2 idle), 7 reserved"
 
 
 def test_without_a_script_a_rack_is_its_nodes_with_all_gpus_and_who_has_them() -> None:
     page, _ = group(example())
-    assert "gpu-3 8 x NVIDIA H100 80GB HBM3 8 GPUs: 6 in use, 2 reserved" in page.text
+    assert "gpu-3 8 x NVIDIA H100 80GB HBM3 8 GPUs: 6 in use (2 idle), 2 reserved" in page.text
     assert page.text.count("in use: ml/finetune") == 4
     assert next(svg["aria-label"] for svg in page.named("svg")) == "GPUs of gpu-1 and their links"
 
@@ -79,6 +108,7 @@ CHANGES: list[Callable[[Cluster], object]] = [
     lambda cluster: cluster.delete("huge"),
     lambda cluster: cluster.delete("eval"),
     lambda cluster: cluster.stop("eval", "gpu-3"),
+    lambda cluster: cluster.annotate_node("gpu-3", names.ACTIVITY, None),
     lambda cluster: cluster.delete("pretrain-0"),
     lambda cluster: cluster.delete("pretrain-1"),
     lambda cluster: cluster.settle(),
@@ -103,6 +133,28 @@ def test_an_open_page_that_sets_the_changes_shows_what_a_new_one_shows(
         assert opened == page.slots(after) == after
         before = after
     assert page.elements
+
+
+@pytest.mark.parametrize("key", ["gang train", "gang next", "pod eval", "pod huge", "idle"])
+def test_an_open_page_of_a_gang_a_pod_or_idle_pods_shows_what_a_new_one_shows(key: str) -> None:
+    cluster = example()
+    page, before = searched(cluster, key)
+    opened = page.slots(before)
+    for seconds in (1, 600):
+        cluster.now += seconds  # nothing is decided, so the page keeps its shape
+        page, after = searched(cluster, key)
+        assert after["at"] != before["at"]
+        for name, values in changes(before, after).items():
+            opened[name].update(values)
+        assert opened == page.slots(after) == after
+        before = after
+
+
+def test_without_a_script_the_members_of_a_gang_have_their_times_as_texts() -> None:
+    page, _ = searched(example(), "gang train")
+    assert "train-0 runs 5s 9s 1970-01-12 13:46:40" in page.text
+    assert "2 of 2 members run" in page.text
+    assert "time not known" not in page.text
 
 
 def test_whatever_things_are_called_no_tag_comes_of_it() -> None:
@@ -150,7 +202,9 @@ def test_every_control_and_table_has_a_name() -> None:
     for page in all_pages(example(), "ml"):
         assert page.named("html") == [{"lang": "en"}]
         assert page.named("label") == [{"for": "q"}]
-        assert all(svg.get("role") == "img" and svg.get("aria-label") for svg in page.named("svg"))
+        # The bars of a gang's members are hidden: all that they say stands beside them.
+        drawn = [svg for svg in page.named("svg") if svg.get("aria-hidden") != "true"]
+        assert all(svg.get("role") == "img" and svg.get("aria-label") for svg in drawn)
         assert all(head.get("scope") in ("col", "row") for head in page.named("th"))
         ids = set(page.elements)
         labels = [str(a["aria-labelledby"]) for _, a in page.tags if "aria-labelledby" in a]

@@ -12,7 +12,7 @@ import pytest
 
 from linkwise.extender.explain.snapshot import Snapshot
 from linkwise.extender.runtime.loop import NotReadyError
-from linkwise.extender.runtime.page.live_page import LivePage
+from linkwise.extender.runtime.page.live_page import LivePage, gang_key, pod_key
 from linkwise.extender.runtime.page.viewers import Viewers
 from tests.extender.cluster import Cluster
 from tests.extender.page.example_cluster import HOSTILE, example, hostile, large, one_node
@@ -174,8 +174,80 @@ def test_a_node_more_or_a_rack_that_is_gone_loads_the_page_again(look: Look) -> 
         looked.cluster.remove_node("gpu-2")
         looked.cluster.remove_node("gpu-1")
         looked.refresh()
-        assert messages(rack) == [("reload", {})]
+        assert messages(rack) == [("gone", {})]
     assert looked.live.html("0") is None
+
+
+def test_an_open_gang_and_an_open_pod_follow_the_cluster_until_they_are_gone(look: Look) -> None:
+    looked = look(example())
+    gang, pod = gang_key("ml", "pretrain"), pod_key("ml", "huge")
+    with (
+        looked.join(looked.version(gang), gang) as one,
+        looked.join(looked.version(pod), pod) as other,
+    ):
+        looked.cluster.now += 600
+        looked.refresh()
+        ((event, changed),) = messages(one)
+        assert event == "change"
+        assert "has waited 10m" in changed["text"]["text"]
+        assert messages(other)
+        looked.cluster.delete("huge")
+        looked.refresh()
+        messages(one)
+        assert messages(other) == [("gone", {})]
+    assert looked.live.html(pod) is None
+
+
+def test_open_pages_that_search_have_turns_within_their_share() -> None:
+    """Each search costs 0.05 s here, so one in five seconds is a hundredth."""
+    spent = iter(range(10**6))
+    cluster, now = example(), [100.0]
+    live = LivePage(
+        lambda: cluster.core.snapshot(cluster.now),
+        clock=lambda: now[0],
+        cost=lambda: next(spent) * 0.05,
+    )
+    keys = [pod_key("ml", name) for name in ("huge", "eval", "finetune", "sweep-1")]
+    got = dict.fromkeys(keys, 0)
+    with ExitStack() as opened:
+        viewers = {}
+        for key in keys:
+            html = live.html(key)
+            assert html is not None
+            ours, theirs = socket.socketpair()
+            live.join(key, since(html.decode()).rpartition("since=")[2], ours)
+            viewers[key] = opened.enter_context(theirs)
+            theirs.settimeout(0.0)
+        for _ in range(300):
+            cluster.now += 1
+            now[0] += 1
+            live.refresh()
+            for key, viewer in viewers.items():
+                got[key] += len(messages(viewer))
+        live.stop()
+    assert min(got.values()) >= 10
+    assert sum(got.values()) <= 300 / 5 + 3
+
+
+@pytest.mark.parametrize("key", ["pod/", "gang/x", "x/y/z", "/", "pod/ml/" + "x" * 9999])
+def test_a_page_of_no_such_name_is_none_and_who_follows_it_reads_so(key: str, look: Look) -> None:
+    looked = look(one_node())
+    assert looked.live.html(key) is None
+    with looked.join("", key) as viewer:
+        looked.refresh()
+        assert messages(viewer) == [("reload", {}), ("gone", {})]
+
+
+def test_no_page_that_is_open_is_forgotten_for_others(look: Look) -> None:
+    looked = look(large(80))
+    keys = [pod_key("ml", f"tenant-{number}") for number in range(80)]
+    with looked.join(looked.version(keys[0]), keys[0]) as viewer:
+        for key in keys[1:]:
+            looked.live.html(key)
+        looked.cluster.now += 600
+        looked.refresh()
+        ((event, _),) = messages(viewer)
+        assert event == "change"
 
 
 def test_while_another_extender_leads_there_is_no_page() -> None:
@@ -245,11 +317,19 @@ def test_every_page_is_there_and_what_is_gone_is_404() -> None:
             ("gang?namespace=ml&name=pretrain", "room for 3 of 6 members"),
             ("pod?namespace=ml&name=huge", "ml/huge: has waited"),
             ("search?q=eval", "ml/eval"),
+            ("idle", "Pods with whole GPUs: 2 idle, with 3 GPUs"),
         ):
             status, kind, text = read(page, path)
             assert (status, kind) == (200, "text/html; charset=utf-8")
             assert words in ParsedPage(text).text, path
-        for path in ("group?key=x", "group", "gang?namespace=ml&name=x", "pod?name=huge", "pod"):
+        for path in (
+            "group?key=x",
+            "group",
+            "group?key=pod/ml/eval",
+            "gang?namespace=ml&name=x",
+            "pod?name=huge",
+            "pod",
+        ):
             status, kind, text = read(page, path)
             assert (status, kind) == (404, "text/plain; charset=utf-8")
             assert text == "linkwise: there is no such group, gang or pod now\n"

@@ -1,7 +1,8 @@
 """The annotations that the extender and the plugin write for each other: plans and GPUs in use.
 
 On a Pod, `linkwise.dev/gpus`: container -> GPU uuids, {"main":["GPU-a","GPU-b"]}
-On a Pod, `linkwise.dev/plan`: which plan, and its value, {"v":1,"id":"x","node":"n1",...}
+On a Pod, `linkwise.dev/plan`: which plan, for which Pod, and its value,
+{"v":1,"uid":"8f0c…","id":"x","node":"n1",...}
 On a Node, `linkwise.dev/in-use`: from podresources, {"v":1,"pods":{"ns/name":{"main":["GPU-a"]}}}
 
 Shares of divided GPUs, left out if there are none:
@@ -22,7 +23,7 @@ from linkwise.topology.errors import AnnotationError
 
 VERSION = 1
 _GPUS = 'JSON like {"main":["GPU-8f…"]}'
-_PLAN = 'JSON like {"v":1,"id":"7c1e","node":"gpu-3"}'
+_PLAN = 'JSON like {"v":1,"uid":"8f0c…","id":"7c1e","node":"gpu-3"}'
 _IN_USE = 'JSON like {"v":1,"pods":{"ml/train-0":{"main":["GPU-8f…"]}}}'
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 ContainerGpus = Mapping[str, tuple[str, ...]]
@@ -54,8 +55,14 @@ class PlannedShares(msgspec.Struct, frozen=True, array_like=True):
 class Plan(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="v", tag=VERSION
 ):
-    """A decision for one pod. It counts only while the pod is on `node`, or not bound yet."""
+    """A decision for one pod. It counts only on the pod that it names, while that pod is on `node`
+    or not bound yet.
 
+    The API server chooses the uid of a pod as it creates the pod. So a plan that a pod was created
+    with, by a copied manifest or a restored backup, names another pod.
+    """
+
+    uid: str = ""  # of the pod; empty in plans of older extenders, and in the extender's memory
     id: Text  # the same for all members placed together
     node: Text
     leader: int = 0  # the term of the leader that made it; 0: there was no election

@@ -77,7 +77,8 @@ def _said(life: Life, machine: Machine, in_use: InUse) -> int:
         containers = in_use.pods[life.key]
     else:
         try:
-            if read_plan(meta.annotations.get(names.PLAN, "")).node != life.pod.spec.node_name:
+            plan = read_plan(meta.annotations.get(names.PLAN, ""))
+            if plan.uid not in ("", meta.uid) or plan.node != life.pod.spec.node_name:
                 return 0
             containers = read_gpus(meta.annotations.get(names.GPUS, ""))
         except AnnotationError:

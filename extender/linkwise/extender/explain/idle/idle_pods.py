@@ -17,10 +17,11 @@ from linkwise.topology.annotations.activity import (
 from linkwise.topology.errors import AnnotationError
 
 _NOTHING = Activity(at=0)
+_IDLE = '"idle"'  # in the annotation of each node with an idle pod
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class Held:
     """A pod with whole GPUs of one node."""
 
     record: PodRecord
@@ -28,18 +29,45 @@ class _Held:
     gpus: int  # bitmask
     activity: PodActivity | None  # None: not known
 
+    @property
+    def is_idle(self) -> bool:
+        return self.activity is not None and self.activity.idle is not None
+
+    @property
+    def idle_since(self) -> float:
+        """A pod that was created again under its name cannot have been idle before."""
+        idle = self.activity.idle if self.activity is not None else None
+        return max(idle or 0.0, self.record.created)
+
+
+def held_on(snapshot: Snapshot, node: NodeState) -> Iterator[Held]:
+    """The pods that have whole GPUs of *node*, with what its plugin says of them."""
+    said = _activity_of(snapshot, node)
+    for uid, gpus in node.owned.items():
+        record = snapshot.by_uid.get(uid)
+        # Before the kubelet lists a pod, its GPUs are only planned for it.
+        if record is not None and record.live and record.node and gpus & node.used:
+            yield Held(record, node, gpus, said.pods.get(record.key))
+
+
+def idle_pods(snapshot: Snapshot) -> list[Held]:
+    """The idle pods, those that have been idle for longest first. Of nodes without one, it reads
+    nothing."""
+    named = (name for name, text in snapshot.activity.items() if _IDLE in text)
+    nodes = (node for name in named if (node := snapshot.node_named.get(name)) is not None)
+    return _longest_first(each for node in nodes for each in held_on(snapshot, node))
+
 
 def view_idle(snapshot: Snapshot) -> IdleView:
-    held = list(_all_held(snapshot))
-    idle = [each for each in held if _is_idle(each)]
-    working = {each.record.gang for each in held if not _is_idle(each)} - {None}
+    held = [each for node in snapshot.nodes for each in held_on(snapshot, node)]
+    idle = _longest_first(held)
+    working = {each.record.gang for each in held if not each.is_idle} - {None}
     units = _units(each for each in idle if each.record.gang not in working)
     found = WouldStart(Field(snapshot)).all(units)
     return IdleView(
         at=snapshot.at,
         pods=tuple(
-            _view(each, snapshot.at, gang_works=each.record.gang in working)
-            for each in sorted(idle, key=lambda each: (_idle_since(each), each.record.key))
+            view_pod(each, snapshot.at, gang_works=each.record.gang in working) for each in idle
         ),
         not_idle=sum(each.activity is not None for each in held) - len(idle),
         unknown=sum(each.activity is None for each in held),
@@ -47,16 +75,6 @@ def view_idle(snapshot: Snapshot) -> IdleView:
         untried=found.untried,
         would_start=found.views,
     )
-
-
-def _all_held(snapshot: Snapshot) -> Iterator[_Held]:
-    for node in snapshot.nodes:
-        said = _activity_of(snapshot, node)
-        for uid, gpus in node.owned.items():
-            record = snapshot.by_uid.get(uid)
-            # Before the kubelet lists a pod, its GPUs are only planned for it.
-            if record is not None and record.live and record.node and gpus & node.used:
-                yield _Held(record, node, gpus, said.pods.get(record.key))
 
 
 def _activity_of(snapshot: Snapshot, node: NodeState) -> Activity:
@@ -71,28 +89,24 @@ def _activity_of(snapshot: Snapshot, node: NodeState) -> Activity:
     return Activity(at=said.at, pods={k: v for k, v in said.pods.items() if v.idle is None})
 
 
-def _is_idle(held: _Held) -> bool:
-    return held.activity is not None and held.activity.idle is not None
+def _longest_first(held: Iterable[Held]) -> list[Held]:
+    idle = (each for each in held if each.is_idle)
+    return sorted(idle, key=lambda each: (each.idle_since, each.record.key))
 
 
-def _idle_since(held: _Held) -> float:
-    """A pod that was created again under its name cannot have been idle before."""
-    idle = held.activity.idle if held.activity is not None else None
-    return max(idle or 0.0, held.record.created)
-
-
-def _units(idle: Iterable[_Held]) -> list[IdleUnit]:
-    """Pods that would have to go together, those that are idle for longest first."""
-    found: dict[object, list[_Held]] = {}
-    for each in sorted(idle, key=_idle_since):
+def _units(idle: Iterable[Held]) -> list[IdleUnit]:
+    """Pods that would have to go together, in the order of *idle*."""
+    found: dict[object, list[Held]] = {}
+    for each in idle:
         found.setdefault(each.record.gang or each.record.uid, []).append(each)
     return [IdleUnit(tuple((held.record, held.node) for held in unit)) for unit in found.values()]
 
 
-def _view(held: _Held, at: float, *, gang_works: bool) -> IdlePod:
+def view_pod(held: Held, at: float, *, gang_works: bool) -> IdlePod:
+    """*held* is idle."""
     record, activity = held.record, held.activity
     assert activity is not None, "it is idle"
-    since = min(_idle_since(held), at)
+    since = min(held.idle_since, at)
     in_gang = record.ask.gang is not None and record.gang is not None
     return IdlePod(
         pod=record.key,

@@ -45,6 +45,17 @@ def gib_in_words(memory: int) -> str:
     return f"{max(memory, 0) / _GIB:.3g} GiB"
 
 
+def idle_for(since: float, at: float, *, at_least: bool) -> str:
+    return f"{'at least ' if at_least else ''}{duration(at - since)}"
+
+
+def busy_share(percent: int | None) -> str:
+    """*percent*: at most so much of a day's time; None: unknown."""
+    if percent is None:
+        return "-"
+    return f"{percent} % or less" if percent else "0 %"
+
+
 def duration(seconds: float) -> str:
     """As kubectl shows ages: 45s, 12m, 3h10m, 5d4h."""
     whole = max(int(seconds), 0)

@@ -4,44 +4,77 @@ A look takes a snapshot, for which it holds the core's lock as an explanation do
 happens outside that lock. However many browsers there are, one look a second is taken at most, and
 fewer in a large cluster: the page takes `_SHARE` of a processor's time. Without a viewer there are
 none.
+
+The pages of pods, gangs and idle pods take searches. They have a share of their own, and those that
+are open have turns, so no search delays the first page or another browser.
 """
 
 import logging
 import socket
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from threading import Event, RLock, Thread
+from urllib.parse import urlencode
 
 import msgspec
 
+from linkwise.extender.api.records import PodRecord
+from linkwise.extender.explain.explainer import Explainer
 from linkwise.extender.explain.snapshot import Snapshot
+from linkwise.extender.page.explained import (
+    ExplainedPage,
+    IdlePodsPage,
+    gang_page,
+    idle_pods_page,
+    pod_page,
+)
 from linkwise.extender.page.group_page import GroupPage, group_page
 from linkwise.extender.page.groups import Group, Grouper
 from linkwise.extender.page.overview import Overview, Overviews
 from linkwise.extender.page.slots import changes
+from linkwise.extender.page.timeline import PodTimes, drawn
 from linkwise.extender.runtime.loop import NotReadyError
 from linkwise.extender.runtime.page.render import Renderer
 from linkwise.extender.runtime.page.viewers import Viewers
 
 log = logging.getLogger(__name__)
-OVERVIEW = ""
+# Keys of pages. That of a group is the group's own: values of labels, which have no slash, and a
+# number.
+OVERVIEW, IDLE = "", "idle/"
+_POD, _GANG = "pod", "gang"
 _SHARE = 0.01
+_MOST_CREDIT_SECONDS = 10.0  # of the share that searches did not use
 _SHORTEST_SECONDS = 1.0  # between two looks
 _MOST_PAGES = 64  # that are kept
 _OLDEST_SECONDS = 30.0  # of the time that stands on a page which did not change
 _MOST_MESSAGES = 8  # of a page, for browsers that connect again
 HELLO = b"retry: 2000\n\n"
 _RELOAD = b"event: reload\ndata: {}\n\n"
+_GONE = b"event: gone\ndata: {}\n\n"
+Value = Overview | GroupPage | ExplainedPage | IdlePodsPage
+
+
+def pod_key(namespace: str, name: str) -> str:
+    return f"{_POD}/{namespace}/{name}"
+
+
+def gang_key(namespace: str, name: str) -> str:
+    return f"{_GANG}/{namespace}/{name}"
+
+
+def takes_searches(key: str) -> bool:
+    """Whether it is a pod, a gang or the idle pods."""
+    return key.startswith((IDLE, f"{_POD}/", f"{_GANG}/"))
 
 
 @dataclass(slots=True)
 class _Page:
     """A page as it was at the last look."""
 
-    value: Overview | GroupPage
+    value: Value
     version: str
     seen: Snapshot
     html: bytes | None = None  # None: nobody has asked for this version
@@ -61,12 +94,14 @@ class LivePage:
         self,
         take: Callable[[], Snapshot],
         *,
+        read_times: Callable[[Sequence[PodRecord]], Mapping[str, PodTimes]] = lambda _pods: {},
         viewers: Viewers | None = None,
         clock: Callable[[], float] = time.monotonic,
         cost: Callable[[], float] = time.thread_time,
     ) -> None:
-        """*take* may raise NotReadyError."""
-        self._take, self._clock, self._cost = take, clock, cost
+        """*take* may raise NotReadyError. *read_times* says when pods were bound, by uid; it may
+        read from the API server."""
+        self._take, self._read_times, self._clock, self._cost = take, read_times, clock, cost
         self.viewers = Viewers() if viewers is None else viewers
         self.renderer = Renderer()
         self._lock = RLock()  # guards the fields below
@@ -77,6 +112,7 @@ class LivePage:
         # No other process has the same versions: a browser may come from another leader.
         self._process, self._numbers = f"{time.time_ns():x}", count(1)
         self._looked_at, self._spent = 0.0, 0.0
+        self._searches_at = -_MOST_CREDIT_SECONDS  # when open pages may search again
         self._stopping, self._wanted = Event(), Event()
         self._thread = Thread(target=self._run, name="page", daemon=True)
 
@@ -91,15 +127,19 @@ class LivePage:
         self.viewers.close()
 
     def html(self, key: str = OVERVIEW) -> bytes | None:
-        """The overview, or the page of the group *key*; None if there is no such group. Raises
+        """The page of this key; None if there is no such group, pod or gang. Raises
         NotReadyError."""
         with self._lock:
-            snapshot = self._look()
-            page = self._advance(key)
+            self._look()
+        if takes_searches(key):
+            self._search(key)
+        with self._lock:
+            page = self._pages.get(key) if takes_searches(key) else self._advance(key)
             if page is None:
                 return None
-            if page.html is None or snapshot.at - page.rendered > _OLDEST_SECONDS:
-                page.html, page.rendered = self._render(page, snapshot.at), snapshot.at
+            at = page.seen.at
+            if page.html is None or at - page.rendered > _OLDEST_SECONDS:
+                page.html, page.rendered = self._render(key, page, at), at
             return page.html
 
     def latest(self) -> tuple[Snapshot, tuple[Group, ...]]:
@@ -118,10 +158,53 @@ class LivePage:
         """Look at the cluster, and send the changes of all pages that are open."""
         with self._lock:
             self._look()
-            for key in self.viewers.pages():
-                if self._advance(key) is None:
-                    self.viewers.push(key, _RELOAD)
+            opened = self.viewers.pages()
+            for key in opened:
+                if not takes_searches(key) and self._advance(key) is None:
+                    self.viewers.push(key, _GONE)
+        self._search_in_turn([key for key in opened if takes_searches(key)])
         self.viewers.look_after()
+
+    def _search_in_turn(self, keys: list[str]) -> None:
+        """Bring those pages to the last look that have waited for longest, within the share."""
+        self._searches_at = max(self._searches_at, self._clock() - _MOST_CREDIT_SECONDS)
+        with self._lock:
+            seen = {key: page.seen.at for key, page in self._pages.items()}
+        for key in sorted(keys, key=lambda key: seen.get(key, 0.0)):
+            if self._searches_at > self._clock():
+                return
+            began = self._cost()
+            if not self._search(key):
+                self.viewers.push(key, _GONE)
+            self._searches_at += (self._cost() - began) / _SHARE
+
+    def _search(self, key: str) -> bool:
+        """Bring a page that takes searches to the last look; False if there is none. The caller
+        does not hold the lock."""
+        with self._lock:
+            snapshot, groups, page = self._snapshot, self._groups, self._pages.get(key)
+        assert snapshot is not None, "the caller has looked"
+        if page is not None and page.seen is snapshot:
+            return True
+        value = self._explained(snapshot, groups, key)
+        with self._lock:
+            page = self._pages.get(key)
+            if page is None or page.seen.at <= snapshot.at:  # no other thread was faster
+                self._put(key, value, snapshot)
+        return value is not None
+
+    def _explained(
+        self, snapshot: Snapshot, groups: Sequence[Group], key: str
+    ) -> ExplainedPage | IdlePodsPage | None:
+        if key == IDLE:
+            return idle_pods_page(snapshot)
+        kind, namespace, name = [*key.split("/", 2), ""][:3]
+        if kind == _POD:
+            return pod_page(snapshot, groups, namespace, name)
+        gang = Explainer(snapshot).find(namespace, name) if kind == _GANG else None
+        if gang is None:
+            return None
+        return gang_page(snapshot, groups, gang, self._read_times(drawn(gang)))
 
     def _look(self) -> Snapshot:
         """The caller holds the lock."""
@@ -139,25 +222,34 @@ class LivePage:
         return self._looked_at + pause - self._clock()
 
     def _advance(self, key: str) -> _Page | None:
-        """Bring a page to the last look, and send what changed. The caller holds the lock."""
+        """Bring a page that takes no search to the last look, and send what changed. The caller
+        holds the lock."""
         assert self._snapshot is not None, "the caller has looked"
         page = self._pages.get(key)
         if page is not None and page.seen is self._snapshot:
             return page
         began = self._cost()
-        value = self._value(self._snapshot, key)
+        page = self._put(key, self._value(self._snapshot, key), self._snapshot)
+        self._spent += self._cost() - began
+        return page
+
+    def _put(self, key: str, value: Value | None, snapshot: Snapshot) -> _Page | None:
+        """Keep what a page shows, and send what changed. The caller holds the lock."""
+        page = self._pages.get(key)
         if value is None:
             self._pages.pop(key, None)
             return None
         if page is None:
-            page = self._pages[key] = _Page(value, self._next(), self._snapshot)
+            page = self._pages[key] = _Page(value, self._next(), snapshot)
         else:
-            page.seen = self._snapshot
+            page.seen = snapshot
             self._update(key, page, value)
         self._pages.move_to_end(key)
-        while len(self._pages) > _MOST_PAGES:
-            self._pages.popitem(last=False)
-        self._spent += self._cost() - began
+        if len(self._pages) > _MOST_PAGES:
+            opened = self.viewers.pages()
+            for old in [each for each in self._pages if each not in opened and each != key]:
+                if len(self._pages) > _MOST_PAGES:
+                    del self._pages[old]
         return page
 
     def _value(self, snapshot: Snapshot, key: str) -> Overview | GroupPage | None:
@@ -166,7 +258,7 @@ class LivePage:
         group = next((each for each in self._groups if each.key == key), None)
         return None if group is None else group_page(snapshot, group)
 
-    def _update(self, key: str, page: _Page, value: Overview | GroupPage) -> None:
+    def _update(self, key: str, page: _Page, value: Value) -> None:
         before, page.value = page.value, value
         if before.shape != value.shape:
             page.version, page.html = self._next(), None
@@ -184,10 +276,9 @@ class LivePage:
     def _next(self) -> str:
         return f"{self._process}-{next(self._numbers)}"
 
-    def _render(self, page: _Page, at: float) -> bytes:
-        if isinstance(page.value, Overview):
-            return self.renderer.overview(page.value, at=at, version=page.version)
-        return self.renderer.group(page.value, at=at, version=page.version)
+    def _render(self, key: str, page: _Page, at: float) -> bytes:
+        stream = f"events?{urlencode({'key': key, 'since': page.version})}"
+        return self.renderer.page(page.value, at=at, stream=stream)
 
     def _run(self) -> None:
         while True:

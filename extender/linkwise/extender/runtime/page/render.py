@@ -2,16 +2,18 @@
 templates escape all of them, and `HEADERS` forbid the browser to run or load anything else."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
+from linkwise.extender.page import links
+from linkwise.extender.page.explained import ExplainedPage, IdlePodsPage
 from linkwise.extender.page.gpu_states import STATES
 from linkwise.extender.page.group_page import GroupPage
+from linkwise.extender.page.idle_rows import MOST_FIRST
 from linkwise.extender.page.overview import Overview
 from linkwise.extender.page.queue_rows import MOST_ROWS
-from linkwise.extender.page.search import Found, Hit
-from linkwise.extender.page.timeline import Step
+from linkwise.extender.page.search import Found
+from linkwise.extender.page.timeline import HEIGHT, WIDTH
 from linkwise.extender.page.times import clock
 
 HEADERS: Mapping[str, str] = {
@@ -24,14 +26,12 @@ HEADERS: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Explained:
-    """A pod or a gang on a page of its own."""
-
-    title: str
-    text: str  # as `kubectl linkwise explain` prints it
-    seen_also: tuple[Hit, ...]  # its nodes and its gang
-    steps: tuple[Step, ...] = ()  # of a gang
+_TEMPLATES: Mapping[type, str] = {
+    Overview: "overview.html",
+    GroupPage: "group.html",
+    ExplainedPage: "explained.html",
+    IdlePodsPage: "idle.html",
+}
 
 
 class Renderer:
@@ -48,17 +48,26 @@ class Renderer:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._environment.globals.update(states=STATES, queue_rows=range(MOST_ROWS), clock=clock)
+        self._environment.globals.update(
+            states=STATES,
+            queue_rows=range(MOST_ROWS),
+            idle_rows=range(MOST_FIRST),
+            bar=(WIDTH, HEIGHT),
+            clock=clock,
+            link_to_pod=links.to_pod,
+        )
         self.files = {name: self._render(name) for name in ("page.css", "page.js")}
 
-    def overview(self, page: Overview, *, at: float, version: str) -> bytes:
-        return self._render("overview.html", page=page, s=page.slots, at=at, version=version)
-
-    def group(self, page: GroupPage, *, at: float, version: str) -> bytes:
-        return self._render("group.html", page=page, s=page.slots, at=at, version=version)
-
-    def explained(self, it: Explained, *, at: float) -> bytes:
-        return self._render("explained.html", it=it, at=at)
+    def page(
+        self,
+        page: Overview | GroupPage | ExplainedPage | IdlePodsPage,
+        *,
+        at: float,
+        stream: str,
+    ) -> bytes:
+        """*stream*: the address of its changes."""
+        name = _TEMPLATES[type(page)]
+        return self._render(name, page=page, s=page.slots, at=at, stream=stream)
 
     def found(self, found: Found, words: str, *, at: float) -> bytes:
         return self._render("search.html", found=found, words=words, at=at)

@@ -6,13 +6,17 @@ from functools import partial
 
 from flask import Blueprint, Response, request
 
-from linkwise.extender.explain.explainer import Explainer
-from linkwise.extender.explain.texts import explanation_text
-from linkwise.extender.page import links
-from linkwise.extender.page.search import Hit, nodes_named, search
-from linkwise.extender.page.timeline import timeline_of
-from linkwise.extender.runtime.page.live_page import HELLO, OVERVIEW, LivePage
-from linkwise.extender.runtime.page.render import HEADERS, Explained
+from linkwise.extender.page.search import search
+from linkwise.extender.runtime.page.live_page import (
+    HELLO,
+    IDLE,
+    OVERVIEW,
+    LivePage,
+    gang_key,
+    pod_key,
+    takes_searches,
+)
+from linkwise.extender.runtime.page.render import HEADERS
 from linkwise.extender.runtime.ports.status_port import KEEP_OPEN
 
 Share = Callable[[], AbstractContextManager[None]]
@@ -26,9 +30,10 @@ def page_routes(live: LivePage, share: Share) -> Blueprint:
     routes = Blueprint("ui", __name__, url_prefix=ROOT)
     pages: Mapping[str, Callable[[LivePage], bytes | None]] = {
         "/": lambda live: live.html(OVERVIEW),
-        "/group": lambda live: live.html(request.args.get("key", "") or _NO_GROUP),
-        "/pod": _pod,
-        "/gang": _gang,
+        "/group": lambda live: live.html(_group_asked()),
+        "/pod": lambda live: live.html(pod_key(*_asked())),
+        "/gang": lambda live: live.html(gang_key(*_asked())),
+        "/idle": lambda live: live.html(IDLE),
         "/search": _search,
     }
     for path, make in pages.items():
@@ -78,32 +83,9 @@ def _search(live: LivePage) -> bytes:
     return live.renderer.found(found, words, at=snapshot.at)
 
 
-def _pod(live: LivePage) -> bytes | None:
-    namespace, name = _asked()
-    snapshot, groups = live.latest()
-    found = Explainer(snapshot).pod(namespace, name, runner_up=True)
-    if found is None:
-        return None
-    also = nodes_named(groups, {found.node} - {""})
-    if found.gang is not None:
-        gang = f"{found.gang.gang.namespace}/{found.gang.gang.name}"
-        also = (*also, Hit("gang", gang, links.to_gang(gang), found.gang.gang.phase))
-    text = explanation_text.pod(found, snapshot.at)
-    it = Explained(f"pod {namespace}/{name}", text, also)
-    return live.renderer.explained(it, at=snapshot.at)
-
-
-def _gang(live: LivePage) -> bytes | None:
-    namespace, name = _asked()
-    snapshot, groups = live.latest()
-    explainer = Explainer(snapshot)
-    found, gang = explainer.gang(namespace, name, runner_up=True), explainer.find(namespace, name)
-    if found is None or gang is None:
-        return None
-    text = explanation_text.gang(found, snapshot.at)
-    also = nodes_named(groups, {member.node for member in found.gang.members} - {""})
-    it = Explained(f"gang {namespace}/{name}", text, also, timeline_of(snapshot, gang))
-    return live.renderer.explained(it, at=snapshot.at)
+def _group_asked() -> str:
+    key = request.args.get("key", "")
+    return _NO_GROUP if not key or takes_searches(key) else key
 
 
 def _asked() -> tuple[str, str]:

@@ -10,6 +10,7 @@ from typing import TypeVar
 from linkwise.extender.runtime.loop import Loop
 from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.page.live_page import LivePage
+from linkwise.extender.runtime.page.pod_times import PodTimesReader
 from linkwise.extender.runtime.ports.dispatch import Verbs
 from linkwise.extender.runtime.ports.routes import create_app
 from linkwise.extender.runtime.ports.scheduler_port import VerbServer
@@ -110,7 +111,7 @@ def open_ports(
             met=seen.note,
         ),
     )
-    live = LivePage(loop.snapshot)
+    live = LivePage(loop.snapshot, read_times=PodTimesReader(client))
     app = create_app(
         loop,
         metrics,

@@ -5,7 +5,7 @@
 (() => {
   const where = document.body.dataset.events;
   const live = document.getElementById("live");
-  const attributes = ["aria-label", "class", "d", "href"];
+  const attributes = ["aria-current", "aria-label", "class", "d", "href"];
   const inside = /^(?:\.|(?:pod|gang|group|search)\?)/; // the only addresses that a link may get
 
   function set(element, name, value) {
@@ -45,6 +45,11 @@
     events.addEventListener("reload", () => {
       events.close();
       reloadIn(1); // not at once: a cluster that grows would load it again and again
+    });
+    events.addEventListener("gone", () => {
+      events.close();
+      say("not live: what this page shows is gone");
+      reloadIn(60); // a gang that is created again has the same name
     });
     events.addEventListener("error", () => {
       if (events.readyState !== EventSource.CLOSED) {
