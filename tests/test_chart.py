@@ -100,7 +100,11 @@ def test_every_value_has_a_schema_and_every_schema_a_value() -> None:
 
 def tree(values: object, path: str = "") -> set[str]:
     """Return the paths of all values; a map that people fill is one."""
-    if not isinstance(values, dict) or not values or path.endswith(("flags", "resources")):
+    if (
+        not isinstance(values, dict)
+        or not values
+        or path.endswith(("flags", "resources", ".labels"))
+    ):
         return {path}
     return {
         found

@@ -28,7 +28,7 @@ from linkwise.webhook.patch import Rules
 from tests.manifests import DAEMONSET
 from tests.test_docs import OPERATING, quoted, reference
 
-MONITORING = DAEMONSET / "monitoring"
+MONITORING = DAEMONSET / "chart" / "monitoring"
 ALERTS = [
     rule
     for group in yaml.safe_load((MONITORING / "alerts.yaml").read_text())["groups"]
@@ -260,6 +260,7 @@ def test_panels_have_their_own_number_and_place() -> None:
 
 @pytest.mark.parametrize("panel", PANELS, ids=lambda panel: f"{panel['id']}-{panel['title']}")
 def test_a_panel_names_only_labels_that_its_series_have(panel: Mapping[str, Any]) -> None:
+    assert panel["description"]
     for target in panel["targets"]:
         assert target["datasource"] == panel["datasource"]
         said = set(re.findall(r"\{\{\s*(\w+)\s*\}\}", target["legendFormat"]))

@@ -10,7 +10,7 @@ import yaml
 from tests.cluster.support.programs import binaries
 from tests.manifests import DAEMONSET
 
-ALERTS = DAEMONSET / "monitoring" / "alerts.yaml"
+ALERTS = DAEMONSET / "chart" / "monitoring" / "alerts.yaml"
 CASES = Path(__file__).parent / "alerts_test.yaml"
 
 
@@ -42,7 +42,7 @@ def test_each_alert_fires_for_its_trouble_and_for_nothing_else(promtool: Path) -
 def test_a_rule_that_never_fires_would_be_found(promtool: Path, tmp_path: Path) -> None:
     deaf = re.sub(r"probe_age_seconds > 60", "probe_age_seconds > 600000", ALERTS.read_text())
     (tmp_path / "alerts.yaml").write_text(deaf)
-    cases = CASES.read_text().replace("../../daemonset/monitoring/", "")
+    cases = CASES.read_text().replace("../../daemonset/chart/monitoring/", "")
     (tmp_path / "cases.yaml").write_text(cases)
     status, said = judged(promtool, "test", "rules", str(tmp_path / "cases.yaml"))
     assert status != 0

@@ -160,6 +160,13 @@ def test_helm_lint_finds_nothing() -> None:
         ({"extender__replicas": 0}, "at '/extender/replicas': minimum: got 0, want 1"),
         ({"extender__port": 70000}, "at '/extender/port': maximum: got 70,000, want 65,535"),
         ({"image__digest": "sha256:abc"}, "at '/image/digest'"),
+        ({"image__registry": "https://registry.example"}, "at '/image/registry'"),
+        ({"image__repository": "linkwise:0.1.0"}, "at '/image/repository'"),
+        ({"scheduler__image__repository": ""}, "at '/scheduler/image/repository'"),
+        ({"podMonitors__interval": "1 minute"}, "at '/podMonitors/interval'"),
+        ({"prometheusRule__label": {}}, "additional properties 'label' not allowed"),
+        ({"dashboard__namespace": "Monitoring"}, "at '/dashboard/namespace'"),
+        ({"nameOverride": "gpus"}, "additional properties 'nameOverride' not allowed"),
         ({"resourceName": "gpu"}, "at '/resourceName'"),
         ({"plugin__kubeletDirectory": "var/lib/kubelet"}, "at '/plugin/kubeletDirectory'"),
         ({"plugin__tolerations": {"operator": "Exists"}}, "at '/plugin/tolerations'"),
@@ -238,10 +245,11 @@ def test_every_pod_goes_where_its_values_say(kind: str, part: str) -> None:
         "priorityClassName": "mine",
         "podLabels": {"team": "a"},
         "podAnnotations": {"note": "b"},
+        "affinity": {"nodeAffinity": {}},
     }
     rendered = objects(template(*values(**{f"{part}__{key}": said[key] for key in said})))
     pod = pod_of(rendered, kind, part)
-    for key in ("nodeSelector", "tolerations", "priorityClassName"):
+    for key in ("nodeSelector", "tolerations", "priorityClassName", "affinity"):
         assert pod[key] == said[key]
     assert pod["containers"][0]["resources"]["requests"]["cpu"] == "7m"
     metadata = rendered[f"{kind} kube-system/linkwise-{part}"]["spec"]["template"]["metadata"]
@@ -277,6 +285,44 @@ def test_flags_reach_their_programs() -> None:
     assert "--v=2" in args(rendered, "Deployment", "scheduler")
     config = rendered["ConfigMap kube-system/linkwise-scheduler-config"]["data"]["config.yaml"]
     assert config["extenders"][0]["httpTimeout"] == "7s"
+
+
+def test_a_large_number_of_a_values_file_is_written_as_the_program_reads_it(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text(
+        "extender: {flags: {max-refusals: 12000000, hold-share: 0.25}}\n"
+        "plugin: {flags: {idle-seconds: 1000000}}\n"
+    )
+    rendered = objects(template(f"--values={file}"))
+    extender = args(rendered, "Deployment", "extender")
+    assert {"--max-refusals=12000000", "--hold-share=0.25"} <= extender
+    assert "--idle-seconds=1000000" in args(rendered, *PARTS[0])
+
+
+@pytest.mark.parametrize(("kind", "part"), PARTS)
+def test_an_annotation_may_differ_from_the_charts_and_a_label_of_selectors_may_not(
+    kind: str, part: str
+) -> None:
+    given = {
+        "podAnnotations": {"prometheus.io/scrape": "false"},
+        "podLabels": {"app.kubernetes.io/name": "mine"},
+    }
+    rendered = template(*values(**{f"{part}__{key}": given[key] for key in given}))
+    body = objects(rendered)[f"{kind} kube-system/linkwise-{part}"]["spec"]
+    assert body["template"]["metadata"]["annotations"]["prometheus.io/scrape"] == "false"
+    name = body["template"]["metadata"]["labels"]["app.kubernetes.io/name"]
+    assert name == body["selector"]["matchLabels"]["app.kubernetes.io/name"]
+    assert "mine" not in rendered
+
+
+def test_a_long_name_of_a_release_with_dots_is_a_label() -> None:
+    name = "gpus.team-a.cluster-1.europe.example-of-a-long-name-1"
+    assert len(name) == 53
+    rendered = yaml.safe_load_all(template(name=name))
+    labels = {each["metadata"]["labels"]["app.kubernetes.io/instance"] for each in rendered if each}
+    assert labels == {name}
 
 
 def test_a_resource_of_another_name_is_the_same_everywhere() -> None:
@@ -371,6 +417,15 @@ def test_one_replica_has_no_budget_that_would_block_a_drain() -> None:
     assert not [name for name in rendered if name.startswith("PodDisruptionBudget")]
 
 
+@pytest.mark.parametrize("part", ["extender", "scheduler", "webhook"])
+def test_several_replicas_have_a_budget_of_their_pods(part: str) -> None:
+    rendered = objects(template(*values(**{f"{part}__replicas": 3})))
+    budget = rendered[f"PodDisruptionBudget kube-system/linkwise-{part}"]["spec"]
+    selector = rendered[f"Deployment kube-system/linkwise-{part}"]["spec"]["selector"]
+    assert budget["selector"] == selector
+    assert budget["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+
+
 def test_prometheus_operator_is_told_of_the_pods_of_each_program() -> None:
     assert not [name for name in objects(template()) if name.startswith("PodMonitor")]
     given = values(podMonitors__enabled=True, podMonitors__labels={"release": "prometheus"})
@@ -384,11 +439,48 @@ def test_prometheus_operator_is_told_of_the_pods_of_each_program() -> None:
         assert monitor["metadata"]["labels"]["release"] == "prometheus"
         assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
         (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+        assert endpoint["honorLabels"] is True
         ports = {
             port["name"]: port for port in pod_of(rendered, kind, part)["containers"][0]["ports"]
         }
         annotated = template_of["metadata"]["annotations"]["prometheus.io/port"]
         assert str(ports[endpoint["port"]]["containerPort"]) == annotated
+
+
+def test_the_alerts_are_a_prometheus_rule_if_asked_for() -> None:
+    assert not [name for name in objects(template()) if name.startswith("PrometheusRule")]
+    given = values(prometheusRule__enabled=True, prometheusRule__labels={"release": "prometheus"})
+    (rule,) = (each for each in documents_of(*given) if each["kind"] == "PrometheusRule")
+    assert rule["spec"] == yaml.safe_load((CHART / "monitoring" / "alerts.yaml").read_text())
+    assert rule["metadata"]["labels"]["release"] == "prometheus"
+
+
+def test_the_dashboard_is_a_config_map_that_grafanas_sidecar_loads_if_asked_for() -> None:
+    assert "ConfigMap kube-system/linkwise-dashboard" not in objects(template())
+    given = values(
+        dashboard__enabled=True,
+        dashboard__namespace="monitoring",
+        dashboard__annotations={"grafana_folder": "GPUs"},
+    )
+    (made,) = (each for each in documents_of(*given) if "dashboard" in each["metadata"]["name"])
+    assert made["metadata"]["namespace"] == "monitoring"
+    assert made["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert made["metadata"]["annotations"] == {"grafana_folder": "GPUs"}
+    shown = (CHART / "monitoring" / "dashboard.json").read_text()
+    assert json.loads(made["data"]["linkwise.json"]) == json.loads(shown)
+
+
+def test_the_package_contains_the_rules_and_the_dashboard(tmp_path: Path) -> None:
+    helm("package", str(CHART), f"--destination={tmp_path}")
+    (package,) = tmp_path.glob("linkwise-*.tgz")
+    given = values(prometheusRule__enabled=True, dashboard__enabled=True)
+    place = ("--namespace=kube-system", f"--kube-version={binaries.NEWEST}")
+    packed = helm("template", "linkwise", str(package), *place, *given)
+    assert objects(packed) == objects(template(*given))
+
+
+def documents_of(*given: str) -> list[dict[str, Any]]:
+    return [each for each in yaml.safe_load_all(template(*given)) if each]
 
 
 def pod_of(rendered: Objects, kind: str, part: str) -> dict[str, Any]:

@@ -7,6 +7,22 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 
+{{- /* Labels of an object that people may label too. Takes a list: the root, the map of their labels. */ -}}
+{{- define "linkwise.labelsWith" -}}
+{{- toYaml (merge (include "linkwise.labels" (first .) | fromYaml) (last . | default dict)) }}
+{{- end }}
+
+{{- /* Labels and annotations of a pod. Takes a list: the program, the values of the program, and the annotations
+       that the chart adds. A label may not change what selectors read; an annotation may differ from the chart's. */ -}}
+{{- define "linkwise.podMetadata" -}}
+{{- $own := dict "app.kubernetes.io/name" (printf "linkwise-%s" (first .)) "app.kubernetes.io/part-of" "linkwise" }}
+{{- $values := index . 1 }}
+labels:
+  {{- toYaml (merge $own ($values.podLabels | default dict)) | nindent 2 }}
+annotations:
+  {{- toYaml (merge (deepCopy ($values.podAnnotations | default dict)) (last .)) | nindent 2 }}
+{{- end }}
+
 {{- /* An image reference. Takes a dict: image (registry, repository, tag, digest), tag (the default). */ -}}
 {{- define "linkwise.reference" -}}
 {{- with .image.registry }}{{ . }}/{{ end }}{{ .image.repository }}
@@ -24,7 +40,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 
 {{- /* Flags of a program, one line each, from a map: a list repeats a flag, true and false are --flag
-       and --no-flag, null leaves a flag out. */ -}}
+       and --no-flag, null leaves a flag out. A number of a values file is a float64, which prints 1000000 as
+       1e+06. */ -}}
 {{- define "linkwise.flags" -}}
 {{- range $flag, $value := . }}
 {{- if kindIs "bool" $value }}
@@ -34,7 +51,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - {{ printf "--%s=%v" $flag . | quote }}
 {{- end }}
 {{- else if not (kindIs "invalid" $value) }}
-- {{ printf "--%s=%v" $flag $value | quote }}
+{{- $whole := and (kindIs "float64" $value) (eq (floor $value) $value) }}
+- {{ printf "--%s=%v" $flag (ternary (int64 $value) $value $whole) | quote }}
 {{- end }}
 {{- end }}
 {{- end }}
