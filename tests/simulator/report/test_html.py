@@ -45,6 +45,16 @@ def test_the_table_the_reasons_and_the_verdict_are_there() -> None:
     assert "3 of 3 pods hold exactly the GPUs of their plan" in text
 
 
+def test_the_gain_of_three_figures_comes_before_the_places() -> None:
+    text = ParsedPage(render_html(small_report())).text
+
+    assert text.index("1.0× the GB/s of the scheduler alone") < text.index(
+        "0 of 1 workloads have more"
+    )
+    assert text.index("from the worst, train") < text.index("Placements")
+    assert "scheduler alone" not in ParsedPage(render_html(small_report(baseline=False))).text
+
+
 def test_a_pod_that_ended_before_anybody_saw_its_gpus_is_not_said_to_wait() -> None:
     ended = replace(OURS[3], had=frozenset())
     page = ParsedPage(render_html(report_of(NODES, [ended], [], seed=1)))

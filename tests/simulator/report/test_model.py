@@ -186,3 +186,20 @@ def test_a_gang_over_nodes_is_as_fast_as_what_is_between_them() -> None:
     gang, pod = report_of(NODES, [*members, alone], [], seed=1).workloads
     assert gang.gbytes_per_s == 12.0  # the older machine's slot
     assert pod.gbytes_per_s is None
+
+
+def test_the_gain_is_of_workloads_that_ran_whole_with_linkwise_and_without() -> None:
+    train = small_report().workloads[0]
+    slow = replace(train, name="slow", gbytes_per_s=8.0, stock_gbytes_per_s=(16.0,))
+    fast = replace(train, name="fast", gbytes_per_s=64.0, stock_gbytes_per_s=(16.0,))
+    alone_half = replace(train, name="half", stock_gbytes_per_s=(None,))
+    waits = replace(train, name="waits", gbytes_per_s=None)
+    report = replace(small_report(), workloads=(slow, fast, alone_half, waits))
+
+    gain = report.gain
+
+    assert gain is not None
+    assert gain.ratios == {"slow": 0.5, "fast": 4.0}
+    assert gain.mean == pytest.approx(2**0.5)
+    assert (gain.faster, gain.worst, gain.best) == (1, "slow", "fast")
+    assert replace(report, workloads=(waits,)).gain is None

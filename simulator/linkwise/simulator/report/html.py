@@ -11,6 +11,7 @@ from linkwise.simulator.report.text import (
     about_the_baseline,
     alone_words,
     draw_rows,
+    gain_figures,
     place_words,
     workload_words,
 )
@@ -35,6 +36,7 @@ def render_html(report: Report) -> str:
         fastest=_fastest(report),
         alone=alone_words(report),
         about=about_the_baseline(report),
+        gain=gain_figures(report),
         draw_heads=DRAW_HEADS,
         draw_rows=draw_rows(report),
         place_words=place_words,

@@ -7,7 +7,7 @@ podresources, never from the plan. Pure.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from statistics import fmean
+from statistics import fmean, geometric_mean
 from string import ascii_uppercase
 
 from linkwise.topology.machine.model import LinkClass, Machine
@@ -121,6 +121,31 @@ class NodeReport:
 
 
 @dataclass(frozen=True, slots=True)
+class Gain:
+    """What Linkwise gains. `ratios` has, for each workload by name, its GB/s with Linkwise divided
+    by the mean of the draws without it; there is at least one."""
+
+    ratios: Mapping[str, float]
+
+    @property
+    def mean(self) -> float:
+        return geometric_mean(self.ratios.values())
+
+    @property
+    def faster(self) -> int:
+        """Return how many workloads have more GB/s with Linkwise."""
+        return sum(1 for ratio in self.ratios.values() if ratio > 1)
+
+    @property
+    def worst(self) -> str:
+        return min(self.ratios, key=lambda name: self.ratios[name])
+
+    @property
+    def best(self) -> str:
+        return max(self.ratios, key=lambda name: self.ratios[name])
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     nodes: tuple[NodeReport, ...]
     workloads: tuple[WorkloadReport, ...]
@@ -144,6 +169,17 @@ class Report:
             *(f"{pod.pod}: {pod.waits}" for pod in pods if pod.invalid),
             *(() if placed else (_nothing_placed(len(pods)),)),
         )
+
+    @property
+    def gain(self) -> Gain | None:
+        """Return the gain of the workloads that communicate, and ran whole with Linkwise and in a
+        draw without it; None without any."""
+        ratios = {
+            workload.name: workload.gbytes_per_s / alone
+            for workload in self.workloads
+            if workload.gbytes_per_s is not None and (alone := workload.stock_mean)
+        }
+        return Gain(ratios) if ratios else None
 
     @property
     def pods(self) -> Iterator[tuple[WorkloadReport, PodReport]]:

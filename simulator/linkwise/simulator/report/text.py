@@ -39,6 +39,8 @@ def render(report: Report) -> Text:
         blocks.append(_lines([_title("Why pods wait"), *waiting]))
     if report.draws > 1:
         blocks.append(_draws(report))
+    if figures := gain_figures(report):
+        blocks.append(Text("Gain: " + "; ".join(f"{f} {words}" for f, words in figures) + "."))
     if report.draws:
         blocks.append(_about_the_baseline(report))
     blocks.append(_verdict(report))
@@ -110,6 +112,21 @@ def draw_rows(report: Report) -> list[tuple[str, ...]]:
         shown = ["-" if f is None else f"{f:.1f}" for f in (workload.gbytes_per_s, *figures)]
         rows.append((workload.name, *shown, f"{workload.stock_wholes} of {report.draws}"))
     return rows
+
+
+def gain_figures(report: Report) -> tuple[tuple[str, str], ...]:
+    """Return three figures, each with its words; none without a gain."""
+    gain = report.gain
+    if gain is None:
+        return ()
+    count = len(gain.ratios)
+    workloads = "1 workload" if count == 1 else f"{count} workloads"
+    worst, best = gain.ratios[gain.worst], gain.ratios[gain.best]
+    return (
+        (f"{gain.mean:.1f}×", f"the GB/s of the scheduler alone, geometric mean of {workloads}"),
+        (f"{gain.faster} of {count}", "workloads have more GB/s than alone"),
+        (f"{worst:.1f}× to {best:.1f}×", f"from the worst, {gain.worst}, to the best, {gain.best}"),
+    )
 
 
 DRAW_HEADS = ("", "Linkwise", "mean", "lowest", "highest", "ran whole")
