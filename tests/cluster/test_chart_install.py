@@ -220,6 +220,9 @@ def test_an_installation_that_was_killed_half_way_is_repeated(control: ControlPl
         released(control, "install", RELEASE, str(CHART), *GIVEN)
     # As documented: take away what is there, and begin again.
     released(control, "uninstall", RELEASE, *WAIT)
+    wait_until_none(lambda: sorted(listed(control, "pods", IN)))  # they create the Leases too
+    leases = ("lease/linkwise-extender", "lease/linkwise-scheduler")
+    control.kubectl("delete", IN, "--ignore-not-found", *leases)
     released(control, "install", RELEASE, str(CHART), *GIVEN, *WAIT)
     delete(control, placed(control, "planned")["metadata"]["name"])
     released(control, "uninstall", RELEASE, *WAIT)
