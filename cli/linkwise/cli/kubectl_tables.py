@@ -17,7 +17,7 @@ from linkwise.extender.api.views import (
     KindUse,
     NodeView,
 )
-from linkwise.extender.explain.texts.format import busy_share, duration, idle_for
+from linkwise.extender.explain.texts.format import busy_share, duration, evicted_if_needed, idle_for
 
 _NARROWEST = 80
 _NAMED = 4  # of many idle pods; JSON has all of them
@@ -146,14 +146,8 @@ def _idle(pod: IdlePod, at: float) -> tuple[str, ...]:
         "-" if pod.memory_gib is None else f"{pod.memory_gib} GiB",
         pod.node,
         f"{pod.gang}, which works" if pod.gang_works else pod.gang or "-",
-        _reclaim(pod.reclaim_from, at),
+        evicted_if_needed(pod.reclaim_from, at),
     )
-
-
-def _reclaim(begins: float | None, at: float) -> str:
-    if begins is None:
-        return "never"
-    return f"in {duration(begins - at)}" if begins > at else "now"
 
 
 def fitted(table: str) -> str:

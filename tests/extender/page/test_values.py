@@ -1,8 +1,10 @@
 """What the page shows of GPUs, of those who wait, and of a gang's steps."""
 
+from dataclasses import replace
+
 import pytest
 
-from linkwise.extender.explain.idle.idle_pods import view_idle
+from linkwise.extender.explain.idle.idle_pods import idle_pods, view_idle
 from linkwise.extender.page.explained import idle_pods_page, pod_page
 from linkwise.extender.page.gpu_states import count, draw_small, masks_of, why_closed
 from linkwise.extender.page.group_page import GroupPage, group_page
@@ -151,6 +153,16 @@ def test_a_group_in_which_a_pod_becomes_idle_is_drawn_again_and_the_others_are_n
         "g1-n-idle",
         "g1-all",
     }
+
+
+def test_the_page_of_idle_pods_says_when_each_may_be_evicted() -> None:
+    cluster = example()
+    snapshot = cluster.core.snapshot(cluster.now)
+    first, second = (each.record.uid for each in idle_pods(snapshot))
+    begins = {first: snapshot.at + 3600, second: snapshot.at}
+    assert [row.evicted for row in idle_pods_page(snapshot).it.rows] == ["never", "never"]
+    shown = idle_pods_page(replace(snapshot, reclaim_from=begins))
+    assert [shown.slots[f"i{n}-evicted"]["text"] for n in range(2)] == ["in 1h", "now"]
 
 
 def test_the_page_of_idle_pods_says_who_would_start_without_which() -> None:

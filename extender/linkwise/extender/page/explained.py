@@ -98,7 +98,7 @@ def idle_pods_page(snapshot: Snapshot) -> IdlePodsPage:
         "verdict": {"text": it.verdict, "hidden": SHOWN if it.verdict else HIDDEN},
     }
     for number, row in enumerate(it.rows):
-        for name in ("gpus", "idle", "busy", "memory"):
+        for name in ("gpus", "idle", "busy", "memory", "evicted"):
             slots[f"i{number}-{name}"] = {"text": getattr(row, name)}
     return IdlePodsPage(it, slots)
 

@@ -7,6 +7,7 @@ from linkwise.extender.api.views import IdlePod, IdleView
 from linkwise.extender.explain.idle.idle_pods import Held, view_pod
 from linkwise.extender.explain.texts.format import (
     busy_share,
+    evicted_if_needed,
     gpus_in_words,
     idle_for,
     pods_in_words,
@@ -31,6 +32,7 @@ class IdleRow:
     memory: str
     node: str
     gang: str
+    evicted: str  # when it may be evicted, if others need its GPUs
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ def row_of(pod: IdlePod, at: float) -> IdleRow:
         memory=_NONE if pod.memory_gib is None else f"{pod.memory_gib} GiB",
         node=pod.node,
         gang=f"{pod.gang}{works}" if pod.gang else _NONE,
+        evicted=evicted_if_needed(pod.reclaim_from, at),
     )
 
 

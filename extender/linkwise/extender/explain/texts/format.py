@@ -56,6 +56,13 @@ def busy_share(percent: int | None) -> str:
     return f"{percent} % or less" if percent else "0 %"
 
 
+def evicted_if_needed(begins: float | None, at: float) -> str:
+    """When an idle pod may be evicted for others, from *begins* on; None: never."""
+    if begins is None:
+        return "never"
+    return f"in {duration(begins - at)}" if begins > at else "now"
+
+
 def duration(seconds: float) -> str:
     """As kubectl shows ages: 45s, 12m, 3h10m, 5d4h."""
     whole = max(int(seconds), 0)
