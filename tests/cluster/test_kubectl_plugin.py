@@ -88,6 +88,8 @@ class Kubectl:
             },
             stdout=subprocess.PIPE,
             text=True,
+            # In a background job of a shell, processes ignore Ctrl-C, and so do their children.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         ) as process:
             assert process.stdout is not None
             try:
