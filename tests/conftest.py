@@ -1,8 +1,13 @@
-"""Options of every run: whether what is tested meets stand-ins or real programs."""
+"""Options of every run: whether what is tested meets stand-ins or real programs. And what tests of
+several rooms need: an API server's stand-in, and a client of it."""
+
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from linkwise.kube.client import KubeClient
+from linkwise.simulator.api_server import ApiServer
 from tests.serving.tls import Authority
 
 # A busy machine is no mistake: no example of a law has a time that it must keep to.
@@ -23,3 +28,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def authority() -> Authority:
     """One for all tests of ports: it never changes."""
     return Authority()
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: ApiServer) -> KubeClient:
+    return KubeClient.load(kubeconfig=None, server=server.url)

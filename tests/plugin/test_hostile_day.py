@@ -202,15 +202,18 @@ def test_device_files_are_passed_unless_an_operator_says_no(day: Day) -> None:
 
 
 def test_an_xid_takes_its_gpu_out_until_its_probation_is_over(day: Day) -> None:
-    plugin = day.start(*QUICK, "--probation-seconds", "2")
+    plugin = day.start(*QUICK, "--probation-seconds", "4")
     day.driver({"xids": [[3, 48], [5, 31]]})
     wait_for(lambda: day.sick() == [3], "the GPU with a memory error")
     reason = "XID 48: uncorrectable memory error"
-    assert plugin.metric(f'device_unhealthy{{gpu="{UUIDS[3]}",reason="{reason}"}}') == 1.0
-    assert plugin.metric(f'xids_total{{gpu="{UUIDS[3]}",xid="48"}}') == 1.0
+    unhealthy = f'device_unhealthy{{gpu="{UUIDS[3]}",reason="{reason}"}}'
+    wait_for(lambda: plugin.metric(unhealthy) == 1.0, "the GPU, shown as unhealthy")
+    counted = [
+        f'xids_total{{gpu="{UUIDS[3]}",xid="48"}}',
+        f'xids_total{{gpu="{UUIDS[5]}",xid="31"}}',
+    ]
     wait_for(
-        lambda: plugin.metric(f'xids_total{{gpu="{UUIDS[5]}",xid="31"}}') == 1.0,
-        "the application's error, counted",
+        lambda: [plugin.metric(line) for line in counted] == [1.0, 1.0], "both errors, counted"
     )
     wait_for(lambda: not day.sick(), "the end of the probation")
     assert plugin.log.count("is unhealthy") == 1

@@ -13,7 +13,7 @@ _LATENCY_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 
 class Metrics:
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
-        self._shown: dict[Gauge, frozenset[tuple[str, ...]]] = {}  # labels of the pods shown
+        self._shown: dict[Gauge, frozenset[tuple[str, ...]]] = {}  # labels of each gauge
         self.devices = Gauge(
             "linkwise_plugin_devices",
             "GPUs: healthy, divided (given out in parts), unhealthy, left-out (cannot be offered)",
@@ -158,18 +158,21 @@ class Metrics:
         self.devices.labels("divided").set(divided)
         self.devices.labels("unhealthy").set(len(machine.gpus) - healthy - divided)
         self.devices.labels("left-out").set(len(left_out))
-        for gauge in (self.device_unhealthy, self.device_noted, self.device_left_out):
-            gauge.clear()
-        for uuid, reason in unhealthy:
-            self.device_unhealthy.labels(uuid, reason).set(1)
-        for uuid, note in noted:
-            self.device_noted.labels(uuid, note).set(1)
-        for index, why in left_out.items():
-            self.device_left_out.labels(str(index), why).set(1)
+        self._show(self.device_unhealthy, dict.fromkeys(unhealthy, 1))
+        self._show(self.device_noted, dict.fromkeys(noted, 1))
+        self._show(self.device_left_out, {(str(index), why): 1 for index, why in left_out.items()})
+
+    def show_allocated(self, pods: Mapping[str, Mapping[str, Collection[str]]]) -> None:
+        """Show the GPUs of each container of each pod, by namespace/name."""
+        allocated: dict[tuple[str, ...], float] = {}
+        for key, containers in pods.items():
+            namespace, _, name = key.partition("/")
+            for container, gpus in containers.items():
+                allocated[namespace, name, container] = len(gpus)
+        self._show(self.allocated, allocated)
 
     def show_activity(self, pods: Mapping[str, Figures], now: float) -> None:
-        """Show what each pod, by namespace/name, does with its GPUs. A pod that stays keeps its
-        series: a scrape in between must not miss it."""
+        """Show what each pod, by namespace/name, does with its GPUs."""
         values: dict[Gauge, dict[tuple[str, ...], float]] = {
             self.pod_busy_share: {},
             self.pod_quiet: {},
@@ -183,8 +186,13 @@ class Metrics:
             for window, share in pod.shares.items():
                 values[self.pod_busy_share][namespace, name, window] = share
         for gauge, of_labels in values.items():
-            for labels in self._shown.get(gauge, frozenset()) - of_labels.keys():
-                gauge.remove(*labels)
-            for labels, value in of_labels.items():
-                gauge.labels(*labels).set(value)
-            self._shown[gauge] = frozenset(of_labels)
+            self._show(gauge, of_labels)
+
+    def _show(self, gauge: Gauge, of_labels: Mapping[tuple[str, ...], float]) -> None:
+        """Make the gauge show these values and no others. What stays keeps its series: a scrape in
+        between must not miss it."""
+        for labels in self._shown.get(gauge, frozenset()) - of_labels.keys():
+            gauge.remove(*labels)
+        for labels, value in of_labels.items():
+            gauge.labels(*labels).set(value)
+        self._shown[gauge] = frozenset(of_labels)

@@ -268,11 +268,7 @@ class NodeProgram:
     def _in_use_changed(self, in_use: InUse) -> None:
         self._publisher.in_use(in_use)
         self._holders = holders_of(in_use)
-        self._metrics.allocated.clear()
-        for key, containers in in_use.pods.items():
-            namespace, _, name = key.partition("/")
-            for container, gpus in containers.items():
-                self._metrics.allocated.labels(namespace, name, container).set(len(gpus))
+        self._metrics.show_allocated(in_use.pods)
 
 
 def _because(what: str, why: str) -> str:

@@ -1,21 +1,13 @@
 """What an API server lists is understood as it comes, and stays unchanged there."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import urllib3
 
 from linkwise.simulator.api_server import ApiServer
 from tests.cli.what_if.asking import answer, cluster, job, nodes_of, pods_of, runs
-
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as running:
-        yield running
 
 
 def ask(server: ApiServer, method: str, path: str, body: Any = None) -> Any:

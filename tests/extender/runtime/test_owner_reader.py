@@ -1,7 +1,6 @@
 """What pods hang on is read from the API server: found, missing, of an unknown kind, forbidden."""
 
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,22 +12,10 @@ from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.owner_reader import OwnerReads
 from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import ApiError
-from linkwise.simulator.api_server import ApiServer
 from linkwise.simulator.api_server.kinds import KINDS
 
 # Of MPIJobs the stand-in has two versions, as two kinds; here one will do.
 SERVED = tuple(f"{kind.root}/" for kind in KINDS if kind.api_version != "kubeflow.org/v2beta1")
-
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: ApiServer) -> KubeClient:
-    return KubeClient.load(kubeconfig=None, server=server.url)
 
 
 def fetch(kind: OwnerKind, name: str = "train", *paths: str) -> FetchOwner:

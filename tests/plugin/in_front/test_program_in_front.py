@@ -91,7 +91,7 @@ def test_a_node_from_start_to_stop(started: Started, kubelet: FakeKubelet) -> No
     assert published is not None
     assert {gpu.uuid for gpu in published.gpus if not gpu.healthy} == sick
     why = f'device_unhealthy{{gpu="{UUIDS[3]}",reason="the vendor\'s plugin says so"}}'
-    assert plugin.metric(why) == 1
+    wait_for(lambda: plugin.metric(why) == 1, "the sick GPU in the metrics")
     assert plugin.metric('preferred_total{source="plan"}') == 1
     assert plugin.metric('planned_containers_total{outcome="kept"}') == 1
     assert plugin.metric('vendor_state{resource="nvidia.com/gpu",state="lists"}') == 1

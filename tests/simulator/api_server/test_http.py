@@ -22,12 +22,6 @@ Ask = Callable[..., tuple[int, Any]]
 
 
 @pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as running:
-        yield running
-
-
-@pytest.fixture
 def pool() -> Iterator[urllib3.PoolManager]:
     with urllib3.PoolManager(retries=False, timeout=10) as made:
         yield made

@@ -1,9 +1,6 @@
 """When pods were bound and began to run, from the API server's stand-in."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
-
-import pytest
 
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.page.timeline import PodTimes
@@ -16,17 +13,6 @@ from tests.extender.cluster import Cluster, change
 PODS = "/api/v1/namespaces/ml/pods"
 BOUND, RAN, ENDED = "2026-01-02T03:04:05Z", "2026-01-02T03:04:09Z", "2026-01-02T03:04:30Z"
 SCHEDULED = {"type": "PodScheduled", "status": "True", "lastTransitionTime": BOUND}
-
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: ApiServer) -> KubeClient:
-    return KubeClient.load(kubeconfig=None, server=server.url)
 
 
 def seconds(moment: str) -> float:
