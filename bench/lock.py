@@ -14,6 +14,7 @@ from linkwise.extender.core import CoreSettings
 from linkwise.extender.preemption.policy import Preempt
 
 BAR_MS = 20.0
+ENDING = 40  # pods, of two GPUs each
 
 
 def binding(nodes: int, pods: int) -> Holds:
@@ -52,6 +53,22 @@ def victims(nodes: int, pods: int) -> Holds:
     return holds
 
 
+def waiting(nodes: int, pods: int) -> Holds:
+    """Gangs of two pods wait in a full cluster, whose pods end one after the other."""
+    world = World(nodes, "full", 0)
+    holds = Holds(world.lock)
+    running = [*world.pods][:ENDING]
+    for gang in range(pods // 2):
+        for rank in range(2):
+            world.put(member(f"gang-{gang}", rank, 2, 8), holds, "ADDED")
+    world.carry_out(world.decide(holds), holds)
+    for uid in running:
+        world.put(world.pods[uid], holds, "DELETED")
+        del world.pods[uid]
+        world.carry_out(world.decide(holds), holds)
+    return holds
+
+
 def _come(world: World, holds: Holds, pods: int, priority: int) -> list[str]:
     gang = [member("gang", rank, pods, 1, priority) for rank in range(pods)]
     for pod in gang:
@@ -63,12 +80,18 @@ SITUATIONS: dict[str, Callable[[int, int], Holds]] = {
     "a gang binds": binding,
     "a list comes": relist,
     "a gang evicts": victims,
+    "many gangs wait": waiting,
 }
 
 
 @click.command(context_settings={"show_default": True})
 @click.option("--nodes", type=int, default=5000, help="Size of the cluster.")
-@click.option("--pods", type=int, default=4096, help=f"Pods of the gang; each requests one {GPU}.")
+@click.option(
+    "--pods",
+    type=int,
+    default=4096,
+    help=f"Pods of the gang; each requests one {GPU}. Of many gangs: all their pods.",
+)
 def main(nodes: int, pods: int) -> None:
     """Measure for how long each kind of work holds the lock at most."""
     title = f"{nodes:,} nodes, a gang of {pods:,} pods, the longest times in ms"

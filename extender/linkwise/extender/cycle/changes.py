@@ -14,7 +14,7 @@ from linkwise.extender.gangs.scheduling_gates import SchedulingGates
 from linkwise.extender.placement.nodes.scheduler_feedback import SchedulerFeedback
 from linkwise.extender.queue.scheduling_queue import SchedulingQueue
 
-# Members: after each look at a gang of this size, the round releases the lock for a moment.
+# Gangs and members: after a look at so many, the round releases the lock for a moment.
 _VERY_MANY = 512
 
 
@@ -62,7 +62,7 @@ class Changes:
         self.run_unlocked: RunUnlocked = run_inline
         self.due: set[GangKey] = set()
         self.moved: set[GangKey] = set()  # changed while this round ran work beside the lock
-        self._nodes_seen = 0
+        self._nodes_seen = self._looked_at = 0
         self._defects: list[Exception] = []
 
     def take(self, now: float) -> set[GangKey]:
@@ -124,8 +124,10 @@ class Changes:
         self.run(lambda: None)
 
     def pause_after(self, key: GangKey) -> None:
-        """Release the lock for a moment if the gang has so many members that a look takes long."""
-        if len(self._cache.gangs.get(key, ())) >= _VERY_MANY:
+        """Release the lock for a moment if the looks since the last release have taken long."""
+        self._looked_at += 1 + len(self._cache.gangs.get(key, ()))
+        if self._looked_at >= _VERY_MANY:
+            self._looked_at = 0
             self.pause()
 
     def look_again_at_moved(self) -> None:
