@@ -4,6 +4,8 @@ import json
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from linkwise.simulator.report.as_json import render_json
 from linkwise.simulator.report.build_report import report_of
@@ -112,6 +114,16 @@ def test_what_goes_on_reaches_to_the_right_edge(times: PodTimes, lines: dict[str
 )
 def test_the_axis_has_few_and_round_numbers(seconds: float, ticks: list[tuple[float, str]]) -> None:
     assert list(timeline_of(report(WAITS, at=1.0 + seconds)).ticks) == ticks
+
+
+@given(st.floats(0, 1e9))
+def test_an_axis_of_any_length_has_some_numbers_and_all_are_on_it(seconds: float) -> None:
+    shares = [share for share, _ in timeline_of(report(WAITS, at=1.0 + seconds)).ticks]
+
+    assert 3 <= len(shares) <= 7
+    assert shares[0] == 0
+    assert shares == sorted(set(shares))
+    assert shares[-1] <= 95
 
 
 def test_of_many_pods_each_workload_is_one_row_and_each_pod_a_line_of_its_own() -> None:

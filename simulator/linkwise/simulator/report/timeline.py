@@ -14,7 +14,7 @@ MEASURED = (
 HEADS = ("created", "bound", "runs", "ended")
 MOST_ROWS = 48  # of one pod each; with more pods, each workload is one row
 _ROW, _LANE = 16, 6  # height of a pod's lines alone in a row, and among others, in pixels
-_MOST_TICKS = 6
+_MOST_TICKS = 6  # after 0
 _LAST_TICK = 0.95  # of the width: the words beside it need room
 _SHORTEST = 0.1  # seconds that the axis has at least
 
@@ -29,9 +29,9 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One pod, or all pods of a workload below each other."""
+    """One pod, or all pods of a workload below each other; or a sample of a line."""
 
-    name: str  # as in the drawings of the nodes; "" if the row has all pods of its workload
+    name: str  # as in the drawings of the nodes; "" if the row has all pods; what the sample means
     height: int  # in pixels
     lanes: tuple[Lane, ...]
     cells: Mapping[str, str]  # what, of HEADS -> when, in seconds
@@ -172,8 +172,9 @@ def _moments(times: Iterable[float | None]) -> str:
 
 
 def _ticks(seconds: float) -> tuple[tuple[float, str], ...]:
-    """Return round numbers from 0 on: steps of 1, 2 or 5 times a power of ten."""
+    """Return round numbers from 0 on: steps of 1, 2 or 5 times a power of ten. The logarithm may
+    be rounded down, so that only 20 is enough."""
     power = 10.0 ** ceil(log10(seconds / _MOST_TICKS) - 1)
-    step = next(s for f in (1, 2, 5, 10) if (s := f * power) * _MOST_TICKS >= seconds)
+    step = next(s for f in (1, 2, 5, 10, 20) if (s := f * power) * _MOST_TICKS >= seconds)
     count = int(seconds * _LAST_TICK / step)
     return tuple((round(100 * n * step / seconds, 2), f"{n * step:g} s") for n in range(count + 1))
