@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from click.testing import CliRunner
 
 from linkwise.simulator.__main__ import command
 from linkwise.topology.machine.recorded import machine_names
+from tests.parsed_page import ParsedPage
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = [str(file) for file in sorted((ROOT / "examples").glob("*.yaml"))]
@@ -250,6 +252,19 @@ def test_it_says_why_the_gang_that_is_too_large_waits(outcome: Outcome) -> None:
     assert "no room for the whole gang. Room for 0 of 3 members. Nearest is a100-pcie" in words
 
 
+def test_it_says_how_long_each_workload_took_and_the_page_has_a_line_for_each_pod(
+    outcome: Outcome,
+) -> None:
+    times = outcome.output.partition("Pods in time\n")[2].partition("Times: ")[0]
+    bound = r" [\d.]+ s after the last of these was created"
+
+    assert re.search(rf"^  pretrain +4 of 4 bound{bound}$", times, re.M)
+    assert re.search(r"^  finetune +bound [\d.]+ s after it was created$", times, re.M)
+    assert re.search(r"^  too-large +3 of 3 wait still$", times, re.M)
+    paths = Counter(path.get("class") for path in ParsedPage(outcome.page).named("path"))
+    assert (paths["waits"], paths["runs"]) == (21 + 1, 18 + 1)  # one in the legend
+
+
 def test_it_can_be_read_in_eighty_columns_without_colour(outcome: Outcome) -> None:
     assert max(map(len, outcome.output.splitlines())) <= 80
     assert "\x1b" not in outcome.output + outcome.errors
@@ -262,7 +277,7 @@ def test_it_shows_its_progress_beside_the_report(outcome: Outcome) -> None:
 
 
 def test_the_page_has_a_drawing_of_every_node(outcome: Outcome) -> None:
-    assert outcome.page.count("<svg") == 8
+    assert outcome.page.count('<svg class="machine"') == 8
     assert outcome.page.rstrip().endswith("</html>")
     assert "18 of 18 pods hold exactly the GPUs" in outcome.page
 
@@ -281,7 +296,7 @@ def test_beside_it_stands_what_kubernetes_alone_would_have_given(directory: Path
     assert re.search(r"^  A   n2 +0-1 +NVLINK  240\.0  n[12] +\S+ +[A-Z]+", demo.output, re.M)
     assert "2 draws (seed 5)" in " ".join(demo.output.split())
     assert "OK: 1 of 1 pods hold exactly" in demo.output
-    assert page.read_text().count("<svg") == 2 * 2
+    assert page.read_text().count('<svg class="machine"') == 2 * 2
 
 
 # What people have
@@ -333,6 +348,12 @@ def test_workloads_run_as_their_controllers_pods_and_programs_can_read_it(direct
         for g in p["place"]["gpus"]
     ]
     assert len(held) == len(set(held)) == 6
+    seconds = [pod["seconds"] for w in report["workloads"] for pod in w["pods"]]
+    assert min(each["created"] for each in seconds) == 0
+    for each in seconds:
+        assert each["created"] <= each["bound"] <= each["running"] <= report["seconds"]
+        assert each["ended"] is None
+    assert all(0 <= w["bound_after_seconds"] <= report["seconds"] for w in workloads)
 
 
 @pytest.mark.parametrize(

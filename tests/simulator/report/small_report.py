@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from linkwise.simulator.report.build_report import report_of
-from linkwise.simulator.report.model import NodeReport, Report, SeenPod
+from linkwise.simulator.report.model import NodeReport, PodTimes, Report, SeenPod
 from linkwise.topology.machine.model import Machine
 from linkwise.topology.machine.recorded import recorded_machine
 from tests.machines import MIXED_5
@@ -16,6 +16,7 @@ NODES = (
     NodeReport("bridged", "4x A100 PCIe, two bridges", BRIDGED_4),
     NodeReport("odd", "5 GPUs of several models", ODD_5),
 )
+_RUNS = PodTimes(100.0, 100.25, 100.5)
 _MACHINES = {node.name: node.machine for node in NODES}
 
 
@@ -24,7 +25,15 @@ def uuids(machine: Machine, *indices: int) -> tuple[str, ...]:
     return tuple(machine.gpus[index].uuid for index in indices)
 
 
-def on(node: str, *indices: int, pod: str, workload: str, member: str, needed: int = 0) -> SeenPod:
+def on(
+    node: str,
+    *indices: int,
+    pod: str,
+    workload: str,
+    member: str,
+    needed: int = 0,
+    times: PodTimes = _RUNS,
+) -> SeenPod:
     """Return a pod that holds these GPUs, as planned."""
     gpus = {"trainer": uuids(_MACHINES[node], *indices)}
     return SeenPod(
@@ -32,6 +41,7 @@ def on(node: str, *indices: int, pod: str, workload: str, member: str, needed: i
         workload,
         needed,
         member,
+        times,
         node=node,
         planned=gpus,
         held=gpus,
@@ -40,15 +50,31 @@ def on(node: str, *indices: int, pod: str, workload: str, member: str, needed: i
 
 
 def off(*, pod: str, workload: str, member: str, needed: int = 0, waits: str = "") -> SeenPod:
-    return SeenPod(f"default/{pod}", workload, needed, member, waits=waits)
+    return SeenPod(f"default/{pod}", workload, needed, member, PodTimes(101.0), waits=waits)
 
 
 OURS = (
     on("bridged", 0, 1, pod="train-x", workload="train", member="0", needed=2),
-    on("bridged", 2, 3, pod="train-y", workload="train", member="1", needed=2),
+    on(
+        "bridged",
+        2,
+        3,
+        pod="train-y",
+        workload="train",
+        member="1",
+        needed=2,
+        times=PodTimes(100.125, 100.5, 101.0),
+    ),
     on("odd", 0, pod="lone", workload="lone", member="0"),
     SeenPod(
-        "default/done-z", "done", 0, "0", node="odd", had=frozenset(uuids(ODD_5, 1)), ended=True
+        "default/done-z",
+        "done",
+        0,
+        "0",
+        PodTimes(100.5, 100.75, 101.0, 102.5),
+        node="odd",
+        had=frozenset(uuids(ODD_5, 1)),
+        ended=True,
     ),
     off(pod="big-u", workload="big", member="0", needed=2, waits="No node has 9 GPUs."),
     off(pod="big-v", workload="big", member="1", needed=2, waits="No node has 9 GPUs."),
@@ -66,4 +92,4 @@ ALONE = (
 
 
 def small_report(*, baseline: bool = True) -> Report:
-    return report_of(NODES, OURS, ALONE if baseline else (), seed=7)
+    return report_of(NODES, OURS, ALONE if baseline else (), seed=7, at=104.0)

@@ -7,8 +7,8 @@ import pytest
 
 from linkwise.kube.labels import COMPLETION_INDEX as INDEX
 from linkwise.kube.objects import Pod
-from linkwise.simulator.report.build_report import seen_pods
-from linkwise.simulator.report.model import SeenPod
+from linkwise.simulator.report.build_report import report_of, seen_pods
+from linkwise.simulator.report.model import PodTimes, SeenPod
 from linkwise.simulator.report.pod_recorder import Sighting
 
 GPU = {"limits": {"nvidia.com/gpu": 2}}
@@ -43,7 +43,7 @@ def gang(name: str, size: str) -> dict[str, str]:
 
 
 def seen(*pods: Pod) -> tuple[SeenPod, ...]:
-    sightings = [Sighting(pod, order, {}) for order, pod in enumerate(pods)]
+    sightings = [Sighting(pod, order, {}, PodTimes(0.0)) for order, pod in enumerate(pods)]
     return seen_pods(sightings, {}, {}, {}, {}, {})
 
 
@@ -102,9 +102,9 @@ def test_a_failed_pod_is_left_out_once_its_job_has_made_another() -> None:
 
 def test_what_each_holds_held_and_waits_for_is_its_own() -> None:
     sightings = [
-        Sighting(pod("runs"), 1, {"main": ("G0", "G1")}),
-        Sighting(pod("ended", phase="Succeeded"), 2, {"main": ("G2", "G3")}),
-        Sighting(pod("waits", node="", phase="Pending"), 3, {}),
+        Sighting(pod("runs"), 1, {"main": ("G0", "G1")}, PodTimes(1.0, 2.0, 3.0)),
+        Sighting(pod("ended", phase="Succeeded"), 2, {"main": ("G2", "G3")}, PodTimes(1.5)),
+        Sighting(pod("waits", node="", phase="Pending"), 3, {}, PodTimes(2.0)),
     ]
 
     runs, ended, waits = seen_pods(
@@ -119,6 +119,36 @@ def test_what_each_holds_held_and_waits_for_is_its_own() -> None:
     assert (runs.held, runs.planned) == ({"main": ("G1", "G0")}, {"main": ("G0", "G1")})
     assert (runs.needed, ended.needed) == (3, 0)
     assert (runs.ended, runs.node) == (False, "n1")
+    assert [each.times for each in (runs, ended, waits)] == [
+        (1.0, 2.0, 3.0, None),
+        (1.5, None, None, None),
+        (2.0, None, None, None),
+    ]
     assert (ended.held_gpus, ended.ended) == (frozenset(), True)
     assert ended.had == frozenset({"G2", "G3"})
     assert (waits.node, waits.held_gpus, waits.waits) == ("", frozenset(), "No room.")
+
+
+def test_times_are_since_the_first_pod_and_end_with_the_report() -> None:
+    """The order of the pods is that in which they appeared, which need not be that of the rows."""
+    later = SeenPod("b", "b", 0, times=PodTimes(12.0, 12.5, 13.0, 15.0))
+    first = SeenPod("a", "a", 0, times=PodTimes(10.0))
+
+    report = report_of([], [later, first], [], seed=1, at=16.0)
+
+    assert [pod.times for _, pod in report.pods] == [(2.0, 2.5, 3.0, 5.0), (0.0, None, None, None)]
+    assert report.seconds == 6.0
+    assert report_of([], [later, first], [], seed=1).seconds == 5.0
+    assert report_of([], [], [], seed=1, at=16.0).seconds == 0.0
+
+
+def test_a_workload_is_bound_from_the_last_creation_of_those_that_are() -> None:
+    """A pod that waits, created long after the others were bound, does not count."""
+    pods = [
+        SeenPod("a", "w", 0, "0", PodTimes(10.0, 10.5)),
+        SeenPod("b", "w", 0, "1", PodTimes(10.25, 12.0, 13.0, 14.0)),
+        SeenPod("c", "w", 0, "2", PodTimes(20.0)),
+    ]
+
+    assert report_of([], pods, [], seed=1).workloads[0].bound_after == 1.75
+    assert report_of([], pods[2:], [], seed=1).workloads[0].bound_after is None

@@ -12,7 +12,7 @@ from linkwise.kube.objects import (
     Resources,
 )
 from linkwise.simulator.report.build_report import seen_pods
-from linkwise.simulator.report.model import SeenPod
+from linkwise.simulator.report.model import PodTimes, SeenPod
 from linkwise.simulator.report.pod_recorder import Sighting
 from linkwise.topology.names import DEFAULT_RESOURCE
 
@@ -25,7 +25,7 @@ def seen(quantity: Quantity, *, waits: str = "") -> tuple[SeenPod, ...]:
         spec=PodSpec(node_name="n1", containers=(Container("main", asks),)),
         status=PodStatus(phase="Running"),
     )
-    return seen_pods([Sighting(pod, 1, {})], {}, {}, {"ml/p": waits}, {}, {})
+    return seen_pods([Sighting(pod, 1, {}, PodTimes(0.0))], {}, {}, {"ml/p": waits}, {}, {})
 
 
 @pytest.mark.parametrize("quantity", [0, "0"])

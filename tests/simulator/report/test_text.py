@@ -47,6 +47,14 @@ Boxes: ╭─╮ GPUs joined by NVLink, ┌╌┐ GPUs without; ┆ between NUMA
 Why pods wait
   big (2 of 2 pods): No node has 9 GPUs.
 
+Pods in time
+  train  2 of 2 bound 0.38 s after the last of these was created
+  lone   bound 0.25 s after it was created
+  done   bound 0.25 s after it was created
+  big    2 of 2 wait still
+Times: the moments at which the simulator's own watch saw each change, because
+the API's times have whole seconds only.
+
 Gain: 1.0× the GB/s of the scheduler alone, geometric mean of 1 workload; 0 of 1
 workloads have more GB/s than alone; 1.0× to 1.0× from the worst, train, to the
 best, train.
@@ -130,6 +138,10 @@ def test_numbers_of_one_draw_and_of_all_draws_stand_apart() -> None:
     assert "mean" not in above
     assert re.search(r"^  train +16\.0 +16\.0 +16\.0 +16\.0 +2 of 3$", below, re.M)
     assert "of a plugin without a preference" in " ".join(below.split())
+
+
+def test_without_pods_nothing_is_said_of_times() -> None:
+    assert "Pods in time" not in shown(report_of(NODES, [], [], seed=1))
 
 
 def test_one_draw_has_no_table_of_means() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from linkwise.drawing.times import Scale
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.explain.snapshot import GangState, Snapshot
 from linkwise.extender.explain.texts.format import duration
@@ -18,7 +19,7 @@ from linkwise.extender.page.times import clock
 
 DONE, NOW, AHEAD = "done", "now", "ahead"
 MOST_DRAWN = 64  # members
-WIDTH, HEIGHT = 300, 16  # of a member's picture, in pixels
+HEIGHT = 16  # of a member's picture, in pixels
 _MARGIN = 0.15  # of the time that is shown, after the last change
 
 
@@ -137,25 +138,8 @@ def picture_of(gang: GangState, times: Mapping[str, PodTimes], at: float) -> Pic
         "t-to": {"text": clock(last)},
     }
     for number, (pod, its) in enumerate(known):
-        slots |= _row(f"m{number}", pod, its, _Scale(first, last), gang.made)
+        slots |= _row(f"m{number}", pod, its, Scale(first, last), gang.made)
     return Picture(tuple(pod.key for pod in pods), len(gang.found.all) - len(pods), slots)
-
-
-class _Scale(NamedTuple):
-    first: float
-    last: float
-
-    def x(self, time: float) -> float:
-        share = (time - self.first) / (self.last - self.first)
-        return round(min(max(share, 0.0), 1.0) * WIDTH, 1)
-
-    def line(self, begin: float, end: float, *, inside: float = 0) -> str:
-        """At least a pixel wide, so that it can be seen. *inside*: pixels that it lacks on either
-        side; empty if nothing is left."""
-        left = min(self.x(begin), WIDTH - 1)
-        right = max(self.x(end), left + 1) - inside
-        left += inside
-        return f"M{left:g} {HEIGHT // 2}H{right:g}" if left < right else ""
 
 
 def _span(
@@ -177,25 +161,19 @@ def _span(
     return first, max(end, first + 1)
 
 
-def _row(name: str, pod: PodRecord, its: PodTimes, scale: _Scale, made: float | None) -> Slots:
-    waits = starts = hollow = runs = ""
-    stop = its.ended if its.ended is not None else scale.last
-    if not pod.node and not pod.ended:
-        waits = scale.line(pod.created, scale.last)
-    elif its.bound is not None:
-        waits = scale.line(pod.created, its.bound)
-        began = stop if its.running is None else its.running
-        starts = scale.line(its.bound, began)
-        hollow = scale.line(its.bound, began, inside=2)
-    if its.running is not None:
-        runs = scale.line(its.running, stop)
+def _row(name: str, pod: PodRecord, its: PodTimes, scale: Scale, made: float | None) -> Slots:
+    lines = scale.lines(
+        HEIGHT // 2,
+        created=pod.created,
+        bound=its.bound,
+        running=its.running,
+        ended=its.ended,
+        waits=not pod.node and not pod.ended,
+    )
     planned = made is not None and pod.created <= made and scale.first <= made <= scale.last
     plan = f"M{scale.x(made):g} 0V{HEIGHT}" if made is not None and planned else ""
     return {
-        f"{name}-waits": {"d": waits},
-        f"{name}-starts": {"d": starts},
-        f"{name}-hollow": {"d": hollow},
-        f"{name}-runs": {"d": runs},
+        **{f"{name}-{what}": {"d": path} for what, path in lines._asdict().items()},
         f"{name}-plan": {"d": plan},
         f"{name}-created": {"text": clock(pod.created)},
         f"{name}-bound": {"text": _after(pod.created, its.bound, happened=bool(pod.node))},

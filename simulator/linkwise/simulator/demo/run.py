@@ -27,13 +27,12 @@ from linkwise.simulator.jobs.workloads import WorkloadController
 from linkwise.simulator.manifests.read_manifests import Manifest, collection_of, is_suspended
 from linkwise.simulator.report.build_report import key_of, seen_pods
 from linkwise.simulator.report.model import Rival, SeenPod
-from linkwise.simulator.report.pod_recorder import PodRecorder, Sighting
+from linkwise.simulator.report.pod_recorder import ENDED, PodRecorder, Sighting
 from linkwise.simulator.scheduler import SchedulerLoop, SchedulerSettings
 from linkwise.topology import names
 
 _QUIET_SECONDS = 0.4  # if nothing changes for this time, the cluster is at rest
 _APPLIED_SECONDS = 0.1  # the same between two files; too short a wait only changes their order
-_ENDED = ("Succeeded", "Failed")
 _INVALID = "invalid"  # a state of /explain: what the pod asks for is wrong
 _HASTE = SchedulerSettings(
     extender_weight=2,  # as in daemonset/overlays/*/scheduler-config.yaml
@@ -295,7 +294,7 @@ class ManifestRun:
 def _goes_on(sighting: Sighting) -> str:
     pod = sighting.pod
     if pod.spec.node_name:
-        settled = pod.status.phase in ("Running", *_ENDED)
+        settled = pod.status.phase in ("Running", *ENDED)
         return "" if settled else f"starts on {pod.spec.node_name}"
     ours = pod.spec.scheduler_name == _HASTE.scheduler_name and not pod.spec.scheduling_gates
     return "" if _was_refused(pod) or not ours else "has not been tried"

@@ -61,7 +61,12 @@ class Simulation:
                 things.enter_context(run)
                 run.settle(self.timeout, lambda counts: say(str(counts)))
                 report = report_of(
-                    _reports(self.nodes), run.seen(), stock, seed=self.seed, rival=self.rival
+                    _reports(self.nodes),
+                    run.seen(),
+                    stock,
+                    seed=self.seed,
+                    rival=self.rival,
+                    at=time.monotonic(),  # the clock of `PodRecorder`
                 )
             self._show(report, progress)
             progress.line(f"{time.monotonic() - began:.1f} s in all")

@@ -2,7 +2,9 @@
 
 import msgspec
 
-from linkwise.simulator.report.model import PodPlace, PodReport, Report, WorkloadReport
+from linkwise.simulator.report.model import PodPlace, PodReport, PodTimes, Report, WorkloadReport
+
+_DIGITS = 3  # of seconds
 
 
 class _Place(msgspec.Struct, frozen=True):
@@ -12,10 +14,20 @@ class _Place(msgspec.Struct, frozen=True):
     gbytes_per_s: float | None
 
 
+class _Seconds(msgspec.Struct, frozen=True):
+    """Since the first pod of the report was created; None: not yet, or not seen."""
+
+    created: float
+    bound: float | None
+    running: float | None
+    ended: float | None
+
+
 class _Pod(msgspec.Struct, frozen=True):
     pod: str  # namespace/name
     member: str
     state: str  # runs, waits or ended
+    seconds: _Seconds
     place: _Place | None
     waits: str
     stock_draws: tuple[_Place | None, ...]
@@ -28,6 +40,9 @@ class _Workload(msgspec.Struct, frozen=True):
     waiting: int
     ended: int
     gbytes_per_s: float | None
+    bound_after_seconds: (
+        float | None
+    )  # from the last creation of a pod that is bound; None: none is
     stock_gbytes_per_s: tuple[float | None, ...]  # of each draw
     stock_running: tuple[int, ...]  # of each draw
     stock_mean_gbytes_per_s: float | None  # over the draws in which it ran whole
@@ -47,6 +62,7 @@ class _Report(msgspec.Struct, frozen=True):
     seed: int
     rival: str  # who chose the devices in the draws: nvidia or random
     draws: int
+    seconds: float  # from the creation of the first pod until this report
     nodes: tuple[_Node, ...]
     workloads: tuple[_Workload, ...]
 
@@ -60,6 +76,7 @@ def render_json(report: Report) -> str:
         seed=report.seed,
         rival=report.rival.value,
         draws=report.draws,
+        seconds=round(report.seconds, _DIGITS),
         nodes=tuple(_Node(node.name, node.title, node.gpu_count) for node in report.nodes),
         workloads=tuple(_workload(workload) for workload in report.workloads),
     )
@@ -74,6 +91,7 @@ def _workload(workload: WorkloadReport) -> _Workload:
         waiting=len(workload.waiting),
         ended=workload.ended,
         gbytes_per_s=workload.gbytes_per_s,
+        bound_after_seconds=_rounded(workload.bound_after),
         stock_gbytes_per_s=workload.stock_gbytes_per_s,
         stock_running=workload.stock_running,
         stock_mean_gbytes_per_s=workload.stock_mean,
@@ -85,7 +103,20 @@ def _pod(pod: PodReport) -> _Pod:
     state = "ended" if pod.ended else "runs" if pod.place else "waits"
     draws = tuple(_place(place) for place in pod.stock)
     waits = pod.waits if state == "waits" else ""
-    return _Pod(pod.pod, pod.member, state, _place(pod.place), waits, draws)
+    return _Pod(pod.pod, pod.member, state, _seconds(pod.times), _place(pod.place), waits, draws)
+
+
+def _seconds(times: PodTimes) -> _Seconds:
+    return _Seconds(
+        round(times.created, _DIGITS),
+        _rounded(times.bound),
+        _rounded(times.running),
+        _rounded(times.ended),
+    )
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, _DIGITS)
 
 
 def _place(place: PodPlace | None) -> _Place | None:

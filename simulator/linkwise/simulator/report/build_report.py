@@ -67,6 +67,7 @@ def seen_pods(
             workload=_workload(sighting.pod, workloads),
             needed=_needed(sighting.pod) or gangs.get(key_of(sighting.pod), 0),
             member=sighting.pod.metadata.annotations.get(COMPLETION_INDEX, ""),
+            times=sighting.times,
             node=sighting.pod.spec.node_name,
             planned=sighting.planned,
             held=held.get(key_of(sighting.pod), {}),
@@ -88,8 +89,11 @@ def report_of(
     *,
     seed: int,
     rival: Rival = Rival.NVIDIA,
+    at: float = 0.0,
 ) -> Report:
-    """*draws* are the runs of the baseline."""
+    """*draws* are the runs of the baseline. *at*: when *ours* were looked at, on the clock of their
+    times; their last change, if that is later."""
+    start = min((seen.times.created for seen in ours), default=at)
     machines = {node.name: node.machine for node in nodes}
     stock = [{(s.workload, s.member): place_of(s, machines) for s in draw} for draw in draws]
     letter = letters()
@@ -101,6 +105,7 @@ def report_of(
                 pod=seen.pod,
                 member=seen.member,
                 place=place_of(seen, machines),
+                times=seen.times.since(start),
                 waits=seen.waits,
                 invalid=seen.invalid,
                 ended=seen.ended,
@@ -128,6 +133,7 @@ def report_of(
         draws=len(draws),
         seed=seed,
         rival=rival,
+        seconds=max((at, *(seen.times.last for seen in ours))) - start,
     )
 
 

@@ -15,6 +15,7 @@ from linkwise.simulator.report.text import (
     place_words,
     workload_words,
 )
+from linkwise.simulator.report.timeline import LEGEND, MEASURED, timeline_of
 
 
 def render_html(report: Report) -> str:
@@ -37,6 +38,9 @@ def render_html(report: Report) -> str:
         alone=alone_words(report),
         about=about_the_baseline(report),
         gain=gain_figures(report),
+        timeline=timeline_of(report),
+        legend=LEGEND,
+        measured=MEASURED,
         draw_heads=DRAW_HEADS,
         draw_rows=draw_rows(report),
         place_words=place_words,

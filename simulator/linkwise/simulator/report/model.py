@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from statistics import fmean, geometric_mean
 from string import ascii_uppercase
+from typing import NamedTuple
 
 from linkwise.topology.machine.model import LinkClass, Machine
 
@@ -41,6 +42,32 @@ class PodPlace:
         return len(self.gpus) > 1
 
 
+class PodTimes(NamedTuple):
+    """When a watch saw what happened to a pod, in seconds of one clock.
+
+    None: not yet. `running` is also None if the watch saw the pod only after it had ended.
+    """
+
+    created: float
+    bound: float | None = None
+    running: float | None = None
+    ended: float | None = None  # it succeeded or failed
+
+    def since(self, start: float) -> "PodTimes":
+        """Return the same in seconds since *start*."""
+        return PodTimes(
+            self.created - start, *(None if time is None else time - start for time in self[1:])
+        )
+
+    @property
+    def last(self) -> float:
+        """Return the moment of the last change."""
+        return max(time for time in self if time is not None)
+
+
+_START = PodTimes(0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class PodReport:
     """One pod. `stock` has a place, or None, for each draw of the baseline."""
@@ -48,6 +75,7 @@ class PodReport:
     pod: str  # namespace/name
     member: str  # completion index, or another text that is unique in the workload
     place: PodPlace | None
+    times: PodTimes  # since the first pod of the report was created
     waits: str = ""  # why there is no place
     invalid: bool = False  # it waits because what it asks for is wrong
     ended: bool = False  # it has succeeded; the place is where it ran
@@ -77,6 +105,19 @@ class WorkloadReport:
     @property
     def waiting(self) -> tuple[PodReport, ...]:
         return tuple(pod for pod in self.pods if not pod.place and not pod.ended)
+
+    @property
+    def bound(self) -> tuple[PodReport, ...]:
+        """Return the pods that have got a node and GPUs, even if they have ended since."""
+        return tuple(pod for pod in self.pods if pod.times.bound is not None)
+
+    @property
+    def bound_after(self) -> float | None:
+        """Return the seconds from the creation of the last of the pods that are bound until all of
+        them were; None without any."""
+        times = [pod.times for pod in self.bound]
+        bound = [time.bound for time in times if time.bound is not None]
+        return max(bound) - max(time.created for time in times) if bound else None
 
     @property
     def stock_draws(self) -> tuple[tuple[PodPlace | None, ...], ...]:
@@ -154,6 +195,7 @@ class Report:
     draws: int = 0  # of the baseline
     seed: int = 0
     rival: Rival = Rival.NVIDIA
+    seconds: float = 0.0  # from the creation of the first pod until this report
 
     @property
     def waiting(self) -> tuple[PodReport, ...]:
@@ -237,6 +279,7 @@ class SeenPod:
     workload: str
     needed: int
     member: str = ""
+    times: PodTimes = _START  # of a clock that all pods of a run share
     node: str = ""
     planned: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # container -> GPU uuids
     held: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -2,26 +2,46 @@
 
 The plugin later corrects the plan's annotation if the kubelet took other GPUs. The record keeps
 what the extender wrote with the Binding.
+The record has the moments at which its own watch saw each change, because the API's times have
+whole seconds only.
 """
 
 from dataclasses import dataclass, replace
 from threading import Lock
+from time import monotonic
 
 from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Pod
 from linkwise.kube.reflector import Reflector
+from linkwise.simulator.report.model import PodTimes
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import ContainerGpus, read_gpus
 from linkwise.topology.errors import AnnotationError
 
+ENDED = ("Succeeded", "Failed")  # phases
+
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """One pod as last seen, its place in the order of appearance, and its plan."""
+    """One pod as last seen, its place in the order of appearance, its plan, and its moments on the
+    monotonic clock."""
 
     pod: Pod
     order: int
     planned: ContainerGpus
+    times: PodTimes
+
+
+def times_of(pod: Pod, before: PodTimes | None, at: float) -> PodTimes:
+    """Return the moments of *pod*, which the watch sees at *at*. *before*: None at first sight."""
+    times = before or PodTimes(at)
+    if times.bound is None and pod.spec.node_name:
+        times = times._replace(bound=at)
+    if times.running is None and pod.status.phase == "Running":
+        times = times._replace(running=at)
+    if times.ended is None and pod.status.phase in ENDED:
+        times = times._replace(ended=at)
+    return times
 
 
 class PodRecorder:
@@ -59,20 +79,21 @@ class PodRecorder:
             self._event("MODIFIED", pod)
 
     def _event(self, kind: str, pod: Pod) -> None:
-        uid = pod.metadata.uid
+        uid, now = pod.metadata.uid, monotonic()
         with self._lock:
             self._changes += 1
             if kind == "DELETED":
                 self._sightings.pop(uid, None)
                 return
             before = self._sightings.get(uid)
+            times = times_of(pod, before.times if before else None, now)
             if before is None:
                 self._seen += 1
-                self._sightings[uid] = Sighting(pod, self._seen, _plan(pod))
+                self._sightings[uid] = Sighting(pod, self._seen, _plan(pod), times)
             elif before.pod.spec.node_name:
-                self._sightings[uid] = replace(before, pod=pod)
+                self._sightings[uid] = replace(before, pod=pod, times=times)
             else:
-                self._sightings[uid] = replace(before, pod=pod, planned=_plan(pod))
+                self._sightings[uid] = replace(before, pod=pod, planned=_plan(pod), times=times)
 
 
 def _plan(pod: Pod) -> ContainerGpus:

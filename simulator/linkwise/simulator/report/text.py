@@ -21,12 +21,14 @@ from linkwise.simulator.report.model import (
     WorkloadReport,
     tenants,
 )
+from linkwise.simulator.report.timeline import MEASURED, time_words
 from linkwise.topology.machine.model import Machine
 
 WIDTH = 79
 _CELL = 4  # columns for one GPU
 _BROKEN = "×"
 _SHORTEST_NODE = 9  # columns of the table that the node's name always gets
+_LONGEST = 24  # columns of a workload's name beside its times
 _IN_A_ROW = 8  # GPUs in one row of an island
 _COLOURS = ("cyan", "yellow", "green", "magenta", "bright_blue", "red", "white")
 
@@ -37,6 +39,8 @@ def render(report: Report) -> Text:
     waiting = [_waiting(workload) for workload in report.workloads if workload.waiting]
     if waiting:
         blocks.append(_lines([_title("Why pods wait"), *waiting]))
+    if report.workloads:
+        blocks.append(_times(report))
     if report.draws > 1:
         blocks.append(_draws(report))
     if figures := gain_figures(report):
@@ -300,6 +304,15 @@ def _waiting(workload: WorkloadReport) -> Text:
         # Members of a gang wait for the same reason: print it once.
         "\n    ".join(dict.fromkeys(pod.waits for pod in workload.waiting)),
     )
+
+
+def _times(report: Report) -> Text:
+    width = min(max(len(workload.name) for workload in report.workloads), _LONGEST)
+    lines = [
+        Text(f"  {_clipped(workload.name, width):<{width}}  {time_words(workload)}")
+        for workload in report.workloads
+    ]
+    return _lines([_title("Pods in time"), *lines, Text(f"Times: {MEASURED}", "dim")])
 
 
 def _about_the_baseline(report: Report) -> Text:

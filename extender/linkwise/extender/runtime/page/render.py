@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
+from linkwise.drawing.times import WIDTH
 from linkwise.extender.page import links
 from linkwise.extender.page.explained import ExplainedPage, IdlePodsPage
 from linkwise.extender.page.gpu_states import STATES
@@ -13,7 +14,7 @@ from linkwise.extender.page.idle_rows import MOST_FIRST
 from linkwise.extender.page.overview import Overview
 from linkwise.extender.page.queue_rows import MOST_ROWS
 from linkwise.extender.page.search import Found
-from linkwise.extender.page.timeline import HEIGHT, WIDTH
+from linkwise.extender.page.timeline import HEIGHT
 from linkwise.extender.page.times import clock
 
 HEADERS: Mapping[str, str] = {
