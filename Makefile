@@ -20,6 +20,8 @@ demo: $(VENV)/.run
 	$(BIN)/python -m linkwise.simulator --report demo-report/demo.html examples/*.yaml
 
 # More workers than a small machine has cores: half of the time, tests wait for leases and programs.
+# Tests start hundreds of programs, so Python keeps its bytecode whatever the shell says.
+test: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 4 --dist worksteal
 

@@ -204,7 +204,7 @@ def test_a_renewed_certificate_is_taken_without_a_restart(node: Node) -> None:
     assert node.manifest.read_text() == manifest
 
 
-def test_what_kube_scheduler_reads_at_its_start_only_starts_it_anew(node: Node) -> None:
+def test_what_kube_scheduler_reads_at_its_start_only_starts_it_again(node: Node) -> None:
     node.done("install")
     manifest = node.manifest.read_text()
     (node.cluster / "ca.crt").write_text(CA + CA.replace("authority", "next"))
@@ -214,7 +214,7 @@ def test_what_kube_scheduler_reads_at_its_start_only_starts_it_anew(node: Node) 
     assert "next" in (node.ours / "ca.crt").read_text()
 
 
-def test_a_kube_scheduler_that_was_not_started_anew_is_said(node: Node) -> None:
+def test_a_kube_scheduler_that_was_not_started_again_is_said(node: Node) -> None:
     """As after an installation that was killed between the files and the manifest."""
     node.done("install")
     for file in (node.cluster / "ca.crt", node.ours / "ca.crt"):

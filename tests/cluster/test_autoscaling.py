@@ -86,6 +86,7 @@ def test_a_gang_stays_off_nodes_with_another_taint(world: SchedulingWorld) -> No
     try:
         members = world.create_gang("train", 4)
         world.wait_waiting(members[0], "no room for the whole gang")
+        assert not world.taken()
     finally:
         world.control.kubectl("taint", "node", "n1", "maintenance-")
     world.wait_bound(members)

@@ -60,7 +60,7 @@ def test_gangs_that_contend_run_whole_and_nobody_is_forgotten(world: SwitchWorld
         played.step(pods)
         for number in [number for number in troubles if number <= len(played.finished)]:
             troubles.pop(number)(world)
-            overdue.start_anew()
+            overdue.start_again()
         time.sleep(_LOOK_SECONDS)
 
     print(

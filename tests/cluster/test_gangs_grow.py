@@ -95,7 +95,7 @@ def test_members_that_come_later_go_next_to_those_that_run(world: SchedulingWorl
     assert {world.node_of(member) for member in (*first, *late)} == {node}
 
 
-def test_a_member_made_anew_has_the_gpus_of_the_one_that_died(world: SchedulingWorld) -> None:
+def test_a_member_made_again_has_the_gpus_of_the_one_that_died(world: SchedulingWorld) -> None:
     members = [create(world, rank, size=3, gpus=4) for rank in range(3)]
     wait_running(world, members)
     before = {member: (world.node_of(member), world.gpus_of(member)) for member in members}

@@ -69,12 +69,12 @@ def real_kubelets() -> Iterator[Kubelets]:
             socket = node.root / "var/lib/kubelet/device-plugins/kubelet.sock"
             before = socket.stat().st_ctime_ns
 
-            def made_anew() -> bool:
+            def made_again() -> bool:
                 return socket.exists() and socket.stat().st_ctime_ns != before
 
             node.kubelet.restart()
             node.wait_ready()
-            wait_for(made_anew, "the kubelet takes plugins again")
+            wait_for(made_again, "the kubelet takes plugins again")
 
         @contextmanager
         def kubelet() -> Iterator[Kubelet]:

@@ -241,7 +241,7 @@ def test_a_pod_deleted_while_it_waits_is_forgotten(world: World) -> None:
     assert {call.pod for call in world.extender.calls} == {"q"}
 
 
-def test_a_pod_that_is_made_anew_under_its_name_is_another(world: World) -> None:
+def test_a_pod_that_is_made_again_under_its_name_is_another(world: World) -> None:
     world.nodes("n1")
     refused(world)
     world.delete("p")

@@ -59,7 +59,7 @@ def test_a_swap_is_noticed_counted_and_repaired_and_nothing_is_killed(world: Wor
     wait_for(lambda: swaps_told(world) == world.counted_by_all("swaps"), "each is told")
 
 
-def test_a_gang_whose_plan_was_swapped_away_is_planned_anew(world: World) -> None:
+def test_a_gang_whose_plan_was_swapped_away_is_planned_again(world: World) -> None:
     """The kubelet gives a single pod the GPUs of a gang that is planned and not yet bound."""
     world.nodes["n1"].swap_next()
     for body in (*manifests.gang("g", 2, 4), manifests.pod("single", 4)):

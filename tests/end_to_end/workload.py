@@ -175,12 +175,12 @@ class _Author:
         body = self._random.choice(members)
         old, new = body["metadata"]["name"], self._name("again")
         grace = self._random.choice([None, 0, 0])
-        made_anew = {**body, "metadata": {**body["metadata"], "name": new}}
-        self._bodies[new] = made_anew
+        made_again = {**body, "metadata": {**body["metadata"], "name": new}}
+        self._bodies[new] = made_again
 
         def do(world: World) -> None:
             _delete(world, f"{PODS}/{old}", grace)
-            _submit(world, made_anew)
+            _submit(world, made_again)
 
         return f"member {old} dies, and {new} is made in its place", do
 

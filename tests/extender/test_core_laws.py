@@ -74,7 +74,7 @@ class ClusterMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self._members())
     @rule(data=st.data(), dies=st.booleans())
-    def make_member_anew(self, data: st.DataObject, dies: bool) -> None:
+    def make_member_again(self, data: st.DataObject, dies: bool) -> None:
         """What an operator does about a member that failed, or that it wants elsewhere."""
         pod = self.cluster.pod(data.draw(st.sampled_from(self._members())))
         ours = (names.GPUS, names.PLAN, names.STARTED)

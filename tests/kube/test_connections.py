@@ -224,7 +224,7 @@ def test_the_name_of_a_server_counts_unless_told_otherwise(
         assert lenient.request("PATCH", "/x", b"two", HEADERS) == HttpAnswer(200, b"two")
 
 
-def test_a_client_s_certificate_is_shown_and_read_anew_for_each_connection(
+def test_a_client_s_certificate_is_shown_and_read_again_for_each_connection(
     authority: trustme.CA, tmp_path: Path
 ) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

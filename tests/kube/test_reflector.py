@@ -93,7 +93,7 @@ def test_a_watch_that_ends_by_itself_goes_on_where_it_was(
     assert owner.told == ["=a", "~a"]
 
 
-def test_a_version_too_old_is_listed_anew(server: ApiServer, client: KubeClient) -> None:
+def test_a_version_too_old_is_listed_again(server: ApiServer, client: KubeClient) -> None:
     add(client, "a")
     owner = Owner()
     with reflecting(client, owner) as reflector:
@@ -137,7 +137,7 @@ def test_a_server_that_is_away_is_waited_for(server: ApiServer, client: KubeClie
     assert owner.told == ["=a", "+b"]
 
 
-def test_a_server_that_lost_its_memory_is_listed_anew() -> None:
+def test_a_server_that_lost_its_memory_is_listed_again() -> None:
     owner = Owner()
     with ApiServer() as first:
         port = int(first.url.rsplit(":", 1)[1])
@@ -184,7 +184,7 @@ def test_a_deleted_object_that_does_not_decode_is_not_kept(client: KubeClient) -
         wait_for(lambda: owner.told == ["=a,b", "=a"])
 
 
-def test_an_owner_that_fails_is_told_everything_anew(
+def test_an_owner_that_fails_is_told_everything_again(
     client: KubeClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     add(client, "a")
@@ -304,7 +304,7 @@ def test_stopping_ends_an_idle_watch_at_once(server: ApiServer, client: KubeClie
     assert owner.told == ["="]
 
 
-def test_asked_to_it_lists_everything_anew_and_says_when_that_is_done(client: KubeClient) -> None:
+def test_asked_to_it_lists_everything_again_and_says_when_that_is_done(client: KubeClient) -> None:
     add(client, "a")
     owner = Owner()
     with reflecting(client, owner) as reflector:

@@ -173,7 +173,7 @@ def test_where_no_xids_can_be_heard_nothing_is_waited_for_and_nobody_is_blamed(
     assert source.probe(machine).findings == {}
 
 
-def test_a_wait_that_fails_is_said_once_marks_nobody_and_begins_anew(
+def test_a_wait_that_fails_is_said_once_marks_nobody_and_begins_again(
     driver: FakeNvml, source: NvmlInventory, caplog: pytest.LogCaptureFixture
 ) -> None:
     machine = source.read().machine

@@ -186,7 +186,7 @@ def test_a_flood_of_bad_xids_is_no_flood_of_probes(caplog: pytest.LogCaptureFixt
     assert caplog.text.count("is unhealthy") == 1
 
 
-def test_a_gpu_that_comes_back_is_read_anew() -> None:
+def test_a_gpu_that_comes_back_is_read_again() -> None:
     """It may have been reset: what joins it to others is what it is now."""
     care = Care(health_seconds=0.005)
     care.taker.start()
@@ -234,7 +234,7 @@ def test_what_has_not_been_answered_ages_and_what_has_been_does_not(probing: Car
     wait_for(lambda: probing.taker.probe_age_seconds < old, "the answer")
 
 
-def test_a_driver_that_counts_other_gpus_is_read_anew_at_once(resting: Care) -> None:
+def test_a_driver_that_counts_other_gpus_is_read_again_at_once(resting: Care) -> None:
     resting.source.snapshot = Snapshot(DGX_1V, probe=Probe(recount=True))
     resting.source.xids.put(Xid(UUIDS[3], 154))  # to have it probed
     wait_for(lambda: resting.source.readings, "the reading")
@@ -260,7 +260,7 @@ def test_who_stops_does_not_wait_for_a_source_that_hangs_which_is_closed_after(
     wait_for(lambda: care.source.closed, "its end")
 
 
-def test_on_demand_everything_is_read_anew(resting: Care) -> None:
+def test_on_demand_everything_is_read_again(resting: Care) -> None:
     resting.source.snapshot = Snapshot(replace(DGX_1V, cuda_version="13.0"))
     resting.taker.discover()
     wait_for(lambda: resting.told, "the new reading")

@@ -38,7 +38,7 @@ def test_a_series_that_stays_is_never_away(
     show(metrics, {"1": "stays", "2": "goes"})
     stays = shown.labels(*before, "1", "stays")
     show(metrics, {"1": "stays", "3": "comes"})
-    # A series that was removed and made anew would be another object.
+    # A series that was removed and made again would be another object.
     assert shown.labels(*before, "1", "stays") is stays
     (family,) = shown.collect()
     series = {tuple(sample.labels.values()) for sample in family.samples}

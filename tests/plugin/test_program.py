@@ -382,7 +382,7 @@ def test_a_body_is_refused_unread(kubelet_dir: Path) -> None:
         plugin.kill()
 
 
-def test_a_node_made_anew_under_its_name_is_told_at_once(
+def test_a_node_made_again_under_its_name_is_told_at_once(
     kubelet: FakeKubelet, server: ApiServer
 ) -> None:
     """Not with the next look at the Node, which is a minute away."""

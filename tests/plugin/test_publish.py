@@ -241,7 +241,7 @@ def uid_of(cluster: Cluster) -> str:
     return cluster.client.get("/api/v1/nodes/n1", Node).metadata.uid
 
 
-def made_anew(cluster: Cluster) -> str:
+def made_again(cluster: Cluster) -> str:
     cluster.client.delete("/api/v1/nodes/n1")
     cluster.client.post(
         "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
@@ -249,7 +249,7 @@ def made_anew(cluster: Cluster) -> str:
     return uid_of(cluster)
 
 
-def test_a_node_made_anew_is_told_everything_once_it_is_seen(
+def test_a_node_made_again_is_told_everything_once_it_is_seen(
     cluster: Cluster, publisher: Callable[..., NodePublisher]
 ) -> None:
     ours = publisher(resync_seconds=3600)
@@ -258,20 +258,20 @@ def test_a_node_made_anew_is_told_everything_once_it_is_seen(
     ours.in_use(IN_USE)
     wait_for(lambda: cluster.annotation(names.IN_USE), "the first writes")
     ours.node_seen(uid_of(cluster))  # as after every change of the Node
-    ours.node_seen(made_anew(cluster))
+    ours.node_seen(made_again(cluster))
     wait_for(lambda: cluster.label("linkwise.dev/gpu.count") == "8", "its labels")
     assert cluster.annotation(names.IN_USE)
     assert cluster.annotation(names.OWN_LABELS)
 
 
-def test_a_node_made_anew_is_not_told_by_half_where_a_write_comes_before_it_is_seen(
+def test_a_node_made_again_is_not_told_by_half_where_a_write_comes_before_it_is_seen(
     cluster: Cluster, publisher: Callable[..., NodePublisher]
 ) -> None:
     ours = publisher(resync_seconds=3600)
     ours.node_seen(uid_of(cluster))
     ours.machine(DGX_A100)
     wait_for(lambda: ours.published, "the first write")
-    new = made_anew(cluster)
+    new = made_again(cluster)
     ours.in_use(IN_USE)
     wait_for(lambda: cluster.annotation(names.IN_USE), "what is in use, on a Node without labels")
     ours.node_seen(new)

@@ -106,7 +106,7 @@ def test_a_gpu_that_is_lost_leaves_the_others_their_xids(
     assert driver.registered == set(range(8))
 
 
-def test_a_gpu_that_hangs_is_not_waited_for_where_xids_are_heard_anew(
+def test_a_gpu_that_hangs_is_not_waited_for_where_xids_are_heard_again(
     driver: FakeNvml, source: NvmlInventory, machine: Machine
 ) -> None:
     driver.hang("nvmlDeviceGetMemoryInfo", gpu=2)
@@ -204,7 +204,7 @@ def test_nvlinks_that_the_driver_does_without_for_a_while_are_down_and_not_forgo
     assert again.probe.findings == {}
 
 
-def test_nvlinks_are_looked_for_anew_when_the_driver_has_been_loaded_anew(
+def test_nvlinks_are_looked_for_again_when_the_driver_has_been_loaded_again(
     driver: FakeNvml, source: NvmlInventory
 ) -> None:
     driver.fail("nvmlDeviceGetNvLinkState", pynvml.NVML_ERROR_NOT_SUPPORTED)

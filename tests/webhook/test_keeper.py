@@ -178,7 +178,7 @@ def test_it_is_not_ready_before_anybody_can_be_told_whom_to_trust(api: Api) -> N
 
 
 @pytest.mark.parametrize("data", [{"a.crt": "?", "a.key": "eA=="}, {"a.crt": "eA=="}, {}])
-def test_a_mangled_secret_is_filled_anew(api: Api, data: dict[str, str]) -> None:
+def test_a_mangled_secret_is_filled_again(api: Api, data: dict[str, str]) -> None:
     one = Replica(api)
     one.look()
     api.objects[SECRET]["data"] = data

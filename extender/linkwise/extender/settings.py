@@ -66,7 +66,7 @@ class Settings:
     preempt: Preempt = Preempt.CONSENTING
     # (namespace, seconds): its pods may be evicted once they have been idle for so long.
     reclaim_idle: tuple[tuple[str, float], ...] = ()
-    # Long enough to save what a notebook has, if somebody sees the Event.
+    # Long enough for a person who sees the Event to save what a notebook has.
     reclaim_notice_seconds: float = 600.0
     # What users expect; any other order changes whom they wait for.
     queue_order: QueueOrder = QueueOrder.AGE

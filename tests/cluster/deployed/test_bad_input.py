@@ -117,7 +117,7 @@ def test_a_pod_made_from_a_copied_manifest_gets_a_plan_of_its_own(
     assert_sound(deployed)
 
 
-def test_a_plan_of_a_newer_version_is_made_anew(deployed: DeployedLinkwise) -> None:
+def test_a_plan_of_a_newer_version_is_made_again(deployed: DeployedLinkwise) -> None:
     """As after a downgrade: a waiting pod may carry what this extender has never written."""
     gang = {names.GANG: "train", names.GANG_SIZE: "2"}
     deployed.apply(workloads.pod("first", 4, annotations=gang))

@@ -21,7 +21,7 @@ def test_the_earliest_comes_first_and_once() -> None:
     assert made.next() == 3.0
 
 
-def test_setting_it_anew_moves_the_moment() -> None:
+def test_setting_it_again_moves_the_moment() -> None:
     made = alarms(("a", 1.0), ("a", 5.0))
     assert made.take(1.0) == []
     assert made.next() == 5.0

@@ -121,7 +121,7 @@ def test_a_presumption_spoils_no_plan_while_other_gpus_are_there() -> None:
     assert at.free("n1") == 0
 
 
-def test_a_foreign_pod_on_planned_gpus_makes_the_plan_anew() -> None:
+def test_a_foreign_pod_on_planned_gpus_makes_the_plan_again() -> None:
     at = cluster()
     at.add_gang("g", 1, 4)
     at.settle()
@@ -251,7 +251,7 @@ def test_an_unhealthy_gpu_is_not_free() -> None:
     assert at.free("n1") == 8
 
 
-def test_a_plan_whose_gpu_falls_ill_is_made_anew() -> None:
+def test_a_plan_whose_gpu_falls_ill_is_made_again() -> None:
     at = cluster()
     at.add_gang("g", 1, 2)
     at.settle()
@@ -324,7 +324,7 @@ def test_names_vanish_from_the_books_with_the_last_that_uses_them() -> None:
     assert at.sound()
 
 
-def test_listing_anew_drops_what_is_not_named_any_more() -> None:
+def test_listing_again_drops_what_is_not_named_any_more() -> None:
     at = cluster(2)
     at.add_pod("a", 2)
     at.schedule("a")

@@ -42,7 +42,7 @@ def test_a_gang_made_from_the_manifests_of_an_old_one_is_planned_and_not_called_
     assert plan.refusals == 0
 
 
-def test_a_member_made_anew_from_the_manifest_of_the_one_before_shares_the_gangs_deadline() -> None:
+def test_a_member_made_again_from_the_old_manifest_shares_the_gangs_deadline() -> None:
     at = cluster()
     members = at.add_gang("g", 2, 2)
     at.settle()

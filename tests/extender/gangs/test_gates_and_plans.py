@@ -108,7 +108,7 @@ def test_a_half_nominated_gang_is_completed_by_a_new_extender_before_any_gate_is
     assert [type(action) for action in at.settle()] == [WritePlan, LiftGate, LiftGate]
 
 
-def test_a_plan_that_came_to_nothing_is_made_anew_before_the_gate_is_lifted() -> None:
+def test_a_plan_that_came_to_nothing_is_made_again_before_the_gate_is_lifted() -> None:
     at = cluster()
     at.add_pod("p", 4, gates=[OURS])
     (write,) = at.core.decide(at.now)

@@ -17,7 +17,7 @@ def test_a_gang_that_has_started_is_never_evicted_for_being_partial() -> None:
     assert at.pod(first).metadata.deletion_timestamp is None
 
 
-def test_a_member_made_anew_takes_the_place_of_the_lost_one() -> None:
+def test_a_member_made_again_takes_the_place_of_the_lost_one() -> None:
     at = cluster()
     _, second = running(at)
     before = at.plan(second)

@@ -7,7 +7,7 @@ from linkwise.topology.annotations.plan import Plan
 from tests.extender.gangs.test_lifecycle import bound_together, cluster, planned
 
 
-def test_plans_on_a_lost_node_are_made_anew_elsewhere() -> None:
+def test_plans_on_a_lost_node_are_made_again_elsewhere() -> None:
     at = cluster(nodes=3)
     _, second = planned(at)
     at.set_ready("n2", ready=False)
@@ -19,7 +19,7 @@ def test_plans_on_a_lost_node_are_made_anew_elsewhere() -> None:
     assert at.phase("g") == "planned"
 
 
-def test_if_one_has_no_room_beside_the_others_the_whole_plan_is_made_anew() -> None:
+def test_if_one_has_no_room_beside_the_others_the_whole_plan_is_made_again() -> None:
     at = cluster(nodes=2, machine="hgx-h100")
     at.add_pod("busy", 6, node="n2")
     at.add_pod("big", 6, gang="g", gang_size="2", rank="0")

@@ -25,7 +25,7 @@ def running(nodes: int = 4, size: int = 4, gpus: int = 2, **said: str) -> Cluste
     return at
 
 
-def make_anew(at: Cluster, rank: int, *, gpus: int = 2, size: int = 4, **said: str) -> str:
+def make_again(at: Cluster, rank: int, *, gpus: int = 2, size: int = 4, **said: str) -> str:
     name = f"again-{rank}"
     words = {"gang": "g", "gang_size": str(size), "rank": str(rank), **said}
     at.add_pod(name, gpus, said=words)
@@ -53,13 +53,13 @@ def told(at: Cluster) -> list[str]:
 # The place of the dead one.
 
 
-def test_a_member_made_anew_has_the_very_gpus_of_the_one_before() -> None:
+def test_a_member_made_again_has_the_very_gpus_of_the_one_before() -> None:
     at = running()
     before = [at.indices(f"g-{rank}") for rank in (1, 2)]
     for rank in (2, 1):  # both are free when the first one comes
         die(at, f"g-{rank}")
     for rank in (2, 1):
-        make_anew(at, rank)
+        make_again(at, rank)
     assert [at.indices(f"again-{rank}") for rank in (1, 2)] == before
     assert {node_of(at, f"again-{rank}") for rank in (1, 2)} == {"n1"}
 
@@ -85,7 +85,7 @@ def test_the_place_is_waited_for_while_the_one_before_is_leaving_it() -> None:
     at = running(nodes=2)
     before = at.indices("g-1")
     at.terminate("g-1")
-    make_anew(at, 1)
+    make_again(at, 1)
     assert at.plan("again-1") is None
     at.now += LEAVING_SECONDS / 2
     die(at, "g-1")
@@ -95,7 +95,7 @@ def test_the_place_is_waited_for_while_the_one_before_is_leaving_it() -> None:
 def test_and_not_for_long() -> None:
     at = running(nodes=2)
     at.terminate("g-1")
-    make_anew(at, 1)
+    make_again(at, 1)
     at.pass_time(LEAVING_SECONDS)
     assert node_of(at, "again-1") == "n2"
 
@@ -105,7 +105,7 @@ def test_a_place_that_somebody_else_has_taken_is_not_waited_for() -> None:
     die(at, "g-1")
     at.add_pod("thief", 2)
     assert at.schedule("thief") == "n1"
-    make_anew(at, 1)
+    make_again(at, 1)
     assert node_of(at, "again-1") == "n2"
 
 
@@ -113,7 +113,7 @@ def test_nor_one_on_a_node_that_takes_no_more_pods() -> None:
     at = running(nodes=2)
     die(at, "g-1")
     at.cordon("n1")
-    make_anew(at, 1)
+    make_again(at, 1)
     assert node_of(at, "again-1") == "n2"
 
 
@@ -121,7 +121,7 @@ def test_nor_one_on_a_node_whose_cpu_somebody_else_has_taken() -> None:
     at = running()
     die(at, "g-2")
     at.add_pod("loader", 0, cpu="124", node="n1")
-    assert node_of(at, make_anew(at, 2)) == "n2"
+    assert node_of(at, make_again(at, 2)) == "n2"
 
 
 def test_nor_one_whose_gpus_are_broken() -> None:
@@ -129,7 +129,7 @@ def test_nor_one_whose_gpus_are_broken() -> None:
     broken = at.indices("g-1")
     die(at, "g-1")
     at.set_health("n1", broken[0])
-    make_anew(at, 1, size=3)
+    make_again(at, 1, size=3)
     assert node_of(at, "again-1") == "n1"  # still next to the others
     assert broken[0] not in at.indices("again-1")
 
@@ -137,7 +137,7 @@ def test_nor_one_whose_gpus_are_broken() -> None:
 def test_nor_one_that_kube_scheduler_has_refused() -> None:
     at = running(nodes=2)
     die(at, "g-1")
-    name = make_anew(at, 1)
+    name = make_again(at, 1)
     assert node_of(at, name) == "n1"
     at.filter(name, ["n2"])  # nominated for n1, and asked about without it
     at.settle()
@@ -148,14 +148,14 @@ def test_nor_one_that_kube_scheduler_has_refused() -> None:
 def test_who_wants_more_or_fewer_gpus_than_the_one_before_gets_what_he_wants(gpus: int) -> None:
     at = running()
     die(at, "g-2")
-    assert len(at.indices(make_anew(at, 2, gpus=gpus))) == gpus
+    assert len(at.indices(make_again(at, 2, gpus=gpus))) == gpus
 
 
 def test_refusals_count_only_in_a_row() -> None:
     at = running(nodes=8)
     for rank in range(4):  # replacements run on, with what is written on them
         die(at, f"g-{rank}")
-        name = make_anew(at, rank)
+        name = make_again(at, rank)
         refused = node_of(at, name)
         at.filter(name, sorted({*at.nodes} - {refused}))
         at.settle()
@@ -187,7 +187,7 @@ def test_the_place_in_an_earlier_run_is_nothing_to_a_later_one() -> None:
     at.add_pod("busy", 2, node="n1")
     at.start("busy", {"main": at.uuids("n1", 0, 1)})
     for rank in (0, 1):
-        make_anew(at, rank, size=2)
+        make_again(at, rank, size=2)
     assert at.phase("g") == "planned"
     assert at.sound()
 
@@ -196,7 +196,7 @@ def test_a_new_extender_plans_it_near_the_others() -> None:
     at = running(nodes=2)
     die(at, "g-1")
     at.restart()
-    make_anew(at, 1)
+    make_again(at, 1)
     assert node_of(at, "again-1") == "n1"
 
 
@@ -216,7 +216,7 @@ def stuck(**said: str) -> Cluster:
     """Two members with a node each: the second one's is taken, and another member waits."""
     at = running(nodes=2, size=2, gpus=8, **said)
     full_without(at, "g-1")
-    make_anew(at, 1, gpus=8, size=2, **said)
+    make_again(at, 1, gpus=8, size=2, **said)
     return at
 
 
@@ -258,7 +258,7 @@ def test_where_all_say_so_the_gang_is_evicted_whole_after_its_timeout() -> None:
 def test_where_one_member_does_not_say_so_nobody_is_evicted() -> None:
     at = running(nodes=2, size=2, gpus=8, preemptible="true")
     full_without(at, "g-1")
-    make_anew(at, 1, gpus=8, size=2)
+    make_again(at, 1, gpus=8, size=2)
     at.pass_time(10 * TIMEOUT)
     assert at.evicted == []
 
@@ -292,7 +292,7 @@ def test_the_next_time_it_is_stuck_is_another_time() -> None:
     at.start("again-1")
     at.settle()
     full_without(at, "again-1")
-    make_anew(at, 1, gpus=8, size=2, preemptible="true")
+    make_again(at, 1, gpus=8, size=2, preemptible="true")
     at.pass_time(TIMEOUT - 1)
     assert at.evicted == []
     at.pass_time(1)
@@ -302,12 +302,12 @@ def test_the_next_time_it_is_stuck_is_another_time() -> None:
 def test_an_eviction_that_is_refused_is_asked_for_until_it_is_granted_or_not_needed() -> None:
     at = running(nodes=3, size=3, gpus=8, preemptible="true")
     full_without(at, "g-2")
-    make_anew(at, 2, gpus=8, size=3, preemptible="true")
+    make_again(at, 2, gpus=8, size=3, preemptible="true")
     at.pass_time(TIMEOUT)  # judged; and both are gone in this world
     assert at.evicted == ["g-0", "g-1"]
 
 
-def test_a_member_that_failed_and_is_not_made_anew_is_reported_by_name() -> None:
+def test_a_member_that_failed_and_is_not_made_again_is_reported_by_name() -> None:
     """A pod of restartPolicy Never without an operator: nothing that eviction could better."""
     at = running(preemptible="true")
     at.set_phase("g-1", "Failed")
@@ -331,7 +331,7 @@ def test_one_that_lacks_nobody_it_needs_is_not_reported() -> None:
 def test_a_plan_for_the_next_member_that_nobody_binds_is_given_back_and_nobody_is_evicted() -> None:
     at = running()
     die(at, "g-1")
-    make_anew(at, 1)
+    make_again(at, 1)
     for _ in range(3):
         at.pass_time(TIMEOUT)
     assert at.plan("again-1") is None

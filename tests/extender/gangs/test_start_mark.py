@@ -96,7 +96,7 @@ def test_a_member_too_few_is_never_the_last() -> None:
     assert names.STARTED not in begin(at, "g-1").annotations
 
 
-def test_a_member_made_anew_needs_no_mark_beside_the_one_there_is() -> None:
+def test_a_member_made_again_needs_no_mark_beside_the_one_there_is() -> None:
     at = running()
     at.delete("g-0")
     at.add_pod("again", 8, gang="g", gang_size="2", rank="0")

@@ -314,7 +314,7 @@ def running(at: Cluster, *members: str) -> list[str]:
     return planned
 
 
-def test_a_member_made_anew_goes_where_its_neighbours_in_rank_are() -> None:
+def test_a_member_made_again_goes_where_its_neighbours_in_rank_are() -> None:
     at = Cluster()
     for leaf in "ab":
         nodes(at, *several(f"{leaf}-", 3), leaf=leaf, zone="z")

@@ -25,7 +25,7 @@ def cluster() -> Cluster:
     return four_nodes()
 
 
-def test_a_job_made_anew_under_its_old_name_is_another_gang(cluster: Cluster) -> None:
+def test_a_job_made_again_under_its_old_name_is_another_gang(cluster: Cluster) -> None:
     before, after = job("train", 3, uid="old"), job("train", 2, uid="new")
     there_is(cluster, before)
     create(cluster, member(before, 0), member(before, 1))

@@ -89,7 +89,7 @@ def test_the_reference_that_controls_counts_not_the_first_one() -> None:
     assert gang(made, job).rule == "pytorchjob"
 
 
-def test_a_job_made_anew_under_its_old_name_is_another_gang() -> None:
+def test_a_job_made_again_under_its_old_name_is_another_gang() -> None:
     job = pytorch_job()
     again = msgspec.json.decode(msgspec.json.encode(job))
     again["metadata"]["uid"] = "another"

@@ -255,7 +255,7 @@ def test_what_comes_free_is_held_and_nobody_else_gets_it() -> None:
     assert at.phase("urgent") == "planned"
 
 
-def test_a_victim_made_anew_queues_by_its_age_and_takes_nothing_from_who_evicted_it() -> None:
+def test_a_victim_made_again_queues_by_its_age_and_takes_nothing_from_who_evicted_it() -> None:
     at = cluster()
     run_gang(at, "humble", 2)
     add_gang(at, "later", 2)

@@ -236,7 +236,7 @@ def test_the_notice_is_the_operators() -> None:
     assert at.evicted == ["nb"]
 
 
-def test_a_pod_that_wakes_up_after_the_event_stays_and_is_announced_anew() -> None:
+def test_a_pod_that_wakes_up_after_the_event_stays_and_is_announced_again() -> None:
     at = cluster()
     run(at, "nb", 8, "n1", said=FOUR_HOURS)
     wait(at, "train")

@@ -77,7 +77,7 @@ def test_a_gang_that_gets_room_in_time_is_planned_behind_its_gates() -> None:
     assert lifted(at, AFTER) == []
 
 
-def test_the_wait_begins_anew_with_the_last_member() -> None:
+def test_the_wait_begins_again_with_the_last_member() -> None:
     """An incomplete gang needs no nodes: an autoscaler would add too few, and for nothing."""
     at = cluster("n1")
     at.add_pod("g-0", 8, gates=[OURS], gang="g", gang_size="2")

@@ -286,7 +286,7 @@ def test_one_that_may_not_preempt_keeps_its_nomination_and_is_woken_all_the_same
     assert world.seconds_until_bound("p") <= 5.0
 
 
-def test_a_member_whose_nomination_was_taken_away_is_nominated_anew() -> None:
+def test_a_member_whose_nomination_was_taken_away_is_nominated_again() -> None:
     world = LazyWorld(("n0",))
     world.ignored = {"g-0"}
     world.at.add_gang("g", 1, 4)

@@ -27,7 +27,7 @@ def test_every_metric_of_ours_has_a_help_text_and_our_prefix() -> None:
         assert found.documentation.endswith("."), name
 
 
-def test_a_scrape_takes_the_census_anew() -> None:
+def test_a_scrape_takes_the_census_again() -> None:
     metrics, free = ExtenderMetrics(), [8]
     metrics.watch_books(
         lambda: Census(

@@ -203,7 +203,7 @@ def test_an_evicted_pod_goes(client: KubeClient, actions: Writer, pod: PodRef) -
         lambda pod: Evict(pod, "its gang is partial"),
     ],
 )
-def test_a_pod_created_anew_under_the_same_name_is_left_alone(
+def test_a_pod_created_again_under_the_same_name_is_left_alone(
     action: Any, client: KubeClient, actions: Writer, pod: PodRef, metrics: ExtenderMetrics
 ) -> None:
     client.delete(f"{PODS}/w-0", grace_seconds=0)

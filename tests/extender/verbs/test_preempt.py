@@ -233,7 +233,7 @@ def test_gpus_that_nobody_gives_back_are_waited_for_once_and_not_for_long(nomina
     assert preempt(at, "urgent", n2=["second"]) == {"n2": ["second"]}
 
 
-def test_the_next_node_is_waited_for_anew() -> None:
+def test_the_next_node_is_waited_for_again() -> None:
     at = two_full_nodes()
     at.delete("first")
     refuse(at, "urgent", "n1")

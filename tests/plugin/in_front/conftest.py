@@ -92,7 +92,7 @@ class World:
 
     def offering(self, ids: Collection[str], resource: str = GPU) -> Plugin:
         """Once the kubelet's newest connection lists just *ids* as healthy. A vendor's plugin that
-        begins anew may be noticed as lost first, and the resource then registers once more."""
+        begins again may be noticed as lost first, and the resource then registers once more."""
         of = self.kubelet.of
         wait_for(
             lambda: (

@@ -352,7 +352,7 @@ def test_no_socket_is_removed_outside_the_kubelets_directory(world: World) -> No
         world.front.stop()
 
 
-def test_with_another_kubelet_the_vendors_plugin_begins_anew_and_forgets_what_was_unhealthy(
+def test_with_another_kubelet_the_vendors_plugin_begins_again_and_forgets_what_was_unhealthy(
     world: World,
 ) -> None:
     """The kubelet empties its directory, where the vendor's socket is."""
@@ -373,7 +373,7 @@ def test_with_another_kubelet_the_vendors_plugin_begins_anew_and_forgets_what_wa
     assert again.allocate(UUIDS[:1]).envs["VENDOR_SAYS"] == UUIDS[0]
 
 
-def test_a_plugin_that_does_not_begin_anew_with_the_kubelet_counts_again_after_a_while(
+def test_a_plugin_that_does_not_begin_again_with_the_kubelet_counts_again_after_a_while(
     world: World,
 ) -> None:
     world.vendor.offer(GPU, UUIDS)
@@ -418,7 +418,7 @@ def test_a_socket_to_register_at_that_somebody_removes_is_made_again(world: Worl
     assert world.kubelet.plugins == [plugin]
 
 
-def test_a_plugin_that_begins_anew_when_that_socket_is_made_again_is_offered_again(
+def test_a_plugin_that_begins_again_when_that_socket_is_made_again_is_offered_again(
     world: World,
 ) -> None:
     world.vendor.offer(GPU, UUIDS)

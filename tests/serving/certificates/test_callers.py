@@ -193,7 +193,7 @@ def _name_of(pair: Pair) -> str:
     return str(name.value)
 
 
-def test_a_client_certificate_is_made_anew_where_it_would_not_do(api: Api) -> None:
+def test_a_client_certificate_is_made_again_where_it_would_not_do(api: Api) -> None:
     one = Replica(api, signs=True)
     one.look()
     stranger = make_pair(["x.example"], START, Lifetime())

@@ -195,7 +195,7 @@ def test_a_pod_that_ended_is_not_run_again_by_older_news_of_it(start: Start) -> 
 # Restart
 
 
-def test_a_pod_in_the_middle_of_allocate_is_admitted_anew_after_a_restart(start: Start) -> None:
+def test_a_pod_in_the_middle_of_allocate_is_admitted_again_after_a_restart(start: Start) -> None:
     entered, leave = Event(), Event()
 
     def hang(_: object) -> None:

@@ -122,7 +122,7 @@ def test_equal_nodes_are_drawn_by_the_seed(world: SchedulerOnApiServer) -> None:
     assert len(set(drawn)) > 1
 
 
-def test_to_be_listed_anew_wakes_nobody(world: SchedulerOnApiServer) -> None:
+def test_to_be_listed_again_wakes_nobody(world: SchedulerOnApiServer) -> None:
     world.nodes("n1")
     world.extender.answers["filter"] = refuse_all("gang waits")
     loop = world.start()

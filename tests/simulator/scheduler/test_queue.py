@@ -146,7 +146,7 @@ def test_an_error_is_not_tried_early_even_with_nothing_else_to_do() -> None:
     assert queue.pop(0.5) is None
 
 
-def test_a_refusal_after_errors_starts_the_errors_count_anew() -> None:
+def test_a_refusal_after_errors_starts_the_errors_count_again() -> None:
     queue = queue_of(pod("a"))
     queue.add_error(popped(queue, 0.0), 0.0)
     queue.add_error(popped(queue, 1.0), 1.0)

@@ -140,7 +140,7 @@ class Snapshot:
         return found
 
 
-_AT_ONCE = 1000  # nodes whose states are made anew under one lock
+_AT_ONCE = 1000  # nodes whose states are made again under one lock
 
 
 class SnapshotCamera:

@@ -125,7 +125,7 @@ class Overdue:
             if now - since > self.longest:
                 self.longest, self.whose = now - since, due[uid]
 
-    def start_anew(self) -> None:
+    def start_again(self) -> None:
         """Restart the waits after a time in which no program could act."""
         self._since.clear()
 

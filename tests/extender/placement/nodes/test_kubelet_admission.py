@@ -173,7 +173,7 @@ def test_a_pod_that_fails_for_another_reason_closes_nothing() -> None:
     assert at.schedule("second") == "n1"
 
 
-def test_a_pod_that_ran_and_is_refused_by_a_kubelet_that_started_anew_closes_nothing() -> None:
+def test_a_pod_that_ran_and_is_refused_by_a_kubelet_that_started_again_closes_nothing() -> None:
     """Its node reported no GPUs, and has them again before the extender hears of the pod."""
     at = cluster("n1")
     bound(at, "first", "n1")

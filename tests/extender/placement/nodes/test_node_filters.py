@@ -227,7 +227,7 @@ def test_names_are_ordered_as_people_do() -> None:
     assert sorted(names, key=natural) == ["worker", "worker-2", "worker-2-a", "worker-10"]
 
 
-def test_the_log_of_changes_begins_anew_and_no_answer_is_lost(
+def test_the_log_of_changes_begins_again_and_no_answer_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(row_log, "LONGEST", 10)

@@ -67,7 +67,7 @@ def test_a_call_that_merely_lacks_the_node_proves_nothing() -> None:
     assert at.core.counts(at.now).refusals == 0
 
 
-def test_a_refusal_makes_the_whole_gang_anew_but_for_who_is_bound() -> None:
+def test_a_refusal_makes_the_whole_gang_again_but_for_who_is_bound() -> None:
     at = cluster(nodes=4)
     first, second, third = at.add_gang("g", 3, 8)
     assert [planned_on(at, each) for each in (first, second, third)] == ["n1", "n2", "n3"]

@@ -50,7 +50,7 @@ class Running:
         self._thread = Thread(target=self.server.run)
         self._thread.start()
 
-    def calls_anew(self, source: str = "127.0.0.1") -> int:
+    def calls_again(self, source: str = "127.0.0.1") -> int:
         connection = self.authority.connect(self.port, context=self.shown, source=source)
         try:
             return ask(connection, "/filter", b"x")[0]
@@ -90,10 +90,10 @@ def test_connections_of_strangers_take_no_place_of_kube_scheduler(
                 each.sendall(said)
             if number % 60 == 0:
                 assert ask(kept, "/filter", b"y") == (200, b"filter y")
-                assert running.calls_anew() == 200
+                assert running.calls_again() == 200
         wait_for(lambda: running.results["sent-off"] + running.results["handshake"] > 400)
         assert ask(kept, "/bind", b"z") == (200, b"bind z")
-        assert running.calls_anew() == 200
+        assert running.calls_again() == 200
         assert len(running.server._open) <= STRANGERS + 2
     kept.close()
     wait_for(lambda: not running.server._open)
@@ -118,7 +118,7 @@ def test_a_storm_of_whole_handshakes_without_certificate_is_lived_through(
     try:
         for _ in range(20):
             before = len(done)
-            assert running.calls_anew() == 200
+            assert running.calls_again() == 200
             wait_for(lambda: len(done) > before)  # noqa: B023
     finally:
         stop.set()
@@ -135,7 +135,7 @@ def test_a_caller_of_another_name_never_gets_to_say_anything(running: Running) -
         with pytest.raises(OSError):  # noqa: PT011 # of several kinds
             ask_once(running.authority.connect(running.port, context=kubelet))
     wait_for(lambda: running.results["name"] == 20)
-    assert running.calls_anew() == 200
+    assert running.calls_again() == 200
     assert running.results["served"] == 1
 
 

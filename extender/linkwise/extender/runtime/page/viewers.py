@@ -46,7 +46,7 @@ class Viewers:
         return len(self._viewers) >= self._most
 
     def pages(self) -> frozenset[str]:
-        """The pages that somebody has open."""
+        """The pages that at least one viewer has open."""
         with self._lock:
             return frozenset(viewer.page for viewer in self._viewers)
 
