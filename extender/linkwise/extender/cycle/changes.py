@@ -1,7 +1,8 @@
 """The changes since the last round, which tell the next round what to look at."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import TracebackType
 
 from linkwise.extender.api.records import GangKey
 from linkwise.extender.api.unlocked import RunUnlocked, T, run_inline
@@ -15,6 +16,31 @@ from linkwise.extender.queue.scheduling_queue import SchedulingQueue
 
 # Members: after each look at a gang of this size, the round releases the lock for a moment.
 _VERY_MANY = 512
+
+
+class _Isolated:
+    """Keeps a defect from ending the round. Thousands of gangs have their turns in a round, so this
+    is no generator: that would take three times as long."""
+
+    __slots__ = ("_defects", "_what")
+
+    def __init__(self, defects: list[Exception], what: object) -> None:
+        self._defects, self._what = defects, what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        defect: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        if not isinstance(defect, Exception):
+            return False
+        defect.add_note(f"while deciding about {self._what}")
+        self._defects.append(defect)
+        return True
 
 
 class Changes:
@@ -110,15 +136,10 @@ class Changes:
 
     # Defects.
 
-    @contextmanager
-    def isolated(self, what: object) -> Iterator[None]:
+    def isolated(self, what: object) -> AbstractContextManager[None]:
         """If a gang or a pod meets a defect of the extender, the round skips it and continues with
         the others."""
-        try:
-            yield
-        except Exception as defect:
-            defect.add_note(f"while deciding about {what}")
-            self._defects.append(defect)
+        return _Isolated(self._defects, what)
 
     def take_defects(self) -> list[Exception]:
         """The defects since the last call."""

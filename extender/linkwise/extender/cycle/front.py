@@ -1,5 +1,7 @@
 """The gangs that get a reservation in one pass through the scheduling queue."""
 
+from collections.abc import Hashable
+
 from linkwise.extender.api.records import GangKey
 from linkwise.extender.cache.node_table import Bools
 
@@ -17,6 +19,7 @@ class Front:
         self.pools: dict[object, Bools] = {}  # by requests and the state of the nodes
         self._blocked: list[Bools] = []
         self._taken: dict[str, list[Bools]] = {}  # by namespace
+        self._refused: set[tuple[str, Hashable]] = set()
 
     @property
     def is_full(self) -> bool:
@@ -31,12 +34,16 @@ class Front:
         """Whether of pods that are alike another one may get a reservation."""
         return self._several and not self.is_full
 
-    def take(self, key: GangKey, pool: Bools) -> bool:
+    def take(self, key: GangKey, alike: Hashable, pool: Bools) -> bool:
+        """*pool*: the nodes that the gang could use; of gangs that are *alike*, the same."""
         if self._several:
             return True
+        if (key.namespace, alike) in self._refused:
+            return False
         before = self._taken.setdefault(key.namespace, [])
         # Pools of one round differ in length if nodes are added during a pause.
         if any((pool[: len(other)] & other[: len(pool)]).any() for other in before):
+            self._refused.add((key.namespace, alike))
             return False
         before.append(pool)
         return True

@@ -10,7 +10,7 @@ No gang waits for GPUs of a server. A reservation that idles too much for too lo
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ from linkwise.extender.api.unlocked import Pause
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_table import Bools, NodeTable
 from linkwise.extender.cycle.front import Front
-from linkwise.extender.gangs.failed_searches import requests_of
+from linkwise.extender.gangs.failed_searches import Requests, requests_of
 from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.gang_search import GangSearch
 from linkwise.extender.gangs.members import GangMembers
@@ -142,7 +142,7 @@ class Reserve:
 
     def end_turn(self, gang: Gang, now: float, pause: Pause) -> None:
         """The gang found no room: reserve GPUs for it if it is one of the first."""
-        members = needed(self._registry.members_of(gang))
+        members, requests = self._registry.needed_of(gang)
         if _needs_no_reservation(gang, members):
             self._front.unreserved.add(gang.key)
             self._cache.queue_first = True
@@ -153,8 +153,9 @@ class Reserve:
             return
         if self._front.is_full and not is_evicting:
             return
-        pool = self._pool_of(members)
-        if self._front.take(gang.key, pool) or is_evicting:
+        alike = self._alike(requests)
+        pool = self._pool_of(members, alike)
+        if self._front.take(gang.key, alike, pool) or is_evicting:
             self._front.keys.add(gang.key)
             self._cache.queue_first = True  # also for GPUs that come free in a pause from now on
             self._look_at_head(gang, pool, now, pause)
@@ -209,16 +210,18 @@ class Reserve:
         )
         return idle > self._share * self._gpus_in(reservation.pool)
 
-    def _pool_of(self, members: GangMembers) -> Bools:
-        """As `Reservations.pool_of`, worked out once for gangs that want the same, and again
-        where nodes changed in a pause."""
-        alike = requests_of(members.open), self._cache.changed_rows.generation
+    def _alike(self, requests: Requests) -> Hashable:
+        """Equal for gangs that want the same of the same nodes: these may change in a pause."""
+        return requests, self._cache.changed_rows.generation
+
+    def _pool_of(self, members: GangMembers, alike: Hashable) -> Bools:
+        """As `Reservations.pool_of`, worked out once for gangs that are alike."""
         if alike not in self._front.pools:
             self._front.pools[alike] = self._reservations.pool_of(members)
         return self._front.pools[alike]
 
     def _look_at_head(self, gang: Gang, pool: Bools, now: float, pause: Pause) -> None:
-        members = needed(self._registry.members_of(gang))
+        members, requests = self._registry.needed_of(gang)
         reservation = self._up_to_date(gang, members, pool, now)
         if reservation is not None and reservation.by_preemption:
             self._look_at[gang.key] = now + LOOK_SECONDS
@@ -229,15 +232,14 @@ class Reserve:
             return
         self._look_at[gang.key], self._looked[gang.key] = now + LOOK_SECONDS, now
         self._looked_in[gang.key] = self._what_there_is()
-        requests = requests_of(members.open)
         try:
             best = self._choose(gang, members, pool, now, pause)
         except NodesChangedError:
             self._look_at[gang.key] = now + _AGAIN_SECONDS
-            self._front.block(self._pool_of(members))  # with the new nodes
+            self._front.block(self._pool_of(members, self._alike(requests)))  # with the new nodes
             return
-        members = needed(self._registry.members_of(gang))
-        if best is None or requests_of(members.open) != requests:
+        members, requests_now = self._registry.needed_of(gang)
+        if best is None or requests_now != requests:
             return
         reservation = self._reservations.of(gang.key)
         if reservation is None or best.is_better_than(reservation.earliest, now):

@@ -12,6 +12,9 @@ from linkwise.extender.api.spans import Spans
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.placement.result import NoRoom, Spot
 
+Requests = frozenset[tuple[Hashable, int]]
+"""How many members have which request."""
+
 
 class FailedSearches:
     """Valid while `Cache.room` stays the same: until then, the free GPUs only become fewer."""
@@ -47,8 +50,8 @@ class FailedSearches:
         return found
 
 
-def requests_of(members: Sequence[PodRecord]) -> frozenset[tuple[Hashable, int]]:
-    """How many members have which request. Equal pods share most objects, so few are compared."""
+def requests_of(members: Sequence[PodRecord]) -> Requests:
+    """What these members request. Equal pods share most objects, so few are compared."""
     identities = [
         (id(m.demand), id(m.ask.requirement), id(m.ask.spans), id(m.needs), m.template)
         for m in members

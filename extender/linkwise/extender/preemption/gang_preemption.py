@@ -24,11 +24,9 @@ from linkwise.extender.api.unlocked import RunUnlocked, T, run_inline
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_table import NodeTable
 from linkwise.extender.cache.pending_writes import PendingWrites
-from linkwise.extender.gangs.failed_searches import requests_of
 from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.gang_search import GangSearch, Seen, StaleResult
 from linkwise.extender.gangs.members import GangMembers
-from linkwise.extender.gangs.partial_admission import needed
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
 from linkwise.extender.preemption.eviction_candidates import EvictionCandidates
@@ -195,10 +193,11 @@ class GangPreemption:
         in_vain: set[object] = set()
         looked = 0
         self._more_at = None
+        state = self._state()
         for gang in waiting:
-            if gang.key in self._preemptions or not self._is_time(gang, now):
+            if gang.key in self._preemptions or not self._is_time(gang, state, now):
                 continue
-            alike = (-self._queue.urgency(gang.key)[0], requests_of(self._open(gang).open))
+            alike = -self._queue.urgency(gang.key)[0], self._registry.needed_of(gang).requests
             if alike in in_vain:
                 continue
             if looked == _AT_ONCE:
@@ -224,9 +223,10 @@ class GangPreemption:
             else:
                 self._begin(gang, preemption, now)
                 aside(_nothing)
+            state = self._state()
 
     def _open(self, gang: Gang) -> GangMembers:
-        return needed(self._registry.members_of(gang))
+        return self._registry.needed_of(gang).members
 
     def _give_up(self, key: GangKey) -> None:
         preemption = self._preemptions.pop(key)
@@ -294,11 +294,10 @@ class GangPreemption:
         record = self._cache.pods.get(uid)
         return uid in self._preemptions[key].victims and record is not None and record.live
 
-    def _is_time(self, gang: Gang, now: float) -> bool:
+    def _is_time(self, gang: Gang, state: object, now: float) -> bool:
         robbed = self._robbed.get(gang.key)
         if robbed is not None and now < robbed.until:
             return False
-        state = self._state()
         last = self._tries.get(gang.key)
         if last is not None and (now < last.at or last.state == state):
             return False
