@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PROTO := proto/linkwise/plugin/kubelet
 
-.PHONY: demo test e2e cluster check proto lock clean
+.PHONY: demo test e2e cluster empty-cluster check proto lock clean
 
 # One stamp per kind of set-up: `make demo` needs only what users install.
 $(VENV)/.run: pyproject.toml
@@ -32,6 +32,10 @@ e2e: $(VENV)/.dev
 # A shell with kubectl on such a cluster, Linkwise installed; everything is gone when it ends.
 cluster: $(VENV)/.dev
 	$(BIN)/python -m tests.cluster shell
+
+# The same without Linkwise, to install it there by hand.
+empty-cluster: $(VENV)/.dev
+	$(BIN)/python -m tests.cluster shell --empty
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import sys
 from pathlib import Path
 
@@ -48,11 +49,16 @@ def run(command: tuple[str, ...]) -> None:
 
 
 @main.command()
-def shell() -> None:
+@click.option("--empty", is_flag=True, help="Without Linkwise: you install it.")
+def shell(*, empty: bool) -> None:
     """Open a shell with kubectl on a cluster with Linkwise. Everything ends with the shell."""
     check_needs()
+    click.echo("Building what is not in the cache yet: after a change of the checkout, an image.")
     build_all()
-    sys.exit(sandbox.run([sys.executable, "-m", "tests.cluster.support.nodes.shell"]))
+    with socket.create_server(("127.0.0.1", 0)) as page:
+        program = "tests.cluster.support.nodes.shell"
+        command = [sys.executable, "-m", program, str(page.fileno()), *(["--empty"] * empty)]
+        sys.exit(sandbox.run(command, sockets=[page]))
 
 
 @main.command()

@@ -6,6 +6,7 @@ does not follow the namespace shows here.
 
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from linkwise.topology import names
 from tests.cluster.support.api.chart import CHART, HelmError, helm, helm_command, values
 from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.nodes import shell
 from tests.cluster.support.nodes.cluster import RealCluster
 from tests.cluster.support.nodes.deployment import wait_until_none
 from tests.cluster.support.nodes.installation import (
@@ -35,6 +37,42 @@ IN, SYSTEM = f"-n={NAMESPACE}", "-n=kube-system"
 # Nodes without GPUs, and a cluster without DNS.
 GIVEN = values(plugin__simulatedMachines=True, extender__service__clusterIP="10.96.0.94")
 WAIT = ("--wait", "--timeout=180s")
+DOCS = Path(__file__).parents[2] / "docs" / "operating"
+NOTEBOOK = """
+apiVersion: v1
+kind: Pod
+metadata: {name: notebook}
+spec:
+  containers:
+    - {name: main, image: registry.example/vision:1, resources: {limits: {nvidia.com/gpu: 2}}}
+"""
+WAITS = "--field-selector spec.nodeName=,spec.schedulerName=linkwise-scheduler"
+# What the greeting of `make empty-cluster` and the pages say, in the order of a first try.
+TRIED = f"""
+set -e
+within() {{ for _ in $(seq $1); do sh -c "$2" && return; sleep 1; done; echo "never: $2"; exit 1; }}
+{shell.INSTALL}
+kubectl linkwise doctor
+LOADS
+kubectl apply -f examples/04-four-gpu-workers.yaml
+within 60 'kubectl linkwise gangs | grep "vision *running"'
+kubectl apply -f notebook.yaml
+within 60 'kubectl get pod notebook | grep Running'
+sed 's/: vision$/: next/' examples/04-four-gpu-workers.yaml | kubectl apply -f -
+within 60 'kubectl linkwise explain gang/next | grep "no room for the whole gang"'
+within 60 'kubectl get events | grep "GangWaiting.*gang default/next: no room for the whole gang"'
+within 150 'kubectl linkwise idle | grep "gang default/next *8  pod default/notebook"'
+helm uninstall linkwise -n kube-system --wait
+test $(kubectl get pods -l job-name=vision | grep -c "Running *0 ") = 2
+test $(kubectl get pods -A {WAITS} -o name | grep -c pod/next-) = 2
+kubectl delete pods -n default {WAITS}
+within 90 'test $(kubectl get pods -l job-name=next -o name | wc -l) = 2'
+test $(kubectl get pods -l job-name=next -o yaml | grep -c "schedulerName: default-scheduler") = 2
+! kubectl get pods | grep SchedulingGated
+kubectl delete jobs,pods --all
+kubectl -n kube-system delete configmap played-loads
+exit 42
+"""
 RIGHTS = "serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings"
 
 
@@ -43,6 +81,7 @@ def cluster(run_directory: Path) -> Iterator[RealCluster]:
     """Two nodes with the images and an empty namespace; no Linkwise yet."""
     cluster = RealCluster(run_directory / "chart")
     start_ready(cluster)
+    shell.import_examples(cluster)
     cluster.control.kubectl("create", "namespace", NAMESPACE)
     cluster.control.kubectl("create", "namespace", "other")
     wait_for(
@@ -156,6 +195,23 @@ def test_a_release_places_pods_and_its_changes_harm_nobody_and_it_leaves_nothing
     assert "uninstalled" in said
     assert started(running(control, "planned")) == started(pod)
     delete(control, "planned")
+
+
+@pytest.mark.usefixtures("untouched")
+def test_a_gang_an_idle_notebook_and_nothing_left_as_the_pages_say(
+    control: ControlPlane, tmp_path: Path
+) -> None:
+    """The gang that waits for the notebook waits on until Linkwise is uninstalled."""
+    page = (DOCS / "find-idle-gpus.md").read_text()
+    assert WAITS in (DOCS / "uninstall.md").read_text()
+    commands, played = re.findall(r"^```\w*\n(.*?)^```", page.split("## Try it")[1], re.S | re.M)
+    (tmp_path / "played-loads.yaml").write_text(played)
+    (tmp_path / "notebook.yaml").write_text(NOTEBOOK)
+    for name in ("daemonset", "examples"):
+        (tmp_path / name).symlink_to(CHART.parents[1] / name)
+    (tmp_path / "typed").write_text(TRIED.replace("LOADS", commands))
+    with (tmp_path / "typed").open() as typed:
+        assert shell.run_shell(control, tmp_path, 0, typed) == 42
 
 
 @pytest.mark.usefixtures("untouched")

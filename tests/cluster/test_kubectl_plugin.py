@@ -74,8 +74,11 @@ class Kubectl:
         )
 
     @contextmanager
-    def open_page(self, user: str = "scientist") -> Iterator[str]:
-        """The address that `kubectl linkwise ui` prints; it serves inside the block."""
+    def open_page(
+        self, user: str = "scientist", *, end: signal.Signals = signal.SIGINT
+    ) -> Iterator[str]:
+        """The address that `kubectl linkwise ui` prints; it serves inside the block, which sends
+        *end* to that process alone."""
         kubeconfig = self._control.kubeconfig(user, "research")
         programs = str(self._control.programs)
         with subprocess.Popen(
@@ -95,7 +98,7 @@ class Kubectl:
             try:
                 yield process.stdout.readline().strip()
             finally:
-                process.send_signal(signal.SIGINT)
+                process.send_signal(end)
                 process.wait(30)
 
     def says(self, *arguments: str) -> str:
@@ -271,6 +274,16 @@ def test_the_live_page_comes_by_the_same_way_and_so_do_its_changes(
         assert b"event: change\n" in lines
         assert b"ml/fourth" in next(lines)
         stream.close()
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_when_the_command_ends_nothing_serves_the_page(
+    kubectl: Kubectl, end: signal.Signals
+) -> None:
+    with kubectl.open_page(end=end) as url:
+        assert urllib3.request("GET", url, timeout=30).status == 200
+    with pytest.raises(urllib3.exceptions.HTTPError):
+        urllib3.request("GET", url, timeout=30, retries=False)
 
 
 def test_the_page_of_a_user_lets_nothing_else_through(kubectl: Kubectl) -> None:

@@ -4,15 +4,17 @@ first."""
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
-from tests.cluster.support.host import needs
+from tests.cluster.support.host import needs, sandbox
 from tests.cluster.support.host.waiting import wait_for
 
 CLUSTER = [sys.executable, "-m", "tests.cluster"]
@@ -64,6 +66,35 @@ def test_whatever_ends_a_sandbox_nothing_of_it_is_left(how: signal.Signals, tmp_
 def test_a_sandbox_ends_with_the_status_of_its_command(tmp_path: Path) -> None:
     assert _start(tmp_path, "sh", "-c", "exit 7").wait() == 7
     assert list(tmp_path.iterdir()) == []
+
+
+INSIDE = """
+import socket, sys
+from tests.cluster.support.host import relay
+outside = socket.socket(fileno=int(sys.argv[1]))
+inside = socket.create_server(outside.getsockname())  # free, because this is another network
+relay.start(outside)
+page, _ = inside.accept()
+page.sendall(page.recv(100).upper())
+page.close()
+assert inside.accept()
+"""
+
+
+@pytest.mark.usefixtures("run_directory")
+def test_a_port_of_the_machine_leads_to_the_same_port_of_the_sandbox() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        command = [sys.executable, "-c", INSIDE, str(listener.fileno())]
+        ended: list[int] = []
+        sandboxed = Thread(target=lambda: ended.append(sandbox.run(command, sockets=[listener])))
+        sandboxed.start()
+        with socket.create_connection(listener.getsockname(), timeout=30) as client:
+            client.sendall(b"who is there")
+            assert client.recv(100) == b"WHO IS THERE"
+            assert client.recv(100) == b""  # the page closed
+        socket.create_connection(listener.getsockname(), timeout=30).close()
+        sandboxed.join(30)
+        assert ended == [0]
 
 
 @pytest.mark.usefixtures("run_directory")

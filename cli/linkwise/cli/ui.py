@@ -6,6 +6,7 @@ loopback address. Here it lets nothing through but GETs of the page.
 
 import re
 import shutil
+import signal
 import subprocess
 import webbrowser
 from collections.abc import Iterator
@@ -22,7 +23,8 @@ _END_SECONDS = 5.0
 
 
 def show_page(access: Access, *, port: int, browser: bool) -> None:
-    """Serve the page until kubectl ends or the user interrupts. Raises AskError, BadInputError."""
+    """Serve the page until kubectl ends, or Ctrl-C or SIGTERM ends this program. Raises AskError,
+    BadInputError."""
     asked = Extender(access)
     asked.ask("ui", "")  # says what is missing, where a browser would show a bare status
     path = f"{asked.path}/ui/"
@@ -49,6 +51,8 @@ def _proxy(access: Access, path: str, port: int) -> Iterator[tuple[subprocess.Po
         *([f"--kubeconfig={access.kubeconfig}"] if access.kubeconfig else []),
         *([f"--context={access.context}"] if access.context else []),
     ]
+    # By default SIGTERM would end this program alone, and `kubectl proxy` would keep the port.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     # A file takes whatever kubectl says while it serves; a pipe that nobody reads would stop it.
     with (
         TemporaryFile("w+") as complaints,
@@ -67,3 +71,4 @@ def _proxy(access: Access, path: str, port: int) -> Iterator[tuple[subprocess.Po
             pass  # as the user was told
         finally:
             process.terminate()
+            signal.signal(signal.SIGTERM, before)

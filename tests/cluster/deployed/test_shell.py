@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.cluster.support.nodes.deployment import DeployedLinkwise
 from tests.cluster.support.nodes.gpu_holders import assert_agreed, running
-from tests.cluster.support.nodes.shell import run_shell
+from tests.cluster.support.nodes.shell import run_shell, write_jobs
 
 TRIED = """
 kubectl apply -f four.yaml || exit 1
@@ -23,6 +23,6 @@ exit 42
 def test_what_the_greeting_says_can_be_done(deployed: DeployedLinkwise, tmp_path: Path) -> None:
     (tmp_path / "typed").write_text(TRIED)
     with (tmp_path / "typed").open() as typed:
-        assert run_shell(deployed, typed) == 42
+        assert run_shell(deployed.control, write_jobs(deployed.directory), 0, typed) == 42
     for pod in running(deployed, "job-name=train", 2):
         assert_agreed(deployed, pod)

@@ -160,7 +160,7 @@ def test_a_gang_of_a_scheduler_that_does_not_ask_us_is_left_to_it(cluster: Clust
     assert planned(cluster) == []
     told = cluster.core.explain("ml", "train-0-0", cluster.now)
     assert told is not None
-    assert "is of a scheduler that does not ask Linkwise" in told.summary
+    assert "is of a scheduler that has not asked Linkwise yet" in told.summary
     for pod_ in strangers:  # it binds them, and one of them dies
         cluster.put_pod(change(pod_, spec=change(pod_.spec, node_name="n0")))
     cluster.delete("train-1-0")

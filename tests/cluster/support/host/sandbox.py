@@ -9,6 +9,7 @@ pipe, so even a SIGKILL leaves nothing behind.
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -29,8 +30,14 @@ def directory() -> Path | None:
     return Path(here) if here else None
 
 
-def run(command: Sequence[str], env: Mapping[str, str] | None = None) -> int:
-    """Run *command* in a new sandbox, remove the sandbox, and return the exit status."""
+def run(
+    command: Sequence[str],
+    env: Mapping[str, str] | None = None,
+    *,
+    sockets: Sequence[socket.socket] = (),
+) -> int:
+    """Run *command* in a new sandbox, remove the sandbox, and return the exit status. The command
+    inherits *sockets* under their numbers; they stay in this machine's network."""
     home = Path(tempfile.mkdtemp(prefix="linkwise-cluster-"))
     # Pods of any user read it through their mounts.
     home.chmod(0o755)
@@ -53,6 +60,7 @@ def run(command: Sequence[str], env: Mapping[str, str] | None = None) -> int:
                 *(sys.executable, "-m", "tests.cluster.support.host.sandbox", "first", *command),
             ],
             env={**_without_proxies(os.environ), DIRECTORY: str(home), **(env or {})},
+            pass_fds=[each.fileno() for each in sockets],
             check=False,
         )
     finally:
@@ -76,7 +84,7 @@ def _first(command: Sequence[str]) -> int:
         f"route add default dev {BRIDGE}",  # without one, kube-proxy and kubelet find no address
     ):
         subprocess.run(["ip", *line.split()], check=True)
-    main = subprocess.Popen(command)
+    main = subprocess.Popen(command, close_fds=False)  # `run` has closed all but its sockets
     for number in (signal.SIGTERM, signal.SIGINT):
         # Not `main.send_signal`: it would reap a command that has just ended, and hide that from
         # the loop.

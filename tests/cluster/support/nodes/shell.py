@@ -1,9 +1,10 @@
-"""A shell with kubectl on a real cluster with Linkwise, for people.
+"""A shell with kubectl and helm on a real cluster, with Linkwise or without, for people.
 
 `python -m tests.cluster shell` runs it inside the sandbox: everything done there ends with it.
 """
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +13,14 @@ from typing import IO
 import click
 import yaml
 
-from tests.cluster.support.host import sandbox
+from tests.cluster.support.api.control_plane import ControlPlane
+from tests.cluster.support.host import relay, sandbox
 from tests.cluster.support.nodes import workloads
+from tests.cluster.support.nodes.cluster import RealCluster
 from tests.cluster.support.nodes.deployment import MACHINE, SYSTEM, DeployedLinkwise
-from tests.cluster.support.programs.busybox import WORKLOAD
+from tests.cluster.support.nodes.installation import ADDRESS, start_ready
+from tests.cluster.support.programs import binaries, busybox
+from tests.cluster.support.programs.images import CHECKOUT, VERSION
 
 # Through the API server, as on any cluster where only the scheduler reaches the extender directly.
 _EXTENDER = f"/api/v1/namespaces/{SYSTEM}/services/linkwise-extender:http/proxy"
@@ -33,47 +38,109 @@ Two nodes of a real Kubernetes, each playing a {MACHINE}, and Linkwise. To try:
                                     they wait; then: kubectl delete job four
   kubectl apply -f late.yaml        for which there is no room; why: kubectl linkwise explain
   kubectl linkwise nodes            who has how many GPUs; also: gangs, top
+  kubectl linkwise ui --no-browser --port $PAGE_PORT
+                                    the live page: a browser of this machine opens its address
   kubectl get --raw $EXTENDER/nodes          the same as JSON; also /gangs, /metrics
   linkwise choose --help            what a set of GPUs is worth
+"""
+INSTALL = f"""\
+helm install linkwise daemonset/chart -n {SYSTEM} --wait \\
+    --set plugin.simulatedMachines=true --set extender.service.clusterIP={ADDRESS}"""
+_EMPTY_WELCOME = f"""
+Two nodes of a real Kubernetes, each labelled to play a {MACHINE}, without Linkwise. The image
+linkwise:{VERSION} of this checkout is on both, and you are in the checkout. To try:
 
-Images come from nowhere here: pods say {WORKLOAD}, a busybox.
+  {INSTALL}
+                                    a fixed address, because this cluster has no DNS
+  kubectl linkwise doctor           what is missing
+  kubectl apply -f examples/04-four-gpu-workers.yaml
+                                    a gang of two pods of four GPUs; then: kubectl linkwise gangs
+  kubectl apply -f examples/07-too-large-gang.yaml
+                                    for which there is no room; why: kubectl linkwise explain
+  kubectl linkwise ui --no-browser --port $PAGE_PORT
+                                    the live page: a browser of this machine opens its address
+  helm uninstall linkwise -n {SYSTEM} --wait
+
+The images of examples/ are here, too.
+"""
+_END = f"""\
+Images come from nowhere here: pods say {busybox.WORKLOAD}, a busybox.
 Logs of everything are in $LOGS. Leave with `exit`: the cluster goes with the shell.
 """
 
 
-def run_shell(deployed: DeployedLinkwise, stdin: IO[str] | None = None) -> int:
-    """Run the shell and return its exit status. With *stdin* it runs those commands without a
-    prompt."""
-    home = deployed.directory / "shell"
-    home.mkdir(exist_ok=True)
-    for name, job in _JOBS.items():
-        (home / name).write_text(yaml.safe_dump(job))
-    settings = home / ".bashrc"
+def run_shell(control: ControlPlane, home: Path, port: int, stdin: IO[str] | None = None) -> int:
+    """Run the shell in *home* and return its exit status. *port* is for the live page. With *stdin*
+    it runs those commands without a prompt."""
+    settings = control.directory / "shell.bashrc"
     settings.write_text("[ -f ~/.bashrc ] && . ~/.bashrc\nPS1='linkwise \\W\\$ '\n")
-    programs = (deployed.control.programs, Path(sys.executable).parent)
+    programs = (control.programs, binaries.helm(), Path(sys.executable).parent)
     env = {
         **os.environ,
-        "KUBECONFIG": str(deployed.control.kubeconfig()),
+        "KUBECONFIG": str(control.kubeconfig()),
         "EXTENDER": _EXTENDER,
-        "LOGS": str(deployed.control.logs),
+        "PAGE_PORT": str(port),
+        "LOGS": str(control.logs),
         "PATH": ":".join((*map(str, programs), os.environ["PATH"])),
     }
     command = ["bash", "--rcfile", str(settings)]
     return subprocess.run(command, cwd=home, env=env, stdin=stdin, check=False).returncode
 
 
-def main() -> None:
+def write_jobs(directory: Path) -> Path:
+    """Write the Jobs that the greeting names, and return their directory."""
+    home = directory / "shell"
+    home.mkdir(exist_ok=True)
+    for name, job in _JOBS.items():
+        (home / name).write_text(yaml.safe_dump(job))
+    return home
+
+
+def import_examples(cluster: RealCluster) -> None:
+    """Give the nodes the images that `examples/` name: each prints its GPUs and runs on."""
+    archive = cluster.control.directory / "examples.tar"
+    says = ["/bin/sh", "-c", workloads.RUN]
+    busybox.write_images(archive, dict.fromkeys(_example_images(), says))
+    for node in cluster.nodes.values():
+        node.import_image(archive)
+    archive.unlink()
+
+
+def _example_images() -> set[str]:
+    return {
+        container["image"]
+        for path in (CHECKOUT / "examples").glob("*.yaml")
+        for job in yaml.safe_load_all(path.read_text())
+        for container in job["spec"]["template"]["spec"]["containers"]
+    }
+
+
+@click.command()
+@click.argument("page", type=int)
+@click.option("--empty", is_flag=True)
+def main(page: int, *, empty: bool) -> None:
+    """PAGE is the number of an inherited socket that listens in the network outside."""
+    listener = socket.socket(fileno=page)
+    port = int(listener.getsockname()[1])
+    relay.start(listener)
     directory = sandbox.directory()
     assert directory, "run it as `python -m tests.cluster shell`"
-    click.echo("Starting a cluster with Linkwise: about a minute.")
-    deployed = DeployedLinkwise(directory / "deployed")
+    click.echo("Starting a cluster: about a minute.")
+    deployed = None if empty else DeployedLinkwise(directory / "deployed")
+    cluster = deployed.cluster if deployed else RealCluster(directory / "empty")
     try:
-        deployed.start()
-        click.echo(_WELCOME)
-        status = run_shell(deployed)
+        if deployed:
+            deployed.start()
+            home = write_jobs(deployed.directory)
+        else:
+            start_ready(cluster)
+            import_examples(cluster)
+            home = CHECKOUT
+        click.echo(f"{_EMPTY_WELCOME if empty else _WELCOME}\n{_END}")
+        status = run_shell(cluster.control, home, port)
         click.echo("Ending the cluster.")
     finally:
-        deployed.stop()
+        cluster.stop()
     sys.exit(status)
 
 

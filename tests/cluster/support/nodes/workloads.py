@@ -12,7 +12,7 @@ GIVEN = "NVIDIA_VISIBLE_DEVICES"
 _SAY = f'echo "{GIVEN}=${GIVEN}"'
 # Process 1 ignores signals by default, so every end would take the grace period. SIGTERM is a
 # failure; SIGUSR1 says that the work is done. A container that has printed its GPUs handles both.
-_RUN = f"trap 'exit 143' TERM; trap 'exit 0' USR1; {_SAY}; sleep 2147483647 & wait"
+RUN = f"trap 'exit 143' TERM; trap 'exit 0' USR1; {_SAY}; sleep 2147483647 & wait"
 _STUBBORN = f"{_SAY}; exec sleep 2147483647"
 Manifest = dict[str, Any]
 
@@ -97,7 +97,7 @@ def _pod_spec(
     stubborn: bool = False,
     resource: str = GPU,
 ) -> Manifest:
-    run = _STUBBORN if stubborn else _RUN
+    run = _STUBBORN if stubborn else RUN
     main = {"main": gpus} if isinstance(gpus, int) else gpus
     return {
         "initContainers": [

@@ -28,9 +28,10 @@ eval "if [ -n \\"\\${$1+set}\\" ]; then echo \\"\\$$1\\"; else exit 1; fi"
 _OCI = "application/vnd.oci.image"
 
 
-def write_images(archive: Path) -> None:
-    """Write both images into *archive*, in the format of `ctr images import`."""
-    write_archive(archive, _layer(), _COMMANDS)
+def write_images(archive: Path, commands: Mapping[str, Sequence[str]] = _COMMANDS) -> None:
+    """Write both images into *archive*, in the format of `ctr images import`; or others, each name
+    with its command."""
+    write_archive(archive, _layer(), commands)
 
 
 def write_archive(archive: Path, layer: bytes, commands: Mapping[str, Sequence[str]]) -> None:
