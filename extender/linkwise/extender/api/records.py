@@ -114,15 +114,15 @@ class PodRecord:
     labels: Mapping[str, str] = field(default_factory=dict)  # of pods that take GPUs
     left_alone: bool = False  # its namespace is none of those whose pods the extender places
     gang: GangKey | None = None  # what it is planned with; None: it is not planned ahead
+    uid: str = field(init=False, compare=False)  # of `ref`; a round reads it often
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "uid", self.ref.uid)
 
     @property
     def departure(self) -> tuple[bool, bool]:
         """Whether it is about to leave its node, and whether it consents to its eviction."""
         return self.leaving, self.ask.preemptible
-
-    @property
-    def uid(self) -> str:
-        return self.ref.uid
 
     @property
     def key(self) -> str:

@@ -127,7 +127,8 @@ class GangLifecycle:
         # Members that have no whole GPUs keep none from others, and their plans are their own.
         bound = [member for member in members.bound if member.needs.gpus]
         flying = [member for member in members.flying if member.needs.gpus]
-        plans = self._plans_of(bound) or self._plans_of((*flying, *members.planned))
+        waiting = self._plans_of((*flying, *members.planned))
+        plans = self._plans_of(bound) or waiting
         if plans:
             # The times of two leaders are from two clocks.
             newest = max(plans, key=lambda plan: (plan.leader, plan.made, plan.id))
@@ -136,7 +137,6 @@ class GangLifecycle:
             gang.plan_id = newest.id
             made = min(plan.made for plan in plans if plan.id == newest.id)
             gang.made = max(0.0, min(seen, made))
-            waiting = self._plans_of((*flying, *members.planned))
             gang.refusals = max([gang.refusals, *(plan.refusals for plan in waiting)])
         elif bound:  # without the extender; the time runs from when it first saw that
             gang.made = now if gang.made is None else gang.made

@@ -115,9 +115,13 @@ def members_of(cache: Cache, gang: Gang) -> GangMembers:
     size = max((ask.size for ask in asks), default=0)
     done = max(sum(_done(member, gang) for member in members), *(ask.done for ask in asks), 0)
     open_ended = any(ask.open_ended for ask in asks)
-    furthest = sorted(live, key=lambda member: _progress(cache, member))
-    taken = {member.uid for member in furthest[: None if open_ended else max(size - done, 0)]}
-    seats = tuple(member for member in live if member.uid in taken)
+    seats: Members = tuple(live)
+    extra: Members = ()
+    if not open_ended and len(live) > (wanted := max(size - done, 0)):
+        furthest = sorted(live, key=lambda member: _progress(cache, member))
+        taken = {member.uid for member in furthest[:wanted]}
+        seats = tuple(member for member in live if member.uid in taken)
+        extra = tuple(member for member in live if member.uid not in taken)
     unbound = [member for member in seats if not member.node]
     flying = tuple(member for member in unbound if member.uid in cache.assumed)
     flying_uids = {member.uid for member in flying}
@@ -128,7 +132,7 @@ def members_of(cache: Cache, gang: Gang) -> GangMembers:
         timeout_seconds=min((s for ask in asks if (s := ask.timeout_seconds)), default=None),
         clash="" if started else _clash(live),
         seats=seats,
-        extra=tuple(member for member in live if member.uid not in taken),
+        extra=extra,
         bound=tuple(member for member in seats if member.node),
         flying=flying,
         planned=_those(unbound, flying_uids, cache, planned=True),

@@ -75,7 +75,7 @@ class SchedulingGates:
             if not member.in_planned_gang:
                 self._pending_writes.lift_gate(member, now)
         gated = kept = [member for member in gated if member.in_planned_gang]
-        if members.started or (members.enough_placed and self._all_brought(members)):
+        if gated and (members.started or (members.enough_placed and self._all_brought(members))):
             ready = {m.uid for m in (*members.planned, *members.idle) if self._brought(m)}
             for member in gated:
                 if member.uid in ready:
