@@ -257,8 +257,8 @@ def test_idle_pods_are_a_table_with_what_would_start_without_them() -> None:
     assert kubectl_tables.idle(replace(it, pods=(ripe,))).splitlines()[3].endswith("-     now")
     never = replace(it.pods[0], day_percent=0)
     assert "  0 %  " in kubectl_tables.idle(replace(it, pods=(never,)))
-    nobody = replace(it, pods=it.pods[:1], unknown=0, untried=0, would_start=())
-    assert kubectl_tables.idle(nobody).splitlines()[-1] == (
+    without_waiters = replace(it, pods=it.pods[:1], unknown=0, untried=0, would_start=())
+    assert kubectl_tables.idle(without_waiters).splitlines()[-1] == (
         "4 gangs and pods wait; none would start without the idle pods."
     )
 

@@ -1,6 +1,5 @@
 """Before an uninstallation, the plugin's DaemonSet goes, and with it the plugins, each in peace."""
 
-from collections.abc import Iterator
 from threading import Timer
 
 import pytest
@@ -13,17 +12,6 @@ from linkwise.simulator.api_server import ApiServer
 DAEMONSETS = "/apis/apps/v1/namespaces/gpus/daemonsets"
 OURS = "gpus/linkwise-plugin"
 WAITS = "example.com/pods-end"  # stands for what keeps it until its pods are gone
-
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: ApiServer) -> KubeClient:
-    return KubeClient.load(kubeconfig=None, server=server.url)
 
 
 def daemonset(client: KubeClient, *finalizers: str) -> None:

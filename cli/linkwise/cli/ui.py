@@ -53,7 +53,7 @@ def _proxy(access: Access, path: str, port: int) -> Iterator[tuple[subprocess.Po
     ]
     # By default SIGTERM would end this program alone, and `kubectl proxy` would keep the port.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    # A file takes whatever kubectl says while it serves; a pipe that nobody reads would stop it.
+    # A file takes all that kubectl says while it serves; a pipe that is not read would stop it.
     with (
         TemporaryFile("w+") as complaints,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints, text=True) as process,

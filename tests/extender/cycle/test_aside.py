@@ -269,6 +269,20 @@ def test_thousands_of_members_are_looked_at_some_at_a_time() -> None:
     assert meanwhile.times >= 6
 
 
+def test_hundreds_of_gangs_are_looked_at_some_at_a_time() -> None:
+    """No search is needed to know that gangs of two nodes have no room on one."""
+    at = cluster(nodes=1)
+    at.add_pod("short", 1, node="n0")
+    for number in range(300):
+        at.add_gang(f"g{number}", 2, 8)
+    at.settle()
+    meanwhile = Meanwhile(at)
+    at.delete("short")
+    at.core.decide(at.now)
+    assert meanwhile.times >= 300 * 3 // 512
+    assert at.sound()
+
+
 def test_a_list_of_thousands_of_pods_and_nodes_is_taken_in_some_at_a_time() -> None:
     at = cluster(nodes=320)
     pods = [at.add_pod(f"p-{number}", 1) for number in range(640)]

@@ -29,7 +29,7 @@ CAVEATS: Mapping[Kind, str] = {
     "fixture": "rests on links from another program's test: no such machine was read",
     "mock": "rests on links that a simulator invented: there is no such machine",
 }
-"""What to know of a record that is not `real`: nobody has seen all its links printed."""
+"""What to know of a record that is not `real`: not all its links were seen printed."""
 
 
 class RecordedGpu(msgspec.Struct, frozen=True, kw_only=True):

@@ -77,7 +77,7 @@ class _Page:
     value: Value
     version: str
     seen: Snapshot
-    html: bytes | None = None  # None: nobody has asked for this version
+    html: bytes | None = None  # None: not asked for yet
     rendered: float = 0.0  # the time that stands in `html`
     messages: deque[tuple[str, bytes]] = field(default_factory=lambda: deque(maxlen=_MOST_MESSAGES))
     """Each with the version before it."""
