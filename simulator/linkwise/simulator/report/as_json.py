@@ -40,9 +40,8 @@ class _Workload(msgspec.Struct, frozen=True):
     waiting: int
     ended: int
     gbytes_per_s: float | None
-    bound_after_seconds: (
-        float | None
-    )  # from the last creation of a pod that is bound; None: none is
+    # From the last creation of a pod that is bound; None: none is.
+    bound_after_seconds: float | None
     stock_gbytes_per_s: tuple[float | None, ...]  # of each draw
     stock_running: tuple[int, ...]  # of each draw
     stock_mean_gbytes_per_s: float | None  # over the draws in which it ran whole
