@@ -109,13 +109,15 @@ def test_a_horizontal_pod_autoscaler_leaks_no_gpu(
     """Four pods fill the nodes; the autoscaler wants up to six."""
     metrics.value = PER_POD
     world.control.kubectl("apply", "-f", "-", stdin=_manifests("serve"))
-    for wanted in (1, 4, 1, 6, 2, 3, 1):
-        metrics.value = wanted * PER_POD
-        wait_for(lambda: settled(world) == (wanted, min(wanted, len(NODES))), f"{wanted} pods")  # noqa: B023 - called in this round
-        gpus = 8 * min(wanted, len(NODES))
-        wait_for(lambda: len(world.taken()) == gpus, f"{gpus} GPUs are taken")  # noqa: B023
-    kinds = "horizontalpodautoscalers,deployments,replicasets"  # there is no garbage collector
-    world.control.kubectl("delete", f"-n={NAMESPACE}", kinds, "--all")
+    try:
+        for wanted in (1, 4, 1, 6, 2, 3, 1):
+            metrics.value = wanted * PER_POD
+            wait_for(lambda: settled(world) == (wanted, min(wanted, len(NODES))), f"{wanted} pods")  # noqa: B023 - called in this round
+            gpus = 8 * min(wanted, len(NODES))
+            wait_for(lambda: len(world.taken()) == gpus, f"{gpus} GPUs are taken")  # noqa: B023
+    finally:
+        kinds = "horizontalpodautoscalers,deployments,replicasets"  # there is no garbage collector
+        world.control.kubectl("delete", f"-n={NAMESPACE}", kinds, "--all")
 
 
 def tolerations(world: SchedulingWorld, pod: str) -> list[dict[str, str]]:

@@ -17,7 +17,9 @@ from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF, GPU
 from tests.cluster.support.scheduling.scheduling_world import (
     NAMESPACE,
     NODES,
+    PODS,
     SchedulingWorld,
+    maybe_gone,
     started_world,
 )
 
@@ -52,8 +54,9 @@ def is_empty(world: SchedulingWorld) -> bool:
     """Wait for pods to go that a controller creates before it learns that their Job is deleted."""
     for pod in world.pods():
         unheld = {"metadata": {"finalizers": None}}
-        world.client.patch(f"/api/v1/namespaces/{NAMESPACE}/pods/{pod.metadata.name}", unheld)
-        world.delete(pod.metadata.name)
+        with maybe_gone():
+            world.client.patch(f"{PODS}/{pod.metadata.name}", unheld)
+            world.delete(pod.metadata.name)
     return not world.taken()
 
 

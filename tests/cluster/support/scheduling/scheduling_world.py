@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from linkwise.kube.errors import ApiError
 from linkwise.kube.objects import Pod
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_gpus, read_plan
@@ -84,7 +85,8 @@ class SchedulingWorld:
     def clear(self) -> None:
         """Restore the initial state: no pods, the same nodes, both programs running."""
         for pod in self.pods():
-            self.client.delete(f"{PODS}/{pod.metadata.name}", grace_seconds=0)
+            with maybe_gone():
+                self.delete(pod.metadata.name)
         assert self.scheduler is not None
         if not self.scheduler.alive:
             self.scheduler.start()
@@ -139,7 +141,8 @@ class SchedulingWorld:
     def bury_terminating(self) -> None:
         for pod in self.pods():
             if pod.metadata.deletion_timestamp is not None:
-                self.delete(pod.metadata.name)
+                with maybe_gone():
+                    self.delete(pod.metadata.name)
 
     # Results
 
@@ -206,6 +209,16 @@ class SchedulingWorld:
 
     def _books(self) -> list[dict[str, Any]]:
         return list(msgspec.json.decode(self.asked("/nodes")))
+
+
+@contextmanager
+def maybe_gone() -> Iterator[None]:
+    """Ignore that a listed object is gone: meanwhile a controller has deleted it."""
+    try:
+        yield
+    except ApiError as error:
+        if error.status != 404:
+            raise
 
 
 @contextmanager
