@@ -4,6 +4,7 @@ import csv
 import subprocess
 import sys
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 from click.testing import CliRunner, Result
@@ -52,6 +53,31 @@ def test_figures_go_to_a_csv_file(trace: Path, tmp_path: Path) -> None:
     run(trace, "--nodes", 3, "--scheduler", "greedy", "--csv", file)
     (row,) = csv.DictReader(file.read_text().splitlines())
     assert (row["scheduler"], row["jobs"], row["locality"]) == ("greedy", "30", "1.0")
+
+
+def test_of_several_seeds_the_table_has_the_mean_and_the_least_to_the_most(
+    trace: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "figures.csv"
+    words = (trace, "--nodes", 3, "--scheduler", "greedy", "--jitter", 500, "--csv", file)
+    several = run(*words, "--seed", 1, "--seed", 2, "--seed", 3)
+    rows = list(csv.DictReader(file.read_text().splitlines()))
+    assert [row["seed"] for row in rows] == ["1", "2", "3"]
+    queues = [float(row["queue_mean_s"]) for row in rows]
+    assert len(set(queues)) == 3
+    cells = [cell.strip() for cell in several.stdout.splitlines()[2].split("|")]
+    assert cells[2] == "30"  # the same of all traces
+    assert cells[3] == f"{fmean(queues):,.0f} ({min(queues):,.0f} to {max(queues):,.0f})"
+    alone = run(*words, "--seed", 2)
+    assert f" {queues[1]:,.0f} |" in alone.stdout
+    again = run(*words, "--seed", 1, "--seed", 2, "--seed", 3)
+    assert again.stdout == several.stdout
+
+
+def test_several_seeds_need_a_jitter(trace: Path) -> None:
+    done = run(trace, "--seed", 1, "--seed", 2)
+    assert done.exit_code == 2
+    assert "several --seed: expected --jitter" in done.stderr
 
 
 def test_results_that_are_kept_are_taken_up_where_the_question_is_the_same(

@@ -54,6 +54,19 @@ def test_a_window_is_cut_by_submission_and_long_jobs_are_cut_too(tmp_path: Path)
     assert {job.seconds for job in jobs} == {200.0}
 
 
+def test_jitter_submits_later_and_keeps_the_jobs_of_the_window(tmp_path: Path) -> None:
+    file = written(tmp_path, *(f"j{at},{at},500,1,a" for at in range(0, 60, 10)))
+    window = replace(TWO_NODES, begin=10.0, first=3, jitter=25.0)
+    drawn = [read_jobs(file, replace(window, seed=seed)) for seed in range(20)]
+    for jobs in drawn:
+        assert {job.name for job in jobs} == {"j10", "j20", "j30"}
+        assert all(0 <= job.submit - float(job.name[1:]) <= 25.0 for job in jobs)
+        assert [job.submit for job in jobs] == sorted(job.submit for job in jobs)
+    orders = {tuple(job.name for job in jobs) for jobs in drawn}
+    assert len(orders) > 1  # jobs overtake each other
+    assert read_jobs(file, replace(window, seed=3)) == drawn[3]
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [

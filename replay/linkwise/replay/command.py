@@ -1,8 +1,8 @@
 """`linkwise-simulator replay`: traces in simulated time, with the core that runs in production."""
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -10,7 +10,7 @@ import click
 from linkwise.replay import report
 from linkwise.replay.checkpoint import Checkpoint, digest_of, key_of
 from linkwise.replay.driver import replay as run_trace
-from linkwise.replay.jobs import Fleet, Run, evenly
+from linkwise.replay.jobs import Fleet, Job, Run, evenly
 from linkwise.replay.measure import Figures, figures
 from linkwise.replay.openb.command import openb
 from linkwise.replay.schedulers import DEFAULT, SCHEDULERS
@@ -88,6 +88,20 @@ command.add_command(openb)
 )
 @click.option("--first", type=click.IntRange(1), help="Keep only this many of the remaining jobs.")
 @click.option(
+    "--jitter",
+    type=_SECONDS,
+    default=0.0,
+    help="Submit each job later by a random time up to this many seconds.",
+)
+@click.option(
+    "--seed",
+    "seeds",
+    type=int,
+    multiple=True,
+    default=[0],
+    help="Seed of --jitter. Repeat for means over as many traces.",
+)
+@click.option(
     "--communication",
     type=click.FloatRange(0, 1),
     default=0.3,
@@ -120,6 +134,8 @@ def jobs(
     begin: float,
     until: float,
     first: int | None,
+    jitter: float,
+    seeds: Sequence[int],
     communication: float,
     stretched: bool,
     nic: float,
@@ -136,6 +152,8 @@ def jobs(
     if pods_of is not None and pods_of > fleet.gpus_per_node:
         expected = f"at most {fleet.gpus_per_node}, a node's GPUs"
         raise click.BadParameter(f"{pods_of}: expected {expected}", param_hint="--pods-of")
+    if len(set(seeds)) > 1 and not jitter:
+        raise click.UsageError("several --seed: expected --jitter, or all traces are the same")
     reading = Reading(
         fleet=fleet,
         gpus_per_pod=pods_of or fleet.gpus_per_node,
@@ -144,10 +162,13 @@ def jobs(
         begin=begin,
         end=until,
         first=first,
+        jitter=jitter,
     )
-    question = _Question(reading, communication, stretched)
+    questions = {
+        seed: _Question(replace(reading, seed=seed), communication, stretched) for seed in seeds
+    }
     with ending_well():
-        results = _replay(trace, question, dict.fromkeys(chosen), resume)
+        results = _replay(trace, questions, dict.fromkeys(chosen), resume)
         write_file(csv_file, lambda: report.as_csv(results))
         write_file(plot, lambda: report.as_plot(results))
     click.echo(report.table(results))
@@ -174,25 +195,33 @@ class _Question:
 
 
 def _replay(
-    trace: Path, question: _Question, chosen: Iterable[str], resume: Path | None
-) -> dict[str, Figures]:
-    fleet = question.reading.fleet
-    there = read_jobs(trace, question.reading)
+    trace: Path, questions: Mapping[int, _Question], chosen: Iterable[str], resume: Path | None
+) -> report.Results:
+    """Replay one scheduler after the other, each with all questions."""
     checkpoint = Checkpoint(resume, Figures)
     contents = digest_of(trace)
-    results: dict[str, Figures] = {}
+    there = {seed: read_jobs(trace, question.reading) for seed, question in questions.items()}
+    results: report.Results = {}
+    for name in chosen:
+        results[name] = {}
+        for seed, question in questions.items():
+            key = key_of("jobs", contents, question, name)
+            found = checkpoint.get(key)
+            if found is None:
+                found = _run(
+                    name, there[seed], question, f" with seed {seed}" * (len(questions) > 1)
+                )
+                checkpoint.keep(key, found)
+            results[name][seed] = found
+    return results
+
+
+def _run(name: str, there: Sequence[Job], question: _Question, aside: str) -> Figures:
+    fleet = question.reading.fleet
 
     def stretch(run: Run) -> float:
         return fleet.stretch(run, question.communication) if question.stretched else 1.0
 
-    for name in chosen:
-        key = key_of("jobs", contents, question, name)
-        found = checkpoint.get(key)
-        if found is None:
-            contestant = SCHEDULERS[name](fleet)
-            with progress(name, len(there)) as advance:
-                runs = run_trace(there, contestant, advance, stretch)
-            found = figures(runs, fleet, question.communication)
-            checkpoint.keep(key, found)
-        results[name] = found
-    return results
+    with progress(name + aside, len(there)) as advance:
+        runs = run_trace(there, SCHEDULERS[name](fleet), advance, stretch)
+    return figures(runs, fleet, question.communication)

@@ -1,43 +1,56 @@
 """Figures for people and programs: a Markdown table, and CSV."""
 
 import csv
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from io import StringIO
-from typing import NamedTuple
+from statistics import fmean
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
 from linkwise.replay import plots
 from linkwise.replay.measure import LARGE, Figures
 
+# name of a scheduler -> seed -> its figures on that trace
+Results: TypeAlias = dict[str, dict[int, Figures]]
+
 
 class _Column(NamedTuple):
     title: str
-    text: Callable[[Figures], str]
+    value: Callable[[Figures], float | None]
+    places: int
 
-
-def _number(value: float | None, places: int) -> str:
-    return "–" if value is None else f"{value:,.{places}f}"
+    def text(self, found: Iterable[Figures]) -> str:
+        """Return the figure; of several traces the mean, and the least to the most of them."""
+        values = [value for each in found if (value := self.value(each)) is not None]
+        if not values:
+            return "–"
+        mean, least, most = (
+            f"{value:,.{self.places}f}" for value in (fmean(values), min(values), max(values))
+        )
+        return mean if least == most else f"{mean} ({least} to {most})"
 
 
 _COLUMNS = (
-    _Column("jobs", lambda f: f"{f.jobs:,}"),
-    _Column("queue mean s", lambda f: _number(f.queue_mean_s, 0)),
-    _Column("p50 s", lambda f: _number(f.queue_p50_s, 0)),
-    _Column("p99 s", lambda f: _number(f.queue_p99_s, 0)),
-    _Column(f"≥ {LARGE} GPUs, mean s", lambda f: _number(f.large_queue_mean_s, 0)),
-    _Column("locality", lambda f: _number(f.locality, 3)),
-    _Column("nodes / fewest", lambda f: _number(f.nodes_per_fewest, 2)),
-    _Column("allocated", lambda f: _number(f.allocated, 3)),
-    _Column("stretch", lambda f: _number(f.stretch, 3)),
-    _Column("slowdown", lambda f: _number(f.slowdown, 2)),
+    _Column("jobs", lambda f: f.jobs, 0),
+    _Column("queue mean s", lambda f: f.queue_mean_s, 0),
+    _Column("p50 s", lambda f: f.queue_p50_s, 0),
+    _Column("p99 s", lambda f: f.queue_p99_s, 0),
+    _Column(f"≥ {LARGE} GPUs, mean s", lambda f: f.large_queue_mean_s, 0),
+    _Column("locality", lambda f: f.locality, 3),
+    _Column("nodes / fewest", lambda f: f.nodes_per_fewest, 2),
+    _Column("allocated", lambda f: f.allocated, 3),
+    _Column("stretch", lambda f: f.stretch, 3),
+    _Column("slowdown", lambda f: f.slowdown, 2),
 )
 
 
-def table(results: Mapping[str, Figures]) -> str:
+def table(results: Results) -> str:
     """Return a table with one line for each scheduler."""
     cells = [["scheduler", *(column.title for column in _COLUMNS)]]
-    cells += [[name, *(c.text(found) for c in _COLUMNS)] for name, found in results.items()]
+    cells += [
+        [name, *(c.text(found.values()) for c in _COLUMNS)] for name, found in results.items()
+    ]
     return markdown(cells)
 
 
@@ -54,36 +67,53 @@ def markdown(cells: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def as_csv(results: Mapping[str, Figures]) -> str:
-    """Return all figures unrounded, one line for each scheduler."""
+def as_csv(results: Results) -> str:
+    """Return all figures unrounded, one line for each scheduler and seed."""
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["scheduler", *Figures.__struct_fields__])
-    for name, found in results.items():
-        writer.writerow([name, *msgspec.structs.astuple(found)])
+    writer.writerow(["scheduler", "seed", *Figures.__struct_fields__])
+    for name, traces in results.items():
+        for seed, found in traces.items():
+            writer.writerow([name, seed, *msgspec.structs.astuple(found)])
     return text.getvalue()
 
 
-def as_plot(results: Mapping[str, Figures]) -> str:
+def as_plot(results: Results) -> str:
     """Plot against the mean queue how close together jobs are, and how long the large ones wait, as
-    SVG. Jobs of one GPU have no locality. Raises ReplayError without matplotlib."""
+    SVG; of several traces the means. Jobs of one GPU have no locality. Raises ReplayError without
+    matplotlib."""
+    means = {name: _means(traces.values()) for name, traces in results.items()}
     together = {
-        name: (found.queue_mean_s, found.locality)
-        for name, found in results.items()
-        if found.locality is not None
+        name: (queue, locality)
+        for name, (queue, locality, _) in means.items()
+        if locality is not None
     }
     # Queues differ by orders of magnitude. One of less than a second is shown as a second.
     large = {
-        name: (max(found.queue_mean_s, 1.0), max(found.large_queue_mean_s, 1.0))
-        for name, found in results.items()
-        if found.large_queue_mean_s is not None
+        name: (max(queue, 1.0), max(waits, 1.0))
+        for name, (queue, _, waits) in means.items()
+        if waits is not None
     }
     x = "queue, mean seconds"
     locality = plots.Axis("locality: share of the jobs on the fewest nodes", -0.05, 1.05)
-    waits = plots.Axis(f"queue of jobs of ≥ {LARGE} GPUs, mean seconds", is_logarithmic=True)
+    waited = plots.Axis(f"queue of jobs of ≥ {LARGE} GPUs, mean seconds", is_logarithmic=True)
     return plots.points(
         [
             plots.Dots(together, plots.Axis(x, least=0.0), locality),
-            plots.Dots(large, plots.Axis(x, is_logarithmic=True), waits),
+            plots.Dots(large, plots.Axis(x, is_logarithmic=True), waited),
         ]
     )
+
+
+def _means(traces: Iterable[Figures]) -> tuple[float, float | None, float | None]:
+    """Return the means of: queue, locality, queue of large jobs."""
+    queues, localities, large = zip(
+        *((each.queue_mean_s, each.locality, each.large_queue_mean_s) for each in traces),
+        strict=True,
+    )
+    return fmean(queues), _mean(localities), _mean(large)
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None

@@ -8,8 +8,9 @@ ignored.
 import csv
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from random import Random
 
 from linkwise.replay.errors import TraceError
 from linkwise.replay.jobs import Fleet, Job
@@ -29,10 +30,15 @@ class Reading:
     end: float = math.inf  # and those submitted from then on
     first: int | None = None  # keep only so many of the rest
     longest: float = math.inf  # cut run times to this
+    jitter: float = 0.0  # submit each job later by a random time up to this
+    seed: int = 0  # of these times
 
 
 def read_jobs(file: Path, reading: Reading) -> list[Job]:
-    """Return the jobs by time of submission, equal times in the file's order. Raises TraceError."""
+    """Return the jobs by time of submission, equal times in the file's order. Raises TraceError.
+
+    The window applies to the times in the file: with every jitter it has the same jobs.
+    """
     try:
         with file.open(newline="", encoding="utf-8-sig") as lines:
             jobs = list(_jobs(file, csv.DictReader(lines, strict=True), reading))
@@ -45,6 +51,10 @@ def read_jobs(file: Path, reading: Reading) -> list[Job]:
     kept = kept[: reading.first]
     if not kept:
         raise TraceError(file, None, "no job in the window", "at least one job")
+    if reading.jitter:
+        draw = Random(reading.seed)
+        kept = [replace(job, submit=job.submit + draw.uniform(0, reading.jitter)) for job in kept]
+        kept.sort(key=lambda job: job.submit)
     return kept
 
 

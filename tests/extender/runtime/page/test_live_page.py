@@ -8,12 +8,15 @@ from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 from urllib.parse import quote
 
+import msgspec
 import pytest
+from msgspec.structs import replace as change
 
 from linkwise.extender.explain.snapshot import Snapshot
 from linkwise.extender.runtime.loop import NotReadyError
 from linkwise.extender.runtime.page.live_page import LivePage, gang_key, pod_key
 from linkwise.extender.runtime.page.viewers import Viewers
+from linkwise.kube.objects import Pod
 from tests.extender.cluster import Cluster
 from tests.extender.page.example_cluster import HOSTILE, example, hostile, large, one_node
 from tests.extender.page.served_page import HOST, ServedPage, served
@@ -358,6 +361,32 @@ def test_hostile_names_and_words_come_back_as_text() -> None:
             assert status == 200
             assert HOSTILE in ParsedPage(text).text
             assert "<script>alert" not in text
+
+
+def noted(pod: Pod, text: str) -> Pod:
+    """Return *pod* with an annotation that is not Linkwise's."""
+    annotations = {**pod.metadata.annotations, "example.com/note": text}
+    return change(pod, metadata=change(pod.metadata, annotations=annotations))
+
+
+def test_ten_megabytes_of_pods_make_no_long_page() -> None:
+    cluster = one_node()
+    long = "x" * 200  # a pod's name may have 253 characters
+    text = "y" * 8000
+    for number in range(1400):
+        gates = ["other.example/gate"] if number % 2 else []
+        cluster.add_pod(f"pod-{number}-{long}", 8, gates=gates, alter=lambda pod: noted(pod, text))
+    cluster.add_gang(f"gang-{long}", 200, 8)
+    assert len(msgspec.json.encode(list(cluster.pods.values()))) > 10 << 20
+    cluster.settle()
+    gang, pod = f"namespace=ml&name=gang-{long}", f"namespace=ml&name=pod-1-{long}"
+    with served(cluster) as page:
+        for path in ("", f"gang?{gang}", f"pod?{pod}", "group?key=0", f"search?q={long}"):
+            status, _, page_text = read(page, path)
+            assert status == 200, path
+            assert len(page_text) < 200_000, path
+            assert text not in page_text
+        assert f"gang-{long}" in read(page, "")[2]
 
 
 def test_nothing_but_get_is_answered_and_every_answer_is_guarded() -> None:
