@@ -77,7 +77,7 @@ def cluster(nodes: int, waiting: int) -> Core:
     """A cluster where 5 of 8 GPUs of each node are taken; half of the *waiting* pods are single,
     half in gangs."""
     core = Core(CoreSettings())
-    core.replace_nodes((gpu_node(number) for number in range(nodes)), START)
+    core.replace_nodes([gpu_node(number) for number in range(nodes)], START)
     core.replace_pods([*_tenants(nodes), *_singles(waiting // 2), *_gangs(waiting // 2)], START)
     core.decide(START)
     return core

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Collection
 from threading import Lock
 
 from linkwise.kube.objects import Node, Pod
@@ -45,7 +46,7 @@ class Journal(logging.Handler):
             text += "\n" + logging.Formatter().formatException(record.exc_info)
         self.say(record.name.removeprefix("linkwise."), text)
 
-    def pods(self, listed: list[Pod]) -> None:
+    def pods(self, listed: Collection[Pod]) -> None:
         for pod in listed:
             self.pod("LISTED", pod)
 
@@ -56,7 +57,7 @@ class Journal(logging.Handler):
             self._pods[pod.metadata.uid] = state
             self.say("pod", f"{pod.metadata.name} ({pod.metadata.uid[:8]}): {state}")
 
-    def nodes(self, listed: list[Node]) -> None:
+    def nodes(self, listed: Collection[Node]) -> None:
         for node in listed:
             self.node("LISTED", node)
 

@@ -1,7 +1,7 @@
 """What the tests of the reflector share: an owner that remembers all calls, and nodes to watch."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from threading import Lock
 
@@ -29,7 +29,7 @@ class Owner:
         self.failures: list[Exception] = []  # raised by the next events
         self._lock = Lock()
 
-    def replace(self, nodes: list[Node]) -> None:
+    def replace(self, nodes: Collection[Node]) -> None:
         with self._lock:
             self.told.append("=" + ",".join(node.metadata.name for node in nodes))
             self.labels = {n.metadata.name: n.metadata.labels.get("step", "") for n in nodes}

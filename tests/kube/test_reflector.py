@@ -6,6 +6,7 @@ from typing import TypeVar
 import pytest
 
 from linkwise.kube.client import KubeClient, Params, Stream
+from linkwise.kube.listed import Listed
 from linkwise.kube.objects import Node, Pod
 from linkwise.kube.reflector import Reflector
 from linkwise.simulator.api_server import ApiServer
@@ -326,7 +327,7 @@ def test_a_list_that_had_begun_before_is_not_the_one_that_was_asked_for(
         numbers: list[int] = []
         pages = reflector._list_pages
 
-        def asked_meanwhile(size: int) -> tuple[list[Node], str]:
+        def asked_meanwhile(size: int) -> tuple[Listed[Node], str]:
             found = pages(size)
             if len(numbers) < 2:
                 numbers.append(reflector.list_again())

@@ -5,7 +5,7 @@ Not thread-safe: the loop holds one lock around every call. `now` is in seconds 
 learns from a call is in memory only.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -172,10 +172,9 @@ class Core:
 
     # Facts from the API server.
 
-    def replace_nodes(self, nodes: Iterable[Node], now: float) -> None:  # noqa: ARG002
+    def replace_nodes(self, nodes: Collection[Node], now: float) -> None:  # noqa: ARG002
         """The full list of nodes: nodes that are not in it are gone."""
-        nodes = [*nodes]
-        there = {node.metadata.name for node in nodes}
+        there = {node.metadata.name for node in self._some_at_a_time(nodes)}
         for name in [info.name for info in self._cache.nodes.values() if info.record]:
             if name not in there:
                 self._drop_node(name)
@@ -183,7 +182,7 @@ class Core:
             self._put_node(node)
         self._seen_nodes = True
 
-    def _some_at_a_time(self, things: Sequence[T]) -> Iterator[T]:
+    def _some_at_a_time(self, things: Iterable[T]) -> Iterator[T]:
         """Let others use the core periodically: a list may have 20,000 pods."""
         for number, thing in enumerate(things, 1):
             yield thing
@@ -209,10 +208,9 @@ class Core:
         self._activity.pop(name, None)
         self._cache.drop_node(name)
 
-    def replace_pods(self, pods: Iterable[Pod], now: float) -> None:
+    def replace_pods(self, pods: Collection[Pod], now: float) -> None:
         """The full list of pods: pods that are not in it are gone."""
-        pods = [*pods]
-        there = {pod.metadata.uid for pod in pods}
+        there = {pod.metadata.uid for pod in self._some_at_a_time(pods)}
         gone = [uid for uid in self._cache.pods if uid not in there]
         for uid in self._some_at_a_time(gone):
             self._drop_pod(uid, now)

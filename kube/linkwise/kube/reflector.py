@@ -3,7 +3,8 @@
 The reflector lists, then watches from where the list ended. When the watch ends, it watches again
 from the last version seen, so no change is lost. If that version is too old (410), it lists again.
 Its owner gets everything in the API server's order, from one thread: `on_replace` with all
-objects, then `on_event` for each change, until the next `on_replace`.
+objects, then `on_event` for each change, until the next `on_replace`. The objects of a list are
+decoded while its owner iterates over them.
 
 An object that does not decode is skipped and reported; it never stops the others. If a callback
 raises, the reflector logs the error and lists everything again.
@@ -25,6 +26,7 @@ from tenacity.wait import wait_random_exponential
 
 from linkwise.kube.client import KubeClient, Params, Stream
 from linkwise.kube.errors import GONE, UNREACHED, ApiError, error_of
+from linkwise.kube.listed import Listed
 from linkwise.kube.objects import ObjectMeta
 
 log = logging.getLogger(__name__)
@@ -85,7 +87,7 @@ class Reflector(Generic[T]):
         *,
         field_selector: str | None = None,
         label_selector: str | None = None,
-        on_replace: Callable[[list[T]], None],
+        on_replace: Callable[[Listed[T]], None],
         on_event: Callable[[str, T], None],
         on_skipped: Callable[[str, str], None] | None = None,
         watch_seconds: tuple[int, int] = (240, 480),
@@ -208,7 +210,7 @@ class Reflector(Generic[T]):
         except Exception as error:
             raise _CallbackError from error
 
-    def _list(self) -> tuple[list[T], str]:
+    def _list(self) -> tuple[Listed[T], str]:
         """Hand over all objects, and keep their version.
 
         The request names no resourceVersion: an API server that lags behind the previous one must
@@ -221,15 +223,15 @@ class Reflector(Generic[T]):
                 raise
             return self._list_pages(0)  # the pages expired in between: get all at once
 
-    def _list_pages(self, page_size: int) -> tuple[list[T], str]:
+    def _list_pages(self, page_size: int) -> tuple[Listed[T], str]:
         params: dict[str, str | int] = dict(self._selectors)
         if page_size:
             params["limit"] = page_size
-        objects: list[T] = []
+        objects = Listed(self._kind)
         while True:
             page = self._client.get(self._path, _Page, params=params)
-            decoded = (self._decode("listed", raw) for raw in page.items or ())
-            objects += [item for item in decoded if item is not None]
+            items = page.items or ()
+            objects.add([raw for raw in items if self._decode("listed", raw) is not None])
             if not page.metadata.continue_ or self._stopping.is_set():
                 return objects, page.metadata.resource_version
             params["continue"] = page.metadata.continue_

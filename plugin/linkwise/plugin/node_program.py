@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from threading import Event, Lock
 
 from linkwise.kube.client import KubeClient
@@ -238,7 +238,7 @@ class NodeProgram:
         if report is not None:
             self._publisher.activity(report)
 
-    def _nodes_listed(self, nodes: list[KubeNode]) -> None:
+    def _nodes_listed(self, nodes: Collection[KubeNode]) -> None:
         for node in nodes:
             self._node_seen(node)
 

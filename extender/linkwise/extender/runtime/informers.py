@@ -1,7 +1,7 @@
 """Watches on all objects of a kind, with metrics and logs; the loop passes them to the core."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 from linkwise.extender.core import Core
@@ -22,14 +22,14 @@ def watch(
     plural: str,
     kind: type[T],
     *,
-    replace: Callable[[list[T]], None],
+    replace: Callable[[Collection[T]], None],
     change: Callable[[str, T], None],
 ) -> Reflector[T]:
     """A Reflector that calls *replace* with each full list, and *change* with each change."""
     seen = metrics.watch_events
     lists = 0
 
-    def on_replace(objects: list[T]) -> None:
+    def on_replace(objects: Collection[T]) -> None:
         nonlocal lists
         lists += 1
         if lists > 1:
@@ -69,7 +69,7 @@ class Informers:
         def feed(
             plural: str,
             kind: type[T],
-            replace: Callable[[list[T], float], None],
+            replace: Callable[[Collection[T], float], None],
             change: Callable[[str, T, float], None],
         ) -> Reflector[T]:
             return watch(

@@ -8,6 +8,7 @@ import logging
 import random
 import time
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import UTC, datetime
 from threading import Thread
@@ -68,7 +69,7 @@ class JobController(ControlLoop):
 
     # Events from the API server
 
-    def _replace_jobs(self, found: list[Job]) -> None:
+    def _replace_jobs(self, found: Collection[Job]) -> None:
         there = {job.metadata.uid for job in found}
         with self._changed:
             gone = [job for uid, job in self._jobs.items() if uid not in there]
@@ -85,7 +86,7 @@ class JobController(ControlLoop):
                 self._jobs[job.metadata.uid] = job
             self._look_at(job.metadata.uid)
 
-    def _replace_pods(self, found: list[Pod]) -> None:
+    def _replace_pods(self, found: Collection[Pod]) -> None:
         there = {pod.metadata.uid for pod in found}
         with self._changed:
             known = [pod for pods in self._pods.values() for pod in pods.values()]

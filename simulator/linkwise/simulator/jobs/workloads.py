@@ -7,7 +7,7 @@ do beyond that.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from threading import Thread
 from typing import Any
 
@@ -89,7 +89,7 @@ class WorkloadController(ControlLoop):
                 if error.status != 404:
                     raise
 
-    def _replace(self, pods: list[Pod]) -> None:
+    def _replace(self, pods: Collection[Pod]) -> None:
         there = {pod.metadata.uid for pod in pods}
         with self._changed:
             for uid in self._pods.keys() - there:

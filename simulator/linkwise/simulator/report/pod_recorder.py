@@ -6,6 +6,7 @@ The record has the moments at which its own watch saw each change, because the A
 whole seconds only.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from threading import Lock
 from time import monotonic
@@ -70,7 +71,7 @@ class PodRecorder:
         with self._lock:
             return self._changes
 
-    def _replace(self, pods: list[Pod]) -> None:
+    def _replace(self, pods: Collection[Pod]) -> None:
         there = {pod.metadata.uid for pod in pods}
         with self._lock:
             for uid in self._sightings.keys() - there:

@@ -7,7 +7,7 @@ in a pool and overlap with the next tries.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
@@ -120,7 +120,7 @@ class SchedulerLoop(ControlLoop):
 
     # Events from the API server
 
-    def _replace_nodes(self, nodes: list[Node]) -> None:
+    def _replace_nodes(self, nodes: Collection[Node]) -> None:
         with self._changed:
             for name in set(self._cluster.names()) - {node.metadata.name for node in nodes}:
                 self._cluster.remove_node(name)
@@ -142,7 +142,7 @@ class SchedulerLoop(ControlLoop):
                 self._queue.move_all(event, time.monotonic())
             self._changed.notify_all()
 
-    def _replace_pods(self, pods: list[Pod]) -> None:
+    def _replace_pods(self, pods: Collection[Pod]) -> None:
         there = {pod.metadata.uid for pod in pods}
         with self._changed:
             gone = [pod for uid, pod in self._pods.items() if uid not in there]
