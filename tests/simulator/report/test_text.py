@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from linkwise.simulator.report.build_report import report_of
-from linkwise.simulator.report.model import Report, Rival
+from linkwise.simulator.report.model import PodTimes, Report, Rival
 from linkwise.simulator.report.text import picture, render
 from linkwise.topology.machine.recorded import machine_names, recorded_machine
 from tests.simulator.report.small_report import NODES, OURS, off, on, small_report
@@ -111,6 +111,21 @@ def test_a_gang_of_which_part_runs_is_not_said_to_run() -> None:
 
     assert "gang of 2 runs 1 of them" in text
     assert text.endswith("FAILED\n  gang train: 1 of 2 members run\n")
+
+
+def test_a_pod_that_failed_is_not_said_to_wait() -> None:
+    why = "Failed on bridged: Pod was rejected: no such device"
+    refused = replace(
+        off(pod="train-y", workload="train", member="1", waits=why),
+        times=PodTimes(100.0, 100.5, None, 101.0),
+    )
+    text = shown(report_of(NODES, [OURS[0], refused], [], seed=1))
+    assert "gang of 2: 1 run, 1 failed" in text
+    assert re.search(r"^  A1 +failed$", text, re.M)
+    assert "Why pods wait" not in text
+    assert f"FAILED\n  gang train: 1 of 2 members run\n  default/train-y: {why}\n" in text
+    alone = replace(refused, workload="eval")
+    assert "eval  pod has failed\n" in shown(report_of(NODES, [OURS[2], alone], [], seed=1))
 
 
 def test_what_half_ran_alone_is_said_so() -> None:

@@ -186,6 +186,7 @@ def test_json_has_the_same_moments_as_numbers() -> None:
         SeenPod("p0", "w", 0, "0", PodTimes(1.0, 1.0301251, 1.5)),
         SeenPod("p1", "w", 0, "1", PodTimes(1.01)),
     ]
+    seen.append(SeenPod("p2", "w", 0, "2", PodTimes(1.5, ended=2.0)))
     read = json.loads(render_json(report_of(NODES, seen, [], seed=1, at=3.25)))
 
     assert read["seconds"] == 2.25
@@ -194,4 +195,7 @@ def test_json_has_the_same_moments_as_numbers() -> None:
     assert [pod["seconds"] for pod in workload["pods"]] == [
         {"created": 0.0, "bound": 0.03, "running": 0.5, "ended": None},
         {"created": 0.01, "bound": None, "running": None, "ended": None},
+        {"created": 0.5, "bound": None, "running": None, "ended": 1.0},
     ]
+    assert [pod["state"] for pod in workload["pods"]] == ["waits", "waits", "failed"]
+    assert [workload[what] for what in ("running", "waiting", "ended", "failed")] == [0, 2, 0, 1]

@@ -26,7 +26,7 @@ class _Seconds(msgspec.Struct, frozen=True):
 class _Pod(msgspec.Struct, frozen=True):
     pod: str  # namespace/name
     member: str
-    state: str  # runs, waits or ended
+    state: str  # runs, waits, ended or failed
     seconds: _Seconds
     place: _Place | None
     waits: str
@@ -39,6 +39,7 @@ class _Workload(msgspec.Struct, frozen=True):
     running: int
     waiting: int
     ended: int
+    failed: int
     gbytes_per_s: float | None
     # From the last creation of a pod that is bound; None: none is.
     bound_after_seconds: float | None
@@ -89,6 +90,7 @@ def _workload(workload: WorkloadReport) -> _Workload:
         running=workload.running,
         waiting=len(workload.waiting),
         ended=workload.ended,
+        failed=workload.failed,
         gbytes_per_s=workload.gbytes_per_s,
         bound_after_seconds=_rounded(workload.bound_after),
         stock_gbytes_per_s=workload.stock_gbytes_per_s,
@@ -99,10 +101,11 @@ def _workload(workload: WorkloadReport) -> _Workload:
 
 
 def _pod(pod: PodReport) -> _Pod:
-    state = "ended" if pod.ended else "runs" if pod.place else "waits"
     draws = tuple(_place(place) for place in pod.stock)
-    waits = pod.waits if state == "waits" else ""
-    return _Pod(pod.pod, pod.member, state, _seconds(pod.times), _place(pod.place), waits, draws)
+    waits = pod.waits if pod.state == "waits" else ""
+    return _Pod(
+        pod.pod, pod.member, pod.state, _seconds(pod.times), _place(pod.place), waits, draws
+    )
 
 
 def _seconds(times: PodTimes) -> _Seconds:

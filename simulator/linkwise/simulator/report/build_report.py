@@ -198,8 +198,11 @@ def _needed(pod: Pod) -> int:
 
 
 def _holds_none(pod: Pod) -> str:
-    """Say why a pod with a node holds no GPU: init containers give theirs back when they end."""
+    """Say why a pod with a node holds no GPU: init containers give theirs back when they end, and
+    a kubelet may refuse a pod."""
     where = f" on {pod.spec.node_name}" if pod.spec.node_name else ""
+    if pod.status.message:
+        return f"{pod.status.phase}{where}: {pod.status.message}"
     return f"{pod.status.phase or 'Pending'}{where}, and holds no GPU."
 
 

@@ -81,6 +81,19 @@ class PodReport:
     ended: bool = False  # it has succeeded; the place is where it ran
     stock: tuple[PodPlace | None, ...] = ()
 
+    @property
+    def failed(self) -> bool:
+        return self.times.ended is not None and not self.ended
+
+    @property
+    def state(self) -> str:
+        """Return "ended", "failed", "runs" or "waits"."""
+        if self.ended:
+            return "ended"
+        if self.failed:
+            return "failed"
+        return "runs" if self.place else "waits"
+
 
 @dataclass(frozen=True, slots=True)
 class WorkloadReport:
@@ -96,15 +109,19 @@ class WorkloadReport:
 
     @property
     def running(self) -> int:
-        return sum(1 for pod in self.pods if pod.place and not pod.ended)
+        return sum(1 for pod in self.pods if pod.state == "runs")
 
     @property
     def ended(self) -> int:
         return sum(1 for pod in self.pods if pod.ended)
 
     @property
+    def failed(self) -> int:
+        return sum(1 for pod in self.pods if pod.failed)
+
+    @property
     def waiting(self) -> tuple[PodReport, ...]:
-        return tuple(pod for pod in self.pods if not pod.place and not pod.ended)
+        return tuple(pod for pod in self.pods if pod.state == "waits")
 
     @property
     def bound(self) -> tuple[PodReport, ...]:
@@ -208,7 +225,7 @@ class Report:
         placed = any(pod.place or pod.ended for pod in pods)
         return (
             *self.faults,
-            *(f"{pod.pod}: {pod.waits}" for pod in pods if pod.invalid),
+            *(f"{pod.pod}: {pod.waits}" for pod in pods if pod.invalid or pod.failed),
             *(() if placed else (_nothing_placed(len(pods)),)),
         )
 

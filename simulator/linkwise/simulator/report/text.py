@@ -64,15 +64,22 @@ def workload_words(workload: WorkloadReport, draws: int) -> str:
     pods, one = len(workload.pods), _is_one(workload)
     kind = f"gang of {pods}" if workload.needed else f"{pods} pods" if pods > 1 else "pod"
     parts = [f"{kind} {_running(workload.running, pods, one=one)}"]
-    if workload.ended:
-        ended = f": {workload.running} run, {workload.ended} ended" if pods > 1 else " has ended"
-        parts = [f"{kind}{ended}"]
+    if over := _over(workload):
+        parts = [f"{kind}: {workload.running} run, {over}" if pods > 1 else f"{kind} has {over}"]
     if workload.gbytes_per_s is not None and pods > 1:
         how = "together" if workload.needed else "slowest"
         parts.append(f"{how} {workload.gbytes_per_s:.1f} GB/s")
     if draws:
         parts.append(f"alone: {_stock_words(workload)}")
     return "; ".join(parts)
+
+
+def _over(workload: WorkloadReport) -> str:
+    """Say how many pods have ended or failed; of a lone pod, whether."""
+    counts = {"ended": workload.ended, "failed": workload.failed}
+    if len(workload.pods) == 1:
+        return "".join(word for word, count in counts.items() if count)
+    return ", ".join(f"{count} {word}" for word, count in counts.items() if count)
 
 
 def _is_one(workload: WorkloadReport) -> bool:
@@ -181,8 +188,7 @@ def _table(report: Report) -> Text:
 
 
 def _pod_line(workload: WorkloadReport, pod: PodReport, widths: Sequence[int], draws: int) -> Text:
-    none = "ended" if pod.ended else "waits"
-    ours = _row(place_words(pod.place) if pod.place else (none,), widths)
+    ours = _row(place_words(pod.place) if pod.place else (pod.state,), widths)
     line = f"  {GpuTenant(workload, pod).short:<3} {ours}"
     if draws:
         stock = pod.stock[0] if pod.stock else None

@@ -96,7 +96,7 @@ def time_words(workload: WorkloadReport) -> str:
         parts.append(f"{bound} {after:.2f} s after {last} was created")
     if waiting := sum(1 for pod in pods if _waits(pod.times)):
         parts.append(f"{_some(waiting, len(pods), 'wait', 'waits')} still")
-    if failed := sum(1 for pod in pods if _failed(pod)):
+    if failed := sum(1 for pod in pods if pod.failed):
         parts.append(_some(failed, len(pods), "failed", "failed"))
     return "; ".join(parts)
 
@@ -110,10 +110,6 @@ def _some(count: int, of: int, they: str, it: str) -> str:
 
 def _waits(times: PodTimes) -> bool:
     return times.bound is None and times.ended is None
-
-
-def _failed(pod: PodReport) -> bool:
-    return pod.times.ended is not None and not pod.ended
 
 
 def _rows(workload: WorkloadReport, scale: Scale, *, dense: bool) -> Iterable[Row]:
@@ -160,7 +156,7 @@ def _cells(pods: Sequence[PodReport]) -> dict[str, str]:
         cells["bound"] = f"{bound}not yet"
     if len(pods) == 1 and pods[0].times.ended is not None:
         cells["runs"] = cells["runs"] or "not seen"
-        cells["ended"] += ", failed" if _failed(pods[0]) else ""
+        cells["ended"] += ", failed" if pods[0].failed else ""
     return cells
 
 
