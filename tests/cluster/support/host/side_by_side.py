@@ -7,17 +7,20 @@ is slow. Every other module has its own, so that no two share a port or an addre
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import click
+import pytest
 
 from linkwise.simulator.processes import exec_with_parent
 
-TESTS = ("tests/cluster", "tests/contract")
 # One more than the processors of a small machine, because one of them is always waiting.
 AT_ONCE = 3
+_NONE_SELECTED = pytest.ExitCode.NO_TESTS_COLLECTED
 
 
 @dataclass(frozen=True)
@@ -32,13 +35,14 @@ class Ended:
         return f"{self.tests}: {' '.join(last).strip('= ')}"
 
 
-def run() -> int:
-    """Run all tests, show each sandbox's output, and return 0 if all passed. Call it in the
-    checkout."""
+def run(flags: Sequence[str] = ()) -> int:
+    """Run all tests, or those that pytest's *flags* select, and show each sandbox's output. Return
+    0 if all passed, and there were some. Call it in the checkout."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        ended = list(pool.map(_run_shown, _sandboxes()))
+        ended = list(pool.map(partial(_run_shown, flags), _sandboxes()))
     click.echo("\n" + "\n".join(one.line for one in ended))
-    return 0 if all(one.status == 0 for one in ended) else 1
+    statuses = {one.status for one in ended} - ({_NONE_SELECTED} if flags else set())
+    return 0 if statuses == {0} else 1
 
 
 def _sandboxes() -> list[str]:
@@ -47,10 +51,10 @@ def _sandboxes() -> list[str]:
     return ["tests/cluster/deployed", "tests/contract", *modules]
 
 
-def _run_shown(tests: str) -> Ended:
+def _run_shown(flags: Sequence[str], tests: str) -> Ended:
     ends_with_us = [sys.executable, "-I", "-S", exec_with_parent.__file__, str(os.getpid())]
     ran = subprocess.run(
-        [*ends_with_us, sys.executable, "-m", "tests.cluster", "test", tests],
+        [*ends_with_us, sys.executable, "-m", "tests.cluster", "test", tests, *flags],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
