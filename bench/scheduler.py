@@ -23,7 +23,7 @@ import click
 
 from bench.support.figures import print_table, ratio, this_machine
 from bench.support.scheduler_pods import Kind, Length
-from bench.support.scheduler_world import STOCK, Round, Setup, World, world
+from bench.support.scheduler_world import STOCK, Round, Setup, World, sample_of_second, world
 from tests.cluster.support.host import sandbox
 from tests.cluster.support.programs.binaries import NEWEST, kubernetes
 
@@ -55,6 +55,7 @@ def _created(
 
 
 _OURS, _PLAIN = Setup(), Setup(tls=False)
+_SECOND = Setup(percentage=sample_of_second())
 _NATIVE = "native gangs of 4"
 # The first variant of each group is the baseline of the others.
 GROUPS = {
@@ -66,6 +67,7 @@ GROUPS = {
     "created": (
         _created("stock", Kind.SINGLE, STOCK),
         _created("Linkwise, as they come", Kind.SINGLE, _OURS, _CREATED),
+        _created("Linkwise, second scheduler", Kind.SINGLE, _SECOND, _CREATED),
         _created("Linkwise, gated pods", Kind.GATED, _OURS, _CREATED),
         _created(_NATIVE, Kind.NATIVE, Setup(ours=False, native=True)),
         _created("Linkwise, gangs of 4", Kind.GANGS, _OURS, _GANGS, against=_NATIVE),
@@ -88,7 +90,7 @@ _LEVERS = {
     "": _OURS,
     ", no policies": Setup(guarded=False),
     ", no TLS": _PLAIN,
-    ", 5 % of the nodes": Setup(percentage=5),
+    ", as second scheduler": _SECOND,
 }
 LEVER_GROUPS = {
     "created": (

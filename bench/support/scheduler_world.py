@@ -14,6 +14,7 @@ from pathlib import Path
 
 import click
 import msgspec
+import yaml
 
 from bench.support import scheduler_pods as pods
 from bench.support.scheduler_load import Load
@@ -24,6 +25,7 @@ from tests.cluster.support.host.processes import LoggedProcess
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.scheduling.extender_process import (
     ADMISSION_OFF,
+    DEPLOYED,
     ExtenderProcess,
     allow_extender,
     guard_plans,
@@ -55,6 +57,13 @@ class Setup:
 
 
 STOCK = Setup(ours=False)
+_SECOND = DEPLOYED.parent / "second-scheduler" / "scheduler-config.yaml"
+
+
+def sample_of_second() -> int:
+    """Return the second scheduler's percentageOfNodesToScore. The other differences between its
+    configuration and the one used here are names and files."""
+    return int(yaml.safe_load(_SECOND.read_text())["percentageOfNodesToScore"])
 
 
 @dataclass(frozen=True, slots=True)

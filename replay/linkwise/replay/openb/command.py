@@ -12,6 +12,7 @@ from linkwise.replay import plots
 from linkwise.replay.checkpoint import Checkpoint, digest_of, key_of
 from linkwise.replay.errors import ReplayError
 from linkwise.replay.openb.run import NOT_BELOW, POLICIES, PUBLISHED, allocated_curve
+from linkwise.replay.openb.sample import Sample
 from linkwise.replay.report import markdown
 from linkwise.replay.shell import ending_well, progress, write_file
 from linkwise.replay.traces.openb import OpenbTrace, read_openb, read_published
@@ -53,6 +54,14 @@ class _Curve(msgspec.Struct, frozen=True):
     default=[42],
     help="Seed of an order of arrival. Repeatable.",
 )
+@click.option(
+    "--sample",
+    type=click.IntRange(0, 100),
+    default=None,
+    show_default="all nodes are compared",
+    help="Compare the nodes that kube-scheduler would name with this percentageOfNodesToScore."
+    " 0: its own formula.",
+)
 @click.option("--check", is_flag=True, help="Compare with the published curves; status 1 if off.")
 @click.option("--csv", "csv_file", type=_FILE, help="Also write the curves as CSV.")
 @click.option(
@@ -66,6 +75,7 @@ def openb(
     trace: str,
     policies: Iterable[str],
     seeds: Iterable[int],
+    sample: int | None,
     check: bool,
     csv_file: Path | None,
     plot: Path | None,
@@ -73,8 +83,10 @@ def openb(
 ) -> None:
     """Replay Alibaba's openb: the pods of DATA arrive one after the other until they request 130 %
     of the GPUs, and none ends. Prints the share of the GPUs that is allocated."""
+    if check and sample is not None:
+        raise click.UsageError("--check with --sample: the published policies compare all nodes")
     with ending_well():
-        results = list(_replay(data, trace, policies, seeds, check, resume))
+        results = list(_replay(data, trace, policies, seeds, sample, check, resume))
         write_file(csv_file, lambda: _as_csv(results))
         write_file(plot, lambda: _as_plot(results))
     cells = [["policy", "seed", *(f"{p} %" for p in _SHOWN)] + ["off by"] * check]
@@ -94,6 +106,7 @@ def _replay(
     trace: str,
     policies: Iterable[str],
     seeds: Iterable[int],
+    sample: int | None,
     check: bool,
     resume: Path | None,
 ) -> Iterable[_Result]:
@@ -107,10 +120,10 @@ def _replay(
             if check and title not in published:
                 known = ", ".join(n for n, of in PUBLISHED.items() if of in published)
                 raise ReplayError(f"--check: {name} has no published curve: expected {known}")
-            key = key_of("openb", contents, trace, seed, name)
+            key = key_of("openb", contents, trace, seed, name, sample)
             found = checkpoint.get(key)
             if found is None:
-                found = _Curve(_curve(there, name, seed))
+                found = _Curve(_curve(there, name, seed, sample))
                 checkpoint.keep(key, found)
             curve = found.percent
             points = published[title] if check else {}
@@ -126,9 +139,10 @@ def _replay(
                 yield _Result(name, seed, curve, points, max(map(abs, below), default=None))
 
 
-def _curve(trace: OpenbTrace, name: str, seed: int) -> dict[int, float]:
+def _curve(trace: OpenbTrace, name: str, seed: int, percent: int | None) -> dict[int, float]:
+    sample = None if percent is None else Sample(percent, len(trace.nodes))
     with progress(f"{name}, seed {seed}", len(trace.arrivals)) as advance:
-        return allocated_curve(trace, POLICIES[name](trace, seed), advance)
+        return allocated_curve(trace, POLICIES[name](trace, seed), advance, sample)
 
 
 def _text(value: float | None, places: int = 2) -> str:

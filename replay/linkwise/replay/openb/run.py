@@ -9,6 +9,7 @@ from linkwise.replay.openb import policies
 from linkwise.replay.openb.policies import WORST, Policy
 from linkwise.replay.openb.production import Linkwise, UnderKubeScheduler
 from linkwise.replay.openb.room import Room
+from linkwise.replay.openb.sample import Sample
 from linkwise.replay.openb.state import State
 from linkwise.replay.traces.openb import Ints, OpenbTrace, Request
 
@@ -45,8 +46,8 @@ class _Scores:
     """The nodes' scores for each kind of request. Only nodes that changed are scored again, until
     the policy changes its mind."""
 
-    def __init__(self, state: State, policy: Policy) -> None:
-        self._state, self._policy = state, policy
+    def __init__(self, state: State, policy: Policy, sample: Sample | None) -> None:
+        self._state, self._policy, self._sample = state, policy, sample
         self._known: dict[Request, Ints] = {}
         self._seen: dict[Request, int] = {}
         self._changed: list[int] = []
@@ -55,9 +56,12 @@ class _Scores:
         self._changed.append(node)
 
     def of(self, request: Request) -> Ints:
-        """Return the scores; WORST for a node on which the request does not fit."""
+        """Return the scores; WORST for a node on which the request does not fit, or that is not in
+        the sample."""
         if self._policy.sees(self._state, request):
             self._known.clear()
+        if self._sample is not None:
+            return self._of_sample(request, self._sample)
         known = self._known.get(request)
         if known is None:
             nodes = np.arange(len(self._state.cpu))
@@ -72,16 +76,27 @@ class _Scores:
                 known[fitting] = self._policy.scores(self._state, request, fitting)
         return known
 
+    def _of_sample(self, request: Request, sample: Sample) -> Ints:
+        scores = np.full(len(self._state.cpu), WORST, dtype=np.int64)
+        nodes = sample.take(self._state.fits(request, np.arange(len(scores))))
+        if len(nodes):
+            scores[nodes] = self._policy.scores(self._state, request, nodes)
+        return scores
+
 
 def allocated_curve(
-    trace: OpenbTrace, policy: Policy, progress: Callable[[int], object] = lambda _: None
+    trace: OpenbTrace,
+    policy: Policy,
+    progress: Callable[[int], object] = lambda _: None,
+    sample: Sample | None = None,
 ) -> dict[int, float]:
-    """Return the allocated GPUs in % by the requested GPUs in %.
+    """Return the allocated GPUs in % by the requested GPUs in %. Without *sample*, all nodes are
+    compared, as published.
 
     As published, each whole percent has the mean over the arrivals that round to it.
     """
     state = State(trace)
-    scores = _Scores(state, policy)
+    scores = _Scores(state, policy, sample)
     rank = np.empty(len(trace.nodes), dtype=np.int64)
     rank[trace.node_order] = np.arange(len(trace.nodes))
     arrived = allocated = 0
