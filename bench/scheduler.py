@@ -71,6 +71,9 @@ GROUPS = {
         _created("Linkwise, gated pods", Kind.GATED, _OURS, _CREATED),
         _created(_NATIVE, Kind.NATIVE, Setup(ours=False, native=True)),
         _created("Linkwise, gangs of 4", Kind.GANGS, _OURS, _GANGS, against=_NATIVE),
+        _created(
+            "Linkwise, gangs of 4, second scheduler", Kind.GANGS, _SECOND, _GANGS, against=_NATIVE
+        ),
         Variant("gated, the writes alone", lambda world, pods: world.writes_alone(pods), {}),
     ),
 }
