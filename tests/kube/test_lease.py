@@ -89,6 +89,12 @@ class Candidate:
         self.elector.stop(release=release)
 
 
+@pytest.fixture(autouse=True)
+def deployed(client: KubeClient) -> None:
+    """The manifests bring a Lease without content."""
+    client.post(LEASE.rpartition("/")[0], {"metadata": {"name": "extender"}})
+
+
 @pytest.fixture
 def join(server: ApiServer) -> Iterator["Join"]:
     joined: list[Candidate] = []
@@ -114,11 +120,17 @@ def spec(client: KubeClient) -> dict[str, Any]:
     return found
 
 
-def test_the_first_one_creates_the_lease_and_acts(client: KubeClient, join: Join) -> None:
+def test_a_lease_that_stays_absent_is_created(client: KubeClient, join: Join) -> None:
+    """Not at once: `kubectl apply` fails if it is created between its read and its creation."""
+    client.delete(LEASE)
     told = Event()
     first = join("a")
     first.elector.on_lead(told.set)
-    first.start()
+    first.start().look()
+    first.clock.now += OFTEN.silence_seconds * 0.9
+    first.look()
+    assert not told.is_set()
+    first.clock.now += OFTEN.silence_seconds * 0.2
     assert told.wait(10)
     assert (first.elector.term, first.elector.refusal()) == (1, "")
     assert spec(client)["holderIdentity"] == "a"
@@ -128,12 +140,12 @@ def test_the_first_one_creates_the_lease_and_acts(client: KubeClient, join: Join
 def test_one_that_was_deployed_empty_is_taken_with_its_labels(
     client: KubeClient, join: Join
 ) -> None:
-    metadata = {"name": "extender", "labels": {"app.kubernetes.io/part-of": "linkwise"}}
-    client.post(LEASE.rpartition("/")[0], {"metadata": metadata})
+    labels = {"app.kubernetes.io/part-of": "linkwise"}
+    client.patch(LEASE, {"metadata": {"labels": labels}})
     first = join("a").start()
     wait_for(lambda: first.acts)
     found = client.get(LEASE, dict[str, Any])
-    assert found["metadata"]["labels"] == metadata["labels"]
+    assert found["metadata"]["labels"] == labels
     assert first.elector.term == 1
 
 
@@ -321,6 +333,8 @@ def test_a_deleted_lease_is_lost_and_counts_on_above_what_was_written(
     client.delete(LEASE)
     wait_for(lambda: first.lost)
     second = join("b").start()
+    second.look()
+    second.clock.now += OFTEN.silence_seconds
     wait_for(lambda: second.acts)
     assert second.elector.term == 1
     second.elector.outbid(7)

@@ -131,6 +131,7 @@ class Elector:
         self._seen: _Lease | None = None  # the Lease as last read or written
         self._seen_at = 0.0  # when it was first seen in that state
         self._silence_told = False
+        self._absent_since: float | None = None  # None: there is a Lease
         self._term = 0  # 0: this process never held the Lease
         self._marked_since = 0.0
         self._may_until = -math.inf
@@ -243,8 +244,10 @@ class Elector:
             return
         found = self._read()
         if found is None:
-            self._create()
-        elif self._is_free(found):
+            self._create_if_still_absent()
+            return
+        self._absent_since = None
+        if self._is_free(found):
             self._take(found)
         elif self._clock() >= self._seen_at + self.timing.silence_seconds:
             self._tell_silence(found)
@@ -277,6 +280,15 @@ class Elector:
         # The holder's own length, if it is longer than this process's.
         length = max(self.timing.lease_seconds, found.spec.lease_duration_seconds or 0)
         return self._clock() >= self._seen_at + length
+
+    def _create_if_still_absent(self) -> None:
+        """Create the Lease when it has been absent for `silence_seconds`. Manifests bring it, after
+        the Deployment: `kubectl apply` fails if a process creates it in that moment."""
+        now = self._clock()
+        if self._absent_since is None:
+            self._absent_since = now
+        if now >= self._absent_since + self.timing.silence_seconds:
+            self._create()
 
     def _create(self) -> None:
         sent = self._clock()
