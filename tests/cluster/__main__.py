@@ -30,11 +30,11 @@ def check_needs() -> None:
 @main.command(context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def test(arguments: tuple[str, ...]) -> None:
-    """Run the tests that need a cluster. ARGUMENTS are pytest's: files share one sandbox; without
-    a file, all tests run, each module in its own."""
+    """Run the tests that need a cluster. ARGUMENTS are pytest's: files of tests/ share one
+    sandbox; without a file, all tests run, each module in its own."""
     check_needs()
     build_all()
-    if any(Path(word.partition("::")[0]).exists() for word in arguments):
+    if any(word.startswith("tests/") for word in arguments):
         sys.exit(sandbox.run([sys.executable, "-m", "pytest", "--real", *arguments]))
     shutil.rmtree(logs.KEPT, ignore_errors=True)
     sys.exit(side_by_side.run(arguments))

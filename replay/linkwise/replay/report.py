@@ -82,17 +82,20 @@ def as_plot(results: Results) -> str:
     """Plot against the mean queue how close together jobs are, and how long the large ones wait, as
     SVG; of several traces the means. Jobs of one GPU have no locality. Raises ReplayError without
     matplotlib."""
-    means = {name: _means(traces.values()) for name, traces in results.items()}
+    queues = {
+        name: fmean(found.queue_mean_s for found in traces.values())
+        for name, traces in results.items()
+    }
     together = {
-        name: (queue, locality)
-        for name, (queue, locality, _) in means.items()
-        if locality is not None
+        name: (queues[name], share)
+        for name, traces in results.items()
+        if (share := _mean(found.locality for found in traces.values())) is not None
     }
     # Queues differ by orders of magnitude. One of less than a second is shown as a second.
     large = {
-        name: (max(queue, 1.0), max(waits, 1.0))
-        for name, (queue, _, waits) in means.items()
-        if waits is not None
+        name: (max(queues[name], 1.0), max(waits, 1.0))
+        for name, traces in results.items()
+        if (waits := _mean(found.large_queue_mean_s for found in traces.values())) is not None
     }
     x = "queue, mean seconds"
     locality = plots.Axis("locality: share of the jobs on the fewest nodes", -0.05, 1.05)
@@ -103,15 +106,6 @@ def as_plot(results: Results) -> str:
             plots.Dots(large, plots.Axis(x, is_logarithmic=True), waited),
         ]
     )
-
-
-def _means(traces: Iterable[Figures]) -> tuple[float, float | None, float | None]:
-    """Return the means of: queue, locality, queue of large jobs."""
-    queues, localities, large = zip(
-        *((each.queue_mean_s, each.locality, each.large_queue_mean_s) for each in traces),
-        strict=True,
-    )
-    return fmean(queues), _mean(localities), _mean(large)
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
