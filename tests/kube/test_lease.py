@@ -137,6 +137,26 @@ def test_a_lease_that_stays_absent_is_created(client: KubeClient, join: Join) ->
     assert (spec(client)["leaseDurationSeconds"], spec(client)["leaseTransitions"]) == (15, 1)
 
 
+def test_the_absence_of_a_lease_counts_anew_after_it_was_there(
+    client: KubeClient, join: Join
+) -> None:
+    client.delete(LEASE)
+    second = join("b").start()
+    second.look()
+    second.clock.now += OFTEN.silence_seconds * 0.9
+    first = {"metadata": {"name": "extender"}, "spec": {"holderIdentity": "a"}}
+    client.post(LEASE.rpartition("/")[0], first)
+    second.look()
+    assert second.elector.holder == "a"
+    client.delete(LEASE)
+    second.look()
+    second.clock.now += OFTEN.silence_seconds * 0.9
+    second.look()
+    assert second.elector.term == 0
+    second.clock.now += OFTEN.silence_seconds * 0.2
+    wait_for(lambda: second.elector.term)
+
+
 def test_one_that_was_deployed_empty_is_taken_with_its_labels(
     client: KubeClient, join: Join
 ) -> None:

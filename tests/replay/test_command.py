@@ -12,7 +12,8 @@ from click.testing import CliRunner, Result
 from linkwise.replay.command import command
 from linkwise.replay.jobs import evenly
 from linkwise.replay.openb.run import POLICIES, allocated_curve
-from linkwise.replay.traces.openb import read_openb
+from linkwise.replay.openb.sample import Sample
+from linkwise.replay.traces.openb import OpenbTrace, read_openb
 from tests.replay.made_up import random_jobs, write_csv
 from tests.replay.test_openb import write, write_published
 
@@ -162,3 +163,54 @@ def test_openb_is_compared_with_published_curves(tmp_path: Path) -> None:
     none = run(*words, "--policy", "random")
     assert none.exit_code == 2
     assert "random has no published curve: expected fgd" in none.stderr
+
+
+@pytest.fixture
+def wide(tmp_path: Path) -> OpenbTrace:
+    """600 nodes of which a sample has 100.."""
+    nodes = "\n".join(f"n{i:03},64000,65536,{8 if i % 5 else 2},T4" for i in range(600))
+    pods = "\n".join(f"p{i:03},1000,1024,{(1, 3, 5, 8)[i % 4]},1000," for i in range(300))
+    write(tmp_path, nodes, pods)
+    return read_openb(tmp_path, "default", 7)
+
+
+def curve_of(file: Path) -> dict[int, float]:
+    rows = csv.DictReader(file.read_text().splitlines())
+    return {int(row["arrived_percent"]): float(row["allocated_percent"]) for row in rows}
+
+
+def test_openb_compares_the_nodes_of_a_sample_only(wide: OpenbTrace, tmp_path: Path) -> None:
+    file = tmp_path / "curves.csv"
+    words = ("openb", tmp_path, "--seed", 7, "--policy", "firstfit", "--csv", file)
+    expected = {
+        None: allocated_curve(wide, POLICIES["firstfit"](wide, 7)),
+        5: allocated_curve(wide, POLICIES["firstfit"](wide, 7), sample=Sample(5, 600)),
+    }
+    assert expected[None] != expected[5]
+    assert run(*words).exit_code == 0
+    assert curve_of(file) == expected[None]
+    assert run(*words, "--sample", 5).exit_code == 0
+    assert curve_of(file) == expected[5]
+
+
+def test_a_kept_curve_is_not_taken_for_that_of_another_sample(
+    wide: OpenbTrace, tmp_path: Path
+) -> None:
+    assert wide.arrivals.size
+    words = ("openb", tmp_path, "--seed", 7, "--policy", "firstfit", "--resume", tmp_path / "kept")
+    told = "firstfit, seed 7: "
+    assert told in run(*words).stderr
+    assert told not in run(*words).stderr
+    assert told in run(*words, "--sample", 5).stderr
+    assert told not in run(*words, "--sample", 5).stderr
+    assert told in run(*words, "--sample", 0).stderr
+
+
+def test_published_curves_compare_all_nodes(wide: OpenbTrace, tmp_path: Path) -> None:
+    curve = allocated_curve(wide, POLICIES["fgd"](wide, 7))
+    write_published(tmp_path, {"FGD": curve})
+    words = ("openb", tmp_path, "--seed", 7, "--policy", "fgd", "--check")
+    assert run(*words).exit_code == 0
+    done = run(*words, "--sample", 100)
+    assert done.exit_code == 2
+    assert "--check with --sample: the published policies compare all nodes" in done.stderr

@@ -1,13 +1,17 @@
 """Plots are small, reproducible, and show what the tables say."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
+from linkwise.replay import plots, report
 from linkwise.replay.command import command
+from linkwise.replay.measure import Figures
 from linkwise.replay.openb.run import POLICIES, allocated_curve
 from linkwise.replay.plots import Axis, Curve, Dots, curves, points
 from linkwise.replay.traces.openb import read_openb
@@ -49,6 +53,36 @@ def test_a_scheduler_is_a_dot_with_its_name(tmp_path: Path) -> None:
     assert done.stdout == run(*words, "--plot", file).stdout
     assert file.read_bytes() == first
     assert len(first) < 60_000
+
+
+def test_a_dot_is_the_mean_of_several_traces(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Dots] = []
+
+    def keep(panels: Sequence[Dots]) -> str:
+        drawn.extend(panels)
+        return "<svg/>"
+
+    monkeypatch.setattr(plots, "points", keep)
+    figures = [
+        msgspec.convert(
+            {
+                **dict.fromkeys(Figures.__struct_fields__, 1),
+                "queue_mean_s": queue,
+                "locality": locality,
+                "large_queue_mean_s": large,
+            },
+            Figures,
+        )
+        for queue, locality, large in ((100, 0.5, 1000), (300, 1.0, None), (200, 0.9, 4000))
+    ]
+    no_gangs = msgspec.structs.replace(figures[0], locality=None, large_queue_mean_s=None)
+
+    report.as_plot({"a": dict(enumerate(figures)), "b": {0: no_gangs}})
+
+    assert [panel.named for panel in drawn] == [
+        {"a": (200.0, pytest.approx(0.8))},
+        {"a": (200.0, 2500.0)},
+    ]
 
 
 def test_each_of_one_place_is_drawn_and_named() -> None:

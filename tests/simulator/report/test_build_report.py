@@ -20,6 +20,7 @@ def pod(
     namespace: str = "default",
     job: str = "",
     phase: str = "Running",
+    message: str = "",
     node: str = "n1",
     resources: Any = GPU,
     **annotations: str,
@@ -33,7 +34,7 @@ def pod(
             "ownerReferences": owners if job else [],
         },
         "spec": {"nodeName": node, "containers": [{"name": "main", "resources": resources}]},
-        "status": {"phase": phase},
+        "status": {"phase": phase, "message": message},
     }
     return msgspec.convert(body, Pod)
 
@@ -127,6 +128,18 @@ def test_what_each_holds_held_and_waits_for_is_its_own() -> None:
     assert (ended.held_gpus, ended.ended) == (frozenset(), True)
     assert ended.had == frozenset({"G2", "G3"})
     assert (waits.node, waits.held_gpus, waits.waits) == ("", frozenset(), "No room.")
+
+
+@pytest.mark.parametrize(
+    ("of", "said"),
+    [
+        (pod("a", phase="Failed", message="No GPU left."), "Failed on n1: No GPU left."),
+        (pod("a", phase="Failed"), "Failed on n1, and holds no GPU."),
+        (pod("a", node="", phase=""), "Pending, and holds no GPU."),
+    ],
+)
+def test_a_pod_without_gpus_says_why(of: Pod, said: str) -> None:
+    assert [each.waits for each in seen(of)] == [said]
 
 
 def test_times_are_since_the_first_pod_and_end_with_the_report() -> None:
