@@ -308,6 +308,8 @@ class _Lines:
         rest = b""
         try:
             for chunk in self._response.stream(1 << 20):
+                if self._closed:  # `shutdown` ends TLS: what still arrives comes encrypted
+                    return
                 *lines, rest = (rest + chunk).split(b"\n")
                 yield from filter(None, lines)
         except urllib3.exceptions.ReadTimeoutError:
