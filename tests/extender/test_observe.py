@@ -52,7 +52,7 @@ def test_what_people_ask_works() -> None:
     assert explained.state == "bound"
     explained = at.core.explain("ml", "train-0-0", at.now)
     assert explained is not None
-    assert "of a scheduler that has not asked Linkwise yet" in explained.summary
+    assert "which has not asked Linkwise yet" in explained.summary
 
 
 def test_pods_that_ask_for_a_plan_get_one() -> None:

@@ -153,6 +153,8 @@ class PodSpec(_Object, frozen=True):
     priority_class_name: str = ""
     preemption_policy: str = ""  # Never: the pod waits, and no pod is evicted for it
     restart_policy: str = ""  # Always, OnFailure or Never
+    # Claims for devices of DRA drivers. kube-scheduler alone knows where they can be allocated.
+    resource_claims: tuple[dict[str, str], ...] = ()
     resources: Resources = Resources()  # of the whole pod; for CPU and memory these take precedence
     scheduler_name: str = "default-scheduler"
     scheduling_gates: tuple[SchedulingGate, ...] = ()

@@ -33,14 +33,17 @@ def node(
     topology: str | None = write_topology(MACHINE),
     in_use: dict[str, dict[str, tuple[str, ...]]] | None = None,
     gpus: int = 8,
+    offered: int | None = None,
     labels: dict[str, str] | None = None,
 ) -> Node:
+    """*offered*: how many of its *gpus* the kubelet offers; None: all."""
     said = {names.IN_USE: write_in_use(InUse(pods=in_use or {}))}
     if topology is not None:
         said[names.TOPOLOGY] = topology
     amounts = {GPU: str(gpus)} if gpus else {}
     metadata = {"name": name, "annotations": said, "labels": labels or {}}
-    status = {"capacity": amounts, "allocatable": amounts}
+    allocatable = amounts if offered is None else {GPU: str(offered)}
+    status = {"capacity": amounts, "allocatable": allocatable}
     return msgspec.convert({"metadata": metadata, "status": status}, Node)
 
 

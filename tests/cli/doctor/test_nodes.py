@@ -52,7 +52,26 @@ def test_a_gpu_node_without_a_plugin_pod() -> None:
     assert problems(facts) == [(("n2",), "no plugin of Linkwise runs: pods are placed by count")]
     outside = only(replace(facts, daemonset=CANARY, nodes=(node("n2", topology=None),)))
     assert outside.level is Level.NOTE
-    assert "outside the plugin's nodeSelector" in outside.what
+    assert (
+        outside.what == "outside the plugin's nodeSelector and affinity: pods are placed by count"
+    )
+
+
+def test_a_node_that_the_plugin_s_affinity_excludes() -> None:
+    """As the nodes of a DRA driver are: the kubelet still knows a resource that nothing offers."""
+    term = {"matchExpressions": [{"key": "dra", "operator": "DoesNotExist"}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+    template = {"spec": {"affinity": {"nodeAffinity": required}}}
+    daemonset = msgspec.convert({"spec": {"template": template}}, DaemonSet)
+    excluded = node("n2", topology=None, labels={"dra": "yes"}, offered=0)
+    found = only(replace(WELL, daemonset=daemonset, nodes=(*WELL.nodes, excluded)))
+    assert found.level is Level.NOTE
+    told = "outside the plugin's nodeSelector and affinity: its kubelet offers no GPUs"
+    assert found.what == told
+    stopped = replace(WELL, nodes=(*WELL.nodes, node("n2", topology=None, offered=0)))
+    assert problems(stopped) == [
+        (("n2",), "no plugin of Linkwise runs: its kubelet offers no GPUs")
+    ]
 
 
 def test_annotations_that_no_plugin_updates() -> None:

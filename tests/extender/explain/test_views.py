@@ -11,6 +11,7 @@ from linkwise.extender.explain.explainer import Explainer
 from linkwise.extender.explain.usage import view_use
 from linkwise.kube.objects import Taint
 from tests.extender.cluster import Cluster, change, container
+from tests.extender.owned import create, grouped, pod_group, there_is
 
 
 def explain(at: Cluster, name: str) -> Explanation:
@@ -349,6 +350,16 @@ def test_a_gang_that_forms_says_which_ranks_are_missing() -> None:
         ReasonCount("do not exist yet", 2),
         ReasonCount("behind another scheduling gate", 1),
     )
+
+
+def test_a_gang_with_more_pods_than_its_size_lacks_none() -> None:
+    """Groups may grow, and YuniKorn's placeholders are pods of the group too."""
+    at = Cluster()
+    at.add_node("n1", "hgx-h100")
+    there_is(at, pod_group("g", 2))
+    create(at, *(grouped(f"p{number}", "g") for number in range(4)))
+    members, _ = gang(at, "PodGroup.scheduling.x-k8s.io/g").levels
+    assert (members.have, members.of, members.missing) == (4, 2, ())
 
 
 def test_a_gang_that_runs_does_not_wait() -> None:

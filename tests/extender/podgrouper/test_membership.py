@@ -160,12 +160,40 @@ def test_a_gang_of_a_scheduler_that_does_not_ask_us_is_left_to_it(cluster: Clust
     assert planned(cluster) == []
     told = cluster.core.explain("ml", "train-0-0", cluster.now)
     assert told is not None
-    assert "is of a scheduler that has not asked Linkwise yet" in told.summary
+    assert "is of the scheduler volcano, which has not asked Linkwise yet" in told.summary
     for pod_ in strangers:  # it binds them, and one of them dies
         cluster.put_pod(change(pod_, spec=change(pod_.spec, node_name="n0")))
     cluster.delete("train-1-0")
     assert cluster.pass_time(10 * SURELY) == []
     assert cluster.evicted == []
+
+
+def test_a_pod_that_asks_for_a_plan_tells_nothing_about_its_scheduler(cluster: Cluster) -> None:
+    """Volcano does not bind what has a plan. A pod of its own that waits behind Linkwise's gate, or
+    names a gang, gets one; the gangs of others stay Volcano's."""
+    for name, more in (("gated", {"gates": [names.GATE]}), ("named", {"gang": "g"})):
+        made = cluster.add_pod(name, 1, **{"gang_size": "1", **more} if name == "named" else more)
+        cluster.put_pod(of_scheduler(made, "volcano"))
+        cluster.settle()
+        assert name in planned(cluster)
+    plain_gang_waits(cluster, "before")
+    cluster.restart()
+    plain_gang_waits(cluster, "after")
+
+
+def plain_gang_waits(cluster: Cluster, name: str) -> None:
+    train = job(name, 2)
+    there_is(cluster, train)
+    create(cluster, *(of_scheduler(member(train, index), "volcano") for index in range(2)))
+    cluster.pass_time(SURELY)
+    assert "which has not asked Linkwise yet" in why_not(cluster, f"{name}-0-0")
+    assert planned(cluster) == ["gated", "named"]
+
+
+def why_not(cluster: Cluster, name: str) -> str:
+    told = cluster.core.explain("ml", name, cluster.now)
+    assert told is not None
+    return told.summary
 
 
 @pytest.mark.parametrize("because", ["", "3 Insufficient nvidia.com/gpu."])

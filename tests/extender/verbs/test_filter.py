@@ -2,7 +2,7 @@
 
 from linkwise.extender.placement.nodes import reasons
 from linkwise.topology import names
-from tests.extender.cluster import Cluster, container
+from tests.extender.cluster import GPU, Cluster, change, container
 
 
 def mixed() -> Cluster:
@@ -26,6 +26,27 @@ def test_a_pod_passes_where_a_set_of_its_size_is_free() -> None:
     answer = at.filter_again("a")
     assert answer.node_names == ("pcie", "switch")
     assert answer.failed == {"cube": reasons.FEWER}
+
+
+def offers(at: Cluster, name: str, gpus: int) -> None:
+    """The node's kubelet offers so many GPUs from now on."""
+    node = at.nodes[name]
+    amounts = {**node.status.allocatable, GPU: str(gpus)}
+    at.put_node(change(node, status=change(node.status, allocatable=amounts)))
+
+
+def test_a_node_whose_kubelet_offers_no_gpus_gets_no_pod_whatever_its_annotation_says() -> None:
+    """kube-scheduler names such a node if a DRA driver has devices for the same resource."""
+    at = Cluster()
+    for name in ("n1", "n2"):
+        at.add_node(name, "dgx1-v100")
+    offers(at, "n1", 0)
+    at.add_pod("a", 2)
+    assert at.filter("a").node_names == ("n2",)
+    assert at.filter_again("a").failed == {"n1": reasons.NOT_OFFERED}
+    assert at.filter("a", ["n1"]).failed == {"n1": reasons.NOT_OFFERED}
+    offers(at, "n1", 8)
+    assert at.filter("a", ["n1"]).node_names == ("n1",)
 
 
 def test_a_required_link_that_a_node_can_never_have_is_unresolvable() -> None:

@@ -8,7 +8,16 @@ from datetime import datetime
 import msgspec
 
 from linkwise.extender.api.views import NodeView, StateView
-from linkwise.kube.objects import Condition, Node, ObjectMeta, Resources, SchedulingGate, whole
+from linkwise.extender.placement.nodes.node_filters import why_not_selected
+from linkwise.kube.objects import (
+    Affinity,
+    Condition,
+    Node,
+    ObjectMeta,
+    Resources,
+    SchedulingGate,
+    whole,
+)
 
 PLUGIN, EXTENDER = "linkwise-plugin", "linkwise-extender"
 NAME_LABEL = "app.kubernetes.io/name"
@@ -145,6 +154,7 @@ class SeenPod(_Object, frozen=True):
 
 class _DaemonSetTemplateSpec(_Object, frozen=True):
     node_selector: dict[str, str] = {}
+    affinity: Affinity | None = None
 
 
 class _DaemonSetTemplate(_Object, frozen=True):
@@ -158,9 +168,12 @@ class _DaemonSetSpec(_Object, frozen=True):
 class DaemonSet(_Object, frozen=True):
     spec: _DaemonSetSpec = _DaemonSetSpec()
 
-    @property
-    def node_selector(self) -> Mapping[str, str]:
-        return self.spec.template.spec.node_selector
+    def is_for(self, node: Node) -> bool:
+        """Whether its pods may run on *node*. They tolerate every taint."""
+        template, meta = self.spec.template.spec, node.metadata
+        return not why_not_selected(
+            template.node_selector, template.affinity, meta.name, meta.labels
+        )
 
 
 class LeaseSpec(_Object, frozen=True):

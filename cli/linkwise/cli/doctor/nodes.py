@@ -99,19 +99,20 @@ def _of_plugin(facts: Facts, node: Node, plugin: SeenPod | None, reason: str) ->
 
 
 def _without_plugin(facts: Facts, node: Node, *, has_topology: bool) -> Iterator[_Found]:
-    selector = facts.daemonset.node_selector if facts.daemonset is not None else {}
-    outside = any(node.metadata.labels.get(key) != value for key, value in selector.items())
+    outside = facts.daemonset is not None and not facts.daemonset.is_for(node)
     by_count = "adopt-step-by-step.md#nodes-without-topology"
+    offers = amount_of(node.status.allocatable, facts.resource)
+    so = "pods are placed by count" if offers else "its kubelet offers no GPUs"
     if has_topology:
         what = "no plugin of Linkwise runs, and its annotations are left"
         yield _problem(
             what, "start the plugin there, or clean the node", "uninstall.md#clean-a-node-by-hand"
         )
     elif outside:
-        what = "outside the plugin's nodeSelector: pods are placed by count"
+        what = f"outside the plugin's nodeSelector and affinity: {so}"
         yield Level.NOTE, what, "nothing, if that is meant", by_count, False
     else:
-        what = "no plugin of Linkwise runs: pods are placed by count"
+        what = f"no plugin of Linkwise runs: {so}"
         todo = f"see `{_described(facts)}`, and label the node"
         yield _problem(what, todo, "choose-an-overlay.md#before-you-begin")
 

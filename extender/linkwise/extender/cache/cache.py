@@ -352,7 +352,7 @@ class Cache:
             self._forget_if_empty(info)
 
     def _show_room(self, info: NodeInfo) -> None:
-        self.rows.show(info.row, info.left, info.pods_left)
+        self.rows.show(info.row, info.left, info.pods_left, offering=info.offers_gpus)
 
     def _changed(self, info: NodeInfo) -> None:
         self._show_room(info)

@@ -70,6 +70,7 @@ class _TemplateKey(msgspec.Struct, frozen=True):
     requests: list[tuple[Mapping[str, Quantity], Mapping[str, Quantity]]]
     priority: int
     scheduler: str
+    claims: tuple[dict[str, str], ...]
 
 
 class _WishesKey(msgspec.Struct, frozen=True):
@@ -88,6 +89,7 @@ class _WishesKey(msgspec.Struct, frozen=True):
     resources: OfPod
     priority: int
     scheduler: str
+    claims: tuple[dict[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +224,7 @@ class Ingest:
                 spec.resources,
                 spec.priority,
                 spec.scheduler_name,
+                spec.resource_claims,
             ),
             order="deterministic",
         )
@@ -269,6 +272,7 @@ class Ingest:
                 ],
                 spec.priority,
                 spec.scheduler_name,
+                spec.resource_claims,
             ),
             order="deterministic",
         )
@@ -332,7 +336,7 @@ def _record(
         written=written,
         started=_is_marked(pod, believes_unnamed=believes_unnamed),
         scheduler=spec.scheduler_name,
-        asked=written is not None or _was_asked_about(pod),
+        asked=_was_asked_about(pod),
         unschedulable=unschedulable and (gang is None or not requests.demand.gpus),
         preempts=spec.preemption_policy != "Never",
         running=status.phase == "Running",

@@ -83,7 +83,12 @@ class NodeInfo:
     def by_count(self) -> bool:
         """Whether pods are placed here by count: the node offers GPUs and publishes no
         topology."""
-        return self.record is not None and self.record.offers.gpus > 0 and self.unpublished
+        return self.offers_gpus and self.unpublished
+
+    @property
+    def offers_gpus(self) -> bool:
+        """Whether its kubelet offers GPUs, used or not."""
+        return self.record is not None and self.record.offers.gpus > 0
 
     @property
     def unpublished(self) -> bool:

@@ -20,7 +20,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 _POPCOUNT = subsets.sizes(MAX_GPUS).astype(np.int64)
 NOT_USABLE = -1
-_ARRAYS = ("kinds", "free", "set_aside", "milli_cpu", "memory", "gpus", "pods")
+_ARRAYS = ("kinds", "free", "set_aside", "milli_cpu", "memory", "gpus", "pods", "offering")
 
 
 def popcount(masks: Ints) -> Ints:
@@ -30,7 +30,8 @@ def popcount(masks: Ints) -> Ints:
 
 class NodeTable:
     """`kinds` is NOT_USABLE if a node has no GPU to plan with. `free` and `set_aside` are bitmasks
-    of unused GPUs: those available to all, and those reserved for waiting gangs and pods."""
+    of unused GPUs: those available to all, and those reserved for waiting gangs and pods.
+    `offering` is 1 for a node whose kubelet offers GPUs, used or not."""
 
     def __init__(self) -> None:
         self.names: list[str | None] = []
@@ -45,6 +46,7 @@ class NodeTable:
         self.memory: Ints = np.zeros(64, dtype=np.int64)
         self.gpus: Ints = np.zeros(64, dtype=np.int64)
         self.pods: Ints = np.zeros(64, dtype=np.int64)
+        self.offering: Ints = np.zeros(64, dtype=np.int64)
         self.charged = RowLog()  # every row of which these four were set, in order
 
     def __len__(self) -> int:
@@ -80,13 +82,14 @@ class NodeTable:
         self._name_ranks = None
         return row
 
-    def show(self, row: int, left: ResourceList, pods: int) -> None:
-        """Set what a node has left. No lower than `-LARGEST`: pods that request more than any node
-        has are counted too."""
+    def show(self, row: int, left: ResourceList, pods: int, *, offering: bool) -> None:
+        """Set what a node has left, and whether it offers GPUs at all. No lower than `-LARGEST`:
+        pods that request more than any node has are counted too."""
         self.milli_cpu[row] = max(left.milli_cpu, -LARGEST)
         self.memory[row] = max(left.memory, -LARGEST)
         self.gpus[row] = max(left.gpus, -LARGEST)
         self.pods[row] = pods
+        self.offering[row] = offering
         self.charged.append(row)
 
     def show_gpus(self, row: int, kind: int, free: int, set_aside: int) -> tuple[bool, bool]:
@@ -161,6 +164,7 @@ class NodeTable:
             ("memory", 0),
             ("gpus", 0),
             ("pods", 0),
+            ("offering", 0),
         ):
             old = getattr(self, attribute)
             setattr(self, attribute, np.concatenate([old, np.full_like(old, filler)]))

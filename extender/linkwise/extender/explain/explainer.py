@@ -355,7 +355,7 @@ def _members_level(members: GangMembers) -> LevelView:
     there = len(members.seats) + members.done
     held_back = len(members.held_back)
     missing = (
-        ReasonCount("do not exist yet", members.size - there),
+        ReasonCount("do not exist yet", max(members.size - there, 0)),
         ReasonCount("behind another scheduling gate", held_back),
     )
     enough = f"; {members.minimum} are enough to start" if members.minimum < members.size else ""

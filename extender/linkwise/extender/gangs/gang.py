@@ -102,7 +102,7 @@ class Gang:
     able_since: float | None = None  # since when enough members exist without a plan
     spots: dict[Seat, Spot] = field(default_factory=dict)  # where its members are, and were
     stuck_since: float | None = None  # it has started, and misses members that it needs
-    unasked: bool = False  # its scheduler does not call the extender, so it gets no plan
+    unasked: str = ""  # its scheduler, if that does not call the extender: it gets no plan
     broken: list[str] = field(default_factory=list)  # transitions that are impossible
 
     def enter(self, phase: Phase) -> None:

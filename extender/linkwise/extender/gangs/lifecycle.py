@@ -236,7 +236,8 @@ class GangLifecycle:
 
     def _wants_plan(self, gang: Gang, now: float) -> bool:
         members = self._registry.members_of(gang)
-        gang.unasked = not all(self._is_asked_about(member) for member in members.open)
+        strangers = (m.scheduler for m in members.open if not self._is_asked_about(m))
+        gang.unasked = next(strangers, "")
         if gang.refused and not gang.expired:
             self.look_again(gang, gang.refused_until)
         able = not (members.clash or gang.refused or gang.expired or gang.unasked)

@@ -53,4 +53,6 @@ def _why_set_aside(gang: Gang) -> str:
         return " gives back its GPUs after its timeout"
     if gang.refused:
         return ": kube-scheduler did not take its plans"
-    return " is of a scheduler that has not asked Linkwise yet" if gang.unasked else ""
+    if gang.unasked:
+        return f" is of the scheduler {gang.unasked}, which has not asked Linkwise yet"
+    return ""

@@ -208,13 +208,20 @@ def test_only_a_limit_is_a_request_too() -> None:
 
 
 def test_pods_that_the_scheduler_treats_alike_share_a_template() -> None:
-    def made(name: str, cpu: str) -> PodRecord:
+    def made(name: str, cpu: str, *claims: str) -> PodRecord:
         meta = ObjectMeta(name=name, uid=name, creation_timestamp=datetime.now(UTC))
-        return record(Pod(metadata=meta, spec=PodSpec(containers=(container("m", 1, cpu=cpu),))))
+        wanted = tuple({"name": "nic", "resourceClaimTemplateName": claim} for claim in claims)
+        containers = (container("m", 1, cpu=cpu),)
+        return record(
+            Pod(metadata=meta, spec=PodSpec(containers=containers, resource_claims=wanted))
+        )
 
     first, second, other = made("a", "1"), made("b", "1"), made("c", "2")
     assert first.template is second.template
     assert first.template is not other.template
+    claims, others = made("d", "1", "rdma"), made("e", "1", "gpus")
+    assert claims.template is made("f", "1", "rdma").template
+    assert len({id(each.template) for each in (first, claims, others)}) == 3
 
 
 def test_a_quantity_that_is_none_makes_the_pod_invalid_and_stops_nobody() -> None:

@@ -95,7 +95,7 @@ class BestNode:
         worth, cache = self.worth_in(view, request, needs), self._cache
         places = cache.rows.rows_of(names)
         places = places[places >= 0]
-        places = places[worth.quality[places] > -np.inf]
+        places = places[(worth.quality[places] > -np.inf) & (cache.rows.offering[places] > 0)]
         return cache.rows.names[self._first(worth, places)] if len(places) else None
 
     def _first(self, worth: NodeWorth, places: Ints) -> int:

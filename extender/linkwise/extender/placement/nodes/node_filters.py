@@ -13,7 +13,7 @@ import numpy as np
 from linkwise.extender.api.records import NodeRecord, Template
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_table import Bools
-from linkwise.kube.objects import NodeSelectorTerm, Requirement, Taint, Toleration
+from linkwise.kube.objects import Affinity, NodeSelectorTerm, Requirement, Taint, Toleration
 
 _CORDONED = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 _KEEPS_OUT = frozenset({"NoSchedule", "NoExecute"})
@@ -62,11 +62,17 @@ def why_not(template: Template, node: NodeRecord) -> str:
     for taint in node.taints:
         if taint.effect in _KEEPS_OUT and not _tolerated(taint, template.tolerations):
             return f"taint {taint.key} not tolerated"
+    return why_not_selected(template.node_selector, template.affinity, node.name, node.labels)
+
+
+def why_not_selected(
+    selector: Mapping[str, str], affinity: Affinity | None, name: str, labels: Mapping[str, str]
+) -> str:
+    """Why the node of this *name* and *labels* is none that a pod selects; empty: it is one."""
     # Every node is tested for each new template, and most templates have no constraint.
-    selector = template.node_selector
-    if selector and any(node.labels.get(key) != value for key, value in selector.items()):
+    if selector and any(labels.get(key) != value for key, value in selector.items()):
         return "node selector does not match"
-    if template.affinity is not None and not _affine(template, node):
+    if affinity is not None and not _affine(affinity, name, labels):
         return "required node affinity does not match"
     return ""
 
@@ -94,17 +100,19 @@ def _tolerates(toleration: Toleration, taint: Taint) -> bool:
     return bool(toleration.key) and toleration.value == taint.value
 
 
-def _affine(template: Template, node: NodeRecord) -> bool:
-    affinity = template.affinity and template.affinity.node_affinity
-    required = affinity and affinity.required_during_scheduling_ignored_during_execution
-    return not required or any(_term_holds(term, node) for term in required.node_selector_terms)
+def _affine(affinity: Affinity, name: str, labels: Mapping[str, str]) -> bool:
+    of_nodes = affinity.node_affinity
+    required = of_nodes and of_nodes.required_during_scheduling_ignored_during_execution
+    return not required or any(
+        _term_holds(term, name, labels) for term in required.node_selector_terms
+    )
 
 
-def _term_holds(term: NodeSelectorTerm, node: NodeRecord) -> bool:
+def _term_holds(term: NodeSelectorTerm, name: str, labels: Mapping[str, str]) -> bool:
     if not (term.match_expressions or term.match_fields):
         return False  # an empty term matches nothing, as in Kubernetes
-    fields = {"metadata.name": node.name}
-    return all(matches(each, node.labels) for each in term.match_expressions) and all(
+    fields = {"metadata.name": name}
+    return all(matches(each, labels) for each in term.match_expressions) and all(
         matches(each, fields) for each in term.match_fields
     )
 

@@ -19,6 +19,9 @@ from linkwise.extender.placement.nodes.best_node import BestNode, by_kind
 from linkwise.extender.placement.nodes.nodes_view import NodesView
 
 FEWER = "linkwise: fewer free GPUs than wanted"
+# kube-scheduler refuses such a node itself, unless a DeviceClass gives this resource by DRA
+# (KEP-5004).
+NOT_OFFERED = "linkwise: the kubelet offers no GPUs"
 NO_LINK = "linkwise: no free GPU set with the required link"
 UNPUBLISHED = f"linkwise: {NO_TOPOLOGY}"
 UNREADABLE = "linkwise: topology or in-use annotation cannot be read"
@@ -79,11 +82,14 @@ def rooms(
     """*needs* are those of the pod, for which `best_node` knows the nodes already."""
     table = view.table()
     rows = table.rows_of(names)
-    fits = (rows >= 0) & (best_node.worth_in(view, request, needs).quality[rows] > -np.inf)
+    has_set = (rows >= 0) & (best_node.worth_in(view, request, needs).quality[rows] > -np.inf)
+    fits = has_set & (table.offering[rows] > 0)
     reasons: dict[str, list[int]] = {}  # text -> places in *names*
     never: set[str] = set()
-    told = fits.copy()
-    for kind, misses, free in by_kind(cache, table, np.where(fits, -1, rows)):
+    told = has_set.copy()
+    if not_offered := np.flatnonzero(has_set & ~fits).tolist():
+        reasons[NOT_OFFERED] = not_offered
+    for kind, misses, free in by_kind(cache, table, np.where(has_set, -1, rows)):
         told[misses] = True
         text, is_never = why_no_room(kind, request, 0)
         if is_never:
