@@ -20,7 +20,7 @@ from linkwise.extender.api.views import Counts
 from linkwise.extender.explain import levels, node_arrays
 from linkwise.extender.gangs import repair, scheduling_gates
 from linkwise.extender.placement.nodes import reasons
-from linkwise.extender.placement.nodes.node_filters import why_not
+from linkwise.extender.placement.nodes.node_filters import why_not, why_not_selected
 from linkwise.extender.preemption import gang_preemption
 from linkwise.extender.queue import waiting_events, waiting_reasons
 from linkwise.extender.runtime.leadership import ALONE
@@ -184,7 +184,8 @@ def texts_in(source: ModuleType | Callable[..., object] | type) -> set[str]:
         (bind, 11),
         (scheduling_gates, 5),
         (waiting_reasons, 8),
-        (why_not, 3),
+        (why_not, 1),
+        (why_not_selected, 2),
         (Elector.refusal, 3),
         (Loop.waits_for, 1),
         (Loop.reads, 1),
