@@ -238,6 +238,26 @@ def test_a_restart_knows_who_asks_by_what_was_answered(cluster: Cluster) -> None
     assert planned(cluster) == ["train-0-0", "train-1-0"]
 
 
+def test_a_restart_knows_who_asks_by_a_recognised_gang_that_has_its_place_in_the_queue(
+    cluster: Cluster,
+) -> None:
+    """kube-scheduler need not have called about the gang: its nodes are full."""
+    for number in range(4):
+        cluster.add_pod(f"other-{number}", 8, node=f"n{number}")
+    train = job("train", 2)
+    there_is(cluster, train)
+    create(cluster, member(train, 0), member(train, 1))
+    cluster.pass_time(SURELY)
+    assert names.QUEUE in cluster.pod("train-0-0").metadata.annotations
+    cluster.is_asked = False
+    cluster.restart()
+    cluster.settle()
+    for number in range(2):
+        cluster.delete(f"other-{number}")
+    cluster.settle()
+    assert planned(cluster) == ["train-0-0", "train-1-0"]
+
+
 def test_pods_that_ran_before_we_came_are_not_evicted_though_their_gang_is_not_whole(
     cluster: Cluster,
 ) -> None:

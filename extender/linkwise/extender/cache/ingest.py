@@ -313,7 +313,7 @@ def _record(
     ahead = open_ and not requests.shares and (gated or planned or in_line)
     gang = _gang_of(ref, judged.ask, ahead=ahead)
     owner_kind = next((owner.kind for owner in meta.owner_references if owner.controller), "")
-    leaving_until = meta.deletion_timestamp
+    leaving_until, queue = meta.deletion_timestamp, _queue(pod)
     return PodRecord(
         ref=ref,
         node=spec.node_name,
@@ -336,14 +336,14 @@ def _record(
         written=written,
         started=_is_marked(pod, believes_unnamed=believes_unnamed),
         scheduler=spec.scheduler_name,
-        asked=_was_asked_about(pod),
+        asked=_was_asked_about(pod) or _had_a_turn(judged.ask, written, queue, gated=gated),
         unschedulable=unschedulable and (gang is None or not requests.demand.gpus),
         preempts=spec.preemption_policy != "Never",
         running=status.phase == "Running",
         refused=status.phase == "Failed" and status.reason == _NOT_ADMITTED,
         endless=spec.restart_policy == "Always" and not owner_kind.endswith("Job"),
         owner_kind=owner_kind,
-        queue=_queue(pod),
+        queue=queue,
         leaving_until=leaving_until.timestamp() if leaving_until is not None else 0.0,
         labels=meta.labels if requests.demand.gpus else {},
         gang=gang,
@@ -361,6 +361,16 @@ def _was_asked_about(pod: Pod) -> bool:
         condition.type == "PodScheduled" and "linkwise: " in condition.message
         for condition in pod.status.conditions
     )
+
+
+def _had_a_turn(
+    ask: PodRequest, written: WrittenPlan | None, queue: QueueNote | None, *, gated: bool
+) -> bool:
+    """Whether an extender has planned a gang that it recognised, or put it into its queue. It does
+    that only if the gang's scheduler calls. Pods that ask for a plan themselves, by the gate or by
+    the gang's name, get one whatever their scheduler is, so theirs shows nothing."""
+    recognised = ask.gang is not None and bool(ask.gang.source)
+    return recognised and not gated and (written is not None or queue is not None)
 
 
 def _is_unschedulable(pod: Pod) -> bool:
