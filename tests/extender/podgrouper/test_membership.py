@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from linkwise.kube.objects import Condition, Pod
+from linkwise.kube.objects import Condition, Pod, SchedulingGate
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
 from tests.extender.owned import (
@@ -179,6 +179,25 @@ def test_a_pod_that_asks_for_a_plan_tells_nothing_about_its_scheduler(cluster: C
     plain_gang_waits(cluster, "before")
     cluster.restart()
     plain_gang_waits(cluster, "after")
+
+
+def test_a_gang_in_line_behind_the_gate_tells_nothing_about_its_scheduler(
+    cluster: Cluster,
+) -> None:
+    for number in range(2):
+        cluster.add_pod(f"other-{number}", 8, node=f"n{number}")
+    large, small = job("large", 3), job("small", 2)
+    there_is(cluster, large, small)
+    gates = (SchedulingGate(names.GATE),)
+    for index in range(3):
+        made = of_scheduler(member(large, index), "volcano")
+        create(cluster, change(made, spec=change(made.spec, scheduling_gates=gates)))
+    cluster.pass_time(SURELY)
+    assert names.QUEUE in cluster.pod("large-0-0").metadata.annotations
+    create(cluster, *(of_scheduler(member(small, index), "volcano") for index in range(2)))
+    cluster.pass_time(SURELY)
+    assert planned(cluster) == []
+    assert "which has not asked Linkwise yet" in why_not(cluster, "small-0-0")
 
 
 def plain_gang_waits(cluster: Cluster, name: str) -> None:
