@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from linkwise.extender.podgrouper.workloads.answer import NoGang, Recognised
+from linkwise.extender.podgrouper.workloads.answer import NoGang, Recognised, Refused
 from linkwise.extender.podgrouper.workloads.kinds import READ
 from linkwise.extender.podgrouper.workloads.systems import SYSTEMS, System
 from tests.extender.podgrouper.examples import EXAMPLES
-from tests.extender.podgrouper.pods import told
+from tests.extender.podgrouper.pods import owner, pod, told
 
 PAGE = Path(__file__).parents[3] / "docs" / "workloads.md"
 
@@ -28,6 +28,60 @@ def test_a_pod_of_it_is_understood(system: System) -> None:
     else:
         said = (str(answer.gang), answer.size, answer.minimum)
         assert said == (example.gang, example.size, example.minimum)
+
+
+def kai_minimum(**spec: object) -> int:
+    pod_ = pod("w", annotations={"pod-group-name": "group"})
+    answer = told(pod_, (owner("scheduling.run.ai/v2alpha2 PodGroup", "group", spec),)).answer
+    return answer.minimum if isinstance(answer, Recognised) else 1
+
+
+def groups(**minimum: int) -> list[dict[str, object]]:
+    return [{"name": name, "minMember": least} for name, least in minimum.items()]
+
+
+INNER = [{**group, "parent": "work"} for group in groups(w2=2, w3=3, w4=4)]
+CHAIN = [{"name": f"{n}", "parent": f"{n - 1}" if n else "", "minSubGroup": 1} for n in range(5000)]
+
+
+@pytest.mark.parametrize(
+    ("spec", "minimum"),
+    [
+        ({"minMember": 3, "subGroups": groups(a=2)}, 3),
+        ({"minSubGroup": 2, "subGroups": groups(a=1, b=4)}, 5),
+        ({"minSubGroup": 1, "subGroups": groups(a=6, b=4)}, 4),
+        (
+            {
+                "minSubGroup": 2,
+                "subGroups": [*groups(lead=1), {"name": "work", "minSubGroup": 2}, *INNER],
+            },
+            6,
+        ),
+        ({"minSubGroup": 1}, 1),
+        ({"subGroups": groups(a=4)}, 1),
+    ],
+)
+def test_a_kai_group_of_subgroups_needs_the_smallest_of_them(
+    spec: dict[str, object], minimum: int
+) -> None:
+    assert kai_minimum(**spec) == minimum
+
+
+@pytest.mark.parametrize(
+    ("of", "said"),
+    [
+        ([*groups(a=1), {"name": "a", "parent": "a"}], "subGroups: expected each name once"),
+        (CHAIN, "spec.subGroups: expected at most 8 levels"),
+        (groups(a=-1), "spec.subGroups.minMember: -1: expected a whole number"),
+    ],
+    ids=["twice", "deep", "negative"],
+)
+def test_subgroups_that_cannot_be_read_are_named(of: list[object], said: str) -> None:
+    pod_ = pod("w", annotations={"pod-group-name": "group"})
+    spec = {"minSubGroup": 1, "subGroups": of}
+    answer = told(pod_, (owner("scheduling.run.ai/v2alpha2 PodGroup", "group", spec),)).answer
+    assert isinstance(answer, Refused)
+    assert said in answer.because
 
 
 def test_every_example_is_of_an_entry_and_no_two_entries_share_a_name() -> None:

@@ -34,6 +34,7 @@ from linkwise.kube.fields import (
 )
 from linkwise.kube.objects import Quantity, whole
 
+_MOST_LEVELS = 8  # of subgroups; KAI's groupers make two
 KUEUE = "kueue.x-k8s.io/"
 KOORDINATOR = "gang.scheduling.koordinator.sh/"
 YUNIKORN = "yunikorn.apache.org/"
@@ -192,7 +193,37 @@ def volcano_pod_group(case: Case) -> DeclaredGroup | None:
 
 def kai(case: Case) -> DeclaredGroup | None:
     name = case.annotations.get(KAI_GROUP)
-    return _min_member(case, KAI_POD_GROUP, name, "kai") if name else None
+    if not name:
+        return None
+    owner = case.read(KAI_POD_GROUP, name)
+    least = number(owner, "spec.minMember", _least_in_subgroups(owner))
+    return _of_pod_group(case, KAI_POD_GROUP, owner, name, "kai", least)
+
+
+def _least_in_subgroups(owner: Fields) -> int:
+    """How many pods a KAI PodGroup without `minMember` needs at least: those of its smallest
+    subgroups, `minSubGroup` of them. A subgroup has a `minMember`, or subgroups of its own."""
+    within = "spec.subGroups"
+    groups = items(owner, within)
+    if len({text(group, "name") for group in groups}) < len(groups):
+        raise UnreadableError(f"{within}: expected each name once")
+    inside: dict[str, list[Fields]] = {}
+    for group in groups:
+        inside.setdefault(text(group, "parent"), []).append(group)
+
+    def least(parent: str, wanted: int, levels: int) -> int:
+        if not levels:
+            raise UnreadableError(f"{within}: expected at most {_MOST_LEVELS} levels")
+        those = [
+            number(group, "minMember", 0, within=within)
+            or least(
+                text(group, "name"), number(group, "minSubGroup", 0, within=within), levels - 1
+            )
+            for group in inside.get(parent, ())
+        ]
+        return sum(sorted(those)[:wanted])
+
+    return max(least("", number(owner, "spec.minSubGroup", 0), _MOST_LEVELS), 1)
 
 
 def _min_member(case: Case, kind: OwnerKind, name: str, rule: str) -> DeclaredGroup:
