@@ -24,7 +24,7 @@ def test_every_promise_is_kept_whatever_goes_wrong(seeds: str, order: str) -> No
 
 def test_a_pod_that_nobody_wakes_is_seen() -> None:
     with patch.object(UnschedulablePods, "_room_for", lambda *_: None):
-        assert any("would do on" in failure for failure in live(40, 0.25).failures)
+        assert any("would do on" in failure for failure in live(72, 0.25).failures)
 
 
 def test_a_hold_that_does_not_end_is_seen() -> None:
