@@ -48,20 +48,25 @@ class Spent:
     cpu: float  # CPU time of this thread, which a busy machine hardly changes
 
 
-def measure(rounds: int, core: Core) -> tuple[list[Spent], Spent, Spent]:
-    """The times of each snapshot, of the explanation of the last one, and of its JSON and text."""
-    snapshots = []
+def measure(rounds: int, core: Core) -> tuple[list[list[Spent]], Spent, Spent]:
+    """For how long each part of each snapshot holds the lock, as `Loop.snapshot` takes it; the
+    times of an explanation, and of its JSON and text."""
+    holds: list[list[Spent]] = []
     for _ in range(rounds):
-        begun = _now()
-        snapshot = core.snapshot(START)
-        snapshots.append(_since(begun))
+        holds.append([])
+        ready = False
+        while not ready:
+            begun = _now()
+            ready = core.begin_snapshot(START) is not None
+            holds[-1].append(_since(begun))
+    explainer = Explainer(core.snapshot(START))
     begun = _now()
-    found = Explainer(snapshot).everything()
+    found = explainer.everything()
     explained = _since(begun)
     begun = _now()
     msgspec.json.encode(found)
     explanation_text.all_that_waits(found)
-    return snapshots, explained, _since(begun)
+    return holds, explained, _since(begun)
 
 
 def _now() -> Spent:
@@ -142,19 +147,19 @@ def _pod(
 @click.command()
 @click.option("--nodes", default=5000, show_default=True)
 @click.option("--waiting", default=4000, show_default=True, help="Pods, half of them in gangs.")
-@click.option("--rounds", default=50, show_default=True)
+@click.option("--rounds", type=click.IntRange(2), default=50, show_default=True)
 def main(nodes: int, waiting: int, rounds: int) -> None:
     """Print milliseconds by the clock, and the thread's CPU time in brackets."""
     core = cluster(nodes, waiting)
     gc.collect()  # as the extender does once its cache is complete
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
-    snapshots, explained, written = measure(rounds, core)
+    (first, *others), explained, written = measure(rounds, core)
     click.echo(f"{this_machine()}: {nodes} nodes, {waiting} waiting pods\n")
     rows = []
     for what, spent in (
-        ("snapshot, under the lock", snapshots[1:]),
-        ("the first snapshot", snapshots[:1]),
+        ("a snapshot, under the lock", [each for parts in others for each in parts]),
+        ("each part of the first one", first),
         ("explain everything, beside it", [explained]),
         ("as JSON and as text", [written]),
     ):
@@ -165,7 +170,7 @@ def main(nodes: int, waiting: int, rounds: int) -> None:
         )
         rows.append((what, *figures))
     print_table(("", "median", "p99"), rows)
-    kept = percentile([each.cpu for each in snapshots], 99) <= BAR_MS
+    kept = percentile([each.cpu for parts in (first, *others) for each in parts], 100) <= BAR_MS
     click.echo(f"\nThe lock is held for {BAR_MS:g} ms at most: {'kept' if kept else 'missed'}")
     sys.exit(0 if kept else 1)
 

@@ -85,9 +85,7 @@ def _held(core: Core) -> Iterator[float]:
     ready = False
     while not ready:
         began = time.thread_time()
-        ready = core.prepare_snapshot()
-        if ready:
-            core.snapshot(START)
+        ready = core.begin_snapshot(START) is not None
         yield (time.thread_time() - began) * 1000
 
 

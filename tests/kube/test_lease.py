@@ -137,7 +137,7 @@ def test_a_lease_that_stays_absent_is_created(client: KubeClient, join: Join) ->
     assert (spec(client)["leaseDurationSeconds"], spec(client)["leaseTransitions"]) == (15, 1)
 
 
-def test_the_absence_of_a_lease_counts_anew_after_it_was_there(
+def test_the_wait_for_an_absent_lease_begins_again_when_it_was_deleted(
     client: KubeClient, join: Join
 ) -> None:
     client.delete(LEASE)

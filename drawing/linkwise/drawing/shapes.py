@@ -86,8 +86,8 @@ class Drawing:
 def draw(machine: Machine, holders: Mapping[int, Holder]) -> Drawing:
     """Draw *machine*. *holders* by GPU index.
 
-    Machines of the same GPUs and links have the same shapes, whoever holds what: only labels,
-    colours and texts differ.
+    Machines of the same GPUs and links have the same shapes. What pods hold changes only labels,
+    colours and texts.
     """
     order = drawing_order(machine)
     place = _places(machine, order)

@@ -343,12 +343,14 @@ class Core:
 
     # Views.
 
-    def prepare_snapshot(self) -> bool:
-        """Do a part of `snapshot`'s work; False if there is more than it should do at once."""
-        return self._camera.prepare()
-
     def snapshot(self, now: float) -> Snapshot:
         """A copy from which explanations are made without the lock."""
+        while (taken := self.begin_snapshot(now)) is None:
+            pass
+        return taken
+
+    def begin_snapshot(self, now: float) -> Snapshot | None:
+        """A snapshot, or a part of its work: None if more is left than it should do at once."""
         own = Own(self._settings.resource_name, self._settings.namespaces, self._began or now)
         return self._camera.take(now, own, self._activity)
 

@@ -171,11 +171,12 @@ def test_a_gang_of_a_scheduler_that_does_not_ask_us_is_left_to_it(cluster: Clust
 def test_a_pod_that_asks_for_a_plan_tells_nothing_about_its_scheduler(cluster: Cluster) -> None:
     """Volcano does not bind what has a plan. A pod of its own that waits behind Linkwise's gate, or
     names a gang, gets one; the gangs of others stay Volcano's."""
-    for name, more in (("gated", {"gates": [names.GATE]}), ("named", {"gang": "g"})):
-        made = cluster.add_pod(name, 1, **{"gang_size": "1", **more} if name == "named" else more)
-        cluster.put_pod(of_scheduler(made, "volcano"))
-        cluster.settle()
-        assert name in planned(cluster)
+    gated = cluster.add_pod("gated", 1, gates=[names.GATE])
+    named = cluster.add_pod("named", 1, gang="g", gang_size="1")
+    for pod_ in (gated, named):
+        cluster.put_pod(of_scheduler(pod_, "volcano"))
+    cluster.settle()
+    assert set(planned(cluster)) == {"gated", "named"}
     plain_gang_waits(cluster, "before")
     cluster.restart()
     plain_gang_waits(cluster, "after")

@@ -106,11 +106,9 @@ class Explainer:
         """All waiting gangs and pods of one *namespace*; empty: of all."""
         snapshot = self._snapshot
         gangs = [
-            (gang.claimant.urgency, gang)
+            (gang.urgency, gang)
             for gang in snapshot.gangs
-            if not gang.alone
-            and gang.claimant is not None
-            and namespace in ("", gang.key.namespace)
+            if not gang.alone and gang.urgency is not None and namespace in ("", gang.key.namespace)
         ]
         pods = [
             (snapshot.ordering.of_single(record), record)
@@ -138,7 +136,7 @@ class Explainer:
         gang = snapshot.gang_by_key.get(record.gang) if record.gang is not None else None
         if state == "waiting":
             # A member searches as its gang does: the gang's own reservation is open to it.
-            own = gang.claimant if gang is not None else None
+            own = snapshot.claimant_of(gang) if gang is not None else None
             search = self._funnel.search(
                 [record],
                 own or claimant_of_single(record, snapshot.ordering, snapshot.nine_of_ten.get),
@@ -224,9 +222,8 @@ class Explainer:
 
     def _gang(self, gang: GangState, *, runner_up: bool = False) -> GangExplanation:
         waits, place = bool(gang.why), self._queue_places.of(gang)
-        searches = (
-            self._searches(gang.found.open, gang.claimant) if gang.claimant is not None else ()
-        )
+        claimant = self._snapshot.claimant_of(gang)
+        searches = self._searches(gang.found.open, claimant) if claimant is not None else ()
         reservation = self._hold(gang)
         is_evicting = reservation is not None and reservation.evicts
         return GangExplanation(
@@ -341,12 +338,13 @@ class Explainer:
 
     def _nearest_domain(self, gang: GangState) -> NearestMiss | None:
         room = gang.no_room
-        if gang.claimant is None or room is None or not room.level or not room.nearest:
+        claimant = self._snapshot.claimant_of(gang)
+        if claimant is None or room is None or not room.level or not room.nearest:
             return None
         nodes = self._funnel.field.nodes
         inside = [node for node in nodes if _domains(node, room.level) == room.nearest]
         lacks = f"lacks room for {room.wanted - room.nearest_had} of {pods_in_words(room.wanted)}"
-        mine = self._funnel.field.open_to(gang.claimant)
+        mine = self._funnel.field.open_to(claimant)
         holders = holders_of(self._snapshot, inside, mine)
         return NearestMiss(room.nearest, room.level, lacks, holders)
 

@@ -45,8 +45,8 @@ class QueuePlaces:
 
     def _urgency(self, gang: GangState) -> Urgency | None:
         """None: the gang does not wait."""
-        if gang.claimant is not None:
-            return gang.claimant.urgency
+        if gang.urgency is not None:
+            return gang.urgency
         if gang.alone and gang.found.open:
             return self._snapshot.ordering.of_single(gang.found.open[0])
         return None

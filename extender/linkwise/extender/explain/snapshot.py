@@ -23,8 +23,8 @@ from linkwise.extender.gangs.gang import Gang, Phase
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.placement.result import NoRoom
 from linkwise.extender.placement.room.room import Room
-from linkwise.extender.queue.queue_order import Ordering
-from linkwise.extender.queue.reservations import Claimant, Reservation
+from linkwise.extender.queue.queue_order import Ordering, Urgency
+from linkwise.extender.queue.reservations import Claimant, Reservation, claimant_of_gang
 from linkwise.extender.queue.run_times import PodKind
 from linkwise.extender.queue.waiting_reasons import why_gang_waits
 from linkwise.topology.annotations.plan import ContainerShares
@@ -71,7 +71,7 @@ class GangState(NamedTuple):
     in_vain: str  # why no end of other pods would help it; empty: one may help
     deadline: float | None
     found: GangMembers
-    claimant: Claimant | None  # only if `why` is not empty
+    urgency: Urgency | None  # only if `why` is not empty
     rests_until: float | None  # until then its namespace reserves nothing beyond its share
 
 
@@ -128,6 +128,12 @@ class Snapshot:
         """The plan that is valid for this pod; None if it has none."""
         return plan_on(record, record.node) if record.node else self.plans.get(record.uid)
 
+    def claimant_of(self, gang: GangState) -> Claimant | None:
+        """None: the gang does not wait."""
+        if gang.urgency is None:
+            return None
+        return claimant_of_gang(gang.urgency, gang.found, self.nine_of_ten.get)
+
     def shares_of(self, record: PodRecord) -> ContainerShares:
         """The shares that the pod has by the kubelet's report, or else by its plan."""
         node = self.node_named.get(record.node)
@@ -143,22 +149,36 @@ class Snapshot:
 _AT_ONCE = 1000  # nodes whose states are made again under one lock
 
 
+class _Seen(NamedTuple):
+    info: NodeInfo
+    settled: int  # `info.settled` as the state was made
+    state: NodeState
+
+
 class SnapshotCamera:
     """Takes snapshots. It reuses the state of a node until the node's info settles again."""
 
     def __init__(self, cache: Cache, planner: Planner) -> None:
         self._cache, self._planner = cache, planner
-        self._seen: dict[str, tuple[NodeInfo, int, NodeState]] = {}
+        self._seen: dict[str, _Seen] = {}
 
-    def take(self, now: float, own: Own, activity: Mapping[str, str]) -> Snapshot:
+    def take(self, now: float, own: Own, activity: Mapping[str, str]) -> Snapshot | None:
+        """None: more than _AT_ONCE nodes need new states, and that many have them now.
+
+        After a day without a snapshot all nodes of a large cluster need one, and the core's lock
+        must not be held for all of them at once.
+        """
         cache, planner = self._cache, self._planner
+        nodes = self._nodes()
+        if nodes is None:
+            return None
         rows, count = cache.rows, len(cache.rows)
         plans = dict(cache.plans)
         for uid, reservations in cache.assumed.items():
             plans.update((uid, written) for written in reservations.values())
         return Snapshot(
             at=now,
-            nodes=self._nodes(),
+            nodes=nodes,
             left=Left(
                 rows.milli_cpu[:count].copy(),
                 rows.memory[:count].copy(),
@@ -181,34 +201,22 @@ class SnapshotCamera:
             room=self._planner.best_node.room(),
         )
 
-    def prepare(self) -> bool:
-        """Make new states for _AT_ONCE nodes at most; False if there may be more to make.
-
-        After a day without a snapshot all nodes of a large cluster need one, and the core's lock
-        must not be held for all of them at once.
-        """
-        made = 0
+    def _nodes(self) -> list[NodeState] | None:
+        states: list[NodeState] = []
+        seen, made = self._seen, 0
         for name, info in self._cache.nodes.items():
-            if info.record is not None and not self._is_known(name, info):
+            if info.record is None:
+                continue
+            known = seen.get(name)
+            if known is None or known.info is not info or known.settled != info.settled:
                 if made == _AT_ONCE:
-                    return False
-                self._seen[name] = (info, info.settled, _node(info))
+                    return None
+                known = seen[name] = _Seen(info, info.settled, _node(info))
                 made += 1
-        return True
-
-    def _nodes(self) -> list[NodeState]:
-        self._seen = {
-            name: self._seen[name]
-            if self._is_known(name, info)
-            else (info, info.settled, _node(info))
-            for name, info in self._cache.nodes.items()
-            if info.record is not None
-        }
-        return [state for _, _, state in self._seen.values()]
-
-    def _is_known(self, name: str, info: NodeInfo) -> bool:
-        known = self._seen.get(name)
-        return known is not None and known[0] is info and known[1] == info.settled
+            states.append(known.state)
+        if len(seen) > len(states):  # some nodes are gone
+            self._seen = {state.name: seen[state.name] for state in states}
+        return states
 
 
 def _node(info: NodeInfo) -> NodeState:
@@ -256,6 +264,6 @@ def _gang(planner: Planner, gang: Gang, now: float) -> GangState:
         planner.reserve.in_vain(gang.key, members),
         planner.lifecycle.deadline(gang),
         members,
-        planner.reservations.claimant(gang, members) if why else None,
+        planner.queue.urgency(gang.key) if why else None,
         planner.reserve.rests_until(gang.key, now),
     )

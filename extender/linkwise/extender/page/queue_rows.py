@@ -51,8 +51,8 @@ def queue_of(snapshot: Snapshot) -> Queue:
 
 def _gangs(snapshot: Snapshot) -> Iterator[tuple[Urgency, GangState]]:
     for gang in snapshot.gangs:
-        if not gang.alone and gang.claimant is not None:
-            yield gang.claimant.urgency, gang
+        if not gang.alone and gang.urgency is not None:
+            yield gang.urgency, gang
 
 
 def _pods(snapshot: Snapshot) -> Iterator[tuple[Urgency, PodRecord]]:

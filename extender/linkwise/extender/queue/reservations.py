@@ -153,9 +153,8 @@ class Reservations:
     # Which claimants may use reserved GPUs.
 
     def claimant(self, gang: Gang, members: GangMembers) -> Claimant:
-        lacks = members.started and not members.enough_placed
-        seconds = _longest(members.open, self._run_times.nine_of_ten)
-        return Claimant(self._queue.urgency(gang.key), seconds, runs=lacks)
+        urgency = self._queue.urgency(gang.key)
+        return claimant_of_gang(urgency, members, self._run_times.nine_of_ten)
 
     def claimant_of_single(self, record: PodRecord) -> Claimant:
         return claimant_of_single(record, self._queue.ordering, self._run_times.nine_of_ten)
@@ -327,6 +326,11 @@ class Reservations:
 
 def claimant_of_single(record: PodRecord, ordering: Ordering, nine_of_ten: NineOfTen) -> Claimant:
     return Claimant(ordering.of_single(record), run_time(record, nine_of_ten))
+
+
+def claimant_of_gang(urgency: Urgency, members: GangMembers, nine_of_ten: NineOfTen) -> Claimant:
+    lacks = members.started and not members.enough_placed
+    return Claimant(urgency, _longest(members.open, nine_of_ten), runs=lacks)
 
 
 def _longest(pods: Sequence[PodRecord], nine_of_ten: NineOfTen) -> float | None:

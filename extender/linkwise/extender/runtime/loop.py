@@ -227,8 +227,8 @@ class Loop:
         self._require_ready()
         while True:
             with self._lock:
-                if self._core.prepare_snapshot():
-                    return self._core.snapshot(self._clock())
+                if (taken := self._core.begin_snapshot(self._clock())) is not None:
+                    return taken
             time.sleep(_GAP_SECONDS)
 
     def waits_for(self) -> str:

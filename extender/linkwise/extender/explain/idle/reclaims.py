@@ -16,9 +16,10 @@ class Reclaims:
         self._would_start = WouldStart(field)
 
     def of_gang(self, gang: GangState) -> ReclaimView | None:
-        if gang.claimant is None or not all(pod.preempts for pod in gang.found.open):
+        claimant = self._snapshot.claimant_of(gang)
+        if claimant is None or not all(pod.preempts for pod in gang.found.open):
             return None
-        units, begins = self._units(gang.claimant)
+        units, begins = self._units(claimant)
         return self._view(begins, self._would_start.gang(gang, units) if units else None)
 
     def of_single(self, record: PodRecord) -> ReclaimView | None:

@@ -99,9 +99,10 @@ class WouldStart:
     def gang(self, gang: GangState, idle: Sequence[IdleUnit]) -> WouldStartView | None:
         """None: it does not start without them, or there is room already."""
         pods = _first_of(gang.found)
-        if gang.claimant is None or not pods:
+        claimant = self._snapshot.claimant_of(gang)
+        if claimant is None or not pods:
             return None
-        return self._view(_Waiting(gang.key.title, gang.claimant, pods), idle)
+        return self._view(_Waiting(gang.key.title, claimant, pods), idle)
 
     def pod(
         self, record: PodRecord, claimant: Claimant, idle: Sequence[IdleUnit]
@@ -116,8 +117,9 @@ class WouldStart:
         """Those that lack nothing but room, with their urgency."""
         snapshot = self._snapshot
         for gang in snapshot.gangs:
-            if gang.claimant is not None and not gang.alone and (pods := _first_of(gang.found)):
-                yield gang.claimant.urgency, _Waiting(gang.key.title, gang.claimant, pods)
+            claimant = None if gang.alone else snapshot.claimant_of(gang)
+            if claimant is not None and (pods := _first_of(gang.found)):
+                yield claimant.urgency, _Waiting(gang.key.title, claimant, pods)
         for record in snapshot.pods:
             if (
                 record.ask.gang is None
