@@ -2,10 +2,11 @@
 keyboard, for a screen reader, and with hostile names."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver import Chrome
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
@@ -31,7 +32,7 @@ RACK = "group?key=leaf-1%2C0"
 GANG = "gang?namespace=ml&name=pretrain"
 RUNS = "gang?namespace=ml&name=train"
 PATHS = ("", RACK, GANG, RUNS, "search?q=train", "pod?namespace=ml&name=huge", "idle")
-_SECONDS = 30.0
+_SECONDS = 60.0
 
 
 class Browser:
@@ -54,8 +55,13 @@ class Browser:
     def text(self, selector: str = "main") -> str:
         return self.driver.find_element(By.CSS_SELECTOR, selector).text
 
+    def wait(self, condition: Callable[[], bool]) -> None:
+        """The page may load itself again between the search for an element and its reading."""
+        late = WebDriverWait(self.driver, _SECONDS, 0.5, (StaleElementReferenceException,))
+        late.until(lambda _: condition())
+
     def wait_text(self, selector: str, text: str) -> None:
-        WebDriverWait(self.driver, _SECONDS).until(lambda _: self.text(selector) == text)
+        self.wait(lambda: self.text(selector) == text)
 
     def wait_live(self) -> None:
         self.wait_text("#live", "live")
@@ -161,9 +167,7 @@ def test_an_open_gang_and_an_open_pod_follow_the_cluster(browser: Browser) -> No
         browser.run("window.mark = 1")
         with page.lock:
             page.cluster.now += 3600
-        WebDriverWait(browser.driver, _SECONDS).until(
-            lambda _: "has waited 1h" in browser.text("pre")
-        )
+        browser.wait(lambda: "has waited 1h" in browser.text("pre"))
         assert browser.run("window.mark") == 1
         browser.open(page, "pod?namespace=ml&name=huge")
         browser.wait_live()
@@ -209,9 +213,7 @@ def test_the_page_is_loaded_again_when_a_node_comes(browser: Browser) -> None:
         browser.wait_live()
         with page.lock:
             page.cluster.add_node("gpu-2")
-        WebDriverWait(browser.driver, _SECONDS).until(
-            lambda _: "16 GPUs on 2 nodes." in browser.text()
-        )
+        browser.wait(lambda: "16 GPUs on 2 nodes." in browser.text())
 
 
 def test_after_a_break_the_page_becomes_live_again(browser: Browser) -> None:
@@ -231,14 +233,12 @@ def test_while_the_leader_changes_the_page_stays_and_comes_back_by_itself(
         browser.wait_live()
         with page.lock:
             page.leads = False
-        WebDriverWait(browser.driver, _SECONDS).until(lambda _: browser.text("#live") != "live")
+        browser.wait(lambda: browser.text("#live") != "live")
         assert "8 GPUs on 1 node." in browser.text()
         with page.lock:
             page.leads = True
             page.cluster.add_node("gpu-2")
-        WebDriverWait(browser.driver, 2 * _SECONDS).until(
-            lambda _: "16 GPUs on 2 nodes." in browser.text()
-        )
+        browser.wait(lambda: "16 GPUs on 2 nodes." in browser.text())
         browser.wait_live()
 
 
@@ -298,13 +298,13 @@ def test_the_keyboard_reaches_everything_and_shows_where_it_is(browser: Browser)
         assert [each for each in reached if each in wanted] == wanted
         assert "leaf leaf-1" in reached
         browser.driver.find_element(By.LINK_TEXT, "leaf leaf-1").send_keys(Keys.ENTER)
-        WebDriverWait(browser.driver, _SECONDS).until(lambda _: browser.text("h1") == "leaf leaf-1")
+        browser.wait(lambda: browser.text("h1") == "leaf leaf-1")
 
 
 def test_enter_in_the_search_field_finds_a_node(browser: Browser) -> None:
     with opened(browser, example()):
         browser.driver.find_element(By.ID, "q").send_keys("gpu-7", Keys.ENTER)
-        WebDriverWait(browser.driver, _SECONDS).until(lambda _: browser.text("h1") == "Search")
+        browser.wait(lambda: browser.text("h1") == "Search")
         browser.driver.find_element(By.LINK_TEXT, "gpu-7").click()
         target = browser.run("document.querySelector(':target h2').textContent")
         assert target == "gpu-7"

@@ -155,6 +155,45 @@ def test_a_gang_that_waits_there_already_is_the_one_asked_about(tmp_path: Path) 
     assert [place["pod"] for place in part["places"]] == ["train-0-x7k2p", "train-1-x7k2p"]
 
 
+def test_of_several_jobs_those_that_are_not_there_yet_are_asked_about_too(tmp_path: Path) -> None:
+    it = cluster("dgx-a100")
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "u1"}
+    given = listed(it)
+    for index in range(3):
+        made = pod(f"train-{index}-x7k2p", 8)
+        made["metadata"] |= {
+            "uid": f"u-{index}",
+            "ownerReferences": [{**owner, "controller": True}],
+            "annotations": {"batch.kubernetes.io/job-completion-index": str(index)},
+        }
+        given["items"].append(made)
+    status, found = answer(
+        tmp_path, given, a_list([job("train", 3, 8), job("one", 2, 1), pod("bare", 1)])
+    )
+    parts = {part["name"]: (part["is_gang"], part["state"]) for part in found["parts"]}
+    assert parts == {
+        "Job.batch/train": (True, "waits"),
+        "Job.batch/one": (True, "fits"),
+        "bare": (False, "fits"),
+    }
+    assert status == 1
+    (note,) = (note for note in found["notes"] if "already" in note)
+    assert note == (
+        "Job.batch ml/train is in the cluster already and waits: this is for its 3 pods there, as "
+        "old as they are"
+    )
+
+
+def test_a_gang_of_which_some_bare_pods_are_there_is_asked_about_whole(tmp_path: Path) -> None:
+    it = cluster("dgx-a100")
+    pods = [pod(f"g-{rank}", 4, {"gang": "g", "gang-size": "2"}) for rank in range(2)]
+    given = listed(it)
+    given["items"].append({**pods[0], "metadata": {**pods[0]["metadata"], "uid": "real"}})
+    status, found = answer(tmp_path, given, a_list(pods))
+    (part,) = found["parts"]
+    assert (status, part["state"], len(part["places"])) == (0, "fits", 2)
+
+
 def test_a_job_that_runs_there_already_is_refused(tmp_path: Path) -> None:
     it = busy()
     text = refusal(tmp_path, listed(it), pod("old", 1))

@@ -1,13 +1,14 @@
 """Finds the listing's pods that wait as the job does, and the job's own pods in it."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
 
 from linkwise.cli.documents import Fields
 from linkwise.cli.errors import BadInputError
+from linkwise.cli.what_if.facts import some
 from linkwise.cli.what_if.given.job import Job
 from linkwise.cli.what_if.given.listing import Listing
 from linkwise.extender.podgrouper.workloads.answer import ObjectRef
@@ -60,11 +61,43 @@ def _takes(pod: Pod, resource: str) -> bool:
 
 
 def those_there(listing: Listing, job: Job) -> There:
-    """Return the job as it waits in the cluster. Raises BadInputError if it runs there, or if
-    another pod has the name of one of its pods."""
-    makers = {_maker(pod) for pod in job.pods if _maker(pod)[0]}
-    there = [pod for pod in listing.pods.values() if _lives(pod) and _maker(pod) in makers]
+    """Return the job with those of its objects that wait in the cluster as they are there. Raises
+    BadInputError if one of them runs there, or if another pod has the name of one of its pods."""
+    made_by: dict[str, list[Pod]] = {title: [] for title in job.titles}
     for pod in job.pods:
+        made_by[job.title_of[pod.metadata.uid]].append(pod)
+    waiting: dict[str, list[Pod]] = {}
+    for title, made in made_by.items():
+        there = _those_of(listing, made)
+        running = sum(bool(pod.spec.node_name) for pod in there)
+        if running:
+            raise BadInputError(
+                f"--submit: {title}: in the cluster already, where {running} of its {len(there)} "
+                "pods have a node: expected another name"
+            )
+        if there:
+            waiting[title] = [_behind_our_gate_alone(pod) for pod in there]
+    if not waiting:
+        return There(job, ())
+    count = sum(map(len, waiting.values()))
+    is_one = len(waiting) == 1
+    note = (
+        f"{some(tuple(waiting))} {'is' if is_one else 'are'} in the cluster already and "
+        f"{'waits' if is_one else 'wait'}: this is for {'its' if is_one else 'their'} {count} pods "
+        "there, as old as they are"
+    )
+    pods = [pod for title, made in made_by.items() for pod in waiting.get(title, made)]
+    return There(
+        replace(job, pods=tuple(pods), objects=_without_uids(job.objects)),
+        (note,),
+    )
+
+
+def _those_of(listing: Listing, made: Sequence[Pod]) -> list[Pod]:
+    """Return the listing's pods of the object whose pods would be *made*."""
+    makers = {_maker(pod) for pod in made if _maker(pod)[0]}
+    there = [pod for pod in listing.pods.values() if _lives(pod) and _maker(pod) in makers]
+    for pod in made:
         known = listing.pods.get(_key(pod))
         if known is None or not _lives(known) or _maker(known) in makers:
             continue
@@ -74,20 +107,7 @@ def those_there(listing: Listing, job: Job) -> There:
                 "another owner; rename the job"
             )
         there.append(known)
-    if not there:
-        return There(job, ())
-    running = [pod for pod in there if pod.spec.node_name]
-    if running:
-        raise BadInputError(
-            f"--submit: {', '.join(job.titles)}: in the cluster already, where {len(running)} of "
-            f"its {len(there)} pods have a node: expected another name"
-        )
-    note = (
-        f"{', '.join(job.titles)} is in the cluster already and waits: this is for its "
-        f"{len(there)} pods there, as old as they are"
-    )
-    waiting = tuple(_behind_our_gate_alone(pod) for pod in there)
-    return There(replace(job, pods=waiting, objects=_without_uids(job.objects)), (note,))
+    return there
 
 
 def _lives(pod: Pod) -> bool:

@@ -36,6 +36,7 @@ class Job:
     pods: tuple[Pod, ...]
     objects: Mapping[ObjectRef, Fields]
     titles: tuple[str, ...]  # like `Job.batch ml/train`
+    title_of: Mapping[str, str]  # uid of a pod -> the object that it comes of, one of the titles
     places: Mapping[str, str]  # uid of a pod -> place of its template
     notes: tuple[str, ...]
 
@@ -47,7 +48,7 @@ def read_job(
     pods: dict[tuple[str, str], Pod] = {}
     places: dict[str, str] = {}
     objects: dict[ObjectRef, Fields] = {}
-    titles: list[str] = []
+    title_of: dict[tuple[str, str], str] = {}
     seen: list[str] = []
     makers: set[Name] = set()
     items = _items(paths, namespace)
@@ -60,7 +61,6 @@ def read_job(
         made, around = _pods_of(item, ref, given, where)
         objects.update(around)
         if made:
-            titles.append(str(ref))
             makers.add((ref.namespace, ref.kind, ref.name))
         for place, pod in made:
             key = (pod.metadata.namespace, pod.metadata.name)
@@ -69,14 +69,16 @@ def read_job(
                 raise BadInputError(
                     f"{place}: pod {'/'.join(key)} is also at {first.removeprefix('--submit ')}"
                 )
-            pods[key] = pod
+            pods[key], title_of[key] = pod, str(ref)
             places[pod.metadata.uid] = place
     if not pods:
         of = f"only {', '.join(sorted(set(seen)))}" if seen else "nothing"
         raise BadInputError(f"--submit {', '.join(paths)}: {of} there: expected a job or a pod")
     notes: dict[str, None] = {}
     ready = tuple(_as_created(pod, classes, now, notes) for pod in pods.values())
-    return Job(ready, objects, tuple(titles), places, tuple(notes))
+    titles = {pod.metadata.uid: title for pod, title in zip(ready, title_of.values(), strict=True)}
+    said = tuple(dict.fromkeys(titles.values()))
+    return Job(ready, objects, said, titles, places, tuple(notes))
 
 
 def _items(paths: Sequence[str], namespace: str) -> list[tuple[str, Fields]]:
