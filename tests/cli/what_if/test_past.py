@@ -146,6 +146,31 @@ def test_a_pod_that_says_too_little_is_ignored_and_said_so(change: Object, becau
     assert found["jobs"] == 1
 
 
+def test_a_gang_that_never_had_all_its_pods_is_ignored_and_said_so() -> None:
+    said = {"gang": "g", "gang-size": "2"}
+    pods = [past_pod("g-0", 1, 1, said=said), past_pod("a", 1, 0, 0.01, 3)]
+    found = replayed(past(pods))
+    assert found["ignored"] == [
+        {"because": "its gang waits for pods that do not exist yet", "pods": ["ml/g-0"]}
+    ]
+    assert found["jobs"] == 1
+
+
+def test_a_gang_that_may_start_without_its_last_pod_is_replayed() -> None:
+    said = {"gang": "g", "gang-size": "3", "gang-min": "2"}
+    pods = [past_pod(f"g-{rank}", 1, 1, said=said) for rank in range(2)]
+    found = replayed(past([*pods, past_pod("a", 1, 0, 0.01, 3)]))
+    assert (found["ignored"], found["jobs"], found["gangs"]) == ([], 2, 1)
+
+
+def test_a_member_that_was_created_again_and_waits_is_replayed() -> None:
+    made, pods = gang("train", 2, 1, 1.01, 30)
+    pods[0]["status"]["containerStatuses"][0]["state"]["terminated"]["finishedAt"] = time(9)
+    again = past_pod("train-0-again", 1, 10, by=made, index=0)
+    found = replayed(past([*pods, again], objects=[made]))
+    assert (found["ignored"], found["jobs"]) == ([], 2)
+
+
 def test_a_job_that_could_never_start_is_ignored() -> None:
     pods = [past_pod("good", 1, 0, 1, 2), past_pod("huge", 16, 0, 1, 2, node="gone")]
     (ignored,) = replayed(past(pods))["ignored"]

@@ -89,6 +89,7 @@ class _Seat:
     life: Life
     gang: tuple[str, str] | None  # name and uid
     size: int
+    minimum: int  # pods with GPUs that are enough for the gang to start
     rank: int | None
 
 
@@ -117,13 +118,21 @@ def jobs_of(
             useless.append(Useless(life.key, answer.because))
         elif isinstance(answer, Recognised):
             gang = str(answer.gang), answer.gang.uid
-            gangs[gang].append(_Seat(life, gang, answer.gpu_size, answer.member.rank))
+            gangs[gang].append(
+                _Seat(life, gang, answer.gpu_size, answer.gpu_minimum, answer.member.rank)
+            )
         else:
             if isinstance(answer, NeedsOwner):
                 not_given[answer.owner] = None
-            singles.append(_Seat(life, None, 1, None))
-    runs = [run for seats in gangs.values() for run in _runs(seats)]
-    runs += [(seat,) for seat in singles]
+            singles.append(_Seat(life, None, 1, 1, None))
+    runs: list[Sequence[_Seat]] = [(seat,) for seat in singles]
+    for seats in gangs.values():
+        of_gang = _runs(seats)
+        if _never_began(of_gang):
+            because = "its gang waits for pods that do not exist yet"
+            useless += [Useless(seat.life.key, because) for seat in seats]
+        else:
+            runs += of_gang
     jobs: list[PastJob] = []
     names_given: set[str] = set()
     for run in sorted(runs, key=lambda run: max(seat.life.created for seat in run)):
@@ -166,6 +175,15 @@ def _runs(seats: Sequence[_Seat]) -> list[tuple[_Seat, ...]]:
             runs.append([])
         runs[-1].append(seat)
     return [tuple(run) for run in runs]
+
+
+def _never_began(runs: Sequence[Sequence[_Seat]]) -> bool:
+    """Whether too few of a gang's pods were created. If one has run, the others may be gone from
+    the listing, and if the gang has run before, they replace members."""
+    if len(runs) > 1:
+        return False
+    (run,) = runs
+    return len(run) < run[0].minimum and all(seat.life.bound is None for seat in run)
 
 
 def _is_closed(run: Sequence[_Seat], seat: _Seat) -> bool:
