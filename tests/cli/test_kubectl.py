@@ -100,7 +100,7 @@ def test_a_pod_is_explained_in_words() -> None:
 def test_a_gang_is_explained_in_words() -> None:
     told = lines("explain", "gang/huge")
     assert told[0].startswith("gang ml/huge: has waited ")
-    assert told[1] == "  Gang huge: no room for the whole gang."
+    assert told[1] == "  Gang huge: no room for the whole gang, even without other pods."
 
 
 def test_a_gang_with_gpus_is_told_what_else_there_was() -> None:
@@ -289,6 +289,16 @@ def test_an_unknown_pod_or_gang_is_named() -> None:
     assert refused("explain", "none") == "no pod ml/none is known"
     assert refused("explain", "gang/none") == "no gang ml/none is known"
     assert refused("explain", "none", "-o", "json") == "no pod ml/none is known"
+    assert refused("explain", "job/none") == "no gang ml/job/none is known"
+
+
+def test_a_name_that_is_nearly_right_is_answered_with_the_right_one() -> None:
+    assert refused("explain", "huge") == (
+        "no pod ml/huge is known; there is gang/huge, pod/huge-0, pod/huge-1, …"
+    )
+    assert refused("explain", "huge", "-n", "theirs") == (
+        "no pod theirs/huge is known; there is gang/huge in namespace ml"
+    )
 
 
 def test_who_may_not_ask_is_told_which_right_is_missing(proxy: Proxy) -> None:
@@ -328,14 +338,17 @@ def test_a_context_without_a_namespace_means_default(proxy: Proxy, tmp_path: Pat
     path = write_kubeconfig(tmp_path / "k", proxy.url)
     path.write_text(path.read_text().replace(', "namespace": "ml"', ""))
     assert refused("explain", "lonely", "--kubeconfig", str(path)) == (
-        "no pod default/lonely is known"
+        "no pod default/lonely is known; there is pod/lonely in namespace ml"
     )
 
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("explain", "job/x"), "job/x: expected POD, pod/POD or gang/NAME"),
+        (
+            ("explain", "gang/"),
+            "gang/: expected POD, pod/POD, gang/NAME or KIND/NAME of the gang's owner",
+        ),
         (("explain", "x", "-A"), "x -A: a name is of one namespace: -n NAME"),
         (("top", "--extender", "nowhere"), "--extender nowhere: expected NAMESPACE/SERVICE:PORT"),
         (("top", "--kubeconfig", "/no/such"), "--kubeconfig /no/such: "),

@@ -67,7 +67,7 @@ def main() -> None:
 
 
 @main.command()
-@click.argument("what", required=False, metavar="[POD | gang/NAME]")
+@click.argument("what", required=False, metavar="[POD | gang/NAME | KIND/NAME]")
 @_with(*_OF_NAMESPACE, *_OF_ALL)
 def explain(
     what: str | None,
@@ -200,7 +200,11 @@ def _path_of(what: str) -> tuple[str, ...]:
         return "gangs", name
     if kind in ("pod", "pods", "po") and name:
         return (name,)
-    raise BadInputError(f"{what}: expected POD, pod/POD or gang/NAME")
+    if kind and name:
+        return "gangs", what  # the owner of a recognised gang, as job/train
+    raise BadInputError(
+        f"{what}: expected POD, pod/POD, gang/NAME or KIND/NAME of the gang's owner"
+    )
 
 
 def _read(answer: bytes, kind: type[T]) -> T:

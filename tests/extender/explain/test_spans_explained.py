@@ -119,10 +119,10 @@ def test_the_reason_names_what_the_gang_has_to_have_in_common(
     waiting(at, at.add_gang("g", size, require_span=require))
     why = f"no room for the whole gang within {within}"
     assert set(at.filter("g-0").failed.values()) == {f"linkwise: gang g: {why}"}
-    assert told(at) == [f"gang ml/g: {why}"]
+    assert told(at) == [f"gang ml/g: {why}, even without other pods"]
 
 
 def test_where_there_is_no_room_anywhere_no_span_is_to_blame() -> None:
     at = three_cliques()
     waiting(at, at.add_gang("g", 8, require_span="clique"))
-    assert told(at) == ["gang ml/g: no room for the whole gang"]
+    assert told(at) == ["gang ml/g: no room for the whole gang, even without other pods"]

@@ -8,6 +8,7 @@ from linkwise.extender.api.views import (
     SearchView,
 )
 from linkwise.extender.explain.explainer import Explainer
+from linkwise.extender.explain.texts import explanation_text
 from linkwise.extender.explain.usage import view_use
 from linkwise.kube.objects import Taint
 from tests.extender.cluster import Cluster, change, container
@@ -392,6 +393,10 @@ def test_everything_that_waits_comes_by_priority_and_age() -> None:
     found = Explainer(at.core.snapshot(at.now)).everything()
     assert [each.gang.name for each in found.gangs] == ["important", "young"]
     assert [each.name for each in found.pods] == ["urgent", "late", "wrong"]
+    titles = ["pod ml/urgent", "gang ml/important", "pod ml/late", "pod ml/wrong", "gang ml/young"]
+    assert list(found.order) == titles
+    told = explanation_text.all_that_waits(found).splitlines()
+    assert [line.partition(":")[0] for line in told if line.startswith(("pod", "gang"))] == titles
     assert found.gpus == {"free": 7, "reserved": 0, "held": 1, "used": 0, "unhealthy": 0}
     assert found.at == at.now
     elsewhere = Explainer(at.core.snapshot(at.now)).everything("theirs")

@@ -16,11 +16,12 @@ from linkwise.extender.page.search import MOST_FOUND, search
 from linkwise.extender.page.slots import changes
 from linkwise.extender.page.timeline import PodTimes, drawn, picture_of, timeline_of
 from linkwise.extender.page.times import clock
+from linkwise.kube.objects import Condition, Pod
 from linkwise.topology import names
 from linkwise.topology.annotations.activity import Activity, PodActivity, write_activity
 from linkwise.topology.machine.recorded import recorded_machine
 from tests.divided import SHARED, replicas
-from tests.extender.cluster import START, Cluster
+from tests.extender.cluster import START, Cluster, change
 from tests.extender.page.example_cluster import example, large, one_node
 from tests.extender.shares.cluster import ShareCluster
 
@@ -247,7 +248,45 @@ def test_the_queue_says_what_each_wants_why_it_waits_and_what_is_reserved() -> N
     assert gang.link == "gang?namespace=ml&name=pretrain"
     assert found["pod ml/broken"].why.startswith("it cannot be placed: linkwise.dev/gpu-memory")
     assert found["pod ml/huge"].wants == "16 GPUs"
+    assert found["pod ml/huge"].why == "no node has 16 GPUs, even when idle"
     assert "gang ml/next" not in found
+
+
+@pytest.mark.parametrize(
+    ("ends", "gpus", "model", "why"),
+    [
+        (True, 8, "", "no node has room for it now"),
+        (
+            False,
+            8,
+            "",
+            "no node has room for it unless pods go that never end by themselves "
+            "(restartPolicy Always)",
+        ),
+        (True, 8, "L40S", "no node has room for it even without other pods"),
+        (True, 16, "", "no node has 16 GPUs, even when idle"),
+    ],
+)
+def test_the_queue_says_whether_a_wait_can_help(
+    ends: bool, gpus: int, model: str, why: str
+) -> None:
+    def busy(pod: Pod) -> Pod:
+        policy = "Never" if ends else "Always"
+        return change(pod, spec=change(pod.spec, restart_policy=policy))
+
+    def turned_away(pod: Pod) -> Pod:
+        told = Condition("PodScheduled", "False", "Unschedulable", "1 Insufficient nvidia.com/gpu.")
+        return change(pod, status=change(pod.status, conditions=(told,)))
+
+    cluster = Cluster()
+    cluster.add_node("n1", "dgx1-v100")
+    cluster.add_pod("first", 8, alter=busy)
+    cluster.schedule("first")
+    cluster.start("first")
+    said = {"gpu-model": model} if model else {}
+    cluster.add_pod("w", gpus, alter=turned_away, said=said)
+    cluster.pass_time(60)
+    assert rows(cluster)["pod ml/w"].why == why
 
 
 def test_the_queue_is_in_the_order_of_urgency_and_shows_its_head() -> None:

@@ -238,6 +238,7 @@ class ClusterExplanation:
     nodes: int  # with GPUs
     gangs: tuple[GangExplanation, ...]
     pods: tuple[Explanation, ...]  # those in no gang
+    order: tuple[str, ...]  # all of both, like "gang ml/train"
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,8 +46,9 @@ from linkwise.extender.queue.scheduling_queue import SchedulingQueue
 LOOK_SECONDS, ESTIMATE_SECONDS = 30.0, 300.0
 # The shortest pause after an interrupted search, and between searches among GPUs that came free.
 _AGAIN_SECONDS = 1.0
-SERVERS = "not for all unless pods go that never end by themselves (restartPolicy Always)"
-NEVER_FITS = "not for all even without other pods"
+# Why a gang or pod has no room, after "no room for it" or "not for all".
+SERVERS = "unless pods go that never end by themselves (restartPolicy Always)"
+NEVER_FITS = "even without other pods"
 
 
 @dataclass(frozen=True, slots=True)

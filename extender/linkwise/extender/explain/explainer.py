@@ -26,6 +26,7 @@ from linkwise.extender.api.views import (
 from linkwise.extender.explain.funnel import Funnel, alike, wanted_of
 from linkwise.extender.explain.holders import holders_of, owners_of
 from linkwise.extender.explain.idle.reclaims import Reclaims
+from linkwise.extender.explain.names_said import gang_said
 from linkwise.extender.explain.queue_place import QueuePlaces
 from linkwise.extender.explain.runner_up_view import Alternatives
 from linkwise.extender.explain.snapshot import GangState, NodeState, Snapshot
@@ -38,8 +39,8 @@ from linkwise.extender.explain.texts.reasons import (
 )
 from linkwise.extender.explain.usage import gpus_by_state
 from linkwise.extender.explain.worth_view import communicator_of, domain_of, levels_of
-from linkwise.extender.gangs.gang import Phase
 from linkwise.extender.gangs.members import GangMembers
+from linkwise.extender.queue.queue_order import Urgency
 from linkwise.extender.queue.reservations import Claimant, claimant_of_single
 
 WAITING = frozenset({"waiting", "invalid"})
@@ -79,19 +80,9 @@ class Explainer:
         return self._pod(record, runner_up=runner_up)
 
     def gang(self, namespace: str, name: str, *, runner_up: bool = False) -> GangExplanation | None:
-        found = self.find(namespace, name)
+        """None if there is no such gang, or if *name* may mean several."""
+        found = gang_said(self._snapshot, namespace, name)
         return self._gang(found, runner_up=runner_up) if found is not None else None
-
-    def find(self, namespace: str, name: str) -> GangState | None:
-        """The gang of this name; None if there is none."""
-        found = [
-            gang
-            for gang in self._snapshot.gangs
-            if not gang.alone and (gang.key.namespace, gang.key.name) == (namespace, name)
-        ]
-        # A recreated job may have the name of its predecessor.
-        found.sort(key=lambda gang: (gang.phase is Phase.RELEASED, -gang.found.since, gang.key))
-        return found[0] if found else None
 
     def gangs(self, namespace: str = "", *, runner_up: bool = False) -> tuple[GangView, ...]:
         """The gangs of one *namespace*; empty: of all."""
@@ -105,12 +96,12 @@ class Explainer:
     def everything(self, namespace: str = "") -> ClusterExplanation:
         """All waiting gangs and pods of one *namespace*; empty: of all."""
         snapshot = self._snapshot
-        gangs = [
+        waiting: list[tuple[Urgency, GangState | PodRecord]] = [
             (gang.urgency, gang)
             for gang in snapshot.gangs
             if not gang.alone and gang.urgency is not None and namespace in ("", gang.key.namespace)
         ]
-        pods = [
+        waiting += [
             (snapshot.ordering.of_single(record), record)
             for record in snapshot.pods
             if record.ask.gang is None
@@ -118,12 +109,17 @@ class Explainer:
             and record.live
             and state_of(snapshot, record) in WAITING
         ]
+        waiting.sort(key=itemgetter(0))
         return ClusterExplanation(
             snapshot.at,
             gpus_by_state(self._funnel.field.nodes),
             len(self._funnel.field.nodes),
-            tuple(self._gang(gang) for _, gang in sorted(gangs, key=itemgetter(0))),
-            tuple(self._pod(record) for _, record in sorted(pods, key=itemgetter(0))),
+            tuple(self._gang(each) for _, each in waiting if isinstance(each, GangState)),
+            tuple(self._pod(each) for _, each in waiting if isinstance(each, PodRecord)),
+            tuple(
+                each.key.title if isinstance(each, GangState) else f"pod {each.key}"
+                for _, each in waiting
+            ),
         )
 
     # Pods.

@@ -68,7 +68,7 @@ class GangState(NamedTuple):
     refusals: int
     refused: bool
     no_room: NoRoom | None
-    in_vain: str  # why no end of other pods would help it; empty: one may help
+    in_vain: str  # as `Reserve.in_vain` says it
     deadline: float | None
     found: GangMembers
     urgency: Urgency | None  # only if `why` is not empty
@@ -249,7 +249,8 @@ def _gang(planner: Planner, gang: Gang, now: float) -> GangState:
     members = planner.registry.members_of(gang)
     # Single pods, of which there may be thousands, need no text: their records suffice.
     no_room = planner.queue.no_room(gang.key)
-    why = "" if gang.alone else why_gang_waits(gang, members, no_room)
+    in_vain = planner.reserve.in_vain(gang.key, members)
+    why = "" if gang.alone else why_gang_waits(gang, members, no_room, in_vain)
     return GangState(
         gang.key,
         gang.alone,
@@ -261,7 +262,7 @@ def _gang(planner: Planner, gang: Gang, now: float) -> GangState:
         gang.refusals,
         gang.refused,
         no_room,
-        planner.reserve.in_vain(gang.key, members),
+        in_vain,
         planner.lifecycle.deadline(gang),
         members,
         planner.queue.urgency(gang.key) if why else None,

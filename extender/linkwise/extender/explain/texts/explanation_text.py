@@ -234,12 +234,15 @@ def _cluster(it: ClusterExplanation, namespace: str) -> Iterator[str]:
         f"{gangs} gang{'' if gangs == 1 else 's'} and {pods_in_words(pods)} in no gang wait, "
         "the most urgent first."
     )
-    for found in it.gangs:
-        yield ""
-        yield from _in_short(found, it.at)
-    for first, others in _alike(it.pods):
-        yield ""
-        yield from _pod_in_short(first, others, it.at)
+    next_gang, next_pod = iter(it.gangs), iter(it.pods)
+    others = {first.uid: count for first, count in _alike(it.pods)}
+    for title in it.order:
+        if title.startswith("gang "):
+            yield ""
+            yield from _in_short(next(next_gang), it.at)
+        elif (each := next(next_pod)).uid in others:
+            yield ""
+            yield from _pod_in_short(each, others[each.uid], it.at)
 
 
 def _in_short(it: GangExplanation, at: float) -> Iterator[str]:

@@ -36,7 +36,7 @@ def gang_reason(gang: GangState) -> str:
     if found.clash:
         return found.clash
     if found.open and gang.no_room is not None:
-        never = f"; {gang.in_vain}" if gang.in_vain else ""
+        never = f"; not for all {gang.in_vain}" if gang.in_vain else ""
         return _no_room(gang.no_room) + never
     if not found.complete:
         return f"{len(found.seats) + found.done} of {found.size} members exist"

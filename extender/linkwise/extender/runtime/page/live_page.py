@@ -22,7 +22,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from linkwise.extender.api.records import PodRecord
-from linkwise.extender.explain.explainer import Explainer
+from linkwise.extender.explain.names_said import gang_said
 from linkwise.extender.explain.snapshot import Snapshot
 from linkwise.extender.page.explained import (
     ExplainedPage,
@@ -201,7 +201,7 @@ class LivePage:
         kind, namespace, name = [*key.split("/", 2), ""][:3]
         if kind == _POD:
             return pod_page(snapshot, groups, namespace, name)
-        gang = Explainer(snapshot).find(namespace, name) if kind == _GANG else None
+        gang = gang_said(snapshot, namespace, name) if kind == _GANG else None
         if gang is None:
             return None
         return gang_page(snapshot, groups, gang, self._read_times(drawn(gang)))

@@ -16,6 +16,7 @@ from werkzeug.exceptions import HTTPException
 
 from linkwise.extender.explain.explainer import Explainer
 from linkwise.extender.explain.idle.idle_pods import view_idle
+from linkwise.extender.explain.names_said import why_unknown
 from linkwise.extender.explain.state import view_state
 from linkwise.extender.explain.texts import explanation_text
 from linkwise.extender.explain.usage import view_nodes, view_use
@@ -136,7 +137,7 @@ def _add_explanations(view: "_AddView", loop: Loop) -> None:
         snapshot = loop.snapshot()
         found = Explainer(snapshot).pod(namespace, pod, runner_up=True)
         if found is None:
-            return _unknown(f"no pod {namespace}/{pod} is known")
+            return _unknown(why_unknown(snapshot, "pod", namespace, pod))
         return _told(found, partial(explanation_text.pod, at=snapshot.at))
 
     @view("/explain/<namespace>/gangs/<path:gang>")
@@ -144,7 +145,7 @@ def _add_explanations(view: "_AddView", loop: Loop) -> None:
         snapshot = loop.snapshot()
         found = Explainer(snapshot).gang(namespace, gang, runner_up=True)
         if found is None:
-            return _unknown(f"no gang {namespace}/{gang} is known")
+            return _unknown(why_unknown(snapshot, "gang", namespace, gang))
         return _told(found, partial(explanation_text.gang, at=snapshot.at))
 
 

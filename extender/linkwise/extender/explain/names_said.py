@@ -1,0 +1,65 @@
+"""Which gang or pod is meant by a name that a user says.
+
+A gang that pods name has that name. A recognised gang has its owner's kind in front, such as
+`Job.batch/train`, and users say `train` or `job/train`.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+
+from linkwise.extender.explain.snapshot import GangState, Snapshot
+from linkwise.extender.gangs.gang import Phase
+from linkwise.extender.podgrouper.explicit import RULE
+
+_MOST = 3  # names of others that an answer suggests
+
+
+def gang_said(snapshot: Snapshot, namespace: str, said: str) -> GangState | None:
+    """The gang; None if there is none, or if the name may mean several."""
+    gangs = [gang for gang in snapshot.gangs if not gang.alone and gang.key.namespace == namespace]
+    found = [gang for gang in gangs if gang.key.name == said]
+    found = found or [gang for gang in gangs if _means(said, gang.key.name)]
+    if len({gang.key.name for gang in found}) != 1:
+        return None
+    # A recreated job may have the name of its predecessor.
+    return min(found, key=lambda gang: (gang.phase is Phase.RELEASED, -gang.found.since, gang.key))
+
+
+def why_unknown(snapshot: Snapshot, kind: str, namespace: str, said: str) -> str:
+    """That no gang or pod (*kind*) has that name, and which names are like it."""
+    _, _, word = said.rpartition("/")
+    like = tuple(islice(_like(snapshot, namespace, word), _MOST + 1)) if word else ()
+    text = f"no {kind} {namespace}/{said} is known"
+    if not like:
+        return text
+    return f"{text}; there is {', '.join(like[:_MOST])}{', …' if len(like) > _MOST else ''}"
+
+
+def _means(said: str, name: str) -> bool:
+    """Whether a user who says *said* may mean the gang *name*."""
+    said_kind, _, said_name = said.rpartition("/")
+    kind, _, own = name.rpartition("/")
+    if said_name not in (own, own.partition("#")[0]):  # behind the # is which gang of one owner
+        return False
+    word = kind.partition(".")[0]
+    spelled = {"", kind, word, f"{word}s"} if kind else {"", RULE}
+    return said_kind.lower() in {each.lower() for each in spelled}
+
+
+def _like(snapshot: Snapshot, namespace: str, word: str) -> Iterator[str]:
+    elsewhere: list[str] = []
+    for gang in snapshot.gangs:
+        space, name = gang.key.namespace, gang.key.name
+        if not gang.alone and word in name:
+            if space == namespace:
+                yield f"gang/{name}"
+            elif _means(word, name):
+                elsewhere.append(f"gang/{name} in namespace {space}")
+    for record in snapshot.pods:
+        ref = record.ref
+        if word in ref.name and (record.demand.gpus or record.shares):
+            if ref.namespace == namespace:
+                yield f"pod/{ref.name}"
+            elif ref.name == word:
+                elsewhere.append(f"pod/{ref.name} in namespace {ref.namespace}")
+    yield from elsewhere
