@@ -26,14 +26,16 @@ ROWS = (
         "pod annotation",
         "unknown key",
         {"gang-sizes": "4"},
-        "linkwise: linkwise.dev/gang-sizes: '4': expected linkwise.dev/gang-size or another of the "
-        "known annotations: linkwise.dev/communicator, linkwise.dev/expected-duration, "
-        "linkwise.dev/gang, "
-        "linkwise.dev/gang-min, linkwise.dev/gang-size, linkwise.dev/gang-timeout, "
-        "linkwise.dev/gpu-memory, linkwise.dev/gpu-model, linkwise.dev/preemptible, "
-        "linkwise.dev/prefer-link, linkwise.dev/prefer-span, linkwise.dev/rank, "
-        "linkwise.dev/reclaim-when-idle, linkwise.dev/require-link, linkwise.dev/require-span, "
-        "linkwise.dev/share",
+        "linkwise: linkwise.dev/gang-sizes: no such annotation: expected linkwise.dev/gang-size",
+    ),
+    Row(
+        "pod annotation",
+        "unknown key that is like none",
+        {"colour": "red"},
+        "linkwise: linkwise.dev/colour: no such annotation: expected linkwise.dev/ and one of "
+        "communicator, expected-duration, gang, gang-min, gang-size, gang-timeout, gpu-memory, "
+        "gpu-model, preemptible, prefer-link, prefer-span, rank, reclaim-when-idle, require-link, "
+        "require-span, share",
     ),
     Row(
         "pod annotation",

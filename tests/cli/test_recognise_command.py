@@ -137,9 +137,8 @@ def test_a_mistyped_annotation_of_a_template_is_told_by_the_status() -> None:
     text = yaml.safe_dump(owner("batch/v1 Job", "lm", {"template": made}))
     result = told("-f", "-", given=text)
     assert result.exit_code == 1
-    assert (
-        "linkwise.dev/gang-sise: '2': expected linkwise.dev/gang-size or another" in result.stdout
-    )
+    why = "linkwise.dev/gang-sise: no such annotation: expected linkwise.dev/gang-size"
+    assert why in result.stdout
 
 
 def test_a_workload_whose_pods_are_unknown_is_named_and_told_by_the_status() -> None:

@@ -76,6 +76,8 @@ def _recognise(manifests: Manifests, resource: str, indexed_jobs: IndexedJobs) -
 
 
 def _text(told: _Told) -> str:
+    if not told:
+        return ""
     return aligned([_HEADER, *(_row(pod, answer) for pod, answer in told)], _FIGURES)
 
 

@@ -5,6 +5,7 @@ with only the fields in use; decoding skips all others. Attribute names are the 
 (`resourceVersion` is `resource_version`). Frozen: a change is a new object.
 """
 
+import re
 from datetime import datetime
 from decimal import Decimal
 from functools import lru_cache
@@ -14,6 +15,8 @@ import msgspec
 from kubernetes.utils.quantity import parse_quantity
 
 Quantity = str | int | float
+# As `resource.ParseQuantity` of apimachinery takes it; Decimal also reads 1_0, " 1" and "nan".
+_QUANTITY = re.compile(r"[+-]?[0-9.]+([eEinumkKMGTP]*[-+]?[0-9]*)", re.ASCII)
 """A quantity as in a manifest: "500m", "64Gi", 8. `milli` and `whole` read it."""
 
 LARGEST = 2**63 - 1
@@ -237,12 +240,14 @@ def whole(quantity: Quantity) -> int:
 
 
 def _rounded_up(quantity: Quantity, scale: int) -> int:
+    if isinstance(quantity, str) and not _QUANTITY.fullmatch(quantity):
+        raise ValueError(f'{quantity!r}: expected a quantity like 8, "500m" or "64Gi"')
     try:
         number: Decimal = parse_quantity(quantity)  # type: ignore[no-untyped-call]
     # ArithmeticError: an exponent beyond Decimal's range
     except (ValueError, ArithmeticError) as error:
         raise ValueError(f'{quantity!r}: expected a quantity like 8, "500m" or "64Gi"') from error
-    if not number.is_finite():  # Decimal reads "nan" and "inf" as numbers
+    if not number.is_finite():
         raise ValueError(f'{quantity!r}: expected a quantity like 8, "500m" or "64Gi"')
     largest = Decimal(LARGEST // scale)
     return ceil(max(-largest, min(number, largest)) * scale)

@@ -101,6 +101,9 @@ def test_what_the_extender_says_of_a_node() -> None:
     assert only(facts).what == "the kubelet refuses pods with GPUs"
     facts = replace(WELL, views=(seen("n1", "linkwise.dev/topology: 'x': expected JSON"),))
     assert "annotation cannot be read: linkwise.dev/topology" in only(facts).what
+    for passing in ("cordoned", "node is not ready"):
+        facts = replace(WELL, views=(seen("n1", passing),))
+        assert problems(facts) == []
 
 
 @pytest.mark.parametrize(

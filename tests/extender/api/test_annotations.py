@@ -107,9 +107,6 @@ def test_whether_it_may_be_evicted_and_how_long_it_will_run() -> None:
         ({"expected_duration": "a day"}, "expected-duration", "10m, 1h30m"),
         ({"expected_duration": "0s"}, "expected-duration", "10m, 1h30m"),
         ({"rank": "-1"}, "rank", "a whole number from 0"),
-        ({"requre_link": "nvlink"}, "requre-link", "expected linkwise.dev/require-link or another"),
-        ({"gnag": "g"}, "gnag", "expected linkwise.dev/gang or another of the known annotations"),
-        ({"colour": "red"}, "colour", "expected one of the known annotations: linkwise.dev/com"),
     ],
 )
 def test_a_wrong_word_names_the_key_the_value_and_what_is_allowed(
@@ -120,6 +117,27 @@ def test_a_wrong_word_names_the_key_the_value_and_what_is_allowed(
     assert caught.value.key == f"linkwise.dev/{key}"
     assert expected in str(caught.value)
     assert repr(said[key.replace("-", "_")]) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ("requre-link", "linkwise.dev/require-link"),
+        ("gnag", "linkwise.dev/gang"),
+        (
+            "colour",
+            "linkwise.dev/ and one of communicator, expected-duration, gang, gang-min, gang-size, "
+            "gang-timeout, gpu-memory, gpu-model, preemptible, prefer-link, prefer-span, rank, "
+            "reclaim-when-idle, require-link, require-span, share",
+        ),
+    ],
+)
+def test_an_unknown_annotation_is_answered_with_one_that_is_like_it(
+    key: str, expected: str
+) -> None:
+    with pytest.raises(AnnotationError) as caught:
+        ask_of({f"linkwise.dev/{key}": "4"}, {})
+    assert str(caught.value) == f"linkwise.dev/{key}: no such annotation: expected {expected}"
 
 
 def test_the_rank_is_said_or_is_the_jobs_completion_index() -> None:

@@ -547,6 +547,20 @@ def test_a_nodes_gpus_show_state_and_holder() -> None:
     assert at.core.nodes(at.now)[0].gpus[index].holder == "ml/a"  # the kubelet says so
 
 
+def test_a_node_that_takes_no_pods_says_why() -> None:
+    at = Cluster()
+    for name in ("n1", "n2", "n3"):
+        at.add_node(name)
+    at.cordon("n2")
+    at.set_ready("n3", ready=False)
+    told = {view.name: (view.usable, view.reason) for view in at.core.nodes(at.now)}
+    assert told == {
+        "n1": (True, ""),
+        "n2": (False, "cordoned"),
+        "n3": (False, "node is not ready"),
+    }
+
+
 def test_nodes_without_gpus_are_left_out() -> None:
     at = Cluster()
     at.add_node("n1")

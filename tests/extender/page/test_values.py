@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from linkwise.extender.explain.idle.idle_pods import idle_pods, view_idle
+from linkwise.extender.explain.node_arrays import why_closed
 from linkwise.extender.page.explained import idle_pods_page, pod_page
-from linkwise.extender.page.gpu_states import count, draw_small, masks_of, why_closed
+from linkwise.extender.page.gpu_states import count, draw_small, masks_of
 from linkwise.extender.page.group_page import GroupPage, group_page
 from linkwise.extender.page.groups import Grouper
 from linkwise.extender.page.idle_rows import MOST_FIRST
@@ -16,7 +17,7 @@ from linkwise.extender.page.search import MOST_FOUND, search
 from linkwise.extender.page.slots import changes
 from linkwise.extender.page.timeline import PodTimes, drawn, picture_of, timeline_of
 from linkwise.extender.page.times import clock
-from linkwise.kube.objects import Condition, Pod
+from linkwise.kube.objects import Condition, NodeSpec, Pod, Taint
 from linkwise.topology import names
 from linkwise.topology.annotations.activity import Activity, PodActivity, write_activity
 from linkwise.topology.machine.recorded import recorded_machine
@@ -205,6 +206,18 @@ def test_a_node_names_its_taints() -> None:
     shown = page(example(), "leaf leaf-2")
     assert shown.slots["n3-taints"]["text"] == "takes only pods that tolerate repair"
     assert shown.slots["n2-taints"] == {"hidden": "hidden", "text": ""}
+
+
+def test_a_cordoned_node_says_so_once() -> None:
+    cluster = Cluster()
+    cluster.add_node("n1")
+    taint = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+    spec = NodeSpec(unschedulable=True, taints=(taint,))
+    cluster.put_node(change(cluster.nodes["n1"], spec=spec))
+    (group,) = Grouper().groups(cluster.core.snapshot(cluster.now))
+    shown = group_page(cluster.core.snapshot(cluster.now), group)
+    assert shown.slots["n0-closed"]["text"] == "takes no pods now: cordoned"
+    assert shown.slots["n0-taints"] == {"hidden": "hidden", "text": ""}
 
 
 def test_planned_free_and_unhealthy_gpus_have_lines_too() -> None:

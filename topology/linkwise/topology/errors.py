@@ -3,6 +3,7 @@
 LinkwiseError
 ├── MachineError       a machine whose facts contradict each other, or that cannot be read
 ├── AnnotationError    an annotation that does not parse; names the key, the value, what is allowed
+│   ├── UnknownAnnotationError  its key is none of ours
 │   └── VersionError   written by a newer Linkwise than this one
 └── RequestError       a question about GPU sets that makes no sense for this machine
 
@@ -23,6 +24,12 @@ class AnnotationError(LinkwiseError):
         shown = value if len(value) <= 60 else f"{value[:57]}..."
         super().__init__(f"{key}: {shown!r}: expected {expected}")
         self.key, self.value, self.expected = key, value, expected
+
+
+class UnknownAnnotationError(AnnotationError):
+    def __init__(self, key: str, value: str, expected: str) -> None:
+        super().__init__(key, value, expected)
+        self.args = (f"{key}: no such annotation: expected {expected}",)
 
 
 class VersionError(AnnotationError):

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from linkwise.cli.doctor.facts import ALONE, IN_FRONT, Facts, SeenPod, amount_of
 from linkwise.cli.doctor.finding import Finding, Level
 from linkwise.extender.cache.node_info import NO_TOPOLOGY, REFUSES
+from linkwise.extender.explain.node_arrays import CORDONED, NOT_READY
 from linkwise.kube.objects import Node
 from linkwise.topology import names
 from linkwise.topology.annotations.node_annotation import read_topology
@@ -20,7 +21,7 @@ def of_nodes(facts: Facts) -> Iterator[Finding]:
         return
     plugins = facts.plugins
     if facts.daemonset is None and facts.could_read("daemonset") and not plugins:
-        todo = "install it with an overlay, first with `observe`"
+        todo = "install it, with Helm or an overlay, first with `observe`"
         what = "Linkwise's plugin is not installed"
         yield Finding(Level.PROBLEM, ("cluster",), what, todo, "choose-an-overlay.md")
         return
@@ -93,7 +94,7 @@ def _of_plugin(facts: Facts, node: Node, plugin: SeenPod | None, reason: str) ->
         todo = "see why no plugin is registered there: its pods, and the kubelet's log"
         page = "failures.md#when-the-kubelet-refuses-a-pod"
         yield _problem("the kubelet refuses pods with GPUs", todo, page)
-    elif reason not in ("", NO_TOPOLOGY):
+    elif reason not in ("", NO_TOPOLOGY, NOT_READY, CORDONED):
         todo = "run plugin and extender of one version; do not edit the annotation"
         yield _problem(f"its annotation cannot be read: {reason}", todo, "upgrade.md")
 

@@ -20,7 +20,7 @@ from linkwise.kube.labels import COMPLETION_INDEX
 from linkwise.kube.objects import Container, Pod, whole
 from linkwise.topology import names
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role
-from linkwise.topology.errors import AnnotationError
+from linkwise.topology.errors import AnnotationError, UnknownAnnotationError
 from linkwise.topology.machine.model import LINK_WORDS, LinkClass
 from linkwise.topology.names import is_share
 
@@ -161,7 +161,7 @@ def ask_of(annotations: Mapping[str, str], labels: Mapping[str, str]) -> PodRequ
     said = {key: text for key, text in annotations.items() if key.startswith(names.PREFIX)}
     for key in sorted(said):
         if key not in BY_PODS and key not in names.BY_EXTENDER:
-            raise AnnotationError(key, said[key], _known(key))
+            raise UnknownAnnotationError(key, said[key], _known(key))
         if key in BY_PODS and len(said[key]) > LONGEST:
             raise AnnotationError(key, said[key], f"at most {LONGEST} characters")
     rank = _rank(said, annotations, labels)
@@ -253,12 +253,10 @@ def _demand(container: Container, role: Role, resource: str) -> list[ContainerDe
 
 
 def _known(key: str) -> str:
-    """What is allowed instead of an unknown key; the most similar known key comes first."""
-    known = sorted(BY_PODS)
-    words = {name.removeprefix(names.PREFIX): name for name in known}
+    """What is allowed instead of an unknown key: a similar key, or else any."""
+    words = sorted(name.removeprefix(names.PREFIX) for name in BY_PODS)
     near = get_close_matches(key.removeprefix(names.PREFIX), words, n=1, cutoff=_NEAR)
-    first = f"{words[near[0]]} or another" if near else "one"
-    return f"{first} of the known annotations: {', '.join(known)}"
+    return f"{names.PREFIX}{near[0]}" if near else f"{names.PREFIX} and one of {', '.join(words)}"
 
 
 def _requirement(said: Mapping[str, str]) -> TopologyRequirement:

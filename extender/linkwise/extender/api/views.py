@@ -295,7 +295,7 @@ class CountView:
 class NodeView:
     name: str
     usable: bool
-    reason: str  # why it is not usable
+    reason: str  # why it takes no new pods; empty: it is usable
     clique: str
     gpus: tuple[GpuView, ...]
     kind: str  # of its GPUs, like "8 x NVIDIA H100 80GB HBM3"

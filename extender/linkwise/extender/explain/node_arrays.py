@@ -16,7 +16,7 @@ from linkwise.extender.placement.cluster_view import Level
 from linkwise.extender.placement.nodes.node_filters import why_not
 from linkwise.extender.queue.reservations import Claimant, may_pass
 
-NOT_READY = "node is not ready"
+NOT_READY, CORDONED = "node is not ready", "cordoned"
 
 
 class Field:
@@ -124,6 +124,15 @@ def has_gpus(node: NodeState) -> bool:
     """Whether explanations consider the node at all."""
     offers = node.record.offers.gpus if node.record is not None else 0
     return bool(node.machine is not None or node.owned or offers)
+
+
+def why_closed(node: NodeState) -> str:
+    """Why the node takes no new pods, whatever they are; empty: it takes some."""
+    if node.closed:
+        return node.closed
+    if node.record is None or not node.record.ready:
+        return NOT_READY
+    return CORDONED if node.record.unschedulable else ""
 
 
 def _why_closed(template: Template, node: NodeState) -> str:

@@ -19,7 +19,7 @@ from linkwise.extender.api.views import (
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import MachineKind
 from linkwise.extender.cycle.planner import Planner
-from linkwise.extender.explain.node_arrays import has_gpus
+from linkwise.extender.explain.node_arrays import has_gpus, why_closed
 from linkwise.extender.explain.snapshot import NodeState, Snapshot
 from linkwise.topology.machine.model import LinkClass, Machine
 from linkwise.topology.machine.parts import Part
@@ -32,8 +32,8 @@ def view_nodes(snapshot: Snapshot) -> tuple[NodeView, ...]:
     return tuple(
         NodeView(
             name=node.name,
-            usable=not node.closed,
-            reason=node.closed,
+            usable=not (reason := why_closed(node)),
+            reason=reason,
             clique=(node.machine.clique or "") if node.machine else "",
             gpus=_gpus_of(snapshot, node),
             kind=kind_in_words(node.machine) if node.machine else "",

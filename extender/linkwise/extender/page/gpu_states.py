@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from linkwise.extender.explain.node_arrays import NOT_READY
+from linkwise.extender.explain.node_arrays import why_closed
 from linkwise.extender.explain.snapshot import NodeState
 
 # In the order in which legends name them.
@@ -28,15 +28,6 @@ class SmallDrawing:
     paths: Mapping[str, str]
     closed: str  # a mark above each node that takes no pods now
     idle: str  # a mark in the cell of each GPU whose pod is idle
-
-
-def why_closed(node: NodeState) -> str:
-    """Why the node takes no new pods, whatever they are; empty: it takes some."""
-    if node.closed:
-        return node.closed
-    if node.record is None or not node.record.ready:
-        return NOT_READY
-    return "cordoned" if node.record.unschedulable else ""
 
 
 def masks_of(node: NodeState) -> dict[str, int]:

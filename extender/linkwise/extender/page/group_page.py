@@ -9,16 +9,18 @@ from linkwise.drawing.layout import written
 from linkwise.drawing.shapes import COLOURS, Drawing, Holder, How, draw
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.explain.idle.idle_pods import Held, held_on
+from linkwise.extender.explain.node_arrays import why_closed
 from linkwise.extender.explain.snapshot import NodeState, Snapshot
 from linkwise.extender.explain.usage import kind_in_words
 from linkwise.extender.page import idle_rows, links
-from linkwise.extender.page.gpu_states import count, masks_of, why_closed
+from linkwise.extender.page.gpu_states import count, masks_of
 from linkwise.extender.page.groups import Group
 from linkwise.extender.page.overview import in_words
 from linkwise.extender.page.slots import HIDDEN, SHOWN, Slots
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _KEEPS_OFF = ("NoSchedule", "NoExecute")
+_OF_CORDON = "node.kubernetes.io/unschedulable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +108,11 @@ def _card(snapshot: Snapshot, number: int, node: NodeState) -> NodeCard:
 
 
 def _taints(node: NodeState) -> str:
-    taints = node.record.taints if node.record is not None else ()
-    return ", ".join(taint.key for taint in taints if taint.effect in _KEEPS_OFF)
+    if node.record is None:
+        return ""
+    said = {_OF_CORDON} if node.record.unschedulable else set()
+    keys = (taint.key for taint in node.record.taints if taint.effect in _KEEPS_OFF)
+    return ", ".join(key for key in keys if key not in said)
 
 
 def _line_slots(name: str, node: NodeState, line: int, tenants: list[Tenant]) -> Slots:

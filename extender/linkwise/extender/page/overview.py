@@ -5,6 +5,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from linkwise.extender.explain.idle.idle_pods import idle_pods
+from linkwise.extender.explain.node_arrays import why_closed
 from linkwise.extender.explain.snapshot import Snapshot
 from linkwise.extender.page import idle_rows, links
 from linkwise.extender.page.gpu_states import (
@@ -13,7 +14,6 @@ from linkwise.extender.page.gpu_states import (
     count,
     draw_small,
     masks_of,
-    why_closed,
 )
 from linkwise.extender.page.groups import Group
 from linkwise.extender.page.queue_rows import MOST_ROWS, Queue, queue_of

@@ -64,6 +64,16 @@ def test_a_waiting_pod() -> None:
     ]
 
 
+def test_gpus_are_in_the_order_of_their_indices() -> None:
+    at = Cluster()
+    at.add_node("n1", "hgx-h100")
+    at.add_pod("all", 8)
+    at.schedule("all")
+    at.start("all")
+    gpus = [line.split()[2] for line in of_pod(at, "all") if line.startswith("  GPU ")]
+    assert gpus == [str(index) for index in range(8)]
+
+
 def test_a_member_of_a_gang_without_room() -> None:
     at = busy_cluster()
     at.add_gang("g", 2, 7, gpu_memory="40Gi")
@@ -114,7 +124,7 @@ def test_a_gang_that_forms_names_the_ranks_that_are_missing() -> None:
         "  Gang g waits for its members.",
         "  pods      1 of 3  exist and may be scheduled",
         "                    - 2: do not exist yet",
-        "  wanted    by 1 pod, each: 2 GPUs, link nvlink preferred, 1 CPU, 1 GiB of memory",
+        "  wanted    by 1 pod: 2 GPUs, link nvlink preferred, 1 CPU, 1 GiB of memory",
         "  nodes     1 of 1  have GPUs that Linkwise knows",
         "            1 of 1  have 2 GPUs or more",
         "            1 of 1  are ready and take such pods (taints, node selector, affinity)",
@@ -147,8 +157,8 @@ def test_everything_that_waits_in_short() -> None:
         "  wanted    by 2 pods, each: 7 GPUs, link nvlink preferred, 1 CPU, 1 GiB of memory",
         "  nodes     room for 1 of 2 pods by themselves",
         "  nearest   gpu-1: 6 of 8 suitable GPUs are free, 1 more is needed",
-        "  GPUs with 2 GPUs: ml/notebook, in use for 1h56m, expected to end in 3m",
-        "  reserved  14 GPUs on gpu-1, old: 12 free now, all expected to be free in 3m",
+        "  GPUs with 2 GPUs: ml/notebook, in use for 1h56m, expected to end in 3m20s",
+        "  reserved  14 GPUs on gpu-1, old: 12 free now, all expected to be free in 3m20s",
         "",
         "gang ml/part: has waited 1h56m",
         "  Gang part waits for its members.",

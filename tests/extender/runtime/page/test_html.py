@@ -1,5 +1,6 @@
 """The page's HTML: whole without a script, safe for any name, and readable in light and dark."""
 
+import math
 import re
 from collections.abc import Callable, Iterator
 
@@ -232,10 +233,18 @@ def colours(*, dark: bool) -> dict[str, str]:
     return found
 
 
+def linear(colour: str) -> tuple[float, float, float]:
+    red, green, blue = (int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5))
+    return _linear(red), _linear(green), _linear(blue)
+
+
+def _linear(part: float) -> float:
+    return part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
+
+
 def luminance(colour: str) -> float:
-    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
-    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    red, green, blue = linear(colour)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def contrast(one: str, other: str) -> float:
@@ -254,6 +263,35 @@ def test_texts_have_a_contrast_of_four_and_a_half(*, dark: bool) -> None:
     assert contrast(now["soft"], now["switch"]) >= 4.0  # bold, and repeated in words
     for number in range(8):
         assert contrast("#ffffff", now[f"c{number}"]) >= 4.5
+
+
+def test_no_colour_of_a_pod_is_like_that_of_a_state() -> None:
+    """Blue is the colour of what is in use, and pods that have a colour are."""
+    now = colours(dark=False)
+    for state in ("held", "reserved", "unhealthy", "divided"):
+        for number in range(8):
+            assert difference(now[state], now[f"c{number}"]) > 0.075, (state, number)
+
+
+def difference(one: str, other: str) -> float:
+    """The distance in Oklab (https://bottosson.github.io/posts/oklab/); one that is just seen is
+    some 0.02."""
+    return math.dist(oklab(one), oklab(other))
+
+
+def oklab(colour: str) -> tuple[float, float, float]:
+    red, green, blue = linear(colour)
+    cones = (
+        0.4122214708 * red + 0.5363325363 * green + 0.0514459929 * blue,
+        0.2119034982 * red + 0.6806995451 * green + 0.1073969566 * blue,
+        0.0883024619 * red + 0.2817188376 * green + 0.6299787005 * blue,
+    )
+    long, middle, short = (cone ** (1 / 3) for cone in cones)
+    return (
+        0.2104542553 * long + 0.7936177850 * middle - 0.0040720468 * short,
+        1.9779984951 * long - 2.4285922050 * middle + 0.4505937099 * short,
+        0.0259040371 * long + 0.7827717662 * middle - 0.8086757660 * short,
+    )
 
 
 @pytest.mark.parametrize("dark", [False, True])

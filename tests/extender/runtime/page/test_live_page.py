@@ -334,8 +334,9 @@ def test_every_page_is_there_and_what_is_gone_is_404() -> None:
             "pod",
         ):
             status, kind, text = read(page, path)
-            assert (status, kind) == (404, "text/plain; charset=utf-8")
-            assert text == "linkwise: there is no such group, gang or pod now\n"
+            assert (status, kind) == (404, "text/html; charset=utf-8")
+            assert "There is no such rack, gang or pod now." in ParsedPage(text).text
+        assert 'value="huge"' in read(page, "pod?name=huge")[2], "it can be searched for"
         assert read(page, "page.css")[1] == "text/css; charset=utf-8"
         assert read(page, "page.js")[1] == "text/javascript; charset=utf-8"
 

@@ -95,7 +95,8 @@ def _gpu(it: Explanation, uuid: str) -> str:
 
 def _devices(it: Explanation) -> Iterator[str]:
     for container, uuids in it.gpus.items():
-        yield from (_fact("GPU", f"{container}: {_gpu(it, uuid)}") for uuid in uuids)
+        for uuid in sorted(uuids, key=lambda each: it.indices.get(each, 0)):
+            yield _fact("GPU", f"{container}: {_gpu(it, uuid)}")
     for container, shares in it.shares.items():
         for resource, ids in shares.items():
             yield from (_fact("share", f"{container}: {each} ({resource})") for each in ids)
@@ -111,7 +112,7 @@ def _gang(it: GangExplanation, at: float) -> Iterator[str]:
     if it.levels:
         yield from _levels("pods", it.levels)
     for search in it.searches:
-        yield _fact("wanted", f"by {pods_in_words(search.pods)}, each: {_wanted(search.wanted)}")
+        yield _fact("wanted", f"by {_by(search.pods)}: {_wanted(search.wanted)}")
         yield from _search(search, at)
     if it.nearest is not None:
         yield from _nearest(it.nearest, at)
@@ -255,13 +256,17 @@ def _in_short(it: GangExplanation, at: float) -> Iterator[str]:
     if failing and failing[-1].level == "members":
         return
     for search in it.searches:
-        yield _fact("wanted", f"by {pods_in_words(search.pods)}, each: {_wanted(search.wanted)}")
+        yield _fact("wanted", f"by {_by(search.pods)}: {_wanted(search.wanted)}")
         yield from _where_it_fails(search)
         if search.nearest is not None:
             yield from _nearest(search.nearest, at)
     if it.nearest is not None:
         yield from _nearest(it.nearest, at)
     yield from _order(it, at)
+
+
+def _by(pods: int) -> str:
+    return f"{pods_in_words(pods)}{', each' if pods > 1 else ''}"
 
 
 def _pod_in_short(it: Explanation, others: int, at: float) -> Iterator[str]:

@@ -64,11 +64,13 @@ def evicted_if_needed(begins: float | None, at: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """As kubectl shows ages: 45s, 12m, 3h10m, 5d4h."""
+    """As kubectl shows ages: 45s, 4m58s, 12m, 3h10m, 5d4h."""
     whole = max(int(seconds), 0)
     if whole < 120:
         return f"{whole}s"
     minutes, hours, days = whole // 60, whole // 3600, whole // 86400
+    if minutes < 10 and whole % 60:
+        return f"{minutes}m{whole % 60}s"
     if minutes < 60:
         return f"{minutes}m"
     if hours < 24:

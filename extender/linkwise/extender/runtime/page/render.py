@@ -73,5 +73,9 @@ class Renderer:
     def found(self, found: Found, words: str, *, at: float) -> bytes:
         return self._render("search.html", found=found, words=words, at=at)
 
+    def gone(self, words: str, *, at: float) -> bytes:
+        """*words*: what the reader may want to search for."""
+        return self._render("gone.html", words=words, at=at)
+
     def _render(self, name: str, **values: object) -> bytes:
         return self._environment.get_template(name).render(**values).encode()

@@ -57,9 +57,12 @@ def page_routes(live: LivePage, share: Share) -> Blueprint:
 def _page(live: LivePage, share: Share, make: Callable[[LivePage], bytes | None]) -> Response:
     with share():
         html = make(live)
-    if html is None:
-        return _text("linkwise: there is no such group, gang or pod now", 404)
-    return Response(html, content_type="text/html; charset=utf-8")
+        status = 200 if html is not None else 404
+        if html is None:
+            snapshot, _ = live.latest()
+            words = request.args.get("name", "")[:_LONGEST_NAME]
+            html = live.renderer.gone(words, at=snapshot.at)
+    return Response(html, status, content_type="text/html; charset=utf-8")
 
 
 def _file(content: bytes, kind: str) -> Response:
