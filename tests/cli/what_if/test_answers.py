@@ -272,6 +272,16 @@ def test_a_pod_without_gpus_that_has_the_cpus_makes_room_too(tmp_path: Path) -> 
     assert [each["pod"] for each in found["room"][0]["pods"]] == ["ml/cpus"]
 
 
+def test_of_several_parts_the_one_that_never_fits_is_named(tmp_path: Path) -> None:
+    it = cluster("dgx-a100")
+    runs(it, "old", 4, "n1")
+    text = what_if(tmp_path, listed(it), a_list([job("large", 3, 8), job("all", 1, 8)])).stdout
+    large, single = text[text.index("gang ml/Job.batch/large") :].split("\n\n")[:2]
+    assert "  when      never" in large
+    assert "even without other pods" in large
+    assert "  when      never" not in single
+
+
 def test_an_idle_cluster_says_whether_it_is_never(tmp_path: Path) -> None:
     """Random jobs on random clusters: a job "never" starts if it would not start on the empty
     cluster."""

@@ -127,13 +127,15 @@ def test_a_gang_that_no_waiting_helps_is_told_so_until_the_nodes_change() -> Non
     at.add_gang("fits", 3)
     at.add_gang("large", 4)
     at.pass_time(60)
-    assert _reason(at, "large-0") == "room for 0 of 4 members", "what is left is kept for the other"
+    never = "; not for all even without other pods"
+    # What is left is kept for the other.
+    assert _reason(at, "large-0") == f"room for 0 of 4 members{never}"
     for rank in range(3):
         at.delete(f"fits-{rank}")
     at.pass_time(60)  # its reservation is given up
     at.pass_time(60)  # and what there is now is looked at
     reason = "room for 1 of 4 members; most on one node: gpu-3, 1"
-    assert _reason(at, "large-0") == f"{reason}; not for all even without other pods"
+    assert _reason(at, "large-0") == f"{reason}{never}"
     at.add_node("gpu-4", "hgx-h100")
     at.pass_time(60)
     assert _reason(at, "large-0") == "room for 2 of 4 members; most on one node: gpu-3, 1"

@@ -261,7 +261,7 @@ def test_the_queue_says_what_each_wants_why_it_waits_and_what_is_reserved() -> N
     assert gang.link == "gang?namespace=ml&name=pretrain"
     assert found["pod ml/broken"].why.startswith("it cannot be placed: linkwise.dev/gpu-memory")
     assert found["pod ml/huge"].wants == "16 GPUs"
-    assert found["pod ml/huge"].why == "no node has 16 GPUs, even when idle"
+    assert found["pod ml/huge"].why == "no node has room for it, even without other pods"
     assert "gang ml/next" not in found
 
 
@@ -273,11 +273,11 @@ def test_the_queue_says_what_each_wants_why_it_waits_and_what_is_reserved() -> N
             False,
             8,
             "",
-            "no node has room for it unless pods go that never end by themselves "
+            "no node has room for it, unless pods go that never end by themselves "
             "(restartPolicy Always)",
         ),
-        (True, 8, "L40S", "no node has room for it even without other pods"),
-        (True, 16, "", "no node has 16 GPUs, even when idle"),
+        (True, 8, "L40S", "no node has room for it, even without other pods"),
+        (True, 16, "", "no node has room for it, even without other pods"),
     ],
 )
 def test_the_queue_says_whether_a_wait_can_help(

@@ -17,6 +17,7 @@ from linkwise.cli.what_if.answer import (
 )
 from linkwise.cli.what_if.facts import fact, some
 from linkwise.extender.api.views import Explanation, GangExplanation
+from linkwise.extender.cycle.reserve import NEVER_FITS
 from linkwise.extender.explain.texts import explanation_text
 from linkwise.extender.explain.texts.format import duration, gpus_in_words, pods_in_words
 
@@ -158,9 +159,16 @@ def _waiting(part: JobPart, others: int, answer: WhatIfAnswer) -> Iterator[str]:
         yield from explanation_text.in_short(why, answer.at).splitlines()[1:]
 
 
+def _is_never(part: JobPart, answer: WhatIfAnswer) -> bool:
+    """Whether the part can never start. Of several, one may only be in the way of the others."""
+    if len(answer.parts) == 1:
+        return answer.never is not None
+    return isinstance(part.why, GangExplanation) and part.why.in_vain == NEVER_FITS
+
+
 def _when(part: JobPart, answer: WhatIfAnswer) -> Iterator[str]:
     at = answer.at
-    if answer.never is not None and len(answer.parts) == 1:
+    if _is_never(part, answer):
         yield fact("when", "never")
         return
     if part.evicts:

@@ -194,6 +194,8 @@ class GangExplanation:
     # Its reservation idled for too long: until then it reserves nothing beyond its share.
     rests_until: float | None = None
     reclaim: ReclaimView | None = None
+    # Why no end of other pods makes room for it, like "even without other pods"; empty: one may.
+    in_vain: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from linkwise.extender.api.views import (
 from linkwise.extender.explain.funnel import Funnel, alike, wanted_of
 from linkwise.extender.explain.holders import holders_of, owners_of
 from linkwise.extender.explain.idle.reclaims import Reclaims
+from linkwise.extender.explain.idle_capacity import IdleCapacity
 from linkwise.extender.explain.names_said import gang_said
 from linkwise.extender.explain.queue_place import QueuePlaces
 from linkwise.extender.explain.runner_up_view import Alternatives
@@ -42,6 +43,7 @@ from linkwise.extender.explain.worth_view import communicator_of, domain_of, lev
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.queue.queue_order import Urgency
 from linkwise.extender.queue.reservations import Claimant, claimant_of_single
+from linkwise.extender.queue.waiting_reasons import NO_ROOM
 
 WAITING = frozenset({"waiting", "invalid"})
 
@@ -91,7 +93,7 @@ class Explainer:
             for gang in self._snapshot.gangs
             if not gang.alone and namespace in ("", gang.key.namespace)
         )
-        return tuple(self._view_gang(gang, runner_up=runner_up) for _, gang in known)
+        return tuple(self._view_gang(self._judged(gang), runner_up=runner_up) for _, gang in known)
 
     def everything(self, namespace: str = "") -> ClusterExplanation:
         """All waiting gangs and pods of one *namespace*; empty: of all."""
@@ -130,6 +132,7 @@ class Explainer:
         state = state_of(self._snapshot, record)
         search = None
         gang = snapshot.gang_by_key.get(record.gang) if record.gang is not None else None
+        gang = self._judged(gang) if gang is not None else None
         if state == "waiting":
             # A member searches as its gang does: the gang's own reservation is open to it.
             own = snapshot.claimant_of(gang) if gang is not None else None
@@ -217,6 +220,7 @@ class Explainer:
     # Gangs.
 
     def _gang(self, gang: GangState, *, runner_up: bool = False) -> GangExplanation:
+        gang = self._judged(gang)
         waits, place = bool(gang.why), self._queue_places.of(gang)
         claimant = self._snapshot.claimant_of(gang)
         searches = self._searches(gang.found.open, claimant) if claimant is not None else ()
@@ -225,6 +229,7 @@ class Explainer:
         return GangExplanation(
             gang=self._view_gang(gang, runner_up=runner_up),
             waits=waits,
+            in_vain=gang.in_vain,
             summary=f"Gang {gang.key.name}{gang.why}." if waits else "",
             levels=(_members_level(gang.found), *self._room_level(gang)) if waits else (),
             searches=searches,
@@ -238,6 +243,15 @@ class Explainer:
             if runner_up and waits and not is_evicting
             else None,
         )
+
+    def _judged(self, gang: GangState) -> GangState:
+        """The gang with all that is known of whether a wait can help it."""
+        in_vain = self._idle_capacity.in_vain(gang)
+        if in_vain == gang.in_vain:
+            return gang
+        says_no_room = gang.why.startswith(NO_ROOM)
+        why = f"{gang.why}, {in_vain}" if says_no_room else gang.why
+        return gang._replace(in_vain=in_vain, why=why)
 
     def _hold(self, gang: GangState) -> HoldView | None:
         reservation = next(
@@ -293,6 +307,10 @@ class Explainer:
             communicator=communicator_of(self._snapshot, self._levels, found),
             runner_up=self._alternatives.runner_up(found.seats) if runner_up else None,
         )
+
+    @cached_property
+    def _idle_capacity(self) -> IdleCapacity:
+        return IdleCapacity(self._snapshot)
 
     @cached_property
     def _alternatives(self) -> Alternatives:

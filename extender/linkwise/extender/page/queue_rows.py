@@ -7,8 +7,10 @@ from math import isinf
 from operator import itemgetter
 
 from linkwise.extender.api.records import PodRecord
+from linkwise.extender.cycle.reserve import NEVER_FITS
 from linkwise.extender.explain.explainer import WAITING, state_of
-from linkwise.extender.explain.snapshot import GangState, NodeState, Snapshot
+from linkwise.extender.explain.idle_capacity import IdleCapacity
+from linkwise.extender.explain.snapshot import GangState, Snapshot
 from linkwise.extender.explain.texts.format import gpus_in_words, pods_in_words
 from linkwise.extender.explain.texts.reasons import gang_reason
 from linkwise.extender.page import links
@@ -40,11 +42,11 @@ def queue_of(snapshot: Snapshot) -> Queue:
     first = nsmallest(MOST_ROWS, waiting, key=itemgetter(0))
     reserved = {each.key[:2]: each for each in snapshot.reservations}
     alone = {gang.key.uid: gang for gang in snapshot.gangs if gang.alone}
-    most = max(map(_gpus, snapshot.nodes), default=0)
+    capacity = IdleCapacity(snapshot)
     rows = (
-        _gang_row(who, reserved)
+        _gang_row(who, capacity, reserved)
         if isinstance(who, GangState)
-        else _pod_row(who, alone.get(who.uid), most, reserved)
+        else _pod_row(who, alone.get(who.uid), capacity, reserved)
         for _, who in first
     )
     return Queue(tuple(rows), len(waiting))
@@ -65,7 +67,10 @@ def _pods(snapshot: Snapshot) -> Iterator[tuple[Urgency, PodRecord]]:
             yield snapshot.ordering.of_single(record), record
 
 
-def _gang_row(gang: GangState, reserved: Mapping[tuple[str, str], Reservation]) -> QueueRow:
+def _gang_row(
+    gang: GangState, capacity: IdleCapacity, reserved: Mapping[tuple[str, str], Reservation]
+) -> QueueRow:
+    gang = gang._replace(in_vain=capacity.in_vain(gang))
     found = gang.found
     waits = found.open or found.seats
     gpus = sum(member.demand.gpus for member in waits)
@@ -80,19 +85,12 @@ def _gang_row(gang: GangState, reserved: Mapping[tuple[str, str], Reservation]) 
     )
 
 
-def _gpus(node: NodeState) -> int:
-    if node.by_count is not None:
-        return node.by_count.gpus
-    return node.kind.all_gpus.bit_count() if node.kind is not None else 0
-
-
 def _pod_row(
     record: PodRecord,
     gang: GangState | None,
-    most: int,
+    capacity: IdleCapacity,
     reserved: Mapping[tuple[str, str], Reservation],
 ) -> QueueRow:
-    """*most*: the GPUs of the largest node."""
     shares = [f"{demand.gpus} of {resource}" for resource, demand in record.shares]
     return QueueRow(
         who=f"pod {record.key}",
@@ -101,12 +99,12 @@ def _pod_row(
             [*([gpus_in_words(record.demand.gpus)] * bool(record.demand.gpus)), *shares]
         ),
         since=clock(record.created),
-        why=_why(record, gang, most),
+        why=_why(record, gang, capacity),
         reserved=_reserved(reserved.get((record.ref.namespace, record.ref.name))),
     )
 
 
-def _why(record: PodRecord, gang: GangState | None, most: int) -> str:
+def _why(record: PodRecord, gang: GangState | None, capacity: IdleCapacity) -> str:
     if record.invalid:
         return f"it cannot be placed: {record.invalid}"
     if record.awaits:
@@ -115,10 +113,10 @@ def _why(record: PodRecord, gang: GangState | None, most: int) -> str:
         return "another scheduling gate keeps it back"
     if gang is not None and gang.refused:
         return f"its plans came to nothing: {gang.reason}"
-    if record.demand.gpus > most:
-        return f"no node has {gpus_in_words(record.demand.gpus)}, even when idle"
+    if capacity.is_too_small(record):
+        return f"no node has room for it, {NEVER_FITS}"
     if gang is not None and gang.no_room is not None:
-        return f"no node has room for it {gang.in_vain or 'now'}"
+        return f"no node has room for it{f', {gang.in_vain}' if gang.in_vain else ' now'}"
     return "kube-scheduler has no node for it yet"
 
 

@@ -6,6 +6,8 @@ from linkwise.extender.gangs.gang import Gang, Phase
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.placement.result import NoRoom
 
+NO_ROOM = ": no room"
+
 
 def why_gang_waits(
     gang: Gang, members: GangMembers, no_room: NoRoom | None, in_vain: str = ""
@@ -51,9 +53,9 @@ def why_member_waits(
         return ": its plan is being made"
     never = f", {in_vain}" if in_vain else ""
     if members.started or members.enough_placed:
-        return f": no room for the members that are missing{never}"
+        return f"{NO_ROOM} for the members that are missing{never}"
     level = no_room.level
-    return f": no room for the whole gang{f' within {in_words(level)}' if level else ''}{never}"
+    return f"{NO_ROOM} for the whole gang{f' within {in_words(level)}' if level else ''}{never}"
 
 
 def _why_set_aside(gang: Gang) -> str:
