@@ -80,7 +80,9 @@ def doctor(*arguments: str) -> Result:
 def test_a_cluster_that_is_well() -> None:
     answer = doctor()
     assert answer.exit_code == 0, answer.output
-    assert answer.stdout == ("Nothing is missing. Linkwise's plugin runs on 1 nodes (1 alone).\n")
+    assert answer.stdout == (
+        "Nothing is missing. Linkwise's plugin runs on 1 node: 1 without a vendor's plugin.\n"
+    )
     answer = doctor("-o", "json")
     assert (answer.exit_code, json.loads(answer.stdout)) == (0, {"findings": []})
 

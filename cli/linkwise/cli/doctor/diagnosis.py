@@ -2,13 +2,18 @@
 
 from collections import Counter
 
-from linkwise.cli.doctor.facts import Facts
+from linkwise.cli.doctor.facts import ALONE, IN_FRONT, OBSERVES, Facts
 from linkwise.cli.doctor.finding import Finding, merged
 from linkwise.cli.doctor.nodes import of_nodes
 from linkwise.cli.doctor.scheduling import of_scheduling
 
 # A second look comes so much later, if a finding may pass by itself.
 PASSING_SECONDS = 3.0
+_WAYS = {
+    ALONE: "without a vendor's plugin",
+    IN_FRONT: "in front of a vendor's plugin",
+    OBSERVES: "observing a vendor's plugin",
+}
 
 
 def findings(facts: Facts) -> tuple[Finding, ...]:
@@ -17,5 +22,6 @@ def findings(facts: Facts) -> tuple[Finding, ...]:
 
 def all_is_well(facts: Facts) -> str:
     modes = Counter(pod.mode for pod in facts.plugins)
-    ways = ", ".join(f"{count} {mode}" for mode, count in sorted(modes.items()))
-    return f"Nothing is missing. Linkwise's plugin runs on {len(facts.plugins)} nodes ({ways})."
+    ways = ", ".join(f"{count} {_WAYS[mode]}" for mode, count in sorted(modes.items()))
+    nodes = f"{len(facts.plugins)} node{'' if len(facts.plugins) == 1 else 's'}"
+    return f"Nothing is missing. Linkwise's plugin runs on {nodes}: {ways}."
