@@ -37,7 +37,7 @@ def seen(name: str, reason: str) -> NodeView:
 
 def test_a_cluster_that_is_well() -> None:
     assert findings(WELL) == ()
-    told = "Nothing is missing. Linkwise's plugin runs on 1 nodes (1 in-front)."
+    told = "Nothing is missing. Linkwise's plugin runs on 1 node: 1 in front of a vendor's plugin."
     assert all_is_well(WELL) == told
 
 
