@@ -9,7 +9,9 @@ variants is reversed with every repetition, and all share one API server.
 
 Planned: the pods exist, and are nominated where Linkwise plans them, before kube-scheduler starts;
 counted from the first pod bound to the last. Created: four connections create the pods while they
-are scheduled; counted from the first creation to the last pod bound.
+are scheduled; counted from the first creation to the last pod bound. One gang: 512 pods, counted
+from the last creation, as a gang can only start then; single pods beside it: as in planned.
+Without GPUs: pods about which kube-scheduler does not ask Linkwise, with it and without.
 """
 
 import asyncio
@@ -41,6 +43,7 @@ class Variant:
 
 Bars = dict[int, float]
 _PLANNED, _CREATED, _GANGS = {1000: 1.5, 5000: 1.5}, {1000: 0.9, 5000: 1.0}, {1000: 1.2, 5000: 1.2}
+_ONE_GANG, _NO_GPUS = {5000: 1.0}, {1000: 0.98, 5000: 0.98}
 
 
 def _planned(name: str, kind: Kind, setup: Setup, bars: Bars | None = None) -> Variant:
@@ -48,15 +51,23 @@ def _planned(name: str, kind: Kind, setup: Setup, bars: Bars | None = None) -> V
 
 
 def _created(
-    name: str, kind: Kind, setup: Setup, bars: Bars | None = None, against: str = ""
+    name: str,
+    kind: Kind,
+    setup: Setup,
+    bars: Bars | None = None,
+    against: str = "",
+    *,
+    from_last: bool = False,
 ) -> Variant:
-    run = lambda world, pods: world.come_and_go(kind, pods, setup)  # noqa: E731
+    def run(world: World, pods: int) -> Awaitable[Round]:
+        return world.come_and_go(kind, pods, setup, from_last=from_last)
+
     return Variant(name, run, bars or {}, against)
 
 
 _OURS, _PLAIN = Setup(), Setup(tls=False)
 _SECOND = Setup(percentage=sample_of_second())
-_NATIVE = "native gangs of 4"
+_NATIVE, _NATIVE_SETUP = "native gangs of 4", Setup(ours=False, native=True)
 # The first variant of each group is the baseline of the others.
 GROUPS = {
     "planned": (
@@ -69,14 +80,26 @@ GROUPS = {
         _created("Linkwise, as they come", Kind.SINGLE, _OURS, _CREATED),
         _created("Linkwise, second scheduler", Kind.SINGLE, _SECOND, _CREATED),
         _created("Linkwise, gated pods", Kind.GATED, _OURS, _CREATED),
-        _created(_NATIVE, Kind.NATIVE, Setup(ours=False, native=True)),
+        _created(_NATIVE, Kind.NATIVE, _NATIVE_SETUP),
         _created("Linkwise, gangs of 4", Kind.GANGS, _OURS, _GANGS, against=_NATIVE),
         _created(
             "Linkwise, gangs of 4, second scheduler", Kind.GANGS, _SECOND, _GANGS, against=_NATIVE
         ),
         Variant("gated, the writes alone", lambda world, pods: world.writes_alone(pods), {}),
     ),
+    "one gang": (
+        _planned("stock, single pods", Kind.SINGLE, STOCK),
+        _created("native gang", Kind.ONE_NATIVE, _NATIVE_SETUP, from_last=True),
+        _created("Linkwise, gang", Kind.ONE_GANG, _OURS, _ONE_GANG, from_last=True),
+        _created("Linkwise, gang, second scheduler", Kind.ONE_GANG, _SECOND, from_last=True),
+    ),
+    "without GPUs": (
+        _created("stock", Kind.NO_GPUS, STOCK),
+        _created("with Linkwise", Kind.NO_GPUS, _OURS, _NO_GPUS),
+    ),
 }
+# How many pods the rounds of a group have, if not one for each node.
+_PODS = {"one gang": 512}
 # The variants of --tls, which replace the others.
 TLS_GROUPS = {
     "planned": (
@@ -170,7 +193,7 @@ async def measure(
 async def _group(
     here: World, nodes: int, group: str, variants: Sequence[Variant], repeat: int
 ) -> list[Result]:
-    pods = min(nodes, MOST_PODS)
+    pods = min(nodes, _PODS.get(group, MOST_PODS))
     rounds: dict[str, list[Round]] = {variant.name: [] for variant in variants}
     await variants[0].run(here, pods)  # an API server's first thousand pods are its slowest
     for repetition in range(repeat):
@@ -215,7 +238,7 @@ def _peers(
     show_default=True,
     help="Pods with one container and nothing else, or as large as training pods.",
 )
-@click.option("--only", type=click.Choice(list(GROUPS)), help="Only one of the two groups.")
+@click.option("--only", type=click.Choice(list(GROUPS)), help="Only one of the groups.")
 @click.option("--tls", is_flag=True, help="Compare with and without TLS instead of with stock.")
 @click.option("--levers", is_flag=True, help="Compare with what costs time left out, one by one.")
 @click.option(

@@ -1,4 +1,5 @@
-"""The nodes and pods of `bench.scheduler`: 8-GPU machines, and pods that take a whole machine.
+"""The nodes and pods of `bench.scheduler`: 8-GPU machines, and pods that take a whole machine or no
+GPU.
 
 A bare pod has one container and nothing else. A training pod also has the environment, volumes and
 tolerations of a real one. Each of its updates costs the API server more, because `managedFields`
@@ -31,6 +32,19 @@ class Kind(Enum):
     GANGS = f"gangs of {GANG_SIZE}"
     GATED = "gated pods"
     NATIVE = f"native gangs of {GANG_SIZE}"  # PodGroups of kube-scheduler's own
+    ONE_GANG = "one gang"  # of all the pods
+    ONE_NATIVE = "one native gang"
+    NO_GPUS = "pods without GPUs"
+
+    def gang_size(self, pods: int) -> int | None:
+        """Of *pods* pods; None: they form no gangs."""
+        if self in (Kind.ONE_GANG, Kind.ONE_NATIVE):
+            return pods
+        return GANG_SIZE if self in (Kind.GANGS, Kind.NATIVE) else None
+
+    @property
+    def is_native(self) -> bool:
+        return self in (Kind.NATIVE, Kind.ONE_NATIVE)
 
 
 def nodes(count: int) -> Iterator[bytes]:
@@ -43,11 +57,14 @@ def node_name(number: int) -> str:
     return f"gpu-node-{number:05d}.eu-west.example.internal"
 
 
-def groups(count: int, prefix: str) -> Iterator[bytes]:
-    """The PodGroups of *count* pods of Kind.NATIVE."""
-    for first in range(0, count, GANG_SIZE):
-        policy = {"gang": {"minCount": min(GANG_SIZE, count - first)}}
-        name = f"{prefix}-{first // GANG_SIZE}"
+def groups(kind: Kind, count: int, prefix: str) -> Iterator[bytes]:
+    """The PodGroups of *count* pods; none if the kind has none."""
+    size = kind.gang_size(count)
+    if size is None or not kind.is_native:
+        return
+    for first in range(0, count, size):
+        policy = {"gang": {"minCount": min(size, count - first)}}
+        name = f"{prefix}-{first // size}"
         yield msgspec.json.encode(
             {"metadata": {"name": name}, "spec": {"schedulingPolicy": policy}}
         )
@@ -56,22 +73,21 @@ def groups(count: int, prefix: str) -> Iterator[bytes]:
 def waiting(
     kind: Kind, length: Length, count: int, prefix: str, scheduler: str = "default-scheduler"
 ) -> dict[str, bytes]:
-    """*count* pods, name -> body, that each request a whole machine."""
+    """*count* pods, name -> body. But for Kind.NO_GPUS each requests a whole machine."""
     bodies = {}
+    size = kind.gang_size(count)
     for number in range(count):
-        said, gates = {}, []
-        if kind is Kind.GANGS:
-            gang = number // GANG_SIZE
-            size = min(GANG_SIZE, count - gang * GANG_SIZE)
-            said = {names.GANG: f"{prefix}-{gang}", names.GANG_SIZE: str(size)}
-        elif kind is Kind.GATED:
-            gates = [{"name": names.GATE}]
+        gang = f"{prefix}-{number // size}" if size else ""
+        said = {}
+        if size and not kind.is_native:
+            members = min(size, count - number // size * size)
+            said = {names.GANG: gang, names.GANG_SIZE: str(members)}
         name = f"{prefix}-{number}"
-        pod = _pod(name, length, 8, said)
-        pod["spec"]["schedulingGates"] = gates
+        pod = _pod(name, length, 0 if kind is Kind.NO_GPUS else 8, said)
+        pod["spec"]["schedulingGates"] = [{"name": names.GATE}] if kind is Kind.GATED else []
         pod["spec"]["schedulerName"] = scheduler
-        if kind is Kind.NATIVE:
-            pod["spec"]["schedulingGroup"] = {"podGroupName": f"{prefix}-{number // GANG_SIZE}"}
+        if kind.is_native:
+            pod["spec"]["schedulingGroup"] = {"podGroupName": gang}
         bodies[name] = msgspec.json.encode(pod)
     return bodies
 

@@ -100,10 +100,15 @@ class World:
         self._rounds = 0
         self._guarded = False
 
-    async def come_and_go(self, kind: pods.Kind, count: int, setup: Setup) -> Round:
-        """Create pods while they are scheduled; for native gangs, their PodGroups first."""
+    async def come_and_go(
+        self, kind: pods.Kind, count: int, setup: Setup, *, from_last: bool = False
+    ) -> Round:
+        """Create pods while they are scheduled; for native gangs, their PodGroups first.
+
+        The clock runs from the first creation; *from_last*: from the last one.
+        """
         bodies = self._bodies(kind, count, setup)
-        groups = [*pods.groups(count, self._prefix)] if kind is pods.Kind.NATIVE else []
+        groups = [*pods.groups(kind, count, self._prefix)]
         with self._extender(setup) as extender, self._scheduler(extender, setup) as scheduler:
             await self._try_out(setup)
             programs = self._programs(extender, scheduler)
@@ -111,6 +116,8 @@ class World:
                 began, before = time.monotonic(), _cpu(programs)
                 await self.load.create(groups, _GROUPS)
                 await self.load.create(bodies.values())
+                if from_last:
+                    began, before = time.monotonic(), _cpu(programs)
                 await watch.wait_bound(count, _SECONDS)
                 cpu = _since(before, programs)
         await self.load.delete_pods()

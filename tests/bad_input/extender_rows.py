@@ -18,7 +18,7 @@ GPU_A = ["GPU-a", 0, 0]
 MODEL = [["T4", 15360]]
 POD = good_pod("body")
 NAMELESS = {"metadata": {"namespace": "ml", "uid": "u"}}
-_NEVER = "room for 0 of 1 members; not for all even without other pods"
+_NEVER = "room for 0 of 1 members; not for enough of them, even without other pods"
 PLAN = '{"v":1,"id":"p","node":"n2"}'
 
 ROWS = (

@@ -63,7 +63,9 @@ def test_memory_and_devices_are_counted_in_units_rounded_up(
     assert whole(quantity) == units
 
 
-@pytest.mark.parametrize("text", ["", "much", "nan", "inf", "1Zi", "1_0", " 1", "1 ", "１", "1e"])
+@pytest.mark.parametrize(
+    "text", ["", "much", "nan", "inf", "1Zi", "1_0", " 1", "1 ", "１", "1e", "1K", "."]
+)
 def test_what_is_no_quantity_is_refused_and_shown(text: str) -> None:
     with pytest.raises(ValueError, match=f"'{text}': expected a quantity"):
         whole(text)

@@ -15,9 +15,10 @@ import msgspec
 from kubernetes.utils.quantity import parse_quantity
 
 Quantity = str | int | float
-# As `resource.ParseQuantity` of apimachinery takes it; Decimal also reads 1_0, " 1" and "nan".
-_QUANTITY = re.compile(r"[+-]?[0-9.]+([eEinumkKMGTP]*[-+]?[0-9]*)", re.ASCII)
 """A quantity as in a manifest: "500m", "64Gi", 8. `milli` and `whole` read it."""
+
+# The grammar of apimachinery's `resource.Quantity`. Decimal also reads 1_0, " 1" and "nan".
+_QUANTITY = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?\d+)?", re.ASCII)
 
 LARGEST = 2**63 - 1
 """Kubernetes' cap on quantities: "1e30" is well-formed, and must not become a huge int."""

@@ -198,7 +198,7 @@ def test_a_job_that_no_end_helps_is_told_so(tmp_path: Path) -> None:
     status, found = answer(tmp_path, listed(it), pod("new", 8))
     assert status == 1
     assert found["room"] == []
-    assert "even when idle" in found["never"]["why"][0]["summary"]
+    assert "even without other pods" in found["never"]["why"][0]["summary"]
     assert found["parts"][0]["start"] is None
     text = what_if(tmp_path, listed(it), pod("new", 8)).stdout
     assert "It can never start on these nodes" in text

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from linkwise.cli.__main__ import main
 from tests.cli.what_if.asking import a_list, cluster, listed, nodes_of, runs
-from tests.cli.what_if.past_listing import past, past_pod, time
+from tests.cli.what_if.past_listing import a_job, past, past_pod, time
 from tests.cli.what_if.past_replay import (
     LINKWISE,
     STOCK,
@@ -151,9 +151,25 @@ def test_a_gang_that_never_had_all_its_pods_is_ignored_and_said_so() -> None:
     pods = [past_pod("g-0", 1, 1, said=said), past_pod("a", 1, 0, 0.01, 3)]
     found = replayed(past(pods))
     assert found["ignored"] == [
-        {"because": "its gang waits for pods that do not exist yet", "pods": ["ml/g-0"]}
+        {"because": "too few of its gang's pods are known, and none has run", "pods": ["ml/g-0"]}
     ]
     assert found["jobs"] == 1
+
+
+def test_a_gang_whose_other_pod_cannot_be_replayed_is_ignored_with_it() -> None:
+    said = {"gang": "g", "gang-size": "2"}
+    pods = [past_pod(f"g-{rank}", 1, 1, said=said) for rank in range(2)]
+    del pods[1]["metadata"]["creationTimestamp"]
+    found = replayed(past([*pods, past_pod("a", 1, 0, 0.01, 3)]))
+    assert found["jobs"] == 1
+    assert sorted(pod for each in found["ignored"] for pod in each["pods"]) == ["ml/g-0", "ml/g-1"]
+
+
+def test_members_that_replace_each_other_before_the_gang_was_whole_are_ignored() -> None:
+    it = a_job("train", 4)
+    pods = [past_pod(f"train-0-{at}", 1, at, by=it, index=0) for at in (1, 2)]
+    found = replayed(past([*pods, past_pod("a", 1, 0, 0.01, 3)], objects=[it]))
+    assert (found["jobs"], found["gangs"]) == (1, 0)
 
 
 def test_a_gang_that_may_start_without_its_last_pod_is_replayed() -> None:

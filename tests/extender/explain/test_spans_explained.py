@@ -100,7 +100,7 @@ def test_that_no_node_has_the_label_is_told() -> None:
     at = three_cliques()
     gang = waiting(at, at.add_gang("g", 2, require_span="example.com/rack"))
     assert [missing.reason for missing in gang.levels[-1].missing] == ["no node has this label"]
-    never = "; not for all even without other pods"
+    never = "; not for enough of them, even without other pods"
     assert gang.gang.reason == f"room for 0 of 2 members in one domain of example.com/rack{never}"
 
 
@@ -119,10 +119,10 @@ def test_the_reason_names_what_the_gang_has_to_have_in_common(
     waiting(at, at.add_gang("g", size, require_span=require))
     why = f"no room for the whole gang within {within}"
     assert set(at.filter("g-0").failed.values()) == {f"linkwise: gang g: {why}"}
-    assert told(at) == [f"gang ml/g: {why}, even without other pods"]
+    assert told(at) == [f"gang ml/g: {why}"]
 
 
 def test_where_there_is_no_room_anywhere_no_span_is_to_blame() -> None:
     at = three_cliques()
     waiting(at, at.add_gang("g", 8, require_span="clique"))
-    assert told(at) == ["gang ml/g: no room for the whole gang, even without other pods"]
+    assert told(at) == ["gang ml/g: no room for the whole gang"]

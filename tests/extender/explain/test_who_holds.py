@@ -92,7 +92,7 @@ def test_nobody_is_waited_for_where_no_node_could_take_the_pod_when_idle() -> No
     at = busy()
     at.add_pod("large", 16)
     found = explain(at, "large")
-    assert found.summary == "No node has a GPU set for the pod, even when idle."
+    assert found.summary == "No node has a GPU set for the pod, even without other pods."
     assert holders(found) == []
 
 
@@ -127,7 +127,7 @@ def test_a_gang_that_no_waiting_helps_is_told_so_until_the_nodes_change() -> Non
     at.add_gang("fits", 3)
     at.add_gang("large", 4)
     at.pass_time(60)
-    never = "; not for all even without other pods"
+    never = "; not for enough of them, even without other pods"
     # What is left is kept for the other.
     assert _reason(at, "large-0") == f"room for 0 of 4 members{never}"
     for rank in range(3):

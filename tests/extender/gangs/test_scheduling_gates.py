@@ -128,7 +128,7 @@ def test_a_gang_that_does_not_fit_stays_gated_and_is_told_why() -> None:
     at.add_gang("g", 2, gates=[OURS])
     at.pass_time(0)
     at.pass_time(PATIENCE_SECONDS)
-    assert told(at, "g-0") == ["gang ml/g: no room for the whole gang, even without other pods"]
+    assert told(at, "g-0") == ["gang ml/g: no room for the whole gang"]
     assert at.gates("g-0") == [OURS]
     assert at.free("n1") == 8
 

@@ -208,7 +208,7 @@ def test_a_gang_of_more_than_a_node_has_is_refused_in_words() -> None:
     at.add_node("n0", "hgx-h100")
     at.add_gang("g", 2, 9)
     at.settle()
-    never = "; not for all even without other pods"
+    never = "; not for enough of them, even without other pods"
     assert at.core.gangs(at.now)[0].reason == f"room for 0 of 2 members{never}"
 
 

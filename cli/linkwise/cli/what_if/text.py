@@ -16,8 +16,7 @@ from linkwise.cli.what_if.answer import (
     WhatIfAnswer,
 )
 from linkwise.cli.what_if.facts import fact, some
-from linkwise.extender.api.views import Explanation, GangExplanation
-from linkwise.extender.cycle.reserve import NEVER_FITS
+from linkwise.extender.api.views import NEVER_FITS, Explanation, GangExplanation
 from linkwise.extender.explain.texts import explanation_text
 from linkwise.extender.explain.texts.format import duration, gpus_in_words, pods_in_words
 
@@ -163,7 +162,7 @@ def _is_never(part: JobPart, answer: WhatIfAnswer) -> bool:
     """Whether the part can never start. Of several, one may only be in the way of the others."""
     if len(answer.parts) == 1:
         return answer.never is not None
-    return isinstance(part.why, GangExplanation) and part.why.in_vain == NEVER_FITS
+    return part.why is not None and part.why.in_vain == NEVER_FITS
 
 
 def _when(part: JobPart, answer: WhatIfAnswer) -> Iterator[str]:

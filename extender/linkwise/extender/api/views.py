@@ -16,6 +16,11 @@ LOST, EQUAL, BETTER = "lost", "equal", "better"
 EXPECTED, TIMEOUT, ENDLESS = "expected-duration", "gang-timeout", "endless"
 
 
+# Why no end of other pods makes room for a gang or pod.
+SERVERS = "unless pods go that never end by themselves (restartPolicy Always)"
+NEVER_FITS = "even without other pods"
+
+
 @dataclass(frozen=True, slots=True)
 class RequestView:
     """What a pod requests."""
@@ -194,8 +199,7 @@ class GangExplanation:
     # Its reservation idled for too long: until then it reserves nothing beyond its share.
     rests_until: float | None = None
     reclaim: ReclaimView | None = None
-    # Why no end of other pods makes room for it, like "even without other pods"; empty: one may.
-    in_vain: str = ""
+    in_vain: str = ""  # SERVERS or NEVER_FITS; empty: the end of other pods may make room for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +233,7 @@ class Explanation:
     reclaim: ReclaimView | None = None
     # Of divided GPUs: container -> resource -> ids, planned or real.
     shares: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
+    in_vain: str = ""  # of a waiting pod, as of a `GangExplanation`
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,7 @@ class Planner:
         self._gates = SchedulingGates(cache, pending_writes, best_node)
         self.registry = GangRegistry(cache)
         self.queue = SchedulingQueue(cache, self.registry, ages, queue_order, run_times)
+        self._waiting_events = WaitingEvents(cache, pending_writes, self.registry, self.queue)
         self.run_times = run_times
         running_pods = RunningPods(cache, run_times)
         self.reservations = Reservations(
@@ -93,9 +94,6 @@ class Planner:
             running_pods,
             share=hold_share,
             idle_limit=IdleLimit(hold_limit_seconds),
-        )
-        self._waiting_events = WaitingEvents(
-            cache, pending_writes, self.registry, self.queue, self.reserve.in_vain
         )
         repair = Repair(cache, pending_writes, self.node_filters, self.feedback)
         self.lifecycle = GangLifecycle(

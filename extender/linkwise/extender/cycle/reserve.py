@@ -17,6 +17,7 @@ import numpy as np
 
 from linkwise.extender.api.records import GangKey
 from linkwise.extender.api.unlocked import Pause
+from linkwise.extender.api.views import NEVER_FITS, SERVERS
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_table import Bools, NodeTable
 from linkwise.extender.cycle.front import Front
@@ -32,6 +33,7 @@ from linkwise.extender.queue.earliest_start import (
     EarliestStart,
     NodesChangedError,
     ReservationRequest,
+    fits_on_empty_nodes,
     fits_without_servers,
     reserve,
 )
@@ -46,15 +48,12 @@ from linkwise.extender.queue.scheduling_queue import SchedulingQueue
 LOOK_SECONDS, ESTIMATE_SECONDS = 30.0, 300.0
 # The shortest pause after an interrupted search, and between searches among GPUs that came free.
 _AGAIN_SECONDS = 1.0
-# Why a gang or pod has no room, after "no room for it" or "not for all".
-SERVERS = "unless pods go that never end by themselves (restartPolicy Always)"
-NEVER_FITS = "even without other pods"
 
 
 @dataclass(frozen=True, slots=True)
 class _Vain:
     requests: object
-    changes: int
+    state: object  # of the nodes
     what: str  # SERVERS or NEVER_FITS
 
 
@@ -92,16 +91,21 @@ class Reserve:
         return min((time for time in times if time is not None), default=None)
 
     def in_vain(self, key: GangKey, members: GangMembers) -> str:
-        """Which event would not help a gang without room: that all other pods end which end by
-        themselves, or that all other pods end. Empty: it would help, as far as is known."""
+        """SERVERS: it would not help a gang without room if all other pods ended that end by
+        themselves. NEVER_FITS: nor if all other pods were gone. Empty: it may help."""
         seen = self._in_vain.get(key)
         if seen is None:
             return ""
-        same = (seen.requests, seen.changes) == (
+        same = (seen.requests, seen.state) == (
             requests_of(needed(members).open),
-            self._cache.changed_rows.generation,
+            self._state_of_nodes(seen.what),
         )
         return seen.what if same else ""
+
+    def _state_of_nodes(self, in_vain: str) -> object:
+        """What `in_vain` depends on: for SERVERS also what is free, as servers may go."""
+        nodes = self._cache.changed_rows.generation
+        return nodes if in_vain == NEVER_FITS else (nodes, self._cache.room)
 
     def rests_until(self, key: GangKey, now: float) -> float | None:
         """When the namespace of *key* may again reserve more than the share; None: now."""
@@ -334,12 +338,14 @@ class Reserve:
         self._in_vain.pop(gang.key, None)
         chosen = reserve(self._cache, self._running_pods, want, seek, now, pause)
         if chosen is None and self._reservations.by_key.keys() <= want.open_to | {gang.key}:
-            helps = fits_without_servers(self._cache, self._running_pods, want, seek, now)
-            self._in_vain[gang.key] = _Vain(
-                requests_of(members.open),
-                self._cache.changed_rows.generation,
-                SERVERS if helps else NEVER_FITS,
-            )
+            what = ""
+            if fits_without_servers(self._cache, self._running_pods, want, seek, now):
+                what = SERVERS
+            elif not fits_on_empty_nodes(self._cache, want, seek):
+                what = NEVER_FITS
+            if what:  # else pods without GPUs are in the way
+                requests, state = requests_of(members.open), self._state_of_nodes(what)
+                self._in_vain[gang.key] = _Vain(requests, state, what)
         return chosen
 
     def _may_reserve(self, key: GangKey, wanted: int, pool: Bools, now: float) -> bool:

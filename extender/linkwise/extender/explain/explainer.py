@@ -12,6 +12,7 @@ from operator import itemgetter
 from linkwise.extender.api.records import PodRecord, natural
 from linkwise.extender.api.spans import SEPARATOR
 from linkwise.extender.api.views import (
+    NEVER_FITS,
     ClusterExplanation,
     Explanation,
     GangExplanation,
@@ -23,10 +24,10 @@ from linkwise.extender.api.views import (
     ReasonCount,
     SearchView,
 )
+from linkwise.extender.explain.empty_cluster import EmptyCluster
 from linkwise.extender.explain.funnel import Funnel, alike, wanted_of
 from linkwise.extender.explain.holders import holders_of, owners_of
 from linkwise.extender.explain.idle.reclaims import Reclaims
-from linkwise.extender.explain.idle_capacity import IdleCapacity
 from linkwise.extender.explain.names_said import gang_said
 from linkwise.extender.explain.queue_place import QueuePlaces
 from linkwise.extender.explain.runner_up_view import Alternatives
@@ -35,6 +36,7 @@ from linkwise.extender.explain.texts.format import COUNTED, SUMMARIES, pods_in_w
 from linkwise.extender.explain.texts.reasons import (
     and_one_of,
     gang_reason,
+    is_never,
     why_alone_waits,
     why_member_waits,
 )
@@ -43,7 +45,6 @@ from linkwise.extender.explain.worth_view import communicator_of, domain_of, lev
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.queue.queue_order import Urgency
 from linkwise.extender.queue.reservations import Claimant, claimant_of_single
-from linkwise.extender.queue.waiting_reasons import NO_ROOM
 
 WAITING = frozenset({"waiting", "invalid"})
 
@@ -93,7 +94,10 @@ class Explainer:
             for gang in self._snapshot.gangs
             if not gang.alone and namespace in ("", gang.key.namespace)
         )
-        return tuple(self._view_gang(self._judged(gang), runner_up=runner_up) for _, gang in known)
+        return tuple(
+            self._view_gang(self._empty_cluster.judged(gang), runner_up=runner_up)
+            for _, gang in known
+        )
 
     def everything(self, namespace: str = "") -> ClusterExplanation:
         """All waiting gangs and pods of one *namespace*; empty: of all."""
@@ -132,7 +136,7 @@ class Explainer:
         state = state_of(self._snapshot, record)
         search = None
         gang = snapshot.gang_by_key.get(record.gang) if record.gang is not None else None
-        gang = self._judged(gang) if gang is not None else None
+        gang = self._empty_cluster.judged(gang) if gang is not None else None
         if state == "waiting":
             # A member searches as its gang does: the gang's own reservation is open to it.
             own = snapshot.claimant_of(gang) if gang is not None else None
@@ -168,6 +172,7 @@ class Explainer:
             ahead=place.ahead,
             behind=place.behind,
             seniority=place.seniority,
+            in_vain=_in_vain(gang, search) if state == "waiting" else "",
             reclaim=self._reclaims.of_single(record)
             if runner_up and state == "waiting" and gang is not None and gang.alone
             else None,
@@ -197,7 +202,7 @@ class Explainer:
         if record.ask.gang is not None:
             return f"Gang {record.ask.gang.name}{why_member_waits(gang, record)}."
         assert search is not None, "it waits"
-        return why_alone_waits(gang, search)
+        return why_alone_waits(gang, search, _in_vain(gang, search))
 
     def _is_by_count(self, record: PodRecord) -> bool:
         node = self._snapshot.node_named.get(record.node)
@@ -220,7 +225,7 @@ class Explainer:
     # Gangs.
 
     def _gang(self, gang: GangState, *, runner_up: bool = False) -> GangExplanation:
-        gang = self._judged(gang)
+        gang = self._empty_cluster.judged(gang)
         waits, place = bool(gang.why), self._queue_places.of(gang)
         claimant = self._snapshot.claimant_of(gang)
         searches = self._searches(gang.found.open, claimant) if claimant is not None else ()
@@ -243,15 +248,6 @@ class Explainer:
             if runner_up and waits and not is_evicting
             else None,
         )
-
-    def _judged(self, gang: GangState) -> GangState:
-        """The gang with all that is known of whether a wait can help it."""
-        in_vain = self._idle_capacity.in_vain(gang)
-        if in_vain == gang.in_vain:
-            return gang
-        says_no_room = gang.why.startswith(NO_ROOM)
-        why = f"{gang.why}, {in_vain}" if says_no_room else gang.why
-        return gang._replace(in_vain=in_vain, why=why)
 
     def _hold(self, gang: GangState) -> HoldView | None:
         reservation = next(
@@ -309,8 +305,8 @@ class Explainer:
         )
 
     @cached_property
-    def _idle_capacity(self) -> IdleCapacity:
-        return IdleCapacity(self._snapshot)
+    def _empty_cluster(self) -> EmptyCluster:
+        return EmptyCluster(self._snapshot)
 
     @cached_property
     def _alternatives(self) -> Alternatives:
@@ -387,3 +383,10 @@ def _in_domains(node: NodeState, levels: str) -> bool:
 
 def _domains(node: NodeState, levels: str) -> str:
     return SEPARATOR.join(domain_of(node, level) for level in levels.split(SEPARATOR))
+
+
+def _in_vain(gang: GangState | None, search: SearchView | None) -> str:
+    """`Explanation.in_vain` of a pod; *gang*: that it is alone in, or its gang."""
+    said = gang.in_vain if gang is not None else ""
+    never = search is not None and is_never(search)
+    return said or (NEVER_FITS if never else "")

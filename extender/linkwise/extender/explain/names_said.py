@@ -17,16 +17,19 @@ _MOST = 3  # names of others that an answer suggests
 def gang_said(snapshot: Snapshot, namespace: str, said: str) -> GangState | None:
     """The gang; None if there is none, or if the name may mean several."""
     gangs = [gang for gang in snapshot.gangs if not gang.alone and gang.key.namespace == namespace]
-    found = [gang for gang in gangs if gang.key.name == said]
-    found = found or [gang for gang in gangs if _means(said, gang.key.name)]
-    if len({gang.key.name for gang in found}) != 1:
+    names = _meant(snapshot, namespace, said)
+    if len(names) != 1:
         return None
+    found = [gang for gang in gangs if gang.key.name in names]
     # A recreated job may have the name of its predecessor.
     return min(found, key=lambda gang: (gang.phase is Phase.RELEASED, -gang.found.since, gang.key))
 
 
 def why_unknown(snapshot: Snapshot, kind: str, namespace: str, said: str) -> str:
-    """That no gang or pod (*kind*) has that name, and which names are like it."""
+    """That no gang or pod (*kind*) has that name, or several, and which names are like it."""
+    several = sorted(_meant(snapshot, namespace, said)) if kind == "gang" else []
+    if several:
+        return f"{namespace}/{said} may be {' or '.join(f'gang/{name}' for name in several)}"
     _, _, word = said.rpartition("/")
     like = tuple(islice(_like(snapshot, namespace, word), _MOST + 1)) if word else ()
     text = f"no {kind} {namespace}/{said} is known"
@@ -35,14 +38,24 @@ def why_unknown(snapshot: Snapshot, kind: str, namespace: str, said: str) -> str
     return f"{text}; there is {', '.join(like[:_MOST])}{', …' if len(like) > _MOST else ''}"
 
 
+def _meant(snapshot: Snapshot, namespace: str, said: str) -> set[str]:
+    """The names of the gangs that *said* may mean."""
+    names = {
+        gang.key.name
+        for gang in snapshot.gangs
+        if not gang.alone and gang.key.namespace == namespace
+    }
+    return {said} if said in names else {name for name in names if _means(said, name)}
+
+
 def _means(said: str, name: str) -> bool:
     """Whether a user who says *said* may mean the gang *name*."""
     said_kind, _, said_name = said.rpartition("/")
     kind, _, own = name.rpartition("/")
     if said_name not in (own, own.partition("#")[0]):  # behind the # is which gang of one owner
         return False
-    word = kind.partition(".")[0]
-    spelled = {"", kind, word, f"{word}s"} if kind else {"", RULE}
+    word, dot, group = kind.partition(".")
+    spelled = {"", kind, word, f"{word}s", f"{word}s{dot}{group}"} if kind else {"", RULE}
     return said_kind.lower() in {each.lower() for each in spelled}
 
 

@@ -127,7 +127,7 @@ def has_gpus(node: NodeState) -> bool:
 
 
 def why_closed(node: NodeState) -> str:
-    """Why the node takes no new pods, whatever they are; empty: it takes some."""
+    """Why the node takes no new pods, but for those that tolerate it; empty: it takes some."""
     if node.closed:
         return node.closed
     if node.record is None or not node.record.ready:

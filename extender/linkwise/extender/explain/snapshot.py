@@ -68,7 +68,7 @@ class GangState(NamedTuple):
     refusals: int
     refused: bool
     no_room: NoRoom | None
-    in_vain: str  # as `Reserve.in_vain` says it
+    in_vain: str  # SERVERS or NEVER_FITS, if a search has said it
     deadline: float | None
     found: GangMembers
     urgency: Urgency | None  # only if `why` is not empty
@@ -249,8 +249,7 @@ def _gang(planner: Planner, gang: Gang, now: float) -> GangState:
     members = planner.registry.members_of(gang)
     # Single pods, of which there may be thousands, need no text: their records suffice.
     no_room = planner.queue.no_room(gang.key)
-    in_vain = planner.reserve.in_vain(gang.key, members)
-    why = "" if gang.alone else why_gang_waits(gang, members, no_room, in_vain)
+    why = "" if gang.alone else why_gang_waits(gang, members, no_room)
     return GangState(
         gang.key,
         gang.alone,
@@ -262,7 +261,7 @@ def _gang(planner: Planner, gang: Gang, now: float) -> GangState:
         gang.refusals,
         gang.refused,
         no_room,
-        in_vain,
+        planner.reserve.in_vain(gang.key, members),
         planner.lifecycle.deadline(gang),
         members,
         planner.queue.urgency(gang.key) if why else None,

@@ -7,9 +7,9 @@ from math import isinf
 from operator import itemgetter
 
 from linkwise.extender.api.records import PodRecord
-from linkwise.extender.cycle.reserve import NEVER_FITS
+from linkwise.extender.api.views import NEVER_FITS
+from linkwise.extender.explain.empty_cluster import EmptyCluster
 from linkwise.extender.explain.explainer import WAITING, state_of
-from linkwise.extender.explain.idle_capacity import IdleCapacity
 from linkwise.extender.explain.snapshot import GangState, Snapshot
 from linkwise.extender.explain.texts.format import gpus_in_words, pods_in_words
 from linkwise.extender.explain.texts.reasons import gang_reason
@@ -42,11 +42,11 @@ def queue_of(snapshot: Snapshot) -> Queue:
     first = nsmallest(MOST_ROWS, waiting, key=itemgetter(0))
     reserved = {each.key[:2]: each for each in snapshot.reservations}
     alone = {gang.key.uid: gang for gang in snapshot.gangs if gang.alone}
-    capacity = IdleCapacity(snapshot)
+    empty = EmptyCluster(snapshot)
     rows = (
-        _gang_row(who, capacity, reserved)
+        _gang_row(who, empty, reserved)
         if isinstance(who, GangState)
-        else _pod_row(who, alone.get(who.uid), capacity, reserved)
+        else _pod_row(who, alone.get(who.uid), empty, reserved)
         for _, who in first
     )
     return Queue(tuple(rows), len(waiting))
@@ -68,9 +68,9 @@ def _pods(snapshot: Snapshot) -> Iterator[tuple[Urgency, PodRecord]]:
 
 
 def _gang_row(
-    gang: GangState, capacity: IdleCapacity, reserved: Mapping[tuple[str, str], Reservation]
+    gang: GangState, empty: EmptyCluster, reserved: Mapping[tuple[str, str], Reservation]
 ) -> QueueRow:
-    gang = gang._replace(in_vain=capacity.in_vain(gang))
+    gang = empty.judged(gang)
     found = gang.found
     waits = found.open or found.seats
     gpus = sum(member.demand.gpus for member in waits)
@@ -88,7 +88,7 @@ def _gang_row(
 def _pod_row(
     record: PodRecord,
     gang: GangState | None,
-    capacity: IdleCapacity,
+    empty: EmptyCluster,
     reserved: Mapping[tuple[str, str], Reservation],
 ) -> QueueRow:
     shares = [f"{demand.gpus} of {resource}" for resource, demand in record.shares]
@@ -99,12 +99,12 @@ def _pod_row(
             [*([gpus_in_words(record.demand.gpus)] * bool(record.demand.gpus)), *shares]
         ),
         since=clock(record.created),
-        why=_why(record, gang, capacity),
+        why=_why(record, gang, empty),
         reserved=_reserved(reserved.get((record.ref.namespace, record.ref.name))),
     )
 
 
-def _why(record: PodRecord, gang: GangState | None, capacity: IdleCapacity) -> str:
+def _why(record: PodRecord, gang: GangState | None, empty: EmptyCluster) -> str:
     if record.invalid:
         return f"it cannot be placed: {record.invalid}"
     if record.awaits:
@@ -113,7 +113,7 @@ def _why(record: PodRecord, gang: GangState | None, capacity: IdleCapacity) -> s
         return "another scheduling gate keeps it back"
     if gang is not None and gang.refused:
         return f"its plans came to nothing: {gang.reason}"
-    if capacity.is_too_small(record):
+    if empty.rules_out(record):
         return f"no node has room for it, {NEVER_FITS}"
     if gang is not None and gang.no_room is not None:
         return f"no node has room for it{f', {gang.in_vain}' if gang.in_vain else ' now'}"

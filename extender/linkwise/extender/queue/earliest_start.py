@@ -124,12 +124,25 @@ def earliest(
 def fits_without_servers(
     cache: Cache, running_pods: RunningPods, want: ReservationRequest, seek: Seek, now: float
 ) -> bool:
-    """Whether *seek* finds a place once all pods have ended, servers included."""
+    """Whether *seek* finds a place once all pods with GPUs have ended, servers included."""
     steps = _steps(cache, running_pods, want, now, lambda: None, servers=True)
     letting_go = _LettingGo(want.base, steps)
     all_pods = len(steps)
     found = seek(letting_go.rows(all_pods), letting_go.changed(all_pods))
     return not isinstance(found, NoRoom)
+
+
+def fits_on_empty_nodes(cache: Cache, want: ReservationRequest, seek: Seek) -> bool:
+    """Whether *seek* finds a place on the nodes without any pod, also of those without GPUs."""
+    rows = want.base.copy()
+    usable = np.flatnonzero(want.pool & (rows.kinds[: len(rows)] != NOT_USABLE)).tolist()
+    for row in usable:
+        info = cache.nodes.get(rows.names[row] or "")
+        if info is None or info.machine is None or info.record is None:
+            continue
+        rows.free[row] = info.machine.healthy_gpus
+        rows.show(row, info.record.offers, info.record.max_pods, offering=info.offers_gpus)
+    return not isinstance(seek(rows, usable), NoRoom)
 
 
 def _steps(

@@ -41,11 +41,9 @@ class WaitingEvents:
         pending_writes: PendingWrites,
         registry: GangRegistry,
         queue: SchedulingQueue,
-        in_vain: Callable[[GangKey, GangMembers], str],
     ) -> None:
-        """*in_vain* says why no end of other pods makes room for a gang (`Reserve.in_vain`)."""
         self._cache, self._pending_writes = cache, pending_writes
-        self._registry, self._queue, self._in_vain = registry, queue, in_vain
+        self._registry, self._queue = registry, queue
         self._waits: dict[GangKey, _Wait] = {}
         self._alarms: Timers[GangKey] = Timers()
 
@@ -58,7 +56,7 @@ class WaitingEvents:
             self._alarms.drop(key)
             return
         wait = self._waits.setdefault(key, _Wait())
-        why = self._why(gang, members)
+        why = why_gang_waits(gang, members, self._queue.no_room(key))
         reason = (why, len(members.seats), len(members.extra), [m.uid for m in members.seats[:1]])
         if reason == wait.reason:
             return
@@ -86,7 +84,7 @@ class WaitingEvents:
     def _tell(self, gang: Gang, wait: _Wait, now: float) -> None:
         members = self._registry.members_of(gang)
         no_room = self._queue.no_room(gang.key)
-        why = self._why(gang, members)
+        why = why_gang_waits(gang, members, no_room)
         if why and members.seats:
             first = members.open[0] if gang.phase is Phase.RUNNING else members.seats[0]
             self._say(wait, first, f"{gang.key.title}{why}", now)
@@ -96,10 +94,6 @@ class WaitingEvents:
                 self._pending_writes.say(member.ref, REASON, text, now)
         if why or members.extra:
             self._alarms[gang.key] = now + EVENT_SECONDS
-
-    def _why(self, gang: Gang, members: GangMembers) -> str:
-        no_room = self._queue.no_room(gang.key)
-        return why_gang_waits(gang, members, no_room, self._in_vain(gang.key, members))
 
     def _say(self, wait: _Wait, member: PodRecord, text: str, now: float) -> None:
         """An Event on an earlier first member counts while that pod exists."""

@@ -6,18 +6,15 @@ from linkwise.extender.gangs.gang import Gang, Phase
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.placement.result import NoRoom
 
-NO_ROOM = ": no room"
+NO_ROOM = ": no room"  # how some of the reasons begin
 
 
-def why_gang_waits(
-    gang: Gang, members: GangMembers, no_room: NoRoom | None, in_vain: str = ""
-) -> str:
+def why_gang_waits(gang: Gang, members: GangMembers, no_room: NoRoom | None) -> str:
     """Why a gang waits; empty: it does not, or the writes of its plan are in flight. *no_room*:
-    what the last search found; None: it found room, or there was none. *in_vain*: why no end of
-    other pods makes room, as `Reserve.in_vain` says it."""
+    what the last search found; None: it found room, or there was none."""
     if gang.phase is Phase.RUNNING:  # about members beyond its minimum
         waits = members.open and no_room is not None
-        return why_member_waits(gang, members, members.open[0], no_room, in_vain) if waits else ""
+        return why_member_waits(gang, members, members.open[0], no_room) if waits else ""
     if not members.seats:
         return ""
     if gang.refused:  # maybe without kube-scheduler, as when no gate can be lifted
@@ -25,15 +22,11 @@ def why_gang_waits(
     decided = not members.open and (members.complete or members.started)
     if decided and not (members.clash or gang.expired):
         return ""
-    return why_member_waits(gang, members, members.seats[0], no_room, in_vain)
+    return why_member_waits(gang, members, members.seats[0], no_room)
 
 
 def why_member_waits(
-    gang: Gang | None,
-    members: GangMembers | None,
-    record: PodRecord,
-    no_room: NoRoom | None,
-    in_vain: str = "",
+    gang: Gang | None, members: GangMembers | None, record: PodRecord, no_room: NoRoom | None
 ) -> str:
     """Why a member without a plan waits. *gang* and *members* are None if the extender's watch has
     not shown the gang yet."""
@@ -51,11 +44,10 @@ def why_member_waits(
         return " waits for its members"
     if no_room is None:
         return ": its plan is being made"
-    never = f", {in_vain}" if in_vain else ""
     if members.started or members.enough_placed:
-        return f"{NO_ROOM} for the members that are missing{never}"
+        return f"{NO_ROOM} for the members that are missing"
     level = no_room.level
-    return f"{NO_ROOM} for the whole gang{f' within {in_words(level)}' if level else ''}{never}"
+    return f"{NO_ROOM} for the whole gang{f' within {in_words(level)}' if level else ''}"
 
 
 def _why_set_aside(gang: Gang) -> str:

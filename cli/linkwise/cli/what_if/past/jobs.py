@@ -129,7 +129,7 @@ def jobs_of(
     for seats in gangs.values():
         of_gang = _runs(seats)
         if _never_began(of_gang):
-            because = "its gang waits for pods that do not exist yet"
+            because = "too few of its gang's pods are known, and none has run"
             useless += [Useless(seat.life.key, because) for seat in seats]
         else:
             runs += of_gang
@@ -178,12 +178,11 @@ def _runs(seats: Sequence[_Seat]) -> list[tuple[_Seat, ...]]:
 
 
 def _never_began(runs: Sequence[Sequence[_Seat]]) -> bool:
-    """Whether too few of a gang's pods were created. If one has run, the others may be gone from
-    the listing, and if the gang has run before, they replace members."""
-    if len(runs) > 1:
-        return False
-    (run,) = runs
-    return len(run) < run[0].minimum and all(seat.life.bound is None for seat in run)
+    """Whether too few of a gang's pods are known to start it. If one has run, the others may be
+    gone from the listing, or those that wait replace members."""
+    return all(
+        len(run) < run[0].minimum and all(seat.life.bound is None for seat in run) for run in runs
+    )
 
 
 def _is_closed(run: Sequence[_Seat], seat: _Seat) -> bool:

@@ -16,13 +16,11 @@ def why_member_waits(gang: GangState | None, record: PodRecord) -> str:
     return gang.why or ": its plan is being made"
 
 
-def why_alone_waits(gang: GangState | None, search: SearchView) -> str:
+def why_alone_waits(gang: GangState | None, search: SearchView, in_vain: str) -> str:
     if gang is not None and gang.refused:
         return f"Its plans came to nothing: {gang.reason}."
     if not search.room:
-        first = next((level.level for level in search.levels if not level.have), "")
-        when = ", even when idle" if first in NEVER else " now"
-        return f"No node has a GPU set for the pod{when}."
+        return f"No node has a GPU set for the pod{f', {in_vain}' if in_vain else ' now'}."
     fitting = search.levels[-1].have
     nodes, them = ("1 node has", "it") if fitting == 1 else (f"{fitting} nodes have", "them")
     return (
@@ -31,12 +29,19 @@ def why_alone_waits(gang: GangState | None, search: SearchView) -> str:
     )
 
 
+def is_never(search: SearchView) -> bool:
+    """Whether no node is large enough for such a pod, of its model and linked as it wants."""
+    if search.room or not search.levels or search.levels[0].missing:
+        return False  # some nodes are not known
+    return next((level.level for level in search.levels if not level.have), "") in NEVER
+
+
 def gang_reason(gang: GangState) -> str:
     found = gang.found
     if found.clash:
         return found.clash
     if found.open and gang.no_room is not None:
-        never = f"; not for all {gang.in_vain}" if gang.in_vain else ""
+        never = f"; not for enough of them, {gang.in_vain}" if gang.in_vain else ""
         return _no_room(gang.no_room) + never
     if not found.complete:
         return f"{len(found.seats) + found.done} of {found.size} members exist"
