@@ -26,6 +26,8 @@ class Cache:
         self.nodes: dict[str, NodeInfo] = {}
         self.pods: dict[str, PodRecord] = {}
         self.gangs: dict[GangKey, set[str]] = {}
+        # The uids of `gangs` in the order of their ranks, where that has been worked out.
+        self._in_order: dict[GangKey, list[str]] = {}
         self.plans: dict[str, WrittenPlan] = {}  # of pods not yet bound, by uid
         self.assumed: dict[str, dict[str, WrittenPlan]] = {}  # uid -> node -> Binding in flight
         self.kinds: list[MachineKind] = []
@@ -105,8 +107,13 @@ class Cache:
 
     def members(self, gang: GangKey) -> list[PodRecord]:
         """The pods of a gang in the order of their ranks."""
-        records = [self.pods[uid] for uid in self.gangs.get(gang, ())]
-        return sorted(records, key=lambda record: (record.order, record.uid))
+        if gang not in self.gangs:
+            return []
+        if gang not in self._in_order:
+            records = (self.pods[uid] for uid in self.gangs[gang])
+            ordered = sorted((record.order, record.uid) for record in records)
+            self._in_order[gang] = [uid for _, uid in ordered]
+        return [self.pods[uid] for uid in self._in_order[gang]]
 
     # Decisions that the API server does not show yet, or not for certain.
 
@@ -250,6 +257,10 @@ class Cache:
     def _index_gang(self, before: PodRecord | None, record: PodRecord | None) -> None:
         old = before.gang if before else None
         new = record.gang if record else None
+        if old != new or before is None or record is None or before.ask.rank != record.ask.rank:
+            for gang in (old, new):
+                if gang is not None:
+                    self._in_order.pop(gang, None)
         if before is not None and old is not None and old != new:
             self.gangs[old].discard(before.uid)
             if not self.gangs[old]:
