@@ -364,8 +364,8 @@ def test_workloads_run_as_their_controllers_pods_and_programs_can_read_it(direct
                 "  name: lone", "  name: lone\n  annotations:\n    linkwise.dev/gang-sise: '2'"
             ),
             (),
-            "default/lone: The pod cannot be placed: linkwise.dev/gang-sise: '2': expected "
-            "linkwise.dev/gang-size or another",
+            "default/lone: The pod cannot be placed: linkwise.dev/gang-sise: no such "
+            "annotation: expected linkwise.dev/gang-size",
         ),
         (POD.replace("gpu: 2", "gpu: 16"), (), "no pod has GPUs: 1 wait"),
         (POD.replace("nvidia.com/gpu: 2", "cpu: 2"), (), "no pod takes GPUs"),
