@@ -79,7 +79,7 @@ def test_pods_that_are_annotated_wrongly_are_told_what_is_expected(
         "memory": ({names.GPU_MEMORY: "lots"}, "gpu-memory: 'lots': expected a quantity like 40Gi"),
         "key": (
             {names.PREFIX + "gnag": "x"},
-            "gnag: 'x': expected linkwise.dev/gang or another of",
+            "gnag: no such annotation: expected linkwise.dev/gang",
         ),
     }
     deployed.apply(
