@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import click
 
-from bench.support.core_world import GPU, START, Holds, World, member
+from bench.support.core_world import GPU, Holds, World, member
 from bench.support.figures import milliseconds, print_table, this_machine
 from linkwise.extender.core import CoreSettings
 from linkwise.extender.preemption.policy import Preempt
@@ -35,11 +35,11 @@ def relist(nodes: int, pods: int) -> Holds:
     gang = [member("gang", rank, pods, 1) for rank in range(pods)]
     holds = Holds(world.lock)
     everything = [*world.pods.values(), *gang]
-    holds.of("a list of all pods", lambda: world.core.replace_pods(everything, START))
+    holds.of("a list of all pods", lambda: world.core.replace_pods(everything, world.now))
     world.decide(holds)
     holds.of("an audit", world.core.audit)
-    holds.of("a scrape of the metrics", lambda: world.core.counts(START))
-    holds.of("a snapshot for explanations", lambda: world.core.snapshot(START))
+    holds.of("a scrape of the metrics", lambda: world.core.counts(world.now))
+    holds.of("a snapshot for explanations", lambda: world.core.snapshot(world.now))
     return holds
 
 

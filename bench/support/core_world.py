@@ -89,6 +89,7 @@ class World:
     ) -> None:
         self._draw = random.Random(seed)
         self.core = Core(settings or CoreSettings())
+        self.now = START
         self.lock = Watched()
         self.core.set_unlocker(self.lock.step_aside)
         self._number = 0
@@ -133,19 +134,20 @@ class World:
         gang = f"gang-{self._number}"
         pods = [member(gang, rank, size, gpus) for rank in range(size)]
         for pod in pods[:-1]:
-            self.core.pod_event("ADDED", pod, START)
-        self.core.decide(START)
+            self.core.pod_event("ADDED", pod, self.now)
+        self.core.decide(self.now)
+        self.now += 1.0  # the core does not look at a large gang again at once
         self.lock.longest = Spent()
         begun = Spent.so_far()
         with self.lock:
-            self.core.pod_event("ADDED", pods[-1], START)
+            self.core.pod_event("ADDED", pods[-1], self.now)
         with self.lock:
-            actions = self.core.decide(START)
+            actions = self.core.decide(self.now)
         spent = Spent.so_far().since(begun)
         plans = [action for action in actions if isinstance(action, WritePlan)]
         for pod in pods:
-            self.core.pod_event("DELETED", pod, START)
-        self.core.decide(START)
+            self.core.pod_event("DELETED", pod, self.now)
+        self.core.decide(self.now)
         if not plans:
             return None
         span = plans[0].annotations[names.PLAN].partition('"span":"')[2].partition("=")[0]
@@ -160,28 +162,30 @@ class World:
                 del self.pods[uid]
             elif not isinstance(action, Emit):
                 self.put(applied(action, self.pods[uid]), holds)
-            holds.of("an outcome", partial(self.core.done, action, Outcome.DONE, START))
+            holds.of("an outcome", partial(self.core.done, action, Outcome.DONE, self.now))
 
     def put(self, pod: Pod, holds: "Holds", kind: str = "MODIFIED") -> None:
         self.pods[pod.metadata.uid] = pod
-        holds.of("a change of a pod", lambda: self.core.pod_event(kind, pod, START))
+        holds.of("a change of a pod", lambda: self.core.pod_event(kind, pod, self.now))
 
     def decide(self, holds: "Holds") -> list[Action]:
-        return [*holds.of("a round of the planner", lambda: self.core.decide(START))]
+        """One more round, as far from the last one as when 100 pods a second are bound."""
+        self.now += 0.01
+        return [*holds.of("a round of the planner", lambda: self.core.decide(self.now))]
 
     def bind(self, uid: str, holds: "Holds") -> None:
         """Ask and bind as kube-scheduler does with a nominated pod."""
         pod = self.pods[uid]
         node, meta = pod.status.nominated_node_name, pod.metadata
-        holds.of("filter", lambda: self.core.filter(FilterCall(pod, (node,)), START))
+        holds.of("filter", lambda: self.core.filter(FilterCall(pod, (node,)), self.now))
         call = BindCall(meta.namespace, meta.name, uid, node, pod.spec.scheduler_name)
-        order = holds.of("bind", lambda: self.core.begin_bind(call, START))
+        order = holds.of("bind", lambda: self.core.begin_bind(call, self.now))
         assert isinstance(order, BindOrder), order
         said = {**meta.annotations, **order.annotations}
         spec = msgspec.structs.replace(pod.spec, node_name=node)
         metadata = msgspec.structs.replace(meta, annotations=said)
         self.put(msgspec.structs.replace(pod, metadata=metadata, spec=spec), holds)
-        holds.of("bind", lambda: self.core.end_bind(order, Outcome.DONE, START))
+        holds.of("bind", lambda: self.core.end_bind(order, Outcome.DONE, self.now))
 
 
 class Holds:

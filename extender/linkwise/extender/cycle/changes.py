@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 
 from linkwise.extender.api.records import GangKey
+from linkwise.extender.api.timers import Timers
 from linkwise.extender.api.unlocked import RunUnlocked, T, run_inline
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.pending_writes import PendingWrites
@@ -16,6 +17,11 @@ from linkwise.extender.queue.scheduling_queue import SchedulingQueue
 
 # Gangs and members: after a look at so many, the round releases the lock for a moment.
 _VERY_MANY = 512
+# A look at a gang takes some 0.01 ms for each member, and each of its members changes a few times
+# while it is planned and bound. So looks at a gang of so many are this far apart for each member:
+# they take a tenth of a core at most, however large the gang is.
+LARGE_GANG = 64
+SECONDS_A_MEMBER = 0.0001
 
 
 class _Isolated:
@@ -62,6 +68,8 @@ class Changes:
         self.run_unlocked: RunUnlocked = run_inline
         self.due: set[GangKey] = set()
         self.moved: set[GangKey] = set()  # changed while this round ran work beside the lock
+        self._rested_at: dict[GangKey, float] = {}  # large gangs, and when the next look may be
+        self._resting: Timers[GangKey] = Timers()  # those of them that changed since their look
         self._nodes_seen = self._looked_at = 0
         self._defects: list[Exception] = []
 
@@ -89,8 +97,25 @@ class Changes:
                 self._gates.pod_changed(record)
                 if record.gang is not None:
                     self.due.add(record.gang)
-        due, self.due = self.due, set()
-        return due
+        due, self.due = self.due.union(self._resting.take(now)), set()
+        return {key for key in due if not self._has_to_rest(key, now)}
+
+    def _has_to_rest(self, key: GangKey, now: float) -> bool:
+        """Whether the last look at this large gang was a moment ago; if not, a look is made now. A
+        gang that waits for GPUs never rests: those behind it could take them meanwhile."""
+        until = self._rested_at.pop(key, now)
+        size = len(self._cache.gangs.get(key, ()))
+        if size < LARGE_GANG or self._queue.waits(key):
+            return False
+        rests = now < until
+        self._rested_at[key] = until if rests else now + size * SECONDS_A_MEMBER
+        if rests:
+            self._resting[key] = until
+        return rests
+
+    def next_due(self) -> float | None:
+        """When the next large gang has rested."""
+        return self._resting.next()
 
     def forget(self) -> None:
         """While another replica decides, keep no list of what there would be to do."""

@@ -271,6 +271,7 @@ class Planner:
     def next_due(self) -> float | None:
         """When `decide` has to run next, even if nothing changes until then."""
         times = (
+            self.changes.next_due(),
             self.lifecycle.next_due(),
             self.reserve.next_due(),
             self.preemption.next_due(),

@@ -117,7 +117,7 @@ class Binder:
         Bindings of other members in flight do not count: they may fail.
         """
         gang = self._registry.of(record)
-        if gang is None or gang.alone or not record.demand.gpus:
+        if gang is None or gang.alone or not record.demand.gpus or self._lacks_many(record):
             return False
         members = self._registry.members_of(gang)
         bound = {
@@ -125,6 +125,16 @@ class Binder:
         }
         bound.add(record.uid)
         return not members.started and len(bound) + members.done >= members.minimum
+
+    def _lacks_many(self, record: PodRecord) -> bool:
+        """Whether a glance shows that the gang's minimum needs more Bindings than this one: nearly
+        always true of a large gang, whose members are expensive to sort."""
+        ask = record.ask.gang
+        if ask is None or record.gang is None:
+            return False
+        pods = self._cache.pods
+        bound = sum(1 for uid in self._cache.gangs[record.gang] if pods[uid].node)
+        return bound + len(self._bound) + ask.done + 1 < ask.minimum
 
     def _is_bound(self, uid: str) -> bool:
         """Whether the API server has confirmed the Binding, even before the pod's event arrives."""
