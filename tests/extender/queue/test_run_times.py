@@ -67,6 +67,20 @@ def test_nine_of_ten_are_known_of_a_kind_once_many_have_ended() -> None:
     assert run_time(says, after(*of_job).nine_of_ten) == 60.0
 
 
+def test_a_pod_that_starts_is_expected_to_run_for_the_mean_of_its_kind() -> None:
+    times = after(*((JOB, seconds) for seconds in (60.0, 60.0, 480.0)), (SMALL, 1000.0))
+    assert times.means(3600.0) == {
+        ("ml", "Job", "8"): 200.0,
+        ("ml",): 400.0,
+        (): 400.0,
+    }
+
+
+def test_of_a_long_run_only_its_first_hours_count_so_one_of_weeks_does_not_outweigh_all() -> None:
+    times = after((JOB, 60.0), (JOB, 60.0), (JOB, 1e6))
+    assert times.means(3600.0)["ml", "Job", "8"] == 1240.0
+
+
 def test_only_the_latest_count() -> None:
     times = after(*[(JOB, 60.0)] * 100, *[(JOB, 7200.0)] * 64)
     assert times.left(JOB, 0.0) == 7200.0

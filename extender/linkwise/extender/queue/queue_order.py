@@ -43,7 +43,7 @@ class Ordering:
     """The order by the run times that are known at one moment."""
 
     order: QueueOrder = QueueOrder.AGE
-    medians: Mapping[PodKind, float] = field(default_factory=dict)  # seconds
+    means: Mapping[PodKind, float] = field(default_factory=dict)  # of run times, in seconds
 
     def urgency(
         self, priority: int, created: float, key: GangKey, pods: Iterable[PodRecord]
@@ -70,7 +70,7 @@ class Ordering:
         gpus, longest = 0, 0.0
         for pod in pods:
             gpus += pod.needs.gpus
-            longest = max(longest, expected_run_time(pod, self.medians))
+            longest = max(longest, expected_run_time(pod, self.means))
         return gpus, longest
 
 

@@ -49,6 +49,11 @@ class _Times:
         longer = len(self._rising) - first
         return None if longer < ENOUGH else self._rising[first + longer // 2] - age
 
+    def mean(self, most: float) -> float | None:
+        """The mean seconds, where a longer run counts as *most*; None: too few pods ended."""
+        known = len(self._rising)
+        return None if known < ENOUGH else sum(min(each, most) for each in self._rising) / known
+
     def nine_of_ten(self) -> float | None:
         """The seconds within which nine of ten pods ended; None: too few have ended."""
         known = len(self._rising)
@@ -86,10 +91,14 @@ class RunTimes:
         times = self._of_kind.get(kind)
         return None if times is None else times.nine_of_ten()
 
-    def medians(self) -> dict[PodKind, float]:
-        """For how many seconds a pod that starts is expected to run, for all kinds of which enough
-        pods have ended."""
-        found = {kind: times.left(0.0) for kind, times in self._of_kind.items()}
+    def means(self, most: float) -> dict[PodKind, float]:
+        """For how many of its first *most* seconds a pod that starts is expected to run, for all
+        kinds of which enough pods have ended.
+
+        The mean, and not the median: those behind a pod wait for its whole run. If the shortest
+        expected run goes first (SEPT), one machine's mean wait is the least (Rothkopf 1966).
+        """
+        found = {kind: times.mean(most) for kind, times in self._of_kind.items()}
         return {kind: seconds for kind, seconds in found.items() if seconds is not None}
 
     def all_nine_of_ten(self) -> dict[PodKind, float]:
@@ -106,14 +115,14 @@ def run_time(pod: PodRecord, nine_of_ten: NineOfTen) -> float | None:
     return None if pod.endless else nine_of_ten(next(_kinds(pod)))
 
 
-def expected_run_time(pod: PodRecord, medians: Mapping[PodKind, float]) -> float:
+def expected_run_time(pod: PodRecord, means: Mapping[PodKind, float]) -> float:
     """For how many seconds *pod* is expected to run once it has its GPUs: as declared, or the first
-    of `RunTimes.medians` that is known for a kind of it. Infinity: it never ends by itself."""
+    of `RunTimes.means` that is known for a kind of it. Infinity: it never ends by itself."""
     if pod.ask.expected_seconds is not None:
         return pod.ask.expected_seconds
     if pod.endless:
         return math.inf
-    return next((medians[kind] for kind in _kinds(pod) if kind in medians), LEAST_SECONDS)
+    return next((means[kind] for kind in _kinds(pod) if kind in means), LEAST_SECONDS)
 
 
 def _kinds(pod: PodRecord) -> Iterator[PodKind]:

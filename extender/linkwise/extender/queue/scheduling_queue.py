@@ -15,7 +15,12 @@ from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.placement.result import NoRoom
-from linkwise.extender.queue.queue_order import Ordering, QueueOrder, Urgency
+from linkwise.extender.queue.queue_order import (
+    MOST_RUN_SECONDS,
+    Ordering,
+    QueueOrder,
+    Urgency,
+)
 from linkwise.extender.queue.queued_gang import QueuedGang
 from linkwise.extender.queue.run_times import RunTimes
 
@@ -200,7 +205,7 @@ class SchedulingQueue:
         if is_by_age or now < self._ordered_at + _REORDER_SECONDS:
             return False
         self._ordered_at = now
-        self.ordering = replace(self.ordering, medians=self._run_times.medians())
+        self.ordering = replace(self.ordering, means=self._run_times.means(MOST_RUN_SECONDS))
         self._urgencies.clear()
         for key in self._waiting:
             self.try_again(key)
