@@ -6,6 +6,7 @@ from unittest.mock import patch
 
 import pytest
 
+from linkwise.extender.cycle import changes
 from linkwise.extender.queue.idle_limit import IdleLimit
 from linkwise.extender.queue.unschedulable_pods import UnschedulablePods
 from tests.liveness.days import live
@@ -20,6 +21,17 @@ def test_every_promise_is_kept_whatever_goes_wrong(seeds: str, order: str) -> No
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 broke one" in done.stdout
+
+
+@pytest.mark.parametrize(("rest_seconds", "is_kept"), [(0.5, True), (1e9, False)])
+def test_promises_are_kept_while_gangs_rest_as_large_ones_do(
+    rest_seconds: float, is_kept: bool
+) -> None:
+    with (
+        patch.object(changes, "LARGE_GANG", 2),
+        patch.object(changes, "SECONDS_A_MEMBER", rest_seconds),
+    ):
+        assert (not live(1, 0.25).failures) is is_kept
 
 
 def test_a_pod_that_nobody_wakes_is_seen() -> None:
