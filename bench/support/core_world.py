@@ -136,7 +136,7 @@ class World:
         for pod in pods[:-1]:
             self.core.pod_event("ADDED", pod, self.now)
         self.core.decide(self.now)
-        self.now += 1.0  # the core does not look at a large gang again at once
+        self.now += 1.0  # looks at a large gang are rate-limited
         self.lock.longest = Spent()
         begun = Spent.so_far()
         with self.lock:

@@ -23,13 +23,13 @@ def test_every_promise_is_kept_whatever_goes_wrong(seeds: str, order: str) -> No
     assert "0 broke one" in done.stdout
 
 
-@pytest.mark.parametrize(("rest_seconds", "is_kept"), [(0.5, True), (1e9, False)])
-def test_promises_are_kept_while_gangs_rest_as_large_ones_do(
-    rest_seconds: float, is_kept: bool
+@pytest.mark.parametrize(("seconds", "is_kept"), [(0.5, True), (1e9, False)])
+def test_promises_are_kept_if_looks_at_gangs_are_rate_limited(
+    seconds: float, is_kept: bool
 ) -> None:
     with (
         patch.object(changes, "LARGE_GANG", 2),
-        patch.object(changes, "SECONDS_A_MEMBER", rest_seconds),
+        patch.object(changes, "SECONDS_A_MEMBER", seconds),
     ):
         assert (not live(1, 0.25).failures) is is_kept
 

@@ -1,12 +1,12 @@
-"""When the planner looks at a gang again: at once, but for a large gang that it has just looked
-at."""
+"""When the planner looks at a gang again: at once, or a moment later if it has just looked at it
+and the gang is large."""
 
 import pytest
 
 from linkwise.extender.cycle.changes import LARGE_GANG, SECONDS_A_MEMBER
 from tests.extender.cluster import Cluster
 
-REST = LARGE_GANG * SECONDS_A_MEMBER
+MOMENT = LARGE_GANG * SECONDS_A_MEMBER
 
 
 def idle(gpus: int) -> Cluster:
@@ -24,7 +24,7 @@ def test_a_gang_is_planned_as_soon_as_its_last_member_comes(size: int) -> None:
     assert at.phase("g") == "planned"
 
 
-def test_a_large_gang_rests_after_a_look_and_then_its_changes_count() -> None:
+def test_changes_of_a_large_gang_count_a_moment_after_the_last_look() -> None:
     at = idle(LARGE_GANG)
     members = at.add_gang("g", LARGE_GANG, 1)
     at.settle()
@@ -32,13 +32,13 @@ def test_a_large_gang_rests_after_a_look_and_then_its_changes_count() -> None:
         assert at.schedule(member)
     at.settle()
     assert at.phase("g") == "planned"
-    assert at.core.next_due() == pytest.approx(at.now + REST)
-    at.pass_time(REST)
+    assert at.core.next_due() == pytest.approx(at.now + MOMENT)
+    at.pass_time(MOMENT)
     assert at.phase("g") == "running"
     assert at.core.next_due() is None
 
 
-def test_a_smaller_gang_does_not_rest() -> None:
+def test_changes_of_a_smaller_gang_count_at_once() -> None:
     at = idle(LARGE_GANG)
     members = at.add_gang("g", LARGE_GANG - 1, 1)
     at.settle()
@@ -58,7 +58,9 @@ def waiting() -> Cluster:
     return at
 
 
-def test_a_large_gang_that_waits_does_not_rest_so_that_none_behind_it_takes_its_room() -> None:
+def test_a_large_gang_that_waits_is_looked_at_at_once_so_that_none_behind_it_takes_its_room() -> (
+    None
+):
     at = waiting()
     at.add_gang("small", 2, 4)
     at.annotate("large-0", expected_duration="1h")
@@ -75,13 +77,13 @@ def test_a_large_gang_that_waits_is_looked_at_before_it_is_planned() -> None:
     assert all(at.plan(pod.metadata.name) is None for pod in at.pods.values())
 
 
-def test_a_large_gang_that_is_gone_while_it_rests_leaves_nothing_to_do() -> None:
+def test_a_large_gang_that_is_gone_before_the_next_look_leaves_nothing_to_do() -> None:
     at = idle(LARGE_GANG)
     members = at.add_gang("g", LARGE_GANG, 1)
     at.settle()
     for member in members:
         at.delete(member)
-    at.pass_time(REST)
+    at.pass_time(MOMENT)
     assert at.phase("g") == ""
     assert at.core.next_due() is None
     assert sum(at.free(node) for node in at.nodes) == LARGE_GANG

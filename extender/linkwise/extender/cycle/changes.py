@@ -18,8 +18,8 @@ from linkwise.extender.queue.scheduling_queue import SchedulingQueue
 # Gangs and members: after a look at so many, the round releases the lock for a moment.
 _VERY_MANY = 512
 # A look at a gang takes some 0.01 ms for each member, and each of its members changes a few times
-# while it is planned and bound. So looks at a gang of so many are this far apart for each member:
-# they take a tenth of a core at most, however large the gang is.
+# while it is planned and bound. So looks at a gang of so many members are rate-limited: they are
+# this far apart for each member, and take a tenth of a core at most (docs/decisions/0038).
 LARGE_GANG = 64
 SECONDS_A_MEMBER = 0.0001
 
@@ -68,8 +68,8 @@ class Changes:
         self.run_unlocked: RunUnlocked = run_inline
         self.due: set[GangKey] = set()
         self.moved: set[GangKey] = set()  # changed while this round ran work beside the lock
-        self._rested_at: dict[GangKey, float] = {}  # large gangs, and when the next look may be
-        self._resting: Timers[GangKey] = Timers()  # those of them that changed since their look
+        self._next_look: dict[GangKey, float] = {}  # at large gangs, the earliest moment
+        self._postponed: Timers[GangKey] = Timers()  # large gangs that changed before that moment
         self._nodes_seen = self._looked_at = 0
         self._defects: list[Exception] = []
 
@@ -97,25 +97,25 @@ class Changes:
                 self._gates.pod_changed(record)
                 if record.gang is not None:
                     self.due.add(record.gang)
-        due, self.due = self.due.union(self._resting.take(now)), set()
-        return {key for key in due if not self._has_to_rest(key, now)}
+        due, self.due = self.due.union(self._postponed.take(now)), set()
+        return {key for key in due if not self._postpones(key, now)}
 
-    def _has_to_rest(self, key: GangKey, now: float) -> bool:
-        """Whether the last look at this large gang was a moment ago; if not, a look is made now. A
-        gang that waits for GPUs never rests: those behind it could take them meanwhile."""
-        until = self._rested_at.pop(key, now)
+    def _postpones(self, key: GangKey, now: float) -> bool:
+        """Postpone the look at a large gang if the last one was a moment ago, and return whether.
+        A look at a gang that waits for GPUs is never late: those behind it could take them."""
+        allowed_at = self._next_look.pop(key, now)
         size = len(self._cache.gangs.get(key, ()))
         if size < LARGE_GANG or self._queue.waits(key):
             return False
-        rests = now < until
-        self._rested_at[key] = until if rests else now + size * SECONDS_A_MEMBER
-        if rests:
-            self._resting[key] = until
-        return rests
+        is_too_soon = now < allowed_at
+        self._next_look[key] = allowed_at if is_too_soon else now + size * SECONDS_A_MEMBER
+        if is_too_soon:
+            self._postponed[key] = allowed_at
+        return is_too_soon
 
     def next_due(self) -> float | None:
-        """When the next large gang has rested."""
-        return self._resting.next()
+        """When the next postponed look is due."""
+        return self._postponed.next()
 
     def forget(self) -> None:
         """While another replica decides, keep no list of what there would be to do."""
