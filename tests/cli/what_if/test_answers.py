@@ -123,6 +123,25 @@ def test_the_fewest_pods_make_room(tmp_path: Path) -> None:
     assert (room["fewest"], room["by"]) == (True, "end")
 
 
+def test_room_names_the_gang_that_would_lose_a_member(tmp_path: Path) -> None:
+    it = cluster("dgx-a100", "dgx-a100")
+    for node in ("n1", "n2"):
+        runs(it, f"single-{node}", 5, node)
+    it.add_gang("train", 2, 3)
+    it.settle()
+    for member in ("train-0", "train-1"):
+        it.start(member) if it.schedule(member) else None
+    given = listed(it)
+    _, found = answer(tmp_path, given, pod("new", 3))
+    (room,) = found["room"]
+    assert [(each["pod"], each["gang"]) for each in room["pods"]] == [("ml/train-0", "ml/train")]
+    text = what_if(tmp_path, given, pod("new", 3)).stdout
+    assert "ml/train-0  n1       3         0  unknown  ml/train\n" in text
+    _, found = answer(tmp_path, given, pod("new", 5))
+    assert [each["gang"] for each in found["room"][0]["pods"]] == [""]
+    assert "GANG" not in what_if(tmp_path, given, pod("new", 5)).stdout
+
+
 def test_room_counts_links_and_not_gpus_alone(tmp_path: Path) -> None:
     """Two free GPUs of different bridges, and a pod on each bridge."""
     it = cluster("a100-pcie-4-bridged")

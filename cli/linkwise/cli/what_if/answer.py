@@ -61,6 +61,7 @@ class HeldPod:
     """A pod of the cluster that is in the way."""
 
     pod: str  # namespace/name
+    gang: str  # namespace/name of its gang, which would lose a member; empty: it is in none
     node: str
     gpus: int
     priority: int

@@ -241,6 +241,7 @@ class _Asking:
         pods = tuple(
             HeldPod(
                 record.key,
+                record.gang_name,
                 record.node,
                 gpus,
                 record.priority,

@@ -197,7 +197,9 @@ def _room(room: Room, at: float) -> Iterator[str]:
     else:
         yield f"All of it would start if {count} ended and no other pod waited{few}:"
     shown = room.pods[:_MOST_PODS]
-    rows = [("POD", "NODE", "GPUS", "PRIORITY", "ENDS"), *(_held(pod, at) for pod in shown)]
+    rows = [("POD", "NODE", "GPUS", "PRIORITY", "ENDS", "GANG"), *(_held(p, at) for p in shown)]
+    if not any(pod.gang for pod in shown):
+        rows = [row[:-1] for row in rows]
     yield from aligned(rows, (2, 3)).splitlines()
     if len(room.pods) > _MOST_PODS:
         yield f"and {len(room.pods) - _MOST_PODS} more; -o json has all"
@@ -205,7 +207,7 @@ def _room(room: Room, at: float) -> Iterator[str]:
 
 def _held(pod: HeldPod, at: float) -> tuple[str, ...]:
     ends = "unknown" if pod.until is None else f"in {duration(pod.until - at)}"
-    return pod.pod, pod.node, str(pod.gpus), str(pod.priority), ends
+    return pod.pod, pod.node, str(pod.gpus), str(pod.priority), ends, pod.gang or "-"
 
 
 def _time(seconds: float) -> str:

@@ -136,6 +136,12 @@ class PodRecord:
         return self.gang is not None and not (self.shares and not self.demand.gpus)
 
     @property
+    def gang_name(self) -> str:
+        """The namespace/name of its gang; empty: it is a single pod."""
+        gang = self.gang
+        return "" if gang is None or gang.uid else f"{gang.namespace}/{gang.name}"
+
+    @property
     def live(self) -> bool:
         return not self.ended and not self.leaving
 

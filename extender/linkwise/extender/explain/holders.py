@@ -53,16 +53,13 @@ def _holder(snapshot: Snapshot, node: NodeState, uid: str, mask: int) -> Holder:
     if record is None:  # the kubelet still reports the pod, and the API server has deleted it
         names = {listed: name for name, listed in node.listed_as.items()}
         return Holder(names.get(uid, uid), "", gpus, "ending", None, None, "")
-    gang = ""
-    if record.gang is not None and not record.gang.uid:
-        gang = f"{record.gang.namespace}/{record.gang.name}"
     state = "used" if mask & node.used else "held"
     if not record.live:
         state = "ending"
     written = snapshot.plan_of(record)
     since = written.plan.made if written is not None else record.created or None
     until, because = _until(snapshot, record, written)
-    return Holder(record.key, gang, gpus, state, since, until, because)
+    return Holder(record.key, record.gang_name, gpus, state, since, until, because)
 
 
 def _until(
