@@ -11,7 +11,6 @@ from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.scheduling.contention import given_twice
 from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF
-from tests.cluster.support.scheduling.scheduling_world import PODS
 from tests.cluster.support.scheduling.two_extenders import SwitchWorld
 
 MEMBERS = 128
