@@ -29,7 +29,7 @@ def test_promises_are_kept_if_looks_at_gangs_are_rate_limited(
 ) -> None:
     with (
         patch.object(changes, "LARGE_GANG", 2),
-        patch.object(changes, "SECONDS_A_MEMBER", seconds),
+        patch.object(changes, "SECONDS_A_POD", seconds),
     ):
         assert (not live(1, 0.25).failures) is is_kept
 

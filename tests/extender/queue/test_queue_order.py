@@ -233,6 +233,16 @@ def test_a_new_order_counts_at_once() -> None:
     assert order() == ["first", "second"]
 
 
+def test_one_run_of_weeks_counts_as_four_hours_among_short_ones() -> None:
+    at = full(QueueOrder.MULTIFACTOR)
+    wait(at, "first", 8, "New")
+    for seconds in (HOUR, HOUR, 500 * HOUR):
+        at.core._run_times.ended(_record(at, "first"), seconds)
+    at.pass_time(700)
+    ordering = at.core._planner.queue.ordering
+    assert ordering.size_and_run_time([_record(at, "first")]) == (8, 2 * HOUR)
+
+
 def test_a_gang_that_falls_back_keeps_what_is_reserved_for_it() -> None:
     at = full(QueueOrder.MULTIFACTOR)
     wait(at, "one", 8, "Short")
@@ -298,7 +308,7 @@ def test_an_explanation_says_whom_a_pod_waits_behind_and_why() -> None:
     assert found is not None
     lines = explanation_text.pod(found, at.now).splitlines()
     assert "  order     1 gang or pod ahead of it has no room either: pod ml/large" in lines
-    assert "            counts as 20h younger than it is: 1 GPU, expected to run 2h" in lines
+    assert "            counts as 20h younger than it is: 1 GPU, its run counts as 2h" in lines
     first = at.core.explain("ml", "large", at.now)
     assert first is not None
     assert first.seniority is not None

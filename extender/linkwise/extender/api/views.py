@@ -179,7 +179,7 @@ class SeniorityView:
 
     shift_seconds: float  # it counts as created so much later; below 0: earlier
     gpus: int  # of all its pods
-    expected_seconds: float | None  # for how long it is expected to run; None: for ever
+    expected_seconds: float | None  # what its run time counts as; None: it never ends by itself
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The changes since the last round, which tell the next round what to look at."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from types import TracebackType
 
@@ -17,11 +17,11 @@ from linkwise.extender.queue.scheduling_queue import SchedulingQueue
 
 # Gangs and members: after a look at so many, the round releases the lock for a moment.
 _VERY_MANY = 512
-# A look at a gang takes some 0.01 ms for each member, and each of its members changes a few times
-# while it is planned and bound. So looks at a gang of so many members are rate-limited: they are
-# this far apart for each member, and take a tenth of a core at most (docs/decisions/0038).
+# A look at a gang takes some 0.01 ms for each pod, and each of them changes a few times while it is
+# planned and bound. So looks at a gang of so many pods that only makes progress are rate-limited:
+# they are this far apart for each pod, and take a tenth of a core (docs/decisions/0038).
 LARGE_GANG = 64
-SECONDS_A_MEMBER = 0.0001
+SECONDS_A_POD = 0.0001
 
 
 class _Isolated:
@@ -67,21 +67,19 @@ class Changes:
         self._feedback = feedback
         self.run_unlocked: RunUnlocked = run_inline
         self.due: set[GangKey] = set()
+        self.progressed: set[GangKey] = set()  # only in the way that was decided
         self.moved: set[GangKey] = set()  # changed while this round ran work beside the lock
-        self._next_look: dict[GangKey, float] = {}  # at large gangs, the earliest moment
-        self._postponed: Timers[GangKey] = Timers()  # large gangs that changed before that moment
+        self._next_look: dict[GangKey, float] = {}  # at large gangs that progress
+        self._postponed: Timers[GangKey] = Timers()  # those that progressed before that moment
         self._nodes_seen = self._looked_at = 0
         self._defects: list[Exception] = []
 
     def take(self, now: float) -> set[GangKey]:
-        """The gangs that changed since the last round."""
+        """The gangs to look at because of changes since the last round."""
         cache = self._cache
         cache.trim()
         touched = cache.take_touched()
-        for name in touched:
-            info = cache.nodes.get(name)
-            keys = (cache.pods[uid].gang for uid in (info.plans if info is not None else ()))
-            self.due |= {key for key in keys if key is not None}
+        self._note_touched(touched)
         if self._feedback.lapse(touched, now):
             self.refusals_ended()
         if cache.changed_rows.generation != self._nodes_seen:
@@ -96,22 +94,42 @@ class Changes:
             if record is not None:
                 self._gates.pod_changed(record)
                 if record.gang is not None:
-                    self.due.add(record.gang)
-        due, self.due = self.due.union(self._postponed.take(now)), set()
-        return {key for key in due if not self._postpones(key, now)}
+                    self.progressed.add(record.gang)
+        return self._take_due(now)
 
-    def _postpones(self, key: GangKey, now: float) -> bool:
-        """Postpone the look at a large gang if the last one was a moment ago, and return whether.
-        A look at a gang that waits for GPUs is never late: those behind it could take them."""
-        allowed_at = self._next_look.pop(key, now)
-        size = len(self._cache.gangs.get(key, ()))
-        if size < LARGE_GANG or self._queue.waits(key):
-            return False
-        is_too_soon = now < allowed_at
-        self._next_look[key] = allowed_at if is_too_soon else now + size * SECONDS_A_MEMBER
-        if is_too_soon:
-            self._postponed[key] = allowed_at
-        return is_too_soon
+    def _take_due(self, now: float) -> set[GangKey]:
+        """All gangs that are due, and of those that progressed all but large ones that were looked
+        at a moment ago: their looks are postponed."""
+        due, progressed = self.due, self.progressed.union(self._postponed.take(now))
+        self.due, self.progressed = set(), set()
+        for key in progressed - due:
+            if now < self._next_look.get(key, now):
+                self._postponed[key] = self._next_look[key]
+            else:
+                due.add(key)
+        for key in due:
+            self._postponed.drop(key)
+            self._limit(key, now)
+        return due
+
+    def _note_touched(self, nodes: Iterable[str]) -> None:
+        """These nodes changed, mostly because pods came or left, and may now lack what is planned
+        there."""
+        for name in nodes:
+            info = self._cache.nodes.get(name)
+            for uid in info.plans if info is not None else ():
+                record = self._cache.pods[uid]
+                if record.gang is not None:
+                    lost = self._lifecycle.has_lost_plan(record)
+                    (self.due if lost else self.progressed).add(record.gang)
+
+    def _limit(self, key: GangKey, now: float) -> None:
+        """The gang is looked at now: say when progress alone is a reason for the next look."""
+        pods = len(self._cache.gangs.get(key, ()))
+        if pods >= LARGE_GANG:
+            self._next_look[key] = now + pods * SECONDS_A_POD
+        else:
+            self._next_look.pop(key, None)
 
     def next_due(self) -> float | None:
         """When the next postponed look is due."""
@@ -122,6 +140,7 @@ class Changes:
         self._cache.trim()
         self._cache.take_touched()
         self.due.clear()
+        self.progressed.clear()
 
     def refusals_ended(self) -> None:
         """Look again at the refused gangs: nodes that kube-scheduler refused may suit them now."""
@@ -139,11 +158,11 @@ class Changes:
     def run(self, work: Callable[[], T]) -> T:
         """Run *work* while others use the core. The round skips gangs that change meanwhile, and
         the next round looks at them."""
-        before = set(self.due)
+        before = self.due | self.progressed
         try:
             return self.run_unlocked(work)
         finally:
-            self.moved |= self.due - before
+            self.moved |= (self.due | self.progressed) - before
 
     def pause(self) -> None:
         self.run(lambda: None)
@@ -157,7 +176,6 @@ class Changes:
 
     def look_again_at_moved(self) -> None:
         for key in self.moved:
-            self.due.add(key)
             self._queue.try_again(key)
         self.moved.clear()
 

@@ -4,8 +4,9 @@
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from linkwise.extender.api.actions import Action, Emit, Evict
+from linkwise.extender.api.actions import Action, Emit, Evict, WithdrawPlan
 from linkwise.extender.api.extender_calls import Outcome
 from linkwise.extender.api.placement_totals import Placed
 from linkwise.extender.api.records import PodRecord
@@ -217,11 +218,21 @@ class Planner:
         news = self.pending_writes.seen(record)
         if news and record.live and not record.node and _is_planned(record):
             self._cache.plan(record.uid, record.written)
+        is_progress = not news and self._is_progress(before, record)
         for known in (before, record):
             if known is not None and known.gang is not None:
-                self.changes.due.add(known.gang)
+                (self.changes.progressed if is_progress else self.changes.due).add(known.gang)
         if before is None or not _same_member(before, record):
             self.queue.take_up(record.gang)
+
+    def _is_progress(self, before: PodRecord | None, record: PodRecord) -> bool:
+        """Whether the pod only went on as decided, or came to a gang that still has too few pods.
+        Then no other gang or pod depends on when its own gang is looked at."""
+        if before is None:
+            ask = record.ask.gang
+            there = len(self._cache.gangs.get(record.gang, ())) if record.gang is not None else 0
+            return record.live and ask is not None and there + ask.done < ask.minimum
+        return goes_as_decided(before, record)
 
     def asked_by(self, scheduler: str, now: float = 0.0) -> None:
         """The scheduler of this name calls the extender about its pods, so it uses its plans. *now*
@@ -251,7 +262,8 @@ class Planner:
             return  # no decision depends on an Event
         record = self._cache.pods.get(action.pod.uid)
         if record is not None and record.gang is not None:
-            self.changes.due.add(record.gang)
+            is_progress = outcome is Outcome.DONE and not isinstance(action, Evict | WithdrawPlan)
+            (self.changes.progressed if is_progress else self.changes.due).add(record.gang)
             # The new pods of an idle gang must not take back what others got in its place.
             if isinstance(action, Evict) and not self.preemption.is_reclaimed(record.uid):
                 self.queue.keep_age(record.gang, now)
@@ -298,6 +310,29 @@ def _is_planned(record: PodRecord) -> bool:
     if record.awaits:
         return True  # no other pod gets these GPUs until the pod's gang is known
     return tried or record.nominated == record.written.plan.node
+
+
+def goes_as_decided(before: PodRecord, record: PodRecord) -> bool:
+    """Whether nothing about the pod changed but what the extender decided, and what kube-scheduler
+    and the kubelet say about that: its plan, its nomination, the node that was planned, conditions.
+    The mark that its gang has started is news for the gang."""
+    if record.node != before.node and record.plan_for(record.node) is None:
+        return False
+    if record.gated != before.gated and record.written is None:
+        return False
+    as_decided = replace(
+        before,
+        node=record.node,
+        nominated=record.nominated,
+        gated=record.gated,
+        written=record.written,
+        asked=record.asked,
+        unschedulable=record.unschedulable,
+        running=record.running,
+        queue=record.queue,
+        labels=record.labels,
+    )
+    return as_decided == record
 
 
 def _same_member(before: PodRecord, record: PodRecord) -> bool:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.api.views import SeniorityView
 from linkwise.extender.explain.snapshot import GangState, Snapshot
-from linkwise.extender.queue.queue_order import QueueOrder, Urgency
+from linkwise.extender.queue.queue_order import MOST_RUN_SECONDS, QueueOrder, Urgency
 
 
 class QueuePlace(NamedTuple):
@@ -36,7 +36,8 @@ class QueuePlaces:
             return None
         live = _live(gang)
         gpus, expected = ordering.size_and_run_time(live)
-        return SeniorityView(ordering.shift(live), gpus, None if math.isinf(expected) else expected)
+        counts_as = None if math.isinf(expected) else min(expected, MOST_RUN_SECONDS)
+        return SeniorityView(ordering.shift(live), gpus, counts_as)
 
     @cached_property
     def _urgencies(self) -> Sequence[Urgency]:

@@ -111,11 +111,15 @@ class GangLifecycle:
         self.withdraw(member for member in members.extra if member.uid not in self._cache.assumed)
         for member in members.planned:
             node = self._cache.plans[member.uid].plan.node
-            if not (
-                self._cache.keeps_plan(member.uid) and self._node_filters.on(member.template, node)
-            ):
+            if self.has_lost_plan(member):
                 self.withdraw([member])
                 gang.reason = f"the plan of pod {member.ref.name} on node {node} came to nothing"
+
+    def has_lost_plan(self, member: PodRecord) -> bool:
+        """Whether the plan of a member can no longer be carried out."""
+        node = self._cache.plans[member.uid].plan.node
+        keeps = self._cache.keeps_plan(member.uid)
+        return not (keeps and self._node_filters.on(member.template, node))
 
     def _read_plans(self, gang: Gang, now: float) -> None:
         """Read the gang's plan from its members. If a new plan is incomplete, the plan of the bound

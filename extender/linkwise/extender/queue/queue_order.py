@@ -66,7 +66,7 @@ class Ordering:
         return RUN_TIME_WEIGHT * min(expected, MOST_RUN_SECONDS) - _head_start(gpus)
 
     def size_and_run_time(self, pods: Iterable[PodRecord]) -> tuple[int, float]:
-        """The GPUs of all *pods*, and for how many seconds the longest is expected to run."""
+        """The GPUs of all *pods*, and the longest of their `expected_run_time`s in seconds."""
         gpus, longest = 0, 0.0
         for pod in pods:
             gpus += pod.needs.gpus

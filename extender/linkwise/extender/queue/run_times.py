@@ -4,9 +4,9 @@ The estimate for a pod comes from pods that ended: of the same namespace, owner'
 GPUs; if too few of those ran as long as this pod already has, of its namespace, and then of the
 cluster. The estimate is the median of the time that they had left. If nothing is known, a pod is
 expected to run as long again as it already has: run times of GPU jobs spread over orders of
-magnitude, and for such a distribution (a Pareto tail) the time left grows with the age. The times
-are in memory only. A standby learns them too, and keeps them when it leads; a new process starts
-without any.
+magnitude, and for such a distribution (a Pareto tail) the time left grows with the age. The order
+of pods that wait goes by `means`. The times are in memory only. A standby learns them too, and
+keeps them when it leads; a new process starts without any.
 """
 
 import math
@@ -92,11 +92,12 @@ class RunTimes:
         return None if times is None else times.nine_of_ten()
 
     def means(self, most: float) -> dict[PodKind, float]:
-        """For how many of its first *most* seconds a pod that starts is expected to run, for all
-        kinds of which enough pods have ended.
+        """The mean run time in seconds, where a longer run counts as *most*, for all kinds of which
+        enough pods have ended.
 
         The mean, and not the median: those behind a pod wait for its whole run. If the shortest
-        expected run goes first (SEPT), one machine's mean wait is the least (Rothkopf 1966).
+        expected run goes first (SEPT), one machine's mean wait is the least (Rothkopf 1966). The
+        limit is no part of that rule: it keeps one run of weeks from outweighing all others.
         """
         found = {kind: times.mean(most) for kind, times in self._of_kind.items()}
         return {kind: seconds for kind, seconds in found.items() if seconds is not None}
@@ -116,8 +117,9 @@ def run_time(pod: PodRecord, nine_of_ten: NineOfTen) -> float | None:
 
 
 def expected_run_time(pod: PodRecord, means: Mapping[PodKind, float]) -> float:
-    """For how many seconds *pod* is expected to run once it has its GPUs: as declared, or the first
-    of `RunTimes.means` that is known for a kind of it. Infinity: it never ends by itself."""
+    """For how many seconds *pod* runs once it has its GPUs: as declared, or the first of
+    `RunTimes.means`, limited as those are, that is known for a kind of it. Infinity: it never ends
+    by itself."""
     if pod.ask.expected_seconds is not None:
         return pod.ask.expected_seconds
     if pod.endless:

@@ -132,9 +132,13 @@ class Binder:
         ask = record.ask.gang
         if ask is None or record.gang is None:
             return False
-        pods = self._cache.pods
-        bound = sum(1 for uid in self._cache.gangs[record.gang] if pods[uid].node)
-        return bound + len(self._bound) + ask.done + 1 < ask.minimum
+        bound = done = 0
+        for uid in self._cache.gangs[record.gang]:
+            member = self._cache.pods[uid]
+            bound += bool(member.node)
+            if member.ask.gang is not None:
+                done = max(done, member.ask.gang.done)
+        return bound + len(self._bound) + done + 1 < ask.minimum
 
     def _is_bound(self, uid: str) -> bool:
         """Whether the API server has confirmed the Binding, even before the pod's event arrives."""
@@ -154,12 +158,9 @@ class Binder:
         if outcome is not Outcome.DONE:
             self._cache.given_back(order.node)
         record = self._cache.pods.get(order.uid)
-        if record is not None:
-            self._ended(record)
-
-    def _ended(self, record: PodRecord) -> None:
-        if record.gang is not None:
-            self._changes.due.add(record.gang)
+        if record is not None and record.gang is not None:
+            is_progress = outcome is Outcome.DONE
+            (self._changes.progressed if is_progress else self._changes.due).add(record.gang)
 
     def refused(self, call: BindCall) -> None:
         """kube-scheduler gets this refusal, and does not call again for this Binding."""
@@ -176,7 +177,9 @@ class Binder:
             elif now >= until and not self._flying[key] and key not in self._bound:
                 del self._doubts[key]
                 self._cache.forget_assumed(*key)
-                self._ended(self._cache.pods[key[0]])
+                gang = self._cache.pods[key[0]].gang
+                if gang is not None:
+                    self._changes.due.add(gang)
 
     def doubted(self) -> dict[str, str]:
         """uid -> node of pods that may go to that node alone, without an order in flight."""

@@ -132,7 +132,7 @@ def _place(it: GangExplanation | Explanation) -> Iterator[str]:
         shift = f"{duration(abs(seniority.shift_seconds))} {which}"
         runs = "never ends by itself"
         if seniority.expected_seconds is not None:
-            runs = f"expected to run {duration(seniority.expected_seconds)}"
+            runs = f"its run counts as {duration(seniority.expected_seconds)}"
         yield _fact(name, f"counts as {shift} than it is: {gpus_in_words(seniority.gpus)}, {runs}")
 
 
