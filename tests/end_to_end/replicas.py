@@ -63,20 +63,19 @@ class Wire:
 
     def cut(self) -> None:
         """Nothing gets through any more, and no message says so."""
-        self._cut = True
         self._end_all()
 
     def mend(self) -> None:
         self._cut = False
 
     def close(self) -> None:
-        self._cut = True
         self._kept.set()
         _stop_listening(self._listener)
         self._end_all()
 
     def _end_all(self) -> None:
         with self._lock:
+            self._cut = True
             _end(*self._open)
 
     def _accept(self) -> None:
@@ -85,17 +84,20 @@ class Wire:
                 near, _ = self._listener.accept()
             except OSError:
                 return
-            if self._cut:
-                near.close()
-                continue
             try:
                 far = socket.create_connection(self._target, timeout=5)
             except OSError:
                 near.close()
                 continue
             far.settimeout(None)
-            with self._lock:
-                self._open |= {near, far}
+            with self._lock:  # else a connection that begins at this moment would survive the cut
+                is_cut = self._cut
+                if not is_cut:
+                    self._open |= {near, far}
+            if is_cut:
+                near.close()
+                far.close()
+                continue
             Thread(target=self._relay, args=(near, far, True), daemon=True).start()
             Thread(target=self._relay, args=(far, near, False), daemon=True).start()
 
