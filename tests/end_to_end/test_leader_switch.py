@@ -250,9 +250,9 @@ def freeze_with_a_plan_on_its_way(cluster: Cluster) -> Replica:
 
 def test_a_plan_that_arrives_after_the_switch_is_taken_away(cluster: Cluster) -> None:
     """It was sent in time, and the network delayed it; its GPUs are now those of others."""
-    before = freeze_with_a_plan_on_its_way(cluster)
-    standby = cluster.other(before)
+    standby = cluster.other(cluster.leader)
     standby.signal(signal.SIGSTOP)  # on a busy machine it would lead before the others exist
+    before = freeze_with_a_plan_on_its_way(cluster)
     urgent = [cluster.add_gated(f"urgent-{number}", priority=10) for number in range(3)]
     standby.signal(signal.SIGCONT)
     wait_for_switch(cluster, before)
