@@ -193,7 +193,8 @@ class Cache:
                 info.reserved.pop(who, None)
                 if name in gpus:
                     info.reserved[who] = gpus[name]
-        self._settle_named(before.keys() | gpus.keys())
+                info.settle_reserved(queue_first=self.queue_first)
+                self._show(info)
 
     def release_fresh(self, names: Iterable[str]) -> None:
         """Make the GPUs that came free on these nodes available to all."""
@@ -379,8 +380,18 @@ class Cache:
             self._settle(info)
 
     def _settle(self, info: NodeInfo) -> None:
-        open_before, shares_before = info.was_open, info.shares
+        shares_before = info.shares
         info.settle(queue_first=self.queue_first)
+        self._show(info)
+        if info.kind is not None and not info.closed and info.shares.has_more_than(shares_before):
+            self.room += 1
+        (self.divided.add if info.sharing.places else self.divided.discard)(info.name)
+        (self.by_count.add if info.by_count else self.by_count.discard)(info.name)
+        note_mismatches(self.mismatches, info)
+        self._forget_if_empty(info)
+
+    def _show(self, info: NodeInfo) -> None:
+        """Show the GPUs of a settled node to searches, and note whether there is more room."""
         self.fresh.pop(info.name, None)
         if info.fresh:
             self.fresh[info.name] = info.fresh
@@ -390,15 +401,10 @@ class Cache:
         changed, more = self.rows.show_gpus(info.row, kind, free, set_aside)
         if changed:
             self.settled_rows.append(info.row)
-        info.was_open = usable or info.unpublished
-        opens = info.was_open and not open_before
-        if more or opens or (usable and info.shares.has_more_than(shares_before)):
+        open_before, info.was_open = info.was_open, usable or info.unpublished
+        if more or (info.was_open and not open_before):
             self.room += 1
         self.touched.add(info.name)
-        (self.divided.add if info.sharing.places else self.divided.discard)(info.name)
-        (self.by_count.add if info.by_count else self.by_count.discard)(info.name)
-        note_mismatches(self.mismatches, info)
-        self._forget_if_empty(info)
 
     def _forget_if_empty(self, info: NodeInfo) -> None:
         if info.empty and self.nodes.get(info.name) is info:

@@ -221,14 +221,24 @@ class NodeInfo:
         # Of two plans for one GPU the newer counts: the older was about to be withdrawn.
         for uid, plan in sorted(self.plans.items(), key=lambda item: (-item[1].plan.made, item[0])):
             settling.give(uid, self.machine.mask_of(plan.uuids))
-        idle = self.machine.healthy_gpus & ~settling.taken
+        self._set_aside(self.machine.healthy_gpus & ~settling.taken, had, queue_first=queue_first)
+        self.sharing.settle(pods, takers, self.assumed, settling.taken)
+
+    def settle_reserved(self, *, queue_first: bool = False) -> None:
+        """`settle` if nothing but `reserved` changed since the last time."""
+        self.settled += 1
+        idle = self.free | self.set_aside
+        self._set_aside(idle, self.free | self.fresh, queue_first=queue_first)
+
+    def _set_aside(self, idle: int, had: int, *, queue_first: bool) -> None:
+        """Divide the *idle* GPUs, which no pod has, into `free` and `set_aside`. *had*: those that
+        were free or `fresh` before."""
         reserved = reduce(or_, self.reserved.values(), 0) if self.reserved else 0
         self.fresh &= idle & ~reserved
         if queue_first:
             self.fresh |= idle & ~had & ~reserved
         self.set_aside = idle & (reserved | self.fresh)
         self.free = idle & ~self.set_aside
-        self.sharing.settle(pods, takers, self.assumed, settling.taken)
 
     def keeps(self, uid: str) -> bool:
         """Whether the plan of this unbound pod still has every GPU that it names, all healthy, and

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from itertools import repeat
 
 import numpy as np
+import numpy.ma  # np.unique imports it at its first call, which would be under the lock
 from numpy.typing import NDArray
 
 from linkwise.extender.api.records import ResourceList, SortKey, natural

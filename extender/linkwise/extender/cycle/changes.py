@@ -79,7 +79,7 @@ class Changes:
         cache = self._cache
         cache.trim()
         touched = cache.take_touched()
-        self._note_touched(touched)
+        self._note_touched(touched, now)
         if self._feedback.lapse(touched, now):
             self.refusals_ended()
         if cache.changed_rows.generation != self._nodes_seen:
@@ -112,16 +112,19 @@ class Changes:
             self._limit(key, now)
         return due
 
-    def _note_touched(self, nodes: Iterable[str]) -> None:
+    def _note_touched(self, nodes: Iterable[str], now: float) -> None:
         """These nodes changed, mostly because pods came or left, and may now lack what is planned
-        there."""
+        there. A gang whose look is not postponed is looked at anyway."""
         for name in nodes:
             info = self._cache.nodes.get(name)
             for uid in info.plans if info is not None else ():
                 record = self._cache.pods[uid]
-                if record.gang is not None:
-                    lost = self._lifecycle.has_lost_plan(record)
-                    (self.due if lost else self.progressed).add(record.gang)
+                key = record.gang
+                if key is None or key in self.due:
+                    continue
+                waits = now < self._next_look.get(key, now)
+                lost = waits and self._lifecycle.has_lost_plan(record)
+                (self.due if lost else self.progressed).add(key)
 
     def _limit(self, key: GangKey, now: float) -> None:
         """The gang is looked at now: say when progress alone is a reason for the next look."""
