@@ -492,7 +492,9 @@ def test_a_reservation_settles_its_nodes_as_if_they_were_settled_as_a_whole(
     cache = at.core._cache
     cache.queue_first = queue_first
     for who, reserved in steps:
+        before = {name: cache.nodes[name].settled for name in reserved}
         cache.reserve(GangKey("ml", who), reserved)
+        assert all(cache.nodes[name].settled > times for name, times in before.items())
         shown = [*cache.rows.free], [*cache.rows.set_aside]
         for name in NODES:
             info = cache.nodes[name]

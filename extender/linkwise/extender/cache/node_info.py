@@ -187,7 +187,7 @@ class NodeInfo:
     def settle(self, *, queue_first: bool = False) -> None:
         """Compute `owned`, `used` and `free` from everything else. With *queue_first*, GPUs that
         came free since the last time and are not reserved become `fresh`."""
-        had = self.free | self.fresh
+        was_free = self.free
         self.owned = {}
         self.used = self.free = self.set_aside = 0
         self.settled += 1
@@ -221,22 +221,21 @@ class NodeInfo:
         # Of two plans for one GPU the newer counts: the older was about to be withdrawn.
         for uid, plan in sorted(self.plans.items(), key=lambda item: (-item[1].plan.made, item[0])):
             settling.give(uid, self.machine.mask_of(plan.uuids))
-        self._set_aside(self.machine.healthy_gpus & ~settling.taken, had, queue_first=queue_first)
+        idle = self.machine.healthy_gpus & ~settling.taken
+        self._set_aside(idle, was_free, queue_first=queue_first)
         self.sharing.settle(pods, takers, self.assumed, settling.taken)
 
     def settle_reserved(self, *, queue_first: bool = False) -> None:
         """`settle` if nothing but `reserved` changed since the last time."""
         self.settled += 1
-        idle = self.free | self.set_aside
-        self._set_aside(idle, self.free | self.fresh, queue_first=queue_first)
+        self._set_aside(self.free | self.set_aside, self.free, queue_first=queue_first)
 
-    def _set_aside(self, idle: int, had: int, *, queue_first: bool) -> None:
-        """Divide the *idle* GPUs, which no pod has, into `free` and `set_aside`. *had*: those that
-        were free or `fresh` before."""
+    def _set_aside(self, idle: int, was_free: int, *, queue_first: bool) -> None:
+        """Divide the *idle* GPUs, which no pod has, into `free` and `set_aside`."""
         reserved = reduce(or_, self.reserved.values(), 0) if self.reserved else 0
         self.fresh &= idle & ~reserved
         if queue_first:
-            self.fresh |= idle & ~had & ~reserved
+            self.fresh |= idle & ~was_free & ~reserved
         self.set_aside = idle & (reserved | self.fresh)
         self.free = idle & ~self.set_aside
 
