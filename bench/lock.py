@@ -39,7 +39,9 @@ def relist(nodes: int, pods: int) -> Holds:
     world.decide(holds)
     holds.of("an audit", world.core.audit)
     holds.of("a scrape of the metrics", lambda: world.core.counts(world.now))
-    holds.of("a snapshot for explanations", lambda: world.core.snapshot(world.now))
+    taken = None
+    while taken is None:
+        taken = holds.of("a part of a snapshot", lambda: world.core.begin_snapshot(world.now))
     return holds
 
 

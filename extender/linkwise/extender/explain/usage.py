@@ -77,7 +77,7 @@ def view_counts(cache: Cache, planner: Planner, now: float) -> Counts:
             continue
         nodes["unusable" if info.closed else "usable"] += 1
         if info.machine is not None:
-            gpus.update(_by_state(info.machine, info.owned, info.used, info.free, info.set_aside))
+            _count(gpus, info.machine, info.owned, info.used, info.free, info.set_aside)
     gangs = Counter(gang.phase.value for gang in planner.registry.gangs.values() if not gang.alone)
     waiting = [now - planner.queue.created(gang.key) for gang in planner.queue.without_room()]
     return Counts(
@@ -97,8 +97,7 @@ def gpus_by_state(nodes: Iterable[NodeState]) -> Mapping[str, int]:
     gpus: Counter[str] = Counter(free=0, reserved=0, held=0, used=0, unhealthy=0)
     for node in nodes:
         if node.machine is not None:
-            states = _by_state(node.machine, node.owned, node.used, node.free, node.reserved)
-            gpus.update(states)
+            _count(gpus, node.machine, node.owned, node.used, node.free, node.reserved)
     return gpus
 
 
@@ -107,19 +106,26 @@ def kind_in_words(machine: Machine) -> str:
     return " + ".join(f"{count} x {model}" for model, count in sorted(models.items()))
 
 
-def _by_state(
-    machine: Machine, owned: Mapping[str, int], used: int, free: int, reserved: int
-) -> Mapping[str, int]:
+def _count(
+    gpus: Counter[str],
+    machine: Machine,
+    owned: Mapping[str, int],
+    used: int,
+    free: int,
+    reserved: int,
+) -> None:
+    """Add the GPUs of one node to those of each state in *gpus*."""
     taken = sum(owned.values())
-    divided = sum(1 << p for p, gpu in enumerate(machine.gpus) if gpu.parts is not None) & ~taken
-    states = {
-        "used": used.bit_count(),
-        "held": (taken & ~used).bit_count(),
-        "free": free.bit_count(),
-        "reserved": reserved.bit_count(),
-        "unhealthy": (machine.all_gpus & ~taken & ~free & ~reserved & ~divided).bit_count(),
-    }
-    return states | {"divided": divided.bit_count()} if divided else states
+    gpus["used"] += used.bit_count()
+    gpus["held"] += (taken & ~used).bit_count()
+    gpus["free"] += free.bit_count()
+    gpus["reserved"] += reserved.bit_count()
+    rest = machine.all_gpus & ~(taken | free | reserved)
+    if rest:
+        divided = sum(1 << p for p, gpu in enumerate(machine.gpus) if gpu.parts is not None) & rest
+        gpus["unhealthy"] += (rest & ~divided).bit_count()
+        if divided:
+            gpus["divided"] += divided.bit_count()
 
 
 def _best_of(known: dict[tuple[int, int], BestSet | None], node: NodeState) -> BestSet | None:
