@@ -98,7 +98,7 @@ def _empty(panels: Sequence[tuple[Axis, Axis]]) -> "tuple[Figure, Sequence[Axes]
     for axes, (x, y) in zip(panes, panels, strict=True):
         axes.set_xlabel(x.title, color=_GREY)
         axes.set_ylabel(y.title, color=_GREY)
-        axes.tick_params(colors=_GREY)
+        axes.tick_params(which="both", colors=_GREY)
         axes.set_facecolor("none")
         for side, spine in axes.spines.items():
             spine.set_color(_GREY)
