@@ -1,0 +1,43 @@
+"""What a node's GPUs count as is worked out in two ways: as a whole, and after a reservation."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from linkwise.extender.api.records import GangKey
+from tests.extender.cluster import Cluster
+
+NODES = ("n1", "n2")
+
+
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from("pqr"), st.dictionaries(st.sampled_from(NODES), st.integers(0, 255))
+        ),
+        max_size=6,
+    ),
+    queue_first=st.booleans(),
+)
+def test_a_reservation_settles_its_nodes_as_if_they_were_settled_as_a_whole(
+    steps: list[tuple[str, dict[str, int]]], queue_first: bool
+) -> None:
+    at = Cluster()
+    for name in NODES:
+        at.add_node(name, "dgx1-v100")
+    for name, gpus in (("promised", 3), ("running", 2)):
+        at.add_pod(name, gpus)
+        at.schedule(name)
+    at.start("running")
+    cache = at.core._cache
+    cache.queue_first = queue_first
+    for who, reserved in steps:
+        before = {name: cache.nodes[name].settled for name in reserved}
+        cache.reserve(GangKey("ml", who), reserved)
+        assert all(cache.nodes[name].settled > times for name, times in before.items())
+        shown = [*cache.rows.free], [*cache.rows.set_aside]
+        for name in NODES:
+            info = cache.nodes[name]
+            settled = info.free, info.set_aside, info.fresh, info.used, dict(info.owned)
+            info.settle(queue_first=queue_first)
+            assert settled == (info.free, info.set_aside, info.fresh, info.used, info.owned)
+            assert (shown[0][info.row], shown[1][info.row]) == (info.free, info.set_aside)
