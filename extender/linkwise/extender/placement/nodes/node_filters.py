@@ -39,10 +39,9 @@ class NodeFilters:
             fresh[: len(known)] = known
             changed = set(log.since(seen, count))
         names, nodes = cache.rows.names, cache.nodes
-        for row in changed:
-            name = names[row]
-            info = None if name is None else nodes.get(name)
-            fresh[row] = info is not None and may_run(template, info.record)
+        rows = list(changed)
+        found = [None if (name := names[row]) is None else nodes.get(name) for row in rows]
+        fresh[rows] = [info is not None and may_run(template, info.record) for info in found]
         self._known[template] = (fresh, log.generation)
         return fresh
 
@@ -52,7 +51,11 @@ class NodeFilters:
 
 
 def may_run(template: Template, node: NodeRecord | None) -> bool:
-    return node is not None and node.ready and not why_not(template, node)
+    if node is None or not node.ready:
+        return False
+    # Every node is tested for each new template, and most of both have no constraint.
+    constrained = node.taints or node.unschedulable or template.node_selector or template.affinity
+    return not constrained or not why_not(template, node)
 
 
 def why_not(template: Template, node: NodeRecord) -> str:
@@ -69,7 +72,6 @@ def why_not_selected(
     selector: Mapping[str, str], affinity: Affinity | None, name: str, labels: Mapping[str, str]
 ) -> str:
     """Why the node of this *name* and *labels* is none that a pod selects; empty: it is one."""
-    # Every node is tested for each new template, and most templates have no constraint.
     if selector and any(labels.get(key) != value for key, value in selector.items()):
         return "node selector does not match"
     if affinity is not None and not _affine(affinity, name, labels):

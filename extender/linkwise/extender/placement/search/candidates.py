@@ -4,6 +4,7 @@ A node with room for three members at 100 GB/s may have room for four at 50, and
 use fewer NICs than three. So the search chooses a standard first, then counts nodes at it.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -56,6 +57,11 @@ class Candidates:
         key = view.rows.kinds[rows] << _KIND | room << _ROOM | beside << _BESIDE | free
         self._alike, self._which = np.unique(key, return_inverse=True)
         self._choices: dict[Reach, _Choices] = {}
+        # (kind, GPUs that the gang has there) -> (index into _alike, free GPUs, room for members)
+        self._groups: dict[tuple[MachineKind, int], list[tuple[int, int, int]]] = defaultdict(list)
+        for number in range(len(self._alike)):
+            kind, free_there, beside_there, room_there = self._parts(number)
+            self._groups[kind, beside_there].append((number, free_there, room_there))
 
     def standards(self, reach: Reach, least: Standard) -> tuple[Floats, Floats]:
         """The distinct worths, and the distinct slowest own rings, that reach *least*; best
@@ -104,7 +110,10 @@ class Candidates:
         return counts
 
     def sets(self, candidate: int, count: int, reach: Reach, standard: Standard) -> tuple[int, ...]:
-        return self._sets(int(self._which[candidate]), count, reach, standard)
+        alike = int(self._which[candidate])
+        kind, *_ = self._parts(alike)
+        gpus, _ = self._cover(alike, count, reach, standard)
+        return communicator.sets(kind, self._request, gpus, count)
 
     def worth(self, candidate: int, taken: int, reach: Reach) -> float:
         """The worth of the communicator on this node with the GPUs *taken*, in GB/s."""
@@ -114,8 +123,7 @@ class Candidates:
 
     def damage_of(self, alike: int, count: int, reach: Reach, standard: Standard) -> float:
         """The GB/s that later jobs lose by *count* members there."""
-        kind, free, _, _ = self._parts(alike)
-        return kind.damage(free, sum(self._sets(alike, count, reach, standard)))
+        return self._cover(alike, count, reach, standard)[1]
 
     def damage(self, candidates: Ints, counts: Ints, reach: Reach, standard: Standard) -> Floats:
         pairs, position = np.unique(
@@ -136,9 +144,10 @@ class Candidates:
         in_order = self.sorted(candidates, keys)
         return int(in_order[0]) if len(in_order) else None
 
-    def _sets(self, alike: int, count: int, reach: Reach, standard: Standard) -> tuple[int, ...]:
+    def _cover(self, alike: int, count: int, reach: Reach, standard: Standard) -> tuple[int, float]:
+        """(the GPUs of *count* members there, their damage in GB/s)."""
         kind, free, beside, _ = self._parts(alike)
-        return communicator.sets(kind, self._request, free, beside, count, reach, standard)
+        return communicator.cover(kind, self._request, free, beside, count, reach, standard)
 
     @staticmethod
     def _reaches(all_of_them: _Choices, standard: Standard) -> NDArray[np.bool_]:
@@ -151,10 +160,12 @@ class Candidates:
         known = self._choices.get(reach)
         if known is None:
             found = []
-            for number in range(len(self._alike)):
-                kind, free, beside, room = self._parts(number)
-                of_it = communicator.choices(kind, self._request, free, beside, room, reach)
-                found += [(number, *each) for each in of_it]
+            for (kind, beside), group in self._groups.items():
+                most = min(self.wanted, kind.table.count // self._request.size)
+                masks = [free for _, free, _ in group]
+                of_masks = communicator.choices(kind, self._request, masks, beside, most, reach)
+                for (number, _, room), of_mask in zip(group, of_masks, strict=True):
+                    found += [(number, *each) for each in of_mask if each[0] <= room]
             numbers, counts, worth, own = zip(*found, strict=True) if found else ((), (), (), ())
             known = self._choices[reach] = _Choices(
                 np.array(numbers, dtype=np.int64),

@@ -5,9 +5,10 @@ bandwidth from the GPUs of each node to the others does. The slowest node counts
 docs/topology.md has the formulas and their sources.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import or_
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from linkwise.topology.machine.model import LinkClass
 from linkwise.topology.sets import subsets
 
 _MOST_ARRAYS = 256  # cached; an array for 16 GPUs takes half a MiB
+_MOST_MASKS = 8192  # remembered at once, of the 65,536 of 16 GPUs
+_AT_ONCE = 64  # masks; with 16 GPUs, 12,870 covers for each
 TOLERANCE = 0.05
 """Estimates that differ by less than this share of the best count as equal."""
 
@@ -66,29 +69,81 @@ class Standard:
     own: float = -np.inf
 
 
-@lru_cache(maxsize=16384)
+Choice = tuple[int, float, float]
+"""Members on a node, GB/s that the node then allows the communicator, and GB/s of the slowest
+member's own ring."""
+
+
 def choices(
-    kind: MachineKind, request: GpuRequest, free: int, beside: int, most: int, reach: Reach
-) -> tuple[tuple[int, float, float], ...]:
-    """(members, worth, slowest own ring) for 1, 2 … *most* members on a node with these *free*
-    GPUs, where the gang has the GPUs *beside* already. For each number, only the choices that no
-    other beats in both values."""
-    found: list[tuple[int, float, float]] = []
-    for count in range(1, most + 1):
-        covers, own = _covers(kind, request, free, count)
-        if not len(covers):
-            break
-        worth = worths(kind, request.requirement.prefer, reach)[covers | beside]
-        best_own = -np.inf
-        for place in np.lexsort((-own, -worth)).tolist():
-            if own[place] > best_own:
-                best_own = float(own[place])
-                found.append((count, float(worth[place]), best_own))
-    return tuple(found)
+    kind: MachineKind,
+    request: GpuRequest,
+    free: Sequence[int],
+    beside: int,
+    most: int,
+    reach: Reach,
+) -> list[tuple[Choice, ...]]:
+    """The choices for 1, 2 … *most* members within each of these masks of free GPUs, where the gang
+    has the GPUs *beside* already. For each number, only the choices that no other beats in both
+    values."""
+    known = _known_choices(kind, request, beside, most, reach)
+    found = {mask: known.get(mask) for mask in free}
+    unknown = [mask for mask, of_mask in found.items() if of_mask is None]
+    if unknown:
+        if len(known) > _MOST_MASKS:
+            known.clear()
+        new = _choices(kind, request, unknown, beside, most, reach)
+        known.update(new)
+        found.update(new)
+    return [found[mask] or () for mask in free]
+
+
+@lru_cache(maxsize=1024)
+def _known_choices(
+    _kind: MachineKind, _request: GpuRequest, _beside: int, _most: int, _reach: Reach
+) -> dict[int, tuple[Choice, ...]]:
+    return {}
+
+
+def _choices(
+    kind: MachineKind,
+    request: GpuRequest,
+    free: Sequence[int],
+    beside: int,
+    most: int,
+    reach: Reach,
+) -> dict[int, tuple[Choice, ...]]:
+    """`choices`, computed for all masks at once: a busy cluster has hundreds."""
+    found: dict[int, list[Choice]] = {mask: [] for mask in free}
+    at_once = _AT_ONCE if request.simple else 1  # other pods have one cover for each mask
+    for start in range(0, len(free), at_once):
+        masks = free[start : start + at_once]
+        union = reduce(or_, masks)
+        for count in range(1, most + 1):
+            covers, own = _covers(kind, request, union, count)
+            worth = worths(kind, request.requirement.prefer, reach)[covers | beside]
+            best_first = np.lexsort((-own, -worth))
+            covers, worth, own = covers[best_first], worth[best_first], own[best_first]
+            for number, place in _unbeaten(covers, own, masks):
+                found[masks[number]].append((count, float(worth[place]), float(own[place])))
+    return {mask: tuple(of_mask) for mask, of_mask in found.items()}
+
+
+def _unbeaten(covers: Ints, own: Floats, masks: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """(index of a mask, index of a cover within it) for each cover that has a greater own ring than
+    all covers before it within that mask."""
+    numbers = np.arange(len(masks))
+    taken = np.array(masks, dtype=np.uint16)[:, np.newaxis]
+    inside = covers.astype(np.uint16) & ~taken == 0
+    while inside.size:
+        some = inside.any(axis=1)
+        numbers, inside = numbers[some], inside[some]
+        first = inside.argmax(axis=1)
+        yield from zip(numbers.tolist(), first.tolist(), strict=True)
+        inside &= own > own[first][:, np.newaxis]
 
 
 @lru_cache(maxsize=16384)
-def sets(
+def cover(
     kind: MachineKind,
     request: GpuRequest,
     free: int,
@@ -96,18 +151,23 @@ def sets(
     count: int,
     reach: Reach,
     standard: Standard,
-) -> tuple[int, ...]:
-    """The sets of *count* members on a node that reach *standard*: least damage, then fewest NUMA
-    nodes, nearest NIC, lowest indices. Consecutive sets are neighbours."""
+) -> tuple[int, float]:
+    """The GPUs of *count* members on a node that reach *standard*, and their damage: least damage,
+    then fewest NUMA nodes, nearest NIC, lowest indices."""
     covers, own = _covers(kind, request, free, count)
     worth = worths(kind, request.requirement.prefer, reach)[covers | beside]
     covers = covers[(worth >= standard.worth) & (own >= standard.own)]
     table = kind.table
     damage = kind.damages(free, covers)
     untidy = 8 * table.numa_nodes[covers].astype(np.int64) - table.nic_classes[covers]
-    order = np.lexsort((untidy, damage))
-    cover = int(covers[order[0]])
-    return kind.neighbours(_parts(kind, request, cover, count))
+    first = np.lexsort((untidy, damage))[0]
+    return int(covers[first]), float(damage[first])
+
+
+@lru_cache(maxsize=16384)
+def sets(kind: MachineKind, request: GpuRequest, gpus: int, count: int) -> tuple[int, ...]:
+    """These GPUs, cut into the sets of *count* members. Consecutive sets are neighbours."""
+    return kind.neighbours(_parts(kind, request, gpus, count))
 
 
 def ways(
