@@ -141,11 +141,13 @@ class MachineKind:
         if len(sets) > _MOST_MASKS:
             sets.clear()
         distinct, position = np.unique(free, return_inverse=True)
-        masks = distinct.tolist()
-        for mask in masks:
-            if mask not in sets:
-                sets[mask] = self.take(request, mask) or 0
-        taken: Masks = np.array([sets[mask] for mask in masks], dtype=np.int64)[position]
+        found = []
+        for mask in distinct.tolist():
+            gpus = sets.get(mask)
+            if gpus is None:
+                gpus = sets[mask] = self.take(request, mask) or 0
+            found.append(gpus)  # not looked up again: a search beside the lock may clear the sets
+        taken: Masks = np.array(found, dtype=np.int64)[position]
         return taken
 
     def damage(self, free: int, taken: int) -> float:
