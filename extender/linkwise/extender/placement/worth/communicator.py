@@ -97,7 +97,7 @@ def choices(
     return [found[mask] or () for mask in free]
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def _known_choices(
     _kind: MachineKind, _request: GpuRequest, _beside: int, _most: int, _reach: Reach
 ) -> dict[int, tuple[Choice, ...]]:
@@ -123,8 +123,12 @@ def _choices(
             worth = worths(kind, request.requirement.prefer, reach)[covers | beside]
             best_first = np.lexsort((-own, -worth))
             covers, worth, own = covers[best_first], worth[best_first], own[best_first]
+            of_place: dict[int, Choice] = {}  # one object for all masks: they are remembered
             for number, place in _unbeaten(covers, own, masks):
-                found[masks[number]].append((count, float(worth[place]), float(own[place])))
+                choice = of_place.get(place)
+                if choice is None:
+                    choice = of_place[place] = (count, float(worth[place]), float(own[place]))
+                found[masks[number]].append(choice)
     return {mask: tuple(of_mask) for mask, of_mask in found.items()}
 
 
@@ -132,8 +136,8 @@ def _unbeaten(covers: Ints, own: Floats, masks: Sequence[int]) -> Iterator[tuple
     """(index of a mask, index of a cover within it) for each cover that has a greater own ring than
     all covers before it within that mask."""
     numbers = np.arange(len(masks))
-    taken = np.array(masks, dtype=np.uint16)[:, np.newaxis]
-    inside = covers.astype(np.uint16) & ~taken == 0
+    free = np.array(masks, dtype=np.uint16)[:, np.newaxis]  # 16 bits: MAX_GPUS
+    inside = covers.astype(np.uint16) & ~free == 0
     while inside.size:
         some = inside.any(axis=1)
         numbers, inside = numbers[some], inside[some]
