@@ -1,17 +1,14 @@
 """A gang whose looks are rate-limited is bound whole, whatever happens to it half-way."""
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from linkwise.topology import names
-from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.scheduling.contention import given_twice
-from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF
-from tests.cluster.support.scheduling.two_extenders import SwitchWorld
+from tests.cluster.support.scheduling.two_extenders import SwitchWorld, switch_world
 
 MEMBERS = 128
 NODES = [f"n{number:02}" for number in range(MEMBERS // 8 + 1)]  # one to spare
@@ -19,17 +16,8 @@ NODES = [f"n{number:02}" for number in range(MEMBERS // 8 + 1)]  # one to spare
 
 @pytest.fixture(scope="module")
 def started(run_directory: Path) -> Iterator[SwitchWorld]:
-    directory = run_directory / "large-gang"
-    control = ControlPlane(directory, controllers=False, disable_admission=ADMISSION_OFF)
-    control.start()
-    world = SwitchWorld(control)
-    try:
-        world.start(NODES)
+    with switch_world(run_directory / "large-gang", NODES) as world:
         yield world
-    finally:
-        world.pair.stop()
-        control.stop()
-    shutil.rmtree(directory, ignore_errors=True)  # if it did not start, the logs are kept
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ programs show: rights, kube-scheduler's connections to a former leader, and the 
 of what that one sends.
 """
 
-import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,10 +13,8 @@ import pytest
 
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_plan
-from tests.cluster.support.api.control_plane import ControlPlane
-from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF
 from tests.cluster.support.scheduling.scheduling_world import NAMESPACE, NODES
-from tests.cluster.support.scheduling.two_extenders import SwitchWorld
+from tests.cluster.support.scheduling.two_extenders import SwitchWorld, switch_world
 from tests.end_to_end.replicas import Replica, wait_for
 
 BINDING = rf"POST /api/v1/namespaces/{NAMESPACE}/pods/\w+/binding"
@@ -25,17 +22,8 @@ BINDING = rf"POST /api/v1/namespaces/{NAMESPACE}/pods/\w+/binding"
 
 @pytest.fixture(scope="module")
 def started(run_directory: Path) -> Iterator[SwitchWorld]:
-    directory = run_directory / "switch"
-    control = ControlPlane(directory, controllers=False, disable_admission=ADMISSION_OFF)
-    control.start()
-    world = SwitchWorld(control)
-    try:
-        world.start()
+    with switch_world(run_directory / "switch") as world:
         yield world
-    finally:
-        world.pair.stop()
-        control.stop()
-    shutil.rmtree(directory, ignore_errors=True)  # if it did not start, the logs are kept
 
 
 @pytest.fixture

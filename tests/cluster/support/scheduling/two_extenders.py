@@ -1,7 +1,9 @@
 """Two extenders with leader election, on the real control plane with the real scheduler."""
 
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from linkwise.topology import names
 from tests.cluster.support.api.accounts import NAMESPACE as SYSTEM
@@ -10,6 +12,7 @@ from tests.cluster.support.api.control_plane import ControlPlane, free_port
 from tests.cluster.support.host.processes import LoggedProcess
 from tests.cluster.support.scheduling.extender_process import (
     ACCOUNT,
+    ADMISSION_OFF,
     allow_extender,
     gpu_node,
     guard_plans,
@@ -135,3 +138,18 @@ class SwitchWorld(SchedulingWorld):
         text = self.control.kubectl("get", "--raw=/metrics")
         lines = [line for line in text.splitlines() if line.startswith(_DENIED) and _FENCE in line]
         return sum(int(float(line.rpartition(" ")[2])) for line in lines if '"deny"' in line)
+
+
+@contextmanager
+def switch_world(directory: Path, nodes: Sequence[str] = NODES) -> Iterator[SwitchWorld]:
+    """A started world on a control plane of its own. If it does not start, the logs are kept."""
+    control = ControlPlane(directory, controllers=False, disable_admission=ADMISSION_OFF)
+    control.start()
+    world = SwitchWorld(control)
+    try:
+        world.start(nodes)
+        yield world
+    finally:
+        world.pair.stop()
+        control.stop()
+    shutil.rmtree(directory, ignore_errors=True)
