@@ -9,7 +9,7 @@ import pytest
 from linkwise.extender.api.annotations import TopologyRequirement
 from linkwise.extender.cache.machine_kind import ENOUGH, GpuRequest, MachineKind
 from linkwise.extender.placement.worth import communicator
-from linkwise.extender.placement.worth.communicator import Choice
+from linkwise.extender.placement.worth.communicator import Choice, Choices
 from linkwise.extender.placement.worth.reach import APART, ONE_NODE, Reach
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role
 from linkwise.topology.machine.model import LinkClass
@@ -100,8 +100,9 @@ def test_choices_for_many_masks_are_those_of_all_ways(
         reach = draw.choice(REACHES)
         most = draw.randint(1, kind.table.count // wanted.size)
         half = MASKS // 2
-        communicator.choices(kind, wanted, masks[:half], beside, most, reach)  # known from now on
-        found = communicator.choices(kind, wanted, masks, beside, most, reach)
+        choices = Choices(kind, wanted, beside, most, reach)
+        choices.within(masks[:half])  # known from now on
+        found = choices.within(masks)
         for mask, of_mask in zip(masks, found, strict=True):
             assert len(of_mask) == len(set(of_mask))
             assert set(of_mask) == expected(kind, wanted, mask, beside, most, reach), bin(mask)

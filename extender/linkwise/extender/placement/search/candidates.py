@@ -27,7 +27,7 @@ _KIND, _ROOM, _BESIDE = 2 * MAX_GPUS + 8, 2 * MAX_GPUS, MAX_GPUS  # first bit of
 
 @dataclass(frozen=True, slots=True)
 class _Choices:
-    """`communicator.choices` of each group of candidates that are alike, concatenated."""
+    """`communicator.Choices` of each group of candidates that are alike, concatenated."""
 
     alike: Ints
     counts: Ints
@@ -163,8 +163,8 @@ class Candidates:
             for (kind, beside), group in self._groups.items():
                 most = min(self.wanted, kind.table.count // self._request.size)
                 masks = [free for _, free, _ in group]
-                of_masks = communicator.choices(kind, self._request, masks, beside, most, reach)
-                for (number, _, room), of_mask in zip(group, of_masks, strict=True):
+                choices = communicator.choices_of(kind, self._request, beside, most, reach)
+                for (number, _, room), of_mask in zip(group, choices.within(masks), strict=True):
                     found += [(number, *each) for each in of_mask if each[0] <= room]
             numbers, counts, worth, own = zip(*found, strict=True) if found else ((), (), (), ())
             known = self._choices[reach] = _Choices(

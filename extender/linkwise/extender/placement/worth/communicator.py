@@ -74,62 +74,53 @@ Choice = tuple[int, float, float]
 member's own ring."""
 
 
-def choices(
-    kind: MachineKind,
-    request: GpuRequest,
-    free: Sequence[int],
-    beside: int,
-    most: int,
-    reach: Reach,
-) -> list[tuple[Choice, ...]]:
-    """The choices for 1, 2 … *most* members within each of these masks of free GPUs, where the gang
-    has the GPUs *beside* already. For each number, only the choices that no other beats in both
-    values."""
-    known = _known_choices(kind, request, beside, most, reach)
-    found = {mask: known.get(mask) for mask in free}
-    unknown = [mask for mask, of_mask in found.items() if of_mask is None]
-    if unknown:
-        if len(known) > _MOST_MASKS:
-            known.clear()
-        new = _choices(kind, request, unknown, beside, most, reach)
-        known.update(new)
-        found.update(new)
-    return [found[mask] or () for mask in free]
+class Choices:
+    """What 1, 2 … *most* members can have on nodes of one kind where the gang has the GPUs *beside*
+    already, for masks of free GPUs. Each mask is judged once, and all new masks together: a busy
+    cluster has hundreds."""
+
+    def __init__(
+        self, kind: MachineKind, request: GpuRequest, beside: int, most: int, reach: Reach
+    ) -> None:
+        self._kind, self._request, self._reach = kind, request, reach
+        self._beside, self._most = beside, most
+        self._known: dict[int, tuple[Choice, ...]] = {}
+
+    def within(self, free: Sequence[int]) -> list[tuple[Choice, ...]]:
+        """For each of these masks and each number of members, the choices that no other beats in
+        both values."""
+        if len(self._known) > _MOST_MASKS:
+            self._known = {}  # not cleared: a search beside the lock may be reading the old one
+        known = self._known
+        new = dict.fromkeys(mask for mask in free if mask not in known)
+        if new:
+            known.update(self._judged([*new]))
+        return [known[mask] for mask in free]
+
+    def _judged(self, free: Sequence[int]) -> dict[int, tuple[Choice, ...]]:
+        kind, request = self._kind, self._request
+        worth_of = worths(kind, request.requirement.prefer, self._reach)
+        found: dict[int, list[Choice]] = {mask: [] for mask in free}
+        at_once = _AT_ONCE if request.simple else 1  # other pods have one cover for each mask
+        for start in range(0, len(free), at_once):
+            masks = free[start : start + at_once]
+            for count in range(1, self._most + 1):
+                covers, own = _covers(kind, request, reduce(or_, masks), count)
+                if not len(covers):
+                    break
+                worth = worth_of[covers | self._beside]
+                best_first = np.lexsort((-own, -worth))
+                covers, worth, own = covers[best_first], worth[best_first], own[best_first]
+                of_place: dict[int, Choice] = {}  # one object for all masks: they are remembered
+                for number, place in _unbeaten(covers, own, masks):
+                    choice = of_place.get(place)
+                    if choice is None:
+                        choice = of_place[place] = (count, float(worth[place]), float(own[place]))
+                    found[masks[number]].append(choice)
+        return {mask: tuple(of_mask) for mask, of_mask in found.items()}
 
 
-@lru_cache(maxsize=256)
-def _known_choices(
-    _kind: MachineKind, _request: GpuRequest, _beside: int, _most: int, _reach: Reach
-) -> dict[int, tuple[Choice, ...]]:
-    return {}
-
-
-def _choices(
-    kind: MachineKind,
-    request: GpuRequest,
-    free: Sequence[int],
-    beside: int,
-    most: int,
-    reach: Reach,
-) -> dict[int, tuple[Choice, ...]]:
-    """`choices`, computed for all masks at once: a busy cluster has hundreds."""
-    found: dict[int, list[Choice]] = {mask: [] for mask in free}
-    at_once = _AT_ONCE if request.simple else 1  # other pods have one cover for each mask
-    for start in range(0, len(free), at_once):
-        masks = free[start : start + at_once]
-        union = reduce(or_, masks)
-        for count in range(1, most + 1):
-            covers, own = _covers(kind, request, union, count)
-            worth = worths(kind, request.requirement.prefer, reach)[covers | beside]
-            best_first = np.lexsort((-own, -worth))
-            covers, worth, own = covers[best_first], worth[best_first], own[best_first]
-            of_place: dict[int, Choice] = {}  # one object for all masks: they are remembered
-            for number, place in _unbeaten(covers, own, masks):
-                choice = of_place.get(place)
-                if choice is None:
-                    choice = of_place[place] = (count, float(worth[place]), float(own[place]))
-                found[masks[number]].append(choice)
-    return {mask: tuple(of_mask) for mask, of_mask in found.items()}
+choices_of = lru_cache(maxsize=256)(Choices)
 
 
 def _unbeaten(covers: Ints, own: Floats, masks: Sequence[int]) -> Iterator[tuple[int, int]]:
