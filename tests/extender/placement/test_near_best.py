@@ -23,7 +23,9 @@ def test_brute_force_notices_a_search_that_is_content_with_less(
     assert min(shares) < 1 - communicator.TOLERANCE
 
 
-@pytest.mark.parametrize("number", [26795, 27297, 21709, 46579, 56961, 22768, 62635])
+@pytest.mark.parametrize(
+    "number", [26795, 27297, 21709, 46579, 56961, 22768, 62635, 106849, 111643]
+)
 def test_cases_that_were_worth_half_or_refused_are_near_the_best(number: int) -> None:
     found = judged(case_of(number))
     assert not found.flaw

@@ -154,7 +154,7 @@ def _room_in(scope: Scope, pod_sets: Sequence[PodSet], domains: Ints, of_all: In
     room = np.zeros(len(of_all), dtype=np.int64)
     for pods in pod_sets:
         pool = scope.candidates(pods, domains != NO_DOMAIN)
-        most, _ = pool.room_at(ONE_NODE, Standard())
+        most, _ = pool.room_at(ONE_NODE, Standard(), pool.wanted)
         places = np.searchsorted(of_all, domains[pool.rows])
         count = np.bincount(places, most, minlength=len(of_all))
         room += np.minimum(count, len(pods.members)).astype(np.int64)
@@ -169,7 +169,7 @@ def _refusal_anywhere(scope: Scope, pod_sets: Sequence[PodSet], wanted: int) -> 
     failed = False
     for pods in pod_sets:
         pool = scope.candidates(pods, everywhere)
-        room, _ = pool.room_at(ONE_NODE, Standard())
+        room, _ = pool.room_at(ONE_NODE, Standard(), pool.wanted)
         count = len(pods.members)
         if room.sum() < count and not failed:
             failed = True

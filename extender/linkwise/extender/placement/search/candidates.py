@@ -71,11 +71,11 @@ class Candidates:
         worths, owns = np.unique(all_of_them.worth[able]), np.unique(all_of_them.own[able])
         return worths[::-1], owns[::-1]
 
-    def room_at(self, reach: Reach, standard: Standard) -> tuple[Ints, Ints]:
-        """[c] the most members with which a candidate reaches *standard*, and the fewest, because
-        fewer members may use fewer NICs; both 0 if it reaches it with none."""
+    def room_at(self, reach: Reach, standard: Standard, wanted: int) -> tuple[Ints, Ints]:
+        """[c] the most of *wanted* members with which a candidate reaches *standard*, and the
+        fewest, because fewer members may use fewer NICs; both 0 if it reaches it with none."""
         all_of_them = self._choices_at(reach)
-        able = self._reaches(all_of_them, standard)
+        able = self._reaches(all_of_them, standard) & (all_of_them.counts <= wanted)
         most = np.zeros(len(self._alike), dtype=np.int64)
         fewest = np.full(len(self._alike), self.wanted + 1)
         np.maximum.at(most, all_of_them.alike[able], all_of_them.counts[able])

@@ -135,9 +135,9 @@ class _Place:
         self, standard: Standard, must: Sequence[tuple[int, int]]
     ) -> list[tuple[int, int]] | None:
         """(candidate, members there) for all members, including those in *must*."""
-        most, fewest = self._pool.room_at(self._reach, standard)
-        most[[place for place, _ in must]] = 0
         wanted = self._pool.wanted - sum(count for _, count in must)
+        most, fewest = self._pool.room_at(self._reach, standard, wanted)
+        most[[place for place, _ in must]] = 0
         levels = self._scope.view.levels[: max(self.level - 1, 0)]
         packing = NodePacking(self._pool, most, levels, self._near, self._reach, standard)
         if not wanted:
@@ -190,7 +190,7 @@ class _Place:
     def _room(self, standard: Standard, *, whole: bool = True) -> tuple[Ints, Ints]:
         """`_fewest` for all members. With *whole*, a domain needs a use for the members that its
         nodes take at least."""
-        most, fewest = self._pool.room_at(self._reach, standard)
+        most, fewest = self._pool.room_at(self._reach, standard, self._pool.wanted)
         if int(fewest.max(initial=0)) <= 1:  # then no node takes more members than it should
             whole = False
         known = self._rooms.get((standard, whole))
