@@ -16,6 +16,7 @@ from linkwise.extender.placement.request import PodSet
 from linkwise.extender.placement.search.assignment import AssignedPart, Assignment, best_of
 from linkwise.extender.placement.search.candidates import Candidates
 from linkwise.extender.placement.search.domain_packing import Near, NodePacking
+from linkwise.extender.placement.search.fewest_nodes import fewest_nodes
 from linkwise.extender.placement.search.scope import Scope, joined
 from linkwise.extender.placement.worth.communicator import TOLERANCE, Standard
 from linkwise.extender.placement.worth.reach import APART, ONE_NODE, Reach, reach_of
@@ -142,7 +143,7 @@ class _Place:
         packing = NodePacking(self._pool, most, levels, self._near, self._reach, standard)
         if not wanted:
             return packing.choose(np.zeros(0, dtype=np.int64), 0, 0, must)
-        able, nodes = _fewest(self._of, most, fewest, wanted) if must else self._room(standard)
+        able, nodes = fewest_nodes(self._of, most, fewest, wanted) if must else self._room(standard)
         for count in np.unique(nodes).tolist():
             for domain in self._nearest_first(able[nodes == count], most):
                 among = np.flatnonzero((self._of == domain) & (most > 0))
@@ -188,15 +189,15 @@ class _Place:
         return bool(len(self._room(standard, whole=whole)[0]))
 
     def _room(self, standard: Standard, *, whole: bool = True) -> tuple[Ints, Ints]:
-        """`_fewest` for all members. With *whole*, a domain needs a use for the members that its
-        nodes take at least."""
+        """`fewest_nodes` for all members. With *whole*, a domain needs a use for the members that
+        its nodes take at least."""
         most, fewest = self._pool.room_at(self._reach, standard, self._pool.wanted)
         if int(fewest.max(initial=0)) <= 1:  # then no node takes more members than it should
             whole = False
         known = self._rooms.get((standard, whole))
         if known is None:
             least = fewest if whole else np.zeros_like(most)
-            known = _fewest(self._of, most, least, self._pool.wanted)
+            known = fewest_nodes(self._of, most, least, self._pool.wanted)
             self._rooms[standard, whole] = known
         return known
 
@@ -242,39 +243,3 @@ class _Place:
         np.minimum.at(ranks, of, self._pool.ranks[inside])
         closeness = self._near.of(self._domains, numbers)
         return [int(domain) for domain in numbers[np.lexsort((ranks, total, -closeness))]]
-
-
-def _fewest(domains: Ints, most: Ints, fewest: Ints, wanted: int) -> tuple[Ints, Ints]:
-    """The domains with room for *wanted* members, and the number of nodes that each needs.
-
-    *domains*, *most* and *fewest* are [candidates]. The nodes with most room count first. A domain
-    is left out if even *fewest* members on each of so many nodes are too many.
-    """
-    inside = np.flatnonzero((most > 0) & (domains != NO_DOMAIN))
-    numbers, of = _numbered(domains[inside])
-    by_room = np.lexsort((fewest[inside], -most[inside], of))
-    of, room, least = of[by_room], most[inside][by_room], fewest[inside][by_room]
-    starts = np.searchsorted(of, np.arange(len(numbers)))
-    room, least = _running(room, of, starts), _running(least, of, starts)
-    total = np.zeros(len(numbers), dtype=np.int64)
-    np.maximum.at(total, of, room)
-    short = np.bincount(of, room < wanted, minlength=len(numbers)).astype(np.int64)
-    able = total >= wanted
-    last = np.minimum(starts + short, len(of) - 1)
-    able &= least[last] <= wanted
-    return numbers[able], short[able] + 1
-
-
-def _numbered(domains: Ints) -> tuple[Ints, Ints]:
-    """`np.unique` with inverse, without a sort."""
-    there = np.zeros(int(domains.max(initial=-1)) + 1, dtype=np.bool_)
-    there[domains] = True
-    place: Ints = np.cumsum(there) - 1
-    return np.flatnonzero(there), place[domains]
-
-
-def _running(numbers: Ints, of: Ints, starts: Ints) -> Ints:
-    """The cumulative sums within each group."""
-    sums = np.cumsum(numbers)
-    before: Ints = (sums[starts] - numbers[starts])[of] if len(of) else sums
-    return sums - before
