@@ -26,6 +26,9 @@ def binding(nodes: int, pods: int) -> Holds:
     for uid in uids:
         world.bind(uid, holds)
         world.carry_out(world.decide(holds), holds)
+    for uid in world.released(holds):
+        world.bind(uid, holds)
+        world.carry_out(world.decide(holds), holds)
     return holds
 
 

@@ -16,7 +16,7 @@ import msgspec
 
 from linkwise.extender.api.action_effects import applied
 from linkwise.extender.api.actions import Action, Emit, Evict, WritePlan
-from linkwise.extender.api.extender_calls import BindCall, BindOrder, FilterCall, Outcome
+from linkwise.extender.api.extender_calls import BindCall, BindOrder, BindWaits, FilterCall, Outcome
 from linkwise.extender.core import Core, CoreSettings
 from linkwise.kube.objects import (
     Condition,
@@ -101,6 +101,7 @@ class World:
             made.append(_node(number, nodes, machine, tenants))
             pods += [_tenant(made[-1].metadata.name, name, g) for name, g in tenants.items()]
         self.pods = {pod.metadata.uid: pod for pod in pods}
+        self._held: list[str] = []
         self.core.replace_nodes(made, START)
         self.core.replace_pods(pods, START)
         self.core.replace_budgets([], START)
@@ -174,18 +175,29 @@ class World:
         return [*holds.of("a round of the planner", lambda: self.core.decide(self.now))]
 
     def bind(self, uid: str, holds: "Holds") -> None:
-        """Ask and bind as kube-scheduler does with a nominated pod."""
+        """Ask and bind as kube-scheduler does with a nominated pod. The call may have to wait for
+        other members: then the pod is one of `released` once they have come."""
         pod = self.pods[uid]
         node, meta = pod.status.nominated_node_name, pod.metadata
         holds.of("filter", lambda: self.core.filter(FilterCall(pod, (node,)), self.now))
         call = BindCall(meta.namespace, meta.name, uid, node, pod.spec.scheduler_name)
         order = holds.of("bind", lambda: self.core.begin_bind(call, self.now))
+        if isinstance(order, BindWaits):
+            self._held.append(uid)
+            return
         assert isinstance(order, BindOrder), order
         said = {**meta.annotations, **order.annotations}
         spec = msgspec.structs.replace(pod.spec, node_name=node)
         metadata = msgspec.structs.replace(meta, annotations=said)
         self.put(msgspec.structs.replace(pod, metadata=metadata, spec=spec), holds)
         holds.of("bind", lambda: self.core.end_bind(order, Outcome.DONE, self.now))
+
+    def released(self, holds: "Holds") -> list[str]:
+        """The pods whose calls waited, and should be made again."""
+        if not holds.of("bind", self.core.take_released):
+            return []
+        released, self._held = self._held, []
+        return released
 
 
 class Holds:

@@ -12,9 +12,11 @@ import msgspec
 from linkwise.extender.api.action_effects import applied
 from linkwise.extender.api.actions import Action, Emit, Evict, NoteQueue
 from linkwise.extender.api.extender_calls import (
+    AlreadyBound,
     BindCall,
     BindOrder,
     BindRefusal,
+    BindWaits,
     FilterAnswer,
     FilterCall,
     Outcome,
@@ -338,10 +340,41 @@ class Cluster:
         return self.core.prioritize(FilterCall(self.pod(name), tuple(sorted(self.nodes))), self.now)
 
     def begin_bind(self, name: str, node: str) -> object:
-        """As for a node that `filter` let the pod through to."""
+        """As for a node that `filter` let the pod through to. If the Binding waits for other
+        members of a gang, these come too, and their callers have gone when it may go on."""
+        order = self.come_to_bind(name, node)
+        if not isinstance(order, BindWaits):
+            return order
+        own = self.plan(name)
+        others = [
+            (pod.metadata.name, plan.node)
+            for pod in list(self.pods.values())
+            if pod.metadata.name != name
+            and not pod.spec.node_name
+            and (plan := self.plan(pod.metadata.name)) is not None
+            and own is not None
+            and plan.id == own.id
+        ]
+        came = [self.come_to_bind(*other) for other in others]
+        order = self.come_to_bind(name, node)
+        for other, answer in zip(others, came, strict=True):
+            if isinstance(answer, BindOrder):
+                self.core.end_bind(answer, Outcome.REFUSED, self.now)
+            elif not isinstance(answer, AlreadyBound):
+                self.give_up_bind(*other)
+        return order
+
+    def come_to_bind(
+        self, name: str, node: str
+    ) -> BindOrder | AlreadyBound | BindRefusal | BindWaits:
+        """kube-scheduler's call, which may have to wait for others."""
         pod = self.pod(name)
         call = BindCall("ml", name, pod.metadata.uid, node, pod.spec.scheduler_name)
         return self.core.begin_bind(call, self.now)
+
+    def give_up_bind(self, name: str, node: str) -> None:
+        """kube-scheduler gets a refusal, or no longer waits."""
+        self.core.bind_refused(BindCall("ml", name, self.pod(name).metadata.uid, node))
 
     def post_binding(self, order: BindOrder) -> bool:
         """The API server's side: annotations and nodeName in one update."""
@@ -378,7 +411,8 @@ class Cluster:
         scores = self.core.prioritize(FilterCall(pod, passed), self.now).scores
         node = max(sorted(passed), key=lambda each: scores[each])
         order = self.begin_bind(name, node)
-        if isinstance(order, BindRefusal):
+        if isinstance(order, BindRefusal | BindWaits):
+            self.give_up_bind(name, node)
             return ""
         assert isinstance(order, BindOrder)
         done = self.post_binding(order)

@@ -320,6 +320,8 @@ def serve(settings: Settings) -> None:
         client,
         metrics,
         write_threads=settings.write_threads,
+        bind_threads=settings.request_threads,
+        barrier_seconds=settings.barrier_seconds,
         on_complete=complete,
         lead=lead,
         route_calls=route_calls,
@@ -330,6 +332,7 @@ def serve(settings: Settings) -> None:
     try:
         ports.run()  # until a signal raises SystemExit
     finally:
+        loop.end_waits()
         ports.close()  # first: calls in flight still need the loop
         at_rest = loop.stop()
         if calling is not None and lead.act_seconds() > 0:

@@ -15,6 +15,7 @@ from linkwise.extender.api.extender_calls import (
     BindCall,
     BindOrder,
     BindRefusal,
+    BindWaits,
     FilterAnswer,
     FilterCall,
     Outcome,
@@ -22,7 +23,7 @@ from linkwise.extender.api.extender_calls import (
     PreemptCall,
     PriorityAnswer,
 )
-from linkwise.extender.api.records import PodRecord
+from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.api.spans import DEFAULT_LEVELS
 from linkwise.extender.api.unlocked import RunUnlocked, run_inline
 from linkwise.extender.api.views import Counts, Explanation, GangView, NodeView
@@ -42,6 +43,7 @@ from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.queue.queue_order import QueueOrder
 from linkwise.extender.queue.run_times import RunTimes
 from linkwise.extender.queue.scheduling_queue import Ages
+from linkwise.extender.verbs.barrier import Barrier
 from linkwise.extender.verbs.bind import Binder
 from linkwise.extender.verbs.call_recorder import CallRecorder
 from linkwise.extender.verbs.filter import Filter
@@ -136,7 +138,10 @@ class Core:
         self._preempt = PreemptVerb(
             cache, reservations, unschedulable_pods, planner.candidates, self._budgets
         )
-        self._binder = Binder(cache, planner.pending_writes, registry, reservations, changes)
+        self._barrier = Barrier(cache, registry)
+        self._binder = Binder(
+            cache, planner.pending_writes, registry, reservations, changes, self._barrier
+        )
 
     def lead(self, term: int, now: float) -> None:
         """Decide from now on, in this term. Nodes, pods, budgets, run times and ages stay; all else
@@ -299,9 +304,21 @@ class Core:
     def preempt(self, call: PreemptCall, now: float) -> PreemptAnswer:
         return self._preempt.answer(self._record(call.pod), call.victims, now)
 
-    def begin_bind(self, call: BindCall, now: float) -> BindOrder | AlreadyBound | BindRefusal:
-        """Choose the GPUs, or confirm the plan, and reserve them until `end_bind`."""
+    def begin_bind(
+        self, call: BindCall, now: float
+    ) -> BindOrder | AlreadyBound | BindRefusal | BindWaits:
+        """Choose the GPUs, or confirm the plan, and reserve them until `end_bind`. Of a gang's
+        member it may say that the Binding waits for others: ask again once `take_released` names
+        the gang, or end the wait with `bind_gave_up`."""
         return self._binder.begin(call, now)
+
+    def bind_gave_up(self, call: BindCall) -> BindRefusal:
+        """The loop no longer waits for other members. `bind_refused` follows."""
+        return self._binder.gave_up(call)
+
+    def take_released(self) -> set[GangKey]:
+        """The gangs since the last call whose waiting calls should ask again."""
+        return self._barrier.take_released()
 
     def bind_refused(self, call: BindCall) -> None:
         """The refusal of `begin_bind` is final: the loop no longer waits for this call."""

@@ -48,7 +48,7 @@ class Settings:
     callers: tuple[str, ...] = ("system:kube-scheduler",)  # its name in every cluster
     caller_secret: Place | None = None  # stores the caller's certificate; the extender signs it
     # After it, kube-scheduler treats the call as failed, and the pod as not bound.
-    call_timeout_seconds: float = 5.0
+    call_timeout_seconds: float = 15.0
     # Long enough to pull a training image on a cold node, short enough that a partial gang does
     # not block GPUs for a night.
     gang_timeout_seconds: float = 600.0
@@ -152,6 +152,12 @@ class Settings:
             raise SettingsError("certificate-lifetime", seconds, "10 seconds or more")
         if self.call_timeout_seconds <= 0:
             raise SettingsError("call-timeout", self.call_timeout_seconds, "more than 0 seconds")
+
+    @property
+    def barrier_seconds(self) -> float:
+        """How long a member's bind waits for the others of its gang. The rest of the call's time is
+        for the Bindings: some three seconds for a thousand."""
+        return 0.8 * self.call_timeout_seconds
 
     def _check_election(self) -> None:
         timing = self.timing

@@ -81,6 +81,8 @@ def test_a_look_that_is_postponed_comes_by_itself() -> None:
     at = idle()
     members = planned(at)
     at.schedule(members[0])
+    at.pass_time(MOMENT)
+    at.schedule(members[1])
     at.settle()
     assert at.core.next_due() == pytest.approx(at.now + MOMENT)
     at.pass_time(MOMENT)

@@ -92,13 +92,13 @@ class GangMembers:
         """How many of `open`, in the order of their ranks, may be planned together: those counts
         with which each of them has as many members placed as it requires. Ascending; empty: none
         yet."""
-        least = min((_minimum(member) for member in self.seats), default=0)
+        least = min((minimum_of(member) for member in self.seats), default=0)
         counts, wanted = [], 0
         for count, member in enumerate(self.open, 1):
             # A running gang is repaired one by one. A member that requires more placed members than
             # the others do, such as a worker that exists only once its leader runs, still waits.
-            if not self.started or _minimum(member) > least:
-                wanted = max(wanted, _minimum(member))
+            if not self.started or minimum_of(member) > least:
+                wanted = max(wanted, minimum_of(member))
             if self.placed + count >= wanted:
                 counts.append(count)
         return counts
@@ -128,7 +128,7 @@ def members_of(cache: Cache, gang: Gang) -> GangMembers:
     return GangMembers(
         all=members,
         size=size,
-        minimum=max((_minimum(member) for member in seats), default=size),
+        minimum=max((minimum_of(member) for member in seats), default=size),
         timeout_seconds=min((s for ask in asks if (s := ask.timeout_seconds)), default=None),
         clash="" if started else _clash(live),
         seats=seats,
@@ -240,7 +240,8 @@ def _of_run(member: PodRecord, gang: Gang) -> bool:
     return written is not None and bool(gang.plan_id) and written.plan.id == gang.plan_id
 
 
-def _minimum(member: PodRecord) -> int:
+def minimum_of(member: PodRecord) -> int:
+    """How many members must be placed for this one to start."""
     return member.ask.gang.minimum if member.ask.gang is not None else 1
 
 

@@ -12,7 +12,7 @@ an error, and continues.
 import logging
 import time
 from collections.abc import Callable
-from threading import Event, Lock, Thread
+from threading import BoundedSemaphore, Event, Lock, Thread
 from typing import TypeVar
 
 from linkwise.extender.api.actions import Action, Emit
@@ -21,6 +21,7 @@ from linkwise.extender.api.extender_calls import (
     BindCall,
     BindOrder,
     BindRefusal,
+    BindWaits,
     FilterAnswer,
     FilterCall,
     Outcome,
@@ -28,6 +29,7 @@ from linkwise.extender.api.extender_calls import (
     PreemptCall,
     PriorityAnswer,
 )
+from linkwise.extender.api.records import GangKey
 from linkwise.extender.core import Core
 from linkwise.extender.explain.snapshot import Snapshot
 from linkwise.extender.podgrouper.owner_cache import FetchOwner
@@ -54,6 +56,11 @@ _LONGEST_SLEEP_SECONDS, _SHORTEST_SLEEP_SECONDS = 1.0, 0.05
 _BREATH_SECONDS = 0.005
 # Watches on one API server differ by milliseconds; kube-scheduler waits 5 s for the bind verb.
 _BIND_PATIENCE_SECONDS, _BIND_POLL_SECONDS = 2.0, 0.01
+# How long a member's bind waits for the others. Longer than kube-scheduler's longest back-off of
+# 10 s, or members that were refused once never meet. And shorter than its httpTimeout of 15 s by
+# what it takes to post a thousand Bindings, or some callers have given up by then.
+BARRIER_SECONDS = 12.0
+_LOOK_SECONDS = 1.0  # whether a caller that waits for other members has given up
 _FILTER_POLL_SECONDS = 0.002  # the read of an owner takes less than 0.01
 # Thousands of waiting pods may get Events at once; no plan may wait for those writes.
 _EVENT_THREADS = 2
@@ -81,12 +88,15 @@ class Loop:
         metrics: ExtenderMetrics,
         *,
         write_threads: int = 16,
+        bind_threads: int = 24,
+        barrier_seconds: float = BARRIER_SECONDS,
         clock: Callable[[], float] | None = None,
         on_complete: Callable[[], object] = lambda: None,
         lead: Lead = ALONE,
         route_calls: Callable[[], object] = lambda: None,
     ) -> None:
-        """*on_complete* is called when the cache is complete, and again when it has been rebuilt by
+        """*bind_threads* Bindings are posted at the same time. A bind waits for other members of its gang for *barrier_seconds* at most.
+        *on_complete* is called when the cache is complete, and again when it has been rebuilt by
         a new leader. *take_calls* is called every few seconds while this process leads, and may
         raise ApiError."""
         self._on_complete = on_complete
@@ -103,9 +113,13 @@ class Loop:
         self._informers = Informers(client, metrics, core, self._tell)
         self._changed = Event()
         self._stopping = Event()
+        self._ending = Event()  # no bind waits for others any more
         self._beat = self._audited = time.monotonic()
         self._broken = 0  # invariants, at the last audit
         self._binding = 0  # Bindings in flight
+        self._posting = BoundedSemaphore(bind_threads)  # a bind that waits for others posts nothing
+        self._barrier_seconds = barrier_seconds
+        self._released: dict[GangKey, Event] = {}  # set once the binds of a gang should ask again
         self._has_decided = False  # since it became the leader
         self._worker = Thread(target=self._work, name="planner", daemon=True)
         self._takeover = Takeover(
@@ -132,6 +146,7 @@ class Loop:
 
         True: no write and no Binding is in flight any more.
         """
+        self.end_waits()
         self._stopping.set()
         self._changed.set()
         self._informers.stop(timeout_seconds)
@@ -142,6 +157,12 @@ class Loop:
         self._events.stop(max(writes_end - time.monotonic(), 0.0))
         self._reads.stop(max(writes_end - time.monotonic(), 0.0))
         return written and not self._binding
+
+    def end_waits(self) -> None:
+        """Let no bind wait for other members any more: each is refused at once."""
+        self._ending.set()
+        with self._lock:
+            self._release(everyone=True)
 
     # kube-scheduler's calls
 
@@ -188,10 +209,11 @@ class Loop:
             return ""  # AlreadyBound to that node
         outcome, refusal = Outcome.UNKNOWN, ""
         try:
-            if not waits():
-                outcome = Outcome.REFUSED  # nothing is sent, so the assumed GPUs become free
-                raise GoneError
-            outcome, refusal = self._kube.bind(order)
+            with self._posting:
+                if not waits():
+                    outcome = Outcome.REFUSED  # nothing is sent, so the assumed GPUs become free
+                    raise GoneError
+                outcome, refusal = self._kube.bind(order)
         finally:
             with self._lock:
                 self._core.end_bind(order, outcome, self._clock())
@@ -202,23 +224,55 @@ class Loop:
     def _begin_bind(
         self, call: BindCall, waits: Callable[[], bool]
     ) -> BindOrder | AlreadyBound | BindRefusal:
-        """Ask the core, and retry for a moment while a refusal may pass.
+        """Ask the core, and retry for a moment while a refusal may pass; wait longer for the other
+        members of a gang that start together.
 
         kube-scheduler's watch may show it a pod before the extender's does, and it may bind while
         the plan is still being written. A refusal would cost the pod a second and more.
         """
-        patience_ends = time.monotonic() + _BIND_PATIENCE_SECONDS
+        began = time.monotonic()
         while True:
             with self._lock:
                 if not waits():
                     raise GoneError
                 order = self._core.begin_bind(call, self._clock())
                 self._binding += isinstance(order, BindOrder)
+                released = (
+                    self._released.setdefault(order.gang, Event())
+                    if isinstance(order, BindWaits)
+                    else None
+                )
+                self._release()
+            if isinstance(order, BindWaits):
+                assert released is not None, "it was made beside the answer"
+                if not self._await(released, began + self._barrier_seconds, waits):
+                    with self._lock:
+                        return self._core.bind_gave_up(call)
+                self._require_ready()  # another replica may lead by now
+                continue
             passing = isinstance(order, BindRefusal) and order.passing
-            if not passing or time.monotonic() > patience_ends:
+            if not passing or time.monotonic() > began + _BIND_PATIENCE_SECONDS:
                 return order
             if self._stopping.wait(_BIND_POLL_SECONDS):
                 return order  # the watches have stopped, so no retry can succeed
+
+    def _await(self, released: Event, until: float, waits: Callable[[], bool]) -> bool:
+        """Wait until the gang is *released*; False: it was not in time, or the loop stops. Raises
+        GoneError."""
+        while not self._ending.is_set() and (left := until - time.monotonic()) > 0:
+            if released.wait(min(left, _LOOK_SECONDS)):
+                return not self._ending.is_set()
+            if not waits():
+                raise GoneError
+        return False
+
+    def _release(self, *, everyone: bool = False) -> None:
+        """Wake the binds that wait for other members and should ask the core again. The caller
+        holds the lock."""
+        keys = [*self._released] if everyone else self._core.take_released()
+        for key in keys:
+            if (event := self._released.pop(key, None)) is not None:
+                event.set()
 
     # Users' requests and probes
 
@@ -315,6 +369,7 @@ class Loop:
 
     def _stand_by(self) -> float:
         with self._lock:
+            self._release(everyone=True)
             if not self._takeover.has_taken_over:
                 self._core.stand_by()
             reads = self._core.owners_to_read(self._clock())
@@ -332,6 +387,7 @@ class Loop:
                     actions = self._core.decide(self._clock())
             finally:
                 self._has_decided = True  # a defect must not keep this process from being ready
+            self._release()
             reads = self._core.owners_to_read(self._clock())
             due = self._core.next_due()
             defects = self._core.take_defects()

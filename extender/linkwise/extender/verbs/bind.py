@@ -18,6 +18,7 @@ from linkwise.extender.api.extender_calls import (
     BindCall,
     BindOrder,
     BindRefusal,
+    BindWaits,
     Outcome,
 )
 from linkwise.extender.api.records import PodRecord, WrittenPlan
@@ -30,12 +31,15 @@ from linkwise.extender.cycle.changes import Changes
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.placement.nodes.by_count import goes_by_count
 from linkwise.extender.queue.reservations import Reservations
+from linkwise.extender.verbs.barrier import Barrier
 from linkwise.extender.verbs.shares import take_shares
 from linkwise.topology.annotations.plan import Plan
 
 # By then, a Binding without a response has happened and was seen, or it never will. More than twice
 # the time to notice a dead watch (`Reflector`: 120 s); from then on, the doubt is prolonged.
 DOUBT_SECONDS = 300.0
+# Without numbers: kube-scheduler writes the text into the pod's condition each time that it differs.
+NOT_ALL_CAME = "kube-scheduler has not let all members through that start together"
 
 
 _Key = tuple[str, str]  # uid, node
@@ -49,14 +53,18 @@ class Binder:
         registry: GangRegistry,
         reservations: Reservations,
         changes: Changes,
+        barrier: Barrier,
     ) -> None:
         self._cache, self._pending_writes, self._registry = cache, pending_writes, registry
+        self._barrier = barrier
         self._reservations, self._changes = reservations, changes
         self._flying: Counter[_Key] = Counter()  # orders without an outcome
         self._bound: set[_Key] = set()  # done, but the pod's event has not arrived
         self._doubts: dict[_Key, float] = {}  # without a response -> when the doubt ends
 
-    def begin(self, call: BindCall, now: float) -> BindOrder | AlreadyBound | BindRefusal:
+    def begin(
+        self, call: BindCall, now: float
+    ) -> BindOrder | AlreadyBound | BindRefusal | BindWaits:
         record = self._cache.pods.get(call.uid)
         if record is None:
             reason = f"linkwise: pod {call.namespace}/{call.name} is not known yet"
@@ -74,11 +82,14 @@ class Binder:
             return BindRefusal("linkwise: a plan is being written on the pod", passing=True)
         if self._goes_by_count(record, call.node):
             return _not_let_through(call, record) or _order(call, {})
-        completes = self._completes(record)
         held = self._held(call)
         chosen = held or self._choose(record, call, now)
         if isinstance(chosen, BindRefusal):
             return chosen
+        if held is None and record.gang is not None and self._barrier.holds(record):
+            return BindWaits(record.gang)
+        completes = self._completes(record)
+        self._barrier.leave(record)
         chosen = in_term(chosen, self._pending_writes.leader)
         self._cache.assume(call.uid, chosen)
         self._flying[call.uid, call.node] += 1
@@ -162,8 +173,19 @@ class Binder:
             is_progress = outcome is Outcome.DONE
             (self._changes.progressed if is_progress else self._changes.due).add(record.gang)
 
+    def gave_up(self, call: BindCall) -> BindRefusal:
+        """The call has waited for other members for as long as it can. Its plan stays, and
+        kube-scheduler tries the pod again."""
+        record = self._cache.pods.get(call.uid)
+        gang = None if record is None else record.ask.gang
+        who = f"gang {gang.name}" if gang is not None else f"pod {call.namespace}/{call.name}"
+        return BindRefusal(f"linkwise: {who}: {NOT_ALL_CAME}")
+
     def refused(self, call: BindCall) -> None:
         """kube-scheduler gets this refusal, and does not call again for this Binding."""
+        record = self._cache.pods.get(call.uid)
+        if record is not None:
+            self._barrier.leave(record)
         self._cache.given_back(call.node)
 
     def end_doubts(self, now: float) -> None:

@@ -14,7 +14,14 @@ import msgspec
 from linkwise.extender.api.action_effects import applied
 from linkwise.extender.api.actions import Action, Emit, Evict, LiftGate, Nominate, WritePlan
 from linkwise.extender.api.annotations import demand_of
-from linkwise.extender.api.extender_calls import BindCall, BindOrder, FilterCall, Outcome
+from linkwise.extender.api.extender_calls import (
+    BindCall,
+    BindOrder,
+    BindWaits,
+    FilterCall,
+    Outcome,
+)
+from linkwise.extender.api.records import GangKey
 from linkwise.extender.core import Core, CoreSettings
 from linkwise.kube.objects import Condition, Node, Pod
 from linkwise.replay.core import objects
@@ -64,6 +71,8 @@ class CoreCluster:
         self._uids: dict[int, list[str]] = {}
         self._by_name: dict[str, int] = {}  # job name -> number
         self._to_try: deque[str] = deque()
+        # Binds that wait for other members of their gangs.
+        self._held: dict[GangKey, dict[str, str]] = {}  # gang -> uid -> node
         self._turned_away: dict[str, _Single] = {}  # by uid, oldest first
         self._came_free = False
         self._made = 0
@@ -119,6 +128,7 @@ class CoreCluster:
                 raise defect
             for action in actions:
                 self._core.done(action, self._carry_out(action), self._now)
+            self._ask_for_held(started)
             if not (self._try_pods(started) or actions):
                 return started
         raise ReplayError(f"the core finds no end of things to do at second {now:g}")
@@ -216,12 +226,29 @@ class CoreCluster:
         return max(scores, key=scores.__getitem__)
 
     def _bind(self, pod: Pod, node: str, started: list[Run]) -> bool:
+        """Bind the pod, or keep the call until the other members of its gang have come."""
         meta = pod.metadata
         call = BindCall(meta.namespace, meta.name, meta.uid, node, pod.spec.scheduler_name)
         order = self._core.begin_bind(call, self._now)
+        if isinstance(order, BindWaits):
+            self._held.setdefault(order.gang, {})[meta.uid] = node
+            return True
         if not isinstance(order, BindOrder):
             self._core.bind_refused(call)
             return False
+        self._post(order, started)
+        self._ask_for_held(started)
+        return True
+
+    def _ask_for_held(self, started: list[Run]) -> None:
+        for gang in self._core.take_released():
+            for uid, node in self._held.pop(gang, {}).items():
+                pod = self._pods.get(uid)
+                if pod is not None and not pod.spec.node_name:
+                    self._bind(pod, node, started)
+
+    def _post(self, order: BindOrder, started: list[Run]) -> None:
+        meta, node = self._pods[order.uid].metadata, order.node
         latest = self._pods[meta.uid]
         annotations = {**latest.metadata.annotations, **order.annotations}
         metadata = change(latest.metadata, annotations=annotations)
@@ -230,7 +257,6 @@ class CoreCluster:
         self._core.end_bind(order, Outcome.DONE, self._now)
         given = read_gpus(annotations[names.GPUS]).values()
         self._give(meta.uid, node, frozenset().union(*given), started)
-        return True
 
     # Kubelets
 

@@ -10,9 +10,9 @@ class SchedulerSettings:
     scheduler_name: str = "default-scheduler"
     managed_resources: tuple[str, ...] = ("nvidia.com/gpu",)
     extender_weight: int = 1
-    extender_timeout_seconds: float = 5.0
+    extender_timeout_seconds: float = 15.0
     initial_backoff_seconds: float = 1.0
     max_backoff_seconds: float = 10.0
     max_unschedulable_seconds: float = 300.0
     percentage_of_nodes_to_score: int = 0  # 0: the default rule, see scoring.nodes_to_find
-    bind_threads: int = 16
+    bind_threads: int = 1024  # kube-scheduler binds each pod in a goroutine of its own

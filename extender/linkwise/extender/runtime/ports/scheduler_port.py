@@ -30,8 +30,8 @@ _PATHS = {f"/{verb}": verb for verb in VERBS}
 
 
 class VerbServer(Server):
-    """Answers up to *threads* binds, and as many other calls, at the same time: binds wait for the
-    API server, and no other call may wait for them. A call that is older than *call_seconds* is
+    """Answers up to *threads* calls at the same time, and any number of binds: these wait for the
+    API server and for the other members of a gang, and no other call may wait for them. A call that is older than *call_seconds* is
     not carried out, because its caller has given up.
 
     Without *secure*, any client that reaches the port is served.
@@ -50,7 +50,7 @@ class VerbServer(Server):
         met: Callable[[Caller], object] = lambda _caller: None,
     ) -> None:
         self.verbs, self.call_seconds = verbs, call_seconds
-        self.answering, self.binding = BoundedSemaphore(threads), BoundedSemaphore(threads)
+        self.answering = BoundedSemaphore(threads)
         self._large = BoundedSemaphore(_LARGE_AT_ONCE)
         places = MOST_CONNECTIONS
         super().__init__(address, port, _serve, places, secure=secure, count=count, met=met)
@@ -72,7 +72,7 @@ class VerbServer(Server):
     def reply(self, path: str, body: bytes, waits: Waits) -> Reply | None:
         verb = _PATHS[path]
         large = self._large if len(body) > _LARGE_BODY else nullcontext()
-        with large, self.binding if verb == "bind" else self.answering:
+        with large, nullcontext() if verb == "bind" else self.answering:
             return self.verbs.answer(verb, body, waits)
 
 

@@ -1,0 +1,99 @@
+"""Holds the Bindings of a gang until every member that must start with them has come.
+
+kube-scheduler calls `bind` for a pod once all of its filters, Reserve and PreBind have let the pod
+through to its planned node. So the last of these calls is the moment at which the whole gang can
+start, whatever else its pods need. Before it, nothing is bound: a gang that cannot start whole
+holds no node, and is never evicted for having started by half.
+
+A member waits only for as many others as its own minimum says. Once a member with the same minimum
+is bound, or its Binding is in flight, nothing is held: the others can only follow.
+"""
+
+from linkwise.extender.api.records import GangKey, PodRecord
+from linkwise.extender.cache.cache import Cache
+from linkwise.extender.gangs.members import minimum_of
+from linkwise.extender.gangs.registry import GangRegistry
+
+
+class Barrier:
+    def __init__(self, cache: Cache, registry: GangRegistry) -> None:
+        self._cache, self._registry = cache, registry
+        self._waiting: dict[GangKey, set[str]] = {}  # the members, by uid, whose calls wait
+        self._open: dict[GangKey, set[str]] = {}  # those that waited, and may be bound now
+        self._released: set[GangKey] = set()
+
+    def holds(self, record: PodRecord) -> bool:
+        """Whether the Binding of this member, which has a plan, must wait for others. It counts as
+        come from now on, until `leave`."""
+        key = record.gang
+        if key is None or key.uid or not record.demand.gpus:
+            return False
+        if record.uid in self._open.get(key, ()):
+            return False
+        if self._has_begun(record, key):
+            self._release(key)
+            return False
+        waiting = self._waiting.setdefault(key, set())
+        waiting.add(record.uid)
+        if self._may_go(record, key, waiting):
+            self._open.setdefault(key, set()).update(waiting)
+            self._release(key)
+            return False
+        return True
+
+    def leave(self, record: PodRecord) -> None:
+        """The call about this member has ended, or its Binding begins."""
+        if record.gang is None:
+            return
+        for members in (self._waiting, self._open):
+            if record.gang in members:
+                members[record.gang].discard(record.uid)
+                if not members[record.gang]:
+                    del members[record.gang]
+
+    def take_released(self) -> set[GangKey]:
+        """The gangs whose waiting calls should ask again: they may go, or their plans are lost."""
+        for key, waiting in self._waiting.items():
+            if any(uid not in self._cache.plans for uid in waiting):
+                self._released.add(key)
+        released, self._released = self._released, set()
+        return released
+
+    def waiting(self, key: GangKey) -> frozenset[str]:
+        """The uids of the members that have come and wait."""
+        return frozenset(self._waiting.get(key, ()))
+
+    def _release(self, key: GangKey) -> None:
+        if self._waiting.pop(key, None) is not None:
+            self._released.add(key)
+
+    def _has_begun(self, record: PodRecord, key: GangKey) -> bool:
+        """Whether a member that requires as many others has its GPUs for good, or is about to."""
+        least = minimum_of(record)
+        pods, assumed = self._cache.pods, self._cache.assumed
+        return any(
+            (pods[uid].node or uid in assumed)
+            and pods[uid].live
+            and pods[uid].demand.gpus
+            and minimum_of(pods[uid]) >= least
+            for uid in self._cache.gangs.get(key, ())
+        )
+
+    def _may_go(self, record: PodRecord, key: GangKey, waiting: set[str]) -> bool:
+        """Whether with those that wait there are as many members as this one requires."""
+        gang, least = self._registry.gangs.get(key), minimum_of(record)
+        ask = record.ask.gang
+        if gang is None or ask is None:
+            return True
+        # A glance at the number suffices nearly always; to sort a large gang takes milliseconds.
+        others = sum(not self._comes_to_bind(uid) for uid in self._cache.gangs.get(key, ()))
+        if len(waiting) + others + ask.done < least:
+            return False
+        members = self._registry.members_of(gang)
+        able = sum(self._cache.keeps_plan(uid) for uid in waiting)
+        there = len(members.bound) + len(members.flying) + len(members.idle) + members.done
+        return there + able >= least
+
+    def _comes_to_bind(self, uid: str) -> bool:
+        member = self._cache.pods[uid]
+        return member.live and not member.node and bool(member.demand.gpus)
