@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from linkwise.extender.api.records import GangKey
-from linkwise.extender.api.views import Explanation, ReasonCount, SearchView
+from linkwise.extender.api.views import Explanation, ReasonCount, SearchView, WouldStartView
 from linkwise.extender.core import CoreSettings
 from linkwise.extender.explain.texts import explanation_text
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.kube.objects import Pod, Resources
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
+from tests.extender.explain.idle.test_idle import HOUR, idle, quiet, run, say
 from tests.extender.placement.nodes.test_by_count import lose_topology
 
 EFA = "vpc.amazonaws.com/efa"
@@ -109,7 +110,7 @@ def test_what_other_pods_have_does_not_come_again() -> None:
     node(at, "n1", efa="8")
     node(at, "n2", efa="8")
     at.add_pod("without-gpus", node="n1", alter=asking(efa="6"))
-    at.add_pod("elsewhere", 2, node="n2", alter=asking(efa="1"))
+    at.add_pod("with-gpus", 2, node="n1", alter=asking(efa="1"))  # so gangs prefer this node
     assert where(at, gang(at, 1, 4, {"efa": "4"})) == ["n2"]
     assert at.sound()
 
@@ -245,12 +246,23 @@ def test_one_more_is_said_as_one_and_what_no_node_lists_is_not_missing() -> None
 
 def test_the_runner_up_has_room_for_all_that_the_pod_has_now() -> None:
     at = Cluster()
-    for name in ("n1", "n2"):
-        node(at, name, efa="4")
-    at.add_pod("other", node="n2", alter=asking(efa="2"))
-    at.add_pod("a", 2, alter=asking(efa="4"))
+    for name, efa in (("n1", "4"), ("n2", "2"), ("n3", "4")):
+        node(at, name, efa=efa)
+    at.add_pod("a", 8, alter=asking(efa="4"))
     assert at.schedule("a") == "n1"
     found = at.core.explain("ml", "a", at.now)
     assert found is not None
     assert found.runner_up is not None
-    assert found.runner_up.nodes == ("n1",)  # other GPUs there: n2 has too little EFA
+    assert found.runner_up.nodes == ("n3",)
+
+
+def test_a_gang_would_start_without_the_idle_pod_that_has_what_is_scarce() -> None:
+    at = Cluster()
+    node(at, "n1", efa="8")
+    for name, efa in (("has-none", "0"), ("has-it", "8")):
+        at.add_pod(name, 2, alter=asking(efa=efa))
+        run(at, name)
+    at.pass_time(3 * HOUR)
+    say(at, "n1", has_none=quiet(), has_it=quiet(1))
+    gang(at, 1, 4, {"efa": "4"})
+    assert idle(at).would_start == (WouldStartView("gang ml/g", 4, ("pod ml/has-it",)),)

@@ -1,7 +1,7 @@
 """What the cache stores of a Pod and of a Node: slim values, compared to find what changed.
 
-A cluster has 20,000 pods. Most request no GPU, and only their CPU and memory count. All pods that
-the scheduler would treat alike share one `Template`, which is a key of caches. `reader` makes
+A cluster has 20,000 pods. Most request no GPU, and only what they need beside it counts. All pods
+that the scheduler would treat alike share one `Template`, which is a key of caches. `reader` makes
 these values from the API server's objects.
 """
 

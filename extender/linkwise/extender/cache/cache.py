@@ -330,7 +330,7 @@ class Cache:
         return {record.node for record in (old, new) if record is not None}
 
     def _charge(self, uid: str) -> None:
-        """Count the pod's CPU and memory on the node where it is, or will be."""
+        """Count what the pod needs on the node where it is, or will be."""
         self._show_all(self._charge_to(uid))
 
     def _charge_to(self, uid: str) -> set[str]:
