@@ -11,10 +11,12 @@ from linkwise.cli.what_if.trials import Trials
 from linkwise.cli.what_if.world import World
 from linkwise.extender.core import CoreSettings
 from linkwise.extender.preemption.policy import Preempt
+from linkwise.kube.objects import Pod, Resources
 from tests.cli.what_if.asking import (
     NOW,
     a_list,
     answer,
+    change,
     cluster,
     job,
     listed,
@@ -289,6 +291,28 @@ def test_a_pod_without_gpus_that_has_the_cpus_makes_room_too(tmp_path: Path) -> 
     hungry["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "40"}
     _, found = answer(tmp_path, listed(it), hungry)
     assert [each["pod"] for each in found["room"][0]["pods"]] == ["ml/cpus"]
+
+
+def test_the_pod_that_has_the_scarce_resource_makes_room(tmp_path: Path) -> None:
+    efa = "vpc.amazonaws.com/efa"
+
+    def asks(pod: Pod, amount: int) -> Pod:
+        resources = Resources(requests={**pod.spec.containers[0].resources.requests, efa: amount})
+        container = change(pod.spec.containers[0], resources=resources)
+        return change(pod, spec=change(pod.spec, containers=(container,)))
+
+    it = cluster("dgx-a100")
+    node = it.nodes["n1"]
+    offers = {**node.status.allocatable, efa: "4"}
+    it.put_node(change(node, status=change(node.status, allocatable=offers)))
+    for name, amount in (("b-has-none", 0), ("c-has-it", 4), ("d-has-none", 0)):
+        runs(it, name, 1, "n1")
+        it.put_pod(asks(it.pod(name), amount))
+    new = pod("new", 2)
+    new["spec"]["containers"][0]["resources"]["requests"] = {efa: "4"}
+    _, found = answer(tmp_path, listed(it), new)
+    assert [each["pod"] for each in found["room"][0]["pods"]] == ["ml/c-has-it"]
+    assert found["room"][0]["fewest"]
 
 
 def test_of_several_parts_the_one_that_never_fits_is_named(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def searched(case: Case, order: Sequence[int] | None = None) -> list[Spot] | NoR
     for number in order:
         row = rows.add(case.nodes[number].name)
         rows.kinds[row], rows.free[row] = 0, (1 << case.nodes[number].free) - 1
-        rows.pods[row], rows.gpus[row] = 110, case.nodes[number].free
+        rows.show(row, ResourceList(gpus=case.nodes[number].free), 110, offering=True)
     levels = []
     for key in LEVELS:
         of = [case.domain(number, key) for number in order]

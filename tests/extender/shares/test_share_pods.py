@@ -378,15 +378,23 @@ def test_a_gated_pod_with_both_is_let_go_and_gets_both(at: ShareCluster) -> None
 
 
 def test_a_gangs_plan_of_whole_gpus_gets_its_shares_in_the_binding(at: ShareCluster) -> None:
+    at.add_divided("n1", all_three(DGX_1V))
     for name in ("m0", "m1"):
         at.add_taker(name, {GPU: 1}, {MIG_3G: 1}, gang="g", gang_size="2")
     at.settle()
-    assert at.try_to_place("m0") == "n0"
-    assert len(at.gpus("m0")["c0"]) == 1
-    assert at.planned_shares("m0")["c1"][MIG_3G]
-    assert not at.try_to_place("m1")  # kube-scheduler would not have asked: there is only one
+    assert {at.try_to_place("m0"), at.try_to_place("m1")} == {"n0", "n1"}
+    for name in ("m0", "m1"):
+        assert len(at.gpus(name)["c0"]) == 1
+        assert at.planned_shares(name)["c1"][MIG_3G]
     at.settle()
     at.sound()
+
+
+def test_a_gang_whose_nodes_have_too_few_mig_devices_gets_no_plan(at: ShareCluster) -> None:
+    for name in ("m0", "m1"):
+        at.add_taker(name, {GPU: 1}, {MIG_3G: 1}, gang="g", gang_size="2")
+    at.settle()
+    assert [at.plan(name) for name in ("m0", "m1")] == [None, None]
 
 
 def test_whole_gpus_of_a_plan_are_free_once_the_pod_has_replicas_in_their_place() -> None:

@@ -1,8 +1,8 @@
 """Finds the fewest pods that would have to go for the job to start.
 
 How many GPUs each node has once some of its pods are gone gives a lower bound, and a first choice.
-The core then says whether the job starts. Links, spans and CPU may require more; in that case every
-pod of the choice is needed, but a smaller choice may exist.
+The core then says whether the job starts. Links, spans and the number of pods may require more; in
+that case every pod of the choice is needed, but a smaller choice may exist.
 """
 
 from collections import defaultdict
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkwise.cli.what_if.trials import OutOfTrialsError, Trials
-from linkwise.extender.api.records import PodRecord
+from linkwise.extender.api.records import PodRecord, ResourceList
 from linkwise.extender.api.spans import CLIQUE, NODE, spans_of
 from linkwise.extender.explain.snapshot import NodeState, Snapshot
 from linkwise.topology.machine.model import LinkClass, Machine
@@ -92,6 +92,7 @@ class _EvictionSearch:
         self._size = members[0].demand.gpus
         self._alike = len({(m.demand, m.ask.requirement, m.needs) for m in members}) == 1
         self._first = members[0]
+        self._needs = self._snapshot.left.counted(self._first.needs)
         gpus = sum(member.demand.gpus for member in members)
         self._wanted = len(members) if self._alike else gpus
         self._smallest = min(member.demand.gpus for member in members)
@@ -100,12 +101,10 @@ class _EvictionSearch:
         self._may_go = frozenset(record.uid for record in may_go)
         self._sets: dict[tuple[int, int], int] = {}
         # What pods without GPUs use counts as free, so that the bound holds for them too.
-        self._idle: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
+        self._idle: dict[str, ResourceList] = defaultdict(ResourceList)
         for record in may_go:
             if not record.demand.gpus:
-                cpu, memory = self._idle[record.node]
-                needs = record.needs
-                self._idle[record.node] = (cpu + needs.milli_cpu, memory + needs.memory)
+                self._idle[record.node] += record.needs
 
     def choices(self) -> list[list[str]]:
         """Yield the cheapest choice by count first, then choices that make more and more room. The
@@ -161,38 +160,27 @@ class _EvictionSearch:
         left = self._left(node)
         found: list[_Option] = []
         for uids in _subsets(go):
-            mask, cpu, memory = free, *left
-            gpus = 0
+            mask, room, gpus = free, left, 0
             for uid in uids:
                 mask |= others[uid] & machine.healthy_gpus
                 gpus += others[uid].bit_count()
-                cpu += by_uid[uid].needs.milli_cpu
-                memory += by_uid[uid].needs.memory
-            places = self._places(machine, mask, cpu, memory)
+                room += by_uid[uid].needs
+            places = self._places(machine, mask, room)
             cost = len(uids) * _EACH + gpus
             if not found or all(o.places < places or o.cost > cost for o in found):
                 found.append(_Option(cost, places, uids))
         return found
 
-    def _left(self, node: NodeState) -> tuple[int, int]:
-        """Return the CPU and memory that the job could use if all pods stay."""
-        left, by_uid = self._snapshot.left, self._snapshot.by_uid
-        own = [by_uid[uid].needs for uid in node.owned if uid in self._job]
-        cpu, memory = self._idle[node.name]
-        cpu += int(left.milli_cpu[node.row]) + sum(needs.milli_cpu for needs in own)
-        return cpu, memory + int(left.memory[node.row]) + sum(needs.memory for needs in own)
+    def _left(self, node: NodeState) -> ResourceList:
+        """Return what the job could use of the node if all pods stay."""
+        own = (self._snapshot.by_uid[uid].needs for uid in node.owned if uid in self._job)
+        return sum(own, self._snapshot.left.on(node.row) + self._idle[node.name])
 
-    def _places(self, machine: Machine, mask: int, cpu: int, memory: int) -> int:
+    def _places(self, machine: Machine, mask: int, left: ResourceList) -> int:
         """Return an upper bound of the places."""
         if not self._alike:
             return mask.bit_count() if mask.bit_count() >= self._smallest else 0
-        needs = self._first.needs
-        places = self._sets_in(machine, mask)
-        if needs.milli_cpu:
-            places = min(places, max(cpu, 0) // needs.milli_cpu)
-        if needs.memory:
-            places = min(places, max(memory, 0) // needs.memory)
-        return places
+        return min(self._sets_in(machine, mask), left.room_for(self._needs))
 
     def _sets_in(self, machine: Machine, mask: int) -> int:
         places = mask.bit_count() // self._size

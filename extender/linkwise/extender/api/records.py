@@ -1,7 +1,7 @@
 """What the cache stores of a Pod and of a Node: slim values, compared to find what changed.
 
-A cluster has 20,000 pods. Most request no GPU, and only their CPU and memory count. All pods that
-the scheduler would treat alike share one `Template`, which is a key of caches. `reader` makes
+A cluster has 20,000 pods. Most request no GPU, and only what they need beside it counts. All pods
+that the scheduler would treat alike share one `Template`, which is a key of caches. `reader` makes
 these values from the API server's objects.
 """
 
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from linkwise.extender.api.actions import PodRef
 from linkwise.extender.api.annotations import NOTHING_SAID, PodRequest
 from linkwise.extender.api.queue_note import QueueNote
-from linkwise.kube.objects import Affinity, Taint, Toleration
+from linkwise.kube.objects import LARGEST, Affinity, Taint, Toleration
 from linkwise.topology.annotations.plan import Plan
 from linkwise.topology.demand import PodDemand
 
@@ -41,11 +41,47 @@ class GangKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ResourceList:
-    """What kube-scheduler counts for a pod, or what a node offers."""
+    """What kube-scheduler counts for a pod, or what a node offers; all but the number of pods."""
 
     milli_cpu: int = 0
     memory: int = 0  # bytes
-    gpus: int = 0
+    gpus: int = 0  # the managed resource
+    # Each other resource, by name, in the order of the names. A node lists those of which it has 0
+    # too; a sum or difference leaves them out.
+    others: tuple[tuple[str, int], ...] = ()
+
+    def __add__(self, more: "ResourceList") -> "ResourceList":
+        return ResourceList(
+            self.milli_cpu + more.milli_cpu,
+            self.memory + more.memory,
+            self.gpus + more.gpus,
+            _added(self.others, more.others, 1),
+        )
+
+    def __sub__(self, less: "ResourceList") -> "ResourceList":
+        return ResourceList(
+            self.milli_cpu - less.milli_cpu,
+            self.memory - less.memory,
+            self.gpus - less.gpus,
+            _added(self.others, less.others, -1),
+        )
+
+    def room_for(self, needs: "ResourceList") -> int:
+        """For how many pods with these *needs* it is enough; `LARGEST` if they need nothing."""
+        there = dict(self.others) if needs.others else {}
+        return min(
+            (
+                max(have, 0) // need
+                for have, need in (
+                    (self.milli_cpu, needs.milli_cpu),
+                    (self.memory, needs.memory),
+                    (self.gpus, needs.gpus),
+                    *((there.get(name, 0), need) for name, need in needs.others),
+                )
+                if need
+            ),
+            default=LARGEST,
+        )
 
 
 class Template:
@@ -173,6 +209,17 @@ class NodeRecord:
     def same_but_in_use(self, other: "NodeRecord") -> bool:
         """Whether nothing that affects placement differs, apart from the GPUs in use."""
         return replace(self, in_use=other.in_use) == other
+
+
+def _added(
+    have: tuple[tuple[str, int], ...], more: tuple[tuple[str, int], ...], sign: int
+) -> tuple[tuple[str, int], ...]:
+    if not more:
+        return have  # of most pods, which come by the thousand
+    amounts = dict(have)
+    for name, amount in more:
+        amounts[name] = amounts.get(name, 0) + sign * amount
+    return tuple(sorted(item for item in amounts.items() if item[1]))
 
 
 def natural(name: str) -> SortKey:

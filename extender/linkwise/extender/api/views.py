@@ -33,6 +33,7 @@ class RequestView:
     memory_mib: int  # of each GPU; 0: any
     milli_cpu: int = 0  # of the whole pod
     memory: int = 0  # bytes, of the whole pod
+    others: Mapping[str, int] = field(default_factory=dict)  # of the whole pod, by resource
     shares: Mapping[str, int] = field(default_factory=dict)  # of divided GPUs, by resource
     share: str = ""  # linkwise.dev/share
 

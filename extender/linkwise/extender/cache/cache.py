@@ -64,6 +64,7 @@ class Cache:
             if before is None or before.topology != record.topology:
                 info.put_topology(record.topology, self._kind)
             self.domains.put(info.row, info.labels)
+            self._list_resources(record)
             self._changed(info)
             self.room += 1
         if before is None or before.in_use != record.in_use:
@@ -329,7 +330,7 @@ class Cache:
         return {record.node for record in (old, new) if record is not None}
 
     def _charge(self, uid: str) -> None:
-        """Count the pod's CPU and memory on the node where it is, or will be."""
+        """Count what the pod needs on the node where it is, or will be."""
         self._show_all(self._charge_to(uid))
 
     def _charge_to(self, uid: str) -> set[str]:
@@ -357,6 +358,11 @@ class Cache:
         info.charge(sign, needs)
         if sign < 0 and (info.by_count or not info.problem):
             self.room += 1
+
+    def _list_resources(self, record: NodeRecord) -> None:
+        if self.rows.left.list_resources([name for name, _ in record.offers.others]):
+            for info in self.nodes.values():  # their pods may have some already
+                self._show_room(info)
 
     def _show_all(self, names: Iterable[str]) -> None:
         for name in names:

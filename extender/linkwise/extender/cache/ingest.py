@@ -30,7 +30,7 @@ from linkwise.extender.api.records import (
     Template,
     WrittenPlan,
 )
-from linkwise.extender.cache.pod_needs import pod_needs, quantity_of
+from linkwise.extender.cache.resource_lists import most_pods, node_offers, pod_needs
 from linkwise.extender.podgrouper.equivalence import digest
 from linkwise.extender.podgrouper.membership import Judged, Membership
 from linkwise.extender.podgrouper.owner_cache import FetchOwner, Found
@@ -45,8 +45,6 @@ from linkwise.kube.objects import (
     Quantity,
     Toleration,
     TopologySpreadConstraint,
-    milli,
-    whole,
 )
 from linkwise.kube.objects import Resources as OfPod
 from linkwise.topology import names
@@ -180,7 +178,6 @@ class Ingest:
         return [self.follow(pod, now) for pod in self._membership.take_to_rejudge()]
 
     def node(self, node: Node) -> NodeRecord:
-        offered = node.status.allocatable
         ready = any(c.type == "Ready" and c.status == "True" for c in node.status.conditions)
         return NodeRecord(
             name=node.metadata.name,
@@ -188,13 +185,8 @@ class Ingest:
             unschedulable=node.spec.unschedulable,
             taints=node.spec.taints,
             labels=node.metadata.labels,
-            offers=ResourceList(
-                milli_cpu=quantity_of(offered.get("cpu"), milli),
-                memory=quantity_of(offered.get("memory"), whole),
-                gpus=quantity_of(offered.get(self._resource), whole),
-            ),
-            # Every kubelet reports it; if one does not, kube-scheduler decides.
-            max_pods=quantity_of(offered["pods"], whole) if "pods" in offered else 2**31,
+            offers=node_offers(node, self._resource),
+            max_pods=most_pods(node),
             topology=node.metadata.annotations.get(names.TOPOLOGY),
             in_use=node.metadata.annotations.get(names.IN_USE),
         )
@@ -252,7 +244,7 @@ class Ingest:
                 invalid = str(error)
         wanted = demand.gpus or shares or ask.gang or invalid
         template = self._template(pod) if wanted else None
-        needs = pod_needs(pod, demand)
+        needs = pod_needs(pod, demand, self._resource)
         return _Wishes(ask, demand, invalid, template, needs, _prefers(pod.spec), shares)
 
     def _template(self, pod: Pod) -> Template:

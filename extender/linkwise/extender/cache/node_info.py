@@ -102,12 +102,7 @@ class NodeInfo:
     @property
     def left(self) -> ResourceList:
         """What the node offers beyond what its pods need; negative if they need more."""
-        offers = self.record.offers if self.record else ResourceList()
-        return ResourceList(
-            offers.milli_cpu - self.spent.milli_cpu,
-            offers.memory - self.spent.memory,
-            offers.gpus - self.spent.gpus,
-        )
+        return (self.record.offers if self.record else ResourceList()) - self.spent
 
     @property
     def pods_left(self) -> int:
@@ -118,11 +113,7 @@ class NodeInfo:
     def charge(self, sign: int, needs: ResourceList) -> None:
         """Count a pod with these *needs* on the node (*sign* 1), or no longer (-1)."""
         self.charged += sign
-        self.spent = ResourceList(
-            self.spent.milli_cpu + sign * needs.milli_cpu,
-            self.spent.memory + sign * needs.memory,
-            self.spent.gpus + sign * needs.gpus,
-        )
+        self.spent = self.spent + needs if sign > 0 else self.spent - needs
 
     def put_topology(self, text: str | None, kind_of: Callable[[Machine], MachineKind]) -> None:
         """Read the topology annotation; if it cannot be read, the reason is `no_topology`."""

@@ -4,7 +4,8 @@ A row belongs to one node name as long as a node or a pod uses that name, then t
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from copy import copy
 from itertools import repeat
 
 import numpy as np
@@ -12,8 +13,8 @@ import numpy.ma  # np.unique imports it at its first call, which would be under 
 from numpy.typing import NDArray
 
 from linkwise.extender.api.records import ResourceList, SortKey, natural
+from linkwise.extender.cache.resources_left import ResourcesLeft
 from linkwise.extender.cache.row_log import RowLog
-from linkwise.kube.objects import LARGEST
 from linkwise.topology.machine.model import MAX_GPUS
 from linkwise.topology.sets import subsets
 
@@ -21,7 +22,8 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 _POPCOUNT = subsets.sizes(MAX_GPUS).astype(np.int64)
 NOT_USABLE = -1
-_ARRAYS = ("kinds", "free", "set_aside", "milli_cpu", "memory", "gpus", "pods", "offering")
+_ARRAYS = ("kinds", "free", "set_aside", "offering")
+_ROWS = 64  # of an empty table
 
 
 def popcount(masks: Ints) -> Ints:
@@ -40,15 +42,12 @@ class NodeTable:
         self._unused: list[int] = []
         self._by_name: list[tuple[SortKey, int]] = []  # ascending
         self._name_ranks: Ints | None = None
-        self.kinds: Ints = np.full(64, NOT_USABLE)
-        self.free: Ints = np.zeros(64, dtype=np.int64)
-        self.set_aside: Ints = np.zeros(64, dtype=np.int64)
-        self.milli_cpu: Ints = np.zeros(64, dtype=np.int64)  # these four: what is unused
-        self.memory: Ints = np.zeros(64, dtype=np.int64)
-        self.gpus: Ints = np.zeros(64, dtype=np.int64)
-        self.pods: Ints = np.zeros(64, dtype=np.int64)
-        self.offering: Ints = np.zeros(64, dtype=np.int64)
-        self.charged = RowLog()  # every row of which these four were set, in order
+        self.kinds: Ints = np.full(_ROWS, NOT_USABLE)
+        self.free: Ints = np.zeros(_ROWS, dtype=np.int64)
+        self.set_aside: Ints = np.zeros(_ROWS, dtype=np.int64)
+        self.offering: Ints = np.zeros(_ROWS, dtype=np.int64)
+        self.left = ResourcesLeft(_ROWS)
+        self.charged = RowLog()  # every row of which `left` was set, in order
 
     def __len__(self) -> int:
         return len(self.names)
@@ -60,13 +59,31 @@ class NodeTable:
         other._name_ranks = self.name_ranks()
         for attribute in _ARRAYS:
             setattr(other, attribute, getattr(self, attribute)[: len(self)].copy())
+        other.left = self.left.of_rows(slice(len(self)))
+        return other
+
+    def trial(self) -> "NodeTable":
+        """A copy of a table that changes no more: `free` and `left` may be changed, the rest is
+        shared."""
+        other = copy(self)
+        other.free, other.left = self.free.copy(), self.left.of_rows(slice(None))
+        return other
+
+    def with_columns(self, extra: Mapping[str, Ints]) -> "NodeTable":
+        """A copy whose nodes have more resources, as `ResourcesLeft.with_columns`."""
+        other = self.copy()
+        other.left = other.left.with_columns(extra)
         return other
 
     def equals(self, other: "NodeTable", rows: Sequence[int]) -> bool:
         """Whether these rows are the same nodes in both tables, with the same resources left."""
-        return all(self.names[row] == other.names[row] for row in rows) and all(
-            np.array_equal(getattr(self, attribute)[rows], getattr(other, attribute)[rows])
-            for attribute in _ARRAYS
+        return (
+            all(self.names[row] == other.names[row] for row in rows)
+            and all(
+                np.array_equal(getattr(self, attribute)[rows], getattr(other, attribute)[rows])
+                for attribute in _ARRAYS
+            )
+            and self.left.equals(other.left, rows)
         )
 
     def add(self, name: str) -> int:
@@ -84,12 +101,8 @@ class NodeTable:
         return row
 
     def show(self, row: int, left: ResourceList, pods: int, *, offering: bool) -> None:
-        """Set what a node has left, and whether it offers GPUs at all. No lower than `-LARGEST`:
-        pods that request more than any node has are counted too."""
-        self.milli_cpu[row] = max(left.milli_cpu, -LARGEST)
-        self.memory[row] = max(left.memory, -LARGEST)
-        self.gpus[row] = max(left.gpus, -LARGEST)
-        self.pods[row] = pods
+        """Set what a node has left, and whether it offers GPUs at all."""
+        self.left.show(row, left, pods)
         self.offering[row] = offering
         self.charged.append(row)
 
@@ -131,41 +144,15 @@ class NodeTable:
         return int((popcount(idle) // size).sum())
 
     def pods_that_fit(self, needs: ResourceList) -> Ints:
-        """[rows] how many pods with these needs fit beside all bound and planned pods."""
-        count = self.pods[: len(self)].copy()
-        for left, need in (
-            (self.milli_cpu, needs.milli_cpu),
-            (self.memory, needs.memory),
-            (self.gpus, needs.gpus),
-        ):
-            if need:
-                np.minimum(count, left[: len(self)] // need, out=count)
-        return np.maximum(count, 0)
+        """[rows] as `ResourcesLeft.pods_that_fit`."""
+        return self.left.pods_that_fit(needs, len(self))
 
-    def pods_that_fit_beside(
-        self, row: int, others: Sequence[ResourceList], needs: ResourceList
-    ) -> int:
-        """`pods_that_fit` for one row, once these *others* are there too."""
-        count = int(self.pods[row]) - len(others)
-        for left, need, spent in (
-            (self.milli_cpu, needs.milli_cpu, sum(other.milli_cpu for other in others)),
-            (self.memory, needs.memory, sum(other.memory for other in others)),
-            (self.gpus, needs.gpus, sum(other.gpus for other in others)),
-        ):
-            if need:
-                count = min(count, (int(left[row]) - spent) // need)
-        return max(count, 0)
+    def fits(self, needs: ResourceList) -> Bools:
+        """[rows] as `ResourcesLeft.fits`."""
+        return self.left.fits(needs, len(self))
 
     def _grow(self) -> None:
-        for attribute, filler in (
-            ("kinds", NOT_USABLE),
-            ("free", 0),
-            ("set_aside", 0),
-            ("milli_cpu", 0),
-            ("memory", 0),
-            ("gpus", 0),
-            ("pods", 0),
-            ("offering", 0),
-        ):
-            old = getattr(self, attribute)
+        for attribute in _ARRAYS:
+            old, filler = getattr(self, attribute), NOT_USABLE if attribute == "kinds" else 0
             setattr(self, attribute, np.concatenate([old, np.full_like(old, filler)]))
+        self.left.grow()

@@ -133,6 +133,7 @@ def wanted_of(record: PodRecord) -> RequestView:
         memory_mib=requirement.memory_mib,
         milli_cpu=record.needs.milli_cpu,
         memory=record.needs.memory,
+        others=dict(record.needs.others),
         shares={name: demand.gpus for name, demand in record.shares},
         share=record.ask.sharing.value,
     )

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkwise.extender.api.annotations import link_word
-from linkwise.extender.api.records import PodRecord
+from linkwise.extender.api.records import PodRecord, ResourceList
 from linkwise.extender.api.views import LevelView, NearestMiss, ReasonCount
 from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind
 from linkwise.extender.cache.node_table import Bools, Ints, popcount
@@ -24,6 +24,7 @@ from linkwise.extender.explain.texts.format import (
     cpus_in_words,
     gib_in_words,
     gpus_in_words,
+    in_bytes,
     model_in_words,
     needs_in_words,
     pods_in_words,
@@ -65,7 +66,7 @@ class Levels:
 
     def all(self) -> list[LevelView]:
         request, requirement = self._request, self._request.requirement
-        size, which, needs = request.size, gpus_in_words(request.size), self._record.needs
+        size, which = request.size, gpus_in_words(request.size)
         self._level(
             "topology",
             "have GPUs that Linkwise knows",
@@ -108,9 +109,9 @@ class Levels:
         self._free_levels(like, linked=linked)
         self._level(
             "resources",
-            f"have {needs_in_words(needs.milli_cpu, needs.memory)} left",
+            f"have {needs_in_words(self._field.left.counted(self._record.needs))} left",
             self._fit() > 0,
-            NO_RESOURCES,
+            self._why_too_little,
             self._short_of,
         )
         self._refused_level()
@@ -241,16 +242,7 @@ class Levels:
 
     def _fit(self) -> Ints:
         """[nodes] how many such pods fit by everything but their GPU set."""
-        left, rows, needs = self._field.snapshot.left, self._field.rows, self._record.needs
-        count: Ints = left.pods[rows].copy()
-        for amount, need in (
-            (left.milli_cpu, needs.milli_cpu),
-            (left.memory, needs.memory),
-            (left.gpus, needs.gpus),
-        ):
-            if need:
-                np.minimum(count, amount[rows] // need, out=count)
-        return np.maximum(count, 0)
+        return self._field.left.pods_that_fit(self._record.needs, len(self._field.nodes))
 
     def _by_kind(self, judge: Callable[[MachineKind, Ints], NDArray[np.generic] | int]) -> Ints:
         return self._field.by_kind(self._left, self._free, judge)
@@ -325,16 +317,39 @@ class Levels:
         )
 
     def _short_of(self, at: int) -> str:
-        left, row, needs = self._field.snapshot.left, self._field.rows[at], self._record.needs
+        left, needs = self._field.left.on(at), self._record.needs
         parts = []
-        if left.milli_cpu[row] < needs.milli_cpu:
-            cpus, of = cpus_in_words(int(left.milli_cpu[row])), cpus_in_words(needs.milli_cpu)
+        if left.milli_cpu < needs.milli_cpu:
+            cpus, of = cpus_in_words(left.milli_cpu), cpus_in_words(needs.milli_cpu)
             parts.append(f"{cpus} left, {of} wanted")
-        if left.memory[row] < needs.memory:
-            there, wanted = gib_in_words(int(left.memory[row])), gib_in_words(needs.memory)
+        if left.memory < needs.memory:
+            there, wanted = gib_in_words(left.memory), gib_in_words(needs.memory)
             parts.append(f"{there} of memory left, {wanted} wanted")
-        if left.gpus[row] < needs.gpus:
-            parts.append(f"kube-scheduler counts {left.gpus[row]} GPUs left, {needs.gpus} wanted")
-        if left.pods[row] < 1:
+        if left.gpus < needs.gpus:
+            parts.append(f"kube-scheduler counts {left.gpus} GPUs left, {needs.gpus} wanted")
+        if self._field.left.pods[at] < 1:
             parts.append("its limit of pods is reached")
+        node = self._field.nodes[at].record
+        offers = dict(node.offers.others) if node is not None else {}
+        for name, have, need in self._others_short(at):
+            if in_bytes(name):
+                parts.append(f"{gib_in_words(have)} of {name} left, {gib_in_words(need)} wanted")
+            else:
+                free, total = max(have, 0), offers.get(name, 0)
+                more = f"{need - free} more {'is' if need - free == 1 else 'are'} needed"
+                parts.append(f"{free} of {total} {name} are free, {more}")
         return "; ".join(parts)
+
+    def _why_too_little(self, at: int) -> str:
+        needs = self._record.needs
+        first = ResourceList(needs.milli_cpu, needs.memory, needs.gpus)
+        if not self._field.left.fits_on(at, first):
+            return NO_RESOURCES
+        return f"too little {' and '.join(name for name, *_ in self._others_short(at))} left"
+
+    def _others_short(self, at: int) -> list[tuple[str, int, int]]:
+        """Of the other resources, those of which the node has too little: what is left, and what
+        the pod needs."""
+        left = dict(self._field.left.on(at).others)
+        needed = self._record.needs.others
+        return [(name, left[name], need) for name, need in needed if left.get(name, need) < need]

@@ -42,6 +42,7 @@ class Field:
         self.usable: Bools = self.kind_of != NOT_USABLE
         self.free: Ints = np.array([node.free for node in self.nodes], dtype=np.int64)
         self.rows: Ints = np.array([node.row for node in self.nodes], dtype=np.int64)
+        self.left = snapshot.left.of_rows(self.rows)
         self._place = {node.name: place for place, node in enumerate(self.nodes)}
         self._closed: dict[Template, NDArray[np.object_]] = {}
         self.level = cache(self._level)
@@ -80,14 +81,13 @@ class Field:
 
     def table(self) -> NodeTable:
         """A table of its own for a search: what is free and not reserved."""
-        table, left = NodeTable(), self.snapshot.left
+        table = NodeTable()
         for node in self.nodes:
             table.add(node.name)
         table = table.copy()
         table.kinds = self.kind_of.copy()
         table.free = np.where(self.usable, self.free, 0)
-        table.milli_cpu, table.memory = left.milli_cpu[self.rows], left.memory[self.rows]
-        table.gpus, table.pods = left.gpus[self.rows], left.pods[self.rows]
+        table.left = self.left.of_rows(slice(None))
         return table
 
     def _level(self, key: str) -> Level:

@@ -66,10 +66,7 @@ class Alternatives:
         for record, (row, gpus) in places:
             machine = self._field.nodes[row].machine
             rows.free[row] |= gpus & (machine.healthy_gpus if machine is not None else 0)
-            rows.milli_cpu[row] += record.needs.milli_cpu
-            rows.memory[row] += record.needs.memory
-            rows.gpus[row] += record.needs.gpus
-            rows.pods[row] += 1
+            rows.left.give_back(row, record.needs)
         return rows
 
     def _single(self, record: PodRecord, row: int) -> Single:

@@ -16,7 +16,7 @@ from linkwise.extender.api.views import CountView
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import MachineKind
 from linkwise.extender.cache.node_info import InUsePods, NodeInfo, plan_on
-from linkwise.extender.cache.node_table import Ints
+from linkwise.extender.cache.resources_left import ResourcesLeft
 from linkwise.extender.cache.shares.book import ShareBook
 from linkwise.extender.cycle.planner import Planner
 from linkwise.extender.gangs.gang import Gang, Phase
@@ -75,15 +75,6 @@ class GangState(NamedTuple):
     rests_until: float | None  # until then its namespace reserves nothing beyond its share
 
 
-class Left(NamedTuple):
-    """[rows] the resources that are left, as kube-scheduler counts them."""
-
-    milli_cpu: Ints
-    memory: Ints
-    gpus: Ints
-    pods: Ints
-
-
 class Own(NamedTuple):
     """The extender's own settings and start."""
 
@@ -96,7 +87,7 @@ class Own(NamedTuple):
 class Snapshot:
     at: float
     nodes: Sequence[NodeState]
-    left: Left
+    left: ResourcesLeft  # [rows]
     pods: Sequence[PodRecord]
     plans: Mapping[str, WrittenPlan]  # uid -> plan of each pod that is not bound, or only assumed
     gangs: Sequence[GangState]
@@ -172,19 +163,13 @@ class SnapshotCamera:
         nodes = self._nodes()
         if nodes is None:
             return None
-        rows, count = cache.rows, len(cache.rows)
         plans = dict(cache.plans)
         for uid, reservations in cache.assumed.items():
             plans.update((uid, written) for written in reservations.values())
         return Snapshot(
             at=now,
             nodes=nodes,
-            left=Left(
-                rows.milli_cpu[:count].copy(),
-                rows.memory[:count].copy(),
-                rows.gpus[:count].copy(),
-                rows.pods[:count].copy(),
-            ),
+            left=cache.rows.left.of_rows(slice(len(cache.rows))),
             pods=list(cache.pods.values()),
             plans=plans,
             gangs=[_gang(planner, gang, now) for gang in planner.registry.gangs.values()],

@@ -127,7 +127,7 @@ class Repair:
             and info.kind.take(request, spot.gpus) == spot.gpus
             and self._node_filters.on(member.template, spot.node)
             and not self._was_refused(member, spot.node)
-            and self._cache.rows.pods_that_fit_beside(info.row, (), member.needs) > 0
+            and self._cache.rows.left.fits_on(info.row, member.needs)
         )
 
     def _was_refused(self, member: PodRecord, node: str) -> bool:

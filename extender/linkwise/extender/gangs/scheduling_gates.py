@@ -105,7 +105,7 @@ class SchedulingGates:
             elif not record.held_back:
                 alike = (record.template, record.needs, record.ask.requirement)
                 if alike not in fits:
-                    fits[alike] = any(fits_by_count(info, record) for info in nodes)
+                    fits[alike] = any(fits_by_count(self._cache, info, record) for info in nodes)
                 if fits[alike]:
                     self._pending_writes.lift_gate(record, now)
 

@@ -29,7 +29,8 @@ def gang_on(
     empty if the *free* GPUs (bitmask) have no room for all."""
     rows = NodeTable()
     row = rows.add("machine")
-    rows.kinds[row], rows.free[row], rows.pods[row] = 0, free, members
+    rows.kinds[row], rows.free[row] = 0, free
+    rows.show(row, ResourceList(), members, offering=True)
     pods = PodSet(
         GpuRequest(
             PodDemand((ContainerDemand("", Role.MAIN, size),)), TopologyRequirement(require, prefer)

@@ -120,7 +120,8 @@ def _lost(view: ClusterView, rows: Ints, gpus: Ints, pods: PodSet, single: Singl
     of, shares = view.rows, {resource: free[rows] for resource, free in single.shares.items()}
     numbers = np.array([*(kind.number for kind in view.kinds), NOT_USABLE])
     kinds = numbers[of.kinds[rows]]  # as the cache numbers them, and so the room
-    left = Left(kinds, of.free[rows], of.milli_cpu[rows], of.memory[rows], shares)
+    cpu, memory = of.left.milli_cpu[rows], of.left.memory[rows]
+    left = Left(kinds, of.free[rows], cpu, memory, shares)
     return single.room.lost(left, left.without(pods.needs, gpus))
 
 
@@ -128,7 +129,7 @@ def _best_elsewhere(view: ClusterView, row: int, pods: PodSet, single: Single) -
     """For a single pod: its place on the best node other than that of *row*, in the order of
     `BestNode`."""
     table = view.rows
-    able = pods.nodes & (table.pods_that_fit(pods.needs) > 0) & (table.kinds != NOT_USABLE)
+    able = pods.nodes & table.fits(pods.needs) & (table.kinds != NOT_USABLE)
     able[row] = False
     rows = np.flatnonzero(able)
     quality, gpus = np.full(len(rows), -np.inf), np.zeros(len(rows), dtype=np.int64)

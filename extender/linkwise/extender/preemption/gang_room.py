@@ -2,13 +2,11 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from copy import copy
 from functools import partial, reduce
 from operator import or_
 
 import numpy as np
 
-from linkwise.extender.api.records import PodRecord
 from linkwise.extender.api.unlocked import RunUnlocked, run_inline
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_info import NodeInfo
@@ -46,7 +44,7 @@ class GangRoom:
         self._members, self._now, self._aside = members, now, aside
         visible = reservations.ways(reservations.claimant(gang, members), now)[0]
         what_if = WhatIf(cache, reservations, visible)
-        self._base = _copy(reservations.rows_with(visible))
+        self._base = reservations.rows_with(visible).trial()
         pool: Bools = reservations.pool_of(members)
         sizes = [member.demand.gpus for member in members.open if member.demand.gpus]
         self._wanted = Counter(sizes)
@@ -98,10 +96,10 @@ class GangRoom:
             rows.free[info.row] |= usable & gpus
             record = self._cache.pods.get(uid)
             if record is not None and record.leaving and not record.ended:
-                _give_back(rows, info.row, record)
+                rows.left.give_back(info.row, record.needs)
 
     def _rows_without(self, units: Sequence[Unit]) -> tuple[NodeTable, list[int]]:
-        rows = _copy(self._base)
+        rows = self._base.trial()
         changed: dict[int, None] = {}
         for pod in pods_of(units):
             if pod.uid not in self._held:
@@ -109,7 +107,7 @@ class GangRoom:
             row, gpus = self._held[pod.uid]
             rows.free[row] |= gpus
             changed[row] = None
-            _give_back(rows, row, pod)
+            rows.left.give_back(row, pod.needs)
         return rows, list(changed)
 
 
@@ -151,19 +149,3 @@ def some_at_a_time(cache: Cache, aside: RunUnlocked) -> Iterator[NodeInfo]:
         yield info
         if number % _AT_ONCE == 0:
             aside(lambda: None)
-
-
-def _copy(rows: NodeTable) -> NodeTable:
-    """A copy whose columns that depend on pods may be written."""
-    other = copy(rows)
-    for name in ("free", "milli_cpu", "memory", "gpus", "pods"):
-        setattr(other, name, getattr(rows, name).copy())
-    return other
-
-
-def _give_back(rows: NodeTable, row: int, pod: PodRecord) -> None:
-    """Return to the row what kube-scheduler counts of the pod."""
-    rows.milli_cpu[row] += pod.needs.milli_cpu
-    rows.memory[row] += pod.needs.memory
-    rows.gpus[row] += pod.needs.gpus
-    rows.pods[row] += 1

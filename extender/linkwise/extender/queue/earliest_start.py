@@ -8,7 +8,6 @@ gang waits for their GPUs.
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -187,26 +186,19 @@ class _LettingGo:
         self._base = base
         self._rows = _column([step.row for step in steps])
         self._gpus = _column([step.gpus for step in steps])
-        self._columns = {
-            "milli_cpu": _column([step.needs.milli_cpu for step in steps]),
-            "memory": _column([step.needs.memory for step in steps]),
-            "gpus": _column([step.needs.gpus for step in steps]),
-            "pods": _column([step.pods for step in steps]),
-        }
+        self._returned = base.left.columns_of(
+            [step.needs for step in steps], [step.pods for step in steps]
+        )
 
     def changed(self, count: int) -> list[int]:
         changed: list[int] = np.unique(self._rows[:count]).tolist()
         return changed
 
     def rows(self, count: int) -> NodeTable:
-        rows = copy(self._base)
-        at = self._rows[:count]
-        rows.free = rows.free.copy()
+        rows, at = self._base.trial(), self._rows[:count]
         np.bitwise_or.at(rows.free, at, self._gpus[:count])
-        for name, column in self._columns.items():
-            left = getattr(rows, name).copy()
-            np.add.at(left, at, column[:count])
-            setattr(rows, name, left)
+        for column, amounts in self._returned.items():
+            np.add.at(rows.left.amounts[column], at, amounts[:count])
         return rows
 
     def fewest_for(self, want: ReservationRequest) -> int:

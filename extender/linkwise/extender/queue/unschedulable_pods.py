@@ -271,7 +271,7 @@ class UnschedulablePods:
             return best_share_node(cache, room, record, request_of(record)) or ""
         node = node or best_share_node(cache, room, record, request_of(record, cache.managed))
         if node is None and not record.shares:
-            counted = (on.name for on in nodes_by_count(cache) if fits_by_count(on, record))
+            counted = (on.name for on in nodes_by_count(cache) if fits_by_count(cache, on, record))
             node = next(counted, None)
         return node or ""
 

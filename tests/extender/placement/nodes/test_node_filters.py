@@ -1,13 +1,15 @@
 from datetime import UTC, datetime
 
+import msgspec
 import pytest
 
-from linkwise.extender.api.records import PodRecord, Template, natural
+from linkwise.extender.api.records import PodRecord, ResourceList, Template, natural
 from linkwise.extender.cache import row_log
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.ingest import Ingest
 from linkwise.extender.placement.nodes.node_filters import NodeFilters, may_run, why_not
 from linkwise.kube.objects import (
+    LARGEST,
     Affinity,
     Condition,
     Container,
@@ -199,6 +201,46 @@ def test_a_pods_needs_are_its_largest_moment() -> None:
     )
     # i alone: 4; side and j: 4.3; side, a and b: 2.5.
     assert record(Pod(spec=spec)).needs.milli_cpu == 4550
+
+
+def test_every_resource_is_summed_by_the_same_rule() -> None:
+    def asks(name: str, *, restart_policy: str = "", **amounts: str) -> Container:
+        resources = Resources(
+            requests={
+                "ephemeral-storage": amounts["disk"],
+                "vpc.amazonaws.com/efa": amounts["efa"],
+            },
+            limits={"hugepages-2Mi": "2Mi", "nvidia.com/gpu": "1", "pods": "7"},
+        )
+        return Container(name=name, restart_policy=restart_policy, resources=resources)
+
+    spec = PodSpec(
+        init_containers=(
+            asks("i", disk="40", efa="1"),
+            asks("side", disk="5", efa="1", restart_policy="Always"),
+        ),
+        containers=(asks("a", disk="10", efa="1"), asks("b", disk="10", efa="0")),
+        overhead={"ephemeral-storage": "3"},
+    )
+    whole = Resources(requests={"hugepages-2Mi": "8Mi", "vpc.amazonaws.com/efa": "9"})
+    mib = 2**20
+    for each, hugepages in ((Resources(), 6 * mib), (whole, 8 * mib)):
+        found = record(Pod(spec=msgspec.structs.replace(spec, resources=each))).needs
+        assert found.others == (
+            ("ephemeral-storage", 43),
+            ("hugepages-2Mi", hugepages),
+            ("vpc.amazonaws.com/efa", 2),
+        )
+
+
+def test_equal_needs_are_one_object_and_huge_ones_are_capped() -> None:
+    def needs(amount: str) -> ResourceList:
+        asks = Resources(requests={"vpc.amazonaws.com/efa": amount})
+        containers = tuple(Container(name=name, resources=asks) for name in "ab")
+        return Ingest(GPU).pod(Pod(spec=PodSpec(containers=containers))).needs
+
+    assert needs("1") is needs("1")
+    assert needs("8E").others == (("vpc.amazonaws.com/efa", LARGEST),)
 
 
 def test_only_a_limit_is_a_request_too() -> None:

@@ -144,7 +144,7 @@ class WouldStart:
         spots = self._seek(waiting, idle[:enough])
         assert spots is not None, "these are enough"
         needed: Sequence[IdleUnit] = _used(spots, idle[:enough])
-        if self._seek(waiting, needed) is None:  # CPU and memory of others are needed too
+        if self._seek(waiting, needed) is None:  # what else others have is needed too
             needed = idle[:enough]
         # Without the last one there was no room.
         for unit in list(reversed(needed[:-1]))[:_MOST_SPARED]:
@@ -175,10 +175,7 @@ class WouldStart:
             if node.machine is not None and field.usable[row]:
                 own = node.owned.get(record.uid, 0) & node.machine.healthy_gpus
                 table.free[row] |= own & ~kept.get(node.name, 0)
-            table.milli_cpu[row] += record.needs.milli_cpu
-            table.memory[row] += record.needs.memory
-            table.gpus[row] += record.needs.gpus
-            table.pods[row] += 1
+            table.left.give_back(row, record.needs)
         return table
 
     def _kept_from(self, mine: frozenset[int]) -> Mapping[str, int]:

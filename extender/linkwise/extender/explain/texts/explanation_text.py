@@ -24,11 +24,10 @@ from linkwise.extender.api.views import (
 )
 from linkwise.extender.explain.texts import worth_text
 from linkwise.extender.explain.texts.format import (
-    cpus_in_words,
     duration,
-    gib_in_words,
     gpus_in_words,
     pods_in_words,
+    resources_in_words,
 )
 
 _WIDTH = 10  # characters of the column with the names
@@ -389,10 +388,7 @@ def _wanted(wanted: RequestView) -> str:
         parts.append(f"link {wanted.require_link} required")
     elif wanted.prefer_link and wanted.gpus > 1:
         parts.append(f"link {wanted.prefer_link} preferred")
-    if wanted.milli_cpu:
-        parts.append(cpus_in_words(wanted.milli_cpu))
-    if wanted.memory:
-        parts.append(f"{gib_in_words(wanted.memory)} of memory")
+    parts += resources_in_words(wanted.milli_cpu, wanted.memory, wanted.others.items())
     return ", ".join(parts)
 
 

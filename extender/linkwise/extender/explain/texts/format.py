@@ -1,6 +1,8 @@
 """Amounts as text, such as `2 GPUs` or `1.5 GiB`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+
+from linkwise.extender.api.records import ResourceList
 
 _GIB = 1 << 30
 
@@ -19,14 +21,25 @@ def model_in_words(models: Iterable[Sequence[str]], memory_mib: int) -> str:
     return " with ".join(part for part in (known, memory) if part)
 
 
-def needs_in_words(milli_cpu: int, memory: int) -> str:
-    parts = []
-    if milli_cpu:
-        parts.append(cpus_in_words(milli_cpu))
-    if memory:
-        parts.append(f"{gib_in_words(memory)} of memory")
+def needs_in_words(needs: ResourceList) -> str:
+    parts = [*resources_in_words(needs.milli_cpu, needs.memory, needs.others)]
     parts.append("a place for one more pod")
     return f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else parts[0]
+
+
+def resources_in_words(
+    milli_cpu: int, memory: int, others: Iterable[tuple[str, int]]
+) -> Iterator[str]:
+    if milli_cpu:
+        yield cpus_in_words(milli_cpu)
+    if memory:
+        yield f"{gib_in_words(memory)} of memory"
+    for name, amount in others:
+        yield f"{gib_in_words(amount)} of {name}" if in_bytes(name) else f"{amount} {name}"
+
+
+def in_bytes(resource: str) -> bool:
+    return resource == "ephemeral-storage" or resource.startswith("hugepages-")
 
 
 def gpus_in_words(count: int) -> str:

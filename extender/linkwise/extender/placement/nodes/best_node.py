@@ -70,15 +70,7 @@ class BestNode:
     ) -> Spot | NoRoom:
         """The best of *nodes* [rows] with room for *needs*."""
         worth, rows = self.worth_in(view, request, needs), view.table()
-        count = len(rows)
-        fits = nodes & (rows.pods[:count] > 0) & (worth.quality[:count] > -np.inf)
-        for left, need in (
-            (rows.milli_cpu, needs.milli_cpu),
-            (rows.memory, needs.memory),
-            (rows.gpus, needs.gpus),
-        ):
-            if need:
-                fits &= left[:count] >= need
+        fits = nodes & rows.fits(needs) & (worth.quality[: len(rows)] > -np.inf)
         places = np.flatnonzero(fits)
         if not len(places):
             return NoRoom(1, 0, "", 0)
@@ -210,8 +202,9 @@ def left_on(cache: Cache, table: NodeTable, rows: Ints, resources: Collection[st
                 for resource, count in cache.nodes[name].shares.free.items():
                     if resource in shares:
                         shares[resource][place] = count
+    left = table.left
     return Left(
-        table.kinds[rows], table.free[rows], table.milli_cpu[rows], table.memory[rows], shares
+        table.kinds[rows], table.free[rows], left.milli_cpu[rows], left.memory[rows], shares
     )
 
 

@@ -107,15 +107,11 @@ def nodes_by_count(cache: Cache) -> list[NodeInfo]:
     return [cache.nodes[name] for name in sorted(cache.by_count)]
 
 
-def fits_by_count(info: NodeInfo, record: PodRecord) -> bool:
+def fits_by_count(cache: Cache, info: NodeInfo, record: PodRecord) -> bool:
     """Whether kube-scheduler would let the pod go to this node by count, as far as is known."""
-    left, needs = info.left, record.needs
     return (
         takes_by_count(record)
-        and info.pods_left > 0
-        and left.gpus >= needs.gpus
-        and left.milli_cpu >= needs.milli_cpu
-        and left.memory >= needs.memory
+        and cache.rows.left.fits_on(info.row, record.needs)
         and record.template is not None
         and may_run(record.template, info.record)
     )

@@ -1,8 +1,8 @@
 """Which nodes a pod may run on, as far as that is cheap and certain.
 
-These filters are: ready and schedulable, taints, node selector and required node affinity. CPU,
-memory, GPU and pod counts are in `NodeTable.pods_that_fit`. The extender does not repeat the other
-filters of kube-scheduler: it learns them from kube-scheduler's calls (`scheduler_feedback`).
+These filters are: ready and schedulable, taints, node selector and required node affinity. What
+nodes have left is in `cache.resources_left`. The extender does not repeat the other filters of
+kube-scheduler: it learns them from kube-scheduler's calls (`scheduler_feedback`).
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -1,4 +1,4 @@
-"""Places members of unequal size, or of unequal CPU and memory, together.
+"""Places members of unequal size, or of unequal needs, together.
 
 A backtracking search fills node after node as far as possible, and goes back if the rest has no
 room. So [6, 5] free GPUs take members of 2, 4, 2 and 3. The search uses the roomiest nodes of a
@@ -11,6 +11,7 @@ from operator import itemgetter
 
 import numpy as np
 
+from linkwise.extender.api.records import ResourceList
 from linkwise.extender.cache.machine_kind import MachineKind
 from linkwise.extender.cache.node_table import NOT_USABLE, Bools, Ints, popcount
 from linkwise.extender.cache.topology_domains import NO_DOMAIN
@@ -62,7 +63,10 @@ class _OnModel:
         rows = scope.view.rows
         able = np.logical_or.reduce([pods.nodes for pods in pod_sets])
         usable = able & (rows.kinds != NOT_USABLE) & (scope.free != 0)
-        self._usable = usable & (rows.pods[: len(rows)] > 0)
+        self._usable = usable & rows.fits(ResourceList())
+        columns, needs = rows.left.vectors([pods.needs for pods in pod_sets])
+        self._columns, self._lefts = columns, dict[int, tuple[int, ...]]()
+        self._asked = [(size, *need) for size, need in zip(self._sizes, needs, strict=True)]
         self._room = popcount(scope.free)
         self._placed_worths: dict[Reach, dict[int, float]] = {}
         self._found = -np.inf  # the worth of the best so far
@@ -236,10 +240,7 @@ class _OnModel:
 
     def _all_loads(self, row: int, left: Counts) -> Iterator[Counts]:
         """The members that fit by the node's resources; more of the largest members first."""
-        asked = [
-            (size, pods.needs.milli_cpu, pods.needs.memory, pods.needs.gpus, 1)
-            for pods, size in zip(self._pod_sets, self._sizes, strict=True)
-        ]
+        asked = self._asked
         most = [
             count if pods.nodes[row] else 0
             for pods, count in zip(self._pod_sets, left, strict=True)
@@ -289,9 +290,10 @@ class _OnModel:
         return node_loads.load_of(self._kind(row), self._wishes, counts, free, beside, reach)
 
     def _left(self, row: int) -> tuple[int, ...]:
-        rows = self._scope.view.rows
-        arrays = (self._room, rows.milli_cpu, rows.memory, rows.gpus, rows.pods)
-        return tuple(int(array[row]) for array in arrays)
+        if row not in self._lefts:
+            amounts = self._scope.view.rows.left.amounts[self._columns, row]
+            self._lefts[row] = (int(self._room[row]), *amounts.tolist())
+        return self._lefts[row]
 
     def _kind(self, row: int) -> MachineKind:
         return self._scope.view.kinds[int(self._scope.view.rows.kinds[row])]

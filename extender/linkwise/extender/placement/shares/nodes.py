@@ -138,10 +138,7 @@ def best_share_node(
         if offers_any(info := cache.nodes[name], request)
         and record.template is not None
         and may_run(record.template, info.record)
-        and info.pods_left > 0
-        and info.left.milli_cpu >= needs.milli_cpu
-        and info.left.memory >= needs.memory
-        and info.left.gpus >= needs.gpus
+        and cache.rows.left.fits_on(info.row, needs)
         and suits(info)
     ]
     found = _ranked(cache, room, request, needs, names)

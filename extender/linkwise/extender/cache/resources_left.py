@@ -1,0 +1,170 @@
+"""What nodes have left of every resource that kube-scheduler counts, as one array.
+
+CPU, memory, GPUs and places for pods are its first columns. Each other resource gets a column when
+the first node lists it; a node that does not list it has none of it. What no node lists is not
+counted: a DRA driver or another extender provides it, and kube-scheduler decides.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linkwise.extender.api.records import ResourceList
+from linkwise.kube.objects import LARGEST
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+_MILLI_CPU, _MEMORY, _GPUS, _PODS, _FIRST_OTHER = range(5)
+
+
+class ResourcesLeft:
+    """`amounts` is [columns, rows]; negative where pods request more than the node offers."""
+
+    def __init__(self, rows: int) -> None:
+        self.amounts: Ints = np.zeros((_FIRST_OTHER, rows), dtype=np.int64)
+        # Replaced, never changed: copies share it.
+        self._columns: Mapping[str, int] = {}
+        self._shown = _FIRST_OTHER  # so many columns `show` sets; those of `with_columns` follow
+
+    @property
+    def milli_cpu(self) -> Ints:
+        return self._column(_MILLI_CPU)
+
+    @property
+    def memory(self) -> Ints:
+        return self._column(_MEMORY)
+
+    @property
+    def gpus(self) -> Ints:
+        return self._column(_GPUS)
+
+    @property
+    def pods(self) -> Ints:
+        return self._column(_PODS)
+
+    def of_rows(self, rows: Ints | slice) -> "ResourcesLeft":
+        """A copy with these rows, which may be changed while the original changes."""
+        other = ResourcesLeft(0)
+        other.amounts = self.amounts[:, rows].copy()
+        other._columns, other._shown = self._columns, self._shown
+        return other
+
+    def with_columns(self, extra: Mapping[str, Ints]) -> "ResourcesLeft":
+        """A copy with more resources: name -> [rows] how much is left. Members that need some of
+        them count against each other, as with any resource."""
+        other = self.of_rows(slice(None))
+        other._columns = {**self._columns, **other._numbered(extra)}
+        other.amounts = np.vstack([other.amounts, *extra.values()])
+        return other
+
+    def equals(self, other: "ResourcesLeft", rows: Sequence[int]) -> bool:
+        """Whether these rows have the same left in both; columns of `with_columns` do not count."""
+        return self._shown == other._shown and np.array_equal(
+            self.amounts[: self._shown, rows], other.amounts[: self._shown, rows]
+        )
+
+    def list_resources(self, names: Iterable[str]) -> bool:
+        """Count these resources from now on. Returns whether one is new: its column is 0 until
+        `show` sets it."""
+        if all(name in self._columns for name in names):
+            return False
+        new = self._numbered(name for name in names if name not in self._columns)
+        self._columns = {**self._columns, **new}
+        self._shown += len(new)
+        more = np.zeros((len(new), self.amounts.shape[1]), dtype=np.int64)
+        self.amounts = np.vstack([self.amounts, more])
+        return True
+
+    def grow(self) -> None:
+        """Twice as many rows."""
+        self.amounts = np.hstack([self.amounts, np.zeros_like(self.amounts)])
+
+    def show(self, row: int, left: ResourceList, pods: int) -> None:
+        """Set what a node has left. No lower than `-LARGEST`: pods that request more than any node
+        has are counted too."""
+        amounts = [
+            left.milli_cpu,
+            left.memory,
+            left.gpus,
+            pods,
+            *[0] * (self._shown - _FIRST_OTHER),
+        ]
+        for name, amount in left.others:
+            if (column := self._columns.get(name)) is not None:
+                amounts[column] = amount
+        self.amounts[: self._shown, row] = [max(amount, -LARGEST) for amount in amounts]
+
+    def on(self, row: int) -> ResourceList:
+        """What one node has left, also those resources of which it has none."""
+        cpu, memory, gpus, _, *others = self.amounts[:, row].tolist()
+        return ResourceList(cpu, memory, gpus, tuple(zip(self._columns, others, strict=True)))
+
+    def counted(self, needs: ResourceList) -> ResourceList:
+        """*needs* without what no node lists."""
+        others = tuple(item for item in needs.others if item[0] in self._columns)
+        return ResourceList(needs.milli_cpu, needs.memory, needs.gpus, others)
+
+    def pods_that_fit(self, needs: ResourceList, rows: int) -> Ints:
+        """[rows] how many pods with these needs fit beside all bound and planned pods; the first
+        *rows* of them."""
+        count = self.pods[:rows].copy()
+        for column, need in self._needed(needs):
+            np.minimum(count, self.amounts[column, :rows] // need, out=count)
+        return np.maximum(count, 0)
+
+    def fits(self, needs: ResourceList, rows: int) -> Bools:
+        """[rows] whether one such pod fits; `pods_that_fit` divides, and takes longer."""
+        fits: Bools = self.pods[:rows] > 0
+        for column, need in self._needed(needs):
+            fits &= self.amounts[column, :rows] >= need
+        return fits
+
+    def fits_on(self, row: int, needs: ResourceList) -> bool:
+        """`fits` for one row."""
+        of_row = self.amounts[:, row].tolist()
+        return of_row[_PODS] > 0 and all(of_row[c] >= need for c, need in self._needed(needs))
+
+    def give_back(self, row: int, needs: ResourceList) -> None:
+        """As if a pod with these needs left the node."""
+        self.amounts[_PODS, row] += 1
+        for column, need in self._needed(needs):
+            self.amounts[column, row] += need
+
+    def columns_of(self, needs: Sequence[ResourceList], pods: Sequence[int]) -> Mapping[int, Ints]:
+        """Column -> what each of *needs* takes of it, and each of *pods* of the places for pods."""
+        found = {
+            _MILLI_CPU: np.array([each.milli_cpu for each in needs], dtype=np.int64),
+            _MEMORY: np.array([each.memory for each in needs], dtype=np.int64),
+            _GPUS: np.array([each.gpus for each in needs], dtype=np.int64),
+            _PODS: np.array(pods, dtype=np.int64),
+        }
+        for number, each in enumerate(needs):
+            for name, amount in each.others:
+                if (column := self._columns.get(name)) is not None:
+                    of_all = found.setdefault(column, np.zeros(len(needs), dtype=np.int64))
+                    of_all[number] = amount
+        return found
+
+    def vectors(self, needs: Sequence[ResourceList]) -> tuple[list[int], list[tuple[int, ...]]]:
+        """The columns of which any pod with one of these *needs* takes some, and the amounts that
+        each takes of these columns."""
+        taken = [{_PODS: 1, **dict(self._needed(each))} for each in needs]
+        columns = sorted({column for each in taken for column in each})
+        return columns, [tuple(each.get(column, 0) for column in columns) for each in taken]
+
+    def _column(self, number: int) -> Ints:
+        column: Ints = self.amounts[number]
+        return column
+
+    def _needed(self, needs: ResourceList) -> list[tuple[int, int]]:
+        """Column and amount of what the pod needs, without its place."""
+        first = (_MILLI_CPU, needs.milli_cpu), (_MEMORY, needs.memory), (_GPUS, needs.gpus)
+        found = [each for each in first if each[1]]
+        if needs.others:  # few pods have any
+            columns = self._columns
+            found += [(columns[name], need) for name, need in needs.others if name in columns]
+        return found
+
+    def _numbered(self, names: Iterable[str]) -> dict[str, int]:
+        return {name: number for number, name in enumerate(names, len(self.amounts))}
