@@ -132,7 +132,7 @@ class Core:
             reservations,
             planner.offers,
             unschedulable_pods,
-            CallRecorder(registry, queue, planner.feedback, changes),
+            CallRecorder(registry, queue, planner.feedback, changes, planner.refused_plans),
         )
         self._prioritize = Prioritize(cache, reservations, planner.offers.best_node)
         self._preempt = PreemptVerb(
@@ -140,7 +140,13 @@ class Core:
         )
         self._barrier = Barrier(cache, registry)
         self._binder = Binder(
-            cache, planner.pending_writes, registry, reservations, changes, self._barrier
+            cache,
+            planner.pending_writes,
+            registry,
+            reservations,
+            changes,
+            self._barrier,
+            planner.refused_plans,
         )
 
     def lead(self, term: int, now: float) -> None:
@@ -324,8 +330,9 @@ class Core:
         """The refusal of `begin_bind` is final: the loop no longer waits for this call."""
         self._binder.refused(call)
 
-    def end_bind(self, order: BindOrder, outcome: Outcome, now: float) -> None:
-        self._binder.end(order, outcome, now)
+    def end_bind(self, order: BindOrder, outcome: Outcome, now: float, why: str = "") -> None:
+        """*why* is the API server's answer if it did not bind the pod."""
+        self._binder.end(order, outcome, now, why)
 
     def _record(self, pod: Pod) -> PodRecord:
         """The pod of a call may be newer or older than the watch's; its requests are the same."""

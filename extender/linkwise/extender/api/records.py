@@ -140,6 +140,8 @@ class PodRecord:
     scheduler: str = ""  # spec.schedulerName
     asked: bool = False  # that scheduler has called this extender about this very pod
     unschedulable: bool = False  # a single pod: kube-scheduler has tried it and found no node
+    # kube-scheduler's reason if its own filters left no node for the pod, so that it did not call.
+    refusal: str = ""
     preempts: bool = True  # other pods may be evicted for it
     running: bool = False
     refused: bool = False  # the kubelet did not admit it: it failed without having run

@@ -38,6 +38,8 @@ class Cache:
         self.divided: set[str] = set()  # nodes of which some GPUs have parts
         self.by_count: set[str] = set()  # nodes where pods are placed by count
         self.changed_rows = RowLog()  # every row whose node changed, in order
+        # Every row whose node changed, or the pods on it: what may change kube-scheduler's mind.
+        self.versions = RowLog()
         # How often a pod with GPUs came to its node, or its `departure` changed.
         self.comings_and_goings = 0
         self.touched: set[str] = set()  # nodes settled since `take_touched`
@@ -69,7 +71,7 @@ class Cache:
             self.room += 1
         if before is None or before.in_use != record.in_use:
             info.put_in_use(record.in_use)
-            info.version += 1
+            self._new_version(info)
         self._settle(info)
 
     def drop_node(self, name: str) -> None:
@@ -229,7 +231,7 @@ class Cache:
 
     def trim(self) -> None:
         """Let no log grow without end."""
-        for log in (self.changed_rows, self.settled_rows, self.rows.charged):
+        for log in (self.changed_rows, self.versions, self.settled_rows, self.rows.charged):
             log.trim()
 
     def take_touched(self) -> set[str]:
@@ -297,7 +299,7 @@ class Cache:
         self._settle_named(nodes)
         for node in {place_of(before)} ^ {place_of(record)}:  # the nodes that it left or came to
             if node in self.nodes:
-                self.nodes[node].version += 1
+                self._new_version(self.nodes[node])
                 self.touched.add(node)
 
     def _move_bound(self, uid: str, old: PodRecord | None, new: PodRecord | None) -> set[str]:
@@ -374,8 +376,12 @@ class Cache:
 
     def _changed(self, info: NodeInfo) -> None:
         self._show_room(info)
-        info.version += 1
+        self._new_version(info)
         self.changed_rows.append(info.row)
+
+    def _new_version(self, info: NodeInfo) -> None:
+        info.version += 1
+        self.versions.append(info.row)
 
     def _without(self, written: WrittenPlan, uid: str, what: str) -> None:
         info = self._info(written.plan.node)

@@ -54,6 +54,7 @@ from linkwise.topology.errors import AnnotationError
 
 _MOST_WISHES = 1024  # remembered; each some 2 KB
 _MOST_PLAN = 16 * 1024  # characters of the two annotations; the extender's have a tenth of it
+_MOST_ANNOTATIONS = 256 * 1024  # bytes of a pod's, by the API server's validation
 _ENDED = frozenset({"Succeeded", "Failed"})
 _NOT_ADMITTED = "UnexpectedAdmissionError"  # the kubelet's reason if its device manager refuses
 # kube-scheduler spreads their pods over zones and nodes, even if they do not request it.
@@ -292,11 +293,12 @@ def _record(
         written = _plan_of(pod, believes_unnamed=believes_unnamed)
     size, created = requests.demand.gpus, meta.creation_timestamp
     ref = PodRef(meta.namespace, meta.name, meta.uid)
+    invalid = judged.invalid or (_too_long(meta.annotations) if requests.template else "")
     gates = {gate.name for gate in spec.scheduling_gates}
     ended, gated = status.phase in _ENDED, names.GATE in gates
     nominated = status.nominated_node_name
     planned = written is not None and (nominated == written.plan.node or bool(judged.awaits))
-    open_ = bool(size or requests.shares) and not (judged.invalid or ended or spec.node_name)
+    open_ = bool(size or requests.shares) and not (invalid or ended or spec.node_name)
     unschedulable = open_ and _is_unschedulable(pod)
     # A nominated pod is about to be tried on its node, or others are evicted there for it. And if a
     # pod waits for something else, such as a volume, a plan would reserve GPUs for nothing.
@@ -319,7 +321,7 @@ def _record(
         demand=requests.demand,
         shares=requests.shares,
         ask=judged.ask,
-        invalid=judged.invalid,
+        invalid=invalid,
         awaits="" if spec.node_name else judged.awaits,
         template=requests.template,
         nominated=nominated,
@@ -330,6 +332,7 @@ def _record(
         scheduler=spec.scheduler_name,
         asked=_was_asked_about(pod) or _had_a_turn(judged.ask, written, queue, gated=gated),
         unschedulable=unschedulable and (gang is None or not requests.demand.gpus),
+        refusal=_refusal(pod) if open_ else "",
         preempts=spec.preemption_policy != "Never",
         running=status.phase == "Running",
         refused=status.phase == "Failed" and status.reason == _NOT_ADMITTED,
@@ -340,6 +343,17 @@ def _record(
         labels=meta.labels if requests.demand.gpus else {},
         gang=gang,
     )
+
+
+def _too_long(annotations: Mapping[str, str]) -> str:
+    """Why the extender's annotations would not fit beside these; empty: they do."""
+    length = sum(len(key.encode()) + len(text.encode()) for key, text in annotations.items())
+    ours = (names.PLAN, names.GPUS)
+    length -= sum(len(annotations.get(key, "")) for key in ours)
+    if length <= _MOST_ANNOTATIONS - _MOST_PLAN:
+        return ""
+    most = (_MOST_ANNOTATIONS - _MOST_PLAN) >> 10
+    return f"annotations of {length >> 10} KiB: expected {most} KiB at most, as the plan is one too"
 
 
 def _left_alone(record: PodRecord) -> PodRecord:
@@ -370,6 +384,14 @@ def _is_unschedulable(pod: Pod) -> bool:
         condition.type == "PodScheduled" and condition.reason == "Unschedulable"
         for condition in pod.status.conditions
     )
+
+
+def _refusal(pod: Pod) -> str:
+    """What kube-scheduler's own filters say if they left no node for the pod."""
+    for condition in pod.status.conditions:
+        if condition.type == "PodScheduled" and condition.reason == "Unschedulable":
+            return "" if "linkwise: " in condition.message else condition.message
+    return ""
 
 
 def _lacks_gpus(pod: Pod, resource: str) -> bool:

@@ -189,6 +189,8 @@ class Allocate:
             ideal = self._search.ideal(members, spots)
             self.placed = self.placed.with_gang(len(worth), together, ideal)
         gang.plan_id, gang.made, gang.asked = ident, made, False
+        for member in members.open:
+            gang.passed.pop(member.uid, None)
         self._cache.plan_all(plans)
         if len(plans) >= _MANY:
             self._aside(lambda: None)

@@ -71,7 +71,7 @@ class Changes:
         self.moved: set[GangKey] = set()  # changed while this round ran work beside the lock
         self._next_look: dict[GangKey, float] = {}  # at large gangs that progress
         self._postponed: Timers[GangKey] = Timers()  # those that progressed before that moment
-        self._nodes_seen = self._looked_at = 0
+        self._versions_seen = self._looked_at = 0
         self._defects: list[Exception] = []
 
     def take(self, now: float) -> set[GangKey]:
@@ -82,9 +82,9 @@ class Changes:
         self._note_touched(touched, now)
         if self._feedback.lapse(touched, now):
             self.refusals_ended()
-        if cache.changed_rows.generation != self._nodes_seen:
-            self._nodes_seen = cache.changed_rows.generation
-            self._take_up_refused()
+        if self._registry.refused and cache.versions.generation != self._versions_seen:
+            self._versions_seen = cache.versions.generation
+            self._take_up_refused(now)
         late, looks = self._lifecycle.take_late(now)
         for key in looks:
             self._queue.try_again(key)
@@ -146,15 +146,21 @@ class Changes:
         self.progressed.clear()
 
     def refusals_ended(self) -> None:
-        """Look again at the refused gangs: nodes that kube-scheduler refused may suit them now."""
+        """Nodes that kube-scheduler refused may suit their pods now."""
         self._cache.room += 1
-        self._take_up_refused()
 
-    def _take_up_refused(self) -> None:
-        for key, gang in self._registry.gangs.items():
-            if gang.refused:
+    def _take_up_refused(self, now: float) -> None:
+        """Look again at the refused gangs, once each has rested: what was missing may be there."""
+        generation = self._cache.versions.generation
+        for key in [*self._registry.refused]:
+            gang = self._registry.gangs.get(key)
+            if gang is None or not gang.refused:
+                self._registry.refused.discard(key)
+            elif gang.may_try_again(now, generation):
                 self._queue.take_up(key)
                 self.due.add(key)
+            elif generation != gang.refused_at:
+                self._lifecycle.look_again(gang, gang.rests_until)
 
     # Without the lock.
 

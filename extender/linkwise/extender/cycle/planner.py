@@ -16,6 +16,7 @@ from linkwise.extender.cache.plan_corrections import PlanCorrections
 from linkwise.extender.cycle.allocate import Allocate
 from linkwise.extender.cycle.changes import Changes
 from linkwise.extender.cycle.publish import Publish
+from linkwise.extender.cycle.refused_plans import RefusedPlans
 from linkwise.extender.cycle.reserve import Reserve
 from linkwise.extender.cycle.round import Round
 from linkwise.extender.gangs.gang_search import GangSearch
@@ -154,6 +155,9 @@ class Planner:
         self.unschedulable_pods = UnschedulablePods(
             cache, pending_writes, self.reservations, search.best_for, best_node.room
         )
+        self.refused_plans = RefusedPlans(
+            cache, pending_writes, self.registry, self.feedback, self.changes
+        )
         self._plan_corrections = PlanCorrections(cache, pending_writes)
         publish = Publish(
             cache,
@@ -218,6 +222,7 @@ class Planner:
         news = self.pending_writes.seen(record)
         if news and record.live and not record.node and _is_planned(record):
             self._cache.plan(record.uid, record.written)
+        self.refused_plans.condition(before, record, now)
         is_progress = not news and self._is_progress(before, record)
         for known in (before, record):
             if known is not None and known.gang is not None:
@@ -248,6 +253,7 @@ class Planner:
         self._gates.forget(record.uid)
         self.idle_pods.pod_gone(record.uid)
         self._plan_corrections.forget(record.uid)
+        self.refused_plans.forget(record.uid)
         self.unschedulable_pods.forget(record.uid)
         self.offers.forget(record.uid)
         if record.gang is not None:
@@ -328,6 +334,7 @@ def goes_as_decided(before: PodRecord, record: PodRecord) -> bool:
         written=record.written,
         asked=record.asked,
         unschedulable=record.unschedulable,
+        refusal=record.refusal,
         running=record.running,
         queue=record.queue,
         labels=record.labels,

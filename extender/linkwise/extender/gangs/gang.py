@@ -91,10 +91,14 @@ class Gang:
     refusals: int = 0
     refused: bool = False  # too often: left waiting
     refused_until: float = 0.0  # then it is tried again in any case
+    rests_until: float = 0.0  # then it is tried again if anything has changed since
+    refused_at: int = 0  # `Cache.happened` when it was refused
     times_refused: int = 0  # in a row
     asked: bool = False  # kube-scheduler has called about a member since the plan was made
     expired: bool = False  # members are being evicted
-    was_refused: bool = False  # kube-scheduler refused a planned node since the last round
+    was_refused: bool = False  # its plan turned out to be impossible since the last round
+    is_denied: bool = False  # by the API server, which would do it again
+    passed: dict[str, str] = field(default_factory=dict)  # member -> node it was let through to
     marked: frozenset[str] = frozenset()  # the bound members, once it has started
     gated_since: float | None = None  # since when its members wait behind linkwise's gate
     members: frozenset[str] = frozenset()  # the live members at the last look
@@ -111,6 +115,12 @@ class Gang:
         if (self.phase, phase) in IMPOSSIBLE:
             self.broken.append(f"gang {self.name}: {self.phase.value} -> {phase.value}")
         self.phase = phase
+
+    def may_try_again(self, now: float, generation: int) -> bool:
+        """Whether its pause is over: by time, or since nodes or their pods have changed by this
+        *generation* and it has rested for a moment."""
+        has_changed = generation != self.refused_at
+        return now >= (self.rests_until if has_changed else self.refused_until)
 
     def forgive(self) -> None:
         """Forget that kube-scheduler has refused its plans too often."""

@@ -6,12 +6,13 @@ placed on its best node, with values that are precomputed for all nodes.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
 import numpy as np
 
-from linkwise.extender.api.records import PodRecord, Template
+from linkwise.extender.api.records import PodRecord, ResourceList, Template
 from linkwise.extender.api.spans import NODE, Spans, ordered, spans_of
 from linkwise.extender.api.unlocked import RunUnlocked
 from linkwise.extender.cache.cache import Cache
@@ -30,8 +31,11 @@ from linkwise.extender.placement.result import NoRoom, Spot
 from linkwise.extender.placement.worth.estimate import estimate_of
 from linkwise.extender.placement.worth.ideal import Machines, ideal
 from linkwise.extender.placement.worth.reach import reach_of
+from linkwise.kube.objects import LARGEST
 from linkwise.topology.annotations.plan import CommunicatorEstimate
 
+# What a node has of it, so many more members of the gang it takes. No resource has such a name.
+_TAKES = "members that kube-scheduler lets through"
 _TALKS = 2  # GPUs: a single GPU does not communicate
 _TRIES = 2  # without the lock; the last search runs under the lock
 
@@ -121,13 +125,33 @@ class GangSearch:
             if aside is None:
                 break
             seen = Seen(self._cache, members.open)
-            cluster = cluster_view(self._cache, self._copied(view), levels)
-            pod_sets = pod_sets_of(members.open, nodes)
+            cluster, pod_sets = self._input(members, nodes, beside, view, levels)
             answer = aside(partial(place, cluster, pod_sets, placed, spans))
             if seen.still_true_of(answer, cluster, pod_sets, nodes, view):
                 return answer
-        cluster = cluster_view(self._cache, self._copied(view), levels)
-        return place(cluster, pod_sets_of(members.open, nodes), placed, spans)
+        cluster, pod_sets = self._input(members, nodes, beside, view, levels)
+        return place(cluster, pod_sets, placed, spans)
+
+    def _input(
+        self,
+        members: GangMembers,
+        nodes: Callable[[Template], Bools],
+        beside: Sequence[Spot],
+        view: NodesView,
+        levels: Sequence[str],
+    ) -> tuple[ClusterView, list[PodSet]]:
+        """What `place` searches: the nodes, and the open members. What limits how many of these
+        are on a node counts as one more resource of it."""
+        table, pod_sets = self._copied(view), pod_sets_of(members.open, nodes)
+        takes = self._feedback.takes(_templates(members.open))
+        if takes:
+            left = np.full(len(table), LARGEST)
+            for node, most in takes.items():
+                left[table.row_of[node]] = most - sum(spot.node == node for spot in beside)
+            table = table.with_columns({_TAKES: left})
+            one = ResourceList(others=((_TAKES, 1),))
+            pod_sets = [replace(pods, needs=pods.needs + one) for pods in pod_sets]
+        return cluster_view(self._cache, table, levels), pod_sets
 
     def _copied(self, view: NodesView) -> NodeTable:
         """A table that is safe to search: the cache's own changes while a search runs unlocked."""

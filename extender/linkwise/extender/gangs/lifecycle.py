@@ -28,6 +28,10 @@ _AT_ONCE = 512  # members whose plans are published before others may use the co
 # pause is as long as that timeout.
 REFUSED_SECONDS = 60.0
 _MOST_DOUBLINGS = 3
+# If a node or the pods on it have changed meanwhile, what was missing may be there. Then the pause is
+# no longer than kube-scheduler's own back-off: 1, 2, 4, 8, 10 s.
+LONGEST_REST_SECONDS = 10.0
+_MOST_TIMES = 16  # more make no difference
 
 
 class GangLifecycle:
@@ -64,7 +68,7 @@ class GangLifecycle:
         looks = {*self._looks.take(now)}
         for key in looks:
             gang = self._registry.gangs.get(key)
-            if gang is not None and now >= gang.refused_until:
+            if gang is not None and gang.may_try_again(now, self._cache.versions.generation):
                 gang.forgive()
         return {*self._deadlines.take(now)}, looks
 
@@ -175,6 +179,8 @@ class GangLifecycle:
         if not gang.was_refused:
             return
         gang.was_refused = False
+        if gang.is_denied:
+            gang.is_denied, gang.refusals = False, max(gang.refusals, self._max_refusals)
         self._refuse(gang, now)
         self.withdraw(self._registry.members_of(gang).planned)
 
@@ -184,7 +190,10 @@ class GangLifecycle:
         if gang.refusals >= self._max_refusals:
             gang.refused = True
             gang.refused_until = now + pause_seconds * 2 ** min(gang.times_refused, _MOST_DOUBLINGS)
-            gang.times_refused += 1
+            gang.rests_until = now + min(2.0**gang.times_refused, LONGEST_REST_SECONDS)
+            gang.refused_at = self._cache.versions.generation
+            gang.times_refused = min(gang.times_refused + 1, _MOST_TIMES)
+            self._registry.refused.add(gang.key)
             for member in self._registry.members_of(gang).seats[:1]:
                 self._pending_writes.say(member.ref, *_told(gang, "Refused"), now)
 

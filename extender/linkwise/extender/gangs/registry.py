@@ -21,6 +21,8 @@ class Needed(NamedTuple):
 class GangRegistry:
     def __init__(self, cache: Cache) -> None:
         self.gangs: dict[GangKey, Gang] = {}
+        # Those whose plans were refused too often, and maybe others that have been since.
+        self.refused: set[GangKey] = set()
         self._cache = cache
         self._looks: dict[GangKey, tuple[object, GangMembers]] = {}
         self._needed: dict[GangKey, tuple[GangMembers, Needed]] = {}
@@ -30,6 +32,7 @@ class GangRegistry:
 
     def forget(self, key: GangKey) -> None:
         self.gangs.pop(key, None)
+        self.refused.discard(key)
         self._looks.pop(key, None)
         self._needed.pop(key, None)
 

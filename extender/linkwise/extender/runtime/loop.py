@@ -216,7 +216,7 @@ class Loop:
                 outcome, refusal = self._kube.bind(order)
         finally:
             with self._lock:
-                self._core.end_bind(order, outcome, self._clock())
+                self._core.end_bind(order, outcome, self._clock(), refusal)
                 self._binding -= 1
             self._changed.set()
         return refusal

@@ -46,6 +46,7 @@ _COMPONENT = "linkwise-extender"
 _LEADER = f"{names.PREFIX}leader"
 _ATTEMPTS = 3
 _LONGEST_WAIT_SECONDS = 2.0
+_DENIALS = (400, 403, 422)
 _MESSAGE_LIMIT = 1024  # of an Event's message, by the API server's validation
 
 
@@ -183,6 +184,8 @@ class Writer:
             # for certain before it gives the GPUs to another pod.
             unsure = error.maybe_done if kind == "Bind" else _may_pass(error)
             outcome, refusal = Outcome.UNKNOWN if unsure else Outcome.REFUSED, str(error)
+            if kind == "Bind" and error.status in _DENIALS and not _is_too_late(error):
+                outcome = Outcome.DENIED
             log.log(
                 logging.INFO if _is_too_late(error) else logging.WARNING,
                 "%s %s: %s: %s",

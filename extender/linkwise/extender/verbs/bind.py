@@ -28,6 +28,7 @@ from linkwise.extender.cache.node_info import NodeInfo
 from linkwise.extender.cache.pending_writes import PendingWrites, annotations_of, start_mark
 from linkwise.extender.cache.plans import in_term, plan_id, written_plan
 from linkwise.extender.cycle.changes import Changes
+from linkwise.extender.cycle.refused_plans import RefusedPlans
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.placement.nodes.by_count import goes_by_count
 from linkwise.extender.queue.reservations import Reservations
@@ -54,9 +55,10 @@ class Binder:
         reservations: Reservations,
         changes: Changes,
         barrier: Barrier,
+        refused_plans: RefusedPlans,
     ) -> None:
         self._cache, self._pending_writes, self._registry = cache, pending_writes, registry
-        self._barrier = barrier
+        self._barrier, self._refused_plans = barrier, refused_plans
         self._reservations, self._changes = reservations, changes
         self._flying: Counter[_Key] = Counter()  # orders without an outcome
         self._bound: set[_Key] = set()  # done, but the pod's event has not arrived
@@ -155,7 +157,7 @@ class Binder:
         """Whether the API server has confirmed the Binding, even before the pod's event arrives."""
         return any((uid, node) in self._bound for node in self._cache.assumed.get(uid, ()))
 
-    def end(self, order: BindOrder, outcome: Outcome, now: float) -> None:
+    def end(self, order: BindOrder, outcome: Outcome, now: float, why: str) -> None:
         key = (order.uid, order.node)
         self._flying -= Counter([key])
         if outcome is Outcome.DONE:
@@ -166,9 +168,11 @@ class Binder:
         elif not (self._flying[key] or key in self._bound or key in self._doubts):
             # Else another order for the same Binding may be the reason for this refusal.
             self._cache.forget_assumed(*key)
-        if outcome is not Outcome.DONE:
-            self._cache.given_back(order.node)
         record = self._cache.pods.get(order.uid)
+        if outcome is not Outcome.DONE:
+            self._given_back(record, order.node)
+        if outcome is Outcome.DENIED:
+            self._refused_plans.binding(order, why)
         if record is not None and record.gang is not None:
             is_progress = outcome is Outcome.DONE
             (self._changes.progressed if is_progress else self._changes.due).add(record.gang)
@@ -186,7 +190,13 @@ class Binder:
         record = self._cache.pods.get(call.uid)
         if record is not None:
             self._barrier.leave(record)
-        self._cache.given_back(call.node)
+        self._given_back(record, call.node)
+
+    def _given_back(self, record: PodRecord | None, node: str) -> None:
+        if record is None:
+            self._cache.given_back(node)
+        else:
+            self._refused_plans.given_back(record, node)
 
     def end_doubts(self, now: float) -> None:
         """Drop outcomes and doubts that no event can change any more."""

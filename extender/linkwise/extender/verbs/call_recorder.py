@@ -3,6 +3,7 @@ kube-scheduler, and a planned node that it omits may have been refused."""
 
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.cycle.changes import Changes
+from linkwise.extender.cycle.refused_plans import RefusedPlans
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.placement.nodes.scheduler_feedback import SchedulerFeedback
 from linkwise.extender.queue.scheduling_queue import SchedulingQueue
@@ -15,9 +16,11 @@ class CallRecorder:
         queue: SchedulingQueue,
         feedback: SchedulerFeedback,
         changes: Changes,
+        refused_plans: RefusedPlans,
     ) -> None:
         self._registry, self._queue = registry, queue
         self._feedback, self._changes = feedback, changes
+        self._refused_plans = refused_plans
 
     def record(
         self, record: PodRecord, names: tuple[str, ...], wanted: str | None, now: float
@@ -35,8 +38,12 @@ class CallRecorder:
         is_omitted = wanted is not None and wanted not in names
         if record.gang is not None and (wanted is None or is_omitted):
             self._feedback.passed(record.template, names, now)
-        if wanted is not None and is_omitted and record.nominated == wanted:
-            self._omitted(record, wanted, names, now)
+        if wanted is None:
+            return
+        if not is_omitted:
+            self._refused_plans.let_through(record, wanted)
+        elif record.nominated == wanted:
+            self._refused_plans.omitted(record, wanted, names, now)
 
     def _asked(self, record: PodRecord, *, is_planned: bool) -> None:
         """kube-scheduler calls about a member. If it never did while there was a plan, the plan
@@ -48,17 +55,4 @@ class CallRecorder:
             gang.asked = True
         elif gang.refused and not gang.asked:
             self._queue.take_up(gang.key)
-            self._changes.due.add(gang.key)
-
-    def _omitted(self, record: PodRecord, node: str, names: tuple[str, ...], now: float) -> None:
-        """A filter call omits the node that *record* is nominated for: kube-scheduler refused the
-        node, or its call about that node was lost."""
-        assert record.template is not None, "every pod that takes GPUs has one"
-        if not self._feedback.lacks(record.uid, node, names, now):
-            return
-        self._feedback.refuse(record.template, node, now)
-        gang = self._registry.of(record)
-        if gang is not None:
-            gang.was_refused = True
-            gang.reason = f"kube-scheduler refused node {node} for pod {record.ref.name}"
             self._changes.due.add(gang.key)

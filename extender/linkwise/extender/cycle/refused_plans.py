@@ -1,0 +1,125 @@
+"""Learns which plans cannot be carried out, from where that is said.
+
+1. *A filter call that omits the planned node*: kube-scheduler's own filters refused that node.
+2. *The pod's condition PodScheduled*: if these filters leave no node at all, kube-scheduler makes
+   no call. It writes why into the condition, and clears the nomination.
+3. *The answer of the API server to a Binding*: an admission plugin or a validation that refuses it
+   would refuse it again.
+
+The plan is withdrawn at once, for all members that do not run yet. Nodes are blamed on evidence
+alone: that members did not come to `bind` in time is none, because kube-scheduler's back-off keeps
+a pod away for up to 10 s.
+
+A node may take some members and refuse the next one: by anti-affinity, or for a device that they
+share. If others of the gang were let through to the node before, it counts as one that takes just
+as many.
+"""
+
+from collections import Counter
+
+from linkwise.extender.api.extender_calls import BindOrder
+from linkwise.extender.api.records import PodRecord
+from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.pending_writes import PendingWrites
+from linkwise.extender.cycle.changes import Changes
+from linkwise.extender.gangs.gang import Gang
+from linkwise.extender.gangs.registry import GangRegistry
+from linkwise.extender.placement.nodes.scheduler_feedback import SchedulerFeedback
+
+_MOST_DOUBTS = 4096
+
+
+class RefusedPlans:
+    def __init__(
+        self,
+        cache: Cache,
+        pending_writes: PendingWrites,
+        registry: GangRegistry,
+        feedback: SchedulerFeedback,
+        changes: Changes,
+    ) -> None:
+        self._cache, self._pending_writes, self._registry = cache, pending_writes, registry
+        self._feedback, self._changes = feedback, changes
+        # uid -> the plan that a condition spoke against once: kube-scheduler may have begun that
+        # try before it knew the plan.
+        self._doubted: dict[str, object] = {}
+
+    def let_through(self, record: PodRecord, node: str) -> None:
+        """kube-scheduler's filters and the extender let a member through to its planned node."""
+        gang = self._registry.of(record)
+        if gang is not None:
+            gang.passed[record.uid] = node
+
+    def omitted(self, record: PodRecord, node: str, names: tuple[str, ...], now: float) -> None:
+        """A filter call omits the node that *record* is nominated for: kube-scheduler refused the
+        node, or its call about that node was lost."""
+        assert record.template is not None, "every pod that takes GPUs has one"
+        if not self._feedback.lacks(record.uid, node, names, now):
+            return
+        gang = self._registry.of(record)
+        takes = 0 if gang is None else self._others(gang, record.uid)[node]
+        self._feedback.refuse(record.template, node, now, takes=takes)
+        self._withdraw(gang, f"kube-scheduler refused node {node} for pod {record.ref.name}")
+
+    def condition(self, before: PodRecord | None, record: PodRecord, now: float) -> None:
+        """A waiting pod changed; the cache already has *record*."""
+        uid = record.uid
+        written = self._cache.plans.get(uid)
+        if written is None or record.written != written or not record.refusal:
+            self._doubted.pop(uid, None)
+            return
+        was_nominated = before is not None and before.nominated == written.plan.node
+        is_cleared = was_nominated and record.nominated != written.plan.node
+        says_else = before is not None and before.refusal != record.refusal
+        if not (is_cleared or (was_nominated and says_else)) or record.template is None:
+            return
+        if self._doubted.get(uid) != written.plan.edition:
+            if len(self._doubted) >= _MOST_DOUBTS:
+                del self._doubted[next(iter(self._doubted))]
+            self._doubted[uid] = written.plan.edition
+            self._pending_writes.nominate_again(uid)
+            return
+        del self._doubted[uid]
+        gang = self._registry.of(record)
+        takes = Counter[str]() if gang is None else self._others(gang, uid)
+        self._feedback.refuse_everywhere(record.template, now, takes)
+        self._withdraw(gang, f"kube-scheduler takes pod {record.ref.name} nowhere: {record.refusal}")
+
+    def binding(self, order: BindOrder, why: str) -> None:
+        """The API server refused this Binding for good."""
+        record = self._cache.pods.get(order.uid)
+        gang = None if record is None else self._registry.of(record)
+        if gang is not None:
+            gang.is_denied = True
+        self._withdraw(gang, why.removeprefix("linkwise: "))
+
+    def given_back(self, record: PodRecord, node: str) -> None:
+        """A bind of this pod was refused, so kube-scheduler counts it on *node* no longer. That may
+        help others there, and shows nothing new about its own gang."""
+        gang = self._registry.of(record)
+        uids = () if gang is None else self._cache.gangs.get(gang.key, ())
+        templates = {self._cache.pods[uid].template for uid in uids}
+        with self._feedback.unmoved(node, {each for each in templates if each is not None}):
+            self._cache.given_back(node)
+
+    def forget(self, uid: str) -> None:
+        self._doubted.pop(uid, None)
+
+    def _withdraw(self, gang: Gang | None, reason: str) -> None:
+        if gang is not None:
+            gang.was_refused = True
+            gang.reason = reason
+            self._changes.due.add(gang.key)
+
+    def _others(self, gang: Gang, uid: str) -> Counter[str]:
+        """How many other members have each node, or were let through to it by the present plan."""
+        found = Counter[str]()
+        for other in self._cache.gangs.get(gang.key, ()):
+            member = self._cache.pods[other]
+            if other == uid or not (member.live and member.demand.gpus):
+                continue
+            node = member.node or next(iter(self._cache.assumed.get(other, ())), "")
+            node = node or (gang.passed.get(other, "") if other in self._cache.plans else "")
+            if node:
+                found[node] += 1
+        return found

@@ -1,0 +1,199 @@
+"""All or nothing: no member of a gang is bound before all that must start with it come to `bind`."""
+
+import pytest
+
+from linkwise.extender.api.extender_calls import (
+    AlreadyBound,
+    BindCall,
+    BindOrder,
+    BindRefusal,
+    BindWaits,
+    Outcome,
+)
+from linkwise.kube.objects import Condition
+from linkwise.topology import names
+from tests.extender.cluster import Cluster, change
+
+KUBE_SCHEDULER = "0/3 nodes are available: 3 node(s) didn't match pod anti-affinity rules."
+
+
+def world(nodes: int = 3, gpus: int = 4, size: int = 3, **said: str) -> tuple[Cluster, list[str]]:
+    at = Cluster()
+    for number in range(nodes):
+        at.add_node(f"n{number}")
+    members = at.add_gang("g", size, gpus, **said)
+    at.settle()
+    return at, members
+
+
+def place(at: Cluster, name: str) -> str:
+    plan = at.plan(name)
+    assert plan is not None
+    return plan.node
+
+
+def come(at: Cluster, name: str) -> BindOrder | AlreadyBound | BindRefusal | BindWaits:
+    at.filter(name, [place(at, name)])
+    return at.come_to_bind(name, place(at, name))
+
+
+def refuse(at: Cluster, name: str, message: str = KUBE_SCHEDULER) -> None:
+    """kube-scheduler's own filters leave no node: it writes why, and clears the nomination."""
+    pod = at.pod(name)
+    told = Condition("PodScheduled", "False", "Unschedulable", message)
+    status = change(pod.status, conditions=(told,), nominated_node_name="")
+    at.put_pod(change(pod, status=status))
+
+
+def test_the_last_to_come_lets_all_go() -> None:
+    at, members = world()
+    waits = [come(at, member) for member in members[:-1]]
+    assert all(isinstance(each, BindWaits) for each in waits)
+    assert at.core.take_released() == set()
+    assert isinstance(come(at, members[-1]), BindOrder)
+    (gang,) = at.core.take_released()
+    assert gang.name == "g"
+    for member in members[:-1]:
+        assert isinstance(at.come_to_bind(member, place(at, member)), BindOrder)
+
+
+def test_who_has_given_up_counts_no_more() -> None:
+    at, members = world()
+    come(at, members[0])
+    at.give_up_bind(members[0], place(at, members[0]))
+    come(at, members[1])
+    assert isinstance(come(at, members[2]), BindWaits)
+    assert isinstance(come(at, members[0]), BindOrder)
+
+
+def test_a_call_made_twice_counts_once() -> None:
+    at, members = world()
+    come(at, members[0])
+    come(at, members[0])
+    assert isinstance(come(at, members[1]), BindWaits)
+
+
+def test_the_minimum_is_enough_and_the_rest_follows_alone() -> None:
+    at, members = world(size=4, gpus=8, nodes=4, gang_min="2")
+    assert isinstance(come(at, members[3]), BindWaits)
+    first = come(at, members[0])
+    assert isinstance(first, BindOrder)
+    assert at.post_binding(first)
+    at.core.end_bind(first, Outcome.DONE, at.now)
+    assert isinstance(come(at, members[1]), BindOrder), "one is bound, so nothing is held"
+
+
+def test_a_single_pod_waits_for_nobody() -> None:
+    at = Cluster()
+    at.add_node("n0")
+    at.add_pod("p", 4, gates=(names.GATE,))
+    at.settle()
+    at.lift("p", names.GATE) if at.gates("p") else None
+    assert isinstance(come(at, "p"), BindOrder)
+
+
+def test_a_member_that_kube_scheduler_takes_nowhere_ends_the_plan_of_all() -> None:
+    at, members = world(nodes=2, size=3)
+    free = {node: at.free(node) for node in ("n0", "n1")}
+    assert sum(free.values()) == 4
+    assert isinstance(come(at, members[0]), BindWaits)
+    refuse(at, members[2])
+    at.settle()
+    assert at.pod(members[2]).status.nominated_node_name, "it may have begun before the plan"
+    refuse(at, members[2])
+    at.settle()
+    assert [at.plan(member) for member in members] == [None] * 3
+    assert len(at.core.take_released()) == 1
+    assert isinstance(at.come_to_bind(members[0], "n0"), BindRefusal)
+    assert sum(at.free(node) for node in free) == 16
+    told = at.core.explain("ml", members[0], at.now)
+    assert told is not None
+    assert KUBE_SCHEDULER in str(told)
+
+
+def test_a_node_that_takes_one_of_two_gets_one() -> None:
+    """Two members are planned on one node. The first is let through; for the second kube-scheduler
+    names the other node alone: anti-affinity, or a device of which there is one."""
+    at, members = world(nodes=2, size=2)
+    assert place(at, members[0]) == place(at, members[1])
+    here = place(at, members[0])
+    (there,) = {"n0", "n1"} - {here}
+    come(at, members[0])
+    assert at.filter(members[1], [there]).node_names == ()
+    at.settle()
+    if place(at, members[0]) == place(at, members[1]) == there:
+        come(at, members[0])
+        assert at.filter(members[1], [here]).node_names == ()
+        at.settle()
+    assert {place(at, member) for member in members} == {"n0", "n1"}
+
+
+def test_what_its_own_binds_give_back_shows_it_nothing_new() -> None:
+    at, members = world(nodes=1, size=2)
+    come(at, members[0])
+    for _ in range(2):
+        refuse(at, members[1])
+        at.settle()
+    at.give_up_bind(members[0], "n0")
+    for _ in range(9):
+        at.pass_time(1)
+        assert [at.plan(member) for member in members] == [None] * 2
+    at.pass_time(2)
+    assert None not in [at.plan(member) for member in members], "it is tried again in any case"
+
+
+def test_once_pods_of_the_node_are_gone_it_is_tried_again_within_moments() -> None:
+    at = Cluster()
+    at.add_node("n0")
+    at.add_pod("other", 0, node="n0")
+    members = at.add_gang("g", 2, 4)
+    at.settle()
+    for _ in range(2):
+        refuse(at, members[1])
+        at.settle()
+    assert at.plan(members[0]) is None
+    at.delete("other")
+    at.pass_time(1.1)
+    assert at.plan(members[0]) is not None
+
+
+def test_a_binding_that_is_refused_for_good_ends_the_plan_at_once_and_says_why() -> None:
+    at, members = world(nodes=1, size=2)
+    come(at, members[0])
+    order = come(at, members[1])
+    assert isinstance(order, BindOrder)
+    why = "linkwise: binding ml/g-1 to n0: 403 Forbidden: no bindings on Fridays"
+    at.core.end_bind(order, Outcome.DENIED, at.now, why)
+    at.settle()
+    assert at.free("n0") == 8
+    assert any("no bindings on Fridays" in event.message for event in at.events)
+    assert "no bindings on Fridays" in str(at.core.explain("ml", members[0], at.now))
+    at.pass_time(5)
+    assert at.free("n0") == 8, "nothing has changed, so it rests"
+
+
+@pytest.mark.parametrize(("kib", "fits"), [(200, True), (245, False)])
+def test_annotations_that_leave_no_room_for_the_plan_are_refused_before_it_is_made(
+    kib: int, fits: bool
+) -> None:
+    at = Cluster()
+    at.add_node("n0")
+    long = {"note": "x" * (kib << 10)}
+    at.add_pod(
+        "p",
+        4,
+        gates=(names.GATE,),
+        alter=lambda pod: change(pod, metadata=change(pod.metadata, annotations=long)),
+    )
+    at.settle()
+    assert (at.plan("p") is not None) is fits
+    if not fits:
+        assert "annotations of 245 KiB: expected 240 KiB at most" in str(
+            at.core.explain("ml", "p", at.now)
+        )
+
+
+def test_a_bind_of_a_pod_that_is_unknown_waits_for_nobody() -> None:
+    at, _ = world()
+    answer = at.core.begin_bind(BindCall("ml", "x", "none", "n0"), at.now)
+    assert isinstance(answer, BindRefusal)
