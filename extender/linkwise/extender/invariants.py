@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field, replace
 
-from linkwise.extender.api.records import GangKey, PodRecord, ResourceList, WrittenPlan
+from linkwise.extender.api.records import GangKey, PodRecord, WrittenPlan, total
 from linkwise.extender.api.unlocked import Pause
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_info import NodeInfo, plan_on
@@ -94,7 +94,7 @@ def _of_node(cache: Cache, info: NodeInfo, facts: _Facts) -> Iterator[str]:
         yield f"node {info.name}: a free GPU has a holder"
     yield from _in_arrays(cache, info)
     charged = facts.charged.get(info.name, [])
-    spent = sum((record.needs for record in charged), ResourceList())
+    spent = total(record.needs for record in charged)
     if (len(charged), spent) != (info.charged, info.spent):
         there = f"{len(charged)} with {spent}"
         yield f"node {info.name}: {info.charged} pods with {info.spent} counted, there are {there}"
@@ -119,9 +119,8 @@ def _in_arrays(cache: Cache, info: NodeInfo) -> Iterator[str]:
         yield f"node {info.name}: free {info.free:#b}, in the arrays {int(rows.free[row]):#b}"
     if (int(rows.kinds[row]) == NOT_USABLE) is usable:
         yield f"node {info.name}: usable in the arrays only, or in the node info only"
-    left = rows.left.counted(info.left)
-    if left - rows.left.on(row) != ResourceList() or int(rows.left.pods[row]) != info.pods_left:
-        yield f"node {info.name}: {left} left, in the arrays {rows.left.on(row)}"
+    if not rows.left.shows(row, info.left, info.pods_left):
+        yield f"node {info.name}: {info.left} left, in the arrays {rows.left.on(row)}"
 
 
 def _promised_twice(info: NodeInfo) -> Iterator[str]:

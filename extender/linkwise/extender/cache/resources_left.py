@@ -5,7 +5,7 @@ the first node lists it; a node that does not list it has none of it. What no no
 counted: a DRA driver or another extender provides it, and kube-scheduler decides.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,7 +64,7 @@ class ResourcesLeft:
             self.amounts[: self._shown, rows], other.amounts[: self._shown, rows]
         )
 
-    def list_resources(self, names: Iterable[str]) -> bool:
+    def list_resources(self, names: Collection[str]) -> bool:
         """Count these resources from now on. Returns whether one is new: its column is 0 until
         `show` sets it."""
         if all(name in self._columns for name in names):
@@ -83,22 +83,18 @@ class ResourcesLeft:
     def show(self, row: int, left: ResourceList, pods: int) -> None:
         """Set what a node has left. No lower than `-LARGEST`: pods that request more than any node
         has are counted too."""
-        amounts = [
-            left.milli_cpu,
-            left.memory,
-            left.gpus,
-            pods,
-            *[0] * (self._shown - _FIRST_OTHER),
-        ]
-        for name, amount in left.others:
-            if (column := self._columns.get(name)) is not None:
-                amounts[column] = amount
-        self.amounts[: self._shown, row] = [max(amount, -LARGEST) for amount in amounts]
+        self.amounts[: self._shown, row] = self._of_node(left, pods)
+
+    def shows(self, row: int, left: ResourceList, pods: int) -> bool:
+        """Whether `show` would change nothing."""
+        there: list[int] = self.amounts[: self._shown, row].tolist()
+        return there == self._of_node(left, pods)
 
     def on(self, row: int) -> ResourceList:
         """What one node has left, also those resources of which it has none."""
-        cpu, memory, gpus, _, *others = self.amounts[:, row].tolist()
-        return ResourceList(cpu, memory, gpus, tuple(zip(self._columns, others, strict=True)))
+        cpu, memory, gpus, _, *amounts = self.amounts[:, row].tolist()
+        others = sorted(zip(self._columns, amounts, strict=True))
+        return ResourceList(cpu, memory, gpus, tuple(others))
 
     def counted(self, needs: ResourceList) -> ResourceList:
         """*needs* without what no node lists."""
@@ -152,6 +148,14 @@ class ResourcesLeft:
         taken = [{_PODS: 1, **dict(self._needed(each))} for each in needs]
         columns = sorted({column for each in taken for column in each})
         return columns, [tuple(each.get(column, 0) for column in columns) for each in taken]
+
+    def _of_node(self, left: ResourceList, pods: int) -> list[int]:
+        amounts = [left.milli_cpu, left.memory, left.gpus, pods]
+        amounts += [0] * (self._shown - _FIRST_OTHER)
+        for name, amount in left.others:
+            if (column := self._columns.get(name)) is not None:
+                amounts[column] = amount
+        return [max(amount, -LARGEST) for amount in amounts]
 
     def _column(self, number: int) -> Ints:
         column: Ints = self.amounts[number]
