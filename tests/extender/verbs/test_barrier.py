@@ -1,4 +1,4 @@
-"""All or nothing: no member of a gang is bound before all that must start with it come to `bind`."""
+"""No member of a gang is bound before all that must start with it come to `bind`."""
 
 import pytest
 

@@ -9,6 +9,7 @@ from linkwise.extender.api.timers import Timers
 from linkwise.extender.api.unlocked import RunUnlocked, T, run_inline
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.pending_writes import PendingWrites
+from linkwise.extender.gangs.gang import NO_NEWS
 from linkwise.extender.gangs.lifecycle import GangLifecycle
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.gangs.scheduling_gates import SchedulingGates
@@ -71,7 +72,8 @@ class Changes:
         self.moved: set[GangKey] = set()  # changed while this round ran work beside the lock
         self._next_look: dict[GangKey, float] = {}  # at large gangs that progress
         self._postponed: Timers[GangKey] = Timers()  # those that progressed before that moment
-        self._versions_seen = self._looked_at = 0
+        self._looked_at = 0
+        self._news_seen = NO_NEWS
         self._defects: list[Exception] = []
 
     def take(self, now: float) -> set[GangKey]:
@@ -82,8 +84,8 @@ class Changes:
         self._note_touched(touched, now)
         if self._feedback.lapse(touched, now):
             self.refusals_ended()
-        if self._registry.refused and cache.versions.generation != self._versions_seen:
-            self._versions_seen = cache.versions.generation
+        if self._registry.refused and self._lifecycle.news() != self._news_seen:
+            self._news_seen = self._lifecycle.news()
             self._take_up_refused(now)
         late, looks = self._lifecycle.take_late(now)
         for key in looks:
@@ -148,19 +150,19 @@ class Changes:
     def refusals_ended(self) -> None:
         """Nodes that kube-scheduler refused may suit their pods now."""
         self._cache.room += 1
+        self._lifecycle.refusals_ended += 1
 
     def _take_up_refused(self, now: float) -> None:
         """Look again at the refused gangs, once each has rested: what was missing may be there."""
-        generation = self._cache.versions.generation
         for key in [*self._registry.refused]:
             gang = self._registry.gangs.get(key)
             if gang is None or not gang.refused:
                 self._registry.refused.discard(key)
-            elif gang.may_try_again(now, generation):
+            elif now >= gang.tried_at(self._lifecycle.news()):
                 self._queue.take_up(key)
                 self.due.add(key)
-            elif generation != gang.refused_at:
-                self._lifecycle.look_again(gang, gang.rests_until)
+            else:
+                self._lifecycle.look_again(gang, gang.tried_at(self._lifecycle.news()))
 
     # Without the lock.
 

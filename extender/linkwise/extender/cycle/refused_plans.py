@@ -83,14 +83,18 @@ class RefusedPlans:
         gang = self._registry.of(record)
         takes = Counter[str]() if gang is None else self._others(gang, uid)
         self._feedback.refuse_everywhere(record.template, now, takes)
-        self._withdraw(gang, f"kube-scheduler takes pod {record.ref.name} nowhere: {record.refusal}")
+        if gang is not None:
+            gang.is_hopeless = True
+        self._withdraw(
+            gang, f"kube-scheduler takes pod {record.ref.name} nowhere: {record.refusal}"
+        )
 
     def binding(self, order: BindOrder, why: str) -> None:
         """The API server refused this Binding for good."""
         record = self._cache.pods.get(order.uid)
         gang = None if record is None else self._registry.of(record)
         if gang is not None:
-            gang.is_denied = True
+            gang.is_hopeless = True
         self._withdraw(gang, why.removeprefix("linkwise: "))
 
     def given_back(self, record: PodRecord, node: str) -> None:

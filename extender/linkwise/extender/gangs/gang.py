@@ -12,9 +12,11 @@ The extender remembers only what no pod says: when the plan was made, which plan
 refused, and where the members were. What a gang waits for is in the scheduling queue.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from linkwise.extender.api.records import GangKey
 from linkwise.extender.placement.result import Spot
@@ -78,6 +80,22 @@ def phase_of(standing: Standing) -> Phase:
     return Phase.REPAIRING if standing.bound or standing.planned else Phase.FORMING
 
 
+class News(NamedTuple):
+    """What may let plans succeed that were refused."""
+
+    changes: int  # rises when a node changes, or the pods on it
+    ends: int  # rises when the refusal of a node ends, by a call that names it or by time
+
+
+NO_NEWS = News(0, 0)
+# If a node or the pods on it have changed, what was missing may be there. Then the pause is as
+# short as kube-scheduler's own back-off: 1, 2, 4, 8, 10 s. A call that names a node says less: the
+# next
+# member may be refused there, so that pause goes on doubling.
+_REST_SECONDS, _LONG_REST_SECONDS = 10.0, 60.0
+_MOST_DOUBLINGS = 6  # more make no difference
+
+
 @dataclass(slots=True)
 class Gang:
     """The state that the extender keeps about a gang between two rounds."""
@@ -91,13 +109,13 @@ class Gang:
     refusals: int = 0
     refused: bool = False  # too often: left waiting
     refused_until: float = 0.0  # then it is tried again in any case
-    rests_until: float = 0.0  # then it is tried again if anything has changed since
-    refused_at: int = 0  # `Cache.happened` when it was refused
+    refused_since: float = 0.0
+    refused_at: News = NO_NEWS  # what had happened when it was refused
     times_refused: int = 0  # in a row
     asked: bool = False  # kube-scheduler has called about a member since the plan was made
     expired: bool = False  # members are being evicted
     was_refused: bool = False  # its plan turned out to be impossible since the last round
-    is_denied: bool = False  # by the API server, which would do it again
+    is_hopeless: bool = False  # that refusal holds for every plan, until something changes
     passed: dict[str, str] = field(default_factory=dict)  # member -> node it was let through to
     marked: frozenset[str] = frozenset()  # the bound members, once it has started
     gated_since: float | None = None  # since when its members wait behind linkwise's gate
@@ -116,11 +134,17 @@ class Gang:
             self.broken.append(f"gang {self.name}: {self.phase.value} -> {phase.value}")
         self.phase = phase
 
-    def may_try_again(self, now: float, generation: int) -> bool:
-        """Whether its pause is over: by time, or since nodes or their pods have changed by this
-        *generation* and it has rested for a moment."""
-        has_changed = generation != self.refused_at
-        return now >= (self.rests_until if has_changed else self.refused_until)
+    def tried_at(self, news: News) -> float:
+        """When it may be tried again, given what has happened."""
+        longest = (
+            _REST_SECONDS
+            if news.changes != self.refused_at.changes
+            else _LONG_REST_SECONDS
+            if news.ends != self.refused_at.ends
+            else math.inf
+        )
+        rest = min(2.0 ** min(self.times_refused - 1, _MOST_DOUBLINGS), longest)
+        return self.refused_until if longest == math.inf else self.refused_since + rest
 
     def forgive(self) -> None:
         """Forget that kube-scheduler has refused its plans too often."""

@@ -12,7 +12,7 @@ from linkwise.extender.api.timers import Timers
 from linkwise.extender.api.unlocked import Pause
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.pending_writes import PendingWrites
-from linkwise.extender.gangs.gang import Gang, phase_of
+from linkwise.extender.gangs.gang import Gang, News, phase_of
 from linkwise.extender.gangs.members import GangMembers, is_past_us, plan_of
 from linkwise.extender.gangs.partial_admission import waits_until
 from linkwise.extender.gangs.registry import GangRegistry
@@ -28,10 +28,6 @@ _AT_ONCE = 512  # members whose plans are published before others may use the co
 # pause is as long as that timeout.
 REFUSED_SECONDS = 60.0
 _MOST_DOUBLINGS = 3
-# If a node or the pods on it have changed meanwhile, what was missing may be there. Then the pause is
-# no longer than kube-scheduler's own back-off: 1, 2, 4, 8, 10 s.
-LONGEST_REST_SECONDS = 10.0
-_MOST_TIMES = 16  # more make no difference
 
 
 class GangLifecycle:
@@ -48,6 +44,7 @@ class GangLifecycle:
         max_refusals: int,
     ) -> None:
         self.refusals = 0
+        self.refusals_ended = 0  # how often nodes that were refused may have become suitable
         self._cache, self._pending_writes, self._registry = cache, pending_writes, registry
         self._node_filters, self._gates, self._repair = node_filters, gates, repair
         self._timeout_seconds = gang_timeout_seconds
@@ -68,9 +65,12 @@ class GangLifecycle:
         looks = {*self._looks.take(now)}
         for key in looks:
             gang = self._registry.gangs.get(key)
-            if gang is not None and gang.may_try_again(now, self._cache.versions.generation):
+            if gang is not None and now >= gang.tried_at(self.news()):
                 gang.forgive()
         return {*self._deadlines.take(now)}, looks
+
+    def news(self) -> News:
+        return News(self._cache.versions.generation, self.refusals_ended)
 
     def look_again(self, gang: Gang, at: float) -> None:
         """Let `take_late` return *gang* at that time, unless it changes before."""
@@ -179,8 +179,8 @@ class GangLifecycle:
         if not gang.was_refused:
             return
         gang.was_refused = False
-        if gang.is_denied:
-            gang.is_denied, gang.refusals = False, max(gang.refusals, self._max_refusals)
+        if gang.is_hopeless:
+            gang.is_hopeless, gang.refusals = False, max(gang.refusals, self._max_refusals)
         self._refuse(gang, now)
         self.withdraw(self._registry.members_of(gang).planned)
 
@@ -190,9 +190,8 @@ class GangLifecycle:
         if gang.refusals >= self._max_refusals:
             gang.refused = True
             gang.refused_until = now + pause_seconds * 2 ** min(gang.times_refused, _MOST_DOUBLINGS)
-            gang.rests_until = now + min(2.0**gang.times_refused, LONGEST_REST_SECONDS)
-            gang.refused_at = self._cache.versions.generation
-            gang.times_refused = min(gang.times_refused + 1, _MOST_TIMES)
+            gang.refused_since, gang.refused_at = now, self.news()
+            gang.times_refused += 1
             self._registry.refused.add(gang.key)
             for member in self._registry.members_of(gang).seats[:1]:
                 self._pending_writes.say(member.ref, *_told(gang, "Refused"), now)

@@ -95,10 +95,10 @@ class Loop:
         lead: Lead = ALONE,
         route_calls: Callable[[], object] = lambda: None,
     ) -> None:
-        """*bind_threads* Bindings are posted at the same time. A bind waits for other members of its gang for *barrier_seconds* at most.
-        *on_complete* is called when the cache is complete, and again when it has been rebuilt by
-        a new leader. *take_calls* is called every few seconds while this process leads, and may
-        raise ApiError."""
+        """*bind_threads* Bindings are posted at the same time. A bind waits for other members of
+        its gang for *barrier_seconds* at most. *on_complete* is called when the cache is complete,
+        and again when it has been rebuilt by a new leader. *take_calls* is called every few
+        seconds while this process leads, and may raise ApiError."""
         self._on_complete = on_complete
         self._lead = lead
         self._core, self._metrics = core, metrics

@@ -39,7 +39,7 @@ from linkwise.topology.annotations.plan import Plan
 # By then, a Binding without a response has happened and was seen, or it never will. More than twice
 # the time to notice a dead watch (`Reflector`: 120 s); from then on, the doubt is prolonged.
 DOUBT_SECONDS = 300.0
-# Without numbers: kube-scheduler writes the text into the pod's condition each time that it differs.
+# Without numbers: kube-scheduler writes each new text into the pod's condition.
 NOT_ALL_CAME = "kube-scheduler has not let all members through that start together"
 
 

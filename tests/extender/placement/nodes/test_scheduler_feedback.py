@@ -203,6 +203,9 @@ def refused(nodes: int = 5) -> Cluster:
 def test_a_change_of_a_node_lets_a_refused_gang_try_again() -> None:
     at = refused()
     at.cordon("n5", Taint(key="maintenance", effect="NoSchedule"))
+    at.settle()
+    assert planned_on(at, "g-0") == "", "it rests as long as kube-scheduler would let it"
+    at.pass_time(1)
     assert planned_on(at, "g-0") == "n4"
     assert at.phase("g") == "planned"
 
@@ -214,11 +217,13 @@ def test_a_change_of_a_member_lets_a_refused_gang_try_again() -> None:
     assert planned_on(at, "again") == "n4"
 
 
-def test_a_call_that_names_a_node_that_refused_lets_a_refused_gang_try_again_at_once() -> None:
+def test_a_call_that_names_a_node_that_refused_lets_a_refused_gang_try_again() -> None:
     at = refused()
     at.filter("g-0", ["n4", "n5"])
+    at.pass_time(1)
     assert planned_on(at, "g-0") == ""
     at.filter("g-0", ["n2", "n5"])
+    at.settle()
     assert planned_on(at, "g-0") == "n2"
 
 

@@ -201,8 +201,13 @@ class SchedulerFeedback:
 
     def refusing(self) -> dict[Template, frozenset[str]]:
         """template -> the nodes that refused its pods."""
-        found = {template: frozenset(self._refusing(template)) for template in self._refusals}
-        return {template: nodes for template, nodes in found.items() if nodes}
+        names = np.array([name or "" for name in self._cache.rows.names], dtype=object)
+        found = {}
+        for template in {*self._refusals, *self._nowhere}:
+            allowed = self.rows(template)
+            if allowed is not None and not allowed.all():
+                found[template] = frozenset(filter(None, names[~allowed].tolist()))
+        return found
 
     def rows(self, template: Template) -> Bools | None:
         """[rows] False for the nodes that refused pods of this template; None: no node did."""
@@ -244,9 +249,7 @@ class SchedulerFeedback:
 
     def _refusing(self, template: Template) -> list[str]:
         refusals = self._refusals.get(template, {})
-        return [
-            node for node, refusal in refusals.items() if not (refusal.lapsed or refusal.takes)
-        ]
+        return [node for node, refusal in refusals.items() if not (refusal.lapsed or refusal.takes)]
 
 
 def _rest(times: int) -> float:

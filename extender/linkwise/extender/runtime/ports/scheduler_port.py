@@ -31,8 +31,8 @@ _PATHS = {f"/{verb}": verb for verb in VERBS}
 
 class VerbServer(Server):
     """Answers up to *threads* calls at the same time, and any number of binds: these wait for the
-    API server and for the other members of a gang, and no other call may wait for them. A call that is older than *call_seconds* is
-    not carried out, because its caller has given up.
+    API server and for other members of a gang, and no other call may wait for them. A call that is
+    older than *call_seconds* is not carried out, because its caller has given up.
 
     Without *secure*, any client that reaches the port is served.
     """
