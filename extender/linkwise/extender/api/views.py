@@ -312,6 +312,8 @@ class NodeView:
     future: float  # worth of the free GPUs to later jobs, as a share (0 to 1) of the idle machine
     by_count: CountView | None = None  # where pods are placed by count: no topology is published
     shares: tuple[ShareUse, ...] = ()  # of its divided GPUs
+    # The policy and scope of its kubelet's Topology Manager, and what said so; empty: unknown.
+    topology_manager: str = ""
 
 
 @dataclass(frozen=True, slots=True)

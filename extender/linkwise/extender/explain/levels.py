@@ -31,12 +31,13 @@ from linkwise.extender.explain.texts.format import (
 from linkwise.extender.placement.nodes import reasons
 from linkwise.extender.placement.nodes.by_count import goes_by_count_alone, requires_nothing
 from linkwise.topology.machine.model import MAX_GPUS, LinkClass
+from linkwise.topology.machine.topology_manager import Scope
 from linkwise.topology.sets.choose import nearest_miss
 
 NO_RESOURCES = "too little CPU, memory or pods left"
 REFUSED = "refused by kube-scheduler for such pods, until the node changes"
 # Levels that no GPU that comes free can change: what a node is, and (_CLOSED) who may use it.
-NEVER = frozenset({"size", "model", "link"})
+NEVER = frozenset({"size", "model", "link", "alignment"})
 _CLOSED = NEVER | {"topology", "node"}
 
 
@@ -96,13 +97,22 @@ class Levels:
             )
         linked = requirement.require is not LinkClass.SYS
         if linked:
-            ever = self._by_kind(lambda k, _: k.take(request, k.all_gpus) is not None)
+            ever = self._by_kind(lambda k, _: k.fits_unaligned(request, k.all_gpus))
             self._level(
                 "link",
                 f"can join {which} by {link_word(requirement.require)} or closer",
                 ever > 0,
                 reasons.NEVER_LINKED,
                 lambda at: self._link_there(at, idle=True),
+            )
+        self._aligns = any(kind.alignment is not None for kind in self._field.kinds)
+        if self._aligns:
+            self._level(
+                "alignment",
+                f"have {which} on as few NUMA nodes as their kubelet demands",
+                self._by_kind(lambda kind, _: kind.ever(request)),
+                reasons.NEVER_ALIGNED,
+                self._aligned_there,
             )
         self._open_level()
         self._free_levels(like, linked=linked)
@@ -216,15 +226,27 @@ class Levels:
         )
         self._taken = self._lost[-1]
         if linked:
-            fits = self._by_kind(lambda kind, free: kind.qualities(request, free) > -np.inf)
             self._level(
                 "free-link",
                 f"have {gpus_in_words(size)} free that are joined by "
                 f"{link_word(request.requirement.require)} or closer",
-                fits > 0,
+                self._by_kind(self._linked),
                 reasons.NO_LINK,
                 lambda at: self._link_there(at, idle=False),
             )
+        if self._aligns:
+            self._level(
+                "free-alignment",
+                f"have {gpus_in_words(size)} free on as few NUMA nodes as their kubelet demands",
+                self._by_kind(lambda kind, free: kind.qualities(request, free) > -np.inf),
+                lambda at: reasons.why_not_aligned(self._kind(at)),
+                self._aligned_there,
+            )
+
+    def _linked(self, kind: MachineKind, free: Ints) -> NDArray[np.generic]:
+        if kind.alignment is None:
+            return kind.qualities(self._request, free) > -np.inf
+        return np.array([kind.fits_unaligned(self._request, mask) for mask in free.tolist()])
 
     def _refused_level(self) -> None:
         template = self._record.template
@@ -310,8 +332,7 @@ class Levels:
         return node.reserved & ~int(self._free[at]) & node.kind.allowed(self._request.requirement)
 
     def _link_there(self, at: int, *, idle: bool) -> str:
-        kind, size = self._field.nodes[at].kind, self._request.size
-        assert kind is not None, "a node of unknown kind got no further"
+        kind, size = self._kind(at), self._request.size
         requirement = self._request.requirement
         mask = kind.all_gpus if idle else int(self._free[at])
         link = nearest_miss(
@@ -323,6 +344,22 @@ class Levels:
             f"the best link of {size} of its {of} is {joined}, "
             f"{link_word(requirement.require)} is required"
         )
+
+    def _aligned_there(self, at: int) -> str:
+        kind = self._kind(at)
+        manager = kind.machine.topology_manager
+        assert manager is not None, "only kubelets that align GPUs refuse sets"
+        why = reasons.why_not_aligned(kind).removeprefix("linkwise: ")
+        of = "the pod" if manager.scope is Scope.POD else "each container"
+        return (
+            f"{why} for {of} (topologyManagerPolicy {manager.policy}); "
+            f"{self._suitable[at]} are free on all of them"
+        )
+
+    def _kind(self, at: int) -> MachineKind:
+        kind = self._field.nodes[at].kind
+        assert kind is not None, "a node of unknown kind got no further"
+        return kind
 
     def _short_of(self, at: int) -> str:
         left, row, needs = self._field.snapshot.left, self._field.rows[at], self._record.needs
