@@ -8,6 +8,7 @@ these values from the API server's objects.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import NamedTuple
 
 from linkwise.extender.api.actions import PodRef
@@ -46,6 +47,13 @@ class ResourceList:
     milli_cpu: int = 0
     memory: int = 0  # bytes
     gpus: int = 0
+
+
+class Refusal(Enum):
+    """What a kubelet that does not admit a pod would refuse too."""
+
+    OF_GPUS = "all pods with GPUs"
+    OF_SUCH = "pods that ask for the same"
 
 
 class Template:
@@ -106,7 +114,7 @@ class PodRecord:
     unschedulable: bool = False  # a single pod: kube-scheduler has tried it and found no node
     preempts: bool = True  # other pods may be evicted for it
     running: bool = False
-    refused: bool = False  # the kubelet did not admit it: it failed without having run
+    refusal: Refusal | None = None  # the kubelet did not admit it: it failed without having run
     endless: bool = False  # a server: the kubelet restarts its containers however they end
     owner_kind: str = ""  # such as Job; empty: the pod has no owner
     queue: QueueNote | None = None  # its gang's note on the scheduling queue, read from this pod

@@ -249,17 +249,23 @@ class Levels:
         return np.array([kind.fits_unaligned(self._request, mask) for mask in free.tolist()])
 
     def _refused_level(self) -> None:
-        template = self._record.template
-        refusing = self._field.snapshot.refusing.get(template) if template is not None else None
-        if refusing:
-            taken = np.array([node.name not in refusing for node in self._field.nodes])
-            self._level(
-                "kube-scheduler",
-                "are not refused by kube-scheduler",
-                taken,
-                REFUSED,
-                lambda _: REFUSED,
-            )
+        template, snapshot = self._record.template, self._field.snapshot
+        if template is None:
+            return
+        for name, refusing, why in (
+            ("their kubelet", snapshot.turned_away, reasons.SUCH_REFUSED),
+            ("kube-scheduler", snapshot.refusing, REFUSED),
+        ):
+            if nodes := refusing.get(template):
+                taken = np.array([node.name not in nodes for node in self._field.nodes])
+                text = why.removeprefix("linkwise: ")
+                self._level(
+                    name.removeprefix("their "),
+                    f"are not refused by {name}",
+                    taken,
+                    why,
+                    _always(text),
+                )
 
     def _fit(self) -> Ints:
         """[nodes] how many such pods fit by everything but their GPU set."""
@@ -375,3 +381,7 @@ class Levels:
         if left.pods[row] < 1:
             parts.append("its limit of pods is reached")
         return "; ".join(parts)
+
+
+def _always(text: str) -> Callable[[int], str]:
+    return lambda _: text

@@ -14,6 +14,7 @@ from linkwise.extender.api.records import ResourceList
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind
 from linkwise.extender.cache.node_info import NO_TOPOLOGY, NOT_SEEN, REFUSES
+from linkwise.extender.cache.turned_away import TURNED_AWAY
 from linkwise.extender.placement.nodes.best_node import BestNode, by_kind
 from linkwise.extender.placement.nodes.nodes_view import NodesView
 from linkwise.topology.machine.topology_manager import Policy
@@ -28,6 +29,7 @@ FEWEST_NUMA_NODES = "linkwise: the kubelet admits only GPUs of the fewest NUMA n
 UNPUBLISHED = f"linkwise: {NO_TOPOLOGY}"
 UNREADABLE = "linkwise: topology or in-use annotation cannot be read"
 REFUSING = f"linkwise: {REFUSES}"
+SUCH_REFUSED = f"linkwise: {TURNED_AWAY}"
 UNKNOWN_NODE = "linkwise: node is not known yet"
 OTHERS_FIRST = "linkwise: newly freed GPUs go first to gangs and pods ahead in the queue"
 # Preemption cannot change these.
