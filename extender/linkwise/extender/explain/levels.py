@@ -31,7 +31,6 @@ from linkwise.extender.explain.texts.format import (
 from linkwise.extender.placement.nodes import reasons
 from linkwise.extender.placement.nodes.by_count import goes_by_count_alone, requires_nothing
 from linkwise.topology.machine.model import MAX_GPUS, LinkClass
-from linkwise.topology.machine.topology_manager import Scope
 from linkwise.topology.sets.choose import nearest_miss
 
 NO_RESOURCES = "too little CPU, memory or pods left"
@@ -112,7 +111,7 @@ class Levels:
                 f"have {which} on as few NUMA nodes as their kubelet demands",
                 self._by_kind(lambda kind, _: kind.ever(request)),
                 reasons.NEVER_ALIGNED,
-                self._aligned_there,
+                lambda at: f"{_policy_of(self._kind(at))} admits no pod of {which} there",
             )
         self._open_level()
         self._free_levels(like, linked=linked)
@@ -353,14 +352,10 @@ class Levels:
 
     def _aligned_there(self, at: int) -> str:
         kind = self._kind(at)
-        manager = kind.machine.topology_manager
-        assert manager is not None, "only kubelets that align GPUs refuse sets"
+        assert kind.alignment is not None, "only kubelets that align GPUs refuse sets"
         why = reasons.why_not_aligned(kind).removeprefix("linkwise: ")
-        of = "the pod" if manager.scope is Scope.POD else "each container"
-        return (
-            f"{why} for {of} (topologyManagerPolicy {manager.policy}); "
-            f"{self._suitable[at]} are free on all of them"
-        )
+        of = "the pod" if kind.alignment.of_pod else "each container"
+        return f"{why} for {of} ({_policy_of(kind)}); {self._suitable[at]} are free on all of them"
 
     def _kind(self, at: int) -> MachineKind:
         kind = self._field.nodes[at].kind
@@ -381,6 +376,11 @@ class Levels:
         if left.pods[row] < 1:
             parts.append("its limit of pods is reached")
         return "; ".join(parts)
+
+
+def _policy_of(kind: MachineKind) -> str:
+    manager = kind.machine.topology_manager
+    return f"topologyManagerPolicy {'unknown' if manager is None else manager.policy}"
 
 
 def _always(text: str) -> Callable[[int], str]:
