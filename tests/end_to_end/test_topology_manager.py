@@ -84,7 +84,7 @@ def test_what_is_planned_is_what_the_kubelet_gives() -> None:
                 lambda: all(world.pod(name).status.phase == "Running" for name in pods),  # noqa: B023
                 "all run",
             )
-            wait_for(lambda: not promises.unsettled(world), "all is as it should be")  # noqa: B023
+            wait_for(lambda: not promises.unsettled(world), "all is as it should be")
             assert world.counted_by_all("swaps") == 0
 
 

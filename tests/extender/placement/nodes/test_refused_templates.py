@@ -1,5 +1,5 @@
-"""A kubelet that refuses a pod for what the extender cannot see gets no other pod like it, but for a
-trial; other pods go on."""
+"""A kubelet that refuses a pod for what the extender cannot see gets no other pod like it, but for
+a trial. Other pods still go there."""
 
 from linkwise.extender.api.extender_calls import BindRefusal
 from linkwise.extender.placement.nodes.kubelet_admission import FIRST_PAUSE_SECONDS
@@ -214,7 +214,9 @@ def test_explain_says_that_the_kubelet_refused_such_a_pod() -> None:
     assert found.search is not None
     levels = {level.level: level for level in found.search.levels}
     assert levels["kubelet"].have == 0
-    assert [each.reason for each in levels["kubelet"].missing] == [REFUSED.removeprefix("linkwise: ")]
+    assert [each.reason for each in levels["kubelet"].missing] == [
+        REFUSED.removeprefix("linkwise: ")
+    ]
 
 
 def test_a_node_that_is_made_again_is_as_any() -> None:
