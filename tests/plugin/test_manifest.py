@@ -119,6 +119,8 @@ def test_no_more_is_allowed_than_what_is_called() -> None:
         ("nodes", "patch"),
         ("pods", "list"),
         ("pods", "watch"),
+        ("nodes/configz", "get"),
+        ("noderesourcetopologies", "get"),
     }
     assert granted(the(FILES, "Role")) == {("daemonsets", "get")}
     account = the(FILES, "ServiceAccount")["metadata"]
