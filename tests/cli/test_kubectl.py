@@ -277,6 +277,19 @@ def test_nodes_with_divided_gpus_have_a_column_for_free_shares() -> None:
     assert "16 GPUs on 2 nodes: 0 in use (0 %), 0 planned, 11 free, 5 divided" in told
 
 
+def test_nodes_have_a_column_for_the_topology_manager_if_it_is_known_of_any() -> None:
+    known = NodeView(
+        *("n1", True, "", "", (), "8 x L4", None, 8, 0, 1.0),
+        topology_manager="single-numa-node, scope pod (configz)",
+    )
+    unknown = replace(known, name="n2", topology_manager="")
+    table = kubectl_tables.nodes([known, unknown]).splitlines()
+    assert "TOPOLOGY MANAGER" in table[0]
+    assert "single-numa-node, scope pod (configz)" in table[1]
+    assert "unknown" in table[2]
+    assert "TOPOLOGY MANAGER" not in kubectl_tables.nodes([unknown])
+
+
 def test_every_table_fits_a_terminal_and_a_pipe_gets_all(monkeypatch: pytest.MonkeyPatch) -> None:
     table = f"{'x' * 200}\nshort\n"
     assert kubectl_tables.fitted(table) == table

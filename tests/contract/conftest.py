@@ -49,7 +49,17 @@ def kubelets(request: pytest.FixtureRequest) -> Iterator[Kubelets]:
 
 @pytest.fixture
 def node(kubelets: Kubelets) -> Iterator[KubeletWorld]:
-    with kubelets() as kubelet:
+    yield from _world(kubelets, aligns=False)
+
+
+@pytest.fixture
+def aligning_node(kubelets: Kubelets) -> Iterator[KubeletWorld]:
+    """Its kubelet has topologyManagerPolicy single-numa-node."""
+    yield from _world(kubelets, aligns=True)
+
+
+def _world(kubelets: Kubelets, *, aligns: bool) -> Iterator[KubeletWorld]:
+    with kubelets(aligns) as kubelet:
         world = KubeletWorld(kubelet)
         yield world
         world.leave_nothing()

@@ -4,21 +4,25 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
 from linkwise.kube.client import KubeClient
 from linkwise.simulator.kubelet import Kubelet as StandIn
 from linkwise.simulator.kubelet import KubeletSettings, endpoint
+from linkwise.topology.machine.topology_manager import Policy
 from tests.cluster.support.host import sandbox
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.nodes.cluster import RealCluster
+from tests.cluster.support.nodes.node import RealNode
 from tests.contract.api_world import Api
 from tests.contract.kubelet_world import INIT_SECONDS, Kubelet
 from tests.contract.servers import server_of, stand_ins
 
-Kubelets = Callable[[], AbstractContextManager[Kubelet]]
-"""Gives one for a scenario, with the API server that it belongs to."""
+Kubelets = Callable[[bool], AbstractContextManager[Kubelet]]
+"""Gives one for a scenario, with the API server that it belongs to: one that aligns devices, or one
+that does not."""
 
 _STATUS_SECONDS = 0.3
 
@@ -29,11 +33,14 @@ def stand_in_kubelets() -> Iterator[Kubelets]:
     with stand_ins() as programs, patch.object(endpoint, "DIAL_SECONDS", 1.0):
 
         @contextmanager
-        def kubelet() -> Iterator[Kubelet]:
+        def kubelet(aligns: bool) -> Iterator[Kubelet]:
             api = Api(programs.server)
             directory = Path(tempfile.mkdtemp(prefix="lw"))
             settings = KubeletSettings(
-                status_seconds=_STATUS_SECONDS, stop_seconds=0.0, init_seconds=INIT_SECONDS
+                status_seconds=_STATUS_SECONDS,
+                stop_seconds=0.0,
+                init_seconds=INIT_SECONDS,
+                topology_manager_policy=Policy.SINGLE_NUMA_NODE if aligns else Policy.NONE,
             )
             client = KubeClient.load(kubeconfig=None, server=programs.server.url)
             running = StandIn(api.node_name("n1"), directory, client, settings=settings)
@@ -54,18 +61,18 @@ def stand_in_kubelets() -> Iterator[Kubelets]:
 
 @contextmanager
 def real_kubelets() -> Iterator[Kubelets]:
-    """One for them all: it takes seconds to start."""
+    """One of each sort for them all: it takes seconds to start."""
     home = sandbox.directory()
     if home is None:
         raise RuntimeError("real programs need a sandbox around them: python -m tests.cluster test")
     # A short name: the path of a socket may have 107 bytes.
-    cluster = RealCluster(home / "kubelet", nodes=1)
+    aligning = {"topologyManagerPolicy": Policy.SINGLE_NUMA_NODE.value}
+    cluster = RealCluster(home / "kubelet", nodes=2, kubelets={"node-2": aligning})
     try:
         cluster.start()
         server = server_of(cluster.control)
-        (node,) = cluster.nodes.values()
 
-        def restart() -> None:
+        def restart(node: RealNode) -> None:
             socket = node.root / "var/lib/kubelet/device-plugins/kubelet.sock"
             before = socket.stat().st_ctime_ns
 
@@ -77,7 +84,8 @@ def real_kubelets() -> Iterator[Kubelets]:
             wait_for(made_again, "the kubelet takes plugins again")
 
         @contextmanager
-        def kubelet() -> Iterator[Kubelet]:
+        def kubelet(aligns: bool) -> Iterator[Kubelet]:
+            node = cluster.nodes["node-2" if aligns else "node-1"]
             api = Api(server)
             accounts = f"/api/v1/namespaces/{api.namespace}/serviceaccounts/default"
             wait_for(lambda: api.ask("GET", accounts).status == 200, "the namespace's account")
@@ -87,7 +95,7 @@ def real_kubelets() -> Iterator[Kubelets]:
                 node=node.name,
                 device_plugins=home_of_all / "device-plugins",
                 pod_resources=home_of_all / "pod-resources/kubelet.sock",
-                restart=restart,
+                restart=partial(restart, node),
                 status_seconds=1.0,
             )
 

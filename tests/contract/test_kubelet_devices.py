@@ -360,3 +360,27 @@ def test_podresources_lists_pods_without_devices(node: World) -> None:
     node.create("p")
     node.phase_is("p", "Running")
     assert node.held() == {"p": {"main": set()}}
+
+
+def test_devices_of_one_numa_node_are_given_as_ever(aligning_node: World) -> None:
+    """It is one that every machine has."""
+    aligning_node.plugin(numa_node=0)
+    aligning_node.devices_are(8, 8)
+    aligning_node.create("p", 5)
+    aligning_node.phase_is("p", "Running")
+    aligning_node.create("q", 3)
+    aligning_node.phase_is("q", "Running")
+    assert len(aligning_node.held()["q"]["main"]) == 3
+
+
+def test_the_refusal_of_the_topology_manager_has_its_own_reason(aligning_node: World) -> None:
+    aligning_node.plugin(EIGHT, numa_node_of=lambda device: EIGHT.index(device) // 4)
+    aligning_node.devices_are(8, 8)
+    aligning_node.create("p", 5)
+    status = aligning_node.phase_is("p", "Failed")
+    assert status["reason"] == "TopologyAffinityError"
+    assert status["message"] == (
+        "Pod was rejected: Resources cannot be allocated with Topology locality"
+    )
+    aligning_node.create("q", 4)
+    aligning_node.phase_is("q", "Running")

@@ -6,6 +6,7 @@ on while a node restarts.
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
 from traceback import format_exception
@@ -18,6 +19,7 @@ from linkwise.plugin.program import Program
 from linkwise.plugin.settings import Settings
 from linkwise.simulator.kubelet import Kubelet, KubeletSettings
 from linkwise.topology.machine.recorded import recorded_machine
+from linkwise.topology.machine.topology_manager import TopologyManager
 from linkwise.topology.names import DEFAULT_RESOURCE
 from tests.end_to_end.clients import AT_ONCE, Pace, SluggishClient
 from tests.end_to_end.journal import Journal
@@ -42,12 +44,23 @@ class LiveNode:
         seed: int,
         journal: Journal,
         pace: Pace = AT_ONCE,
+        topology_manager: TopologyManager | None = None,
+        is_read: bool = True,
     ) -> None:
+        """*topology_manager*: how its kubelet aligns devices; *is_read*: whether the plugin can
+        read that."""
         self.name, self.machine_name = name, machine
         self.machine = recorded_machine(machine, node=name)
         self.failures: list[str] = []  # of the stand-ins, not of what is tested
         client = KubeClient.load(kubeconfig=None, server=url)
-        self.kubelet = Kubelet(name, directory, client, seed=seed, settings=HASTE)
+        settings = HASTE
+        if topology_manager is not None:
+            settings = replace(
+                HASTE,
+                topology_manager_policy=topology_manager.policy,
+                topology_manager_scope=topology_manager.scope,
+            )
+        self.kubelet = Kubelet(name, directory, client, seed=seed, settings=settings)
         self._client = SluggishClient.at(url, pace)
         self._faults, self._loads = directory / "faults.json", directory / "loads.json"
         self._journal = journal
@@ -55,6 +68,11 @@ class LiveNode:
             node_name=name,
             kubelet_dir=self.kubelet.device_plugin_directory,
             pod_resources_socket=self.kubelet.pod_resources_socket,
+            kubelet_config=(
+                self.kubelet.configuration_file
+                if topology_manager is not None and is_read
+                else None
+            ),
             listen_address="127.0.0.1",
             listen_port=0,
             health_seconds=0.1,

@@ -25,6 +25,7 @@ from linkwise.kube.reflector import Reflector
 from linkwise.simulator.api_server import ApiServer
 from linkwise.simulator.jobs.controller import JobController
 from linkwise.simulator.scheduler import SchedulerLoop, SchedulerSettings
+from linkwise.topology.machine.topology_manager import TopologyManager
 from linkwise.topology.names import DEFAULT_RESOURCE
 from tests.end_to_end.clients import AT_ONCE, Death, Pace
 from tests.end_to_end.journal import Journal
@@ -81,6 +82,9 @@ class World:
         pace: Pace,
         settings: CoreSettings,
         clock: Callable[[], float],
+        topology_manager: TopologyManager | None,
+        *,
+        is_read: bool,
     ) -> None:
         self.server, self._pace = server, pace
         self._settings, self._clock = settings, clock
@@ -95,6 +99,8 @@ class World:
                 seed=seed * 100 + number,
                 journal=self.journal,
                 pace=replace(pace, seed=pace.seed + number),
+                topology_manager=topology_manager,
+                is_read=is_read,
             )
             for number, machine in enumerate(machines, 1)
         }
@@ -289,11 +295,18 @@ def running_world(
     pace: Pace = AT_ONCE,
     settings: CoreSettings = HURRIED,
     clock: Callable[[], float] = hurried_clock,
+    topology_manager: TopologyManager | None = None,
+    *,
+    is_read: bool = True,
 ) -> Iterator[World]:
-    """*settings* and *clock* are the extender's."""
+    """*settings* and *clock* are the extender's; *topology_manager* and *is_read* those of each
+    `LiveNode`."""
     # A short path: a unix socket's is at most 107 bytes long.
     with TemporaryDirectory(prefix="lw-") as directory, ApiServer() as server:
-        world = World(server, Path(directory), machines, seed, pace, settings, clock)
+        world = World(
+            *(server, Path(directory), machines, seed, pace, settings, clock, topology_manager),
+            is_read=is_read,
+        )
         try:
             world.start()
             yield world

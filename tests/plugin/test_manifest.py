@@ -68,15 +68,16 @@ def test_the_probes_ask_routes_that_exist(container: dict[str, Any]) -> None:
         assert container[probe]["httpGet"]["path"] in routes
 
 
-def test_the_policy_lets_in_prometheus_alone_and_out_to_the_api_server() -> None:
+def test_the_policy_lets_in_prometheus_alone_and_out_to_the_api_server_and_the_kubelet() -> None:
     policy = the(FILES, "NetworkPolicy")["spec"]
     (way_in,) = policy["ingress"]
     assert way_in["ports"] == [{"port": DEFAULTS.listen_port}]
     (source,) = way_in["from"]
     said = source["namespaceSelector"]["matchLabels"]
     assert said == {"kubernetes.io/metadata.name": "monitoring"}
-    (way_out,) = policy["egress"]
-    assert way_out.keys() == {"ports"}
+    to_api_server, to_kubelet = policy["egress"]
+    assert to_api_server.keys() == {"ports"}
+    assert to_kubelet == {"ports": [{"port": 10250}]}
 
 
 def test_the_kubelets_directories_are_mounted_where_the_defaults_look(
@@ -118,6 +119,8 @@ def test_no_more_is_allowed_than_what_is_called() -> None:
         ("nodes", "patch"),
         ("pods", "list"),
         ("pods", "watch"),
+        ("nodes/configz", "get"),
+        ("noderesourcetopologies", "get"),
     }
     assert granted(the(FILES, "Role")) == {("daemonsets", "get")}
     account = the(FILES, "ServiceAccount")["metadata"]

@@ -11,6 +11,7 @@ from linkwise.topology.annotations.node_annotation import read_topology, write_t
 from linkwise.topology.errors import AnnotationError, MachineError, VersionError
 from linkwise.topology.machine.model import Machine
 from linkwise.topology.machine.recorded import machine_names, recorded_machine
+from linkwise.topology.machine.topology_manager import Policy, Scope, Source, TopologyManager
 from tests.machines import any_machine, machine
 
 BRIDGED_PAIR = machine(
@@ -40,6 +41,24 @@ def test_the_speed_of_a_nic_comes_back_if_it_is_known() -> None:
     text = write_topology(fast)
     assert '"nics":[["mlx5_0","PIX NODE"],["mlx5_1","PIX NODE"]],"nic_gbit_per_s":[400,0]' in text
     assert read_topology(text) == fast
+
+
+def test_what_the_topology_manager_demands_comes_back() -> None:
+    options = (("prefer-closest-numa-nodes", "true"),)
+    manager = TopologyManager(Policy.RESTRICTED, Scope.POD, options, Source.FILE)
+    aligned = replace(BRIDGED_PAIR, topology_manager=manager)
+    text = write_topology(aligned)
+    assert (
+        '"topology_manager":["restricted","pod","file",{"prefer-closest-numa-nodes":"true"}]'
+        in text
+    )
+    assert read_topology(text) == aligned
+
+
+def test_an_unknown_policy_of_a_newer_plugin_counts_as_unknown() -> None:
+    manager = TopologyManager(Policy.RESTRICTED)
+    text = write_topology(replace(BRIDGED_PAIR, topology_manager=manager))
+    assert read_topology(text.replace("restricted", "whole-rack")) == BRIDGED_PAIR
 
 
 @pytest.mark.parametrize("name", machine_names())

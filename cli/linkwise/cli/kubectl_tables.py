@@ -67,6 +67,9 @@ def nodes(views: Sequence[NodeView]) -> str:
     if any(view.shares for view in views):
         shares = ("FREE SHARES", *(_shares(view) for view in views))
         rows = [(*row[:6], of, *row[6:]) for of, row in zip(shares, rows, strict=True)]
+    if any(view.topology_manager for view in views):
+        managers = ("TOPOLOGY MANAGER", *(view.topology_manager or "unknown" for view in views))
+        rows = [(*row[:-1], of, row[-1]) for of, row in zip(managers, rows, strict=True)]
     return fitted(aligned(rows, figures=range(1, 6)))
 
 

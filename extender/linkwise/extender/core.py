@@ -285,7 +285,7 @@ class Core:
         if record is not None:
             self._note_run_time(record, now)
             self._cache.drop_pod(uid)
-            self._planner.pod_gone(record)
+            self._planner.pod_gone(record, now)
 
     def _note_run_time(self, ends: PodRecord, now: float) -> None:
         if ends.node and not ends.ended and ends.demand.gpus:

@@ -13,6 +13,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from http.client import HTTPException
 from threading import Lock, local
 from typing import Protocol, TypeVar
@@ -125,6 +126,13 @@ class KubeClient:
             foreseen = isinstance(error, (ConfigException, OSError))
             raise LoadError(f"{source}: {told if foreseen else f'not one: {told}'}") from error
         return cls(configuration)
+
+    def of_server(self, url: str) -> "KubeClient":
+        """A client with the same credentials and authorities for another https server, which is
+        reached directly."""
+        configuration = copy(self._configuration)
+        configuration.host, configuration.proxy, configuration.tls_server_name = url, None, None
+        return KubeClient(configuration, timeout_seconds=self._timeout_seconds)
 
     def get(self, path: str, kind: type[T], *, params: Params | None = None) -> T:
         """Read the object or list at *path*.

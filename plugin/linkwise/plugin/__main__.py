@@ -101,6 +101,11 @@ def _config_file(
     default=_DEFAULTS.pod_resources_socket,
     help="The socket of the kubelet's podresources service.",
 )
+@click.option(
+    "--kubelet-config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The kubelet's configuration file, read where its /configz does not answer the plugin.",
+)
 @click.option("--kubeconfig", help="Default: the service account of the plugin's pod.")
 @click.option(
     "--api-server", callback=_url, help="URL of an API server that asks for no credentials."

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from threading import Event, Lock
 
 from linkwise.kube.client import KubeClient
@@ -29,6 +30,7 @@ from linkwise.plugin.metrics import Metrics
 from linkwise.plugin.node.activity import ActivityBook, Reports, holders_of
 from linkwise.plugin.node.in_use import InUsePoller, PodResources
 from linkwise.plugin.node.publish import NodePublisher
+from linkwise.plugin.node.topology_manager import KubeletReader, TopologyManagerWatch
 from linkwise.plugin.settings import Settings
 from linkwise.topology.annotations.plan import InUse
 from linkwise.topology.machine.model import LinkClass, Machine
@@ -116,6 +118,10 @@ class NodeProgram:
                 loads=self._loads_read,
             ),
         )
+        self._topology_manager = TopologyManagerWatch(
+            KubeletReader(client, settings.node_name, settings.kubelet_config),
+            on_change=self._show,
+        )
         self._holders: Mapping[str, frozenset[str]] | None = None  # None: the kubelet has not said
         self._activity = ActivityBook(gap_seconds=settings.gap_seconds)
         self._reports = Reports(idle_seconds=settings.idle_seconds)
@@ -127,7 +133,7 @@ class NodeProgram:
             front.advise(
                 advice,
                 on_allocated=self._in_use.poke,
-                on_lost=self._advisors.managed.kubelet_restarted,
+                on_lost=self._kubelet_restarted,
                 on_change=self._show,
                 shares=self._advisors.on_shares,
             )
@@ -147,7 +153,7 @@ class NodeProgram:
                     self._book, advice, granting, metrics, on_allocated=self._in_use.poke
                 ),
                 metrics=metrics,
-                on_lost=self._advisors.managed.kubelet_restarted,
+                on_lost=self._kubelet_restarted,
             )
         self._silent_seconds = settings.silent_seconds
 
@@ -155,6 +161,7 @@ class NodeProgram:
         """Register last, when the plans and the earlier allocations are known."""
         self._devices_changed(self._book.now, None)
         self._publisher.start()
+        self._topology_manager.start()
         self._own_node.start()
         self._pods.start()
         waited = 0.0
@@ -173,7 +180,7 @@ class NodeProgram:
 
     def stop(self) -> None:
         end(
-            *(self._registrar, self._caretaker, self._in_use),
+            *(self._registrar, self._caretaker, self._in_use, self._topology_manager),
             *(self._pods, self._own_node, self._publisher),
         )
 
@@ -206,6 +213,7 @@ class NodeProgram:
         with self._showing:  # the caretaker and vendors' plugins have threads of their own
             devices, front = self._book.now, self._front
             machine = front.seen(devices.machine) if front else devices.machine
+            machine = replace(machine, topology_manager=self._topology_manager.now)
             healths = devices.healths.items()
             unhealthy = [(uuid, health.reason) for uuid, health in healths if health.reason]
             if front:
@@ -217,6 +225,10 @@ class NodeProgram:
             self._unplaced = unplaced(devices.machine, front.lists) if front else before
         if self._unplaced - before:
             self._caretaker.discover()  # MIG devices were made since the last reading
+
+    def _kubelet_restarted(self) -> None:
+        self._advisors.managed.kubelet_restarted()
+        self._topology_manager.poke()
 
     def _counts(self, device_id: str) -> bool:
         """Where a vendor's plugin stays, not every device is a whole GPU."""

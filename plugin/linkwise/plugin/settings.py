@@ -23,6 +23,7 @@ class Settings:
     machine_loads: Path | None = None
     kubelet_dir: Path = KUBELET_DIR
     pod_resources_socket: Path = POD_RESOURCES_SOCKET
+    kubelet_config: Path | None = None  # the kubelet's configuration file, if it is mounted
     kubeconfig: str | None = None
     api_server: str | None = None
     daemonset: str | None = None  # NAMESPACE/NAME; without it the plugin never cleans its Node

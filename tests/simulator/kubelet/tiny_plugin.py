@@ -61,6 +61,7 @@ class TinyPlugin(DevicePluginServicer):
         prefer: Prefer | None = highest,
         allocate: Callable[[Sequence[str]], None] = lambda _: None,
         numa_node: int | None = None,
+        numa_node_of: Callable[[str], int] | None = None,
     ) -> None:
         self.calls: list[Call] = []
         self.options_asked = 0
@@ -68,6 +69,7 @@ class TinyPlugin(DevicePluginServicer):
         self._directory, self.socket = directory, socket
         self._resource, self._version = resource, version
         self._prefer, self._allocate, self._numa_node = prefer, allocate, numa_node
+        self._numa_node_of = numa_node_of
         self._lists: SimpleQueue[Sequence[str] | None] = SimpleQueue()
         self._lists.put(devices)
         self._server = grpc.server(ThreadPoolExecutor(max_workers=6))
@@ -119,7 +121,8 @@ class TinyPlugin(DevicePluginServicer):
 
     def _device(self, device: str) -> api.Device:
         health = "Unhealthy" if device.startswith("bad") else "Healthy"
-        nodes = [] if self._numa_node is None else [api.NUMANode(ID=self._numa_node)]
+        node = self._numa_node if self._numa_node_of is None else self._numa_node_of(device)
+        nodes = [] if node is None else [api.NUMANode(ID=node)]
         topology = api.TopologyInfo(nodes=nodes) if nodes else None
         return api.Device(ID=device, health=health, topology=topology)
 

@@ -8,6 +8,7 @@ these values from the API server's objects.
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import NamedTuple
 
 from linkwise.extender.api.actions import PodRef
@@ -84,6 +85,13 @@ class ResourceList:
         )
 
 
+class Refusal(Enum):
+    """What a kubelet that does not admit a pod would refuse too."""
+
+    OF_GPUS = "all pods with GPUs"
+    OF_SUCH = "pods that ask for the same"
+
+
 class Template:
     """What determines the nodes on which a pod may run; one object per distinct content."""
 
@@ -144,7 +152,7 @@ class PodRecord:
     refusal: str = ""
     preempts: bool = True  # other pods may be evicted for it
     running: bool = False
-    refused: bool = False  # the kubelet did not admit it: it failed without having run
+    refusal: Refusal | None = None  # the kubelet did not admit it: it failed without having run
     endless: bool = False  # a server: the kubelet restarts its containers however they end
     owner_kind: str = ""  # such as Job; empty: the pod has no owner
     queue: QueueNote | None = None  # its gang's note on the scheduling queue, read from this pod

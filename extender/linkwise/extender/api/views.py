@@ -48,9 +48,9 @@ class ReasonCount:
 class LevelView:
     """One requirement, and how many of those that met the levels before also meet this one."""
 
-    level: str  # topology, size, model, link, node, free, free-link, resources, kube-scheduler,
-    # shares; for a gang: members, room, or the key of a node label that a required span names, with
-    # commas if only the combination of several cannot be met
+    level: str  # topology, size, model, link, alignment, node, free, free-link, free-alignment,
+    # resources, kubelet, kube-scheduler, shares; for a gang: members, room, or the key of a node
+    # label that a required span names, with commas if only the combination of several cannot be met
     wanted: str  # in words
     unit: str  # what is counted: nodes or pods
     have: int
@@ -313,6 +313,8 @@ class NodeView:
     future: float  # worth of the free GPUs to later jobs, as a share (0 to 1) of the idle machine
     by_count: CountView | None = None  # where pods are placed by count: no topology is published
     shares: tuple[ShareUse, ...] = ()  # of its divided GPUs
+    # The policy and scope of its kubelet's Topology Manager, and what said so; empty: unknown.
+    topology_manager: str = ""
 
 
 @dataclass(frozen=True, slots=True)

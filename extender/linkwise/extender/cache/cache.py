@@ -6,7 +6,14 @@ yet. A change settles only the nodes that it affects, so a filter call reads arr
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from linkwise.extender.api.records import GangKey, NodeRecord, PodRecord, ResourceList, WrittenPlan
+from linkwise.extender.api.records import (
+    GangKey,
+    NodeRecord,
+    PodRecord,
+    ResourceList,
+    Template,
+    WrittenPlan,
+)
 from linkwise.extender.cache.machine_kind import MachineKind, kind_key
 from linkwise.extender.cache.node_info import NOT_SEEN, NodeInfo, holder_of, place_of, sharer_of
 from linkwise.extender.cache.node_table import NOT_USABLE, NodeTable
@@ -14,6 +21,7 @@ from linkwise.extender.cache.plan_drift import Mismatch, note_mismatches
 from linkwise.extender.cache.row_log import RowLog
 from linkwise.extender.cache.shares.node_shares import NodeShares
 from linkwise.extender.cache.topology_domains import Domains
+from linkwise.extender.cache.turned_away import TurnedAway
 from linkwise.topology.machine.model import Machine
 from linkwise.topology.names import DEFAULT_RESOURCE
 
@@ -33,6 +41,7 @@ class Cache:
         self.kinds: list[MachineKind] = []
         self.mismatches: dict[str, Mismatch] = {}
         self.schedulers: dict[str, float] = {}  # that call the extender -> last call; 0: unknown
+        self.turned_away = TurnedAway(self._pods_of)
         self.room = 0  # rises whenever something may fit that did not fit before
         self.gang_changes: dict[GangKey, int] = {}  # differs after each change of its pods
         self.divided: set[str] = set()  # nodes of which some GPUs have parts
@@ -170,6 +179,24 @@ class Cache:
             info.refuses, info.tried_beside = refuses, tried_beside
             self._show_room(info)
             self._settle(info)
+
+    def turn_away(self, template: Template, node: str, *, trial: bool | None) -> None:
+        """Place no other pod of *template* on *node*, as its kubelet refused one; or only one as a
+        *trial*; None: any again."""
+        if trial is None:
+            self.turned_away.drop(template, node)
+        else:
+            self.turned_away.put(template, node, trial=trial)
+        if trial is not False:
+            self.room += 1
+        if node in self.nodes:
+            self.touched.add(node)  # plans there may have to be withdrawn
+
+    def _pods_of(self, template: Template, node: str) -> Iterator[str]:
+        """The pods of *template* that have GPUs of *node* or will get some."""
+        info = self.nodes.get(node)
+        there = info.there if info is not None else ()
+        return (u for u in there if u in self.pods and self.pods[u].template is template)
 
     def given_back(self, node: str) -> None:
         """kube-scheduler no longer counts a pod on *node* that it had counted and that was not

@@ -4,6 +4,7 @@ A waiting pod changes several times, and the pods of a job are equal. So the res
 is computed once.
 """
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -26,6 +27,7 @@ from linkwise.extender.api.records import (
     GangKey,
     NodeRecord,
     PodRecord,
+    Refusal,
     ResourceList,
     Template,
     WrittenPlan,
@@ -56,7 +58,14 @@ _MOST_WISHES = 1024  # remembered; each some 2 KB
 _MOST_PLAN = 16 * 1024  # characters of the two annotations; the extender's have a tenth of it
 _MOST_ANNOTATIONS = 256 * 1024  # bytes of a pod's, by the API server's validation
 _ENDED = frozenset({"Succeeded", "Failed"})
-_NOT_ADMITTED = "UnexpectedAdmissionError"  # the kubelet's reason if its device manager refuses
+# The kubelet's reasons for pods that it does not admit and so does not run: of its device, CPU and
+# memory managers, and of its Topology Manager. OutOf… names the resource that is used up.
+_NOT_ADMITTED = "UnexpectedAdmissionError"
+_NOT_ADMITTED_SUCH = frozenset(
+    {"TopologyAffinityError", "SMTAlignmentError", "EmptyPodSharedPoolError"}
+)
+_OUT_OF = "OutOf"
+_RESOURCE = re.compile(r"[a-z0-9][-.a-z0-9]*/[A-Za-z0-9](?:[-_.A-Za-z0-9]*[A-Za-z0-9])?")
 # kube-scheduler spreads their pods over zones and nodes, even if they do not request it.
 _SPREAD_OWNERS = frozenset({"ReplicaSet", "StatefulSet", "ReplicationController"})
 
@@ -335,7 +344,7 @@ def _record(
         refusal=_refusal(pod) if open_ else "",
         preempts=spec.preemption_policy != "Never",
         running=status.phase == "Running",
-        refused=status.phase == "Failed" and status.reason == _NOT_ADMITTED,
+        refusal=_refusal_of(pod, resource),
         endless=spec.restart_policy == "Always" and not owner_kind.endswith("Job"),
         owner_kind=owner_kind,
         queue=queue,
@@ -377,6 +386,28 @@ def _had_a_turn(
     the gang's name, get one whatever their scheduler is, so theirs shows nothing."""
     recognised = ask.gang is not None and bool(ask.gang.source)
     return recognised and not gated and (written is not None or queue is not None)
+
+
+def _refusal_of(pod: Pod, managed: str) -> Refusal | None:
+    """Errors of the device manager name the resource; those of other plugins, and of the managers
+    of CPUs and memory, do not name GPUs."""
+    status = pod.status
+    if status.phase != "Failed":
+        return None
+    if status.reason in _NOT_ADMITTED_SUCH:
+        return Refusal.OF_SUCH
+    if status.reason == _NOT_ADMITTED:
+        named = _RESOURCE.findall(status.message)
+        of_gpus = not status.message or any(_is_of_gpus(name, managed) for name in named)
+        return Refusal.OF_GPUS if of_gpus else Refusal.OF_SUCH
+    if status.reason.startswith(_OUT_OF):
+        of_gpus = _is_of_gpus(status.reason.removeprefix(_OUT_OF), managed)
+        return Refusal.OF_GPUS if of_gpus else Refusal.OF_SUCH
+    return None
+
+
+def _is_of_gpus(resource: str, managed: str) -> bool:
+    return resource == managed or names.is_share(resource, managed)
 
 
 def _is_unschedulable(pod: Pod) -> bool:

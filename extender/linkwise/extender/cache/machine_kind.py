@@ -1,7 +1,8 @@
 """One kind of machine, and which set a pod would get on it: look-ups, each set chosen only once.
 
 Nodes of one kind differ in uuids and in their free GPUs, so callers query the kind with a bitmask
-of free GPUs: 5,000 nodes are a handful of kinds with some hundred distinct masks.
+of free GPUs: 5,000 nodes are a handful of kinds with some hundred distinct masks. Where the kubelet
+aligns GPUs (`sets.alignment`), that is part of the kind.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from linkwise.extender.api.annotations import TopologyRequirement, is_model
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role, split
 from linkwise.topology.machine.model import LinkClass, Machine
+from linkwise.topology.sets.alignment import alignment_of
 from linkwise.topology.sets.chain import chain, hops_of
 from linkwise.topology.sets.choose import choose, pack
 from linkwise.topology.sets.network import fabric_gbytes_per_s, network_gbytes_per_s
@@ -55,7 +57,8 @@ class GpuRequest:
 
 
 class MachineKind:
-    """Machines whose GPU sets have the same values and whose GPUs are of the same models."""
+    """Machines whose GPU sets have the same values, whose GPUs are of the same models, and whose
+    kubelets align GPUs alike."""
 
     def __init__(self, machine: Machine, number: int) -> None:
         self.machine = machine  # the first one seen; the others differ in uuids only
@@ -65,6 +68,7 @@ class MachineKind:
         self.network = network_gbytes_per_s(machine)
         self.fabric = fabric_gbytes_per_s(machine)
         self.all_gpus = machine.all_gpus
+        self.alignment = alignment_of(machine)
         outlook_of(self.table)  # computed now, so that no pod waits for it
         self.models = tuple(sorted({gpu.model for gpu in machine.gpus}))
         self._allowed: dict[tuple[object, int], int] = {}
@@ -98,12 +102,63 @@ class MachineKind:
     ) -> int | None:
         """The set for the pod, or None if no set is suitable. *running*: the other GPU sets, if it
         is known which of them come free together."""
-        return _take(self, request, free & self.allowed(request.requirement), running)
+        usable = free & self.allowed(request.requirement)
+        if self.alignment is not None and not self._aligns_as_one(request):
+            shares = _one_by_one(self, request, free)
+            return None if shares is None else reduce(or_, shares.values(), 0)
+        return _take(self, request, usable, self.reach(request, free) & usable, running)
 
     def pack(self, request: GpuRequest, free: int, count: int) -> tuple[int, ...]:
         """Up to *count* disjoint sets for as many such pods, best total; fewer if no more fit.
-        Consecutive sets are neighbours."""
-        return _pack(self, request, free & self.allowed(request.requirement), count)
+        Consecutive sets are neighbours. Aligned sets are chosen one after the other, as the kubelet
+        admits the pods."""
+        if self.alignment is None:
+            return _pack(self, request, free & self.allowed(request.requirement), count)
+        return _pack_aligned(self, request, free, count)
+
+    def reach(self, request: GpuRequest, free: int, count: int = 1) -> int:
+        """Those of the *free* GPUs that the kubelet would give to *count* such pods, one after the
+        other; 0: it would refuse one of them."""
+        if self.alignment is None or not self._aligns_as_one(request):
+            return free
+        return self.alignment.reach_of_several(free, request.size, count)
+
+    def aligned(self, size: int) -> NDArray[np.bool_]:
+        """[2^n] the sets that the kubelet may give to a container of *size* GPUs."""
+        masks = np.arange(1 << self.table.count)
+        if self.alignment is None:
+            return np.ones(len(masks), dtype=np.bool_)
+        found: NDArray[np.bool_] = masks == 0
+        for region in self.alignment.regions(size):
+            found |= masks & ~region == 0
+        return found
+
+    def admits(self, request: GpuRequest, containers: Sequence[int]) -> bool:
+        """Whether the kubelet may give these sets to a pod's containers."""
+        if self.alignment is None:
+            return True
+        if self._aligns_as_one(request):
+            return self.alignment.holds(reduce(or_, containers, 0), request.size)
+        return all(self.alignment.holds(gpus, gpus.bit_count()) for gpus in containers)
+
+    def ever(self, request: GpuRequest, gpus: int | None = None) -> bool:
+        """Whether the pod could get a set of these GPUs (all, if not given) once some of them are
+        free, whichever."""
+        gpus = self.all_gpus if gpus is None else gpus
+        if self.alignment is None or not self._aligns_as_one(request):
+            return self.take(request, gpus) is not None
+        usable = gpus & self.allowed(request.requirement)
+        regions = self.alignment.regions(request.size)
+        return any(_take(self, request, usable, usable & region) is not None for region in regions)
+
+    def fits_unaligned(self, request: GpuRequest, free: int) -> bool:
+        """Whether the pod would get a set if its kubelet aligned nothing."""
+        usable = free & self.allowed(request.requirement)
+        return _take(self, request, usable, usable) is not None
+
+    def _aligns_as_one(self, request: GpuRequest) -> bool:
+        """Whether the kubelet aligns the pod's GPUs together, and not those of each container."""
+        return request.simple or (self.alignment is not None and self.alignment.of_pod)
 
     def neighbours(self, parts: Sequence[int]) -> tuple[int, ...]:
         """These sets, in an order in which consecutive sets are neighbours."""
@@ -118,13 +173,16 @@ class MachineKind:
 
     def qualities(self, request: GpuRequest, free: Masks) -> Floats:
         """The quality of the best set within each mask of free GPUs; -inf if none is suitable."""
-        masks = free & self.allowed(request.requirement)
+        allowed = self.allowed(request.requirement)
         if request.size > self.table.count:
-            return np.full(len(masks), -np.inf)
+            return np.full(len(free), -np.inf)
+        distinct, position = np.unique(free, return_inverse=True)
         if request.simple:
-            return self._simple_qualities(request, masks)
-        distinct, position = np.unique(masks, return_inverse=True)
-        found = [_take(self, request, mask) for mask in distinct.tolist()]
+            if self.alignment is not None:
+                reach = [self.reach(request, mask) for mask in distinct.tolist()]
+                free = np.array(reach, dtype=np.int64)[position]
+            return self._simple_qualities(request, free & allowed)
+        found = [self.take(request, mask) for mask in distinct.tolist()]
         of_distinct = [-np.inf if gpus is None else self.quality(request, gpus) for gpus in found]
         return np.array(of_distinct)[position]
 
@@ -167,7 +225,8 @@ def _no_sets(_request: GpuRequest) -> dict[int, int]:
 
 def kind_key(machine: Machine) -> Hashable:
     models = tuple((gpu.model, gpu.memory_mib) for gpu in machine.gpus)
-    return fingerprint(machine), models
+    alignment = alignment_of(machine)
+    return fingerprint(machine), models, None if alignment is None else alignment.key
 
 
 def containers_on(
@@ -184,7 +243,8 @@ def containers_on(
 def will_do(
     kind: MachineKind, machine: Machine, request: GpuRequest, shares: Mapping[str, Sequence[str]]
 ) -> bool:
-    """Whether these uuids by container meet the pod's request: count, models, and links."""
+    """Whether these uuids by container meet the pod's request: count, models, links, and what the
+    kubelet admits."""
     if {name: len(share) for name, share in shares.items()} != {
         container.name: container.gpus for container in request.demand.containers
     }:
@@ -195,26 +255,38 @@ def will_do(
         together.bit_count() == request.size
         and not together & ~kind.allowed(request.requirement)
         and all(kind.table.ring_classes[mask] >= request.requirement.require for mask in masks)
+        and kind.admits(request, masks)
     )
 
 
 @lru_cache(maxsize=65536)
 def _take(
-    kind: MachineKind, request: GpuRequest, free: int, running: tuple[int, ...] | None = None
+    kind: MachineKind,
+    request: GpuRequest,
+    free: int,
+    within: int,
+    running: tuple[int, ...] | None = None,
 ) -> int | None:
-    if free.bit_count() < request.size:
+    """*within*: those of the *free* GPUs that the kubelet would give."""
+    if within.bit_count() < request.size:
         return None
     require, prefer = request.requirement.require, request.requirement.prefer
     # The containers of one pod need not be close to each other, only each one's own GPUs.
     of_pod = require if request.simple else LinkClass.SYS
     choice = choose(
-        kind.machine, free, request.size, require=of_pod, prefer=prefer, running=running
+        kind.machine,
+        free,
+        request.size,
+        within=within,
+        require=of_pod,
+        prefer=prefer,
+        running=running,
     )
     if choice is None:
         return None
     if request.simple or _containers_hold(kind, request, choice.gpus):
         return choice.gpus
-    apart = _apart(kind, request, free)
+    apart = _apart(kind, request, within)
     return apart if apart is not None and _containers_hold(kind, request, apart) else None
 
 
@@ -225,10 +297,53 @@ def _pack(kind: MachineKind, request: GpuRequest, free: int, count: int) -> tupl
         choices = pack(kind.machine, free, request.size, count, require=require, prefer=prefer)
         return chain([choice.gpus for choice in choices], kind.hops)
     sets: list[int] = []
-    while len(sets) < count and (gpus := _take(kind, request, free)) is not None:
+    while len(sets) < count and (gpus := _take(kind, request, free, free)) is not None:
         sets.append(gpus)
         free &= ~gpus
     return chain(sets, kind.hops)
+
+
+@lru_cache(maxsize=65536)
+def _pack_aligned(kind: MachineKind, request: GpuRequest, free: int, count: int) -> tuple[int, ...]:
+    sets: list[int] = []
+    while len(sets) < count and (gpus := kind.take(request, free)) is not None:
+        sets.append(gpus)
+        free &= ~gpus
+    return chain(sets, kind.hops)
+
+
+@lru_cache(maxsize=65536)
+def _one_by_one(kind: MachineKind, request: GpuRequest, free: int) -> Mapping[str, int] | None:
+    """Container -> set, where the kubelet aligns the GPUs of each container by itself: one after
+    the other in its order, each from what those before it left. Containers get the GPUs of ended
+    init containers again. None if one of them gets no suitable set."""
+    alignment = kind.alignment
+    assert alignment is not None, "without one, any set will do"
+    require, prefer = request.requirement.require, request.requirement.prefer
+    usable = free & kind.allowed(request.requirement)
+    shares: dict[str, int] = {}
+    left, reusable = free, 0
+    for container in request.demand.containers:
+        again = sum(1 << position for position in _positions(reusable)[: container.gpus])
+        reach = alignment.reach_beside(left, reusable, container.gpus) & (left | again)
+        choice = choose(
+            kind.machine,
+            (left & usable) | again,
+            container.gpus,
+            must=again,
+            within=reach,
+            require=require,
+            prefer=prefer,
+        )
+        if choice is None:
+            return None
+        shares[container.name] = choice.gpus
+        left &= ~choice.gpus
+        if container.role is Role.INIT:
+            reusable |= choice.gpus
+        else:
+            reusable &= ~choice.gpus
+    return shares
 
 
 def _apart(kind: MachineKind, request: GpuRequest, free: int) -> int | None:
@@ -264,6 +379,10 @@ def _containers_hold(kind: MachineKind, request: GpuRequest, gpus: int) -> bool:
 @lru_cache(maxsize=65536)
 def _shares(kind: MachineKind, request: GpuRequest, gpus: int) -> Mapping[str, tuple[int, ...]]:
     """Container -> positions, equal on all machines of a kind, and so for all gang members."""
+    if kind.alignment is not None and not (request.simple or kind.alignment.of_pod):
+        shares = _one_by_one(kind, request, gpus)
+        if shares is not None:
+            return {name: tuple(_positions(share)) for name, share in shares.items()}
     return split(request.demand, _order(kind, request, gpus))
 
 

@@ -248,7 +248,8 @@ class Planner:
             self.changes.due |= set(self.registry.gangs)
             self.unschedulable_pods.look_now(0.0)
 
-    def pod_gone(self, record: PodRecord) -> None:
+    def pod_gone(self, record: PodRecord, now: float) -> None:
+        self._kubelet_admission.gone(record, now)
         self.pending_writes.forget(record.uid)
         self._gates.forget(record.uid)
         self.idle_pods.pod_gone(record.uid)

@@ -73,6 +73,6 @@ def _request(record: PodRecord) -> GpuRequest:
 def _most(kind: MachineKind, request: GpuRequest) -> int:
     """How many such pods one machine holds; not less than that."""
     usable = kind.allowed(request.requirement)
-    if kind.take(request, usable) is None:
+    if not kind.ever(request, usable):
         return 0
     return usable.bit_count() // request.size

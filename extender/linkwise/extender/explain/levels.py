@@ -37,7 +37,7 @@ from linkwise.topology.sets.choose import nearest_miss
 NO_RESOURCES = "too little CPU, memory or pods left"
 REFUSED = "refused by kube-scheduler for such pods, until the node changes"
 # Levels that no GPU that comes free can change: what a node is, and (_CLOSED) who may use it.
-NEVER = frozenset({"size", "model", "link"})
+NEVER = frozenset({"size", "model", "link", "alignment"})
 _CLOSED = NEVER | {"topology", "node"}
 
 
@@ -97,13 +97,22 @@ class Levels:
             )
         linked = requirement.require is not LinkClass.SYS
         if linked:
-            ever = self._by_kind(lambda k, _: k.take(request, k.all_gpus) is not None)
+            ever = self._by_kind(lambda k, _: k.fits_unaligned(request, k.all_gpus))
             self._level(
                 "link",
                 f"can join {which} by {link_word(requirement.require)} or closer",
                 ever > 0,
                 reasons.NEVER_LINKED,
                 lambda at: self._link_there(at, idle=True),
+            )
+        self._aligns = any(kind.alignment is not None for kind in self._field.kinds)
+        if self._aligns:
+            self._level(
+                "alignment",
+                f"have {which} on as few NUMA nodes as their kubelet demands",
+                self._by_kind(lambda kind, _: kind.ever(request)),
+                reasons.NEVER_ALIGNED,
+                lambda at: f"{_policy_of(self._kind(at))} admits no pod of {which} there",
             )
         self._open_level()
         self._free_levels(like, linked=linked)
@@ -217,28 +226,46 @@ class Levels:
         )
         self._taken = self._lost[-1]
         if linked:
-            fits = self._by_kind(lambda kind, free: kind.qualities(request, free) > -np.inf)
             self._level(
                 "free-link",
                 f"have {gpus_in_words(size)} free that are joined by "
                 f"{link_word(request.requirement.require)} or closer",
-                fits > 0,
+                self._by_kind(self._linked),
                 reasons.NO_LINK,
                 lambda at: self._link_there(at, idle=False),
             )
+        if self._aligns:
+            self._level(
+                "free-alignment",
+                f"have {gpus_in_words(size)} free on as few NUMA nodes as their kubelet demands",
+                self._by_kind(lambda kind, free: kind.qualities(request, free) > -np.inf),
+                lambda at: reasons.why_not_aligned(self._kind(at)),
+                self._aligned_there,
+            )
+
+    def _linked(self, kind: MachineKind, free: Ints) -> NDArray[np.generic]:
+        if kind.alignment is None:
+            return kind.qualities(self._request, free) > -np.inf
+        return np.array([kind.fits_unaligned(self._request, mask) for mask in free.tolist()])
 
     def _refused_level(self) -> None:
-        template = self._record.template
-        refusing = self._field.snapshot.refusing.get(template) if template is not None else None
-        if refusing:
-            taken = np.array([node.name not in refusing for node in self._field.nodes])
-            self._level(
-                "kube-scheduler",
-                "are not refused by kube-scheduler",
-                taken,
-                REFUSED,
-                lambda _: REFUSED,
-            )
+        template, snapshot = self._record.template, self._field.snapshot
+        if template is None:
+            return
+        for name, refusing, why in (
+            ("their kubelet", snapshot.turned_away, reasons.SUCH_REFUSED),
+            ("kube-scheduler", snapshot.refusing, REFUSED),
+        ):
+            if nodes := refusing.get(template):
+                taken = np.array([node.name not in nodes for node in self._field.nodes])
+                text = why.removeprefix("linkwise: ")
+                self._level(
+                    name.removeprefix("their "),
+                    f"are not refused by {name}",
+                    taken,
+                    why,
+                    _always(text),
+                )
 
     def _fit(self) -> Ints:
         """[nodes] how many such pods fit by everything but their GPU set."""
@@ -302,8 +329,7 @@ class Levels:
         return node.reserved & ~int(self._free[at]) & node.kind.allowed(self._request.requirement)
 
     def _link_there(self, at: int, *, idle: bool) -> str:
-        kind, size = self._field.nodes[at].kind, self._request.size
-        assert kind is not None, "a node of unknown kind got no further"
+        kind, size = self._kind(at), self._request.size
         requirement = self._request.requirement
         mask = kind.all_gpus if idle else int(self._free[at])
         link = nearest_miss(
@@ -315,6 +341,18 @@ class Levels:
             f"the best link of {size} of its {of} is {joined}, "
             f"{link_word(requirement.require)} is required"
         )
+
+    def _aligned_there(self, at: int) -> str:
+        kind = self._kind(at)
+        assert kind.alignment is not None, "only kubelets that align GPUs refuse sets"
+        why = reasons.why_not_aligned(kind).removeprefix("linkwise: ")
+        of = "the pod" if kind.alignment.of_pod else "each container"
+        return f"{why} for {of} ({_policy_of(kind)}); {self._suitable[at]} are free on all of them"
+
+    def _kind(self, at: int) -> MachineKind:
+        kind = self._field.nodes[at].kind
+        assert kind is not None, "a node of unknown kind got no further"
+        return kind
 
     def _short_of(self, at: int) -> str:
         left, needs = self._field.left.on(at), self._record.needs
@@ -353,3 +391,12 @@ class Levels:
         left = dict(self._field.left.on(at).others)
         needed = self._record.needs.others
         return [(name, left[name], need) for name, need in needed if left.get(name, need) < need]
+
+
+def _policy_of(kind: MachineKind) -> str:
+    manager = kind.machine.topology_manager
+    return f"topologyManagerPolicy {'unknown' if manager is None else manager.policy}"
+
+
+def _always(text: str) -> Callable[[int], str]:
+    return lambda _: text

@@ -101,6 +101,7 @@ class Field:
     def _nodes_for(self, template: Template) -> Bools:
         """Whether pods of *template* may use each node."""
         refusing = self.snapshot.refusing.get(template, frozenset())
+        refusing |= self.snapshot.turned_away.get(template, frozenset())
         refused = np.array([node.name in refusing for node in self.nodes], dtype=np.bool_)
         able: Bools = (self.closed(template) == "") & ~refused
         return able

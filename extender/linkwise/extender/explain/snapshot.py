@@ -94,6 +94,7 @@ class Snapshot:
     reservations: Sequence[Reservation]  # the most urgent first
     levels: tuple[str, ...]  # of domains above the node, nearest first
     refusing: Mapping[Template, frozenset[str]]  # nodes that kube-scheduler refused recently
+    turned_away: Mapping[Template, frozenset[str]]  # nodes whose kubelet refused such a pod
     ordering: Ordering
     nine_of_ten: Mapping[PodKind, float]  # seconds within which nine of ten of a kind ended
     calls: Mapping[str, float]  # scheduler -> its last call; 0: unknown
@@ -176,6 +177,7 @@ class SnapshotCamera:
             reservations=planner.reservations.all(),
             levels=planner.levels,
             refusing=planner.feedback.refusing(),
+            turned_away=cache.turned_away.all(),
             ordering=planner.queue.ordering,
             nine_of_ten=planner.run_times.all_nine_of_ten(),
             calls=dict(cache.schedulers),

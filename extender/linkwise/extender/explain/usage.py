@@ -43,6 +43,7 @@ def view_nodes(snapshot: Snapshot) -> tuple[NodeView, ...]:
             future=float(node.kind.table.remaining_value[node.free]) if node.kind else 0.0,
             by_count=node.by_count,
             shares=_share_use(node),
+            topology_manager=_topology_manager(node.machine),
         )
         for node in sorted(snapshot.nodes, key=lambda node: node.name)
         if has_gpus(node)
@@ -104,6 +105,11 @@ def gpus_by_state(nodes: Iterable[NodeState]) -> Mapping[str, int]:
 def kind_in_words(machine: Machine) -> str:
     models = Counter(gpu.model for gpu in machine.gpus)
     return " + ".join(f"{count} x {model}" for model, count in sorted(models.items()))
+
+
+def _topology_manager(machine: Machine | None) -> str:
+    manager = None if machine is None else machine.topology_manager
+    return "" if manager is None else f"{manager.policy}, scope {manager.scope} ({manager.source})"
 
 
 def _count(

@@ -161,10 +161,12 @@ def _sets_beside(
 ) -> Iterator[Places]:
     """For a single pod: the best set on the node other than *taken*."""
     kind, requirement = view.kinds[int(view.rows.kinds[row])], pods.request.requirement
+    free = int(view.rows.free[row])
     best_two = ranked(
         kind.machine,
-        int(view.rows.free[row]) & kind.allowed(requirement),
+        free & kind.allowed(requirement),
         pods.request.size,
+        within=kind.reach(pods.request, free),
         require=requirement.require,
         prefer=requirement.prefer,
         running=running,

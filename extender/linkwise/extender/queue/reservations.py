@@ -288,7 +288,7 @@ class Reservations:
         }:
             if template is None:
                 continue
-            able = [kind.take(request, kind.all_gpus) is not None for kind in kinds]
+            able = [kind.ever(request) for kind in kinds]
             of_kind = np.array([*able, False])[rows.kinds[: len(rows)]]  # NOT_USABLE: the last
             pool |= of_kind & self._node_filters.rows(template)
         return pool

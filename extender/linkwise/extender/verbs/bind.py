@@ -27,6 +27,7 @@ from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.node_info import NodeInfo
 from linkwise.extender.cache.pending_writes import PendingWrites, annotations_of, start_mark
 from linkwise.extender.cache.plans import in_term, plan_id, written_plan
+from linkwise.extender.cache.turned_away import TURNED_AWAY
 from linkwise.extender.cycle.changes import Changes
 from linkwise.extender.cycle.refused_plans import RefusedPlans
 from linkwise.extender.gangs.registry import GangRegistry
@@ -240,6 +241,8 @@ class Binder:
             return self._with_shares(self._planned(record, node), record, info)
         if info.closed:
             return BindRefusal(f"linkwise: node {node}: {info.closed}")
+        if self._cache.turned_away.takes_none(record.template, node):
+            return BindRefusal(f"linkwise: node {node}: {TURNED_AWAY}")
         if refusal := _not_let_through(call, record):
             return refusal
         shares = take_shares(info, record) if record.shares else ()

@@ -18,7 +18,7 @@ from linkwise.extender.placement.nodes.by_count import (
     takes_by_count,
     with_by_count,
 )
-from linkwise.extender.placement.nodes.reasons import rooms
+from linkwise.extender.placement.nodes.reasons import SUCH_REFUSED, rooms
 from linkwise.extender.placement.nodes.single_node import Offers
 from linkwise.extender.placement.shares.nodes import request_of, share_rooms
 from linkwise.extender.queue.reservations import Reservations
@@ -74,10 +74,28 @@ class Filter:
             self._recorder.record(record, names, None, now)
             return self._of_member(record, names)
         self._recorder.record(record, names, waiting.nominated(record), now)
-        answer = self._of_single(record, names, now)
+        answer = self._where_admitted(record, names, now)
         has_room = bool(answer.node_names)
         waiting.answered(known, now, has_room=has_room, names=() if has_room else names)
         return answer
+
+    def _where_admitted(
+        self, record: PodRecord, names: tuple[str, ...], now: float
+    ) -> FilterAnswer:
+        """Nodes that refused such a pod come last, to try one there."""
+        away = self._cache.turned_away
+        refused = away.of(record.template)
+        if refused.isdisjoint(names):
+            return self._of_single(record, names, now)
+        others = tuple(name for name in names if name not in refused)
+        answer = self._of_single(record, others, now)
+        if not answer.node_names:
+            open_ = tuple(n for n in names if not away.takes_none(record.template, n))
+            answer = self._of_single(record, open_, now)
+        told = {*answer.node_names, *answer.failed, *answer.unresolvable}
+        # kube-scheduler need not look for pods to evict there.
+        closed = {name: SUCH_REFUSED for name in refused.intersection(names) if name not in told}
+        return replace(answer, unresolvable={**answer.unresolvable, **closed})
 
     def _of_single(self, record: PodRecord, names: tuple[str, ...], now: float) -> FilterAnswer:
         """The pod sees GPUs reserved for others only if nothing else is left and it may use

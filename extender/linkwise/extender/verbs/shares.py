@@ -48,7 +48,7 @@ def _has_whole_ones(info: NodeInfo, record: PodRecord) -> bool:
     if info.kind is None:
         return False
     request = GpuRequest(record.demand, record.ask.requirement)
-    return info.kind.take(request, info.kind.all_gpus & ~info.sharing.divided) is not None
+    return info.kind.ever(request, info.kind.all_gpus & ~info.sharing.divided)
 
 
 def take_shares(

@@ -1,25 +1,36 @@
 """Decides which devices a container gets, as the kubelet's device manager does.
 
-From the kubelet's `devicemanager/manager.go`, and seen in v1.36.3 (docs/simulator.md). Topology
-Manager policy `none`, the default: every allocation that needs a new device asks the plugin, with
-all free devices in random order. PURE except for calls to the plugin: the randomness comes from a
-seed.
+From the kubelet's `devicemanager/manager.go`, and seen in v1.36.3 (docs/simulator.md). With the
+Topology Manager's policy `none`, the default, every allocation that needs a new device asks the
+plugin, with all free devices in random order. With another one (`topology_manager`) it asks with
+the free devices of the NUMA nodes that the Topology Manager chose, if there are more than needed.
+PURE except for calls to the plugin: the randomness comes from a seed.
 
 The threads that serve gRPC share the state, so each step takes a lock. No step calls the plugin
 under it.
 """
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Protocol
 
 from linkwise.kube.objects import Container, Pod, whole
+from linkwise.simulator.kubelet.topology_manager import Affinity, Hint, hints_of, merged
+from linkwise.topology.machine.topology_manager import Policy, Scope
+
+TOPOLOGY_AFFINITY = "TopologyAffinityError"
+NO_LOCALITY = "Resources cannot be allocated with Topology locality"
 
 
 class AdmissionError(Exception):
-    """The pod cannot have its devices; the text is the kubelet's."""
+    """The pod cannot have its devices; the text is the kubelet's, and so is the *reason*."""
+
+    def __init__(self, text: str, reason: str = "UnexpectedAdmissionError") -> None:
+        super().__init__(text)
+        self.reason = reason
 
 
 class DevicePluginEndpoint(Protocol):
@@ -79,6 +90,18 @@ def container_requests(pod: Pod, resources: Iterable[str]) -> tuple[ContainerReq
     )
 
 
+def _together(containers: Sequence[ContainerRequest]) -> dict[str, int]:
+    """What a pod holds of each resource at its largest moment (KEP-753)."""
+    stay: Counter[str] = Counter()
+    peak: Counter[str] = Counter()
+    for container in containers:
+        if container.ends:
+            peak |= stay + Counter(container.devices)
+        else:
+            stay += Counter(container.devices)
+    return dict(peak | stay)
+
+
 def _counts(container: Container, wanted: set[str]) -> dict[str, int]:
     limits = container.resources.limits
     return {name: whole(limits[name]) for name in limits if name in wanted}
@@ -91,7 +114,16 @@ class DeviceManager:
     the chosen devices and the free ones that remain.
     """
 
-    def __init__(self, seed: int, *, meddle: Meddle = lambda chosen, _: chosen) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        meddle: Meddle = lambda chosen, _: chosen,
+        policy: Policy = Policy.NONE,
+        scope: Scope = Scope.CONTAINER,
+        numa_nodes: Collection[int] | None = None,
+    ) -> None:
+        self._policy, self._scope, self._numa_nodes = policy, scope, numa_nodes
         self._random = random.Random(seed)
         self._meddle = meddle
         self._lock = Lock()
@@ -171,10 +203,16 @@ class DeviceManager:
         """Give every container of a pod its devices. Raises AdmissionError, and then gives none."""
         reusable: dict[str, set[str]] = {}
         try:
+            of_pod = None
+            if self._scope is Scope.POD:
+                of_pod = self._affinity(_together(containers), {})
             for container in containers:
+                affinity = of_pod
+                if self._scope is Scope.CONTAINER:
+                    affinity = self._affinity(container.devices, reusable)
                 for resource, count in container.devices.items():
                     if count:
-                        self._allocate(uid, container, resource, count, reusable)
+                        self._allocate(uid, container, resource, count, reusable, affinity)
         except AdmissionError:
             self.release(uid)
             raise
@@ -186,9 +224,10 @@ class DeviceManager:
         resource: str,
         count: int,
         reusable: dict[str, set[str]],
+        affinity: Affinity | None,
     ) -> None:
         from_init = reusable.setdefault(resource, set())
-        devices = self._choose(resource, count, from_init)
+        devices = self._choose(resource, count, from_init, affinity)
         plugin = self._resources[resource].plugin
         if plugin is None:
             raise AdmissionError(f"unknown Device Plugin {resource}")
@@ -201,11 +240,39 @@ class DeviceManager:
         else:
             from_init -= devices
 
-    def _choose(self, resource: str, count: int, reusable: set[str]) -> set[str]:
-        """`devicesToAllocate`: reusable devices first, then the plugin's advice, then any."""
+    def _affinity(
+        self, devices: Mapping[str, int], reusable: Mapping[str, set[str]]
+    ) -> Affinity | None:
+        """The NUMA nodes of so many devices by resource; None: any. Raises AdmissionError."""
+        if self._policy is Policy.NONE:
+            return None
+        hints: list[list[Hint] | None] = []
+        with self._lock:
+            every = (d for known in self._resources.values() for d in known.devices.values())
+            own = {node for device in every for node in device.numa_nodes}
+            machine = frozenset(own if self._numa_nodes is None else self._numa_nodes)
+            for resource, count in devices.items():
+                known = self._resources.get(resource, _Resource())
+                free = known.healthy() - self._in_use(resource)
+                numa_nodes = {device.id: device.numa_nodes for device in known.devices.values()}
+                if count:
+                    again = reusable.get(resource, ())
+                    hints.append(hints_of(machine, numa_nodes, free, again, count))
+        affinity, admits = merged(self._policy, machine, hints)
+        if not admits:
+            raise AdmissionError(NO_LOCALITY, TOPOLOGY_AFFINITY)
+        return affinity
+
+    def _choose(
+        self, resource: str, count: int, reusable: set[str], affinity: Affinity | None
+    ) -> set[str]:
+        """`devicesToAllocate`: reusable devices first, then those of the NUMA nodes of *affinity*,
+        by the plugin's advice, then any."""
         with self._lock:
             known = self._resources.get(resource, _Resource())
             healthy, plugin = known.healthy(), known.plugin
+            near = {d.id for d in known.devices.values() if {*d.numa_nodes} & (affinity or set())}
+            placed = {d.id for d in known.devices.values() if affinity and d.numa_nodes}
             free = healthy - self._in_use(resource)
         if not healthy:
             raise AdmissionError(
@@ -220,12 +287,22 @@ class DeviceManager:
                 f"requested number of devices unavailable for {resource}. "
                 f"Requested: {needed}, Available: {len(free)}"
             )
+        aligned = free & near
+        if needed < len(aligned):
+            asked_of = aligned
+        else:
+            chosen |= aligned
+            if needed == len(aligned):
+                return set(self._meddle(frozenset(chosen), frozenset(free - chosen)))
+            asked_of = free
         advice: Sequence[str] = ()
         if plugin is not None:
-            advice = plugin.preferred(self._shuffled(free | chosen), self._shuffled(chosen), count)
+            advice = plugin.preferred(
+                self._shuffled(asked_of | chosen), self._shuffled(chosen), count
+            )
         # A short, long or wrong answer is not an error: its free devices count, chance adds the
-        # rest.
-        for source in (set(advice) & free, free):
+        # rest; devices of no NUMA node come last.
+        for source in (set(advice) & asked_of, asked_of & placed, asked_of):
             chosen |= set(self._shuffled(source - chosen)[: count - len(chosen)])
         return set(self._meddle(frozenset(chosen), frozenset(free - chosen)))
 

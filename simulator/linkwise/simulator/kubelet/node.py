@@ -17,6 +17,7 @@ from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 
 import grpc
+import msgspec
 
 from linkwise.kube.client import ApiError, KubeClient
 from linkwise.kube.objects import Pod
@@ -64,7 +65,8 @@ class _Record:
 
 class Kubelet:
     """One node's kubelet. *directory* holds its sockets: `device-plugins/kubelet.sock` and
-    `pod-resources/kubelet.sock`. Its path must be short, as a socket's path has at most 107 bytes.
+    `pod-resources/kubelet.sock`, and its configuration file. Its path must be short, as a socket's
+    path has at most 107 bytes.
 
     *seed* decides every random order and every random device. An `adviser`, if set, replaces the
     plugin's preferred allocation. `meddle` may change the chosen devices (see DeviceManager).
@@ -83,11 +85,18 @@ class Kubelet:
         self.adviser: Adviser | None = None
         self.meddle: Meddle = lambda chosen, _: chosen
         self.device_plugin_directory = directory / "device-plugins"
+        self.configuration_file = directory / "config.json"
         self.pod_resources_socket = directory / "pod-resources" / "kubelet.sock"
         self._client = client
         self._settings = settings or KubeletSettings()
         # Together with _pods, the checkpoint that a restart keeps.
-        self._manager = DeviceManager(seed, meddle=lambda *devices: self.meddle(*devices))
+        self._manager = DeviceManager(
+            seed,
+            meddle=lambda *devices: self.meddle(*devices),
+            policy=self._settings.topology_manager_policy,
+            scope=self._settings.topology_manager_scope,
+            numa_nodes=self._settings.numa_nodes,
+        )
         self._pods: dict[str, _Record] = {}
         self._lock = Lock()  # guards _pods, _endpoints and _gone_since; never held during a call
         self._endpoints: dict[str, Endpoint] = {}
@@ -111,6 +120,7 @@ class Kubelet:
         for socket in (self.device_plugin_directory / "kubelet.sock", self.pod_resources_socket):
             socket.parent.mkdir(parents=True, exist_ok=True)
             servers.wipe_sockets(socket.parent)
+        self.configuration_file.write_bytes(msgspec.json.encode(self._settings.configuration))
         self._stopping = self._registered = self._heard = False
         self._inbox = SimpleQueue()
         self._servers = [
@@ -301,7 +311,7 @@ class Kubelet:
             if not self._stopping:  # else the restarted kubelet handles it again
                 log.info("%s: %s refused: %s", self.node_name, pod.metadata.name, error)
                 self._over.add(uid)
-                self._outbox.say(pod, statuses.rejected(pod, str(error), _moment()))
+                self._outbox.say(pod, statuses.rejected(pod, error.reason, str(error), _moment()))
             return
         if self._settings.init_seconds and pod.spec.init_containers:
             record.phase = _Phase.STARTING

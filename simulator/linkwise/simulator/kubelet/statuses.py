@@ -12,7 +12,7 @@ from linkwise.kube.objects import Pod
 
 Body = dict[str, Any]
 
-REJECTED = "UnexpectedAdmissionError"
+_UNEXPECTED = "UnexpectedAdmissionError"
 
 
 def node(name: str, labels: Mapping[str, str], status: Body) -> Body:
@@ -51,14 +51,16 @@ def node_status(
     }
 
 
-def rejected(pod: Pod, why: str, moment: str) -> Body:
+def rejected(pod: Pod, reason: str, why: str, moment: str) -> Body:
     """The pod is Failed: the kubelet never starts it."""
+    if reason == _UNEXPECTED:
+        why = f"Allocate failed due to {why}, which is unexpected"
     return _patch(
         pod,
         {
             "phase": "Failed",
-            "reason": REJECTED,
-            "message": f"Pod was rejected: Allocate failed due to {why}, which is unexpected",
+            "reason": reason,
+            "message": f"Pod was rejected: {why}",
             "startTime": moment,
         },
     )

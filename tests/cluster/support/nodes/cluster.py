@@ -26,13 +26,28 @@ POD_RANGE = "10.244.0.0/16"
 class RealCluster:
     """A cluster with nodes node-1, node-2, …"""
 
-    def __init__(self, directory: Path, *, nodes: int = 2) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        nodes: int = 2,
+        kubelets: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        """*kubelets*: what the KubeletConfiguration of a node has beside that of all nodes."""
         run = sandbox.directory()
         if run is None:
             raise RuntimeError("a cluster needs the sandbox: python -m tests.cluster run -- …")
         self._cgroup = run.name  # the sandbox's sweeper finds it by this name
         self.control = ControlPlane(directory)
-        made = [RealNode(self.control, number + 1, cgroup=self._cgroup) for number in range(nodes)]
+        made = [
+            RealNode(
+                self.control,
+                number,
+                cgroup=self._cgroup,
+                configuration=(kubelets or {}).get(f"node-{number}"),
+            )
+            for number in range(1, nodes + 1)
+        ]
         self.nodes: Mapping[str, RealNode] = {node.name: node for node in made}
         self.kube_proxy = LoggedProcess(
             "kube-proxy",

@@ -44,8 +44,10 @@ class DeployedLinkwise:
 
     components: tuple[str, ...] = ("simulated-machines",)
 
-    def __init__(self, directory: Path) -> None:
-        self.cluster = RealCluster(directory)
+    def __init__(
+        self, directory: Path, kubelets: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> None:
+        self.cluster = RealCluster(directory, kubelets=kubelets)
         self.control = self.cluster.control
         self.client: KubeClient = self.control.client()
         self.directory = directory / "linkwise"

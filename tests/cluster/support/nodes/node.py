@@ -8,7 +8,7 @@ So every node mounts its own: its disk at `/var/lib` and `/etc`, its logs at `/v
 import os
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -34,7 +34,15 @@ class NodeError(Exception):
 class RealNode:
     """`number` 1 is `node-1`, 172.31.0.11, with pods in 10.244.1.0/24."""
 
-    def __init__(self, control: ControlPlane, number: int, *, cgroup: str) -> None:
+    def __init__(
+        self,
+        control: ControlPlane,
+        number: int,
+        *,
+        cgroup: str,
+        configuration: Mapping[str, Any] | None = None,
+    ) -> None:
+        """*configuration*: what its KubeletConfiguration has beside that of all nodes."""
         self.name = f"node-{number}"
         self.address = f"172.31.0.{10 + number}"
         self.pod_range = f"10.244.{number}.0/24"
@@ -43,6 +51,7 @@ class RealNode:
         self._control = control
         self._client = control.client()
         self._cgroup = f"{cgroup}/{self.name}"
+        self._configuration = configuration or {}
         for directory in (self._disk, self._etc, self.logs):
             directory.mkdir(parents=True)
         # Links to paths that exist only while the node is on, so that tests can name them before.
@@ -150,6 +159,7 @@ class RealNode:
             certificate=certificate,
             key=key,
             cgroup=f"{self._cgroup}/pods",
+            more=self._configuration,
         )
         kubeconfig = self._control.kubeconfig(f"system:node:{self.name}", "system:nodes")
         return [

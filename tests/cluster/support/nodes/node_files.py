@@ -6,6 +6,7 @@ what it sees on any cluster.
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,14 @@ def write_network(directory: Path, pods: str) -> None:
 
 
 def write_kubelet(
-    directory: Path, *, address: str, authority: Path, certificate: Path, key: Path, cgroup: str
+    directory: Path,
+    *,
+    address: str,
+    authority: Path,
+    certificate: Path,
+    key: Path,
+    cgroup: str,
+    more: Mapping[str, Any],
 ) -> Path:
     path = directory / "kubelet.json"
     config: dict[str, Any] = {
@@ -103,6 +111,7 @@ def write_kubelet(
         # The default is 10 s, up to 5 min, which tests would spend waiting.
         "nodeStatusUpdateFrequency": "1s",
         "crashLoopBackOff": {"maxContainerRestartPeriod": "1s"},
+        **more,
     }
     path.write_text(json.dumps(config, indent=1))
     return path

@@ -14,6 +14,12 @@ NVSwitch). `nics` holds name and class to each GPU; `nic_gbit_per_s`, the speed 
 unknown; `unhealthy`, indices. What is empty is left out, and unknown fields are ignored, so a field
 can be added without a new version.
 
+What the kubelet's Topology Manager demands, if that is known: policy, scope, what said so, options:
+
+    "topology_manager":["single-numa-node","pod","configz",{"prefer-closest-numa-nodes":"true"}]
+
+A policy or scope that the reader does not know counts as unknown.
+
 GPUs that are divided into parts, here GPU 0 by four replicas and GPU 1 by MIG:
 
     "shares":[["nvidia.com/gpu.shared",4,"",0,0],["nvidia.com/mig-1g.10gb",0,"1g.10gb",1,9856]],
@@ -35,6 +41,7 @@ from linkwise.topology.errors import AnnotationError, MachineError
 from linkwise.topology.machine.link_words import read_pcie_class
 from linkwise.topology.machine.model import Gpu, Link, Machine, Nic
 from linkwise.topology.machine.parts import MigProfile, Part
+from linkwise.topology.machine.topology_manager import Policy, Scope, Source, TopologyManager
 
 VERSION = 1
 _AS_WRITTEN = "JSON as the plugin writes it"
@@ -80,6 +87,13 @@ class _Divided(msgspec.Struct, frozen=True, array_like=True):
     parts: tuple[_Part, ...]
 
 
+class _TopologyManager(msgspec.Struct, frozen=True, array_like=True):
+    policy: str
+    scope: str
+    source: str
+    options: dict[str, str] = {}
+
+
 class _Topology(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="v", tag=VERSION
 ):
@@ -94,6 +108,7 @@ class _Topology(
     clique: str | None = None
     driver: str | None = None
     cuda: str | None = None
+    topology_manager: _TopologyManager | None = None
 
 
 def write_topology(machine: Machine) -> str:
@@ -124,6 +139,7 @@ def write_topology(machine: Machine) -> str:
         clique=machine.clique,
         driver=machine.driver_version,
         cuda=machine.cuda_version,
+        topology_manager=_written_manager(machine.topology_manager),
     )
     return msgspec.json.encode(topology).decode()
 
@@ -151,9 +167,26 @@ def read_topology(text: str) -> Machine:
             clique=topology.clique,
             driver_version=topology.driver,
             cuda_version=topology.cuda,
+            topology_manager=_read_manager(topology.topology_manager),
         )
     except MachineError as error:
         raise MachineError(f"{names.TOPOLOGY}: {error}") from None
+
+
+def _written_manager(manager: TopologyManager | None) -> _TopologyManager | None:
+    if manager is None:
+        return None
+    return _TopologyManager(manager.policy, manager.scope, manager.source, dict(manager.options))
+
+
+def _read_manager(manager: _TopologyManager | None) -> TopologyManager | None:
+    if manager is None:
+        return None
+    try:
+        policy, scope, source = Policy(manager.policy), Scope(manager.scope), Source(manager.source)
+    except ValueError:
+        return None
+    return TopologyManager(policy, scope, tuple(sorted(manager.options.items())), source)
 
 
 def _model_of(gpu: Gpu) -> _Model:

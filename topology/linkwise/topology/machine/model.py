@@ -12,6 +12,7 @@ from itertools import combinations
 
 from linkwise.topology.errors import MachineError
 from linkwise.topology.machine.parts import Part, check_parts
+from linkwise.topology.machine.topology_manager import TopologyManager
 
 MAX_GPUS = 16
 MAX_NVLINKS = 36  # NVML_NVLINK_MAX_LINKS is 18 up to Blackwell; the annotation leaves room
@@ -126,7 +127,8 @@ class Machine:
     """A node's GPUs in index order, and a link for every pair of them.
 
     `links` is the upper triangle by rows: (0,1), (0,2) … (0,n-1), (1,2) …, n(n-1)/2 in all.
-    `clique` is `<ClusterUUID>.<CliqueID>` of a multi-node NVLink fabric.
+    `clique` is `<ClusterUUID>.<CliqueID>` of a multi-node NVLink fabric. `topology_manager` is None
+    if it is not known what the node's kubelet demands.
     """
 
     gpus: tuple[Gpu, ...]
@@ -135,6 +137,7 @@ class Machine:
     clique: str | None = None
     driver_version: str | None = None
     cuda_version: str | None = None
+    topology_manager: TopologyManager | None = None
     healthy_gpus: int = field(init=False, compare=False, repr=False)
     """The set of the GPUs that containers can get as a whole: healthy, and not divided."""
 

@@ -40,11 +40,14 @@ def choose(
     size: int,
     *,
     must: int = 0,
+    within: int | None = None,
     require: LinkClass = LinkClass.SYS,
     prefer: LinkClass = LinkClass.NVLINK,
     running: Collection[int] | None = None,
 ) -> Choice | None:
     """Return the best set of *size* of the *free* GPUs that holds all of *must*; None if none fits.
+
+    *within*: only these GPUs may be taken; the other free ones stay for the jobs to come.
 
     A ring through the set keeps to *require* or closer. Among such sets, in this order: one that
     keeps to *prefer* → most bandwidth → fewest GPU models → most left for the jobs to come → fewest
@@ -57,7 +60,15 @@ def choose(
     GPU with another one or with *free*.
     """
     found = ranked(
-        machine, free, size, must=must, require=require, prefer=prefer, running=running, limit=1
+        machine,
+        free,
+        size,
+        must=must,
+        within=within,
+        require=require,
+        prefer=prefer,
+        running=running,
+        limit=1,
     )
     return found[0] if found else None
 
@@ -68,6 +79,7 @@ def ranked(
     size: int,
     *,
     must: int = 0,
+    within: int | None = None,
     require: LinkClass = LinkClass.SYS,
     prefer: LinkClass = LinkClass.NVLINK,
     running: Collection[int] | None = None,
@@ -76,7 +88,9 @@ def ranked(
     """Return the best *limit* sets as `choose`, best first. The second is the runner-up."""
     _check(machine, size, free, must)
     known = _known(machine, free, running)
-    return list(_ranked(table_of(machine), free, size, must, require, prefer, known, limit))
+    usable = free if within is None else free & within
+    table = table_of(machine)
+    return list(_ranked(table, free, usable, size, must, require, prefer, known, limit))
 
 
 def better_of(
@@ -164,6 +178,7 @@ def _known(machine: Machine, free: int, running: Collection[int] | None) -> Runn
 def _ranked(
     table: MachineTable,
     free: int,
+    usable: int,
     size: int,
     must: int,
     require: LinkClass,
@@ -171,9 +186,9 @@ def _ranked(
     running: Running,
     limit: int,
 ) -> tuple[Choice, ...]:
-    if size > free.bit_count() or must & ~free:
+    if size > usable.bit_count() or must & ~usable:
         return ()
-    sets = subsets.within(subsets.layer(table.count, size), free, must)
+    sets = subsets.within(subsets.layer(table.count, size), usable, must)
     sets = sets[table.ring_classes[sets] >= require]
     found: list[Choice] = []
     while len(sets) and len(found) < limit:

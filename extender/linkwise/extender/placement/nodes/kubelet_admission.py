@@ -1,9 +1,20 @@
-"""Tracks nodes whose kubelet refuses pods with GPUs, as it does while no plugin is registered.
+"""Tracks what kubelets refuse: all pods with GPUs, or those of a template.
 
-A refused pod has failed for good, and the next one would too. So after the first refusal the
+A refused pod has failed for good, and the next one like it would too. Only pods that the extender
+placed count: others may ask for what is not there.
+
+A kubelet refuses *all pods with GPUs* while no plugin is registered. After the first refusal the
 extender places no other pod on that node until its allocatable GPUs rise, as they do when a plugin
 registers. If they do not fall in the first place, the extender places one pod there after a pause,
-as a trial. Once that pod runs, the node is normal again. If it is refused too, the pause doubles.
+as a trial.
+
+A kubelet refuses *pods of a template* for what the extender cannot see: CPUs or memory of a NUMA
+node (TopologyAffinityError), devices of another plugin, pods that the extender has not seen yet
+(OutOfcpu). After the first refusal the extender places no other pod of that template on that node.
+It tries one after a pause, or when a pod has left the node; a single pod only where no other node
+takes it.
+
+Once the pod that is tried runs, the node is normal again. If it is refused too, the pause doubles.
 The state is in memory only; a new extender learns it again.
 
 A pod that was already running is refused when its kubelet has restarted. That kubelet has reported
@@ -12,12 +23,14 @@ by then that the node has no GPUs at present, and its refusal may arrive when th
 
 from dataclasses import dataclass
 
-from linkwise.extender.api.records import PodRecord
+from linkwise.extender.api.records import PodRecord, Refusal, Template
 from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.node_info import NO_TOPOLOGY
 
 # After a plugin is gone, the kubelet's next status no longer counts its GPUs as allocatable. It
 # writes its status every 10 s.
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 30.0, 600.0
+_MOST = 4096  # nodes that refuse some template
 
 
 @dataclass(slots=True)
@@ -27,20 +40,38 @@ class _Refusing:
     try_at: float
 
 
+@dataclass(slots=True)
+class _OfTemplate:
+    pause: float
+    try_at: float
+    tried: bool = False  # since the last refusal
+
+
 class KubeletAdmission:
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
         self._refusing: dict[str, _Refusing] = {}
+        self._templates: dict[tuple[Template, str], _OfTemplate] = {}
 
     def changed(self, before: PodRecord | None, record: PodRecord, now: float) -> None:
         """A pod was created or changed; the cache already has *record*."""
         node = record.node
+        if before is not None and before.running and record.ended:
+            self._left(before, now)
         if not node or not (record.demand.gpus or record.shares):
             return
-        if record.refused and before is not None and not (before.ended or before.running):
-            self._refused(node, now)
-        elif record.running and node in self._refusing and self._is_tried_on(record):
-            self._admits(node)
+        refusal = record.refusal
+        if refusal is not None and before is not None and not (before.ended or before.running):
+            self._refused(record, refusal, now)
+        elif record.running:
+            if node in self._refusing and self._is_tried_on(record):
+                self._admits(node)
+            self._admits_such(record)
+
+    def gone(self, record: PodRecord, now: float) -> None:
+        """A pod was deleted; *record* is what was known of it."""
+        if record.running and not record.ended:
+            self._left(record, now)
 
     def look(self, now: float) -> None:
         for node, refusing in list(self._refusing.items()):
@@ -56,14 +87,34 @@ class KubeletAdmission:
             if now >= refusing.try_at:
                 refusing.try_at = now + refusing.pause  # if the trial pod is deleted
                 self._cache.set_refusing(node, refuses=True, tried_beside=info.there)
+        for (template, node), refusing_such in list(self._templates.items()):
+            info = self._cache.nodes.get(node)
+            if info is None or info.record is None:
+                self._forget(template, node)
+            elif now >= refusing_such.try_at:
+                refusing_such.try_at, refusing_such.tried = now + refusing_such.pause, True
+                self._cache.turn_away(template, node, trial=True)
 
     def next_due(self) -> float | None:
-        return min((refusing.try_at for refusing in self._refusing.values()), default=None)
+        times = [refusing.try_at for refusing in self._refusing.values()]
+        times += [refusing.try_at for refusing in self._templates.values()]
+        return min(times, default=None)
 
-    def _refused(self, node: str, now: float) -> None:
-        info = self._cache.nodes.get(node)
+    def _refused(self, record: PodRecord, refusal: Refusal, now: float) -> None:
+        info = self._cache.nodes.get(record.node)
         if info is None or info.record is None:
             return
+        # Where pods are placed by count, there are no plans.
+        if record.plan_for(record.node) is None and info.no_topology != NO_TOPOLOGY:
+            return
+        if refusal is Refusal.OF_GPUS or record.template is None:
+            self._refuses_all(record.node, now)
+        else:
+            self._refuses_such(record.template, record.node, now)
+
+    def _refuses_all(self, node: str, now: float) -> None:
+        info = self._cache.nodes[node]
+        assert info.record is not None, "_refused() checked it"
         before = self._refusing.get(node)
         pause = FIRST_PAUSE_SECONDS
         if before is not None:
@@ -73,9 +124,37 @@ class KubeletAdmission:
         self._refusing[node] = _Refusing(info.record.offers.gpus, pause, now + pause)
         self._cache.set_refusing(node, refuses=True)
 
+    def _refuses_such(self, template: Template, node: str, now: float) -> None:
+        before = self._templates.pop((template, node), None)
+        pause = FIRST_PAUSE_SECONDS
+        if before is not None:
+            pause = min(2 * before.pause if before.tried else before.pause, LONGEST_PAUSE_SECONDS)
+        elif len(self._templates) >= _MOST:
+            self._forget(*next(iter(self._templates)))
+        self._templates[template, node] = _OfTemplate(pause, now + pause)
+        self._cache.turn_away(template, node, trial=False)
+
+    def _left(self, record: PodRecord, now: float) -> None:
+        """A pod that ran has left its node: what it used may be what others lacked. The members of
+        a gang that is refused leave together, and tell nothing."""
+        for (template, node), refusing in self._templates.items():
+            if node == record.node and not (template is record.template and record.gang):
+                refusing.try_at = min(refusing.try_at, now)
+
     def _admits(self, node: str) -> None:
         del self._refusing[node]
         self._cache.set_refusing(node, refuses=False)
+
+    def _admits_such(self, record: PodRecord) -> None:
+        template = record.template
+        if template is None or (template, record.node) not in self._templates:
+            return
+        if self._cache.turned_away.is_tried(template, record.node, record.uid):
+            self._forget(template, record.node)
+
+    def _forget(self, template: Template, node: str) -> None:
+        del self._templates[template, node]
+        self._cache.turn_away(template, node, trial=None)
 
     def _is_tried_on(self, record: PodRecord) -> bool:
         """Whether the pod is on its node to test whether the kubelet refuses it."""

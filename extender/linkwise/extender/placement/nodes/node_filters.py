@@ -28,6 +28,16 @@ class NodeFilters:
 
     def rows(self, template: Template) -> Bools:
         """[rows] whether a pod of this template may run on the node. Read only."""
+        rows = self._of_nodes(template)
+        away = self._cache.turned_away
+        closed = [node for node in away.of(template) if away.takes_none(template, node)]
+        if closed:
+            rows = rows.copy()
+            places = self._cache.rows.rows_of(closed)
+            rows[places[places >= 0]] = False
+        return rows
+
+    def _of_nodes(self, template: Template) -> Bools:
         cache = self._cache
         count, log = len(cache.rows), cache.changed_rows
         known, seen = self._known.get(template, (None, 0))
@@ -47,7 +57,9 @@ class NodeFilters:
 
     def on(self, template: Template | None, node: str) -> bool:
         info = self._cache.nodes.get(node)
-        return info is not None and template is not None and may_run(template, info.record)
+        if info is None or template is None or self._cache.turned_away.is_closed(template, node):
+            return False
+        return may_run(template, info.record)
 
 
 def may_run(template: Template, node: NodeRecord | None) -> bool:

@@ -14,23 +14,28 @@ from linkwise.extender.api.records import ResourceList
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind
 from linkwise.extender.cache.node_info import NO_TOPOLOGY, NOT_SEEN, REFUSES
-from linkwise.extender.cache.node_table import popcount
+from linkwise.extender.cache.turned_away import TURNED_AWAY
 from linkwise.extender.placement.nodes.best_node import BestNode, by_kind
 from linkwise.extender.placement.nodes.nodes_view import NodesView
+from linkwise.topology.machine.topology_manager import Policy
 
 FEWER = "linkwise: fewer free GPUs than wanted"
 # kube-scheduler refuses such a node itself, unless a DeviceClass gives this resource by DRA
 # (KEP-5004).
 NOT_OFFERED = "linkwise: the kubelet offers no GPUs"
 NO_LINK = "linkwise: no free GPU set with the required link"
+ONE_NUMA_NODE = "linkwise: the kubelet admits only GPUs of one NUMA node"
+FEWEST_NUMA_NODES = "linkwise: the kubelet admits only GPUs of the fewest NUMA nodes"
 UNPUBLISHED = f"linkwise: {NO_TOPOLOGY}"
 UNREADABLE = "linkwise: topology or in-use annotation cannot be read"
 REFUSING = f"linkwise: {REFUSES}"
+SUCH_REFUSED = f"linkwise: {TURNED_AWAY}"
 UNKNOWN_NODE = "linkwise: node is not known yet"
 OTHERS_FIRST = "linkwise: newly freed GPUs go first to gangs and pods ahead in the queue"
 # Preemption cannot change these.
 TOO_SMALL = "linkwise: node has fewer GPUs than wanted"
 NEVER_LINKED = "linkwise: no GPU set of this node has the required link"
+NEVER_ALIGNED = "linkwise: the kubelet admits no such pod: no NUMA node has so many GPUs"
 OTHER_MODEL = "linkwise: GPU model or memory does not match"
 
 
@@ -41,9 +46,20 @@ def why_no_room(kind: MachineKind, request: GpuRequest, free: int) -> tuple[str,
         return TOO_SMALL, True
     if allowed.bit_count() < request.size:
         return OTHER_MODEL, True
-    if kind.take(request, kind.all_gpus) is None:
-        return NEVER_LINKED, True
-    return (FEWER if (free & allowed).bit_count() < request.size else NO_LINK), False
+    if not kind.ever(request):
+        unaligned = kind.fits_unaligned(request, kind.all_gpus)
+        return (NEVER_ALIGNED if unaligned else NEVER_LINKED), True
+    if (free & allowed).bit_count() < request.size:
+        return FEWER, False
+    unaligned = kind.alignment is not None and kind.fits_unaligned(request, free)
+    return (why_not_aligned(kind) if unaligned else NO_LINK), False
+
+
+def why_not_aligned(kind: MachineKind) -> str:
+    """Why the kubelets of this kind, which align GPUs, refuse a set."""
+    assert kind.alignment is not None, "only kubelets that align GPUs refuse sets"
+    single = kind.alignment.policy is Policy.SINGLE_NUMA_NODE
+    return ONE_NUMA_NODE if single else FEWEST_NUMA_NODES
 
 
 def why_closed(closed: str) -> str:
@@ -102,9 +118,9 @@ def rooms(
             for place in misses[would_fit].tolist():
                 reasons.setdefault(_held_for(cache, names[place]), []).append(place)
             misses, free = misses[~would_fit], free[~would_fit]
-        fewer = popcount(free & kind.allowed(request.requirement)) < request.size
-        reasons.setdefault(FEWER, []).extend(misses[fewer].tolist())
-        reasons.setdefault(NO_LINK, []).extend(misses[~fewer].tolist())
+        for mask in np.unique(free).tolist():
+            text, _ = why_no_room(kind, request, mask)
+            reasons.setdefault(text, []).extend(misses[free == mask].tolist())
     for place in np.flatnonzero(~told).tolist():
         reasons.setdefault(problem_text(cache, names[place]), []).append(place)
     failed: dict[str, str] = {}

@@ -48,15 +48,19 @@ def worths(kind: MachineKind, prefer: LinkClass, reach: Reach) -> Floats:
 def own_rings(kind: MachineKind, size: int, require: LinkClass, prefer: LinkClass) -> Floats:
     """[2^n] GB/s of the slowest member's ring, by bitmask of GPUs that are cut into sets of *size*.
 
-    ENOUGH if the sets have the preferred link; -inf if no cut has sets with the link *require*.
+    ENOUGH if the sets have the preferred link; -inf if no cut has sets with the link *require* that
+    the kubelet admits.
     """
     table = kind.table
-    if size == 1:
+    if size == 1 and kind.alignment is None:
         return np.full(1 << table.count, ENOUGH)
     values = table.values
     if prefer is not LinkClass.NVLINK:
         values = np.where(table.ring_classes >= prefer, ENOUGH, values)
+    if size == 1:
+        values = np.full(len(values), ENOUGH)
     usable = (subsets.sizes(table.count) == size) & (table.ring_classes >= require)
+    usable &= kind.aligned(size)
     return subsets.best_slowest_parts(np.where(usable, values, -np.inf), size)
 
 
@@ -105,14 +109,15 @@ class Choices:
         for start in range(0, len(free), at_once):
             masks = free[start : start + at_once]
             for count in range(1, self._most + 1):
-                covers, own = _covers(kind, request, reduce(or_, masks), count)
+                reached = [kind.reach(request, mask, count) for mask in masks]
+                covers, own = _covers(kind, request, reduce(or_, reached), count)
                 if not len(covers):
                     break
                 worth = worth_of[covers | self._beside]
                 best_first = np.lexsort((-own, -worth))
                 covers, worth, own = covers[best_first], worth[best_first], own[best_first]
                 of_place: dict[int, Choice] = {}  # one object for all masks: they are remembered
-                for number, place in _unbeaten(covers, own, masks):
+                for number, place in _unbeaten(covers, own, reached):
                     choice = of_place.get(place)
                     if choice is None:
                         choice = of_place[place] = (count, float(worth[place]), float(own[place]))
@@ -149,7 +154,7 @@ def cover(
 ) -> tuple[int, float]:
     """The GPUs of *count* members on a node that reach *standard*, and their damage: least damage,
     then fewest NUMA nodes, nearest NIC, lowest indices."""
-    covers, own = _covers(kind, request, free, count)
+    covers, own = _covers(kind, request, kind.reach(request, free, count), count)
     worth = worths(kind, request.requirement.prefer, reach)[covers | beside]
     covers = covers[(worth >= standard.worth) & (own >= standard.own)]
     table = kind.table
@@ -170,15 +175,15 @@ def ways(
 ) -> Iterator[tuple[tuple[int, ...], float]]:
     """Ways to give *count* members sets of the *free* GPUs, with the slowest own ring of each way;
     the best ring first."""
-    covers, own = _covers(kind, request, free, count)
+    covers, own = _covers(kind, request, kind.reach(request, free, count), count)
     for place in np.argsort(-own, kind="stable").tolist():
         parts = _parts(kind, request, int(covers[place]), count)
         yield kind.neighbours(parts), float(own[place])
 
 
 def _covers(kind: MachineKind, request: GpuRequest, free: int, count: int) -> tuple[Ints, Floats]:
-    """The sets of GPUs that *count* members could have together, and the slowest own ring of
-    each."""
+    """The sets of GPUs that *count* members could have together, and the slowest own ring of each.
+    Of the *free* GPUs, the kubelet would give all to so many members (`MachineKind.reach`)."""
     requirement = request.requirement
     allowed = free & kind.allowed(requirement)
     if not request.simple:  # a pod's containers divide its set; one good way is enough
