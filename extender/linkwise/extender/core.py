@@ -15,6 +15,7 @@ from linkwise.extender.api.extender_calls import (
     BindCall,
     BindOrder,
     BindRefusal,
+    BindWaits,
     FilterAnswer,
     FilterCall,
     Outcome,
@@ -299,9 +300,15 @@ class Core:
     def preempt(self, call: PreemptCall, now: float) -> PreemptAnswer:
         return self._preempt.answer(self._record(call.pod), call.victims, now)
 
-    def begin_bind(self, call: BindCall, now: float) -> BindOrder | AlreadyBound | BindRefusal:
+    def begin_bind(
+        self, call: BindCall, now: float
+    ) -> BindOrder | AlreadyBound | BindRefusal | BindWaits:
         """Choose the GPUs, or confirm the plan, and reserve them until `end_bind`."""
         return self._binder.begin(call, now)
+
+    def bind_gave_up(self, call: BindCall, now: float) -> BindRefusal:  # noqa: ARG002
+        """The call has waited for other members for as long as it could."""
+        return BindRefusal(f"linkwise: {call.name} waited for other members of its gang")
 
     def bind_refused(self, call: BindCall) -> None:
         """The refusal of `begin_bind` is final: the loop no longer waits for this call."""

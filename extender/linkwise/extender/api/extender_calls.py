@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from linkwise.extender.api.records import GangKey
 from linkwise.kube.objects import Pod
 
 
@@ -108,3 +109,11 @@ class AlreadyBound:
 class BindRefusal:
     reason: str
     passing: bool = False  # a retry after a short wait may succeed
+
+
+@dataclass(frozen=True, slots=True)
+class BindWaits:
+    """The Binding has to wait for other members of this gang: ask again when the gang is released,
+    or report that the call was given up."""
+
+    gang: GangKey
