@@ -16,9 +16,6 @@ from linkwise.kube.objects import Pod
 from linkwise.topology import names
 
 _ENDED = ("Succeeded", "Failed")
-# Within this time after a lost write a gang may be partial: kube-scheduler's back-off, a pod that a
-# controller creates again.
-_AFTER_FAULT_SECONDS = 180.0
 
 
 @dataclass(slots=True)
@@ -33,9 +30,11 @@ class _Seen:
 @dataclass(slots=True)
 class AllOrNothing:
     """*grace_seconds*: between the first and the last Binding of a gang that starts. They are sent
-    at once, and arrive one by one."""
+    at once, and arrive one by one. *after_fault_seconds*: how long it may be partial after a lost
+    write. kube-scheduler backs off, and a controller may have to create a pod again."""
 
     grace_seconds: float = 0.0
+    after_fault_seconds: float = 180.0
     partial: float = 0.0  # the longest that a gang without excuse was partial, in seconds
     _seen: defaultdict[str, _Seen] = field(default_factory=lambda: defaultdict(_Seen))
     _evicted: set[str] = field(default_factory=set)
@@ -88,7 +87,7 @@ class AllOrNothing:
         allowed = self.grace_seconds
         seen.is_by_fault |= faults_at >= since
         if seen.is_by_fault:
-            since, allowed = max(since, faults_at), allowed + _AFTER_FAULT_SECONDS
+            since, allowed = max(since, faults_at), allowed + self.after_fault_seconds
         else:
             self.partial = max(self.partial, now - since)
         if now - since >= allowed and not seen.is_reported:

@@ -4,13 +4,14 @@ Each refuses for a reason of its own: the node, the members of the gang on it, o
 refuses for ever leaves a gang other ways to go, or none.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
 from zlib import crc32
 
-from linkwise.kube.objects import Pod
+from linkwise.kube.objects import Node, Pod
 from linkwise.simulator.scheduler import OtherFilter
+from linkwise.simulator.scheduler.cache import SchedulerCache
 from tests.all_or_nothing import gang_of
 
 
@@ -93,3 +94,26 @@ def drawn_filters(
         NodeClosed(draw.choice(nodes), *window(0.05)),
     ]
     return draw.sample(kinds, 3)
+
+
+def room_of(
+    filters: Sequence[OtherFilter], nodes: Iterable[Node], pods: Iterable[Pod], now: float
+) -> SchedulerCache:
+    """Return kube-scheduler's cache with the nodes, and of the pods those that are bound."""
+    room = SchedulerCache(filters, lambda: now)
+    for node in nodes:
+        room.set_node(node)
+    for pod in pods:
+        if pod.spec.node_name and pod.status.phase not in ("Succeeded", "Failed"):
+            room.add_pod(pod)
+    return room
+
+
+def go_together(room: SchedulerCache, placed: Iterable[tuple[Pod, str]]) -> bool:
+    """Whether kube-scheduler lets these pods go to their nodes, one beside the other. They stay in
+    the room."""
+    for pod, node in placed:
+        if room.node(node) is None or room.rejection(pod, node) is not None:
+            return False
+        room.assume_pod(pod, node)
+    return True

@@ -32,6 +32,7 @@ from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_gpus, read_plan
 from tests.all_or_nothing import AllOrNothing, gang_of
 from tests.liveness.world import World
+from tests.other_filters import go_together, room_of
 
 change = msgspec.structs.replace
 
@@ -102,7 +103,7 @@ class Judge:
 
     def forgotten(self, now: float) -> list[str]:
         """The pods that wait and could go, and those that wait and could have others evicted."""
-        fresh = self._fresh(now)
+        world, fresh = self._world, self._fresh(now)
         actions = [*fresh.decide(now), *fresh.decide(now + LONGEST_SECONDS)]
         by_gang: dict[str, list[WritePlan]] = {}
         for action in actions:
@@ -113,7 +114,7 @@ class Judge:
         for plans in by_gang.values():
             if any(map(self._is_kept, plans)) or not all(map(self._goes, plans)):
                 continue
-            if not self._go_together({plan.pod.uid: plan.node for plan in plans}):
+            if not go_together(self._room(), ((world.pods[p.pod.uid], p.node) for p in plans)):
                 continue
             who = ", ".join(sorted(plan.pod.name for plan in plans))
             nodes = sorted({plan.node for plan in plans})
@@ -152,26 +153,9 @@ class Judge:
 
     # Filters that Linkwise does not know.
 
-    def _go_together(self, nodes: Mapping[str, str]) -> bool:
-        """Whether kube-scheduler lets these pods go to their nodes, one beside the other."""
-        room = self._room()
-        for uid, node in nodes.items():
-            pod = self._world.pods[uid]
-            if room.node(node) is None or room.rejection(pod, node) is not None:
-                return False
-            room.assume_pod(pod, node)
-        return True
-
     def _room(self) -> SchedulerCache:
-        """kube-scheduler's cache with the pods that are bound alone."""
         world = self._world
-        room = SchedulerCache(world.other_filters, lambda: world.now)
-        for node in world.nodes.values():
-            room.set_node(node)
-        for pod in world.pods.values():
-            if pod.spec.node_name and pod.status.phase not in ("Succeeded", "Failed"):
-                room.add_pod(pod)
-        return room
+        return room_of(world.other_filters, world.nodes.values(), world.pods.values(), world.now)
 
     def _look_at_the_filtered(self) -> None:
         world, trouble = self._world, self._world.trouble
