@@ -69,9 +69,10 @@ def world(started: SchedulingWorld) -> Iterator[SchedulingWorld]:
 def _is_empty(world: SchedulingWorld) -> bool:
     """Also of pods that a controller creates before it learns that their Job is deleted."""
     for pod in world.pods():
-        unheld = {"metadata": {"finalizers": None}}
         with maybe_gone():
-            world.client.patch(f"{PODS}/{pod.metadata.name}", unheld)
+            if "job-name" in pod.metadata.labels:
+                unheld = {"metadata": {"finalizers": None}}
+                world.client.patch(f"{PODS}/{pod.metadata.name}", unheld)
             world.delete(pod.metadata.name)
     return not world.taken()
 

@@ -121,7 +121,9 @@ class Judge:
             found.append(f"{who} could go to {', '.join(nodes)} at {now:.0f}")
         victims = sorted(action.pod.name for action in actions if isinstance(action, Evict))
         for_whom = fresh._planner.preemption.preemptions.keys()
-        if victims and not (self._may_wait_with_evictions() or self._rest(for_whom)):
+        # Where kube-scheduler's filters refuse a gang, the core evicts nobody in vain.
+        may_be_vain = world.other_filters
+        if victims and not (may_be_vain or self._may_wait_with_evictions() or self._rest(for_whom)):
             found.append(f"the core does not evict {', '.join(victims)} at {now:.0f}")
         return [*found, *self._singles(fresh, now)]
 

@@ -90,7 +90,7 @@ class World(Cluster):
 
     def live(self, until: float, watch: Callable[[float], object]) -> None:
         """Call *watch* before each jump of the clock, with the time that the clock jumps to."""
-        while True:
+        while not self.failures:
             self.rest()
             then = self._next()
             watch(min(then, until))
@@ -125,7 +125,7 @@ class World(Cluster):
                     self._decide()
             if not busy:
                 return
-        raise AssertionError("no end of things to do at one moment")
+        self.failures.append(f"no end of things to do at {self.now:.0f}")
 
     def _decide(self) -> bool:
         self.decided.append(self.now)
