@@ -1,5 +1,6 @@
 """Clients of the API server that are slow, or die: what networks and kernels do to a program."""
 
+import math
 import random
 import re
 import time
@@ -97,6 +98,7 @@ class MortalClient(SluggishClient):
         self._death: Death | None = None
         self._seen = 0
         self._conflicts = 0
+        self.binding_failed_at = -math.inf
 
     def will_die(self, death: Death) -> None:
         with self._lock:
@@ -114,6 +116,21 @@ class MortalClient(SluggishClient):
         params: Mapping[str, str | int] | None,
         body: object = None,
         content_type: str = "",
+    ) -> bytes:
+        try:
+            return self._read_or_die(method, path, params, body, content_type)
+        except ApiError:
+            if path.endswith("/binding"):
+                self.binding_failed_at = time.monotonic()
+            raise
+
+    def _read_or_die(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str | int] | None,
+        body: object,
+        content_type: str,
     ) -> bytes:
         self._must_live()
         with self._lock:

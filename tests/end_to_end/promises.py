@@ -5,6 +5,7 @@ and says in a line what does not agree. Nothing here knows how the extender work
 compared with that of a second extender, which starts from the API server alone.
 """
 
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -18,11 +19,13 @@ from linkwise.extender.explain.usage import view_nodes
 from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.owner_reader import OwnerReads
 from linkwise.kube.objects import Node, Pod
+from linkwise.simulator.scheduler.cache import SchedulerCache
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_gpus, read_in_use, read_plan
 from linkwise.topology.names import DEFAULT_RESOURCE
 from tests.end_to_end.live_extender import GANG_TIMEOUT_SECONDS, hurried_clock
 from tests.end_to_end.world import World
+from tests.other_filters import go_together, room_of
 
 PAST_US = "foreign"  # how pods are called that are put on a node without asking
 _FREE, _RESERVED = "free", "reserved"
@@ -145,8 +148,10 @@ def _books_differ(world: World, pods: Sequence[Pod], nodes: Sequence[Node]) -> I
         for gangs in (_gangs(world), fresh.gangs(now))
     )
     for name in sorted(before.keys() | after.keys()):
-        if before.get(name) != after.get(name) and not _goes_where_room_is_kept(
-            after.get(name), kept
+        if (
+            before.get(name) != after.get(name)
+            and not _goes_where_room_is_kept(after.get(name), kept)
+            and not _is_refused(world, after.get(name), pods, nodes)
         ):
             yield f"gang {name}: {before.get(name)}, from the start {after.get(name)}"
 
@@ -174,8 +179,13 @@ def _could_be_placed(world: World, pods: Sequence[Pod], nodes: Sequence[Node]) -
     by_gang: defaultdict[str, list[WritePlan]] = defaultdict(list)
     for action in plans:  # a gang is one decision
         by_gang[read_plan(action.annotations[names.PLAN]).id].append(action)
+    placed = {pod.metadata.uid: pod for pod in pods}
     for actions in by_gang.values():
         if any(action.node in kept for action in actions):
+            continue
+        if not go_together(
+            _room(world, pods, nodes), ((placed[a.pod.uid], a.node) for a in actions)
+        ):
             continue
         for action in actions:
             yield f"pod {action.pod.name} waits, and a fresh extender plans it on {action.node}"
@@ -189,9 +199,15 @@ def _could_be_placed(world: World, pods: Sequence[Pod], nodes: Sequence[Node]) -
             or names.GANG in (pod.metadata.annotations)
         ):
             continue
-        passed = fresh.filter(FilterCall(pod, node_names), now).node_names
+        room = _room(world, pods, nodes)
+        open_to_it = tuple(name for name in node_names if room.rejection(pod, name) is None)
+        passed = fresh.filter(FilterCall(pod, open_to_it), now).node_names if open_to_it else ()
         if passed:
             yield f"pod {pod.metadata.name} waits, and would do on {', '.join(passed)}"
+
+
+def _room(world: World, pods: Sequence[Pod], nodes: Sequence[Node]) -> SchedulerCache:
+    return room_of(world.other_filters, nodes, pods, time.monotonic())
 
 
 def _kept(world: World) -> frozenset[str]:
@@ -204,6 +220,16 @@ def _kept(world: World) -> frozenset[str]:
 def _goes_where_room_is_kept(gang: GangView | None, kept: frozenset[str]) -> bool:
     members = gang.members if gang is not None else ()
     return any(member.state == "planned" and member.node in kept for member in members)
+
+
+def _is_refused(
+    world: World, gang: GangView | None, pods: Sequence[Pod], nodes: Sequence[Node]
+) -> bool:
+    """Whether filters that the extender does not know refuse the nodes that a new one planned."""
+    by_name = {pod.metadata.name: pod for pod in pods}
+    members = gang.members if gang is not None and world.other_filters else ()
+    planned = [(by_name[m.pod.rpartition("/")[2]], m.node) for m in members if m.state == "planned"]
+    return bool(planned) and not go_together(_room(world, pods, nodes), planned)
 
 
 def _takes_pods(node: Node) -> bool:

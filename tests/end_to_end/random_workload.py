@@ -18,8 +18,10 @@ import click
 from tests.end_to_end import promises
 from tests.end_to_end.workload import Workload, bring_back, cordon, workload
 from tests.end_to_end.world import JOBS, PODS, World, running_world
+from tests.other_filters import drawn_filters
 
 REST_SECONDS = 25.0  # wall clock; the longest wait inside is 10, for kube-scheduler's five minutes
+_STORY_SECONDS = 6.0  # about, from the start of the world to its healing
 _STILL_SECONDS = 0.15  # for so long nothing may change before a world counts as at rest
 
 
@@ -37,11 +39,14 @@ class Result:
     journal: str
 
 
-def run(seed: int) -> Result:
-    """Live through one world."""
+def run(seed: int, *, other_filters: bool = False) -> Result:
+    """Live through one world. *other_filters*: kube-scheduler has some that Linkwise does not
+    know."""
     began = time.monotonic()
     script = workload(seed)
-    with running_world(script.machines, seed, script.pace) as world:
+    nodes = [f"n{number}" for number in range(1, len(script.machines) + 1)]
+    filters = drawn_filters(seed, nodes, began, _STORY_SECONDS) if other_filters else ()
+    with running_world(script.machines, seed, script.pace, other_filters=filters) as world:
         world.journal.say("WORLD", f"{', '.join(script.machines)}; {script.pace}")
         running = 0
         try:
@@ -155,15 +160,16 @@ def seeds_of(text: str) -> list[int]:
     return seeds
 
 
-def _run_all(seeds: list[int], jobs: int) -> Iterator[Result]:
+def _run_all(seeds: list[int], jobs: int, *, other_filters: bool) -> Iterator[Result]:
+    live = partial(run, other_filters=other_filters)
     if len(seeds) == 1:
-        yield run(seeds[0])
+        yield live(seeds[0])
         return
     # Spawned: gRPC does not survive a fork. New processes after some worlds: each world leaves
     # connections behind, and waitress can wait for at most 1,024 files.
     for some in batched(seeds, 20 * jobs):
         with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-            for future in as_completed([pool.submit(run, seed) for seed in some]):
+            for future in as_completed([pool.submit(live, seed) for seed in some]):
                 yield future.result()
 
 
@@ -174,15 +180,18 @@ def batched(seeds: list[int], size: int) -> list[list[int]]:
 @click.command()
 @click.option("--seeds", default="0-19", show_default=True, help="Like 7 or 0-199 or 3,10-19.")
 @click.option("--jobs", default=1, show_default=True, help="Worlds at the same time.")
+@click.option(
+    "--other-filters", is_flag=True, help="kube-scheduler has some that Linkwise does not know."
+)
 @click.option("--journal", is_flag=True, help="Print what happened even where all went well.")
-def main(seeds: str, jobs: int, journal: bool) -> None:
+def main(seeds: str, jobs: int, other_filters: bool, journal: bool) -> None:
     """Live through random worlds and check every promise in each."""
     try:
         numbers = seeds_of(seeds)
     except ValueError:
         raise click.BadParameter(f"{seeds!r}: expected numbers like 0-199 or 3,7") from None
     results: list[Result] = []
-    for result in _run_all(numbers, jobs):
+    for result in _run_all(numbers, jobs, other_filters=other_filters):
         results.append(result)
         if result.broken or journal:
             click.echo(told(result))

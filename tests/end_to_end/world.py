@@ -5,9 +5,10 @@ and the Job controller are the simulator's. They talk over real sockets: HTTP, a
 sockets. Everything can be restarted, killed or lied to while the others go on.
 """
 
+import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,9 +25,10 @@ from linkwise.kube.objects import Node, ObjectMeta, Pod
 from linkwise.kube.reflector import Reflector
 from linkwise.simulator.api_server import ApiServer
 from linkwise.simulator.jobs.controller import JobController
-from linkwise.simulator.scheduler import SchedulerLoop, SchedulerSettings
+from linkwise.simulator.scheduler import OtherFilter, SchedulerLoop, SchedulerSettings
 from linkwise.topology.machine.topology_manager import TopologyManager
 from linkwise.topology.names import DEFAULT_RESOURCE
+from tests.all_or_nothing import AllOrNothing
 from tests.end_to_end.clients import AT_ONCE, Death, Pace
 from tests.end_to_end.journal import Journal
 from tests.end_to_end.live_extender import (
@@ -49,6 +51,8 @@ _SCHEDULER = SchedulerSettings(  # kube-scheduler's own, in hurried seconds
     extender_weight=2,
 )
 _WATCH_SECONDS = 0.03  # between two looks of the watchman
+_RELEASE_SECONDS = 2.0  # between the first and the last Binding of a gang, on a busy machine
+_AFTER_FAULT_SECONDS = 10.0
 
 
 class Pods(msgspec.Struct):
@@ -82,12 +86,14 @@ class World:
         pace: Pace,
         settings: CoreSettings,
         clock: Callable[[], float],
+        other_filters: Sequence[OtherFilter],
         topology_manager: TopologyManager | None,
         *,
         is_read: bool,
     ) -> None:
         self.server, self._pace = server, pace
         self._settings, self._clock = settings, clock
+        self.other_filters = tuple(other_filters)
         self.journal = Journal()
         self.client = KubeClient.load(kubeconfig=None, server=server.url)
         self.nodes = {
@@ -111,14 +117,23 @@ class World:
         self.jobs = JobController(self.client, seed=seed, failure_backoff_seconds=0.05)
         self.counted: Counter[str] = Counter()  # what extenders that are no more had counted
         self.broken: list[str] = []  # promises that the watchman saw broken
+        self.law = AllOrNothing(_RELEASE_SECONDS, _AFTER_FAULT_SECONDS)
+        self._pods: dict[str, Pod] = {}  # by uid, as the witness sees them
+        self._binding_failed_at = -math.inf  # with extenders that are no more
         self._lives = ThreadPoolExecutor(1, thread_name_prefix="fate of the extender")
         self._users = ThreadPoolExecutor(2, thread_name_prefix="user")
         self._errands: list[Future[None]] = []
         self._watchman = Thread(target=self._watch, name="watchman", daemon=True)
         self._watch_over = Event()
-        pods, nodes = self.journal.pods, self.journal.nodes
+        nodes = self.journal.nodes
         self._witnesses: tuple[Reflector[Pod], Reflector[Node]] = (
-            Reflector(self.client, "/api/v1/pods", Pod, on_replace=pods, on_event=self.journal.pod),
+            Reflector(
+                self.client,
+                "/api/v1/pods",
+                Pod,
+                on_replace=self._list_pods,
+                on_event=self._note_pod,
+            ),
             Reflector(
                 self.client, "/api/v1/nodes", Node, on_replace=nodes, on_event=self.journal.node
             ),
@@ -131,7 +146,8 @@ class World:
         )
 
     def _new_scheduler(self) -> SchedulerLoop:
-        return SchedulerLoop(self.client, self.extender.url, seed=self._seed, settings=_SCHEDULER)
+        settings = replace(_SCHEDULER, other_filters=self.other_filters)
+        return SchedulerLoop(self.client, self.extender.url, seed=self._seed, settings=settings)
 
     # Life
 
@@ -170,6 +186,15 @@ class World:
         self.journal.detach()
 
     # What the API server says
+
+    def _list_pods(self, pods: Collection[Pod]) -> None:
+        self.journal.pods(pods)
+        self._pods = {pod.metadata.uid: pod for pod in pods}
+
+    def _note_pod(self, kind: str, pod: Pod) -> None:
+        self.journal.pod(kind, pod)
+        left = {uid: each for uid, each in self._pods.items() if uid != pod.metadata.uid}
+        self._pods = left if kind == "DELETED" else {**left, pod.metadata.uid: pod}
 
     def read_pods(self) -> tuple[Pod, ...]:
         return self.client.get("/api/v1/pods", Pods).items
@@ -224,6 +249,7 @@ class World:
                 before.client.will_die(death)
                 before.client.dead.wait(0.7)  # it may never come to that
             before.die()
+            self._binding_failed_at = max(self._binding_failed_at, before.client.binding_failed_at)
             for name in ("swaps", "errors", "refusals"):
                 self.counted[name] += int(before.counted(f"linkwise_extender_{name}_total"))
             time.sleep(absent_seconds)
@@ -237,6 +263,7 @@ class World:
     def restart_scheduler(self) -> None:
         """It starts again with what the API server says, and none of what it had in mind."""
         self.scheduler.stop()
+        self._binding_failed_at = time.monotonic()  # its calls have ended
         self.scheduler = self._new_scheduler()
         self.scheduler.start()
 
@@ -270,6 +297,8 @@ class World:
                 return
             self.broken += sorted(twice & twice_before)
             self.broken += [f"audit: {text}" for text in audit]
+            failed = max(self._binding_failed_at, self.extender.client.binding_failed_at)
+            self.broken += self.law.look(self._pods.values(), time.monotonic(), failed)
             twice_before = twice
 
     def given_twice(self) -> list[str]:
@@ -295,16 +324,18 @@ def running_world(
     pace: Pace = AT_ONCE,
     settings: CoreSettings = HURRIED,
     clock: Callable[[], float] = hurried_clock,
+    other_filters: Sequence[OtherFilter] = (),
     topology_manager: TopologyManager | None = None,
     *,
     is_read: bool = True,
 ) -> Iterator[World]:
-    """*settings* and *clock* are the extender's; *topology_manager* and *is_read* those of each
-    `LiveNode`."""
+    """*settings* and *clock* are the extender's, *other_filters* kube-scheduler's;
+    *topology_manager* and *is_read* are those of each `LiveNode`."""
     # A short path: a unix socket's is at most 107 bytes long.
     with TemporaryDirectory(prefix="lw-") as directory, ApiServer() as server:
         world = World(
-            *(server, Path(directory), machines, seed, pace, settings, clock, topology_manager),
+            *(server, Path(directory), machines, seed, pace, settings, clock),
+            *(other_filters, topology_manager),
             is_read=is_read,
         )
         try:

@@ -44,9 +44,14 @@ def small_samples(sample: int) -> Iterator[None]:
         yield
 
 
-def live(seed: int, days: float = 1.0, order: QueueOrder = QueueOrder.AGE) -> Lived:
+def live(
+    seed: int,
+    days: float = 1.0,
+    order: QueueOrder = QueueOrder.AGE,
+    other_filters: bool = False,
+) -> Lived:
     began = time.perf_counter()
-    fate = Fate(seed, days, order)
+    fate = Fate(seed, days, order, other_filters=other_filters)
     world = fate.world
     with small_samples(world.sample):
         judge = Judge(world)
@@ -81,8 +86,11 @@ def _seeds(text: str) -> list[int]:
     default=QueueOrder.AGE.value,
     type=click.Choice([order.value for order in QueueOrder]),
 )
+@click.option(
+    "--other-filters", is_flag=True, help="kube-scheduler has some that Linkwise does not know."
+)
 @click.option("--jobs", default=1, help="Seeds at the same time.")
-def main(seeds: str, days: float, queue_order: str, jobs: int) -> None:
+def main(seeds: str, days: float, queue_order: str, other_filters: bool, jobs: int) -> None:
     """Live through simulated days, and say what promise was broken."""
     if os.environ.get("PYTHONHASHSEED") != "0":  # a seed is to be the same each time
         os.execve(
@@ -93,7 +101,8 @@ def main(seeds: str, days: float, queue_order: str, jobs: int) -> None:
     wanted = _seeds(seeds)
     with ProcessPoolExecutor(jobs) as pool:
         lived = []
-        for one in pool.map(live, wanted, repeat(days), repeat(QueueOrder(queue_order))):
+        orders, filters = repeat(QueueOrder(queue_order)), repeat(other_filters)
+        for one in pool.map(live, wanted, repeat(days), orders, filters):
             lived.append(one)
             how = "; ".join(one.failures[:3]) or "ok"
             click.echo(f"seed {one.seed}: {how}, {one.seconds:.1f} s, {one.pods} pods")

@@ -10,6 +10,7 @@ from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.queue.queue_order import QueueOrder
 from linkwise.kube.objects import Pod
 from tests.liveness.world import Trouble, World
+from tests.other_filters import drawn_filters
 
 MACHINES = ("hgx-h100", "dgx1-v100", "a100-pcie-8-bridged", "dgx-a100")
 MODELS = ("H100", "V100", "A100")
@@ -38,7 +39,10 @@ class Job:
 
 
 class Fate:
-    def __init__(self, seed: int, days: float, order: QueueOrder) -> None:
+    def __init__(
+        self, seed: int, days: float, order: QueueOrder, *, other_filters: bool = False
+    ) -> None:
+        """*other_filters*: kube-scheduler has some that Linkwise does not know."""
         self.draw = Random(seed)
         self.seconds = days * 24 * HOUR
         draw = self.draw
@@ -61,6 +65,10 @@ class Fate:
         for number in range(self.nodes):
             machine = model if draw.random() < 0.7 else draw.choice(MACHINES)
             self.world.add_node(f"n{number}", machine)
+        if other_filters:
+            self.world.other_filters += drawn_filters(
+                seed, sorted(self.world.nodes), self.world.now, self.seconds
+            )
 
     def begin(self) -> None:
         draw, world = self.draw, self.world

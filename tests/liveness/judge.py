@@ -5,11 +5,19 @@
 - **Nothing idles for ever.** If the reservations of a namespace leave more than the share of the
   GPUs that its gangs could use idle, they do so for no longer than the limit. No reservation waits
   for a server to end.
+- **All or nothing.** `tests.all_or_nothing`, between any two moments.
+- If kube-scheduler has filters that Linkwise does not know, and they would let a gang or pod go
+  somewhere all along, it goes within STUCK_SECONDS.
 - The core's own audit finds nothing, and the core is not busy while nothing happens.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from types import MappingProxyType
+
+import msgspec
 
 from linkwise.extender.api.actions import Evict, WritePlan
 from linkwise.extender.api.extender_calls import FilterCall
@@ -19,11 +27,19 @@ from linkwise.extender.gangs.partial_admission import LONGEST_SECONDS
 from linkwise.extender.queue.queue_order import QueueOrder
 from linkwise.extender.queue.reservations import Reservation
 from linkwise.kube.objects import Pod
+from linkwise.simulator.scheduler.cache import SchedulerCache
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_gpus, read_plan
+from tests.all_or_nothing import AllOrNothing, gang_of
 from tests.liveness.world import World
+from tests.other_filters import go_together, room_of
+
+change = msgspec.structs.replace
 
 BOUND_SECONDS = 60.0
+STUCK_SECONDS = 1800.0  # refused plans, and the pauses after them, included
+_FILTERED_LOOK_SECONDS = 300.0
+_MOST_WAYS = 8  # to place a gang, of which each costs a core that starts
 _BUSY = 240  # decisions in a minute; and two for each that waits, as one looks at few
 _SLACK_SECONDS = 1.0
 
@@ -35,6 +51,10 @@ class Judge:
         self._state: object = None
         self._over_since: dict[str, float] = {}
         self.checks = 0
+        self._law = AllOrNothing()
+        world.on_evict = self._judge_eviction
+        self._could_since: dict[frozenset[str], float] = {}  # uids of those that start together
+        self._next_filtered_look = 0.0
 
     def before_jump(self, then: float) -> None:
         """Call it before the clock goes on."""
@@ -42,10 +62,12 @@ class Judge:
         state = self._state_now()
         if state != self._state:
             self._state, self._quiet_since = state, world.now
+        world.failures += self._law.look(world.pods.values(), world.now, world.writes_lost_at)
         self._look_at_idling(then)
         quiet_at = max(self._quiet_since, world.faults_at) + BOUND_SECONDS
         if world.now < quiet_at <= then or (world.now == quiet_at):
             self._nobody_is_forgotten(quiet_at)
+        self._look_at_the_filtered()
         self._is_not_busy()
 
     def look(self) -> None:
@@ -56,6 +78,12 @@ class Judge:
             world.failures += [
                 f"{hold.title} waits for a server: {owner}" for owner in self._servers_in(hold)
             ]
+
+    def _judge_eviction(self, pod: Pod) -> None:
+        world = self._world
+        world.failures += self._law.look(world.pods.values(), world.now, world.writes_lost_at)
+        if broken := self._law.evicted(pod):
+            world.failures.append(broken)
 
     # No pod is forgotten.
 
@@ -75,7 +103,7 @@ class Judge:
 
     def forgotten(self, now: float) -> list[str]:
         """The pods that wait and could go, and those that wait and could have others evicted."""
-        fresh = self._fresh(now)
+        world, fresh = self._world, self._fresh(now)
         actions = [*fresh.decide(now), *fresh.decide(now + LONGEST_SECONDS)]
         by_gang: dict[str, list[WritePlan]] = {}
         for action in actions:
@@ -84,14 +112,18 @@ class Judge:
                 by_gang.setdefault(plan.id, []).append(action)
         found = []
         for plans in by_gang.values():
-            if any(self._is_kept(plan) for plan in plans) or not all(map(self._goes, plans)):
+            if any(map(self._is_kept, plans)) or not all(map(self._goes, plans)):
+                continue
+            if not go_together(self._room(), ((world.pods[p.pod.uid], p.node) for p in plans)):
                 continue
             who = ", ".join(sorted(plan.pod.name for plan in plans))
             nodes = sorted({plan.node for plan in plans})
             found.append(f"{who} could go to {', '.join(nodes)} at {now:.0f}")
         victims = sorted(action.pod.name for action in actions if isinstance(action, Evict))
         for_whom = fresh._planner.preemption.preemptions.keys()
-        if victims and not (self._may_wait_with_evictions() or self._rest(for_whom)):
+        # Where kube-scheduler's filters refuse a gang, the core evicts nobody in vain.
+        may_be_vain = world.other_filters
+        if victims and not (may_be_vain or self._may_wait_with_evictions() or self._rest(for_whom)):
             found.append(f"the core does not evict {', '.join(victims)} at {now:.0f}")
         return [*found, *self._singles(fresh, now)]
 
@@ -121,6 +153,83 @@ class Judge:
         pod = world.pods[action.pod.uid]
         return action.node not in world.no_plugin and world.scheduler.passes(pod, action.node)
 
+    # Filters that Linkwise does not know.
+
+    def _room(self) -> SchedulerCache:
+        world = self._world
+        return room_of(world.other_filters, world.nodes.values(), world.pods.values(), world.now)
+
+    def _look_at_the_filtered(self) -> None:
+        world, trouble = self._world, self._world.trouble
+        if not world.other_filters or world.now < self._next_filtered_look:
+            return
+        self._next_filtered_look = world.now + _FILTERED_LOOK_SECONDS
+        if trouble.no_leader or trouble.calls_lost or trouble.writes_lost:
+            self._could_since.clear()
+            return
+        could = {frozenset(way): way for way in self._ways()}
+        self._could_since = {who: self._could_since.get(who, world.now) for who in could}
+        for who, since in self._could_since.items():
+            if world.now - max(since, world.faults_at) > STUCK_SECONDS:
+                pods = sorted(world.pods[uid].metadata.name for uid in who)
+                nodes = ", ".join(sorted(set(could[who].values())))
+                world.failures.append(
+                    f"the filters let {', '.join(pods)} go to {nodes} from {since:.0f} on"
+                )
+
+    def _ways(self) -> Iterator[Mapping[str, str]]:
+        """For each gang or pod that waits as a whole and could go: uid -> node."""
+        waiting: dict[str, list[Pod]] = {}
+        of_gang = Counter(map(gang_of, self._world.pods.values()))
+        for pod in sorted(self._world.pods.values(), key=lambda pod: pod.metadata.name):
+            if _waits(pod) or _is_gated(pod):
+                waiting.setdefault(gang_of(pod) or pod.metadata.uid, []).append(pod)
+        for who, pods in waiting.items():
+            gang = gang_of(pods[0])
+            if gang and not of_gang[who] == len(pods) == int(_said(pods[0], names.GANG_SIZE)):
+                continue
+            for way in islice(self._assignments(pods, self._room()), _MOST_WAYS):
+                if self._would_plan(way):
+                    yield way
+                    break
+
+    def _assignments(
+        self, pods: list[Pod], room: SchedulerCache, first: str = ""
+    ) -> Iterator[dict[str, str]]:
+        """All ways to give each of these equal pods a node, from *first* on, that every filter of
+        kube-scheduler accepts."""
+        world = self._world
+        if not pods:
+            yield {}
+            return
+        pod, *rest = pods
+        kept = {name for name, book in world.core._cache.nodes.items() if book.set_aside}
+        for node in sorted(name for name in world.nodes if name >= first):
+            if node in kept or node in world.no_plugin or room.rejection(pod, node) is not None:
+                continue
+            room.assume_pod(pod, node)
+            for way in self._assignments(rest, room, node):
+                yield {pod.metadata.uid: node, **way}
+            room.remove_pod(pod.metadata.uid)
+
+    def _would_plan(self, way: Mapping[str, str]) -> bool:
+        """Whether a core that starts now places these pods on these nodes, beside all others."""
+        world = self._world
+        pinned = {
+            uid: change(
+                pod := world.pods[uid],
+                spec=change(pod.spec, node_selector={"kubernetes.io/hostname": node}),
+            )
+            for uid, node in way.items()
+        }
+        fresh = self._fresh(world.now, pinned)
+        for uid, pod in pinned.items():
+            if not (gang_of(pod) or pod.spec.scheduling_gates):
+                return bool(fresh.filter(FilterCall(pod, (way[uid],)), world.now).node_names)
+        actions = [*fresh.decide(world.now), *fresh.decide(world.now + LONGEST_SECONDS)]
+        plans = {action.pod.uid for action in actions if isinstance(action, WritePlan)}
+        return way.keys() <= plans
+
     def _singles(self, fresh: Core, now: float) -> Iterator[str]:
         world = self._world
         kept = {name for name, book in world.core._cache.nodes.items() if book.set_aside}
@@ -138,14 +247,15 @@ class Judge:
             if passed:
                 yield f"{pod.metadata.name} would do on {', '.join(passed)} at {now:.0f}"
 
-    def _fresh(self, now: float) -> Core:
+    def _fresh(self, now: float, changed: Mapping[str, Pod] = MappingProxyType({})) -> Core:
+        """*changed* takes the place of pods of the same uid."""
         world = self._world
         fresh = Core(world.settings)
         if world.settings.queue_order is not QueueOrder.AGE:
             # This order depends on run times that only the running extender has seen.
             vars(fresh._run_times).update(vars(world.core._run_times))
         fresh.replace_nodes(world.nodes.values(), now)
-        fresh.replace_pods(world.pods.values(), now)
+        fresh.replace_pods([changed.get(uid, pod) for uid, pod in world.pods.items()], now)
         fresh.replace_budgets([], now)
         fresh.filter(FilterCall(Pod(), ()), now)
         return fresh
@@ -212,6 +322,14 @@ def _waits(pod: Pod) -> bool:
         or pod.metadata.deletion_timestamp is not None
         or pod.status.phase in ("Succeeded", "Failed")
     )
+
+
+def _is_gated(pod: Pod) -> bool:
+    return bool(pod.spec.scheduling_gates) and pod.metadata.deletion_timestamp is None
+
+
+def _said(pod: Pod, key: str) -> str:
+    return pod.metadata.annotations[key]
 
 
 def _is_server(pod: Pod) -> bool:

@@ -2,21 +2,23 @@
 by a test that says what time it is.
 
 It does what `linkwise.simulator.scheduler.loop` does, one pod after the other. Its extender is the
-core itself, behind calls that a test may lose.
+core itself, behind calls that a test may lose. A bind may wait for other members of its gang;
+meanwhile the pod is assumed and other pods are tried.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, MutableSequence, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import msgspec
 
 from linkwise.extender.api.extender_calls import (
-    AlreadyBound,
     BindCall,
     BindOrder,
     BindRefusal,
+    BindWaits,
     FilterAnswer,
     FilterCall,
     Outcome,
@@ -30,12 +32,14 @@ from linkwise.simulator.scheduler import preemption
 from linkwise.simulator.scheduler.cache import SchedulerCache
 from linkwise.simulator.scheduler.cycle import Cycle, Unfit
 from linkwise.simulator.scheduler.extender import ExtenderClient, ExtenderError, Filtered
-from linkwise.simulator.scheduler.queue import ClusterEvent, QueuedPod, SchedulingQueue
+from linkwise.simulator.scheduler.queue import OTHER, ClusterEvent, QueuedPod, SchedulingQueue
+from linkwise.simulator.scheduler.settings import OtherFilter
 from linkwise.topology.names import DEFAULT_RESOURCE
 
 T = TypeVar("T")
 change = msgspec.structs.replace
 _ENDED = ("Succeeded", "Failed")
+HELD_SECONDS = 12.0  # for so long the extender lets a bind call wait for other members
 
 
 class SampledCycle(Cycle):
@@ -61,6 +65,12 @@ class Wire:
 
     def ask(self, asked: Callable[[Core], T]) -> T:
         """Raises ExtenderError."""
+        answer = asked(self.reach())
+        self.answer()
+        return answer
+
+    def reach(self) -> Core:
+        """The call arrives. Raises ExtenderError."""
         self.calls += 1
         core = self.core()
         if core is None:
@@ -68,11 +78,27 @@ class Wire:
         if self.is_lost():
             self.lost += 1
             raise ExtenderError("the call was lost")
-        answer = asked(core)
+        return core
+
+    def answer(self) -> None:
+        """Raises ExtenderError."""
         if self.is_lost():
             self.lost += 1
             raise ExtenderError("the answer was lost")
-        return answer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BindUnderway:
+    """A bind call without an answer yet; the pod is assumed on its node."""
+
+    queued: QueuedPod
+    call: BindCall
+    core: Core  # that got it
+    since: float
+
+    @property
+    def ends(self) -> float:
+        return self.since + HELD_SECONDS
 
 
 class CoreExtender(ExtenderClient):
@@ -110,28 +136,38 @@ class CoreExtender(ExtenderClient):
         answer = self._wire.ask(lambda core: core.preempt(call, self._wire.now()))
         return {node: those.uids for node, those in answer.victims.items()}
 
-    def bind(self, pod: Pod, node: str) -> None:
-        meta = pod.metadata
-        call = BindCall(meta.namespace, meta.name, meta.uid, node)
-        self._wire.ask(lambda core: self._bind(core, call))
+    def start_bind(self, queued: QueuedPod, node: str) -> BindUnderway:
+        """Raises ExtenderError."""
+        meta, core = queued.pod.metadata, self._wire.reach()
+        through = self._let_through(core).as_whose(meta.uid, node)
+        call = BindCall(meta.namespace, meta.name, meta.uid, node, through)
+        return BindUnderway(queued, call, core, self._wire.now())
 
-    def _bind(self, core: Core, asked: BindCall) -> None:
-        now = self._wire.now()
-        let_through = self._let_through(core).as_whose(asked.uid, asked.node)
-        call = replace(asked, let_through=let_through)
-        order = core.begin_bind(call, now)
+    def ask_again(self, bind: BindUnderway) -> bool:
+        """As the extender's loop asks its core: whether the pod is bound, or has to wait. Raises
+        ExtenderError."""
+        wire, core, call = self._wire, bind.core, bind.call
+        if wire.core() is not core:
+            raise ExtenderError("connection reset")
+        now = wire.now()
+        order: object = core.begin_bind(call, now)
         if isinstance(order, BindRefusal) and order.passing:
-            self._wire.catch_up()
+            wire.catch_up()
             order = core.begin_bind(call, now)
+        if isinstance(order, BindWaits):
+            if now < bind.ends:
+                return False
+            order = core.bind_gave_up(call)
         if isinstance(order, BindRefusal):
             core.bind_refused(call)
             raise ExtenderError(order.reason)
-        if isinstance(order, AlreadyBound):
-            return
-        outcome = self._wire.post(order)
-        core.end_bind(order, outcome, now)
-        if outcome is not Outcome.DONE:
-            raise ExtenderError(f"binding: {outcome.value}")
+        if isinstance(order, BindOrder):
+            outcome = wire.post(order)
+            core.end_bind(order, outcome, now)
+            if outcome is not Outcome.DONE:
+                raise ExtenderError(f"binding: {outcome.value}")
+        wire.answer()
+        return True
 
 
 @dataclass(slots=True)
@@ -148,12 +184,14 @@ class KubeScheduler:
     api: Api
     seed: int
     sample: int
+    other_filters: MutableSequence[OtherFilter] = field(default_factory=list)
     queue: SchedulingQueue = field(default_factory=SchedulingQueue)
-    cluster: SchedulerCache = field(default_factory=SchedulerCache)
     pods: dict[str, Pod] = field(default_factory=dict)
+    binds: list[BindUnderway] = field(default_factory=list)  # that wait for other members
     tries: int = 0
 
     def __post_init__(self) -> None:
+        self.cluster = SchedulerCache(self.other_filters, self.wire.now)
         self._extender = CoreExtender(self.wire)
         self._cycle = SampledCycle(
             self.cluster,
@@ -213,7 +251,9 @@ class KubeScheduler:
     # What it does.
 
     def try_next(self) -> bool:
-        """One pod, if there is one to try."""
+        """End the binds that wait no longer, or try one pod, if there is one."""
+        if self._ask_again():
+            return True
         queued = self.queue.pop(self.wire.now())
         if queued is None:
             return False
@@ -240,12 +280,40 @@ class KubeScheduler:
         self.cluster.assume_pod(queued.pod, node)
         self.queue.done(queued.uid)
         try:
-            self._extender.bind(queued.pod, node)
+            self.binds.append(self._extender.start_bind(queued, node))
         except ExtenderError as error:
-            if self.cluster.is_assumed(queued.uid):
-                self.cluster.remove_pod(queued.uid)
-                self.queue.move_all(ClusterEvent.ASSIGNED_POD_GONE, self.wire.now())
-            self._error(queued, str(error))
+            self._bind_failed(queued, error)
+        self._ask_again()
+
+    def _ask_again(self) -> bool:
+        """Whether any bind ended. All that a last member releases end at this moment."""
+        ended = False
+        while over := [bind for bind in self.binds if self._is_over(bind)]:
+            self.binds = [bind for bind in self.binds if bind not in over]
+            ended = True
+        return ended
+
+    def _is_over(self, bind: BindUnderway) -> bool:
+        try:
+            return self._extender.ask_again(bind)
+        except ExtenderError as error:
+            self._bind_failed(bind.queued, error)
+            return True
+
+    def hang_up(self) -> None:
+        """The process that got these calls is gone, or leads no more."""
+        binds, self.binds = self.binds, []
+        for bind in binds:
+            self._bind_failed(bind.queued, ExtenderError("connection reset"))
+
+    def next_bind_end(self) -> float:
+        return min((bind.ends for bind in self.binds), default=math.inf)
+
+    def _bind_failed(self, queued: QueuedPod, error: ExtenderError) -> None:
+        if self.cluster.is_assumed(queued.uid):
+            self.cluster.remove_pod(queued.uid)
+            self.queue.move_all(ClusterEvent.ASSIGNED_POD_GONE, self.wire.now())
+        self._error(queued, str(error))
 
     def _error(self, queued: QueuedPod, message: str) -> None:
         pod = self._still_waits(queued, "")
@@ -266,7 +334,9 @@ class KubeScheduler:
         # another, and makes kube-scheduler try again, at the cost of time that does not pass here.
         texts = (reason for each in unfit.reasons.values() for reason in each)
         asked = any(text.startswith("linkwise: ") for text in texts)
-        self._say(pod, "Unschedulable", f"{'linkwise: ' * asked}no node", nomination)
+        others = (r for r in unfit.rejections.values() if r.plugin == OTHER)
+        why = "".join(f", {text}" for text in sorted({r.reasons[0] for r in others}))
+        self._say(pod, "Unschedulable", f"{'linkwise: ' * asked}no node{why}", nomination)
 
     def _still_waits(self, queued: QueuedPod, nomination: str | None) -> Pod | None:
         pod = self.pods.get(queued.uid)

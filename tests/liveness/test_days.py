@@ -13,11 +13,17 @@ from tests.liveness.days import live
 
 
 @pytest.mark.parametrize(
-    ("seeds", "order"), [("0-1", "age"), ("12-13", "age"), ("2-3", "multifactor")]
+    ("seeds", "more"),
+    [
+        ("0-1", ()),
+        ("12-13", ()),
+        ("2-3", ("--queue-order", "multifactor")),
+        ("0-2", ("--other-filters",)),
+    ],
 )
-def test_every_promise_is_kept_whatever_goes_wrong(seeds: str, order: str) -> None:
+def test_every_promise_is_kept_whatever_goes_wrong(seeds: str, more: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "tests.liveness.days", "--days", "0.25", "--seeds", seeds]
-    command += ["--queue-order", order]
+    command += more
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 broke one" in done.stdout

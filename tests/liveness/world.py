@@ -18,6 +18,7 @@ from linkwise.extender.api.actions import Action, Emit, Evict
 from linkwise.extender.api.extender_calls import BindOrder, Outcome
 from linkwise.extender.core import Core
 from linkwise.kube.objects import Node, ObjectMeta, OwnerReference, Pod, PodSpec, SchedulingGate
+from linkwise.simulator.scheduler import OtherFilter
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_gpus, read_plan
 from tests.extender.cluster import GPU, Cluster, container
@@ -46,11 +47,13 @@ class Trouble:
 class World(Cluster):
     seed: int = 0
     sample: int = 1 << 30
+    other_filters: list[OtherFilter] = field(default_factory=list)
     trouble: Trouble = field(default_factory=Trouble)
     held: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)  # by the kubelets
     stuck: set[str] = field(default_factory=set)  # pods, by name, that never end terminating
     no_plugin: set[str] = field(default_factory=set)  # nodes
     faults_at: float = 0.0  # when something last went wrong
+    writes_lost_at: float = -math.inf  # when the last Binding or action was
     failures: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -60,6 +63,7 @@ class World(Cluster):
         self._numbers = count()
         self.decided: list[float] = []
         self.on_end: Callable[[Pod], object] = lambda _: None
+        self.on_evict: Callable[[Pod], object] = lambda _: None
         wire = Wire(
             core=lambda: None if self.trouble.no_leader else self.core,
             now=lambda: self.now,
@@ -68,7 +72,11 @@ class World(Cluster):
             is_lost=self._is_call_lost,
         )
         self.scheduler = KubeScheduler(
-            wire, Api(self.put_pod, self._delete_for_another), self.seed, self.sample
+            wire,
+            Api(self.put_pod, self._delete_for_another),
+            self.seed,
+            self.sample,
+            self.other_filters,
         )
         super().__post_init__()
 
@@ -82,7 +90,7 @@ class World(Cluster):
 
     def live(self, until: float, watch: Callable[[float], object]) -> None:
         """Call *watch* before each jump of the clock, with the time that the clock jumps to."""
-        while True:
+        while not self.failures:
             self.rest()
             then = self._next()
             watch(min(then, until))
@@ -98,6 +106,7 @@ class World(Cluster):
         wake = self.scheduler.queue.next_wake(self.now)
         if wake is not None:
             times.append(self.now + max(wake, SHORTEST_SECONDS))
+        times.append(self.scheduler.next_bind_end())
         if self._late:
             times.append(self._late[0][0])
         due = None if self.trouble.no_leader else self.core.next_due()
@@ -116,7 +125,7 @@ class World(Cluster):
                     self._decide()
             if not busy:
                 return
-        raise AssertionError("no end of things to do at one moment")
+        self.failures.append(f"no end of things to do at {self.now:.0f}")
 
     def _decide(self) -> bool:
         self.decided.append(self.now)
@@ -136,11 +145,13 @@ class World(Cluster):
         """Another process leads, which knows what the API server says."""
         self._late.clear()
         super().restart()
+        self.scheduler.hang_up()
 
     def hand_over(self) -> None:
         """The standby leads, which has watched all along."""
         self._tell_late(math.inf)
         self.core.lead(self.core.latest_term(1 << 30) + 1, self.now)
+        self.scheduler.hang_up()
 
     def put_node(self, node: Node) -> Node:
         kind = "MODIFIED" if node.metadata.name in self.nodes else "ADDED"
@@ -187,7 +198,7 @@ class World(Cluster):
     def _post(self, order: BindOrder) -> Outcome:
         if self.random.random() >= self.trouble.writes_lost:
             return Outcome.DONE if self.post_binding(order) else Outcome.REFUSED
-        self.faults_at = self.now
+        self.faults_at = self.writes_lost_at = self.now
         if self.random.random() < 0.5:
             return Outcome.UNKNOWN
         return Outcome.UNKNOWN if self.post_binding(order) else Outcome.REFUSED
@@ -196,7 +207,7 @@ class World(Cluster):
         if isinstance(action, Emit):
             return Outcome.DONE  # they are many in some days
         if self.random.random() < self.trouble.writes_lost:
-            self.faults_at = self.now
+            self.faults_at = self.writes_lost_at = self.now
             if self.random.random() < 0.5:
                 return Outcome.UNKNOWN
             super().carry_out(action)
@@ -211,6 +222,10 @@ class World(Cluster):
             pod = self.pods[order.uid]
             self.after(self.random.uniform(0.5, 5.0), lambda: self._admit(pod.metadata.uid))
         return bound
+
+    def _evict(self, name: str) -> Outcome:
+        self.on_evict(self.pod(name))
+        return super()._evict(name)
 
     # Pods.
 

@@ -1,6 +1,6 @@
 """One try of one pod: the moving search, the draw, the messages, the victims."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from threading import Lock
 from typing import Any
 
@@ -304,3 +304,43 @@ def test_while_room_is_being_made_nobody_else_goes() -> None:
     assert preemption.is_eligible(urgent, cluster, never)  # the room there is of no use to it
     cluster.remove_pod("low")
     assert preemption.is_eligible(urgent, cluster, {})
+
+
+# Filters that kube-scheduler does not have by default
+
+
+def apart(one: Pod, _node: str, there: Sequence[Pod], _now: float) -> str | None:
+    """No two pods whose names begin with the same letter."""
+    is_taken = any(other.metadata.name[0] == one.metadata.name[0] for other in there)
+    return "too near" if is_taken else None
+
+
+def test_other_filters_judge_the_pods_that_count_on_a_node() -> None:
+    cluster = SchedulerCache(other_filters=(apart,))
+    for name in ("a", "b", "c"):
+        cluster.set_node(node(name))
+    cluster.add_pod(pod("g-0", on="a"))
+    cluster.nominate(pod("g-1", nominatedNodeName="b"))
+    tried = {name: cluster.rejection(pod("g-2"), name) for name in ("a", "b", "c")}
+    refused = Rejection("OtherFilter", ("too near",), resolvable=True)
+    assert tried == {"a": refused, "b": refused, "c": None}
+    assert cluster.rejection(pod("g-2"), "a", without=frozenset({"g-0"})) is None
+    assert cluster.rejection(pod("h-0"), "a") is None
+
+
+def test_other_filters_are_told_the_time_and_asked_last() -> None:
+    clock = [10.0]
+
+    def not_yet(_pod: Pod, _node: str, _there: Sequence[Pod], now: float) -> str | None:
+        return "too early" if now < 20.0 else None
+
+    cluster = SchedulerCache(other_filters=(not_yet,), clock=lambda: clock[0])
+    cluster.set_node(node("a"))
+    short = cluster.rejection(pod("p", 9), "a")
+    assert short is not None
+    assert short.plugin == "NodeResourcesFit"
+    found = unfit(cluster, pod("p"))
+    assert found.rejected_by == {"OtherFilter"}
+    assert found.reasons == {"a": ("too early",)}
+    clock[0] = 20.0
+    assert cycle_of(cluster).schedule(pod("p")) == "a"

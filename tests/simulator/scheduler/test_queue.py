@@ -3,7 +3,7 @@
 import msgspec
 
 from linkwise.kube.objects import Pod, SchedulingGate
-from linkwise.simulator.scheduler.queue import ClusterEvent, QueuedPod, SchedulingQueue
+from linkwise.simulator.scheduler.queue import OTHER, ClusterEvent, QueuedPod, SchedulingQueue
 
 BY_EXTENDER = frozenset({"Extender"})
 BY_RESOURCES = frozenset({"NodeResourcesFit"})
@@ -209,3 +209,11 @@ def test_a_pod_is_tried_in_its_newest_version() -> None:
     newer = pod("a", priority=0)
     queue.update(newer, 0.0)
     assert popped(queue, 0.0).pod is newer
+
+
+def test_any_change_of_nodes_and_pods_wakes_what_another_filter_refused() -> None:
+    for event in ClusterEvent:
+        queue = refused(frozenset({OTHER}))
+        assert names(queue, 5.0) == []
+        queue.move_all(event, 5.0)
+        assert names(queue, 5.0) == ["a"]

@@ -149,7 +149,7 @@ class PodRecord:
     asked: bool = False  # that scheduler has called this extender about this very pod
     unschedulable: bool = False  # a single pod: kube-scheduler has tried it and found no node
     # kube-scheduler's reason if its own filters left no node for the pod, so that it did not call.
-    refusal: str = ""
+    fits_nowhere: str = ""
     preempts: bool = True  # other pods may be evicted for it
     running: bool = False
     refusal: Refusal | None = None  # the kubelet did not admit it: it failed without having run

@@ -341,7 +341,7 @@ def _record(
         scheduler=spec.scheduler_name,
         asked=_was_asked_about(pod) or _had_a_turn(judged.ask, written, queue, gated=gated),
         unschedulable=unschedulable and (gang is None or not requests.demand.gpus),
-        refusal=_refusal(pod) if open_ else "",
+        fits_nowhere=_fits_nowhere(pod) if open_ else "",
         preempts=spec.preemption_policy != "Never",
         running=status.phase == "Running",
         refusal=_refusal_of(pod, resource),
@@ -417,7 +417,7 @@ def _is_unschedulable(pod: Pod) -> bool:
     )
 
 
-def _refusal(pod: Pod) -> str:
+def _fits_nowhere(pod: Pod) -> str:
     """What kube-scheduler's own filters say if they left no node for the pod."""
     for condition in pod.status.conditions:
         if condition.type == "PodScheduled" and condition.reason == "Unschedulable":

@@ -335,7 +335,7 @@ def goes_as_decided(before: PodRecord, record: PodRecord) -> bool:
         written=record.written,
         asked=record.asked,
         unschedulable=record.unschedulable,
-        refusal=record.refusal,
+        fits_nowhere=record.fits_nowhere,
         running=record.running,
         queue=record.queue,
         labels=record.labels,

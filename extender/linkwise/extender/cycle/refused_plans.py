@@ -65,12 +65,12 @@ class RefusedPlans:
         """A waiting pod changed; the cache already has *record*."""
         uid = record.uid
         written = self._cache.plans.get(uid)
-        if written is None or record.written != written or not record.refusal:
+        if written is None or record.written != written or not record.fits_nowhere:
             self._doubted.pop(uid, None)
             return
         was_nominated = before is not None and before.nominated == written.plan.node
         is_cleared = was_nominated and record.nominated != written.plan.node
-        says_else = before is not None and before.refusal != record.refusal
+        says_else = before is not None and before.fits_nowhere != record.fits_nowhere
         if not (is_cleared or (was_nominated and says_else)) or record.template is None:
             return
         if self._doubted.get(uid) != written.plan.edition:
@@ -86,7 +86,7 @@ class RefusedPlans:
         if gang is not None:
             gang.is_hopeless = True
         self._withdraw(
-            gang, f"kube-scheduler takes pod {record.ref.name} nowhere: {record.refusal}"
+            gang, f"kube-scheduler takes pod {record.ref.name} nowhere: {record.fits_nowhere}"
         )
 
     def binding(self, order: BindOrder, why: str) -> None:

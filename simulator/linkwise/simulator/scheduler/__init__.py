@@ -2,6 +2,6 @@
 
 from linkwise.simulator.scheduler.loop import SchedulerLoop
 from linkwise.simulator.scheduler.queue import QueueCounts
-from linkwise.simulator.scheduler.settings import SchedulerSettings
+from linkwise.simulator.scheduler.settings import OtherFilter, SchedulerSettings
 
-__all__ = ["QueueCounts", "SchedulerLoop", "SchedulerSettings"]
+__all__ = ["OtherFilter", "QueueCounts", "SchedulerLoop", "SchedulerSettings"]

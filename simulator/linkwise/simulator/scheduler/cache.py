@@ -1,10 +1,11 @@
 """The scheduler's view: nodes, the requests of their pods, and nominations.
 
 A pod that the scheduler has placed counts there at once ("assumed"), before the API server confirms
-it. PURE.
+it. PURE, but for the time that *other_filters* are told.
 """
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from linkwise.kube.objects import Node, Pod
@@ -16,6 +17,8 @@ from linkwise.simulator.scheduler.feasible import (
     rejection,
     requests_of,
 )
+from linkwise.simulator.scheduler.queue import OTHER
+from linkwise.simulator.scheduler.settings import OtherFilter
 
 
 @dataclass(slots=True)
@@ -30,7 +33,12 @@ class NodeInfo:
 
 
 class SchedulerCache:
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        other_filters: Sequence[OtherFilter] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._other_filters, self._clock = other_filters, clock
         self._infos: dict[str, NodeInfo] = {}
         self._node_of: dict[str, str] = {}  # pod uid -> node
         self._assumed: set[str] = set()
@@ -153,7 +161,21 @@ class SchedulerCache:
             _add(used, self.requests(other))
         for uid in without:
             _add(used, info.pods[uid][1], -1)
-        return rejection(pod, self.requests(pod), info.node, info.allocatable, used)
+        own = rejection(pod, self.requests(pod), info.node, info.allocatable, used)
+        return own or self._others_reject(pod, name, without)
+
+    def _others_reject(self, pod: Pod, name: str, without: frozenset[str]) -> Rejection | None:
+        if not self._other_filters:
+            return None
+        left_out = without | {pod.metadata.uid}
+        there = [
+            *(p for uid, (p, _) in self._infos[name].pods.items() if uid not in left_out),
+            *self._beside(pod, name),
+        ]
+        for refuses in self._other_filters:
+            if reason := refuses(pod, name, there, self._clock()):
+                return Rejection(OTHER, (reason,), resolvable=True)
+        return None
 
     def score(self, pod: Pod, name: str) -> int:
         """Return the score plugins' score of the node with *pod* on it, 0 to 200."""

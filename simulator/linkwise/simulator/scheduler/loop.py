@@ -62,7 +62,7 @@ class SchedulerLoop(ControlLoop):
             if extender_url
             else None
         )
-        self._cluster = SchedulerCache()
+        self._cluster = SchedulerCache(settings.other_filters)
         self._queue = SchedulingQueue(
             initial_backoff_seconds=settings.initial_backoff_seconds,
             max_backoff_seconds=settings.max_backoff_seconds,

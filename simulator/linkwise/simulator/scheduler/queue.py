@@ -15,6 +15,7 @@ from itertools import count
 from linkwise.kube.objects import Node, Pod
 
 EXTENDER = "Extender"
+OTHER = "OtherFilter"  # a plugin that kube-scheduler does not have by default
 
 
 class ClusterEvent(Enum):
@@ -37,6 +38,7 @@ _WAKES: dict[str, frozenset[ClusterEvent]] = {
     "NodeAffinity": _NODE_EVENTS | {ClusterEvent.NODE_LABELS},
     "NodeResourcesFit": _NODE_EVENTS
     | {ClusterEvent.NODE_ALLOCATABLE, ClusterEvent.ASSIGNED_POD_GONE},
+    OTHER: frozenset(ClusterEvent),
 }
 """The events that wake a pod which this plugin refused; every event wakes a pod which an extender
 refused."""

@@ -1,0 +1,59 @@
+"""The judge of filters that Linkwise does not know: it knows where they let a gang go."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from linkwise.extender.api.actions import Action
+from linkwise.extender.core import Core
+from linkwise.simulator.scheduler import OtherFilter
+from tests.liveness.judge import STUCK_SECONDS, Judge
+from tests.liveness.world import World
+from tests.other_filters import Apart, Drawn, NodeClosed
+
+
+class Idle(Core):
+    def decide(self, now: float) -> tuple[Action, ...]:  # noqa: ARG002
+        return ()
+
+
+@dataclass
+class IdleWorld(World):
+    """Its extender forgets every gang."""
+
+    def restart(self) -> None:
+        super().restart()
+        self.core = Idle(self.settings)
+        self.core.replace_nodes(self.nodes.values(), self.now)
+        self.core.replace_pods(self.pods.values(), self.now)
+
+
+FOR_EVER = 1e12
+
+
+@pytest.mark.parametrize(
+    ("filters", "could_go"),
+    [
+        ([NodeClosed("n3", 0.0, FOR_EVER)], True),
+        ([Apart(Drawn(0, 1)), NodeClosed("n3", 0.0, FOR_EVER)], True),
+        ([NodeClosed("n1", 0.0, FOR_EVER), NodeClosed("n2", 0.0, FOR_EVER)], False),
+        ([Apart(Drawn(0, 1)), NodeClosed("n1", 0.0, FOR_EVER)], False),
+    ],
+)
+def test_a_gang_that_does_not_go_where_the_filters_let_it_is_seen(
+    filters: list[OtherFilter], could_go: bool
+) -> None:
+    world = IdleWorld()
+    for node in ("n1", "n2"):
+        world.add_node(node, "hgx-h100")
+    world.other_filters += filters
+    for rank in range(2):
+        said = {"gang": "g", "gang-size": "2", "rank": str(rank)}
+        world.make(f"g-{rank}", 2, namespace="red", said=said)
+    judge = Judge(world)
+    found: list[str] = []
+    while world.now < 1_000_000.0 + STUCK_SECONDS + 900.0:
+        world.live(world.now + 60.0, judge.before_jump)
+        found += world.failures
+        world.failures.clear()
+    assert any("the filters let g-0, g-1 go" in text for text in found) is could_go

@@ -1,0 +1,110 @@
+"""What the stand-in does with binds that the extender holds until other members have come."""
+
+from dataclasses import dataclass, field
+
+from linkwise.extender.api.extender_calls import (
+    AlreadyBound,
+    BindCall,
+    BindOrder,
+    BindRefusal,
+    BindWaits,
+)
+from linkwise.extender.api.records import GangKey
+from linkwise.extender.core import Core
+from tests.liveness.kube_scheduler import HELD_SECONDS
+from tests.liveness.world import World
+
+
+class Holding(Core):
+    """Holds every bind until a test lets go."""
+
+    holds = True
+    gave_up = False
+
+    def begin_bind(
+        self, call: BindCall, now: float
+    ) -> BindOrder | AlreadyBound | BindRefusal | BindWaits:
+        return BindWaits(GangKey("red", "g")) if self.holds else super().begin_bind(call, now)
+
+    def bind_gave_up(self, call: BindCall) -> BindRefusal:
+        self.gave_up = True
+        return super().bind_gave_up(call)
+
+
+@dataclass
+class HoldingWorld(World):
+    held_by: Holding = field(init=False)
+
+    def restart(self) -> None:
+        super().restart()
+        self.held_by = Holding(self.settings)
+        self.core = self.held_by
+        self.core.replace_nodes(self.nodes.values(), self.now)
+        self.core.replace_pods(self.pods.values(), self.now)
+
+    def live_for(self, seconds: float) -> None:
+        self.live(self.now + seconds, lambda _: None)
+
+
+def world_of(**gpus: int) -> HoldingWorld:
+    world = HoldingWorld()
+    world.add_node("n1", "hgx-h100")
+    for name, wanted in gpus.items():
+        world.make(name, wanted, namespace="red", said={})
+    return world
+
+
+def bound(world: World) -> set[str]:
+    return {pod.metadata.name for pod in world.pods.values() if pod.spec.node_name}
+
+
+def test_while_a_bind_waits_its_pod_is_assumed_and_others_are_tried() -> None:
+    world = world_of(a=4, b=4, c=4)
+    world.live_for(1.0)
+    waiting = {bind.call.name for bind in world.scheduler.binds}
+    assert waiting == {"a", "b"}
+    assert world.scheduler.cluster.is_assumed(world.pod("a").metadata.uid)
+    assert "no node" in world.pod("c").status.conditions[0].message
+    assert not bound(world)
+
+
+def test_all_that_are_let_go_are_bound_at_one_moment() -> None:
+    world = world_of(a=4, b=4)
+    world.live_for(1.0)
+    world.held_by.holds = False
+    assert world.scheduler.try_next()
+    assert bound(world) == {"a", "b"}
+    assert not world.scheduler.binds
+
+
+def test_a_bind_that_waits_too_long_ends_in_an_error_and_its_pod_in_back_off() -> None:
+    world = world_of(a=4)
+    world.live_for(HELD_SECONDS - 0.1)
+    assert not world.held_by.gave_up
+    world.live_for(0.2)
+    assert world.held_by.gave_up
+    assert world.pod("a").status.conditions[0].reason == "SchedulerError"
+    assert not world.scheduler.cluster.is_assumed(world.pod("a").metadata.uid)
+    world.held_by.holds = False
+    world.live_for(1.0)
+    assert bound(world) == {"a"}
+
+
+def test_binds_that_wait_end_with_the_process_that_got_them() -> None:
+    for dies in (World.restart, World.hand_over):
+        world = world_of(a=4)
+        world.live_for(1.0)
+        dies(world)
+        assert not world.scheduler.binds
+        assert world.pod("a").status.conditions[0].message == "connection reset"
+
+
+def test_a_pod_that_is_deleted_while_its_bind_waits_does_not_come_back() -> None:
+    world = world_of(a=8, b=8)
+    world.live_for(1.0)
+    (waits,) = world.scheduler.binds
+    world.terminate(waits.call.name)
+    world.held_by.holds = False
+    world.live_for(12.0)
+    assert bound(world) == {"a", "b"} - {waits.call.name}
+    assert not world.scheduler.binds
