@@ -11,14 +11,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 
+	"github.com/go-logr/logr"
 	core "k8s.io/api/core/v1"
 	storage "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/events"
@@ -68,8 +69,7 @@ type answer struct {
 }
 
 func main() {
-	klog.LogToStderr(false)
-	klog.SetOutput(io.Discard)
+	klog.SetLogger(logr.Discard())
 	output := bufio.NewWriter(os.Stdout)
 	defer output.Flush()
 	// Answers are written in the order of their cases.
@@ -150,7 +150,13 @@ func (given *world) store() error {
 }
 
 func store(object runtime.Object, strategy rest.RESTCreateStrategy) error {
-	ctx := context.Background()
+	kinds, _, err := legacyscheme.Scheme.ObjectKinds(object)
+	if err != nil {
+		return err
+	}
+	ctx := request.WithRequestInfo(context.Background(), &request.RequestInfo{
+		APIGroup: kinds[0].Group, APIVersion: kinds[0].Version,
+	})
 	legacyscheme.Scheme.Default(object)
 	stored, err := legacyscheme.Scheme.ConvertToVersion(object, runtime.InternalGroupVersioner)
 	if err != nil {
