@@ -101,7 +101,12 @@ func main() {
 	}
 }
 
-func answerTo(line []byte) answer {
+func answerTo(line []byte) (answered answer) {
+	defer func() {
+		if problem := recover(); problem != nil {
+			answered = answer{Error: fmt.Sprintf("panic: %v", problem)}
+		}
+	}()
 	var given world
 	reader := json.NewDecoder(bytes.NewReader(line))
 	reader.DisallowUnknownFields() // a field that nothing reads would test nothing
@@ -122,11 +127,17 @@ func answerTo(line []byte) answer {
 // store makes of each object what an API server makes of it: with defaults, valid, and the labels of
 // matchLabelKeys merged into selectors.
 func (given *world) store() error {
+	if given.Pod == nil {
+		return errors.New("pod: missing")
+	}
 	var failed []error
 	for _, each := range given.Nodes {
 		failed = append(failed, store(each, node.Strategy))
 	}
 	for _, each := range append(given.Pods, given.Pod) {
+		if each.UID == "" { // kube-scheduler's cache would leave it out
+			return fmt.Errorf("pod %s: no uid", each.Name)
+		}
 		status := each.Status.DeepCopy()
 		failed = append(failed, store(each, pod.Strategy))
 		each.Status = *status
