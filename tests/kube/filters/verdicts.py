@@ -44,7 +44,7 @@ def rejections(case: Case) -> dict[str, Rejection | None]:
     nodes = [msgspec.convert(each, Node) for each in case["nodes"]]
     pods = [msgspec.convert(each, Pod) for each in case.get("pods") or ()]
     pod = msgspec.convert(case["pod"], Pod)
-    filters = PodFilters(candidate(pod), _world(case, nodes, pods))
+    filters = PodFilters(candidate(pod), world_of(case))
 
     def fit(row: int) -> Rejection | None:
         node = nodes[row]
@@ -62,8 +62,9 @@ def rejections(case: Case) -> dict[str, Rejection | None]:
     }
 
 
-def _world(case: Case, nodes: list[Node], pods: list[Pod]) -> World:
-    facts = [node_facts(node) for node in nodes]
+def world_of(case: Case) -> World:
+    facts = [node_facts(msgspec.convert(each, Node)) for each in case["nodes"]]
+    pods = [msgspec.convert(each, Pod) for each in case.get("pods") or ()]
     row_of = {node.name: row for row, node in enumerate(facts)}
     placed, storage = PlacedPods(), Storage()
     for number, pod in enumerate(pods):

@@ -111,8 +111,10 @@ class PlacedPods:
         """row -> uid -> the pods that use ports of the node."""
         return self._on_ports
 
-    def with_claims(self, row: int) -> Mapping[str, Placed]:
-        return self._with_claims.get(row, _NO_PODS)
+    def with_claims(self, row: int, without: frozenset[str] = frozenset()) -> list[PodFacts]:
+        """The pods on the node that use claims."""
+        there = self._with_claims.get(row, _NO_PODS).items()
+        return [pod.facts for uid, pod in there if uid not in without]
 
     def users(self, namespace: str, claim: str, without: frozenset[str] = frozenset()) -> int:
         """How many pods with a node use the claim."""

@@ -75,10 +75,21 @@ def node_rejection(pod: Candidate, node: NodeFacts) -> Rejection | None:
 
 
 class PodFilters:
-    """The filters for *pod*, beside all pods but those *without*."""
+    """The filters for *pod*, beside all pods but those *without*.
 
-    def __init__(self, pod: Candidate, world: World, without: frozenset[str] = frozenset()) -> None:
+    *members*: the pods of its gang, if all are placed at once. They may be what it must be near,
+    and how evenly they are spread is for `gang.between` to say.
+    """
+
+    def __init__(
+        self,
+        pod: Candidate,
+        world: World,
+        without: frozenset[str] = frozenset(),
+        members: Sequence[PodFacts] = (),
+    ) -> None:
         self._pod, self._world, self._without = pod, world, without
+        self._members = members
 
     @cached_property
     def nowhere(self) -> Rejection | None:
@@ -146,9 +157,7 @@ class PodFilters:
             limits = storage.limits(node.name)
             if not limits:
                 return None
-            there = pods.with_claims(row).items()
-            beside = [pod.facts for uid, pod in there if uid not in without]
-            return too_many(facts, beside, limits, storage)
+            return too_many(facts, pods.with_claims(row, without), limits, storage)
 
         return (
             (volume_claims.IN_USE, np.full(len(nodes), not in_use)),
@@ -186,16 +195,18 @@ class PodFilters:
 
     def _spread(self) -> Iterator[Mask]:
         for each in self.spreads:
-            itself = selects(each.constraint.selector, self._pod.facts.labels)
             yield topology_spread.NO_LABEL, each.domain != NO_DOMAIN
-            yield topology_spread.TOO_UNEVEN, each.allows(selects_itself=itself)
+            if not self._members:
+                itself = selects(each.constraint.selector, self._pod.facts.labels)
+                yield topology_spread.TOO_UNEVEN, each.allows(selects_itself=itself)
 
     def _near(self) -> Iterator[Mask]:
         terms = self._pod.facts.rules.near
         if not terms or not all(map(self._is_known, terms)):
             return
         resolved = tuple(map(self._resolved, terms))
-        itself = pod_affinity.select_all(resolved, self._pod.facts, {})
+        coming = (self._pod.facts, *self._members)
+        itself = any(pod_affinity.select_all(resolved, each, {}) for each in coming)
         domains = [self._domain(term) for term in resolved]
         near = pod_affinity.near(domains, self._selected(resolved), selects_itself=itself)
         yield pod_affinity.NOT_NEAR, near
