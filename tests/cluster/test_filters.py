@@ -17,6 +17,8 @@ from tests.cluster.support.filters.report import Report
 from tests.kube.filters.verdicts import verdicts
 
 PAIRS = 10_000
+# Of the pairs about a plugin, the least share that it refuses, and that fits.
+ENOUGH = 0.05
 KINDS_SHOWN = 3  # each takes some ten seconds to make small
 
 Json = dict[str, Any]
@@ -355,12 +357,8 @@ def test_ten_thousand_pairs_have_no_difference_but_those_left_out(asked: Plugins
         for compared in compare(cases, asked, verdicts, LEFT_OUT):
             report.add(compared)
     print(report.histogram())
-    rare = {
-        plugin: shares
-        for plugin, shares in report.shares().items()
-        if len(shares) != 2 or min(shares) < 0.05
-    }
-    assert report.shares().keys() == set(PLUGINS)
-    assert rare == {}
+    shares = report.shares()
+    assert shares.keys() == set(PLUGINS)
+    assert min(share for both in shares.values() for share in both) >= ENOUGH
     if report.kinds:
         pytest.fail(report.told(asked, verdicts, LEFT_OUT, KINDS_SHOWN), pytrace=False)

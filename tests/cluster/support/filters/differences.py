@@ -12,7 +12,7 @@ from tests.cluster.support.filters.kube_scheduler import Answer, Case, Plugins, 
 # The plugin that refuses each node, "" for a node that fits, of a case as an API server stores it.
 Verdicts = Callable[[Case], Mapping[str, str]]
 
-_AT_ONCE = 500  # cases; a failing run ends soon
+_AT_ONCE = 500  # cases whose answers are kept in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def differences(
     stored = answer.stored
     try:
         ours = verdicts(stored)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the case that raises it must be shown
+    except Exception as error:  # whatever it is, the case that raises it must be shown
         ours = dict.fromkeys(answer.nodes, f"raises {error!r}")
     found = (
         Difference(node, ours.get(node, "says nothing"), theirs)

@@ -8,11 +8,14 @@ from tests.cluster.support.filters.kube_scheduler import Case
 
 DRIVERS = ("csi.example.com", "csi.other.example.com")
 BOUND = {"pv.kubernetes.io/bind-completed": "yes"}
-_CLASSES: Sequence[Json] = (
-    {"metadata": {"name": "wait"}, "provisioner": DRIVERS[0], "volumeBindingMode": "WaitForFirstConsumer"},
-    {"metadata": {"name": "local"}, "provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer"},
-    {"metadata": {"name": "now"}, "provisioner": DRIVERS[0], "volumeBindingMode": "Immediate"},
-)  # fmt: skip
+_CLASSES: Sequence[Json] = tuple(
+    {"metadata": {"name": name}, "provisioner": provisioner, "volumeBindingMode": mode}
+    for name, provisioner, mode in (
+        ("wait", DRIVERS[0], "WaitForFirstConsumer"),
+        ("local", "kubernetes.io/no-provisioner", "WaitForFirstConsumer"),
+        ("now", DRIVERS[0], "Immediate"),
+    )
+)
 
 
 def empty() -> Case:
@@ -190,9 +193,13 @@ def _shared_claim(draw: Draw, case: Case, pod: Json, modes: list[str]) -> str:
         for each in case["persistentVolumeClaims"]
         if each["metadata"]["namespace"] == place
     ]
-    used = {volume["persistentVolumeClaim"]["claimName"] for volume in pod["spec"].get("volumes", []) if "persistentVolumeClaim" in volume}  # fmt: skip
+    used = {
+        volume["persistentVolumeClaim"]["claimName"]
+        for volume in pod["spec"].get("volumes", [])
+        if "persistentVolumeClaim" in volume
+    }
     if (free := sorted({*there} - used)) and draw.chance(0.7):
-        return draw.choice(free)
+        return str(draw.choice(free))
     return _bound_claim(draw, case, pod, reach="anywhere", modes=modes)
 
 
@@ -268,7 +275,7 @@ def _broken_claim(draw: Draw, case: Case, pod: Json) -> str:
             del claim["spec"]["volumeName"]
             claim["status"]["phase"] = "Pending"
             claim["spec"]["storageClassName"] = draw.choice(("", "gone"))
-    return name
+    return str(name)
 
 
 def _volume(draw: Draw, name: str, class_name: str, modes: Sequence[str]) -> Json:
@@ -303,6 +310,11 @@ def _free_volume(draw: Draw, case: Case) -> None:
         volume["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     if draw.chance(0.05):
         volume["status"]["phase"] = "Released"
+    if draw.chance(0.15):  # an administrator may keep a PersistentVolume for a claim to come
+        kept_for = {"namespace": case["pod"]["metadata"]["namespace"], "name": "c1"}
+        if draw.chance(0.3):
+            kept_for["uid"] = "another"
+        volume["spec"]["claimRef"] = kept_for
     case["persistentVolumes"].append(volume)
 
 
