@@ -90,3 +90,14 @@ def test_a_term_without_a_selector_selects_no_pod_and_an_empty_one_every_pod() -
     there = [pod("there", on="a1")]
     assert "a1" in fits(pod(affinity=apart(term(None))), ZONES, there)
     assert "a1" not in fits(pod(affinity=apart(term({}))), ZONES, there)
+
+
+def test_a_selector_of_namespaces_without_labels_selects_all_for_the_pod_that_comes() -> None:
+    """kube-scheduler gives such a selector no labels to look at."""
+    unlabelled = {"matchExpressions": [{"key": "kind", "operator": "DoesNotExist"}]}
+    new = pod(affinity=apart(term(DB, namespaceSelector=unlabelled)))
+    there = pod("db", DB, on="a1", namespace="team")
+    assert "a1" not in fits(new, ZONES, [there], namespaces=NAMESPACES)
+    new, there = there, new
+    new["spec"]["nodeName"], there["spec"]["nodeName"] = "", "a1"
+    assert "a1" in fits(new, ZONES, [there], namespaces=NAMESPACES)

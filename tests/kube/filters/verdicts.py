@@ -42,7 +42,7 @@ def rejections(case: Case) -> dict[str, Rejection | None]:
     """*case* has `nodes`, the `pods` that run there, the `pod` that waits, and optionally
     `namespaces`, `persistentVolumes`, `persistentVolumeClaims`, `storageClasses`, `csiNodes`."""
     nodes = [msgspec.convert(each, Node) for each in case["nodes"]]
-    pods = [msgspec.convert(each, Pod) for each in case.get("pods") or ()]
+    pods = _pods(case)
     pod = msgspec.convert(case["pod"], Pod)
     filters = PodFilters(candidate(pod), world_of(case))
 
@@ -62,12 +62,17 @@ def rejections(case: Case) -> dict[str, Rejection | None]:
     }
 
 
+def _pods(case: Case) -> list[Pod]:
+    """kube-scheduler's watch leaves out pods that have ended."""
+    pods = (msgspec.convert(each, Pod) for each in case.get("pods") or ())
+    return [pod for pod in pods if pod.status.phase not in ("Succeeded", "Failed")]
+
+
 def world_of(case: Case) -> World:
     facts = [node_facts(msgspec.convert(each, Node)) for each in case["nodes"]]
-    pods = [msgspec.convert(each, Pod) for each in case.get("pods") or ()]
     row_of = {node.name: row for row, node in enumerate(facts)}
     placed, storage = PlacedPods(), Storage()
-    for number, pod in enumerate(pods):
+    for number, pod in enumerate(_pods(case)):
         row = row_of.get(pod.spec.node_name)
         if row is not None:
             leaving = pod.metadata.deletion_timestamp is not None

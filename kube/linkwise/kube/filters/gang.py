@@ -138,7 +138,11 @@ def _apart(kinds: Sequence[Kind], world: World) -> Iterator[Limit]:
     namespaces = world.namespaces or {}
     for term in dict.fromkeys(each for kind in kinds for each in kind.pod.facts.rules.apart):
         having = [term in kind.pod.facts.rules.apart for kind in kinds]
-        selected = [term.selects(kind.pod.facts, namespaces) for kind in kinds]
+        coming = term.resolved(namespaces)  # if its pod comes after the others
+        selected = [
+            term.selects(kind.pod.facts, namespaces) or coming.selects(kind.pod.facts, {})
+            for kind in kinds
+        ]
         if any(selected):
             domain = world.domain(term.topology_key)
             needs, most = _exclusive(kinds, having, selected)
