@@ -48,11 +48,11 @@ def draw_case(seed: int) -> Drawn:
         "namespaces": [namespace(name) for name in NAMESPACES],
         **volumes.empty(),
     }
-    about = draw.sample(list(_ABOUT), draw.choices((1, 2, 3), (6, 3, 1))[0])
-    for plugin in _ABOUT:  # in one order, whatever was drawn first
-        if plugin in about:
-            _ABOUT[plugin](draw, case)
-    return Drawn(seed, tuple(about), case)
+    drawn = draw.choices(PLUGINS, _WEIGHTS, k=draw.choices((1, 2, 3), (6, 3, 1))[0])
+    about = tuple(plugin for plugin in PLUGINS if plugin in drawn)
+    for plugin in about:
+        _ABOUT[plugin](draw, case)
+    return Drawn(seed, about, case)
 
 
 def _unschedulable(draw: Draw, case: Case) -> None:
@@ -213,9 +213,25 @@ _SMALL = {
 _INTEGERS = ("nvidia.com/gpu", "vpc.amazonaws.com/efa", "example.com/unknown", "hugepages-2Mi")
 
 
+# Of each resource, what a node has where it is scarce.
+_SCARCE = {
+    "cpu": ("1", "2", "3", "4500m", "6"),
+    "memory": ("1Gi", "2Gi", "3G", "5Gi", "7G"),
+    "ephemeral-storage": ("20Gi", "50Gi", "80G"),
+    "hugepages-2Mi": ("16Mi", "32Mi", "50Mi"),
+    "nvidia.com/gpu": ("1", "2", "3", "5", "6"),
+    "vpc.amazonaws.com/efa": ("1", "2", "3"),
+}
+
+
 def _node_resources_fit(draw: Draw, case: Case) -> None:
+    scarce = draw.some(list(_SCARCE), least=1, most=2)
+    for each in case["nodes"]:
+        for resource in scarce:
+            amount = draw.choice(_SCARCE[resource])
+            each["status"]["allocatable"][resource] = each["status"]["capacity"][resource] = amount
     for each in case["pods"]:
-        if draw.chance(0.7):
+        if draw.chance(0.4):
             _add_requests(draw, each["spec"])
             if draw.chance(0.15):
                 _resize(draw, each)
@@ -284,15 +300,22 @@ def _pod_topology_spread(draw: Draw, case: Case) -> None:
     if draw.chance(0.4):
         _taint_toleration(draw, case)
     _more_pods(draw, case)
+    if draw.chance(0.5):
+        case["pod"]["metadata"]["labels"]["app"] = "a"
     keys = {topology_key(draw) for _ in range(draw.choices((1, 2, 3), (5, 3, 1))[0])}
     case["pod"]["spec"]["topologySpreadConstraints"] = [_spread(draw, key) for key in sorted(keys)]
 
 
 def _more_pods(draw: Draw, case: Case) -> None:
     """Add pods of the pod's namespace, most of them on the first nodes."""
-    for index in range(draw.randint(2, 8)):
+    for index in range(draw.randint(2, 10)):
         added = running_pod(draw, f"more-{index}", case["nodes"][: draw.randint(1, 3)])
         added["metadata"]["namespace"] = case["pod"]["metadata"]["namespace"]
+        if draw.chance(0.6):
+            added["metadata"]["labels"]["app"] = "a"
+        if draw.chance(0.1):
+            added["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+            added["metadata"]["deletionGracePeriodSeconds"] = 30
         case["pods"].append(added)
 
 
@@ -302,7 +325,8 @@ def _spread(draw: Draw, key: str) -> Json:
         "maxSkew": draw.choices((1, 2, 3), (6, 2, 1))[0],
         "whenUnsatisfiable": "DoNotSchedule" if draw.chance(0.93) else "ScheduleAnyway",
     }
-    if (selector := label_selector(draw)) is not None or draw.chance(0.5):
+    selector = {"matchLabels": {"app": "a"}} if draw.chance(0.5) else label_selector(draw)
+    if selector is not None or draw.chance(0.5):
         constraint["labelSelector"] = selector
     if constraint["whenUnsatisfiable"] == "DoNotSchedule" and draw.chance(0.3):
         constraint["minDomains"] = draw.randint(1, 4)
@@ -330,7 +354,7 @@ def _add_affinity(draw: Draw, spec: Json, *, anti: bool) -> None:
         "podAntiAffinity" if anti else "podAffinity", {}
     )
     affinity["requiredDuringSchedulingIgnoredDuringExecution"] = [
-        _affinity_term(draw) for _ in range(draw.choices((1, 2), (4, 1))[0])
+        _affinity_term(draw) for _ in range(draw.choices((1, 2), (3, 2))[0])
     ]
     if draw.chance(0.1):
         affinity["preferredDuringSchedulingIgnoredDuringExecution"] = [
@@ -375,3 +399,6 @@ _ABOUT: Mapping[str, Callable[[Draw, Case], None]] = {
     "InterPodAffinity": _inter_pod_affinity,
 }
 PLUGINS = tuple(_ABOUT)
+# The rules of some are longer, and each applies to few pairs.
+_MORE = {"NodeResourcesFit": 2, "VolumeBinding": 2, "PodTopologySpread": 4, "InterPodAffinity": 3}
+_WEIGHTS = tuple(_MORE.get(plugin, 1) for plugin in PLUGINS)

@@ -135,4 +135,4 @@ def expression(draw: Draw, keys: Mapping[str, Sequence[str]]) -> Json:
 
 
 def topology_key(draw: Draw) -> str:
-    return draw.choices((HOSTNAME, ZONE, REGION, "rack", "none"), (10, 10, 2, 4, 1))[0]
+    return draw.choices((HOSTNAME, ZONE, REGION, "rack", "none"), (10, 10, 2, 3, 0.5))[0]

@@ -52,7 +52,7 @@ class Report:
     def histogram(self) -> str:
         lines = [f"{self.all_pairs} pairs of pod and node"]
         lines += [
-            f"{plugin:20}{self.pairs[plugin]:6} pairs, {refused:5.1%} refused by it, {fits:5.1%} fit"
+            f"{plugin:20}{self.pairs[plugin]:6} pairs: it refuses {refused:.1%}, {fits:.1%} fit"
             for plugin, (refused, fits) in self.shares().items()
         ]
         return "\n".join(lines)

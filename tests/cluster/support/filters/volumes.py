@@ -65,7 +65,7 @@ def binding(draw: Draw, case: Case) -> None:
     for each in case["pods"]:
         if draw.chance(0.2):
             _add_claim(each, _any_claim(draw, case, each, good=True))
-    for _ in range(draw.choices((1, 2), (4, 1))[0]):
+    for _ in range(draw.choices((1, 2, 3), (4, 2, 1))[0]):
         if draw.chance(0.15):
             _ephemeral(draw, case, case["pod"])
         else:
@@ -225,6 +225,8 @@ def _claim(case: Case, pod: Json, class_name: str, modes: Sequence[str]) -> Json
 
 def _unbound_claim(draw: Draw, case: Case, pod: Json, class_name: str) -> str:
     claim = _claim(case, pod, class_name, ["ReadWriteOnce"])
+    if draw.chance(0.3):
+        claim["spec"]["resources"]["requests"]["storage"] = draw.choice(("9Gi", "15Gi"))
     if draw.chance(0.1):
         claim["metadata"]["annotations"]["volume.kubernetes.io/selected-node"] = "n1"
     if draw.chance(0.1):
@@ -300,8 +302,7 @@ def _free_volume(draw: Draw, case: Case) -> None:
     name = f"pv-free-{len(case['persistentVolumes'])}"
     volume = _volume(draw, name, draw.choice(("local", "local", "wait")), ["ReadWriteOnce"])
     _narrow(draw, volume)
-    if draw.chance(0.2):
-        volume["spec"]["capacity"]["storage"] = draw.choice(("9Gi", "20Gi"))
+    volume["spec"]["capacity"]["storage"] = draw.choice(("9Gi", "10Gi", "10Gi", "20Gi"))
     if draw.chance(0.2):
         volume["metadata"]["labels"] = {"tier": draw.choice(("1", "2"))}
     if draw.chance(0.1):
