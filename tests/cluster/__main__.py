@@ -79,6 +79,7 @@ def build_all() -> None:
     for version in (binaries.NEWEST, *binaries.OLDER):
         binaries.kubernetes(version)
     binaries.vendor_plugin()
+    binaries.filters()
     binaries.containerd()
     binaries.kubeconform()
     binaries.helm()

@@ -9,7 +9,7 @@ from socket import SO_REUSEADDR, SOL_SOCKET, socket
 from threading import Thread
 
 from linkwise.extender.core import Core, CoreSettings
-from linkwise.extender.runtime.loop import Loop
+from linkwise.extender.runtime.loop import BARRIER_SECONDS, Loop
 from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.ports.dispatch import Verbs
 from linkwise.extender.runtime.ports.scheduler_port import VerbServer
@@ -52,7 +52,10 @@ class LiveExtender:
         self.client = MortalClient.at(url, pace)
         self.metrics = ExtenderMetrics()
         self.core = Core(settings)
-        self.loop = Loop(self.core, self.client, self.metrics, clock=clock)
+        barrier_seconds = BARRIER_SECONDS if clock is time.time else BARRIER_SECONDS / HURRY
+        self.loop = Loop(
+            self.core, self.client, self.metrics, clock=clock, barrier_seconds=barrier_seconds
+        )
         verbs = Verbs(self.loop, self.metrics, max_body_mib=64)
         # A call of a scheduler that has given up is known by its hang-up, as time runs here faster.
         self._server = VerbServer(

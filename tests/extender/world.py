@@ -89,10 +89,10 @@ class World:
         )
         return self.pod(name)
 
-    def add_gang(self, name: str, size: int, gpus: int = 8) -> list[str]:
+    def add_gang(self, name: str, size: int, gpus: int = 8, **said: str) -> list[str]:
         members = [f"{name}-{rank}" for rank in range(size)]
         for rank, member in enumerate(members):
-            self.add_pod(member, gpus, gang=name, gang_size=str(size), rank=str(rank))
+            self.add_pod(member, gpus, gang=name, gang_size=str(size), rank=str(rank), **said)
         return members
 
     def pod(self, name: str) -> dict[str, Any]:

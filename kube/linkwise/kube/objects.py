@@ -1,4 +1,4 @@
-"""The fields of Pods and Nodes that Linkwise reads.
+"""The fields of the API server's objects that Linkwise reads.
 
 A cluster has thousands of these objects and every change is decoded, so they are msgspec structs
 with only the fields in use; decoding skips all others. Attribute names are the API's in snake_case
@@ -92,9 +92,20 @@ class NodeAffinity(_Object, frozen=True):
     preferred_during_scheduling_ignored_during_execution: tuple[Preference, ...] = ()
 
 
+class PodAffinityTerm(_Object, frozen=True):
+    """Of the pods in the namespaces, those that the selector selects. `matchLabelKeys` and
+    `mismatchLabelKeys` are left out: the API server merges them into the selector."""
+
+    topology_key: str = ""
+    label_selector: LabelSelector | None = None  # None selects no pod
+    namespaces: tuple[str, ...] = ()
+    namespace_selector: LabelSelector | None = None  # None selects no namespace
+
+
 class PodAffinity(_Object, frozen=True):
     """Used for an anti-affinity too."""
 
+    required_during_scheduling_ignored_during_execution: tuple[PodAffinityTerm, ...] = ()
     preferred_during_scheduling_ignored_during_execution: tuple[Preference, ...] = ()
 
 
@@ -105,6 +116,13 @@ class Affinity(_Object, frozen=True):
 
 
 class TopologySpreadConstraint(_Object, frozen=True):
+    max_skew: int = 1
+    topology_key: str = ""
+    label_selector: LabelSelector | None = None  # None selects no pod
+    min_domains: int | None = None
+    node_affinity_policy: str | None = None  # Honor, the default, or Ignore
+    node_taints_policy: str | None = None  # Ignore, the default, or Honor
+    match_label_keys: tuple[str, ...] = ()
     when_unsatisfiable: str = "DoNotSchedule"  # or "ScheduleAnyway", a soft one
 
 
@@ -120,10 +138,31 @@ class Resources(_Object, frozen=True):
     limits: dict[str, Quantity] = {}
 
 
+class ContainerPort(_Object, frozen=True):
+    host_port: int = 0  # 0: none of the node's
+    host_ip: str = msgspec.field(name="hostIP", default="")
+    protocol: str = "TCP"
+
+
 class Container(_Object, frozen=True):
     name: str
     resources: Resources = Resources()
     restart_policy: str = ""  # "Always" makes an init container a sidecar
+    ports: tuple[ContainerPort, ...] = ()
+
+
+class ClaimSource(_Object, frozen=True):
+    claim_name: str = ""
+
+
+class EphemeralSource(_Object, frozen=True):
+    """A claim that is created with the pod. Its name is the pod's and the volume's."""
+
+
+class Volume(_Object, frozen=True):
+    name: str = ""
+    persistent_volume_claim: ClaimSource | None = None
+    ephemeral: EphemeralSource | None = None
 
 
 class SchedulingGate(_Object, frozen=True):
@@ -153,6 +192,7 @@ class PodSpec(_Object, frozen=True):
     init_containers: tuple[Container, ...] = ()
     containers: tuple[Container, ...] = ()
     overhead: dict[str, Quantity] = {}
+    volumes: tuple[Volume, ...] = ()
     priority: int = 0
     priority_class_name: str = ""
     preemption_policy: str = ""  # Never: the pod waits, and no pod is evicted for it
@@ -220,6 +260,104 @@ class Node(_Object, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
+
+
+class Namespace(_Object, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+
+
+class TopologySelectorRequirement(_Object, frozen=True):
+    key: str
+    values: tuple[str, ...] = ()
+
+
+class TopologySelectorTerm(_Object, frozen=True):
+    """All requirements must hold; an empty term matches nothing."""
+
+    match_label_expressions: tuple[TopologySelectorRequirement, ...] = ()
+
+
+class StorageClass(_Object, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    provisioner: str = ""
+    volume_binding_mode: str = "Immediate"  # or "WaitForFirstConsumer"
+    allowed_topologies: tuple[TopologySelectorTerm, ...] = ()
+
+
+class PersistentVolumeClaimSpec(_Object, frozen=True):
+    access_modes: tuple[str, ...] = ()
+    volume_name: str = ""
+    storage_class_name: str | None = None
+    volume_mode: str = "Filesystem"  # or "Block"
+    volume_attributes_class_name: str | None = None
+    selector: LabelSelector | None = None  # None selects every volume
+    resources: Resources = Resources()
+
+
+class PersistentVolumeClaimStatus(_Object, frozen=True):
+    phase: str = "Pending"  # Bound, or Lost
+
+
+class PersistentVolumeClaim(_Object, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PersistentVolumeClaimSpec = PersistentVolumeClaimSpec()
+    status: PersistentVolumeClaimStatus = PersistentVolumeClaimStatus()
+
+
+class ObjectReference(_Object, frozen=True):
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class VolumeNodeAffinity(_Object, frozen=True):
+    required: NodeSelector | None = None
+
+
+class CSIVolumeSource(_Object, frozen=True):
+    driver: str = ""
+    volume_handle: str = ""
+
+
+class PersistentVolumeSpec(_Object, frozen=True):
+    access_modes: tuple[str, ...] = ()
+    capacity: dict[str, Quantity] = {}
+    claim_ref: ObjectReference | None = None
+    csi: CSIVolumeSource | None = None
+    node_affinity: VolumeNodeAffinity | None = None
+    storage_class_name: str = ""
+    volume_mode: str = "Filesystem"
+    volume_attributes_class_name: str | None = None
+
+
+class PersistentVolumeStatus(_Object, frozen=True):
+    phase: str = "Pending"  # Available, Bound, Released or Failed
+
+
+class PersistentVolume(_Object, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PersistentVolumeSpec = PersistentVolumeSpec()
+    status: PersistentVolumeStatus = PersistentVolumeStatus()
+
+
+class VolumeNodeResources(_Object, frozen=True):
+    count: int | None = None  # None: no limit
+
+
+class CSINodeDriver(_Object, frozen=True):
+    name: str
+    allocatable: VolumeNodeResources | None = None
+
+
+class CSINodeSpec(_Object, frozen=True):
+    drivers: tuple[CSINodeDriver, ...] = ()
+
+
+class CSINode(_Object, frozen=True):
+    """What the CSI drivers on a node can do; named like the node."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: CSINodeSpec = CSINodeSpec()
 
 
 @lru_cache(maxsize=8192)

@@ -15,6 +15,7 @@ from linkwise.extender.api.extender_calls import (
     BindCall,
     BindOrder,
     BindRefusal,
+    BindWaits,
     Outcome,
 )
 from linkwise.extender.core import Core, CoreSettings
@@ -144,6 +145,24 @@ def test_a_gang_is_planned_whole_once_its_last_member_exists(
     assert sound(started)
 
 
+def node_of(world: World, name: str) -> str:
+    return str(world.pod(name)["status"]["nominatedNodeName"])
+
+
+def test_binds_that_wait_for_others_are_refused_once_the_loop_ends(
+    world: World, started: Extender
+) -> None:
+    world.add_gang("g", 2)
+    wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
+    with ThreadPoolExecutor() as callers:
+        first = callers.submit(started.bind, world.pod("g-0"), node_of(world, "g-0"))
+        time.sleep(0.2)
+        assert not first.done()
+        started.loop.end_waits()
+        assert "has not let all members through" in first.result(2)
+    assert not world.read("g-0").spec.node_name
+
+
 def test_a_planned_member_passes_on_its_node_alone_and_is_bound_with_its_gpus(
     world: World, started: Extender
 ) -> None:
@@ -156,9 +175,15 @@ def test_a_planned_member_passes_on_its_node_alone_and_is_bound_with_its_gpus(
         answer = started.filter(pod, "n1", "n2", "n3")
         assert answer["NodeNames"] == [node]
         assert len(answer["FailedNodes"] | answer["FailedAndUnresolvableNodes"]) == 2
-        assert started.bind(pod, node) == ""
-
-        bound = world.read(name)
+    with ThreadPoolExecutor() as callers:
+        first = callers.submit(started.bind, world.pod("g-0"), node_of(world, "g-0"))
+        time.sleep(0.2)
+        assert not first.done(), "it waits for the other one"
+        assert not world.read("g-0").spec.node_name
+        assert started.bind(world.pod("g-1"), node_of(world, "g-1")) == ""
+        assert first.result(5) == ""
+    for name in ("g-0", "g-1"):
+        bound, node = world.read(name), node_of(world, name)
         assert bound.spec.node_name == node
         assert len(read_gpus(bound.metadata.annotations[names.GPUS])["main"]) == 8
     wait_for(lambda: names.STARTED in world.read("g-1").metadata.annotations)
@@ -259,8 +284,6 @@ def test_a_deleted_gang_gives_everything_back(world: World, started: Extender) -
 def test_a_restart_keeps_the_books(world: World, started: Extender) -> None:
     world.add_gang("g", 2)
     wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
-    pod = world.pod("g-0")
-    assert started.bind(pod, pod["status"]["nominatedNodeName"]) == ""
     single = world.add_pod("single", gpus=2)
     third = next(name for name, free in started.free().items() if free == 8)
     wait_for(lambda: started.bind(single, third) == "")
@@ -349,7 +372,7 @@ def test_a_bind_that_waits_for_our_watch_ends_with_the_shell(started: Extender) 
     asked: list[BindCall] = []
     begin_bind = started.core.begin_bind
 
-    def counted(call: BindCall, now: float) -> BindOrder | AlreadyBound | BindRefusal:
+    def counted(call: BindCall, now: float) -> BindOrder | AlreadyBound | BindRefusal | BindWaits:
         asked.append(call)
         return begin_bind(call, now)
 

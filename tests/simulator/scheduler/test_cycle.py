@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from linkwise.kube.filters.rejection import Rejection
 from linkwise.kube.objects import Node, Pod
 from linkwise.simulator.scheduler import preemption, words
 from linkwise.simulator.scheduler.cache import SchedulerCache
 from linkwise.simulator.scheduler.cycle import Cycle, Unfit
 from linkwise.simulator.scheduler.extender import ExtenderClient
-from linkwise.simulator.scheduler.feasible import Rejection
 from tests.simulator.scheduler.recording_extender import RecordingExtender
 
 GPU = "nvidia.com/gpu"

@@ -5,9 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from linkwise.kube.filters.rejection import Rejection
 from linkwise.kube.objects import Node, Pod
 from linkwise.simulator.scheduler import scoring
-from linkwise.simulator.scheduler.feasible import amount, rejection, requests_of
+from linkwise.simulator.scheduler.feasible import amount, node_facts, requests_of, resources_fit
 
 GPU = "nvidia.com/gpu"
 ALLOCATABLE = {"cpu": "8", "memory": "64Gi", "pods": "10", GPU: "8"}
@@ -30,91 +31,20 @@ def pod(spec: dict[str, Any] | None = None, **requests: str) -> Pod:
     return msgspec.convert({"spec": {"containers": [container], **(spec or {})}}, Pod)
 
 
-def why_not(one: Pod, on: Node, used: dict[str, int] | None = None) -> tuple[str, ...] | None:
+def short_of(one: Pod, on: Node, used: dict[str, int] | None = None) -> Rejection | None:
     allocatable = {r: amount(r, q) for r, q in on.status.allocatable.items()}
-    found = rejection(one, requests_of(one), on, allocatable, used or {})
+    return resources_fit(requests_of(one), allocatable, used or {})
+
+
+def why_not(one: Pod, on: Node, used: dict[str, int] | None = None) -> tuple[str, ...] | None:
+    found = short_of(one, on, used)
     return found.reasons if found else None
 
 
-TAINT = {"taints": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]}
-TOLERATIONS: list[tuple[dict[str, str], bool]] = [
-    ({"key": "gpu", "operator": "Exists"}, True),
-    ({"key": "gpu", "value": "yes"}, True),
-    ({"key": "gpu", "value": "no"}, False),
-    ({"key": "gpu", "operator": "Exists", "effect": "NoExecute"}, False),
-    ({"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}, True),
-    ({"key": "other", "operator": "Exists"}, False),
-    ({"operator": "Exists"}, True),
-    ({"operator": "Equal", "value": "yes"}, False),
-]
-
-
-@pytest.mark.parametrize(("toleration", "tolerated"), TOLERATIONS)
-def test_a_taint_keeps_out_pods_that_do_not_tolerate_it(
-    toleration: dict[str, str], tolerated: bool
-) -> None:
-    reasons = None if tolerated else ("node(s) had untolerated taint(s)",)
-    assert why_not(pod({"tolerations": [toleration]}), node(TAINT)) == reasons
-
-
-def test_a_taint_that_only_prefers_keeps_nobody_out() -> None:
-    spec = {"taints": [{"key": "gpu", "effect": "PreferNoSchedule"}]}
-    assert why_not(pod(), node(spec)) is None
-
-
 def test_a_node_that_is_not_ready_counts_as_tainted() -> None:
-    assert why_not(pod(), node(ready="Unknown")) == ("node(s) had untolerated taint(s)",)
-    tolerates = {"key": "node.kubernetes.io/not-ready", "operator": "Exists"}
-    assert why_not(pod({"tolerations": [tolerates]}), node(ready="False")) is None
-
-
-def test_a_cordoned_node_is_no_candidate() -> None:
-    assert why_not(pod(), node({"unschedulable": True})) == ("node(s) were unschedulable",)
-
-
-SELECTED = ("node(s) didn't match Pod's node affinity/selector",)
-
-
-@pytest.mark.parametrize(("value", "reasons"), [("a", None), ("b", SELECTED)])
-def test_the_node_selector_holds(value: str, reasons: tuple[str, ...] | None) -> None:
-    assert why_not(pod({"nodeSelector": {"pool": value}}), node(pool="a")) == reasons
-
-
-AFFINITIES: list[tuple[dict[str, object], bool]] = [
-    ({"key": "pool", "operator": "In", "values": ["a", "b"]}, True),
-    ({"key": "pool", "operator": "In", "values": ["b"]}, False),
-    ({"key": "pool", "operator": "NotIn", "values": ["b"]}, True),
-    ({"key": "pool", "operator": "NotIn", "values": ["a"]}, False),
-    ({"key": "absent", "operator": "NotIn", "values": ["a"]}, True),
-    ({"key": "pool", "operator": "Exists"}, True),
-    ({"key": "absent", "operator": "Exists"}, False),
-    ({"key": "absent", "operator": "DoesNotExist"}, True),
-    ({"key": "pool", "operator": "DoesNotExist"}, False),
-    ({"key": "gpus", "operator": "Gt", "values": ["7"]}, True),
-    ({"key": "gpus", "operator": "Gt", "values": ["8"]}, False),
-    ({"key": "gpus", "operator": "Lt", "values": ["9"]}, True),
-    ({"key": "pool", "operator": "Lt", "values": ["9"]}, False),
-    ({"key": "gpus", "operator": "Near", "values": ["8"]}, False),
-]
-
-
-def affinity(*terms: dict[str, object]) -> Pod:
-    required = {"nodeSelectorTerms": list(terms)}
-    return pod(
-        {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}}
-    )
-
-
-@pytest.mark.parametrize(("expression", "matches"), AFFINITIES)
-def test_required_node_affinity_holds(expression: dict[str, object], matches: bool) -> None:
-    asked = affinity({"matchExpressions": [expression]})
-    assert why_not(asked, node(pool="a", gpus="8")) == (None if matches else SELECTED)
-
-
-def test_one_term_is_enough_and_an_empty_one_matches_nothing() -> None:
-    field = {"key": "metadata.name", "operator": "In", "values": ["n1"]}
-    assert why_not(affinity({}), node()) == SELECTED
-    assert why_not(affinity({}, {"matchFields": [field]}), node()) is None
+    assert node_facts(node()).taints == ()
+    (taint,) = node_facts(node(ready="Unknown")).taints
+    assert (taint.key, taint.effect) == ("node.kubernetes.io/not-ready", "NoSchedule")
 
 
 def test_every_resource_that_is_short_is_named() -> None:
@@ -130,8 +60,7 @@ def test_every_resource_that_is_short_is_named() -> None:
 
 def test_more_than_the_node_has_cannot_be_helped_by_evicting_others() -> None:
     for gpus, resolvable in (("8", True), ("9", False)):
-        wants = pod(None, **{GPU: gpus})
-        found = rejection(wants, requests_of(wants), node(), {GPU: 8, "pods": 10}, {GPU: 1})
+        found = short_of(pod(None, **{GPU: gpus}), node(), {GPU: 1})
         assert found is not None
         assert found.resolvable is resolvable
 
@@ -154,6 +83,12 @@ def test_containers_and_sidecars_add_up_and_init_containers_count_by_their_peak(
     assert gpus(side) == 4
     assert gpus(side, container("i", 5)) == 6
     assert gpus(container("i", 5), side) == 5
+
+
+def test_what_a_pod_requests_as_a_whole_takes_precedence() -> None:
+    whole = {"requests": {"cpu": "2", GPU: "8"}, "limits": {"memory": "1Gi"}}
+    wants = pod({"resources": whole, "overhead": {"cpu": "1"}}, cpu="4", **{GPU: "1"})
+    assert requests_of(wants) == {"pods": 1, "cpu": 3000, "memory": 2**30, GPU: 1}
 
 
 def test_overhead_counts_and_each_pod_is_one() -> None:

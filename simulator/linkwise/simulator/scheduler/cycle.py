@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
+from linkwise.kube.filters.rejection import Rejection
 from linkwise.kube.objects import Pod
 from linkwise.simulator.scheduler import scoring
 from linkwise.simulator.scheduler.cache import SchedulerCache
 from linkwise.simulator.scheduler.extender import ExtenderClient, ExtenderError
-from linkwise.simulator.scheduler.feasible import Rejection
 from linkwise.simulator.scheduler.queue import EXTENDER
 
 log = logging.getLogger(__name__)
@@ -25,10 +25,12 @@ _EXTENDER_SHARE = 10  # MaxNodeScore / MaxExtenderPriority: an extender's 10 is 
 
 @dataclass(slots=True)
 class Unfit:
-    """No node fits. Maps a node (or an extender's own key) to its rejection."""
+    """No node fits. Maps a node (or an extender's own key) to its rejection. *nowhere*: the one
+    that holds for every node, whatever the nodes are."""
 
     nodes: int
     rejections: dict[str, Rejection] = field(default_factory=dict)
+    nowhere: Rejection | None = None
 
     @property
     def rejected_by(self) -> frozenset[str]:
@@ -63,6 +65,9 @@ class Cycle:
         """Return the node for *pod*, or why there is none. Raises ExtenderError."""
         with self._lock:
             names = self._cluster.names()
+            nowhere = self._cluster.nowhere(pod)
+        if nowhere is not None:
+            return Unfit(len(names), dict.fromkeys(names, nowhere), nowhere)
         unfit = Unfit(len(names))
         feasible = self._nominated(pod, unfit) or self._all(pod, names, unfit)
         if not feasible:

@@ -251,7 +251,8 @@ class SchedulerLoop(ControlLoop):
                 return
             self._queue.add_unschedulable(queued, unfit.rejected_by, time.monotonic())
         helpful = sum(r.resolvable for r in unfit.rejections.values())
-        message = words.fit_error(unfit.nodes, unfit.reasons, helpful)
+        nowhere = unfit.nowhere.reasons[0] if unfit.nowhere else ""
+        message = words.fit_error(unfit.nodes, unfit.reasons, helpful, nowhere)
         self._say(pod, "Unschedulable", message, nomination)
 
     def _error(self, queued: QueuedPod, message: str) -> None:

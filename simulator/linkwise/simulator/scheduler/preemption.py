@@ -8,10 +8,10 @@ to 1.37). PodDisruptionBudgets are not modelled. PURE.
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
+from linkwise.kube.filters.rejection import Rejection
 from linkwise.kube.objects import Pod
 from linkwise.simulator.scheduler.cache import SchedulerCache
 from linkwise.simulator.scheduler.extender import ExtenderError
-from linkwise.simulator.scheduler.feasible import Rejection
 
 Victims = Mapping[str, Sequence[Pod]]
 """node -> the pods to evict there, most important first."""

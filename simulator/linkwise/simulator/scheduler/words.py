@@ -14,13 +14,16 @@ from linkwise.kube.objects import Condition, Pod
 POD_SCHEDULED = "PodScheduled"
 
 
-def fit_error(nodes: int, reasons: Mapping[str, Sequence[str]], helpful: int) -> str:
+def fit_error(
+    nodes: int, reasons: Mapping[str, Sequence[str]], helpful: int, nowhere: str = ""
+) -> str:
     """Return the message. *reasons*: node (or another key of an extender) -> reasons. *helpful*:
-    nodes where removing other pods could have helped but did not."""
+    nodes where removing other pods could have helped but did not. *nowhere*: the reason that holds
+    for the pod as a whole."""
     if not nodes:
         return "no nodes available to schedule pods"
     counted = Counter(reason for texts in reasons.values() for reason in texts)
-    histogram = ", ".join(sorted(f"{count} {reason}" for reason, count in counted.items()))
+    histogram = nowhere or ", ".join(sorted(f"{n} {reason}" for reason, n in counted.items()))
     message = f"0/{nodes} nodes are available:"
     if histogram:
         message += f" {histogram}."

@@ -239,11 +239,11 @@ def test_binds_that_wait_for_the_api_server_keep_nobody_else_waiting(
     server: VerbServer, verbs: Verbs, connection: http.client.HTTPConnection
 ) -> None:
     with ExitStack() as binds:
-        for _ in range(5):  # one more than the server lets through
+        for _ in range(5):  # more than the server answers of other calls at the same time
             bind = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
             binds.callback(bind.close)
             bind.request("POST", "/bind", b"x")
-        wait_for(lambda: server.calls == 5 and len(verbs.asked) == 4)
+        wait_for(lambda: server.calls == 5 and len(verbs.asked) == 5)
         assert ask(connection, "/filter", b"x") == (200, b"filter x")
 
 

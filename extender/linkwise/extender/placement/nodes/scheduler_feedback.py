@@ -254,7 +254,7 @@ class SchedulerFeedback:
 
 def _rest(times: int) -> float:
     """As long as kube-scheduler's own back-off: 1, 2, 4, 8, 10 s."""
-    return min(2.0 ** min(times - 1, _MOST_DOUBLINGS), 10.0)
+    return min(2.0 ** float(min(times - 1, _MOST_DOUBLINGS)), 10.0)
 
 
 def _pause(times: int) -> float:

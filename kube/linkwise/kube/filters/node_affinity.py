@@ -1,0 +1,106 @@
+"""NodeAffinity: the node selector and the required node affinity."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from linkwise.kube.filters.nodes import NodeFacts
+from linkwise.kube.filters.rejection import Rejection
+from linkwise.kube.filters.selectors import Selector, holds, integer, selects
+from linkwise.kube.objects import Affinity, NodeSelector, NodeSelectorTerm, Requirement
+
+_PLUGIN = "NodeAffinity"
+MISMATCH = Rejection(
+    _PLUGIN, ("node(s) didn't match Pod's node affinity/selector",), resolvable=False
+)
+CONFLICT = Rejection(_PLUGIN, ("pod affinity terms conflict",), resolvable=False)
+# kube-scheduler asks no filter about a node that is not among those that a pod names.
+NOT_NAMED = Rejection(
+    _PLUGIN, ("node(s) didn't satisfy plugin(s) [NodeAffinity]",), resolvable=False
+)
+_NAME = "metadata.name"
+_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+
+
+@dataclass(frozen=True, slots=True)
+class RequiredNodes:
+    """What a pod requires of its node's labels and name."""
+
+    selector: Selector = ()
+    terms: tuple[NodeSelectorTerm, ...] | None = None  # None: no affinity; (): matches no node
+
+    def __bool__(self) -> bool:
+        return bool(self.selector) or self.terms is not None
+
+    @property
+    def names(self) -> frozenset[str] | None:
+        """The only nodes that are asked about, as every term names some; None: all are."""
+        if not self.terms:
+            return None
+        named = [_named(term) for term in self.terms]
+        return None if None in named else frozenset().union(*filter(None, named))
+
+    @property
+    def conflict(self) -> Rejection | None:
+        """Set if the terms name nodes, but none that one term allows."""
+        return CONFLICT if self.names == frozenset() else None
+
+    def rejection(self, node: NodeFacts) -> Rejection | None:
+        return None if self.match(node.name, node.labels) else MISMATCH
+
+    def match(self, name: str, labels: Mapping[str, str]) -> bool:
+        if not selects(self.selector, labels):
+            return False
+        return self.terms is None or any(term_matches(t, name, labels) for t in self.terms)
+
+
+def required_nodes(node_selector: Mapping[str, str], affinity: Affinity | None) -> RequiredNodes:
+    """Read a pod's spec."""
+    selector = tuple(Requirement(k, "In", (v,)) for k, v in sorted(node_selector.items()))
+    of_nodes = affinity.node_affinity if affinity else None
+    required = of_nodes.required_during_scheduling_ignored_during_execution if of_nodes else None
+    return RequiredNodes(selector, required.node_selector_terms if required else None)
+
+
+def any_term_matches(selector: NodeSelector, labels: Mapping[str, str]) -> bool:
+    """Whether a volume's node affinity matches a node. It looks at labels alone."""
+    return any(term_matches(term, "", labels) for term in selector.node_selector_terms)
+
+
+def term_matches(term: NodeSelectorTerm, name: str, labels: Mapping[str, str]) -> bool:
+    """An empty term matches nothing, and neither does one that cannot be parsed."""
+    if not (term.match_expressions or term.match_fields):
+        return False
+    if not all(_parses(each) for each in term.match_expressions):
+        return False
+    if not all(_parses_as_field(each) for each in term.match_fields):
+        return False
+    return all(holds(each, labels) for each in term.match_expressions) and (
+        not name or all(holds(each, {_NAME: name}) for each in term.match_fields)
+    )
+
+
+def _named(term: NodeSelectorTerm) -> frozenset[str] | None:
+    names = [
+        frozenset(field.values)
+        for field in term.match_fields
+        if field.key == _NAME and field.operator == "In"
+    ]
+    return frozenset.intersection(*names) if names else None
+
+
+def _parses(requirement: Requirement) -> bool:
+    values = requirement.values
+    match requirement.operator:
+        case "In" | "NotIn":
+            return bool(values) and all(map(_LABEL_VALUE.fullmatch, values))
+        case "Exists" | "DoesNotExist":
+            return not values
+        case "Gt" | "Lt":
+            return len(values) == 1 and integer(values[0]) is not None
+        case _:
+            return False
+
+
+def _parses_as_field(requirement: Requirement) -> bool:
+    return requirement.operator in ("In", "NotIn") and len(requirement.values) == 1

@@ -1,0 +1,166 @@
+"""Which pods are on which node, and how many of them a term selects there."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from linkwise.kube.filters.nodes import Ints
+from linkwise.kube.filters.pod_affinity import AffinityTerm, select_all
+from linkwise.kube.filters.pod_facts import PodFacts
+
+_MOST_COUNTS = 64  # remembered; pods may have any terms
+_K = TypeVar("_K")
+_NO_PODS: Mapping[str, "Placed"] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    facts: PodFacts
+    row: int
+    leaving: bool
+
+
+class PlacedPods:
+    """Nodes are rows. `changes` rises with each change.
+
+    A count is kept up to date from its first request on, so a cluster without affinity and spread
+    only pays for the entry of each pod.
+    """
+
+    def __init__(self) -> None:
+        self.changes = 0
+        self._pods: dict[str, Placed] = {}  # uid -> pod
+        self._in_namespace: dict[str, dict[str, Placed]] = {}
+        self._keeping_apart: dict[str, Placed] = {}
+        self._on_ports: dict[int, dict[str, Placed]] = {}  # row -> uid -> pod with host ports
+        self._with_claims: dict[int, dict[str, Placed]] = {}
+        self._users: Counter[tuple[str, str]] = Counter()  # of claims that are no pod's own
+        self._counts: dict[_Key, Ints] = {}
+
+    def put(self, uid: str, facts: PodFacts, row: int, *, leaving: bool = False) -> None:
+        """Add a pod, or move it. *leaving*: it has a deletionTimestamp."""
+        pod, before = Placed(facts, row, leaving), self._pods.get(uid)
+        if before == pod:
+            return
+        if before is not None:
+            self.drop(uid)
+        self._pods[uid] = pod
+        self._in_namespace.setdefault(facts.namespace, {})[uid] = pod
+        if facts.rules.apart:
+            self._keeping_apart[uid] = pod
+        if facts.rules.ports:
+            self._on_ports.setdefault(row, {})[uid] = pod
+        if facts.claims:
+            self._with_claims.setdefault(row, {})[uid] = pod
+            self._users.update(_shared_claims(facts))
+        self._count(pod, 1)
+
+    def drop(self, uid: str) -> None:
+        pod = self._pods.pop(uid, None)
+        if pod is None:
+            return
+        facts, row = pod.facts, pod.row
+        _forget(self._in_namespace, facts.namespace, uid)
+        self._keeping_apart.pop(uid, None)
+        if facts.rules.ports:
+            _forget(self._on_ports, row, uid)
+        if facts.claims:
+            _forget(self._with_claims, row, uid)
+            self._users.subtract(_shared_claims(facts))
+        self._count(pod, -1)
+
+    def get(self, uid: str) -> Placed | None:
+        return self._pods.get(uid)
+
+    def selected(
+        self,
+        terms: tuple[AffinityTerm, ...],
+        rows: int,
+        *,
+        live: bool = False,
+        without: frozenset[str] = frozenset(),
+    ) -> Ints:
+        """[rows] how many pods on each node all *terms* select; of a term, the namespaces must be
+        known by name. *live*: terminating pods do not count. Read only."""
+        key = _Key(terms, live)
+        counts = self._counts.get(key)
+        if counts is None:
+            if len(self._counts) >= _MOST_COUNTS:
+                self._counts.clear()
+            counts = self._counts[key] = np.zeros(max(rows, 64), dtype=np.int64)
+            for pod in self._that_may_match(terms):
+                if key.counts(pod):
+                    counts = self._add(key, pod.row, 1)
+        while len(counts) < rows:
+            counts = self._add(key, rows - 1, 0)
+        counts = counts[:rows]
+        left_out = [p for uid in without if (p := self._pods.get(uid)) and key.counts(p)]
+        if left_out:
+            counts = counts.copy()
+            np.subtract.at(counts, [pod.row for pod in left_out], 1)
+        return counts
+
+    def keeping_apart(self) -> Mapping[str, Placed]:
+        """The pods with a required anti-affinity, by uid."""
+        return self._keeping_apart
+
+    def on_ports(self) -> Mapping[int, Mapping[str, Placed]]:
+        """row -> uid -> the pods that use ports of the node."""
+        return self._on_ports
+
+    def with_claims(self, row: int, without: frozenset[str] = frozenset()) -> list[PodFacts]:
+        """The pods on the node that use claims."""
+        there = self._with_claims.get(row, _NO_PODS).items()
+        return [pod.facts for uid, pod in there if uid not in without]
+
+    def users(self, namespace: str, claim: str, without: frozenset[str] = frozenset()) -> int:
+        """How many pods with a node use the claim."""
+        left_out = (self._pods[uid].facts for uid in without if uid in self._pods)
+        others = sum((namespace, claim) in _shared_claims(facts) for facts in left_out)
+        return self._users[namespace, claim] - others
+
+    def _that_may_match(self, terms: tuple[AffinityTerm, ...]) -> Iterator[Placed]:
+        named = [term.namespaces for term in terms if term.namespace_selector is None]
+        if not named:
+            yield from self._pods.values()
+            return
+        for namespace in frozenset.intersection(*named):
+            yield from self._in_namespace.get(namespace, _NO_PODS).values()
+
+    def _count(self, pod: Placed, sign: int) -> None:
+        self.changes += 1
+        for key in self._counts:
+            if key.counts(pod):
+                self._add(key, pod.row, sign)
+
+    def _add(self, key: "_Key", row: int, amount: int) -> Ints:
+        counts = self._counts[key]
+        if row >= len(counts):
+            grown = np.zeros(max(row + 1, 2 * len(counts)), dtype=np.int64)
+            grown[: len(counts)] = counts
+            counts = self._counts[key] = grown
+        counts[row] += amount
+        return counts
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    terms: tuple[AffinityTerm, ...]
+    live: bool
+
+    def counts(self, pod: Placed) -> bool:
+        return not (self.live and pod.leaving) and select_all(self.terms, pod.facts, {})
+
+
+def _shared_claims(facts: PodFacts) -> set[tuple[str, str]]:
+    return {(facts.namespace, use.name) for use in facts.claims if use.owner is None}
+
+
+def _forget(index: dict[_K, dict[str, Placed]], key: _K, uid: str) -> None:
+    pods = index[key]
+    del pods[uid]
+    if not pods:
+        del index[key]

@@ -1,0 +1,85 @@
+"""What the filters read of a pod, apart from its requests, tolerations and node affinity."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from linkwise.kube.filters.host_ports import HostPort, host_ports
+from linkwise.kube.filters.pod_affinity import AffinityTerm, required_terms
+from linkwise.kube.filters.topology_spread import SpreadConstraint, hard_constraints
+from linkwise.kube.objects import Affinity, Pod
+
+
+@dataclass(frozen=True, slots=True)
+class PodRules:
+    """What a pod demands of the pods around it. Most pods have NO_RULES."""
+
+    near: tuple[AffinityTerm, ...] = ()
+    apart: tuple[AffinityTerm, ...] = ()
+    spread: tuple[SpreadConstraint, ...] = ()
+    ports: tuple[HostPort, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.near or self.apart or self.spread or self.ports)
+
+
+NO_RULES = PodRules()
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimUse:
+    """A PersistentVolumeClaim that a pod uses. *owner*: of an ephemeral volume's claim, the uid of
+    the pod with which it is created."""
+
+    name: str
+    owner: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """Equal pods have equal facts, except that StatefulSets give each pod its own claims."""
+
+    namespace: str
+    labels: Mapping[str, str]
+    rules: PodRules = NO_RULES
+    claims: tuple[ClaimUse, ...] = ()
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        words = self.namespace, frozenset(self.labels.items()), self.rules, self.claims
+        object.__setattr__(self, "_hash", hash(words))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @property
+    def demands(self) -> bool:
+        """Whether anything but the rules of other pods can keep it off a node."""
+        return bool(self.rules or self.claims)
+
+
+def pod_facts(pod: Pod) -> PodFacts:
+    meta = pod.metadata
+    return PodFacts(meta.namespace, meta.labels, pod_rules(pod), claims_of(pod))
+
+
+def pod_rules(pod: Pod) -> PodRules:
+    spec, namespace = pod.spec, pod.metadata.namespace
+    affinity = spec.affinity or Affinity()
+    rules = PodRules(
+        required_terms(affinity.pod_affinity, namespace),
+        required_terms(affinity.pod_anti_affinity, namespace),
+        hard_constraints(spec.topology_spread_constraints, pod.metadata.labels),
+        host_ports(spec),
+    )
+    return rules or NO_RULES
+
+
+def claims_of(pod: Pod) -> tuple[ClaimUse, ...]:
+    meta = pod.metadata
+    return tuple(
+        ClaimUse(volume.persistent_volume_claim.claim_name)
+        if volume.persistent_volume_claim is not None
+        else ClaimUse(f"{meta.name}-{volume.name}", owner=meta.uid)
+        for volume in pod.spec.volumes
+        if volume.persistent_volume_claim is not None or volume.ephemeral is not None
+    )

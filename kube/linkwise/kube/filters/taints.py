@@ -1,0 +1,44 @@
+"""NodeUnschedulable and TaintToleration."""
+
+from collections.abc import Iterable
+
+from linkwise.kube.filters.nodes import NodeFacts
+from linkwise.kube.filters.rejection import Rejection
+from linkwise.kube.objects import Taint, Toleration
+
+_CORDONED = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+_KEEPS_OUT = frozenset({"NoSchedule", "NoExecute"})
+UNSCHEDULABLE = Rejection("NodeUnschedulable", ("node(s) were unschedulable",), resolvable=False)
+UNTOLERATED = Rejection("TaintToleration", ("node(s) had untolerated taint(s)",), resolvable=False)
+
+
+def cordoned(node: NodeFacts, tolerations: Iterable[Toleration]) -> Rejection | None:
+    closed = node.unschedulable and not tolerated(_CORDONED, tolerations)
+    return UNSCHEDULABLE if closed else None
+
+
+def tainted(node: NodeFacts, tolerations: Iterable[Toleration]) -> Rejection | None:
+    return UNTOLERATED if untolerated(node.taints, tolerations) is not None else None
+
+
+def untolerated(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> Taint | None:
+    """Return the first taint that keeps the pod out."""
+    for taint in taints:
+        if taint.effect in _KEEPS_OUT and not tolerated(taint, tolerations):
+            return taint
+    return None
+
+
+def tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:
+    return any(_tolerates(toleration, taint) for toleration in tolerations)
+
+
+def _tolerates(toleration: Toleration, taint: Taint) -> bool:
+    """The operators Lt and Gt tolerate nothing: they are behind a feature gate that is off."""
+    if toleration.effect and toleration.effect != taint.effect:
+        return False
+    if toleration.key and toleration.key != taint.key:
+        return False
+    if toleration.operator in ("", "Equal"):
+        return toleration.value == taint.value
+    return toleration.operator == "Exists"
