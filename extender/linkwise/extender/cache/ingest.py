@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import count
+from sys import intern
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -35,6 +36,7 @@ from linkwise.extender.podgrouper.equivalence import digest
 from linkwise.extender.podgrouper.membership import Judged, Membership
 from linkwise.extender.podgrouper.owner_cache import FetchOwner, Found
 from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
+from linkwise.kube.filters.pod_facts import NO_RULES, PodFacts, PodRules, claims_of, pod_rules
 from linkwise.kube.labels import COMPLETION_INDEX
 from linkwise.kube.objects import (
     Affinity,
@@ -90,6 +92,7 @@ class _WishesKey(msgspec.Struct, frozen=True):
     priority: int
     scheduler: str
     claims: tuple[dict[str, str], ...]
+    matched: dict[str, str]  # the labels that `matchLabelKeys` name
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,7 @@ class _Wishes:
     needs: ResourceList
     prefers: bool
     shares: tuple[tuple[str, PodDemand], ...] = ()
+    rules: PodRules = NO_RULES
 
     @property
     def asks_for_members(self) -> bool:
@@ -225,6 +229,12 @@ class Ingest:
                 spec.priority,
                 spec.scheduler_name,
                 spec.resource_claims,
+                {
+                    key: meta.labels[key]
+                    for constraint in spec.topology_spread_constraints
+                    for key in constraint.match_label_keys
+                    if key in meta.labels
+                },
             ),
             order="deterministic",
         )
@@ -253,7 +263,8 @@ class Ingest:
         wanted = demand.gpus or shares or ask.gang or invalid
         template = self._template(pod) if wanted else None
         needs = pod_needs(pod, demand)
-        return _Wishes(ask, demand, invalid, template, needs, _prefers(pod.spec), shares)
+        prefers, rules = _prefers(pod.spec), pod_rules(pod)
+        return _Wishes(ask, demand, invalid, template, needs, prefers, shares, rules)
 
     def _template(self, pod: Pod) -> Template:
         spec = pod.spec
@@ -346,8 +357,20 @@ def _record(
         queue=queue,
         leaving_until=leaving_until.timestamp() if leaving_until is not None else 0.0,
         labels=meta.labels if requests.demand.gpus else {},
+        facts=None if ended else _facts(pod, requests.rules),
         gang=gang,
     )
+
+
+def _facts(pod: Pod, rules: PodRules) -> PodFacts:
+    meta = pod.metadata
+    labels = _shared_labels(tuple(meta.labels.items()))
+    return PodFacts(meta.namespace, labels, rules, claims_of(pod) if pod.spec.volumes else ())
+
+
+@lru_cache(maxsize=8192)  # the pods of a DaemonSet or Deployment have equal labels
+def _shared_labels(items: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
+    return {intern(key): intern(value) for key, value in items}
 
 
 def _left_alone(record: PodRecord) -> PodRecord:
