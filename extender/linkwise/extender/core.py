@@ -31,6 +31,7 @@ from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.ingest import Ingest
 from linkwise.extender.cache.node_info import plan_on
 from linkwise.extender.cache.pending_writes import PendingWrites
+from linkwise.extender.cache.surroundings import Surrounding, Surroundings
 from linkwise.extender.cycle.planner import Planner
 from linkwise.extender.explain.explainer import Explainer
 from linkwise.extender.explain.snapshot import Own, Snapshot, SnapshotCamera
@@ -85,6 +86,7 @@ class Core:
             settings.queue_order.ahead_from,
         )
         self._budgets = DisruptionBudgets()
+        self._surroundings = Surroundings()
         self._run_times = RunTimes()
         self._ages = Ages()
         # node -> the annotation; only views and the eviction of idle pods read it
@@ -94,10 +96,11 @@ class Core:
         self._begin(leader=0)
 
     def _begin(self, leader: int) -> None:
-        """Start with an empty cache and no state but the settings, budgets, run times and ages."""
+        """Start with an empty cache and no state but the settings, budgets, volumes, namespaces,
+        run times and ages."""
         settings, pending_writes = self._settings, PendingWrites(leader)
         self._began = 0.0
-        self._cache = Cache(settings.resource_name)
+        self._cache = Cache(settings.resource_name, self._surroundings)
         self._planner = Planner(
             self._cache,
             pending_writes,
@@ -246,6 +249,22 @@ class Core:
             self._budgets.drop(budget)
         else:
             self._budgets.put(budget)
+
+    def replace_surroundings(
+        self,
+        kind: type[Surrounding],
+        objects: Iterable[Surrounding],
+        now: float,  # noqa: ARG002
+    ) -> None:
+        """The full list of volumes, claims, classes, CSINodes or namespaces."""
+        self._surroundings.replace(kind, objects)
+
+    def surrounding_event(self, what: str, one: Surrounding, now: float) -> None:  # noqa: ARG002
+        """*what* is ADDED, MODIFIED or DELETED."""
+        if what == "DELETED":
+            self._surroundings.drop(one)
+        else:
+            self._surroundings.put(one)
 
     def owners_to_read(self, now: float) -> tuple[FetchOwner, ...]:
         """The objects to read on which pods depend; the loop returns each by `owner_read`."""

@@ -81,6 +81,34 @@ def test_a_new_pod_is_pending_with_the_defaults_of_the_api() -> None:
     assert (made["kind"], made["apiVersion"]) == ("Pod", "v1")
 
 
+def test_in_the_nodes_network_a_port_is_the_nodes() -> None:
+    ports = [{"containerPort": 80}, {"containerPort": 81, "hostPort": 81}]
+    body = pod(containers=[{"name": "main", "ports": ports}])
+    made = new_store().create(POD, "ml", body | {"spec": {**body["spec"], "hostNetwork": True}}).obj
+    assert [each["hostPort"] for each in made["spec"]["containers"][0]["ports"]] == [80, 81]
+
+
+def test_label_keys_of_an_affinity_become_part_of_its_selector() -> None:
+    term = {
+        "topologyKey": "zone",
+        "labelSelector": {"matchLabels": {"app": "web"}},
+        "matchLabelKeys": ["rev", "absent"],
+        "mismatchLabelKeys": ["tenant"],
+    }
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+    body = pod(affinity={"podAntiAffinity": required})
+    body["metadata"]["labels"] = {"rev": "2", "tenant": "a"}
+    made = new_store().create(POD, "ml", body).obj["spec"]["affinity"]["podAntiAffinity"]
+    (merged,) = made["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert merged["labelSelector"] == {
+        "matchLabels": {"app": "web"},
+        "matchExpressions": [
+            {"key": "rev", "operator": "In", "values": ["2"]},
+            {"key": "tenant", "operator": "NotIn", "values": ["a"]},
+        ],
+    }
+
+
 def test_a_status_sent_with_a_new_pod_or_job_is_put_aside_but_a_node_keeps_its_own() -> None:
     store = new_store()
     assert store.create(POD, "ml", pod() | {"status": {"phase": "Running"}}).obj["status"] == {

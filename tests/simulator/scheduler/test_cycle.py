@@ -13,6 +13,7 @@ from linkwise.simulator.scheduler import preemption, words
 from linkwise.simulator.scheduler.cache import SchedulerCache
 from linkwise.simulator.scheduler.cycle import Cycle, Unfit
 from linkwise.simulator.scheduler.extender import ExtenderClient
+from tests.kube.filters.cases import HOST, apart, near, term
 from tests.simulator.scheduler.recording_extender import RecordingExtender
 
 GPU = "nvidia.com/gpu"
@@ -20,17 +21,26 @@ GPU = "nvidia.com/gpu"
 
 def node(name: str, gpus: int = 8) -> Node:
     allocatable = {"cpu": "8", "memory": "512Gi", "pods": "110", GPU: str(gpus)}
-    return msgspec.convert(
-        {"metadata": {"name": name}, "status": {"allocatable": allocatable}}, Node
-    )
+    metadata = {"name": name, "labels": {HOST: name}}
+    return msgspec.convert({"metadata": metadata, "status": {"allocatable": allocatable}}, Node)
 
 
 def pod(name: str, gpus: int = 1, *, on: str = "", **more: Any) -> Pod:
     containers = [{"name": "main", "resources": {"limits": {GPU: str(gpus)}}}]
     created = more.pop("created", "2026-01-02T00:00:00Z")
     body = {
-        "metadata": {"name": name, "uid": name, "creationTimestamp": created},
-        "spec": {"containers": containers, "nodeName": on, "priority": more.pop("priority", 0)},
+        "metadata": {
+            "name": name,
+            "uid": name,
+            "creationTimestamp": created,
+            "labels": more.pop("labels", {}),
+        },
+        "spec": {
+            "containers": containers,
+            "nodeName": on,
+            "priority": more.pop("priority", 0),
+            **more.pop("spec", {}),
+        },
         "status": more,
     }
     return msgspec.convert(body, Pod)
@@ -62,6 +72,60 @@ def unfit(cluster: SchedulerCache, one: Pod) -> Unfit:
     found = cycle_of(cluster).schedule(one)
     assert isinstance(found, Unfit)
     return found
+
+
+# Pods around
+
+
+WEB = {"app": "web"}
+ALONE = {"affinity": apart(term(WEB))}
+FOLLOWS = {"affinity": near(term(WEB))}
+
+
+def test_an_assumed_pod_keeps_others_out_at_once() -> None:
+    cluster = cluster_of([node("n1"), node("n2")])
+    cluster.assume_pod(pod("first", labels=WEB, spec=ALONE), "n1")
+    assert cycle_of(cluster).schedule(pod("second", labels=WEB, spec=ALONE)) == "n2"
+    cluster.assume_pod(pod("second", labels=WEB, spec=ALONE), "n2")
+    third = unfit(cluster, pod("third", labels=WEB, spec=ALONE))
+    assert third.rejected_by == {"InterPodAffinity"}
+    assert third.nowhere is None
+    cluster.remove_pod("first")
+    assert cycle_of(cluster).schedule(pod("third", labels=WEB, spec=ALONE)) == "n1"
+
+
+def test_a_nominated_pod_keeps_others_out_and_nobody_follows_it_yet() -> None:
+    cluster = cluster_of([node("n1")])
+    cluster.nominate(pod("first", labels=WEB, priority=1, nominatedNodeName="n1"))
+    found = cluster.rejection(pod("second", spec=ALONE), "n1")
+    assert found is not None
+    assert found.plugin == "InterPodAffinity"
+    assert cluster.rejection(pod("second", priority=2, spec=ALONE), "n1") is None
+    assert cluster.rejection(pod("third", spec=FOLLOWS), "n1") is not None
+
+
+def test_evicting_the_pod_that_keeps_it_out_lets_a_pod_in() -> None:
+    cluster = cluster_of([node("n1")], pod("old", labels=WEB, on="n1"))
+    assert victims(cluster, pod("new", priority=1, spec=ALONE)) == {"n1": ["old"]}
+
+
+def test_a_missing_claim_refuses_the_pod_as_a_whole() -> None:
+    cluster = cluster_of([node("n1"), node("n2")])
+    volumes = [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]
+    found = unfit(cluster, pod("a", spec={"volumes": volumes}))
+    assert found.nowhere is not None
+    assert words.fit_error(2, found.reasons, 0, found.nowhere.reasons[0]).startswith(
+        '0/2 nodes are available: persistentvolumeclaim "data" not found.'
+    )
+
+
+def test_a_row_of_a_node_that_went_is_used_for_the_next_one() -> None:
+    cluster = cluster_of([node("n1"), node("n2")])
+    cluster.remove_node("n1")
+    cluster.set_node(node("n3"))
+    cluster.add_pod(pod("web", labels=WEB, on="n3"))
+    assert cluster.rejection(pod("a", spec=FOLLOWS), "n3") is None
+    assert cluster.rejection(pod("a", spec=FOLLOWS), "n2") is not None
 
 
 # The search

@@ -99,6 +99,31 @@ def test_alone_it_binds_where_the_pod_fits(world: SchedulerOnApiServer) -> None:
     assert conditions["PodScheduled"] == "True"
 
 
+def test_a_pod_waits_for_its_claim_and_goes_where_the_volume_is(
+    world: SchedulerOnApiServer,
+) -> None:
+    world.nodes("n1", "n2")
+    for name in ("n1", "n2"):
+        world.client.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": {"rack": name}}})
+    world.start(alone=True)
+    source = {"persistentVolumeClaim": {"claimName": "data"}}
+    world.create("a", volumes=[{"name": "data", **source}])
+    assert 'persistentvolumeclaim "data" not found' in world.says("a", "Unschedulable")
+    rack = {"key": "rack", "operator": "In", "values": ["n2"]}
+    required = {"nodeSelectorTerms": [{"matchExpressions": [rack]}]}
+    volume = {"metadata": {"name": "pv"}, "spec": {"nodeAffinity": {"required": required}}}
+    world.client.post(
+        "/api/v1/persistentvolumes", {"apiVersion": "v1", "kind": "PersistentVolume", **volume}
+    )
+    bound = {"pv.kubernetes.io/bind-completed": "yes"}
+    claim = {"metadata": {"name": "data", "annotations": bound}, "spec": {"volumeName": "pv"}}
+    world.client.post(
+        "/api/v1/namespaces/ml/persistentvolumeclaims",
+        {"apiVersion": "v1", "kind": "PersistentVolumeClaim", **claim},
+    )
+    assert world.node_of("a") == "n2"
+
+
 def test_more_gpus_on_a_node_wake_it_too(world: SchedulerOnApiServer) -> None:
     world.nodes("n1", gpus=0)
     world.start(alone=True)

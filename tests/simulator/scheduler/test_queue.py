@@ -1,6 +1,7 @@
 """The scheduling queue's rules, with the time as an argument."""
 
 import msgspec
+import pytest
 
 from linkwise.kube.objects import Pod, SchedulingGate
 from linkwise.simulator.scheduler.queue import OTHER, ClusterEvent, QueuedPod, SchedulingQueue
@@ -9,9 +10,15 @@ BY_EXTENDER = frozenset({"Extender"})
 BY_RESOURCES = frozenset({"NodeResourcesFit"})
 
 
-def pod(name: str, *, priority: int = 0, gates: tuple[str, ...] = ()) -> Pod:
+def pod(
+    name: str,
+    *,
+    priority: int = 0,
+    gates: tuple[str, ...] = (),
+    labels: dict[str, str] | None = None,
+) -> Pod:
     body = {
-        "metadata": {"name": name, "uid": name},
+        "metadata": {"name": name, "uid": name, "labels": labels or {}},
         "spec": {"priority": priority, "schedulingGates": [{"name": gate} for gate in gates]},
     }
     return msgspec.convert(body, Pod)
@@ -95,6 +102,34 @@ def test_what_plugins_refused_is_woken_only_by_events_that_matter_to_them() -> N
     queue.update(pod("a"), 100.0)
     assert queue.pop(100.0) is None
     queue.move_all(ClusterEvent.ASSIGNED_POD_GONE, 100.0)
+    assert names(queue, 100.0) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("plugin", "sleeps", "wakes"),
+    [
+        ("NodePorts", ClusterEvent.ASSIGNED_POD_ADDED, ClusterEvent.ASSIGNED_POD_GONE),
+        ("VolumeRestrictions", ClusterEvent.CLAIM_CHANGED, ClusterEvent.CLAIM_ADDED),
+        ("NodeVolumeLimits", ClusterEvent.NODE_LABELS, ClusterEvent.CSI_NODE_CHANGED),
+        ("VolumeBinding", ClusterEvent.ASSIGNED_POD_GONE, ClusterEvent.VOLUME_CHANGED),
+        ("VolumeZone", ClusterEvent.CLASS_CHANGED, ClusterEvent.CLASS_ADDED),
+        ("PodTopologySpread", ClusterEvent.NODE_ALLOCATABLE, ClusterEvent.NODE_GONE),
+        ("InterPodAffinity", ClusterEvent.NODE_GONE, ClusterEvent.ASSIGNED_POD_LABELS),
+    ],
+)
+def test_each_plugin_has_events_of_its_own(
+    plugin: str, sleeps: ClusterEvent, wakes: ClusterEvent
+) -> None:
+    queue = refused(frozenset({plugin}))
+    queue.move_all(sleeps, 100.0)
+    assert queue.pop(100.0) is None
+    queue.move_all(wakes, 100.0)
+    assert names(queue, 100.0) == ["a"]
+
+
+def test_new_labels_of_a_pod_wake_it_where_pods_around_refused_it() -> None:
+    queue = refused(frozenset({"InterPodAffinity"}))
+    queue.update(pod("a", labels={"app": "web"}), 100.0)
     assert names(queue, 100.0) == ["a"]
 
 

@@ -8,7 +8,7 @@ from datetime import datetime
 import msgspec
 
 from linkwise.extender.api.views import NodeView, StateView
-from linkwise.extender.placement.nodes.node_filters import why_not_selected
+from linkwise.kube.filters.node_affinity import required_nodes
 from linkwise.kube.objects import (
     Affinity,
     Condition,
@@ -171,9 +171,8 @@ class DaemonSet(_Object, frozen=True):
     def is_for(self, node: Node) -> bool:
         """Whether its pods may run on *node*. They tolerate every taint."""
         template, meta = self.spec.template.spec, node.metadata
-        return not why_not_selected(
-            template.node_selector, template.affinity, meta.name, meta.labels
-        )
+        required = required_nodes(template.node_selector, template.affinity)
+        return required.match(meta.name, meta.labels)
 
 
 class LeaseSpec(_Object, frozen=True):

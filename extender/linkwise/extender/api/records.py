@@ -14,6 +14,8 @@ from typing import NamedTuple
 from linkwise.extender.api.actions import PodRef
 from linkwise.extender.api.annotations import NOTHING_SAID, PodRequest
 from linkwise.extender.api.queue_note import QueueNote
+from linkwise.kube.filters.node_affinity import required_nodes
+from linkwise.kube.filters.pod_facts import PodFacts
 from linkwise.kube.objects import LARGEST, Affinity, Taint, Toleration
 from linkwise.topology.annotations.plan import Plan
 from linkwise.topology.demand import PodDemand
@@ -95,7 +97,7 @@ class Refusal(Enum):
 class Template:
     """What determines the nodes on which a pod may run; one object per distinct content."""
 
-    __slots__ = ("__weakref__", "affinity", "node_selector", "number", "tolerations")
+    __slots__ = ("__weakref__", "number", "required", "tolerations")
 
     def __init__(
         self,
@@ -105,8 +107,7 @@ class Template:
         tolerations: tuple[Toleration, ...],
     ) -> None:
         self.number = number
-        self.node_selector = node_selector
-        self.affinity = affinity
+        self.required = required_nodes(node_selector, affinity)
         self.tolerations = tolerations
 
 
@@ -158,6 +159,7 @@ class PodRecord:
     queue: QueueNote | None = None  # its gang's note on the scheduling queue, read from this pod
     leaving_until: float = 0.0  # of a terminating pod: when its grace period ends
     labels: Mapping[str, str] = field(default_factory=dict)  # of pods that take GPUs
+    facts: PodFacts | None = None  # what kube-scheduler's filters read; None: the pod has ended
     left_alone: bool = False  # its namespace is none of those whose pods the extender places
     gang: GangKey | None = None  # what it is planned with; None: it is not planned ahead
     uid: str = field(init=False, compare=False)  # of `ref`; a round reads it often

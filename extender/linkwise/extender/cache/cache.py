@@ -20,14 +20,18 @@ from linkwise.extender.cache.node_table import NOT_USABLE, NodeTable
 from linkwise.extender.cache.plan_drift import Mismatch, note_mismatches
 from linkwise.extender.cache.row_log import RowLog
 from linkwise.extender.cache.shares.node_shares import NodeShares
+from linkwise.extender.cache.surroundings import Surroundings
 from linkwise.extender.cache.topology_domains import Domains
 from linkwise.extender.cache.turned_away import TurnedAway
+from linkwise.kube.filters.placed_pods import PlacedPods
 from linkwise.topology.machine.model import Machine
 from linkwise.topology.names import DEFAULT_RESOURCE
 
 
 class Cache:
-    def __init__(self, managed: str = DEFAULT_RESOURCE) -> None:
+    def __init__(
+        self, managed: str = DEFAULT_RESOURCE, surroundings: Surroundings | None = None
+    ) -> None:
         self.managed = managed  # the resource that offers whole GPUs
         self.rows = NodeTable()
         self.domains = Domains()
@@ -62,6 +66,8 @@ class Cache:
         self._kind_of: dict[object, MachineKind] = {}
         self._uid_of: dict[str, str] = {}  # namespace/name -> uid
         self._charges: dict[str, tuple[str, ResourceList]] = {}  # uid -> node, needs
+        self.around = PlacedPods()  # the same pods, as kube-scheduler's filters see them
+        self.surroundings = Surroundings() if surroundings is None else surroundings
 
     # Facts from the API server.
 
@@ -371,6 +377,15 @@ class Cache:
             if not node and uid in self.plans:
                 node = self.plans[uid].plan.node
             wanted = (node, record.needs) if node else None
+        changed = self._recharge(uid, wanted)
+        if wanted is None or record is None or record.facts is None:
+            self.around.drop(uid)
+        else:
+            row = self.nodes[wanted[0]].row
+            self.around.put(uid, record.facts, row, leaving=record.leaving)
+        return changed
+
+    def _recharge(self, uid: str, wanted: tuple[str, ResourceList] | None) -> set[str]:
         before = self._charges.get(uid)
         if before == wanted:
             return set()

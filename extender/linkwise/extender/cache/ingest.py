@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import count
+from sys import intern
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -37,6 +38,7 @@ from linkwise.extender.podgrouper.equivalence import digest
 from linkwise.extender.podgrouper.membership import Judged, Membership
 from linkwise.extender.podgrouper.owner_cache import FetchOwner, Found
 from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
+from linkwise.kube.filters.pod_facts import NO_RULES, PodFacts, PodRules, claims_of, pod_rules
 from linkwise.kube.labels import COMPLETION_INDEX
 from linkwise.kube.objects import (
     Affinity,
@@ -98,6 +100,7 @@ class _WishesKey(msgspec.Struct, frozen=True):
     priority: int
     scheduler: str
     claims: tuple[dict[str, str], ...]
+    matched: dict[str, str]  # the labels that `matchLabelKeys` name
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,7 @@ class _Wishes:
     needs: ResourceList
     prefers: bool
     shares: tuple[tuple[str, PodDemand], ...] = ()
+    rules: PodRules = NO_RULES
 
     @property
     def asks_for_members(self) -> bool:
@@ -227,6 +231,12 @@ class Ingest:
                 spec.priority,
                 spec.scheduler_name,
                 spec.resource_claims,
+                {
+                    key: meta.labels[key]
+                    for constraint in spec.topology_spread_constraints
+                    for key in constraint.match_label_keys
+                    if key in meta.labels
+                },
             ),
             order="deterministic",
         )
@@ -255,7 +265,8 @@ class Ingest:
         wanted = demand.gpus or shares or ask.gang or invalid
         template = self._template(pod) if wanted else None
         needs = pod_needs(pod, demand, self._resource)
-        return _Wishes(ask, demand, invalid, template, needs, _prefers(pod.spec), shares)
+        prefers, rules = _prefers(pod.spec), pod_rules(pod)
+        return _Wishes(ask, demand, invalid, template, needs, prefers, shares, rules)
 
     def _template(self, pod: Pod) -> Template:
         spec = pod.spec
@@ -350,6 +361,7 @@ def _record(
         queue=queue,
         leaving_until=leaving_until.timestamp() if leaving_until is not None else 0.0,
         labels=meta.labels if requests.demand.gpus else {},
+        facts=None if ended else _facts(pod, requests.rules),
         gang=gang,
     )
 
@@ -363,6 +375,17 @@ def _too_long(annotations: Mapping[str, str]) -> str:
         return ""
     most = (_MOST_ANNOTATIONS - _MOST_PLAN) >> 10
     return f"annotations of {length >> 10} KiB: expected {most} KiB at most, as the plan is one too"
+
+
+def _facts(pod: Pod, rules: PodRules) -> PodFacts:
+    meta = pod.metadata
+    labels = _shared_labels(tuple(meta.labels.items()))
+    return PodFacts(meta.namespace, labels, rules, claims_of(pod) if pod.spec.volumes else ())
+
+
+@lru_cache(maxsize=8192)  # the pods of a DaemonSet or Deployment have equal labels
+def _shared_labels(items: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
+    return {intern(key): intern(value) for key, value in items}
 
 
 def _left_alone(record: PodRecord) -> PodRecord:

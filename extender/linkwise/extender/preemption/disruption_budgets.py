@@ -10,8 +10,8 @@ from copy import copy
 from dataclasses import dataclass
 
 from linkwise.extender.api.records import PodRecord
-from linkwise.extender.placement.nodes.node_filters import matches
-from linkwise.kube.objects import LabelSelector, PodDisruptionBudget
+from linkwise.kube.filters.selectors import Selector, selector_of, selects
+from linkwise.kube.objects import PodDisruptionBudget
 
 _Key = tuple[str, str]
 
@@ -19,16 +19,11 @@ _Key = tuple[str, str]
 @dataclass(frozen=True, slots=True)
 class _Budget:
     namespace: str
-    selector: LabelSelector | None
+    selector: Selector
     allowed: int
 
     def covers(self, pod: PodRecord) -> bool:
-        if pod.ref.namespace != self.namespace or self.selector is None:
-            return False
-        wanted = self.selector.match_labels.items()
-        return all(pod.labels.get(key) == value for key, value in wanted) and all(
-            matches(each, pod.labels) for each in self.selector.match_expressions
-        )
+        return pod.ref.namespace == self.namespace and selects(self.selector, pod.labels)
 
 
 class DisruptionBudgets:
@@ -88,5 +83,7 @@ def _key(budget: PodDisruptionBudget) -> _Key:
 
 def _read(budget: PodDisruptionBudget) -> _Budget:
     return _Budget(
-        budget.metadata.namespace, budget.spec.selector, budget.status.disruptions_allowed
+        budget.metadata.namespace,
+        selector_of(budget.spec.selector),
+        budget.status.disruptions_allowed,
     )

@@ -2,18 +2,45 @@
 
 import logging
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
+from linkwise.extender.cache.surroundings import Surrounding
 from linkwise.extender.core import Core
 from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.kube.client import KubeClient
-from linkwise.kube.objects import Node, Pod, PodDisruptionBudget
-from linkwise.kube.reflector import Reflector
+from linkwise.kube.objects import (
+    CSINode,
+    Namespace,
+    Node,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Pod,
+    PodDisruptionBudget,
+    StorageClass,
+)
+from linkwise.kube.reflector import HasMetadata, Reflector
 
 log = logging.getLogger(__name__)
-T = TypeVar("T", Node, Pod, PodDisruptionBudget)
+T = TypeVar("T", bound=HasMetadata)
 
-_PATHS = {"poddisruptionbudgets": "/apis/policy/v1/poddisruptionbudgets"}
+_PATHS = {
+    "poddisruptionbudgets": "/apis/policy/v1/poddisruptionbudgets",
+    "storageclasses": "/apis/storage.k8s.io/v1/storageclasses",
+    "csinodes": "/apis/storage.k8s.io/v1/csinodes",
+}
+SURROUNDINGS: Mapping[str, type[Surrounding]] = {
+    "namespaces": Namespace,
+    "persistentvolumes": PersistentVolume,
+    "persistentvolumeclaims": PersistentVolumeClaim,
+    "storageclasses": StorageClass,
+    "csinodes": CSINode,
+}
+
+
+def path_of(plural: str) -> str:
+    """Where all objects of a kind are."""
+    return _PATHS.get(plural, f"/api/v1/{plural}")
 
 
 def watch(
@@ -48,7 +75,7 @@ def watch(
 
     return Reflector(
         client,
-        _PATHS.get(plural, f"/api/v1/{plural}"),
+        path_of(plural),
         kind,
         on_replace=on_replace,
         on_event=on_event,
@@ -86,7 +113,21 @@ class Informers:
         self._budgets = feed(
             "poddisruptionbudgets", PodDisruptionBudget, core.replace_budgets, core.budget_event
         )
-        self._all: tuple[Reflector[Any], ...] = (self.nodes, self.pods, self._budgets)
+        surroundings = (
+            feed(
+                plural,
+                kind,
+                partial(core.replace_surroundings, kind),
+                core.surrounding_event,
+            )
+            for plural, kind in SURROUNDINGS.items()
+        )
+        self._all: tuple[Reflector[Any], ...] = (
+            self.nodes,
+            self.pods,
+            self._budgets,
+            *surroundings,
+        )
 
     def start(self) -> None:
         for reflector in self._all:

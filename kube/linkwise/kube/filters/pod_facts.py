@@ -1,7 +1,7 @@
 """What the filters read of a pod, apart from its requests, tolerations and node affinity."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from linkwise.kube.filters.host_ports import HostPort, host_ports
 from linkwise.kube.filters.pod_affinity import AffinityTerm, required_terms
@@ -42,14 +42,9 @@ class PodFacts:
     labels: Mapping[str, str]
     rules: PodRules = NO_RULES
     claims: tuple[ClaimUse, ...] = ()
-    _hash: int = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        words = self.namespace, frozenset(self.labels.items()), self.rules, self.claims
-        object.__setattr__(self, "_hash", hash(words))
 
     def __hash__(self) -> int:
-        return self._hash
+        return hash((self.namespace, frozenset(self.labels.items()), self.rules, self.claims))
 
     @property
     def demands(self) -> bool:

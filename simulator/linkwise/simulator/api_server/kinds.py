@@ -33,6 +33,16 @@ ENDPOINT_SLICE = ResourceKind(
 )
 LEASE = ResourceKind("Lease", "leases", "coordination.k8s.io/v1", has_status=False)
 
+NAMESPACE = ResourceKind("Namespace", "namespaces", namespaced=False)
+STORAGE = (
+    ResourceKind("PersistentVolume", "persistentvolumes", namespaced=False),
+    ResourceKind("PersistentVolumeClaim", "persistentvolumeclaims"),
+    ResourceKind(
+        "StorageClass", "storageclasses", "storage.k8s.io/v1", namespaced=False, has_status=False
+    ),
+    ResourceKind("CSINode", "csinodes", "storage.k8s.io/v1", namespaced=False, has_status=False),
+)
+
 # Owners of pods that the extender reads.
 OWNERS = (
     ResourceKind("StatefulSet", "statefulsets", "apps/v1"),
@@ -78,6 +88,8 @@ KINDS = (
     ENDPOINTS,
     ENDPOINT_SLICE,
     LEASE,
+    NAMESPACE,
+    *STORAGE,
     *OWNERS,
     *WORKLOADS,
 )

@@ -23,6 +23,7 @@ from linkwise.simulator.api_server.refusals import (
 )
 
 _FINAL_PHASES = ("Succeeded", "Failed")
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _MAY_CHANGE = {"activeDeadlineSeconds", "schedulingGates", "terminationGracePeriodSeconds"}
 
 
@@ -79,7 +80,10 @@ def _new_pod(pod: Object, now: datetime) -> Object:
         "terminationGracePeriodSeconds": 30,
         "priority": 0,
     }
-    spec = defaults | spec
+    spec = _with_host_ports(defaults | spec)
+    if "affinity" in spec:
+        labels = pod["metadata"].get("labels") or {}
+        spec["affinity"] = _with_merged_keys(spec["affinity"] or {}, labels)
     for field in ("containers", "initContainers"):
         if field in spec:
             spec[field] = [
@@ -97,6 +101,46 @@ def _new_pod(pod: Object, now: datetime) -> Object:
             status, gated | {"message": message, "lastTransitionTime": timestamp(now)}
         )
     return pod | {"spec": spec, "status": status}
+
+
+def _with_host_ports(spec: Object) -> Object:
+    """In the node's network, a container's port is the node's."""
+    if not spec.get("hostNetwork"):
+        return spec
+    for field in ("containers", "initContainers"):
+        if field in spec:
+            spec[field] = [
+                each | {"ports": [{"hostPort": p["containerPort"]} | p for p in each["ports"]]}
+                if each.get("ports")
+                else each
+                for each in spec[field] or ()
+            ]
+    return spec
+
+
+def _with_merged_keys(affinity: Object, labels: Object) -> Object:
+    """Merge `matchLabelKeys` and `mismatchLabelKeys` of pod affinity terms into their selectors:
+    only the API server reads these fields."""
+    for field in ("podAffinity", "podAntiAffinity"):
+        terms = (affinity.get(field) or {}).get(_REQUIRED)
+        if terms:
+            merged = [_with_keys(term, labels) for term in terms]
+            affinity = affinity | {field: affinity[field] | {_REQUIRED: merged}}
+    return affinity
+
+
+def _with_keys(term: Object, labels: Object) -> Object:
+    selector = term.get("labelSelector")
+    more = [
+        {"key": key, "operator": operator, "values": [labels[key]]}
+        for field, operator in (("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn"))
+        for key in term.get(field) or ()
+        if key in labels
+    ]
+    if selector is None or not more:
+        return term
+    expressions = [*(selector.get("matchExpressions") or ()), *more]
+    return term | {"labelSelector": selector | {"matchExpressions": expressions}}
 
 
 def _container(pod: str, field: str, container: Any) -> Object:

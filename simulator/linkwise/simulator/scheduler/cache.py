@@ -90,6 +90,12 @@ class SchedulerCache:
 
     # Namespaces
 
+    def replace_namespaces(self, namespaces: Iterable[Namespace]) -> None:
+        self._namespaces.clear()
+        self._changes += 1
+        for namespace in namespaces:
+            self.set_namespace(namespace)
+
     def set_namespace(self, namespace: Namespace) -> None:
         self._namespaces[namespace.metadata.name] = namespace.metadata.labels
         self._changes += 1

@@ -7,7 +7,7 @@ in a pool and overlap with the next tries.
 
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
@@ -16,7 +16,16 @@ from threading import Thread
 import msgspec
 
 from linkwise.kube.client import ApiError, KubeClient
-from linkwise.kube.objects import Node, Pod
+from linkwise.kube.filters.volumes.storage import StorageObject
+from linkwise.kube.objects import (
+    CSINode,
+    Namespace,
+    Node,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Pod,
+    StorageClass,
+)
 from linkwise.kube.reflector import Reflector
 from linkwise.simulator.control_loop import ControlLoop
 from linkwise.simulator.scheduler import preemption, words
@@ -30,12 +39,19 @@ from linkwise.simulator.scheduler.queue import (
     QueuedPod,
     SchedulingQueue,
     node_events,
+    storage_event,
 )
 from linkwise.simulator.scheduler.settings import SchedulerSettings
 
 log = logging.getLogger(__name__)
 
 _ENDED_PHASES = ("Succeeded", "Failed")
+_STORAGE: Mapping[str, type[StorageObject]] = {
+    "/api/v1/persistentvolumes": PersistentVolume,
+    "/api/v1/persistentvolumeclaims": PersistentVolumeClaim,
+    "/apis/storage.k8s.io/v1/storageclasses": StorageClass,
+    "/apis/storage.k8s.io/v1/csinodes": CSINode,
+}
 
 
 class SchedulerLoop(ControlLoop):
@@ -79,7 +95,15 @@ class SchedulerLoop(ControlLoop):
             extender_weight=settings.extender_weight,
         )
         self._binds = ThreadPoolExecutor(settings.bind_threads, thread_name_prefix="bind")
-        self._reflectors = (  # nodes before pods, or pods would be tried without any node
+        self._reflectors = (  # pods last, or they would be tried without any node or volume
+            Reflector(
+                client,
+                "/api/v1/namespaces",
+                Namespace,
+                on_replace=self._replace_namespaces,
+                on_event=self._namespace_event,
+            ),
+            *(self._storage(path, kind) for path, kind in _STORAGE.items()),
             Reflector(
                 client,
                 "/api/v1/nodes",
@@ -120,6 +144,39 @@ class SchedulerLoop(ControlLoop):
 
     # Events from the API server
 
+    def _storage(self, path: str, kind: type[StorageObject]) -> Reflector[StorageObject]:
+        """A watch on a kind of object that says where volumes are."""
+        storage = self._cluster.storage
+
+        def on_replace(objects: Collection[StorageObject]) -> None:
+            with self._changed:
+                storage.replace(kind, objects)
+            for one in objects:
+                on_event("ADDED", one)
+
+        def on_event(what: str, one: StorageObject) -> None:
+            with self._changed:
+                if what == "DELETED":
+                    storage.drop(one)
+                    return
+                storage.put(one)
+                self._queue.move_all(storage_event(what, one), time.monotonic())
+                self._changed.notify_all()
+
+        return Reflector(self._client, path, kind, on_replace=on_replace, on_event=on_event)
+
+    def _replace_namespaces(self, namespaces: Collection[Namespace]) -> None:
+        with self._changed:
+            self._cluster.replace_namespaces(namespaces)
+
+    def _namespace_event(self, kind: str, namespace: Namespace) -> None:
+        """kube-scheduler wakes no pod for a namespace."""
+        with self._changed:
+            if kind == "DELETED":
+                self._cluster.remove_namespace(namespace.metadata.name)
+            else:
+                self._cluster.set_namespace(namespace)
+
     def _replace_nodes(self, nodes: Collection[Node]) -> None:
         with self._changed:
             for name in set(self._cluster.names()) - {node.metadata.name for node in nodes}:
@@ -131,6 +188,8 @@ class SchedulerLoop(ControlLoop):
         with self._changed:
             if kind == "DELETED":
                 self._cluster.remove_node(node.metadata.name)
+                self._queue.move_all(ClusterEvent.NODE_GONE, time.monotonic())
+                self._changed.notify_all()
                 return
             before = self._cluster.node(node.metadata.name)
             try:
@@ -175,6 +234,8 @@ class SchedulerLoop(ControlLoop):
                     ClusterEvent.ASSIGNED_POD_ADDED if added else ClusterEvent.ASSIGNED_POD_CHANGED
                 )
                 self._queue.move_all(event, now)
+                if known is not None and known.metadata.labels != pod.metadata.labels:
+                    self._queue.move_all(ClusterEvent.ASSIGNED_POD_LABELS, now)
             else:
                 self._pods[uid] = pod
                 self._waiting(pod, now, is_new=known is None)

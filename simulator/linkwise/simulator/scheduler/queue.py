@@ -12,7 +12,15 @@ from enum import Enum, auto
 from heapq import heappop, heappush
 from itertools import count
 
-from linkwise.kube.objects import Node, Pod
+from linkwise.kube.filters.volumes.storage import StorageObject
+from linkwise.kube.objects import (
+    CSINode,
+    Node,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Pod,
+    StorageClass,
+)
 
 EXTENDER = "Extender"
 OTHER = "OtherFilter"  # a plugin that kube-scheduler does not have by default
@@ -22,25 +30,53 @@ class ClusterEvent(Enum):
     """An event outside the pod itself that may let it fit."""
 
     NODE_ADDED = auto()
+    NODE_GONE = auto()
     NODE_ALLOCATABLE = auto()
     NODE_LABELS = auto()
     NODE_TAINTS = auto()  # and spec.unschedulable
     NODE_OTHER = auto()  # annotations, conditions
     ASSIGNED_POD_ADDED = auto()  # a pod got a node, from any scheduler
     ASSIGNED_POD_CHANGED = auto()  # any change: it starts to run, it is annotated
+    ASSIGNED_POD_LABELS = auto()
     ASSIGNED_POD_GONE = auto()  # deleted, ended, or its binding failed
+    CLAIM_ADDED = auto()  # of PersistentVolumeClaims
+    CLAIM_CHANGED = auto()
+    VOLUME_CHANGED = auto()  # a PersistentVolume came or changed
+    CLASS_ADDED = auto()  # of StorageClasses
+    CLASS_CHANGED = auto()
+    CSI_NODE_CHANGED = auto()  # a CSINode came or changed
 
 
-_NODE_EVENTS = frozenset({ClusterEvent.NODE_ADDED})
+_ADDED = frozenset({ClusterEvent.NODE_ADDED})
+_GONE = frozenset({ClusterEvent.ASSIGNED_POD_GONE})
+_LABELLED = _ADDED | {ClusterEvent.NODE_LABELS}
+_CLAIMED = frozenset({ClusterEvent.CLAIM_ADDED, ClusterEvent.CLAIM_CHANGED})
+_PODS_AROUND = _GONE | {ClusterEvent.ASSIGNED_POD_ADDED, ClusterEvent.ASSIGNED_POD_LABELS}
 _WAKES: dict[str, frozenset[ClusterEvent]] = {
-    "NodeUnschedulable": _NODE_EVENTS | {ClusterEvent.NODE_TAINTS},
-    "TaintToleration": _NODE_EVENTS | {ClusterEvent.NODE_TAINTS},
-    "NodeAffinity": _NODE_EVENTS | {ClusterEvent.NODE_LABELS},
-    "NodeResourcesFit": _NODE_EVENTS
-    | {ClusterEvent.NODE_ALLOCATABLE, ClusterEvent.ASSIGNED_POD_GONE},
+    "NodeUnschedulable": _ADDED | {ClusterEvent.NODE_TAINTS},
+    "TaintToleration": _ADDED | {ClusterEvent.NODE_TAINTS},
+    "NodeAffinity": _LABELLED,
+    "NodePorts": _ADDED | _GONE,
+    "NodeResourcesFit": _ADDED | _GONE | {ClusterEvent.NODE_ALLOCATABLE},
+    "VolumeRestrictions": _ADDED | _GONE | {ClusterEvent.CLAIM_ADDED},
+    "NodeVolumeLimits": _GONE | {ClusterEvent.CSI_NODE_CHANGED, ClusterEvent.CLAIM_ADDED},
+    "VolumeBinding": _LABELLED
+    | _CLAIMED
+    | {
+        ClusterEvent.VOLUME_CHANGED,
+        ClusterEvent.CLASS_ADDED,
+        ClusterEvent.CLASS_CHANGED,
+        ClusterEvent.CSI_NODE_CHANGED,
+    },
+    "VolumeZone": _LABELLED | _CLAIMED | {ClusterEvent.VOLUME_CHANGED, ClusterEvent.CLASS_ADDED},
+    "PodTopologySpread": _LABELLED
+    | _PODS_AROUND
+    | {ClusterEvent.NODE_GONE, ClusterEvent.NODE_TAINTS},
+    "InterPodAffinity": _LABELLED | _PODS_AROUND,
     OTHER: frozenset(ClusterEvent),
 }
-"""The events that wake a pod which this plugin refused; every event wakes a pod which an extender
+"""The events that wake a pod which this plugin refused. kube-scheduler's plugins also look at the
+object, and wake fewer pods; every event wakes a pod which an extender
 refused."""
 
 
@@ -56,6 +92,30 @@ def node_events(before: Node | None, node: Node) -> list[ClusterEvent]:
         or before.status.conditions != node.status.conditions,
     }
     return [event for event, happened in changes.items() if happened]
+
+
+def storage_event(what: str, one: StorageObject) -> ClusterEvent:
+    """Return the event of an object that came (ADDED) or changed."""
+    added = what == "ADDED"
+    match one:
+        case PersistentVolumeClaim():
+            return ClusterEvent.CLAIM_ADDED if added else ClusterEvent.CLAIM_CHANGED
+        case StorageClass():
+            return ClusterEvent.CLASS_ADDED if added else ClusterEvent.CLASS_CHANGED
+        case PersistentVolume():
+            return ClusterEvent.VOLUME_CHANGED
+        case CSINode():
+            return ClusterEvent.CSI_NODE_CHANGED
+
+
+def _concerned(before: Pod, after: Pod) -> frozenset[str]:
+    """Return the plugins that look at what changed in a waiting pod."""
+    tolerations = before.spec.tolerations != after.spec.tolerations
+    labels = before.metadata.labels != after.metadata.labels
+    return frozenset(
+        ({"TaintToleration", "PodTopologySpread"} if tolerations else set())
+        | ({"InterPodAffinity", "PodTopologySpread"} if labels else set())
+    )
 
 
 @dataclass(slots=True, eq=False)
@@ -128,8 +188,8 @@ class SchedulingQueue:
     def update(self, pod: Pod, now: float) -> None:
         """Take in any change of the pod itself.
 
-        An extender may judge the changed pod differently. Of the plugins, only taints look at a
-        field that can change.
+        An extender may judge the changed pod differently. Of the plugins, some look at tolerations
+        and labels, which can change.
         """
         uid = pod.metadata.uid
         if uid in self._in_flight:
@@ -139,14 +199,13 @@ class SchedulingQueue:
         if queued is None:
             self.add(pod, now)
             return
-        tolerations_changed = queued.pod.spec.tolerations != pod.spec.tolerations
+        concerned = _concerned(queued.pod, pod)
         queued.pod = pod
         if uid in self._gated and not pod.spec.scheduling_gates:
             del self._gated[uid]
             self._activate(queued)
         elif uid in self._unschedulable and (
-            self._wakes_on_update(queued)
-            or (tolerations_changed and "TaintToleration" in queued.rejected_by)
+            self._wakes_on_update(queued) or not concerned.isdisjoint(queued.rejected_by)
         ):
             del self._unschedulable[uid]
             self._requeue(queued, now)

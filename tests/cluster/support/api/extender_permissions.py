@@ -6,6 +6,7 @@ Tests carry out the allowed requests in this order.
 from typing import Any
 
 from linkwise.extender.podgrouper.workloads.kinds import READ, OwnerKind
+from linkwise.extender.runtime.informers import SURROUNDINGS, path_of
 from linkwise.kube.client import JSON_PATCH, STRATEGIC_PATCH
 from linkwise.topology import names
 from tests.cluster.support.api.accounts import NAMESPACE, ApiRequest
@@ -108,6 +109,11 @@ EXTENDER_MAY = (
     ApiRequest("watch pods", "GET", "/api/v1/pods?watch=true"),
     ApiRequest("list budgets", "GET", "/apis/policy/v1/poddisruptionbudgets?limit=1"),
     ApiRequest("watch budgets", "GET", "/apis/policy/v1/poddisruptionbudgets?watch=true"),
+    *(
+        ApiRequest(f"{verb} {plural}", "GET", f"{path_of(plural)}?{query}")
+        for plural in SURROUNDINGS
+        for verb, query in (("list", "limit=1"), ("watch", "watch=true"))
+    ),
     write_pod("write a plan with its nomination", "waiting/status", NOMINATED),
     write_pod("withdraw it", "waiting/status", WITHDRAWN),
     write_pod("plan a pod behind a gate", "gated/status", NOMINATED),

@@ -85,7 +85,7 @@ def test_a_node_must_be_ready_and_not_cordoned() -> None:
         (Toleration(key="nvidia.com/gpu", value="absent"), False),
         (Toleration(key="nvidia.com/gpu"), False),
         (Toleration(operator="Exists"), True),
-        (Toleration(value="present"), False),
+        (Toleration(value="present"), True),  # the API server refuses such a one
         (Toleration(key="other", operator="Exists"), False),
     ],
 )
@@ -115,6 +115,8 @@ def test_the_node_selector_must_match_whole() -> None:
         ("NotIn", ("a",), False),
         ("Exists", (), True),
         ("DoesNotExist", (), False),
+        ("In", (), False),
+        ("NotIn", (), False),
         ("Gt", ("0",), False),
         ("Like", ("a",), False),
     ],
@@ -145,7 +147,8 @@ def test_affinity_compares_numbers(operator: str, value: str, holds: bool) -> No
 
 def test_a_label_that_is_missing_is_not_in_and_not_greater() -> None:
     for operator, holds in (("NotIn", True), ("DoesNotExist", True), ("In", False), ("Gt", False)):
-        each = Requirement(key="rack", operator=operator, values=("1",))
+        values = () if operator == "DoesNotExist" else ("1",)
+        each = Requirement(key="rack", operator=operator, values=values)
         term = NodeSelectorTerm(match_expressions=(each,))
         assert runs(template(terms=(term,)), node()) is holds
 

@@ -1,22 +1,27 @@
-"""Which nodes a pod may run on, as far as that is cheap and certain.
+"""Which nodes a pod may run on, by kube-scheduler's own filters (`linkwise.kube.filters`).
 
-These filters are: ready and schedulable, taints, node selector and required node affinity. What
-nodes have left is in `cache.resources_left`. The extender does not repeat the other filters of
-kube-scheduler: it learns them from kube-scheduler's calls (`scheduler_feedback`).
+`rows` knows those that look at the node alone: ready and schedulable, taints, node selector and
+required node affinity. `beside` knows those that look at the pods around, at ports and volumes.
+What nodes have left is in `cache.resources_left`. The extender learns all others
+from kube-scheduler's calls (`scheduler_feedback`).
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from linkwise.extender.api.records import NodeRecord, Template
+from linkwise.extender.api.records import NodeRecord, PodRecord, Template
 from linkwise.extender.cache.cache import Cache
-from linkwise.extender.cache.node_table import Bools
-from linkwise.kube.objects import Affinity, NodeSelectorTerm, Requirement, Taint, Toleration
-
-_CORDONED = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
-_KEEPS_OUT = frozenset({"NoSchedule", "NoExecute"})
+from linkwise.extender.cache.node_table import Bools, Ints
+from linkwise.kube.filters import taints
+from linkwise.kube.filters.gang import NONE, Demands, Kind, between
+from linkwise.kube.filters.node_affinity import RequiredNodes
+from linkwise.kube.filters.nodes import NO_DOMAIN
+from linkwise.kube.filters.plugins import Candidate, PodFilters, World
+from linkwise.kube.filters.pod_facts import PodFacts
+from linkwise.kube.filters.selectors import selects
 
 
 class NodeFilters:
@@ -24,6 +29,7 @@ class NodeFilters:
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
+        self._nodes: tuple[int, list[NodeRecord | None]] | None = None  # of which generation
         self._known: WeakKeyDictionary[Template, tuple[Bools, int]] = WeakKeyDictionary()
 
     def rows(self, template: Template) -> Bools:
@@ -55,6 +61,61 @@ class NodeFilters:
         self._known[template] = (fresh, log.generation)
         return fresh
 
+    def beside(
+        self,
+        pod: PodRecord,
+        members: Sequence[PodRecord] = (),
+        without: frozenset[str] = frozenset(),
+    ) -> Bools | None:
+        """[rows] the nodes that let the pod in beside the pods that are bound, assumed or planned
+        there, but for itself, *members* and those *without*; None: all do.
+
+        *members*: the pods of its gang that are placed with it. `between` tells what they demand of
+        each other.
+        """
+        facts, cache = pod.facts, self._cache
+        if facts is None or not (facts.demands or cache.around.keeping_apart()):
+            return None
+        gone = without | {pod.uid} | {member.uid for member in members}
+        theirs = [member.facts for member in members if member.facts is not None]
+        return PodFilters(_candidate(pod, facts), self._world(), gone, theirs).allowed
+
+    def between(
+        self,
+        members: Sequence[PodRecord],
+        rooms: Ints,
+        without: frozenset[str] = frozenset(),
+    ) -> Demands:
+        """What members that are placed together demand of each other. *rooms* is [rows] how many of
+        them fit for all other reasons."""
+        if not any(member.facts is not None and member.facts.demands for member in members):
+            return NONE
+        kinds = Counter(_candidate(m, m.facts) for m in members if m.facts is not None)
+        gone = without | {member.uid for member in members}
+        equal = [Kind(pod, count) for pod, count in kinds.items()]
+        return between(equal, self._world(), rooms, gone)
+
+    def _world(self) -> World:
+        cache = self._cache
+        generation = cache.changed_rows.generation
+        if self._nodes is None or self._nodes[0] != generation:
+            found = (None if name is None else cache.nodes.get(name) for name in cache.rows.names)
+            self._nodes = generation, [None if info is None else info.record for info in found]
+        around, surroundings = cache.around, cache.surroundings
+        return World(
+            self._nodes[1],
+            self._domain,
+            around,
+            surroundings.storage,
+            surroundings.namespaces,
+        )
+
+    def _domain(self, label: str) -> Ints:
+        """[rows] the domain of each node; a node that only pods name has none."""
+        numbers, rows = self._cache.domains.numbers(label), len(self._cache.rows)
+        unknown = np.full(max(rows - len(numbers), 0), NO_DOMAIN)
+        return np.concatenate([numbers[:rows], unknown])
+
     def on(self, template: Template | None, node: str) -> bool:
         info = self._cache.nodes.get(node)
         if info is None or template is None or self._cache.turned_away.is_closed(template, node):
@@ -62,95 +123,46 @@ class NodeFilters:
         return may_run(template, info.record)
 
 
+def _candidate(pod: PodRecord, facts: PodFacts) -> Candidate:
+    template = pod.template
+    return (
+        Candidate(facts)
+        if template is None
+        else Candidate(facts, template.tolerations, template.required)
+    )
+
+
 def may_run(template: Template, node: NodeRecord | None) -> bool:
     if node is None or not node.ready:
         return False
     # Every node is tested for each new template, and most of both have no constraint.
-    constrained = node.taints or node.unschedulable or template.node_selector or template.affinity
+    constrained = node.taints or node.unschedulable or template.required
     return not constrained or not why_not(template, node)
 
 
 def why_not(template: Template, node: NodeRecord) -> str:
     """Why kube-scheduler would refuse the node; empty: no known reason."""
-    if node.unschedulable and not _tolerated(_CORDONED, template.tolerations):
+    if taints.cordoned(node, template.tolerations):
         return "cordoned"
-    for taint in node.taints:
-        if taint.effect in _KEEPS_OUT and not _tolerated(taint, template.tolerations):
-            return f"taint {taint.key} not tolerated"
-    return why_not_selected(template.node_selector, template.affinity, node.name, node.labels)
+    taint = taints.untolerated(node.taints, template.tolerations)
+    if taint is not None:
+        return f"taint {taint.key} not tolerated"
+    return why_not_selected(template.required, node.name, node.labels)
 
 
-def why_not_selected(
-    selector: Mapping[str, str], affinity: Affinity | None, name: str, labels: Mapping[str, str]
-) -> str:
-    """Why the node of this *name* and *labels* is none that a pod selects; empty: it is one."""
-    if selector and any(labels.get(key) != value for key, value in selector.items()):
+def why_not_selected(required: RequiredNodes, name: str, labels: Mapping[str, str]) -> str:
+    """Why the node of this *name* and *labels* is none that a pod requires; empty: it is one."""
+    if required.match(name, labels):
+        return ""
+    if not selects(required.selector, labels):
         return "node selector does not match"
-    if affinity is not None and not _affine(affinity, name, labels):
-        return "required node affinity does not match"
-    return ""
+    return "required node affinity does not match"
 
 
 def puts_off(template: Template | None, node: NodeRecord | None) -> bool:
     """Whether kube-scheduler would prefer another node for such a pod."""
     return node is not None and any(
         taint.effect == "PreferNoSchedule"
-        and not (template is not None and _tolerated(taint, template.tolerations))
+        and not (template is not None and taints.tolerated(taint, template.tolerations))
         for taint in node.taints
     )
-
-
-def _tolerated(taint: Taint, tolerations: tuple[Toleration, ...]) -> bool:
-    return any(_tolerates(toleration, taint) for toleration in tolerations)
-
-
-def _tolerates(toleration: Toleration, taint: Taint) -> bool:
-    if toleration.effect and toleration.effect != taint.effect:
-        return False
-    if toleration.key and toleration.key != taint.key:
-        return False
-    if toleration.operator == "Exists":
-        return True
-    return bool(toleration.key) and toleration.value == taint.value
-
-
-def _affine(affinity: Affinity, name: str, labels: Mapping[str, str]) -> bool:
-    of_nodes = affinity.node_affinity
-    required = of_nodes and of_nodes.required_during_scheduling_ignored_during_execution
-    return not required or any(
-        _term_holds(term, name, labels) for term in required.node_selector_terms
-    )
-
-
-def _term_holds(term: NodeSelectorTerm, name: str, labels: Mapping[str, str]) -> bool:
-    if not (term.match_expressions or term.match_fields):
-        return False  # an empty term matches nothing, as in Kubernetes
-    fields = {"metadata.name": name}
-    return all(matches(each, labels) for each in term.match_expressions) and all(
-        matches(each, fields) for each in term.match_fields
-    )
-
-
-def matches(requirement: Requirement, labels: Mapping[str, str]) -> bool:
-    test = _TESTS.get(requirement.operator)
-    return test is not None and test(labels.get(requirement.key), requirement.values)
-
-
-def _compared(sign: int) -> Callable[[str | None, tuple[str, ...]], bool]:
-    def matches(value: str | None, values: tuple[str, ...]) -> bool:
-        try:
-            return value is not None and (int(value) - int(values[0])) * sign > 0
-        except (ValueError, IndexError):
-            return False
-
-    return matches
-
-
-_TESTS: dict[str, Callable[[str | None, tuple[str, ...]], bool]] = {
-    "In": lambda value, values: value in values,
-    "NotIn": lambda value, values: value not in values,
-    "Exists": lambda value, _: value is not None,
-    "DoesNotExist": lambda value, _: value is None,
-    "Gt": _compared(1),
-    "Lt": _compared(-1),
-}

@@ -54,11 +54,15 @@ class Storage:
 
     def replace(self, kind: type[StorageObject], objects: Iterable[StorageObject]) -> None:
         """Take *objects* for all there are of their *kind*."""
+        self.forget(kind)
+        for one in objects:
+            self.put(one)
+
+    def forget(self, kind: type[object]) -> None:
+        """Drop all objects of a kind."""
         for known in (self._claims, self._volumes, self._classes, self._csi_nodes):
             for one in [each for each in known.values() if isinstance(each, kind)]:
                 self.drop(one)
-        for one in objects:
-            self.put(one)
 
     def claim(self, namespace: str, name: str) -> PersistentVolumeClaim | None:
         return self._claims.get((namespace, name))
