@@ -258,6 +258,7 @@ class Core:
     ) -> None:
         """The full list of volumes, claims, classes, CSINodes or namespaces."""
         self._surroundings.replace(kind, objects)
+        self._planner.changes.surroundings_changed = True
 
     def surrounding_event(self, what: str, one: Surrounding, now: float) -> None:  # noqa: ARG002
         """*what* is ADDED, MODIFIED or DELETED."""
@@ -265,6 +266,7 @@ class Core:
             self._surroundings.drop(one)
         else:
             self._surroundings.put(one)
+        self._planner.changes.surroundings_changed = True
 
     def owners_to_read(self, now: float) -> tuple[FetchOwner, ...]:
         """The objects to read on which pods depend; the loop returns each by `owner_read`."""

@@ -170,8 +170,7 @@ def test_a_planned_member_passes_on_its_node_alone_and_is_bound_with_its_gpus(
     wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
 
     for name in ("g-0", "g-1"):
-        pod = world.pod(name)
-        node = pod["status"]["nominatedNodeName"]
+        pod, node = world.pod(name), node_of(world, name)
         answer = started.filter(pod, "n1", "n2", "n3")
         assert answer["NodeNames"] == [node]
         assert len(answer["FailedNodes"] | answer["FailedAndUnresolvableNodes"]) == 2

@@ -58,6 +58,8 @@ from linkwise.topology.errors import AnnotationError
 
 _MOST_WISHES = 1024  # remembered; each some 2 KB
 _MOST_PLAN = 16 * 1024  # characters of the two annotations; the extender's have a tenth of it
+# The claims of a StatefulSet's pods differ by their ordinals, and these pods are alike.
+_DIGITS = re.compile(r"\d+")
 _MOST_ANNOTATIONS = 256 * 1024  # bytes of a pod's, by the API server's validation
 _ENDED = frozenset({"Succeeded", "Failed"})
 # The kubelet's reasons for pods that it does not admit and so does not run: of its device, CPU and
@@ -81,6 +83,9 @@ class _TemplateKey(msgspec.Struct, frozen=True):
     priority: int
     scheduler: str
     claims: tuple[dict[str, str], ...]
+    spread: tuple[TopologySpreadConstraint, ...]
+    ports: list[tuple[str, str, int]]
+    volumes: list[str]
 
 
 class _WishesKey(msgspec.Struct, frozen=True):
@@ -286,6 +291,9 @@ class Ingest:
                 spec.priority,
                 spec.scheduler_name,
                 spec.resource_claims,
+                spec.topology_spread_constraints,
+                [tuple(port) for port in pod_rules(pod).ports],
+                [_DIGITS.sub("0", claim.name) for claim in claims_of(pod)],
             ),
             order="deterministic",
         )

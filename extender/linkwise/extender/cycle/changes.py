@@ -22,6 +22,8 @@ _VERY_MANY = 512
 # planned and bound. So looks at a gang of so many pods that only makes progress are rate-limited:
 # they are this far apart for each pod, and take a tenth of a core (docs/decisions/0038).
 LARGE_GANG = 64
+# A cluster's claims may change many times a second, and each change may help any gang that waits.
+SURROUNDINGS_SECONDS = 1.0
 SECONDS_A_POD = 0.0001
 
 
@@ -74,6 +76,8 @@ class Changes:
         self._postponed: Timers[GangKey] = Timers()  # those that progressed before that moment
         self._looked_at = 0
         self._news_seen = NO_NEWS
+        self.surroundings_changed = False  # volumes, claims or namespaces
+        self._surroundings_due = 0.0
         self._defects: list[Exception] = []
 
     def take(self, now: float) -> set[GangKey]:
@@ -83,6 +87,10 @@ class Changes:
         touched = cache.take_touched()
         self._note_touched(touched, now)
         if self._feedback.lapse(touched, now):
+            self.refusals_ended()
+        if self.surroundings_changed and now >= self._surroundings_due:
+            self.surroundings_changed = False
+            self._surroundings_due = now + SURROUNDINGS_SECONDS
             self.refusals_ended()
         if self._registry.refused and self._lifecycle.news() != self._news_seen:
             self._news_seen = self._lifecycle.news()
@@ -138,7 +146,9 @@ class Changes:
 
     def next_due(self) -> float | None:
         """When the next postponed look is due."""
-        return self._postponed.next()
+        due = self._surroundings_due if self.surroundings_changed else None
+        times = (due, self._postponed.next())
+        return min((time for time in times if time is not None), default=None)
 
     def forget(self) -> None:
         """While another replica decides, keep no list of what there would be to do."""

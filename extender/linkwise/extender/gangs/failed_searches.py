@@ -37,6 +37,8 @@ class FailedSearches:
     ) -> list[Spot] | NoRoom:
         """The result of *search* for these members of a gang with these *spans*, or a refusal of
         equal members that could use the same reserved GPUs (*shown*)."""
+        if self._are_kept_out(members):
+            return search()  # by their labels, which may differ where all requests are equal
         if self._room != self._cache.room:
             self._room = self._cache.room
             self._refusals.clear()
@@ -49,11 +51,19 @@ class FailedSearches:
             self._refusals[alike] = found
         return found
 
+    def _are_kept_out(self, members: Sequence[PodRecord]) -> bool:
+        around = self._cache.around
+        labels = self._cache.surroundings.namespaces or {}
+        return bool(around.keeping_apart()) and any(
+            member.facts is not None and around.keeps_out(member.facts, labels)
+            for member in members
+        )
+
 
 def requests_of(members: Sequence[PodRecord]) -> Requests:
     """What these members request. Equal pods share most objects, so few are compared."""
     identities = [
-        (id(m.demand), id(m.ask.requirement), id(m.ask.spans), id(m.needs), m.template)
+        (id(m.demand), id(m.ask.requirement), id(m.ask.spans), id(m.needs), m.template, _rules(m))
         for m in members
     ]
     one_of = dict(zip(identities, members, strict=True))
@@ -64,4 +74,10 @@ def requests_of(members: Sequence[PodRecord]) -> Requests:
 
 
 def _wishes(member: PodRecord) -> Hashable:
-    return member.demand, member.ask.requirement, member.ask.spans, member.needs, member.template
+    ask = member.ask
+    return member.demand, ask.requirement, ask.spans, member.needs, member.template, _rules(member)
+
+
+def _rules(member: PodRecord) -> Hashable:
+    """What it demands of the pods around it; None: nothing."""
+    return member.facts if member.facts is not None and member.facts.demands else None

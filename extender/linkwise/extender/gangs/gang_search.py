@@ -6,19 +6,20 @@ placed on its best node, with values that are precomputed for all nodes.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 
 import numpy as np
 
-from linkwise.extender.api.records import PodRecord, ResourceList, Template
+from linkwise.extender.api.records import PodRecord, Template
 from linkwise.extender.api.spans import NODE, Spans, ordered, spans_of
 from linkwise.extender.api.unlocked import RunUnlocked
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.node_table import NOT_USABLE, Bools, NodeTable
 from linkwise.extender.gangs.failed_searches import FailedSearches
+from linkwise.extender.gangs.gang_limits import gang_limits
 from linkwise.extender.gangs.members import GangMembers, plan_of, spots_of
 from linkwise.extender.placement.cluster_view import ClusterView, cluster_view
 from linkwise.extender.placement.gang_placement import place, pod_sets_of
@@ -31,11 +32,8 @@ from linkwise.extender.placement.result import NoRoom, Spot
 from linkwise.extender.placement.worth.estimate import estimate_of
 from linkwise.extender.placement.worth.ideal import Machines, ideal
 from linkwise.extender.placement.worth.reach import reach_of
-from linkwise.kube.objects import LARGEST
 from linkwise.topology.annotations.plan import CommunicatorEstimate
 
-# What a node has of it, so many more members of the gang it takes. No resource has such a name.
-_TAKES = "members that kube-scheduler lets through"
 _TALKS = 2  # GPUs: a single GPU does not communicate
 _TRIES = 2  # without the lock; the last search runs under the lock
 
@@ -118,19 +116,17 @@ class GangSearch:
         if member.ask.gang is None and member.template is not None:
             spot = self._best_of(member, nodes(member.template), view)
             return spot if isinstance(spot, NoRoom) else [spot]
-        spans = _spans_of(members)
         placed = self._placed(members, beside)
-        levels = ordered(self._levels, spans)
         for _ in range(_TRIES):
             if aside is None:
                 break
             seen = Seen(self._cache, members.open)
-            cluster, pod_sets = self._input(members, nodes, beside, view, levels)
-            answer = aside(partial(place, cluster, pod_sets, placed, spans))
-            if seen.still_true_of(answer, cluster, pod_sets, nodes, view):
+            given = self._input(members, nodes, beside, view)
+            answer = aside(partial(place, given.cluster, given.pod_sets, placed, given.spans))
+            if seen.still_true_of(answer, given, nodes, view):
                 return answer
-        cluster, pod_sets = self._input(members, nodes, beside, view, levels)
-        return place(cluster, pod_sets, placed, spans)
+        given = self._input(members, nodes, beside, view)
+        return place(given.cluster, given.pod_sets, placed, given.spans)
 
     def _input(
         self,
@@ -138,20 +134,17 @@ class GangSearch:
         nodes: Callable[[Template], Bools],
         beside: Sequence[Spot],
         view: NodesView,
-        levels: Sequence[str],
-    ) -> tuple[ClusterView, list[PodSet]]:
-        """What `place` searches: the nodes, and the open members. What limits how many of these
-        are on a node counts as one more resource of it."""
-        table, pod_sets = self._copied(view), pod_sets_of(members.open, nodes)
-        takes = self._feedback.takes(_templates(members.open))
-        if takes:
-            left = np.full(len(table), LARGEST)
-            for node, most in takes.items():
-                left[table.row_of[node]] = most - sum(spot.node == node for spot in beside)
-            table = table.with_columns({_TAKES: left})
-            one = ResourceList(others=((_TAKES, 1),))
-            pod_sets = [replace(pods, needs=pods.needs + one) for pods in pod_sets]
-        return cluster_view(self._cache, table, levels), pod_sets
+    ) -> "_Input":
+        table, spans = self._copied(view), _spans_of(members)
+        limits = gang_limits(self._node_filters, self._feedback, members.open, beside, table, nodes)
+        pod_sets = pod_sets_of(members.open, nodes, limits.needs, limits.masks)
+        if limits.columns:
+            table = table.with_columns(limits.columns)
+        if limits.shared:
+            spans = replace(spans, require=(*spans.require, *limits.shared))
+        levels = ordered(self._levels, spans)
+        cluster = cluster_view(self._cache, table, levels)
+        return _Input(cluster, pod_sets, spans, depends_on_pods=bool(limits))
 
     def _copied(self, view: NodesView) -> NodeTable:
         """A table that is safe to search: the cache's own changes while a search runs unlocked."""
@@ -245,7 +238,9 @@ class GangSearch:
 
     def _best_of(self, pod: PodRecord, nodes: Bools, view: NodesView) -> Spot | NoRoom:
         request = GpuRequest(pod.demand, pod.ask.requirement)
-        return self._best_node.find(request, pod.needs, nodes, view)
+        mask = self._node_filters.beside(pod)
+        allowed = nodes if mask is None else nodes & mask
+        return self._best_node.find(request, pod.needs, allowed, view)
 
 
 def _templates(members: Iterable[PodRecord]) -> set[Template]:
@@ -256,6 +251,16 @@ def _spans_of(members: GangMembers) -> Spans:
     return spans_of(member.ask.spans for member in members.seats)
 
 
+@dataclass(frozen=True, slots=True)
+class _Input:
+    """What `place` searches: the nodes, the open members, and the spans of the gang."""
+
+    cluster: ClusterView
+    pod_sets: list[PodSet]
+    spans: Spans
+    depends_on_pods: bool  # pods on other nodes may limit where the members may be
+
+
 class Seen:
     """The state of the cache when a piece of work began that runs without the lock."""
 
@@ -263,12 +268,12 @@ class Seen:
         self._cache, self._gang = cache, members[0].gang
         self._gang_change = self._change_of_gang()
         self._room, self._changed_rows = cache.room, cache.changed_rows.generation
+        self._around = cache.around.changes
 
     def still_true_of(
         self,
         answer: list[Spot] | NoRoom,
-        cluster: ClusterView,
-        pod_sets: Sequence[PodSet],
+        given: "_Input",
         nodes: Callable[[Template], Bools],
         view: NodesView,
     ) -> bool:
@@ -277,10 +282,13 @@ class Seen:
             raise StaleResult
         if isinstance(answer, NoRoom):
             return self._cache.room == self._room  # then the free GPUs only became fewer
-        rows = [cluster.rows.row_of[spot.node] for spot in answer]
-        return self._same(cluster.rows, view.table(), rows) and all(
+        if given.depends_on_pods and self._around != self._cache.around.changes:
+            return False
+        before = given.cluster.rows
+        rows = [before.row_of[spot.node] for spot in answer]
+        return self._same(before, view.table(), rows) and all(
             nodes(pods.template)[[rows[member] for member in pods.members]].all()
-            for pods in pod_sets
+            for pods in given.pod_sets
         )
 
     def still_free(self, before: NodeTable, spots: Sequence[Spot]) -> bool:

@@ -131,7 +131,13 @@ class Repair:
         )
 
     def _was_refused(self, member: PodRecord, node: str) -> bool:
-        return member.template is not None and node in self._feedback.refused(member.template)
+        if member.template is None or member.gang is None:
+            return False
+        takes = self._feedback.takes([member.template]).get(node)
+        members = (self._cache.pods[uid] for uid in self._cache.gangs.get(member.gang, ()))
+        there = sum(other.live and other.node == node for other in members)
+        refuses_more = takes is not None and there >= takes
+        return refuses_more or node in self._feedback.refused(member.template)
 
     def _is_left(self, spot: Spot) -> bool:
         """Whether all pods that still have these GPUs are terminating or gone."""

@@ -38,13 +38,22 @@ from linkwise.extender.placement.worth.communicator import Standard
 from linkwise.extender.placement.worth.reach import ONE_NODE
 
 
-def pod_sets_of(members: Sequence[PodRecord], nodes: Callable[[Template], Bools]) -> list[PodSet]:
-    """Group *members*, given in the order of their ranks, by what they request; largest first."""
-    groups: dict[tuple[GpuRequest, ResourceList, Template], list[int]] = {}
+def pod_sets_of(
+    members: Sequence[PodRecord],
+    nodes: Callable[[Template], Bools],
+    more: Sequence[ResourceList] = (),
+    masks: Sequence[Bools | None] = (),
+) -> list[PodSet]:
+    """Group *members*, given in the order of their ranks, by what they request; largest first.
+    Each needs *more* than its pod says, and may run only where its mask of *masks* allows it."""
+    groups: dict[tuple[GpuRequest, ResourceList, Template, bytes], list[int]] = {}
     for position, record in enumerate(members):
         assert record.template is not None, "every pod that takes GPUs has one"
         request = GpuRequest(record.demand, record.ask.requirement)
-        groups.setdefault((request, record.needs, record.template), []).append(position)
+        needs = record.needs + more[position] if more else record.needs
+        mask = masks[position] if masks else None
+        of_mask = b"" if mask is None else mask.tobytes()
+        groups.setdefault((request, needs, record.template, of_mask), []).append(position)
     found = [
         PodSet(
             request,
@@ -52,9 +61,11 @@ def pod_sets_of(members: Sequence[PodRecord], nodes: Callable[[Template], Bools]
             template,
             tuple(positions),
             _unit([members[position].ask.subgroup for position in positions]),
-            nodes(template),
+            nodes(template)
+            if not masks or (mask := masks[positions[0]]) is None
+            else nodes(template) & mask,
         )
-        for (request, needs, template), positions in groups.items()
+        for (request, needs, template, _), positions in groups.items()
     ]
     return sorted(found, key=lambda pods: (-pods.request.size, pods.members))
 

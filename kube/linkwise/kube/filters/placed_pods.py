@@ -8,11 +8,12 @@ from typing import TypeVar
 import numpy as np
 
 from linkwise.kube.filters.nodes import Ints
-from linkwise.kube.filters.pod_affinity import AffinityTerm, select_all
+from linkwise.kube.filters.pod_affinity import AffinityTerm, Namespaces, select_all
 from linkwise.kube.filters.pod_facts import PodFacts
 
 _MOST_COUNTS = 64  # remembered; pods may have any terms
 _K = TypeVar("_K")
+_V = TypeVar("_V")
 _NO_PODS: Mapping[str, "Placed"] = {}
 
 
@@ -34,7 +35,8 @@ class PlacedPods:
         self.changes = 0
         self._pods: dict[str, Placed] = {}  # uid -> pod
         self._in_namespace: dict[str, dict[str, Placed]] = {}
-        self._keeping_apart: dict[str, Placed] = {}
+        # Required anti-affinity -> uid -> row. Pods of one workload have equal terms.
+        self._keeping_apart: dict[AffinityTerm, dict[str, int]] = {}
         self._on_ports: dict[int, dict[str, Placed]] = {}  # row -> uid -> pod with host ports
         self._with_claims: dict[int, dict[str, Placed]] = {}
         self._users: Counter[tuple[str, str]] = Counter()  # of claims that are no pod's own
@@ -49,8 +51,8 @@ class PlacedPods:
             self.drop(uid)
         self._pods[uid] = pod
         self._in_namespace.setdefault(facts.namespace, {})[uid] = pod
-        if facts.rules.apart:
-            self._keeping_apart[uid] = pod
+        for term in facts.rules.apart:
+            self._keeping_apart.setdefault(term, {})[uid] = row
         if facts.rules.ports:
             self._on_ports.setdefault(row, {})[uid] = pod
         if facts.claims:
@@ -64,7 +66,8 @@ class PlacedPods:
             return
         facts, row = pod.facts, pod.row
         _forget(self._in_namespace, facts.namespace, uid)
-        self._keeping_apart.pop(uid, None)
+        for term in set(facts.rules.apart):
+            _forget(self._keeping_apart, term, uid)
         if facts.rules.ports:
             _forget(self._on_ports, row, uid)
         if facts.claims:
@@ -103,9 +106,13 @@ class PlacedPods:
             np.subtract.at(counts, [pod.row for pod in left_out], 1)
         return counts
 
-    def keeping_apart(self) -> Mapping[str, Placed]:
-        """The pods with a required anti-affinity, by uid."""
+    def keeping_apart(self) -> Mapping[AffinityTerm, Mapping[str, int]]:
+        """The terms of required anti-affinity, each with the rows of its pods by uid."""
         return self._keeping_apart
+
+    def keeps_out(self, pod: PodFacts, namespaces: Namespaces) -> bool:
+        """Whether any pod has a required anti-affinity to *pod*."""
+        return any(term.selects(pod, namespaces) for term in self._keeping_apart)
 
     def on_ports(self) -> Mapping[int, Mapping[str, Placed]]:
         """row -> uid -> the pods that use ports of the node."""
@@ -159,7 +166,7 @@ def _shared_claims(facts: PodFacts) -> set[tuple[str, str]]:
     return {(facts.namespace, use.name) for use in facts.claims if use.owner is None}
 
 
-def _forget(index: dict[_K, dict[str, Placed]], key: _K, uid: str) -> None:
+def _forget(index: dict[_K, dict[str, _V]], key: _K, uid: str) -> None:
     pods = index[key]
     del pods[uid]
     if not pods:

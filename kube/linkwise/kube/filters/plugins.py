@@ -219,13 +219,14 @@ class PodFilters:
     def _kept_out(self) -> Iterator[Mask]:
         """The pods that are there have terms too."""
         rows_of: dict[str, list[int]] = {}  # topology key -> rows
-        for uid, pod in self._world.pods.keeping_apart().items():
-            if uid not in self._without and pod.row < len(self._world.nodes):
-                for term in pod.facts.rules.apart:
-                    if term.selects(self._pod.facts, self._world.namespaces or {}):
-                        rows_of.setdefault(term.topology_key, []).append(pod.row)
+        for term, pods in self._world.pods.keeping_apart().items():
+            if term.selects(self._pod.facts, self._world.namespaces or {}):
+                those = (row for uid, row in pods.items() if uid not in self._without)
+                known = (row for row in those if row < len(self._world.nodes))
+                rows_of.setdefault(term.topology_key, []).extend(known)
         for key, rows in rows_of.items():
-            there = np.bincount(rows, minlength=len(self._world.nodes))
+            of_rows = np.array(rows, dtype=np.int64)
+            there = np.bincount(of_rows, minlength=len(self._world.nodes))
             yield pod_affinity.KEPT_OUT, pod_affinity.apart(self._world.domain(key), there)
 
     def _counting(self, each: SpreadConstraint) -> Bools:

@@ -52,6 +52,9 @@ class PodFacts:
         return bool(self.rules or self.claims)
 
 
+NO_FACTS = PodFacts("", {})
+
+
 def pod_facts(pod: Pod) -> PodFacts:
     meta = pod.metadata
     return PodFacts(meta.namespace, meta.labels, pod_rules(pod), claims_of(pod))

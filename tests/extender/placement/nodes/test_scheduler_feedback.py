@@ -334,6 +334,7 @@ def test_a_refusal_lapses_after_a_pause_that_doubles() -> None:
     for _ in range(8):
         assert planned_on(at, "g-0") == "n1"
         at.filter("g-0", ["other"])
+        at.settle()
         at.pass_time(pause - 1)
         assert planned_on(at, "g-0") == ""
         due = at.core.next_due()

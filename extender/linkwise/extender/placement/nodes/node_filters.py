@@ -16,11 +16,11 @@ from linkwise.extender.api.records import NodeRecord, PodRecord, Template
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_table import Bools, Ints
 from linkwise.kube.filters import taints
-from linkwise.kube.filters.gang import NONE, Demands, Kind, between
+from linkwise.kube.filters.gang import Demands, Kind, between
 from linkwise.kube.filters.node_affinity import RequiredNodes
 from linkwise.kube.filters.nodes import NO_DOMAIN
 from linkwise.kube.filters.plugins import Candidate, PodFilters, World
-from linkwise.kube.filters.pod_facts import PodFacts
+from linkwise.kube.filters.pod_facts import NO_FACTS, PodFacts
 from linkwise.kube.filters.selectors import selects
 
 
@@ -74,26 +74,35 @@ class NodeFilters:
         each other.
         """
         facts, cache = pod.facts, self._cache
-        if facts is None or not (facts.demands or cache.around.keeping_apart()):
+        if facts is None or not (facts.demands or cache.around.keeps_out(facts, self._labels())):
             return None
         gone = without | {pod.uid} | {member.uid for member in members}
         theirs = [member.facts for member in members if member.facts is not None]
         return PodFilters(_candidate(pod, facts), self._world(), gone, theirs).allowed
 
-    def between(
-        self,
-        members: Sequence[PodRecord],
-        rooms: Ints,
-        without: frozenset[str] = frozenset(),
-    ) -> Demands:
-        """What members that are placed together demand of each other. *rooms* is [rows] how many of
-        them fit for all other reasons."""
-        if not any(member.facts is not None and member.facts.demands for member in members):
-            return NONE
-        kinds = Counter(_candidate(m, m.facts) for m in members if m.facts is not None)
-        gone = without | {member.uid for member in members}
+    def beside_each(self, members: Sequence[PodRecord]) -> list[Bools | None]:
+        """`beside` for each of these members, which are placed together."""
+        known: dict[Candidate, Bools | None] = {}
+        found = []
+        for member in members:
+            pod = None if member.facts is None else _candidate(member, member.facts)
+            if pod is not None and pod not in known:
+                known[pod] = self.beside(member, members)
+            found.append(None if pod is None else known[pod])
+        return found
+
+    def between(self, members: Sequence[PodRecord], rooms: Ints) -> tuple[Demands, Sequence[int]]:
+        """What members that are placed together demand of each other, and the kind of each by
+        number. *rooms* is [rows] how many of them fit for all other reasons."""
+        pods = [_candidate(m, m.facts or NO_FACTS) for m in members]
+        kinds = Counter(pods)
+        numbers = {pod: number for number, pod in enumerate(kinds)}
+        gone = frozenset(member.uid for member in members)
         equal = [Kind(pod, count) for pod, count in kinds.items()]
-        return between(equal, self._world(), rooms, gone)
+        return between(equal, self._world(), rooms, gone), [numbers[pod] for pod in pods]
+
+    def _labels(self) -> Mapping[str, Mapping[str, str]]:
+        return self._cache.surroundings.namespaces or {}
 
     def _world(self) -> World:
         cache = self._cache

@@ -1,0 +1,93 @@
+"""What limits where the open members of a gang may be, apart from links and what nodes have left.
+
+Each of kube-scheduler's filters that looks at other pods, ports or volumes becomes one of these:
+
+- a mask of nodes, by the pods that are there already (`NodeFilters.beside`)
+- for what members demand of each other, a resource that each of them needs and nodes have little
+  of: at most one on a node, or so many in a zone (`NodeFilters.between`)
+- a label whose value all nodes of the gang must share
+
+So both searches respect them without knowing them. What kube-scheduler was seen to refuse beside
+other members counts likewise (`SchedulerFeedback.takes`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from linkwise.extender.api.records import PodRecord, ResourceList, Template
+from linkwise.extender.cache.node_table import Bools, Ints, NodeTable, popcount
+from linkwise.extender.placement.nodes.node_filters import NodeFilters
+from linkwise.extender.placement.nodes.scheduler_feedback import SchedulerFeedback
+from linkwise.extender.placement.result import Spot
+from linkwise.kube.filters.gang import trimmed
+from linkwise.kube.objects import LARGEST
+
+# What a node has of it, so many more members of the gang it takes. No resource has such a name.
+_TAKES = "members that kube-scheduler lets through"
+_NOTHING = ResourceList()
+
+
+@dataclass(frozen=True, slots=True)
+class GangLimits:
+    """The sequences are those of the members; a mask that is None allows every node."""
+
+    masks: Sequence[Bools | None]
+    needs: Sequence[ResourceList]
+    columns: Mapping[str, Ints] = field(default_factory=dict)  # name -> [rows] how much is left
+    shared: tuple[str, ...] = ()  # labels of which all nodes must have one value
+
+    def __bool__(self) -> bool:
+        return bool(self.columns or self.shared) or any(mask is not None for mask in self.masks)
+
+
+def gang_limits(
+    filters: NodeFilters,
+    feedback: SchedulerFeedback,
+    members: Sequence[PodRecord],
+    beside: Sequence[Spot],
+    table: NodeTable,
+    nodes: Callable[[Template], Bools],
+) -> GangLimits:
+    """The limits of these open members, which may run on *nodes*. The gang's others are *beside*
+    them."""
+    masks = filters.beside_each(members)
+    needs, columns = [_NOTHING] * len(members), dict[str, Ints]()
+    takes = feedback.takes({member.template for member in members if member.template is not None})
+    if takes:
+        left = np.full(len(table), LARGEST)
+        for node, most in takes.items():
+            left[table.row_of[node]] = most - sum(spot.node == node for spot in beside)
+        columns[_TAKES] = left
+        needs = [ResourceList(others=((_TAKES, 1),))] * len(members)
+    shared: tuple[str, ...] = ()
+    if any(member.facts is not None and member.facts.demands for member in members):
+        rooms = _rooms(members, masks, table, nodes)
+        demands, kinds = filters.between(members, rooms)
+        shared = tuple(dict.fromkeys(each.topology_key for each in demands.together))
+        for limit in demands.limits:
+            columns[limit.name] = np.minimum(trimmed(limit, rooms), LARGEST)
+            of_kind = [
+                ResourceList(others=((limit.name, n),)) if n else _NOTHING for n in limit.needs
+            ]
+            needs = [have + of_kind[kind] for have, kind in zip(needs, kinds, strict=True)]
+    return GangLimits(masks, needs, columns, shared)
+
+
+def _rooms(
+    members: Sequence[PodRecord],
+    masks: Sequence[Bools | None],
+    table: NodeTable,
+    nodes: Callable[[Template], Bools],
+) -> Ints:
+    """[rows] how many of the members that fit best fit on each node."""
+    count, most = len(table), np.zeros(len(table), dtype=np.int64)
+    alike = {
+        (m.demand.gpus, m.needs, m.template): mask for m, mask in zip(members, masks, strict=True)
+    }
+    for (gpus, needs, template), mask in alike.items():
+        room = np.minimum(popcount(table.free[:count]) // max(gpus, 1), table.pods_that_fit(needs))
+        room = np.where(nodes(template), room, 0) if template is not None else room
+        np.maximum(most, room if mask is None else np.where(mask, room, 0), out=most)
+    return np.minimum(most, len(members))

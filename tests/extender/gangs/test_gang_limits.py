@@ -1,0 +1,155 @@
+"""What members of one gang demand of each other and of the pods around is part of their plan."""
+
+from collections.abc import Callable
+
+import pytest
+
+from linkwise.kube.objects import (
+    Affinity,
+    Container,
+    ContainerPort,
+    LabelSelector,
+    Pod,
+    PodAffinity,
+    PodAffinityTerm,
+    TopologySpreadConstraint,
+)
+from linkwise.topology import names
+from tests.extender.cluster import Cluster, change
+
+HOST, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
+OURS = LabelSelector(match_labels={"app": "train"})
+
+
+def world(nodes: int = 4, zones: int = 2) -> Cluster:
+    at = Cluster()
+    for number in range(nodes):
+        at.add_node(f"n{number}", labels={ZONE: f"z{number % zones}"})
+    return at
+
+
+def apart(key: str) -> Affinity:
+    term = PodAffinityTerm(topology_key=key, label_selector=OURS)
+    required = PodAffinity(required_during_scheduling_ignored_during_execution=(term,))
+    return Affinity(pod_anti_affinity=required)
+
+
+def together(key: str) -> Affinity:
+    term = PodAffinityTerm(topology_key=key, label_selector=OURS)
+    return Affinity(
+        pod_affinity=PodAffinity(required_during_scheduling_ignored_during_execution=(term,))
+    )
+
+
+def with_affinity(affinity: Affinity) -> Callable[[Pod], Pod]:
+    return lambda pod: change(pod, spec=change(pod.spec, affinity=affinity))
+
+
+def with_port(pod: Pod) -> Pod:
+    port = ContainerPort(host_port=29500)
+    containers = tuple(change(each, ports=(port,)) for each in pod.spec.containers)
+    return change(pod, spec=change(pod.spec, containers=containers))
+
+
+def with_spread(key: str) -> Callable[[Pod], Pod]:
+    constraint = TopologySpreadConstraint(
+        max_skew=1, topology_key=key, when_unsatisfiable="DoNotSchedule", label_selector=OURS
+    )
+    return lambda pod: change(pod, spec=change(pod.spec, topology_spread_constraints=(constraint,)))
+
+
+def add_gang(at: Cluster, size: int, gpus: int, alter: Callable[[Pod], Pod]) -> list[str]:
+    """Each pod has a label of its own too, as those of an Indexed Job have."""
+    members = [f"g-{rank}" for rank in range(size)]
+    for rank, name in enumerate(members):
+
+        def labelled(pod: Pod, index: str = str(rank)) -> Pod:
+            labels = {"app": "train", "batch.kubernetes.io/job-completion-index": index}
+            return alter(change(pod, metadata=change(pod.metadata, labels=labels)))
+
+        said = {"gang": "g", "gang_size": str(size), "rank": str(rank)}
+        at.add_pod(name, gpus, said=said, alter=labelled)
+    at.settle()
+    return members
+
+
+def places(at: Cluster, members: list[str]) -> list[str]:
+    plans = [at.plan(member) for member in members]
+    return ["" if plan is None else plan.node for plan in plans]
+
+
+@pytest.mark.parametrize("alter", [with_affinity(apart(HOST)), with_port])
+def test_members_that_exclude_each_other_get_nodes_of_their_own(
+    alter: Callable[[Pod], Pod],
+) -> None:
+    at = world()
+    assert len(set(places(at, add_gang(at, 4, 1, alter)))) == 4
+
+
+@pytest.mark.parametrize("alter", [with_affinity(apart(HOST)), with_port])
+def test_with_fewer_nodes_than_members_nothing_is_planned(alter: Callable[[Pod], Pod]) -> None:
+    at = world(nodes=2)
+    at.add_pod("full", 8, node="n0")
+    members = add_gang(at, 2, 2, alter)
+    assert places(at, members) == ["", ""]
+    at.delete("full")
+    at.settle()
+    assert sorted(places(at, members)) == ["n0", "n1"]
+
+
+def test_at_most_one_in_a_zone() -> None:
+    at = world(nodes=6, zones=3)
+    chosen = places(at, add_gang(at, 3, 2, with_affinity(apart(ZONE))))
+    assert len({int(node[1:]) % 3 for node in chosen}) == 3
+
+
+def test_more_members_than_zones_do_not_fit() -> None:
+    at = world(nodes=6, zones=2)
+    assert places(at, add_gang(at, 3, 2, with_affinity(apart(ZONE)))) == [""] * 3
+
+
+def test_members_that_follow_each_other_share_a_zone() -> None:
+    at = world(nodes=4, zones=2)
+    at.add_pod("other", 4, node="n0")
+    at.settle()
+    chosen = places(at, add_gang(at, 2, 8, with_affinity(together(ZONE))))
+    assert sorted(chosen) == ["n1", "n3"], "zone 0 has one idle node alone"
+
+
+def test_members_are_spread_as_evenly_as_they_must() -> None:
+    at = world(nodes=4, zones=2)
+    chosen = places(at, add_gang(at, 4, 2, with_spread(ZONE)))
+    assert sorted(int(node[1:]) % 2 for node in chosen) == [0, 0, 1, 1]
+
+
+def test_a_node_whose_port_is_taken_is_none_for_a_gang_nor_for_a_pod_behind_the_gate() -> None:
+    at = world(nodes=2)
+    at.add_pod("there", 0, containers=[Container(name="x")], node="n0", alter=with_port)
+    assert places(at, add_gang(at, 1, 2, with_port)) == ["n1"]
+    at.add_pod("p", 2, gates=(names.GATE,), alter=with_port)
+    at.settle()
+    assert places(at, ["p"]) == [""]
+    at.delete("there")
+    at.pass_time(1)
+    assert places(at, ["p"]) == ["n0"]
+
+
+def test_pods_that_are_there_keep_a_gang_out_too() -> None:
+    at = world(nodes=2)
+    affinity = with_affinity(apart(HOST))
+    at.add_pod("there", 0, containers=[Container(name="x")], node="n0", alter=affinity)
+    assert set(places(at, add_gang(at, 2, 2, lambda pod: pod))) == {"n1"}
+
+
+def test_a_leader_and_workers_of_unequal_size_exclude_each_other() -> None:
+    at = world(nodes=3)
+    for rank, gpus in enumerate((1, 4, 4)):
+
+        def labelled(pod: Pod) -> Pod:
+            metadata = change(pod.metadata, labels={"app": "train"})
+            return with_affinity(apart(HOST))(change(pod, metadata=metadata))
+
+        said = {"gang": "g", "gang_size": "3", "rank": str(rank)}
+        at.add_pod(f"g-{rank}", gpus, said=said, alter=labelled)
+    at.settle()
+    assert len(set(places(at, ["g-0", "g-1", "g-2"]))) == 3
