@@ -2,6 +2,5 @@
 
 One module a plugin. PURE: the extender plans with them, and the simulator's scheduler filters with
 them. docs/operating/filters.md lists the plugins, and what is left to kube-scheduler. If versions
-differ, the filters follow the newest. `tests/kube/filters` compares them with kube-scheduler's own
-plugins.
+differ, the filters follow the newest.
 """

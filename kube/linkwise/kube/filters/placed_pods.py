@@ -72,7 +72,10 @@ class PlacedPods:
             _forget(self._on_ports, row, uid)
         if facts.claims:
             _forget(self._with_claims, row, uid)
-            self._users.subtract(_shared_claims(facts))
+            for claim in _shared_claims(facts):
+                self._users[claim] -= 1
+                if not self._users[claim]:
+                    del self._users[claim]
         self._count(pod, -1)
 
     def get(self, uid: str) -> Placed | None:

@@ -64,6 +64,8 @@ class World:
 
 def node_rejection(pod: Candidate, node: NodeFacts) -> Rejection | None:
     """Return what the node refuses whatever pods are around."""
+    if not (node.unschedulable or node.taints or pod.required):
+        return None  # most nodes and most pods: every node is asked for every pod
     names = pod.required.names
     if names is not None and node.name not in names:
         return NOT_NAMED

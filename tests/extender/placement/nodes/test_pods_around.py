@@ -11,6 +11,7 @@ from linkwise.extender.api.records import PodRecord, WrittenPlan
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.ingest import Ingest
 from linkwise.extender.placement.nodes.node_filters import NodeFilters
+from linkwise.extender.runtime.informers import SURROUNDINGS
 from linkwise.kube.objects import (
     CSINode,
     Namespace,
@@ -21,6 +22,7 @@ from linkwise.kube.objects import (
     StorageClass,
 )
 from linkwise.topology.annotations.plan import Plan
+from tests.extender.cluster import Cluster
 from tests.kube.filters.cases import ZONE, Object, apart, near, node, pod, term
 from tests.kube.filters.test_volumes import claim, using, volume
 
@@ -127,6 +129,20 @@ def test_volumes_count_once_all_their_kinds_are_listed(around: Around) -> None:
     assert around.allows(using("data")) == ""
     around.cache.surroundings.put(bound)
     assert around.allows(using("data")) == "b"
+
+
+def test_a_new_leader_knows_the_volumes_and_namespaces_that_were_listed() -> None:
+    core = Cluster().core
+    for kind in SURROUNDINGS.values():
+        core.replace_surroundings(kind, (), 0.0)
+    team = msgspec.convert({"metadata": {"name": "team"}}, Namespace)
+    core.surrounding_event("ADDED", team, 0.0)
+    core.lead(2, 0.0)
+    surroundings = core._cache.surroundings
+    assert surroundings.storage is not None
+    assert surroundings.namespaces == {"team": {}}
+    core.surrounding_event("DELETED", team, 0.0)
+    assert surroundings.namespaces == {}
 
 
 def test_selected_namespaces_count_once_they_are_listed(around: Around) -> None:
