@@ -85,7 +85,7 @@ class Filter:
         """Nodes that refused such a pod come last, to try one there."""
         away = self._cache.turned_away
         refused = away.of(record.template)
-        if refused.isdisjoint(names):
+        if not refused or refused.isdisjoint(names):  # a set without elements looks at all names
             return self._of_single(record, names, now)
         others = tuple(name for name in names if name not in refused)
         answer = self._of_single(record, others, now)
