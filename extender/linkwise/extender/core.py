@@ -135,7 +135,14 @@ class Core:
             reservations,
             planner.offers,
             unschedulable_pods,
-            CallRecorder(registry, queue, planner.feedback, changes, planner.refused_plans),
+            CallRecorder(
+                registry,
+                queue,
+                planner.feedback,
+                planner.gang_refusals,
+                changes,
+                planner.refused_plans,
+            ),
         )
         self._prioritize = Prioritize(cache, reservations, planner.offers.best_node)
         self._preempt = PreemptVerb(

@@ -13,6 +13,7 @@ from linkwise.extender.gangs.gang import NO_NEWS
 from linkwise.extender.gangs.lifecycle import GangLifecycle
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.gangs.scheduling_gates import SchedulingGates
+from linkwise.extender.placement.nodes.gang_refusals import GangRefusals
 from linkwise.extender.placement.nodes.scheduler_feedback import SchedulerFeedback
 from linkwise.extender.queue.scheduling_queue import SchedulingQueue
 
@@ -64,10 +65,11 @@ class Changes:
         lifecycle: GangLifecycle,
         gates: SchedulingGates,
         feedback: SchedulerFeedback,
+        gang_refusals: GangRefusals,
     ) -> None:
         self._cache, self._pending_writes, self._registry = cache, pending_writes, registry
         self._queue, self._lifecycle, self._gates = queue, lifecycle, gates
-        self._feedback = feedback
+        self._feedback, self._gang_refusals = feedback, gang_refusals
         self.run_unlocked: RunUnlocked = run_inline
         self.due: set[GangKey] = set()
         self.progressed: set[GangKey] = set()  # only in the way that was decided
@@ -86,7 +88,7 @@ class Changes:
         cache.trim()
         touched = cache.take_touched()
         self._note_touched(touched, now)
-        if self._feedback.lapse(touched, now):
+        if self._feedback.lapse(touched, now) | self._gang_refusals.lapse(now):
             self.refusals_ended()
         if self.surroundings_changed and now >= self._surroundings_due:
             self.surroundings_changed = False

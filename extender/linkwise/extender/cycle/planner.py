@@ -25,6 +25,7 @@ from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.gangs.repair import Repair
 from linkwise.extender.gangs.scheduling_gates import SchedulingGates
 from linkwise.extender.placement.nodes.best_node import BestNode
+from linkwise.extender.placement.nodes.gang_refusals import GangRefusals
 from linkwise.extender.placement.nodes.kubelet_admission import KubeletAdmission
 from linkwise.extender.placement.nodes.node_filters import NodeFilters
 from linkwise.extender.placement.nodes.scheduler_feedback import SchedulerFeedback
@@ -69,10 +70,13 @@ class Planner:
     ) -> None:
         self.node_filters = NodeFilters(cache)
         self.feedback = SchedulerFeedback(cache)
+        self.gang_refusals = GangRefusals(cache)
         self._mix = PodMix()
         self.best_node = best_node = BestNode(cache, self._mix)
         self.levels = tuple(span_levels)
-        search = GangSearch(cache, self.node_filters, self.feedback, best_node, span_levels)
+        search = GangSearch(
+            cache, self.node_filters, self.feedback, self.gang_refusals, best_node, span_levels
+        )
         self._cache = cache
         self.pending_writes = pending_writes
         self._gates = SchedulingGates(cache, pending_writes, best_node)
@@ -97,7 +101,7 @@ class Planner:
             share=hold_share,
             idle_limit=IdleLimit(hold_limit_seconds),
         )
-        repair = Repair(cache, pending_writes, self.node_filters, self.feedback)
+        repair = Repair(cache, pending_writes, self.node_filters, self.feedback, self.gang_refusals)
         self.lifecycle = GangLifecycle(
             cache,
             pending_writes,
@@ -138,6 +142,7 @@ class Planner:
             self.lifecycle,
             self._gates,
             self.feedback,
+            self.gang_refusals,
         )
         self._allocate = Allocate(
             cache,
@@ -156,7 +161,12 @@ class Planner:
             cache, pending_writes, self.reservations, search.best_for, best_node.room
         )
         self.refused_plans = RefusedPlans(
-            cache, pending_writes, self.registry, self.feedback, self.changes
+            cache,
+            pending_writes,
+            self.registry,
+            self.feedback,
+            self.gang_refusals,
+            self.changes,
         )
         self._plan_corrections = PlanCorrections(cache, pending_writes)
         publish = Publish(
@@ -299,6 +309,7 @@ class Planner:
             self._long_waits.next_due(),
             self.unschedulable_pods.next_due,
             self.feedback.next_due(),
+            self.gang_refusals.next_due(),
             self._kubelet_admission.next_due(),
         )
         return min((time for time in times if time is not None), default=None)

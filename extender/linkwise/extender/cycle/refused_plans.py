@@ -24,6 +24,7 @@ from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.cycle.changes import Changes
 from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.registry import GangRegistry
+from linkwise.extender.placement.nodes.gang_refusals import GangRefusals
 from linkwise.extender.placement.nodes.scheduler_feedback import SchedulerFeedback
 
 _MOST_DOUBTS = 4096
@@ -36,10 +37,11 @@ class RefusedPlans:
         pending_writes: PendingWrites,
         registry: GangRegistry,
         feedback: SchedulerFeedback,
+        gang_refusals: GangRefusals,
         changes: Changes,
     ) -> None:
         self._cache, self._pending_writes, self._registry = cache, pending_writes, registry
-        self._feedback, self._changes = feedback, changes
+        self._feedback, self._gang_refusals, self._changes = feedback, gang_refusals, changes
         # uid -> the plan that a condition spoke against once: kube-scheduler may have begun that
         # try before it knew the plan.
         self._doubted: dict[str, object] = {}
@@ -58,7 +60,10 @@ class RefusedPlans:
             return
         gang = self._registry.of(record)
         takes = 0 if gang is None else self._others(gang, record.uid)[node]
-        self._feedback.refuse(record.template, node, now, takes=takes)
+        if gang is not None and takes:
+            self._gang_refusals.takes_no_more(gang.key, node, takes, now)
+        else:
+            self._feedback.refuse(record.template, node, now)
         self._withdraw(gang, f"kube-scheduler refused node {node} for pod {record.ref.name}")
 
     def condition(self, before: PodRecord | None, record: PodRecord, now: float) -> None:
@@ -71,7 +76,7 @@ class RefusedPlans:
         was_nominated = before is not None and before.nominated == written.plan.node
         is_cleared = was_nominated and record.nominated != written.plan.node
         says_else = before is not None and before.fits_nowhere != record.fits_nowhere
-        if not (is_cleared or (was_nominated and says_else)) or record.template is None:
+        if not (is_cleared or (was_nominated and says_else)):
             return
         if self._doubted.get(uid) != written.plan.edition:
             if len(self._doubted) >= _MOST_DOUBTS:
@@ -81,9 +86,8 @@ class RefusedPlans:
             return
         del self._doubted[uid]
         gang = self._registry.of(record)
-        takes = Counter[str]() if gang is None else self._others(gang, uid)
-        self._feedback.refuse_everywhere(record.template, now, takes)
         if gang is not None:
+            self._gang_refusals.takes_nowhere(gang.key, self._others(gang, uid), now)
             gang.is_hopeless = True
         self._withdraw(
             gang, f"kube-scheduler takes pod {record.ref.name} nowhere: {record.fits_nowhere}"
@@ -100,10 +104,10 @@ class RefusedPlans:
     def given_back(self, record: PodRecord, node: str) -> None:
         """A bind of this pod was refused, so kube-scheduler counts it on *node* no longer. That may
         help others there, and shows nothing new about its own gang."""
-        gang = self._registry.of(record)
-        uids = () if gang is None else self._cache.gangs.get(gang.key, ())
-        templates = {self._cache.pods[uid].template for uid in uids}
-        with self._feedback.unmoved(node, {each for each in templates if each is not None}):
+        if record.gang is None:
+            self._cache.given_back(node)
+            return
+        with self._gang_refusals.unmoved(record.gang, node):
             self._cache.given_back(node)
 
     def forget(self, uid: str) -> None:

@@ -8,7 +8,7 @@ Each of kube-scheduler's filters that looks at other pods, ports or volumes beco
 - a label whose value all nodes of the gang must share
 
 So both searches respect them without knowing them. What kube-scheduler was seen to refuse beside
-other members counts likewise (`SchedulerFeedback.takes`).
+other members counts likewise (`GangRefusals`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,8 +18,8 @@ import numpy as np
 
 from linkwise.extender.api.records import PodRecord, ResourceList, Template
 from linkwise.extender.cache.node_table import Bools, Ints, NodeTable, popcount
+from linkwise.extender.placement.nodes.gang_refusals import GangRefusals
 from linkwise.extender.placement.nodes.node_filters import NodeFilters
-from linkwise.extender.placement.nodes.scheduler_feedback import SchedulerFeedback
 from linkwise.extender.placement.result import Spot
 from linkwise.kube.filters.gang import trimmed
 from linkwise.kube.objects import LARGEST
@@ -44,7 +44,7 @@ class GangLimits:
 
 def gang_limits(
     filters: NodeFilters,
-    feedback: SchedulerFeedback,
+    refusals: GangRefusals,
     members: Sequence[PodRecord],
     beside: Sequence[Spot],
     table: NodeTable,
@@ -52,9 +52,11 @@ def gang_limits(
 ) -> GangLimits:
     """The limits of these open members, which may run on *nodes*. The gang's others are *beside*
     them."""
-    masks = filters.beside_each(members)
+    masks, key = filters.beside_each(members), members[0].gang
+    if (known := refusals.rows(key)) is not None:
+        masks = [known if mask is None else known & mask for mask in masks]
     needs, columns = [_NOTHING] * len(members), dict[str, Ints]()
-    takes = feedback.takes({member.template for member in members if member.template is not None})
+    takes = refusals.takes(key)
     if takes:
         left = np.full(len(table), LARGEST)
         for node, most in takes.items():

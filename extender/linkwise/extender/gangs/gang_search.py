@@ -24,6 +24,7 @@ from linkwise.extender.gangs.members import GangMembers, plan_of, spots_of
 from linkwise.extender.placement.cluster_view import ClusterView, cluster_view
 from linkwise.extender.placement.gang_placement import place, pod_sets_of
 from linkwise.extender.placement.nodes.best_node import BestNode
+from linkwise.extender.placement.nodes.gang_refusals import GangRefusals
 from linkwise.extender.placement.nodes.node_filters import NodeFilters
 from linkwise.extender.placement.nodes.nodes_view import NodesView
 from linkwise.extender.placement.nodes.scheduler_feedback import SchedulerFeedback
@@ -48,6 +49,7 @@ class GangSearch:
         cache: Cache,
         node_filters: NodeFilters,
         feedback: SchedulerFeedback,
+        gang_refusals: GangRefusals,
         best_node: BestNode,
         levels: Sequence[str],
     ) -> None:
@@ -55,6 +57,7 @@ class GangSearch:
         self._cache, self._levels = cache, tuple(levels)
         cache.domains.keep(levels)
         self._node_filters, self._feedback, self._best_node = node_filters, feedback, best_node
+        self._gang_refusals = gang_refusals
         self._failed_searches = FailedSearches(cache)
 
     def forget_refusals(self) -> None:
@@ -136,7 +139,9 @@ class GangSearch:
         view: NodesView,
     ) -> "_Input":
         table, spans = self._copied(view), _spans_of(members)
-        limits = gang_limits(self._node_filters, self._feedback, members.open, beside, table, nodes)
+        limits = gang_limits(
+            self._node_filters, self._gang_refusals, members.open, beside, table, nodes
+        )
         pod_sets = pod_sets_of(members.open, nodes, limits.needs, limits.masks)
         if limits.columns:
             table = table.with_columns(limits.columns)
@@ -238,9 +243,9 @@ class GangSearch:
 
     def _best_of(self, pod: PodRecord, nodes: Bools, view: NodesView) -> Spot | NoRoom:
         request = GpuRequest(pod.demand, pod.ask.requirement)
-        mask = self._node_filters.beside(pod)
-        allowed = nodes if mask is None else nodes & mask
-        return self._best_node.find(request, pod.needs, allowed, view)
+        for mask in (self._node_filters.beside(pod), self._gang_refusals.rows(pod.gang)):
+            nodes = nodes if mask is None else nodes & mask
+        return self._best_node.find(request, pod.needs, nodes, view)
 
 
 def _templates(members: Iterable[PodRecord]) -> set[Template]:

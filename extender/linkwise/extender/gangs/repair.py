@@ -14,6 +14,7 @@ from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.gangs.gang import Gang, Seat
 from linkwise.extender.gangs.members import GangMembers
+from linkwise.extender.placement.nodes.gang_refusals import GangRefusals
 from linkwise.extender.placement.nodes.node_filters import NodeFilters
 from linkwise.extender.placement.nodes.scheduler_feedback import SchedulerFeedback
 from linkwise.extender.placement.result import Spot
@@ -33,9 +34,11 @@ class Repair:
         pending_writes: PendingWrites,
         node_filters: NodeFilters,
         feedback: SchedulerFeedback,
+        gang_refusals: GangRefusals,
     ) -> None:
         self._cache, self._pending_writes = cache, pending_writes
         self._node_filters, self._feedback = node_filters, feedback
+        self._gang_refusals = gang_refusals
 
     def note_spots(self, gang: Gang, members: GangMembers) -> None:
         """Remember the places of the members, for their replacements."""
@@ -133,7 +136,7 @@ class Repair:
     def _was_refused(self, member: PodRecord, node: str) -> bool:
         if member.template is None or member.gang is None:
             return False
-        takes = self._feedback.takes([member.template]).get(node)
+        takes = self._gang_refusals.takes(member.gang).get(node)
         members = (self._cache.pods[uid] for uid in self._cache.gangs.get(member.gang, ()))
         there = sum(other.live and other.node == node for other in members)
         refuses_more = takes is not None and there >= takes

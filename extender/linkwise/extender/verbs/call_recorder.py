@@ -5,6 +5,7 @@ from linkwise.extender.api.records import PodRecord
 from linkwise.extender.cycle.changes import Changes
 from linkwise.extender.cycle.refused_plans import RefusedPlans
 from linkwise.extender.gangs.registry import GangRegistry
+from linkwise.extender.placement.nodes.gang_refusals import GangRefusals
 from linkwise.extender.placement.nodes.scheduler_feedback import SchedulerFeedback
 from linkwise.extender.queue.scheduling_queue import SchedulingQueue
 
@@ -15,11 +16,12 @@ class CallRecorder:
         registry: GangRegistry,
         queue: SchedulingQueue,
         feedback: SchedulerFeedback,
+        gang_refusals: GangRefusals,
         changes: Changes,
         refused_plans: RefusedPlans,
     ) -> None:
         self._registry, self._queue = registry, queue
-        self._feedback, self._changes = feedback, changes
+        self._feedback, self._gang_refusals, self._changes = feedback, gang_refusals, changes
         self._refused_plans = refused_plans
 
     def record(
@@ -33,7 +35,8 @@ class CallRecorder:
         # Earlier refusals of the nodes that it names no longer count.
         if record.nominated and record.nominated in names:
             self._feedback.asked_about(record.uid, record.nominated)
-        if self._feedback.named(record.template, names):
+        ended = bool(names) and self._gang_refusals.named(record.gang)
+        if self._feedback.named(record.template, names) or ended:
             self._changes.refusals_ended()
         is_omitted = wanted is not None and wanted not in names
         if record.gang is not None and (wanted is None or is_omitted):

@@ -13,8 +13,7 @@ node, when the node or the pods on it change, and by itself after a pause. The p
 each further refusal by the same node. All of this is in memory; a new extender learns it again.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,20 +44,7 @@ class _Refusal:
     version: int  # of the node, including the pods on it
     until: float
     times: int = 1  # in a row
-    takes: int = 0  # so many pods of the template's gang, and refuses the next one
     lapsed: bool = False  # its pause is over; `times` stays, for the next refusal
-
-
-@dataclass(slots=True)
-class _Nowhere:
-    """kube-scheduler found no node for a pod of the template. What changes after this generation of
-    `Cache.versions` may be one."""
-
-    generation: int
-    until: float
-    look_at: float  # no search because of such changes before
-    seen: int  # the generation at the last search
-    times: int = 1  # in a row
 
 
 class SchedulerFeedback:
@@ -66,25 +52,22 @@ class SchedulerFeedback:
         self._cache = cache
         # Not weak: a recreated pod must find what its predecessor's calls taught.
         self._refusals: dict[Template, dict[str, _Refusal]] = {}
-        self._nowhere: dict[Template, _Nowhere] = {}
         self._passing: dict[Template, _Passing] = {}  # the latest last; only fresh ones
         # (uid, node) -> when a call first omitted the node for which the pod was nominated
         self._doubts: dict[tuple[str, str], float] = {}
 
     def named(self, template: Template, names: tuple[str, ...]) -> bool:
         """A call names these nodes, so they refuse no pod of this template. Returns whether that
-        ended a refusal. A node that takes some members still refuses the next one."""
-        ended = bool(names) and self._nowhere.pop(template, None) is not None
+        ended a refusal."""
         refusals = self._refusals.get(template)
         if not refusals:
-            return ended
+            return False
+        ended = [node for node in refusals.keys() & set(names) if not refusals[node].lapsed]
         for node in refusals.keys() & set(names):
-            if not refusals[node].takes:
-                ended |= not refusals[node].lapsed
-                del refusals[node]
+            del refusals[node]
         if not refusals:
             del self._refusals[template]
-        return ended
+        return bool(ended)
 
     def passed(self, template: Template, names: tuple[str, ...], now: float) -> None:
         """These nodes passed for a pod of this template, though maybe not all that would."""
@@ -120,31 +103,7 @@ class SchedulerFeedback:
         """A call about this pod names the node."""
         self._doubts.pop((uid, node), None)
 
-    def refuse_everywhere(self, template: Template, now: float, takes: Mapping[str, int]) -> None:
-        """No node takes one more pod of this template. *takes*: node -> how many of its gang are
-        there, or were let through to it."""
-        for node, count in takes.items():
-            self.refuse(template, node, now, takes=count)
-        before = self._nowhere.pop(template, None)
-        times = 1 if before is None else before.times + 1
-        if len(self._nowhere) >= _MOST_TEMPLATES:
-            del self._nowhere[next(iter(self._nowhere))]
-        seen = self._cache.versions.generation
-        until, look_at = now + _pause(times), now + _rest(times)
-        self._nowhere[template] = _Nowhere(seen, until, look_at, seen, times)
-
-    @contextmanager
-    def unmoved(self, node: str, templates: Collection[Template]) -> Iterator[None]:
-        """What happens on *node* meanwhile ends no refusal of pods of these templates."""
-        info = self._cache.nodes.get(node)
-        version = None if info is None else info.version
-        yield
-        for template in templates:
-            refusal = self._refusals.get(template, {}).get(node)
-            if info is not None and refusal is not None and refusal.version == version:
-                refusal.version = info.version
-
-    def refuse(self, template: Template, node: str, now: float, *, takes: int = 0) -> None:
+    def refuse(self, template: Template, node: str, now: float) -> None:
         info = self._cache.nodes.get(node)
         if info is None:
             return
@@ -153,21 +112,15 @@ class SchedulerFeedback:
         refusals = self._refusals.setdefault(template, {})
         before = refusals.get(node)
         times = 1 if before is None else before.times + 1
-        refusals[node] = _Refusal(info.version, now + _pause(times), times, takes)
+        pause = FIRST_PAUSE_SECONDS * 2 ** min(times - 1, _MOST_DOUBLINGS)
+        until = now + min(pause, LONGEST_PAUSE_SECONDS)
+        refusals[node] = _Refusal(info.version, until, times)
 
     def lapse(self, touched: Iterable[str], now: float) -> bool:
         """End refusals by nodes that changed, and those whose pause is over. Returns whether there
         were any."""
         nodes = set(touched)
         any_ended = False
-        generation = self._cache.versions.generation
-        for template, nowhere in list(self._nowhere.items()):
-            if generation != nowhere.seen and now >= nowhere.look_at:
-                nowhere.seen, nowhere.look_at = generation, now + _rest(nowhere.times)
-                any_ended = True
-            if now >= nowhere.until:
-                del self._nowhere[template]
-                any_ended = True
         for template, refusals in list(self._refusals.items()):
             for node, refusal in list(refusals.items()):
                 if node in nodes and self._has_changed(node, refusal):
@@ -187,54 +140,35 @@ class SchedulerFeedback:
 
     def next_due(self) -> float | None:
         """When the next refusal ends by itself."""
-        refusals = (each for of_nodes in self._refusals.values() for each in of_nodes.values())
-        times = [refusal.until for refusal in refusals if not refusal.lapsed]
-        generation = self._cache.versions.generation
-        times += [
-            nowhere.until if nowhere.seen == generation else min(nowhere.look_at, nowhere.until)
-            for nowhere in self._nowhere.values()
-        ]
-        return min(times, default=None)
+        return min(
+            (
+                refusal.until
+                for refusals in self._refusals.values()
+                for refusal in refusals.values()
+                if not refusal.lapsed
+            ),
+            default=None,
+        )
 
     def refused(self, template: Template) -> tuple[str, ...]:
         return tuple(sorted(self._refusing(template)))
 
     def refusing(self) -> dict[Template, frozenset[str]]:
         """template -> the nodes that refused its pods."""
-        names = np.array([name or "" for name in self._cache.rows.names], dtype=object)
-        found = {}
-        for template in {*self._refusals, *self._nowhere}:
-            allowed = self.rows(template)
-            if allowed is not None and not allowed.all():
-                found[template] = frozenset(filter(None, names[~allowed].tolist()))
-        return found
+        found = {template: frozenset(self._refusing(template)) for template in self._refusals}
+        return {template: nodes for template, nodes in found.items() if nodes}
 
     def rows(self, template: Template) -> Bools | None:
         """[rows] False for the nodes that refused pods of this template; None: no node did."""
-        refusing, nowhere = self._refusing(template), self._nowhere.get(template)
-        if not refusing and nowhere is None:
+        refusing = self._refusing(template)
+        if not refusing:
             return None
-        rows = self._cache.rows
-        allowed = np.ones(len(rows), dtype=np.bool_)
-        if nowhere is not None:
-            allowed[:] = False
-            allowed[[*self._cache.versions.since(nowhere.generation, len(rows))]] = True
-            for node in self.takes([template]):
-                allowed[rows.row_of[node]] = True
+        allowed = np.ones(len(self._cache.rows), dtype=np.bool_)
         for node in refusing:
-            row = rows.row_of.get(node)
+            row = self._cache.rows.row_of.get(node)
             if row is not None:
                 allowed[row] = False
         return allowed
-
-    def takes(self, templates: Iterable[Template]) -> dict[str, int]:
-        """node -> how many members of a gang of these templates it takes, and refuses the next."""
-        found: dict[str, int] = {}
-        for template in templates:
-            for node, refusal in self._refusals.get(template, {}).items():
-                if refusal.takes and not refusal.lapsed and node in self._cache.rows.row_of:
-                    found[node] = min(refusal.takes, found.get(node, refusal.takes))
-        return found
 
     def known_to_pass(self, template: Template, now: float) -> Bools | None:
         """[rows] the nodes that passed recently; None if no node refused pods of this template, or
@@ -249,14 +183,4 @@ class SchedulerFeedback:
 
     def _refusing(self, template: Template) -> list[str]:
         refusals = self._refusals.get(template, {})
-        return [node for node, refusal in refusals.items() if not (refusal.lapsed or refusal.takes)]
-
-
-def _rest(times: int) -> float:
-    """As long as kube-scheduler's own back-off: 1, 2, 4, 8, 10 s."""
-    return min(2.0 ** float(min(times - 1, _MOST_DOUBLINGS)), 10.0)
-
-
-def _pause(times: int) -> float:
-    pause = FIRST_PAUSE_SECONDS * 2 ** min(times - 1, _MOST_DOUBLINGS)
-    return min(pause, LONGEST_PAUSE_SECONDS)
+        return [node for node, refusal in refusals.items() if not refusal.lapsed]
