@@ -252,6 +252,8 @@ class Ingest:
             if len(self._known) >= _MOST_WISHES:
                 self._known.clear()
             self._known[key] = found
+        if found.template is not None and (why := _too_long(meta.annotations)):
+            return replace(found, ask=NOTHING_SAID, invalid=found.invalid or why)
         return found
 
     def _read_wishes(self, pod: Pod) -> "_Wishes":
@@ -321,12 +323,11 @@ def _record(
         written = _plan_of(pod, believes_unnamed=believes_unnamed)
     size, created = requests.demand.gpus, meta.creation_timestamp
     ref = PodRef(meta.namespace, meta.name, meta.uid)
-    invalid = judged.invalid or (_too_long(meta.annotations) if requests.template else "")
     gates = {gate.name for gate in spec.scheduling_gates}
     ended, gated = status.phase in _ENDED, names.GATE in gates
     nominated = status.nominated_node_name
     planned = written is not None and (nominated == written.plan.node or bool(judged.awaits))
-    open_ = bool(size or requests.shares) and not (invalid or ended or spec.node_name)
+    open_ = bool(size or requests.shares) and not (judged.invalid or ended or spec.node_name)
     unschedulable = open_ and _is_unschedulable(pod)
     # A nominated pod is about to be tried on its node, or others are evicted there for it. And if a
     # pod waits for something else, such as a volume, a plan would reserve GPUs for nothing.
@@ -349,7 +350,7 @@ def _record(
         demand=requests.demand,
         shares=requests.shares,
         ask=judged.ask,
-        invalid=invalid,
+        invalid=judged.invalid,
         awaits="" if spec.node_name else judged.awaits,
         template=requests.template,
         nominated=nominated,

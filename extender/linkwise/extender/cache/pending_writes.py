@@ -151,12 +151,6 @@ class PendingWrites:
         """Queue a nomination; False if it is too soon after the last one."""
         return self._issue(Nominate(record.ref, node), now)
 
-    def nominate_again(self, uid: str) -> None:
-        """Repeat the nomination of this planned pod as soon as it is looked at."""
-        if uid in self._nominated:
-            edition, _, _ = self._nominated[uid]
-            self._nominated[uid] = edition, -math.inf, 0
-
     def clear_nomination(self, record: PodRecord, now: float) -> None:
         self._issue(WithdrawPlan(record.ref, ()), now)
 

@@ -161,12 +161,7 @@ class Planner:
             cache, pending_writes, self.reservations, search.best_for, best_node.room
         )
         self.refused_plans = RefusedPlans(
-            cache,
-            pending_writes,
-            self.registry,
-            self.feedback,
-            self.gang_refusals,
-            self.changes,
+            cache, self.registry, self.feedback, self.gang_refusals, self.changes
         )
         self._plan_corrections = PlanCorrections(cache, pending_writes)
         publish = Publish(
@@ -264,7 +259,6 @@ class Planner:
         self._gates.forget(record.uid)
         self.idle_pods.pod_gone(record.uid)
         self._plan_corrections.forget(record.uid)
-        self.refused_plans.forget(record.uid)
         self.unschedulable_pods.forget(record.uid)
         self.offers.forget(record.uid)
         if record.gang is not None:

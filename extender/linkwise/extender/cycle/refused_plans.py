@@ -20,31 +20,24 @@ from collections import Counter
 from linkwise.extender.api.extender_calls import BindOrder
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.cache.cache import Cache
-from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.cycle.changes import Changes
 from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.placement.nodes.gang_refusals import GangRefusals
 from linkwise.extender.placement.nodes.scheduler_feedback import SchedulerFeedback
 
-_MOST_DOUBTS = 4096
-
 
 class RefusedPlans:
     def __init__(
         self,
         cache: Cache,
-        pending_writes: PendingWrites,
         registry: GangRegistry,
         feedback: SchedulerFeedback,
         gang_refusals: GangRefusals,
         changes: Changes,
     ) -> None:
-        self._cache, self._pending_writes, self._registry = cache, pending_writes, registry
+        self._cache, self._registry = cache, registry
         self._feedback, self._gang_refusals, self._changes = feedback, gang_refusals, changes
-        # uid -> the plan that a condition spoke against once: kube-scheduler may have begun that
-        # try before it knew the plan.
-        self._doubted: dict[str, object] = {}
 
     def let_through(self, record: PodRecord, node: str) -> None:
         """kube-scheduler's filters and the extender let a member through to its planned node."""
@@ -71,20 +64,15 @@ class RefusedPlans:
         uid = record.uid
         written = self._cache.plans.get(uid)
         if written is None or record.written != written or not record.fits_nowhere:
-            self._doubted.pop(uid, None)
             return
-        was_nominated = before is not None and before.nominated == written.plan.node
-        is_cleared = was_nominated and record.nominated != written.plan.node
-        says_else = before is not None and before.fits_nowhere != record.fits_nowhere
-        if not (is_cleared or (was_nominated and says_else)):
+        if before is None or before.nominated != written.plan.node:
             return
-        if self._doubted.get(uid) != written.plan.edition:
-            if len(self._doubted) >= _MOST_DOUBTS:
-                del self._doubted[next(iter(self._doubted))]
-            self._doubted[uid] = written.plan.edition
-            self._pending_writes.nominate_again(uid)
+        is_cleared = record.nominated != written.plan.node
+        if not is_cleared and before.fits_nowhere == record.fits_nowhere:
             return
-        del self._doubted[uid]
+        # kube-scheduler may have begun this try before it knew the plan. No second try would follow
+        # soon: a nomination does not wake a pod that its own filters refused. So it counts, and the
+        # first pause is short.
         gang = self._registry.of(record)
         if gang is not None:
             self._gang_refusals.takes_nowhere(gang.key, self._others(gang, uid), now)
@@ -109,9 +97,6 @@ class RefusedPlans:
             return
         with self._gang_refusals.unmoved(record.gang, node):
             self._cache.given_back(node)
-
-    def forget(self, uid: str) -> None:
-        self._doubted.pop(uid, None)
 
     def _withdraw(self, gang: Gang | None, reason: str) -> None:
         if gang is not None:

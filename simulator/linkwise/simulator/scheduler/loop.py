@@ -239,6 +239,8 @@ class SchedulerLoop(ControlLoop):
             else:
                 self._pods[uid] = pod
                 self._waiting(pod, now, is_new=known is None)
+            if _gives_up_room(known, pod, kind):
+                self._queue.move_all(ClusterEvent.ASSIGNED_POD_GONE, now)
             self._changed.notify_all()
 
     def _forget(self, uid: str, now: float) -> None:
@@ -433,6 +435,14 @@ class SchedulerLoop(ControlLoop):
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
         self._client.post(f"{_path_of(pod)}/binding", body)
+
+
+def _gives_up_room(known: Pod | None, pod: Pod, kind: str) -> bool:
+    """Whether a waiting pod no longer keeps the room that it was nominated for: since 1.34 it wakes
+    others (`hasNominatedNodeNameChanged` in its eventhandlers.go)."""
+    before = "" if known is None or known.spec.node_name else known.status.nominated_node_name
+    now = "" if kind == "DELETED" else pod.status.nominated_node_name
+    return bool(before) and not pod.spec.node_name and before != now
 
 
 def _age(pod: Pod) -> datetime:

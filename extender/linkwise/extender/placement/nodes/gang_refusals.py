@@ -20,7 +20,7 @@ from linkwise.extender.api.records import GangKey
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_table import Bools
 
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 10.0, 300.0
+_FIRST_PAUSE_SECONDS, _NEXT_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 2.0, 10.0, 300.0
 _LONGEST_REST_SECONDS = 10.0  # kube-scheduler's longest back-off
 _MOST_DOUBLINGS = 6  # more make no difference
 _MOST_GANGS = 1024
@@ -153,4 +153,7 @@ class GangRefusals:
 
 
 def _pause(times: int) -> float:
-    return min(_FIRST_PAUSE_SECONDS * 2.0 ** float(times - 1), _LONGEST_PAUSE_SECONDS)
+    """2, 10, 20, 40 s and so on: the first refusal may have been about an earlier state."""
+    if times < 2:
+        return _FIRST_PAUSE_SECONDS
+    return min(_NEXT_PAUSE_SECONDS * 2.0 ** float(times - 2), _LONGEST_PAUSE_SECONDS)
