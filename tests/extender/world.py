@@ -92,7 +92,8 @@ class World:
     def add_gang(self, name: str, size: int, gpus: int = 8, **said: str) -> list[str]:
         members = [f"{name}-{rank}" for rank in range(size)]
         for rank, member in enumerate(members):
-            self.add_pod(member, gpus, gang=name, gang_size=str(size), rank=str(rank), **said)
+            words = {"gang": name, "gang-size": str(size), "rank": str(rank), **said}
+            self.add_pod(member, gpus, said={names.PREFIX + key: words[key] for key in words})
         return members
 
     def pod(self, name: str) -> dict[str, Any]:

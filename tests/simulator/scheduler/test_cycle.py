@@ -373,14 +373,14 @@ def test_while_room_is_being_made_nobody_else_goes() -> None:
 # Filters that kube-scheduler does not have by default
 
 
-def apart(one: Pod, _node: str, there: Sequence[Pod], _now: float) -> str | None:
+def by_initial(one: Pod, _node: str, there: Sequence[Pod], _now: float) -> str | None:
     """No two pods whose names begin with the same letter."""
     is_taken = any(other.metadata.name[0] == one.metadata.name[0] for other in there)
     return "too near" if is_taken else None
 
 
 def test_other_filters_judge_the_pods_that_count_on_a_node() -> None:
-    cluster = SchedulerCache(other_filters=(apart,))
+    cluster = SchedulerCache(other_filters=(by_initial,))
     for name in ("a", "b", "c"):
         cluster.set_node(node(name))
     cluster.add_pod(pod("g-0", on="a"))

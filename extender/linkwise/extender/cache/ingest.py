@@ -84,7 +84,7 @@ class _TemplateKey(msgspec.Struct, frozen=True):
     scheduler: str
     claims: tuple[dict[str, str], ...]
     spread: tuple[TopologySpreadConstraint, ...]
-    ports: list[tuple[str, str, int]]
+    ports: list[tuple[object, ...]]
     volumes: list[str]
 
 

@@ -156,4 +156,4 @@ def _pause(times: int) -> float:
     """2, 10, 20, 40 s and so on: the first refusal may have been about an earlier state."""
     if times < 2:
         return _FIRST_PAUSE_SECONDS
-    return min(_NEXT_PAUSE_SECONDS * 2.0 ** float(times - 2), _LONGEST_PAUSE_SECONDS)
+    return min(_NEXT_PAUSE_SECONDS * 2.0 ** (times - 2), _LONGEST_PAUSE_SECONDS)
