@@ -89,10 +89,13 @@ class World:
         )
         return self.pod(name)
 
-    def add_gang(self, name: str, size: int, gpus: int = 8, **said: str) -> list[str]:
+    def add_gang(
+        self, name: str, size: int, gpus: int = 8, *, least: int | None = None
+    ) -> list[str]:
         members = [f"{name}-{rank}" for rank in range(size)]
         for rank, member in enumerate(members):
-            words = {"gang": name, "gang-size": str(size), "rank": str(rank), **said}
+            words = {"gang": name, "gang-size": str(size), "rank": str(rank)}
+            words |= {} if least is None else {"gang-min": str(least)}
             self.add_pod(member, gpus, said={names.PREFIX + key: words[key] for key in words})
         return members
 

@@ -187,7 +187,7 @@ def test_a_term_that_is_not_above_what_plans_name_is_outbid(
 ) -> None:
     """The Lease was deleted, so its terms start again."""
     extender.lead.give(7)
-    world.add_gang("g", 2, **{"gang-min": "1"})
+    world.add_gang("g", 2, least=1)
     wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
     extender.loop.stop()
     successor = Extender(world)
