@@ -372,9 +372,12 @@ class Cluster:
         call = BindCall("ml", name, pod.metadata.uid, node, pod.spec.scheduler_name)
         return self.core.begin_bind(call, self.now)
 
-    def give_up_bind(self, name: str, node: str) -> None:
-        """kube-scheduler gets a refusal, or no longer waits."""
-        self.core.bind_refused(BindCall("ml", name, self.pod(name).metadata.uid, node))
+    def give_up_bind(self, name: str, node: str, *, waited: bool = False) -> None:
+        """kube-scheduler gets a refusal, or no longer waits; *waited*: for as long as it may."""
+        call = BindCall("ml", name, self.pod(name).metadata.uid, node)
+        if waited:
+            self.core.bind_gave_up(call, self.now)
+        self.core.bind_refused(call)
 
     def post_binding(self, order: BindOrder) -> bool:
         """The API server's side: annotations and nodeName in one update."""

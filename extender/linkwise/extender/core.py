@@ -346,9 +346,9 @@ class Core:
         the gang, or end the wait with `bind_gave_up`."""
         return self._binder.begin(call, now)
 
-    def bind_gave_up(self, call: BindCall) -> BindRefusal:
+    def bind_gave_up(self, call: BindCall, now: float) -> BindRefusal:
         """The loop no longer waits for other members. `bind_refused` follows."""
-        return self._binder.gave_up(call)
+        return self._binder.gave_up(call, now)
 
     def take_released(self) -> set[GangKey]:
         """The gangs since the last call whose waiting calls should ask again."""

@@ -193,3 +193,24 @@ def test_a_bind_of_a_pod_that_is_unknown_waits_for_nobody() -> None:
     at, _ = world()
     answer = at.core.begin_bind(BindCall("ml", "x", "none", "n0"), at.now)
     assert isinstance(answer, BindRefusal)
+
+
+def test_the_members_of_a_large_gang_may_need_longer_than_a_call_waits() -> None:
+    """By the time when the last one comes, the first has given up, and counts for a while."""
+    at, members = world(nodes=10, size=66, gpus=1)
+    for member in members[:-1]:
+        assert isinstance(come(at, member), BindWaits)
+    first = members[0]
+    at.give_up_bind(first, place(at, first), waited=True)
+    at.now += 20
+    assert isinstance(come(at, members[-1]), BindOrder)
+
+
+def test_who_gave_up_long_ago_or_by_another_plan_does_not_count() -> None:
+    at, members = world(nodes=10, size=66, gpus=1)
+    first, *others, last = members
+    for member in (first, *others):
+        come(at, member)
+    at.give_up_bind(first, place(at, first), waited=True)
+    at.now += 31
+    assert isinstance(come(at, last), BindWaits)

@@ -247,7 +247,7 @@ class Loop:
                 assert released is not None, "it was made beside the answer"
                 if not self._await(released, began + self._barrier_seconds, waits):
                     with self._lock:
-                        return self._core.bind_gave_up(call)
+                        return self._core.bind_gave_up(call, self._clock())
                 self._require_ready()  # another replica may lead by now
                 continue
             passing = isinstance(order, BindRefusal) and order.passing

@@ -7,12 +7,19 @@ holds no node, and is never evicted for having started by half.
 
 A member waits only for as many others as its own minimum says. Once a member with the same minimum
 is bound, or its Binding is in flight, nothing is held: the others can only follow.
+
+The members of a large gang may need longer to come than a call can wait. So one that has come, and
+gave up only because of the time, counts for some more. Its plan and nomination keep its room.
 """
 
-from linkwise.extender.api.records import GangKey, PodRecord
+from linkwise.extender.api.records import GangKey, PodRecord, WrittenPlan
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.gangs.members import minimum_of
 from linkwise.extender.gangs.registry import GangRegistry
+
+# One that gave up comes again within 10 s, kube-scheduler's longest back-off.
+_LARGE = 64
+_REMEMBERED_SECONDS = 30.0
 
 
 class Barrier:
@@ -21,8 +28,10 @@ class Barrier:
         self._waiting: dict[GangKey, set[str]] = {}  # the members, by uid, whose calls wait
         self._open: dict[GangKey, set[str]] = {}  # those that waited, and may be bound now
         self._released: set[GangKey] = set()
+        # Members of large gangs that came and gave up: by which plan, and when.
+        self._came: dict[GangKey, dict[str, tuple[WrittenPlan, float]]] = {}
 
-    def holds(self, record: PodRecord) -> bool:
+    def holds(self, record: PodRecord, now: float) -> bool:
         """Whether the Binding of this member, which has a plan, must wait for others. It counts as
         come from now on, until `leave`."""
         key = record.gang
@@ -35,11 +44,17 @@ class Barrier:
             return False
         waiting = self._waiting.setdefault(key, set())
         waiting.add(record.uid)
-        if self._may_go(record, key, waiting):
+        if self._may_go(record, key, waiting, now):
             self._open.setdefault(key, set()).update(waiting)
             self._release(key)
             return False
         return True
+
+    def gave_up(self, record: PodRecord, now: float) -> None:
+        """The call about this member has waited for as long as it can. `leave` follows."""
+        key, plan = record.gang, self._cache.plans.get(record.uid)
+        if key is not None and plan is not None and len(self._cache.gangs.get(key, ())) >= _LARGE:
+            self._came.setdefault(key, {})[record.uid] = plan, now
 
     def leave(self, record: PodRecord) -> None:
         """The call about this member has ended, or its Binding begins."""
@@ -53,6 +68,8 @@ class Barrier:
 
     def take_released(self) -> set[GangKey]:
         """The gangs whose waiting calls should ask again: they may go, or their plans are lost."""
+        for key in [key for key in self._came if key not in self._cache.gangs]:
+            del self._came[key]
         for key, waiting in self._waiting.items():
             if any(uid not in self._cache.plans for uid in waiting):
                 self._released.add(key)
@@ -64,6 +81,7 @@ class Barrier:
         return frozenset(self._waiting.get(key, ()))
 
     def _release(self, key: GangKey) -> None:
+        self._came.pop(key, None)
         if self._waiting.pop(key, None) is not None:
             self._released.add(key)
 
@@ -79,7 +97,7 @@ class Barrier:
             for uid in self._cache.gangs.get(key, ())
         )
 
-    def _may_go(self, record: PodRecord, key: GangKey, waiting: set[str]) -> bool:
+    def _may_go(self, record: PodRecord, key: GangKey, waiting: set[str], now: float) -> bool:
         """Whether with those that wait there are as many members as this one requires."""
         gang, least = self._registry.gangs.get(key), minimum_of(record)
         ask = record.ask.gang
@@ -87,10 +105,18 @@ class Barrier:
             return True
         # A glance at the number suffices nearly always; to sort a large gang takes milliseconds.
         others = sum(not self._comes_to_bind(uid) for uid in self._cache.gangs.get(key, ()))
-        if len(waiting) + others + ask.done < least:
+        came = self._came.get(key, {})
+        if len(waiting) + len(came) + others + ask.done < least:
             return False
         members = self._registry.members_of(gang)
         able = sum(self._cache.keeps_plan(uid) for uid in waiting)
+        able += sum(
+            uid not in waiting
+            and self._cache.plans.get(uid) == plan
+            and self._cache.keeps_plan(uid)
+            and now < at + _REMEMBERED_SECONDS
+            for uid, (plan, at) in came.items()
+        )
         there = len(members.bound) + len(members.flying) + len(members.idle) + members.done
         return there + able >= least
 

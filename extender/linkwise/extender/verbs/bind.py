@@ -89,7 +89,7 @@ class Binder:
         chosen = held or self._choose(record, call, now)
         if isinstance(chosen, BindRefusal):
             return chosen
-        if held is None and record.gang is not None and self._barrier.holds(record):
+        if held is None and record.gang is not None and self._barrier.holds(record, now):
             return BindWaits(record.gang)
         completes = self._completes(record)
         self._barrier.leave(record)
@@ -178,10 +178,12 @@ class Binder:
             is_progress = outcome is Outcome.DONE
             (self._changes.progressed if is_progress else self._changes.due).add(record.gang)
 
-    def gave_up(self, call: BindCall) -> BindRefusal:
+    def gave_up(self, call: BindCall, now: float) -> BindRefusal:
         """The call has waited for other members for as long as it can. Its plan stays, and
         kube-scheduler tries the pod again."""
         record = self._cache.pods.get(call.uid)
+        if record is not None:
+            self._barrier.gave_up(record, now)
         gang = None if record is None else record.ask.gang
         who = f"gang {gang.name}" if gang is not None else f"pod {call.namespace}/{call.name}"
         return BindRefusal(f"linkwise: {who}: {NOT_ALL_CAME}")
