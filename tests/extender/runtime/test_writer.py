@@ -279,7 +279,7 @@ def test_a_binding_brings_node_and_gpus_together(
     [
         (404, False, Outcome.REFUSED),
         (409, False, Outcome.REFUSED),
-        (403, False, Outcome.REFUSED),
+        (403, False, Outcome.DENIED),
         (500, True, Outcome.UNKNOWN),
         (0, True, Outcome.UNKNOWN),
     ],

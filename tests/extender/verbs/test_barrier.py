@@ -2,6 +2,7 @@
 
 import pytest
 
+from linkwise.extender.api.actions import WritePlan
 from linkwise.extender.api.extender_calls import (
     AlreadyBound,
     BindCall,
@@ -166,6 +167,20 @@ def test_a_binding_that_is_refused_for_good_ends_the_plan_at_once_and_says_why()
     assert "no bindings on Fridays" in str(at.core.explain("ml", members[0], at.now))
     at.pass_time(5)
     assert at.free("n0") == 8, "nothing has changed, so it rests"
+
+
+def test_a_plan_that_may_not_be_written_is_withdrawn_at_once() -> None:
+    at = Cluster()
+    at.add_node("n0")
+    at.add_gang("g", 2, 4)
+    writes = [action for action in at.core.decide(at.now) if isinstance(action, WritePlan)]
+    assert len(writes) == 2
+    at.core.done(writes[0], Outcome.DONE, at.now)
+    at.core.done(writes[1], Outcome.DENIED, at.now)
+    at.settle()
+    assert at.free("n0") == 8
+    told = at.core.explain("ml", "g-0", at.now)
+    assert "does not let the plan be written on pod g-1" in str(told)
 
 
 @pytest.mark.parametrize(("kib", "fits"), [(200, True), (245, False)])

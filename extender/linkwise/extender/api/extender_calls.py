@@ -16,7 +16,7 @@ class Outcome(Enum):
 
     DONE = "done"
     REFUSED = "refused"  # it has not happened and will not: 403, 404, 409, 422
-    DENIED = "denied"  # a Binding: an admission plugin or a validation will refuse it again
+    DENIED = "denied"  # a plan or a Binding: admission or validation will refuse it again
     UNKNOWN = "unknown"  # no response: it may have happened, or may still happen
 
 

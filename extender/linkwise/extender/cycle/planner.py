@@ -269,6 +269,8 @@ class Planner:
         self.pending_writes.done(action, outcome, now)
         if isinstance(action, Evict) and outcome is Outcome.REFUSED:
             self.preemption.refused(action.pod.uid, now)
+        if outcome is Outcome.DENIED:
+            self.refused_plans.plan(action.pod)
         if isinstance(action, Emit):
             return  # no decision depends on an Event
         record = self._cache.pods.get(action.pod.uid)

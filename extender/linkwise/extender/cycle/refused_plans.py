@@ -17,6 +17,7 @@ as many.
 
 from collections import Counter
 
+from linkwise.extender.api.actions import PodRef
 from linkwise.extender.api.extender_calls import BindOrder
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.cache.cache import Cache
@@ -83,11 +84,18 @@ class RefusedPlans:
 
     def binding(self, order: BindOrder, why: str) -> None:
         """The API server refused this Binding for good."""
-        record = self._cache.pods.get(order.uid)
+        self._denied(order.uid, why.removeprefix("linkwise: "))
+
+    def plan(self, pod: PodRef) -> None:
+        """The API server refused for good to write the plan on this pod."""
+        self._denied(pod.uid, f"the API server does not let the plan be written on pod {pod.name}")
+
+    def _denied(self, uid: str, why: str) -> None:
+        record = self._cache.pods.get(uid)
         gang = None if record is None else self._registry.of(record)
         if gang is not None:
             gang.is_hopeless = True
-        self._withdraw(gang, why.removeprefix("linkwise: "))
+        self._withdraw(gang, why)
 
     def given_back(self, record: PodRecord, node: str) -> None:
         """A bind of this pod was refused, so kube-scheduler counts it on *node* no longer. That may

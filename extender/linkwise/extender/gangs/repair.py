@@ -125,10 +125,12 @@ class Repair:
         if info is None or info.kind is None or info.closed:
             return False
         request = GpuRequest(member.demand, member.ask.requirement)
+        around = self._node_filters.beside(member)
         return (
             not spot.gpus & ~info.free
             and info.kind.take(request, spot.gpus) == spot.gpus
             and self._node_filters.on(member.template, spot.node)
+            and (around is None or bool(around[info.row]))
             and not self._was_refused(member, spot.node)
             and self._cache.rows.left.fits_on(info.row, member.needs)
         )

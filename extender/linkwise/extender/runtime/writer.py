@@ -46,7 +46,9 @@ _COMPONENT = "linkwise-extender"
 _LEADER = f"{names.PREFIX}leader"
 _ATTEMPTS = 3
 _LONGEST_WAIT_SECONDS = 2.0
-_DENIALS = (400, 403, 422)
+# Without these a plan cannot be carried out. The API server's refusals of them hold for the next
+# try, but for those that `_is_too_late`.
+_DENIABLE, _DENIALS = ("Bind", "WritePlan"), (400, 403, 422)
 _MESSAGE_LIMIT = 1024  # of an Event's message, by the API server's validation
 
 
@@ -184,7 +186,7 @@ class Writer:
             # for certain before it gives the GPUs to another pod.
             unsure = error.maybe_done if kind == "Bind" else _may_pass(error)
             outcome, refusal = Outcome.UNKNOWN if unsure else Outcome.REFUSED, str(error)
-            if kind == "Bind" and error.status in _DENIALS and not _is_too_late(error):
+            if kind in _DENIABLE and error.status in _DENIALS and not _is_too_late(error):
                 outcome = Outcome.DENIED
             log.log(
                 logging.INFO if _is_too_late(error) else logging.WARNING,
