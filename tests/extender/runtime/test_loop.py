@@ -174,18 +174,19 @@ def test_a_planned_member_passes_on_its_node_alone_and_is_bound_with_its_gpus(
         answer = started.filter(pod, "n1", "n2", "n3")
         assert answer["NodeNames"] == [node]
         assert len(answer["FailedNodes"] | answer["FailedAndUnresolvableNodes"]) == 2
+    nodes = {name: node_of(world, name) for name in ("g-0", "g-1")}
     with ThreadPoolExecutor() as callers:
-        first = callers.submit(started.bind, world.pod("g-0"), node_of(world, "g-0"))
+        first = callers.submit(started.bind, world.pod("g-0"), nodes["g-0"])
         time.sleep(0.2)
         assert not first.done(), "it waits for the other one"
         assert not world.read("g-0").spec.node_name
-        assert started.bind(world.pod("g-1"), node_of(world, "g-1")) == ""
+        assert started.bind(world.pod("g-1"), nodes["g-1"]) == ""
         assert first.result(5) == ""
-    for name in ("g-0", "g-1"):
-        bound, node = world.read(name), node_of(world, name)
+    for name, node in nodes.items():
+        bound = world.read(name)
         assert bound.spec.node_name == node
         assert len(read_gpus(bound.metadata.annotations[names.GPUS])["main"]) == 8
-    wait_for(lambda: names.STARTED in world.read("g-1").metadata.annotations)
+    wait_for(lambda: any(names.STARTED in world.read(n).metadata.annotations for n in nodes))
     assert sound(started)
 
 

@@ -187,7 +187,7 @@ def test_a_term_that_is_not_above_what_plans_name_is_outbid(
 ) -> None:
     """The Lease was deleted, so its terms start again."""
     extender.lead.give(7)
-    world.add_gang("g", 2, least=1)
+    world.add_gang("g", 2)
     wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
     extender.loop.stop()
     successor = Extender(world)
@@ -218,7 +218,7 @@ def test_the_binding_of_a_planned_member_names_who_binds_it(
 ) -> None:
     """Else the API server would take it for one of the leader that planned it."""
     extender.lead.give(1)
-    world.add_gang("g", 2)
+    world.add_gang("g", 2, least=1)
     wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
     extender.loop.stop()
     successor = Extender(world)

@@ -108,6 +108,8 @@ class GangLifecycle:
         there = frozenset(member.uid for member in members.all if member.live)
         if there - gang.members:
             gang.came = now
+        for uid in gang.passed.keys() - there:
+            del gang.passed[uid]
         gang.members = there
 
     def _drop_lost_plans(self, gang: Gang, members: GangMembers) -> None:
