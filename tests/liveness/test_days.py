@@ -10,6 +10,8 @@ from linkwise.extender.cycle import changes
 from linkwise.extender.queue.idle_limit import IdleLimit
 from linkwise.extender.queue.unschedulable_pods import UnschedulablePods
 from tests.liveness.days import live
+from tests.liveness.judge import Judge
+from tests.liveness.world import Trouble, World
 
 
 @pytest.mark.parametrize(
@@ -40,9 +42,25 @@ def test_promises_are_kept_if_looks_at_gangs_are_rate_limited(
         assert (not live(1, 0.25).failures) is is_kept
 
 
+def room_seen_late() -> World:
+    """kube-scheduler's watch shows that a pod has ended, and the extender's shows it 3 s later. So
+    the pod that waits is refused, and no other event makes kube-scheduler try it again."""
+    world = World(trouble=Trouble(watch_late=3.0))
+    judge = Judge(world)
+    world.add_node("n1", "hgx-h100")
+    world.make("first", 8, namespace="red", said={})
+    world.live(world.now + 20, judge.before_jump)
+    world.make("second", 1, namespace="red", said={})
+    world.live(world.now + 20, judge.before_jump)
+    world.end(world.pod("first").metadata.uid, "Succeeded")
+    world.live(world.now + 200, judge.before_jump)
+    return world
+
+
 def test_a_pod_that_nobody_wakes_is_seen() -> None:
+    assert not room_seen_late().failures
     with patch.object(UnschedulablePods, "_room_for", lambda *_: None):
-        assert any("would do on" in failure for failure in live(72, 0.25).failures)
+        assert any("would do on" in failure for failure in room_seen_late().failures)
 
 
 def test_a_hold_that_does_not_end_is_seen() -> None:
