@@ -320,7 +320,6 @@ def serve(settings: Settings) -> None:
         client,
         metrics,
         write_threads=settings.write_threads,
-        bind_threads=settings.request_threads,
         barrier_seconds=settings.barrier_seconds,
         on_complete=complete,
         lead=lead,

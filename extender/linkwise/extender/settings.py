@@ -74,8 +74,8 @@ class Settings:
     indexed_jobs: IndexedJobs = IndexedJobs.ALL  # which of them are gangs; many are shards
     # For a canary: the pods of all other namespaces are left alone. Empty: of none.
     namespaces: tuple[str, ...] = ()
-    # Binds wait for the API server, so many may run at the same time. Other calls have a limit of
-    # their own: kube-scheduler sends one filter call at a time, and it never waits for a bind.
+    # Of calls that are no binds: kube-scheduler sends one filter call at a time. Binds wait for the
+    # API server and for each other, so any number may wait.
     request_threads: int = 24
     write_threads: int = 16  # a gang's members are written in parallel; half the client's pool
     max_body_mib: int = (

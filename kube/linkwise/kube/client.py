@@ -36,7 +36,7 @@ STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 
 # The callers ignore the answer to a patch; this is the shortest one that the API server offers.
 _WITHOUT_SPEC = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
-_CONNECTIONS = 32  # threads that send requests at the same time
+_CONNECTIONS = 96  # threads that send requests at the same time: 64 Bindings of a gang, and others
 _ONCE_MORE = urllib3.Retry(
     # An idle connection that the server has closed shows that only when it is used.
     total=1,

@@ -69,7 +69,9 @@ class RefusedPlans:
         if before is None or before.nominated != written.plan.node:
             return
         is_cleared = record.nominated != written.plan.node
-        if not is_cleared and before.fits_nowhere == record.fits_nowhere:
+        if before.fits_nowhere == record.fits_nowhere and (
+            not is_cleared or self._makes_room_there(record, written.plan.node)
+        ):
             return
         # kube-scheduler may have begun this try before it knew the plan. No second try would follow
         # soon: a nomination does not wake a pod that its own filters refused. So it counts, and the
@@ -80,6 +82,14 @@ class RefusedPlans:
             gang.is_hopeless = True
         self._withdraw(
             gang, f"kube-scheduler takes pod {record.ref.name} nowhere: {record.fits_nowhere}"
+        )
+
+    def _makes_room_there(self, record: PodRecord, node: str) -> bool:
+        """Whether kube-scheduler evicts pods on *node* for a more important one: then it clears the
+        nominations of others."""
+        return any(
+            other.nominated == node and not other.node and other.priority > record.priority
+            for other in self._cache.pods.values()
         )
 
     def binding(self, order: BindOrder, why: str) -> None:
@@ -94,7 +104,7 @@ class RefusedPlans:
         record = self._cache.pods.get(uid)
         gang = None if record is None else self._registry.of(record)
         if gang is not None:
-            gang.is_hopeless = True
+            gang.is_hopeless = gang.is_denied = True
         self._withdraw(gang, why)
 
     def given_back(self, record: PodRecord, node: str) -> None:

@@ -53,11 +53,11 @@ class FailedSearches:
 
     def _are_kept_out(self, members: Sequence[PodRecord]) -> bool:
         around = self._cache.around
-        labels = self._cache.surroundings.namespaces or {}
-        return bool(around.keeping_apart()) and any(
-            member.facts is not None and around.keeps_out(member.facts, labels)
-            for member in members
-        )
+        if not around.keeping_apart():
+            return False
+        keys, labels = around.apart_keys(), self._cache.surroundings.namespaces or {}
+        kinds = {m.facts.with_labels(keys) for m in members if m.facts is not None}
+        return any(around.keeps_out(kind, labels) for kind in kinds)
 
 
 def requests_of(members: Sequence[PodRecord]) -> Requests:

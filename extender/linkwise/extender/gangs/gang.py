@@ -94,6 +94,8 @@ NO_NEWS = News(0, 0)
 # member may be refused there, so that pause goes on doubling.
 _REST_SECONDS, _LONG_REST_SECONDS = 10.0, 60.0
 _MOST_DOUBLINGS = 6  # more make no difference
+# After so many tries in vain the pause goes on doubling in any case: from 8 s, to 60 s.
+_PATIENT, _REST_DOUBLINGS = 8, 3
 
 
 @dataclass(slots=True)
@@ -115,6 +117,7 @@ class Gang:
     asked: bool = False  # kube-scheduler has called about a member since the plan was made
     expired: bool = False  # members are being evicted
     was_refused: bool = False  # its plan turned out to be impossible since the last round
+    is_denied: bool = False  # by the API server: no change of a node helps
     is_hopeless: bool = False  # that refusal holds for every plan, until something changes
     passed: dict[str, str] = field(default_factory=dict)  # member -> node it was let through to
     marked: frozenset[str] = frozenset()  # the bound members, once it has started
@@ -143,13 +146,17 @@ class Gang:
             if news.ends != self.refused_at.ends
             else math.inf
         )
-        rest = min(2.0 ** min(self.times_refused - 1, _MOST_DOUBLINGS), longest)
-        return self.refused_until if longest == math.inf else self.refused_since + rest
+        if self.is_denied or longest == math.inf:
+            return self.refused_until
+        doublings = self.times_refused - 1
+        if doublings > _PATIENT:  # what changes does not help it
+            doublings, longest = doublings - _PATIENT + _REST_DOUBLINGS, _LONG_REST_SECONDS
+        return self.refused_since + min(2.0 ** min(doublings, _MOST_DOUBLINGS), longest)
 
     def forgive(self) -> None:
         """Forget that kube-scheduler has refused its plans too often."""
         if self.refused:
-            self.refused, self.refusals = False, 0
+            self.refused, self.refusals, self.is_denied = False, 0, False
 
     @property
     def name(self) -> str:

@@ -27,6 +27,7 @@ from linkwise.kube.objects import LARGEST
 # What a node has of it, so many more members of the gang it takes. No resource has such a name.
 _TAKES = "members that kube-scheduler lets through"
 _NOTHING = ResourceList()
+_MOST_RULES = 16  # different demands in one gang: its roles have one each
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,11 @@ def gang_limits(
 ) -> GangLimits:
     """The limits of these open members, which may run on *nodes*. The gang's others are *beside*
     them."""
-    masks, key = filters.beside_each(members), members[0].gang
+    key, rules = members[0].gang, {member.facts.rules for member in members if member.facts}
+    # More, and the search would hold up others: kube-scheduler and the barrier decide.
+    are_few = len(rules) <= _MOST_RULES
+    none: list[Bools | None] = [None] * len(members)
+    masks = filters.beside_each(members) if are_few else none
     if (known := refusals.rows(key)) is not None:
         masks = [known if mask is None else known & mask for mask in masks]
     needs, columns = [_NOTHING] * len(members), dict[str, Ints]()
@@ -64,12 +69,16 @@ def gang_limits(
         columns[_TAKES] = left
         needs = [ResourceList(others=((_TAKES, 1),))] * len(members)
     shared: tuple[str, ...] = ()
-    if any(member.facts is not None and member.facts.demands for member in members):
+    if are_few and any(m.facts is not None and m.facts.demands for m in members):
         rooms = _rooms(members, masks, table, nodes)
         demands, kinds = filters.between(members, rooms)
         shared = tuple(dict.fromkeys(each.topology_key for each in demands.together))
+        used = np.zeros(len(table), dtype=np.int64)
         for limit in demands.limits:
-            columns[limit.name] = np.minimum(trimmed(limit, rooms), LARGEST)
+            left = trimmed(limit, rooms, used)
+            columns[limit.name] = np.minimum(left, LARGEST)
+            if not all(limit.needs):  # members of other kinds should find room elsewhere
+                used += np.minimum(left, rooms)
             of_kind = [
                 ResourceList(others=((limit.name, n),)) if n else _NOTHING for n in limit.needs
             ]

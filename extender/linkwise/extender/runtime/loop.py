@@ -60,6 +60,9 @@ _BIND_PATIENCE_SECONDS, _BIND_POLL_SECONDS = 2.0, 0.01
 # 10 s, or members that were refused once never meet. And shorter than its httpTimeout of 15 s by
 # what it takes to post a thousand Bindings, or some callers have given up by then.
 BARRIER_SECONDS = 12.0
+# Bindings. More would wait for connections, and a caller could give up between this process's last
+# look at it and the request.
+_POSTED_AT_ONCE = 64
 _LOOK_SECONDS = 1.0  # whether a caller that waits for other members has given up
 _FILTER_POLL_SECONDS = 0.002  # the read of an owner takes less than 0.01
 # Thousands of waiting pods may get Events at once; no plan may wait for those writes.
@@ -88,17 +91,16 @@ class Loop:
         metrics: ExtenderMetrics,
         *,
         write_threads: int = 16,
-        bind_threads: int = 24,
         barrier_seconds: float = BARRIER_SECONDS,
         clock: Callable[[], float] | None = None,
         on_complete: Callable[[], object] = lambda: None,
         lead: Lead = ALONE,
         route_calls: Callable[[], object] = lambda: None,
     ) -> None:
-        """*bind_threads* Bindings are posted at the same time. A bind waits for other members of
-        its gang for *barrier_seconds* at most. *on_complete* is called when the cache is complete,
-        and again when it has been rebuilt by a new leader. *take_calls* is called every few
-        seconds while this process leads, and may raise ApiError."""
+        """A bind waits for other members of its gang for *barrier_seconds* at most. *on_complete*
+        is called when the cache is complete, and again when it has been rebuilt by a new leader.
+        *take_calls* is called every few seconds while this process leads, and may raise
+        ApiError."""
         self._on_complete = on_complete
         self._lead = lead
         self._core, self._metrics = core, metrics
@@ -117,7 +119,9 @@ class Loop:
         self._beat = self._audited = time.monotonic()
         self._broken = 0  # invariants, at the last audit
         self._binding = 0  # Bindings in flight
-        self._posting = BoundedSemaphore(bind_threads)  # a bind that waits for others posts nothing
+        self._posting = BoundedSemaphore(
+            _POSTED_AT_ONCE
+        )  # a bind that waits for others posts nothing
         self._barrier_seconds = barrier_seconds
         self._released: dict[GangKey, Event] = {}  # set once the binds of a gang should ask again
         self._has_decided = False  # since it became the leader

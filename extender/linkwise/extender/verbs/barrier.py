@@ -27,7 +27,9 @@ class Barrier:
         self._cache, self._registry = cache, registry
         self._waiting: dict[GangKey, set[str]] = {}  # the members, by uid, whose calls wait
         self._open: dict[GangKey, set[str]] = {}  # those that waited, and may be bound now
+        self._gang_of: dict[str, GangKey] = {}  # of all in these two
         self._released: set[GangKey] = set()
+        self._told: set[str] = set()  # members whose plans are lost, and that were released
         # Members of large gangs that came and gave up: by which plan, and when.
         self._came: dict[GangKey, dict[str, tuple[WrittenPlan, float]]] = {}
 
@@ -44,6 +46,7 @@ class Barrier:
             return False
         waiting = self._waiting.setdefault(key, set())
         waiting.add(record.uid)
+        self._gang_of[record.uid] = key
         if self._may_go(record, key, waiting, now):
             self._open.setdefault(key, set()).update(waiting)
             self._release(key)
@@ -56,22 +59,24 @@ class Barrier:
         if key is not None and plan is not None and len(self._cache.gangs.get(key, ())) >= _LARGE:
             self._came.setdefault(key, {})[record.uid] = plan, now
 
-    def leave(self, record: PodRecord) -> None:
-        """The call about this member has ended, or its Binding begins."""
-        if record.gang is None:
-            return
+    def leave(self, uid: str) -> None:
+        """The call about this member has ended, or its Binding begins. The pod may be gone."""
+        key = self._gang_of.pop(uid, None)
+        self._told.discard(uid)
         for members in (self._waiting, self._open):
-            if record.gang in members:
-                members[record.gang].discard(record.uid)
-                if not members[record.gang]:
-                    del members[record.gang]
+            if key in members:
+                members[key].discard(uid)
+                if not members[key]:
+                    del members[key]
 
     def take_released(self) -> set[GangKey]:
         """The gangs whose waiting calls should ask again: they may go, or their plans are lost."""
         for key in [key for key in self._came if key not in self._cache.gangs]:
             del self._came[key]
         for key, waiting in self._waiting.items():
-            if any(uid not in self._cache.plans for uid in waiting):
+            lost = {uid for uid in waiting if uid not in self._cache.plans} - self._told
+            if lost:
+                self._told |= lost  # their calls end, and are not waked again
                 self._released.add(key)
         released, self._released = self._released, set()
         return released

@@ -92,7 +92,7 @@ class Binder:
         if held is None and record.gang is not None and self._barrier.holds(record, now):
             return BindWaits(record.gang)
         completes = self._completes(record)
-        self._barrier.leave(record)
+        self._barrier.leave(record.uid)
         chosen = in_term(chosen, self._pending_writes.leader)
         self._cache.assume(call.uid, chosen)
         self._flying[call.uid, call.node] += 1
@@ -191,8 +191,7 @@ class Binder:
     def refused(self, call: BindCall) -> None:
         """kube-scheduler gets this refusal, and does not call again for this Binding."""
         record = self._cache.pods.get(call.uid)
-        if record is not None:
-            self._barrier.leave(record)
+        self._barrier.leave(call.uid)
         self._given_back(record, call.node)
 
     def _given_back(self, record: PodRecord | None, node: str) -> None:

@@ -89,13 +89,14 @@ def between(
     return Demands(tuple(named), tuple(_together(kinds, world, without)))
 
 
-def trimmed(limit: Limit, rooms: Ints) -> Ints:
+def trimmed(limit: Limit, rooms: Ints, used: Ints | None = None) -> Ints:
     """[rows] the limit of each node, so that each domain keeps its own.
 
-    The nodes with the most room come first, until what their domain has is used up.
+    The nodes with the most room come first, until what their domain has is used up. *used* is
+    [rows] the members of other kinds that another limit lets there: nodes without them come first.
     """
     units = rooms * max(limit.needs)
-    order = np.lexsort((-units, limit.domain))
+    order = np.lexsort((-units, limit.domain) if used is None else (-units, used, limit.domain))
     domain, wanted = limit.domain[order], units[order]
     most = at_rows(domain, limit.most, UNLIMITED)
     # What the nodes before take: a sum per domain, as each domain's rows follow each other.
@@ -123,13 +124,17 @@ def spread_caps(spread: Spread, members: int, rooms: Ints) -> Ints:
         return now
     short = int(counting.sum()) < constraint.min_domains
     more = np.zeros_like(counts)
-    for _ in range(members):
+    left = members
+    while left > 0:
         after = counts + more
         lowest = 0 if short else int(after[counting].min())
         open_ = counting & (more < rooms) & (after + 1 - lowest <= constraint.max_skew)
         if not open_.any():
             break
-        more[np.argmin(np.where(open_, after, UNLIMITED))] += 1
+        # One more in each of the emptiest, so that a pass is a step of the level.
+        emptiest = np.flatnonzero(open_ & (after == after[open_].min()))[:left]
+        more[emptiest] += 1
+        left -= len(emptiest)
     return np.where(counting, more, now)
 
 

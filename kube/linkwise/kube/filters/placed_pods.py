@@ -1,7 +1,7 @@
 """Which pods are on which node, and how many of them a term selects there."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -37,6 +37,7 @@ class PlacedPods:
         self._in_namespace: dict[str, dict[str, Placed]] = {}
         # Required anti-affinity -> uid -> row. Pods of one workload have equal terms.
         self._keeping_apart: dict[AffinityTerm, dict[str, int]] = {}
+        self._apart_keys: Counter[str] = Counter()  # the labels that they look at
         self._on_ports: dict[int, dict[str, Placed]] = {}  # row -> uid -> pod with host ports
         self._with_claims: dict[int, dict[str, Placed]] = {}
         self._users: Counter[tuple[str, str]] = Counter()  # of claims that are no pod's own
@@ -51,7 +52,9 @@ class PlacedPods:
             self.drop(uid)
         self._pods[uid] = pod
         self._in_namespace.setdefault(facts.namespace, {})[uid] = pod
-        for term in facts.rules.apart:
+        for term in set(facts.rules.apart):
+            if term not in self._keeping_apart:
+                self._apart_keys.update(_keys(term))
             self._keeping_apart.setdefault(term, {})[uid] = row
         if facts.rules.ports:
             self._on_ports.setdefault(row, {})[uid] = pod
@@ -68,6 +71,8 @@ class PlacedPods:
         _forget(self._in_namespace, facts.namespace, uid)
         for term in set(facts.rules.apart):
             _forget(self._keeping_apart, term, uid)
+            if term not in self._keeping_apart:
+                self._apart_keys -= Counter(_keys(term))
         if facts.rules.ports:
             _forget(self._on_ports, row, uid)
         if facts.claims:
@@ -112,6 +117,10 @@ class PlacedPods:
     def keeping_apart(self) -> Mapping[AffinityTerm, Mapping[str, int]]:
         """The terms of required anti-affinity, each with the rows of its pods by uid."""
         return self._keeping_apart
+
+    def apart_keys(self) -> Set[str]:
+        """The labels of pods by which others may keep them out."""
+        return self._apart_keys.keys()
 
     def keeps_out(self, pod: PodFacts, namespaces: Namespaces) -> bool:
         """Whether any pod has a required anti-affinity to *pod*."""
@@ -163,6 +172,10 @@ class _Key:
 
     def counts(self, pod: Placed) -> bool:
         return not (self.live and pod.leaving) and select_all(self.terms, pod.facts, {})
+
+
+def _keys(term: AffinityTerm) -> set[str]:
+    return {requirement.key for requirement in term.selector or ()}
 
 
 def _shared_claims(facts: PodFacts) -> set[tuple[str, str]]:

@@ -1,7 +1,7 @@
 """What the filters read of a pod, apart from its requests, tolerations and node affinity."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 
 from linkwise.kube.filters.host_ports import HostPort, host_ports
 from linkwise.kube.filters.pod_affinity import AffinityTerm, required_terms
@@ -20,6 +20,13 @@ class PodRules:
 
     def __bool__(self) -> bool:
         return bool(self.near or self.apart or self.spread or self.ports)
+
+    @property
+    def label_keys(self) -> frozenset[str]:
+        """The labels of pods that its selectors look at."""
+        selectors = [term.selector for term in (*self.near, *self.apart)]
+        selectors += [constraint.selector for constraint in self.spread]
+        return frozenset(each.key for selector in selectors for each in selector or ())
 
 
 NO_RULES = PodRules()
@@ -50,6 +57,12 @@ class PodFacts:
     def demands(self) -> bool:
         """Whether anything but the rules of other pods can keep it off a node."""
         return bool(self.rules or self.claims)
+
+    def with_labels(self, keys: Collection[str]) -> "PodFacts":
+        """The same with the labels of these keys alone: equal pods differ in others, such as their
+        index."""
+        kept = {key: value for key, value in self.labels.items() if key in keys}
+        return self if len(kept) == len(self.labels) else replace(self, labels=kept)
 
 
 NO_FACTS = PodFacts("", {})

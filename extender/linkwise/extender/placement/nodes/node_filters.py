@@ -73,28 +73,42 @@ class NodeFilters:
         *members*: the pods of its gang that are placed with it. `between` tells what they demand of
         each other.
         """
-        facts, cache = pod.facts, self._cache
-        if facts is None or not (facts.demands or cache.around.keeps_out(facts, self._labels())):
+        if pod.facts is None:
             return None
+        kinds = self._kinds(members)
         gone = without | {pod.uid} | {member.uid for member in members}
-        theirs = [member.facts for member in members if member.facts is not None]
-        return PodFilters(_candidate(pod, facts), self._world(), gone, theirs).allowed
+        return self._beside(_candidate(pod, pod.facts), [*dict.fromkeys(kinds)], gone)
 
     def beside_each(self, members: Sequence[PodRecord]) -> list[Bools | None]:
         """`beside` for each of these members, which are placed together."""
-        known: dict[Candidate, Bools | None] = {}
-        found = []
-        for member in members:
-            pod = None if member.facts is None else _candidate(member, member.facts)
-            if pod is not None and pod not in known:
-                known[pod] = self.beside(member, members)
-            found.append(None if pod is None else known[pod])
-        return found
+        kinds = self._kinds(members)
+        distinct = [*dict.fromkeys(kinds)]
+        gone = frozenset(member.uid for member in members)
+        known = {kind: self._beside(kind, distinct, gone) for kind in distinct}
+        return [known[kind] for kind in kinds]
+
+    def _beside(
+        self, pod: Candidate, kinds: Sequence[Candidate], gone: frozenset[str]
+    ) -> Bools | None:
+        around = self._cache.around
+        if not (pod.facts.demands or around.keeps_out(pod.facts, self._labels())):
+            return None
+        return PodFilters(pod, self._world(), gone, [kind.facts for kind in kinds]).allowed
+
+    def _kinds(self, members: Sequence[PodRecord]) -> list[Candidate]:
+        """The members without the labels that no filter looks at: most are equal then."""
+        facts = [member.facts or NO_FACTS for member in members]
+        keys = set(self._cache.around.apart_keys())
+        for rules in {each.rules for each in facts}:
+            keys |= rules.label_keys
+        return [
+            _candidate(m, each.with_labels(keys)) for m, each in zip(members, facts, strict=True)
+        ]
 
     def between(self, members: Sequence[PodRecord], rooms: Ints) -> tuple[Demands, Sequence[int]]:
         """What members that are placed together demand of each other, and the kind of each by
         number. *rooms* is [rows] how many of them fit for all other reasons."""
-        pods = [_candidate(m, m.facts or NO_FACTS) for m in members]
+        pods = self._kinds(members)
         kinds = Counter(pods)
         numbers = {pod: number for number, pod in enumerate(kinds)}
         gone = frozenset(member.uid for member in members)
