@@ -169,6 +169,28 @@ def test_a_binding_that_is_refused_for_good_ends_the_plan_at_once_and_says_why()
     assert at.free("n0") == 8, "nothing has changed, so it rests"
 
 
+def test_whose_binding_was_refused_for_good_goes_first_the_next_time() -> None:
+    """The API server takes the Bindings of the others: only so does no half of the gang run."""
+    at, members = world(nodes=1, size=3, gpus=2)
+    came = [come(at, member) for member in members]
+    assert isinstance(came[-1], BindOrder)
+    at.core.end_bind(came[-1], Outcome.DENIED, at.now, "403 Forbidden")
+    for member in members[:-1]:
+        at.give_up_bind(member, "n0")
+    at.settle()
+    at.pass_time(60)
+    for member in (*members[:-1], members[-1]):
+        come(at, member)
+    first = at.come_to_bind(members[-1], "n0")
+    assert isinstance(first, BindOrder)
+    others = [at.come_to_bind(member, "n0") for member in members[:-1]]
+    assert all(isinstance(each, BindWaits) for each in others)
+    assert at.post_binding(first)
+    at.core.end_bind(first, Outcome.DONE, at.now)
+    assert len(at.core.take_released()) == 1
+    assert all(isinstance(at.come_to_bind(m, "n0"), BindOrder) for m in members[:-1])
+
+
 def test_a_plan_that_may_not_be_written_is_withdrawn_at_once() -> None:
     at = Cluster()
     at.add_node("n0")

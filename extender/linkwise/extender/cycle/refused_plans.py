@@ -24,6 +24,7 @@ from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cycle.changes import Changes
 from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.registry import GangRegistry
+from linkwise.extender.gangs.repair import seat_of
 from linkwise.extender.placement.nodes.gang_refusals import GangRefusals
 from linkwise.extender.placement.nodes.scheduler_feedback import SchedulerFeedback
 
@@ -93,7 +94,12 @@ class RefusedPlans:
         )
 
     def binding(self, order: BindOrder, why: str) -> None:
-        """The API server refused this Binding for good."""
+        """The API server refused this Binding for good. If it took those of other members, half of
+        the gang runs; so the next time this one goes first."""
+        record = self._cache.pods.get(order.uid)
+        gang = None if record is None else self._registry.of(record)
+        if record is not None and gang is not None:
+            gang.pilots.add(seat_of(record))
         self._denied(order.uid, why.removeprefix("linkwise: "))
 
     def plan(self, pod: PodRef) -> None:

@@ -117,6 +117,8 @@ class Gang:
     asked: bool = False  # kube-scheduler has called about a member since the plan was made
     expired: bool = False  # members are being evicted
     was_refused: bool = False  # its plan turned out to be impossible since the last round
+    # The API server refused the Bindings of these members for good: the next time they go first.
+    pilots: set[Seat] = field(default_factory=set)
     is_denied: bool = False  # by the API server: no change of a node helps
     is_hopeless: bool = False  # that refusal holds for every plan, until something changes
     passed: dict[str, str] = field(default_factory=dict)  # member -> node it was let through to

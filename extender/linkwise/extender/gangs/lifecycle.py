@@ -238,6 +238,7 @@ class GangLifecycle:
             bound = frozenset(member.uid for member in members.bound)
             if bound - gang.marked:
                 gang.refusals = gang.times_refused = 0  # only refusals in a row count
+                gang.pilots.clear()
             gang.marked = bound
             # The Binding that made them enough has mostly set the mark; one mark suffices.
             ours = [member for member in members.bound if not is_past_us(member)]

@@ -46,8 +46,8 @@ class Repair:
             info = self._cache.nodes.get(member.node)
             gpus = info.owned.get(member.uid, 0) if info is not None else 0
             if gpus:
-                gang.spots.pop(_seat(member), None)  # the latest are last
-                gang.spots[_seat(member)] = Spot(member.node, gpus)
+                gang.spots.pop(seat_of(member), None)  # the latest are last
+                gang.spots[seat_of(member)] = Spot(member.node, gpus)
         while len(gang.spots) > 2 * max(members.size, len(members.seats)):
             del gang.spots[next(iter(gang.spots))]  # names that were never reused
 
@@ -56,7 +56,7 @@ class Repair:
         if not members.started:
             return None
         for member in members.open:
-            spot = gang.spots.get(_seat(member))
+            spot = gang.spots.get(seat_of(member))
             if spot is not None and self._is_free(member, spot):
                 return member, spot
         return None
@@ -68,7 +68,7 @@ class Repair:
         return frozenset(
             member.uid
             for member in members.open
-            if (spot := gang.spots.get(_seat(member))) is not None and self._is_left(spot)
+            if (spot := gang.spots.get(seat_of(member))) is not None and self._is_left(spot)
         )
 
     def leaving_ends(self, gang: Gang) -> float:
@@ -154,5 +154,5 @@ class Repair:
         return bool(holders) and not any(record is not None and record.live for record in records)
 
 
-def _seat(member: PodRecord) -> Seat:
+def seat_of(member: PodRecord) -> Seat:
     return member.ref.name if member.ask.rank is None else member.ask.rank

@@ -16,6 +16,7 @@ from linkwise.extender.api.records import GangKey, PodRecord, WrittenPlan
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.gangs.members import minimum_of
 from linkwise.extender.gangs.registry import GangRegistry
+from linkwise.extender.gangs.repair import seat_of
 
 # One that gave up comes again within 10 s, kube-scheduler's longest back-off.
 _LARGE = 64
@@ -41,12 +42,22 @@ class Barrier:
             return False
         if record.uid in self._open.get(key, ()):
             return False
-        if self._has_begun(record, key):
+        pilot = self._pilot(key)
+        if pilot is None and self._has_begun(record, key):
             self._release(key)
             return False
         waiting = self._waiting.setdefault(key, set())
         waiting.add(record.uid)
         self._gang_of[record.uid] = key
+        if pilot is not None and pilot != record.uid:
+            if pilot in waiting and self._may_go(record, key, waiting, now):
+                waiting.discard(pilot)
+                self._open.setdefault(key, set()).add(pilot)
+                self._released.add(key)
+            return True
+        if pilot is not None and self._may_go(record, key, waiting, now):
+            waiting.discard(pilot)
+            return False
         if self._may_go(record, key, waiting, now):
             self._open.setdefault(key, set()).update(waiting)
             self._release(key)
@@ -74,6 +85,11 @@ class Barrier:
         for key in [key for key in self._came if key not in self._cache.gangs]:
             del self._came[key]
         for key, waiting in self._waiting.items():
+            gang = self._registry.gangs.get(key)
+            if gang is not None and gang.pilots and self._pilot(key) is None:
+                others = (self._cache.pods.get(uid) for uid in waiting)
+                if any(each is not None and self._has_begun(each, key) for each in others):
+                    self._released.add(key)  # it is bound: the others follow
             lost = {uid for uid in waiting if uid not in self._cache.plans} - self._told
             if lost:
                 self._told |= lost  # their calls end, and are not waked again
@@ -89,6 +105,18 @@ class Barrier:
         self._came.pop(key, None)
         if self._waiting.pop(key, None) is not None:
             self._released.add(key)
+
+    def _pilot(self, key: GangKey) -> str | None:
+        """The member, by uid, that goes before all others and is not bound yet: the API server
+        refused its Binding before, and would leave the others half a gang."""
+        gang = self._registry.gangs.get(key)
+        if gang is None or not gang.pilots:
+            return None
+        members = (self._cache.pods[uid] for uid in self._cache.gangs.get(key, ()))
+        return min(
+            (m.uid for m in members if m.live and not m.node and seat_of(m) in gang.pilots),
+            default=None,
+        )
 
     def _has_begun(self, record: PodRecord, key: GangKey) -> bool:
         """Whether a member that requires as many others has its GPUs for good, or is about to."""
