@@ -182,7 +182,7 @@ def large(run_directory: Path) -> Iterator[SwitchWorld]:
 
 def test_a_gang_of_512_starts_whole(large: SwitchWorld) -> None:
     large.clear()
-    look = Look(large, grace_seconds=20.0)
+    look = Look(large, grace_seconds=60.0)
     members = create_members(large, "g", [pod_spec(1)] * LARGE)
     took = look.until_bound(members, 240.0)
     print(f"{LARGE} members: bound after {took:.1f} s, partial for {look.law.partial:.1f} s")
