@@ -5,11 +5,13 @@ that nothing is left afterwards.
 """
 
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from linkwise.topology import names
 from linkwise.topology.annotations.labels import node_labels
 from linkwise.topology.annotations.node_annotation import read_topology
+from linkwise.topology.machine.topology_manager import Policy
 from tests.cluster.support.api.control_plane import KubectlError
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.nodes import workloads
@@ -36,7 +38,10 @@ ROUNDS, ROUNDS_TO_WARM_UP = 50, 10
 def test_a_node_says_what_the_documentation_says(deployed: DeployedLinkwise) -> None:
     for name, node in deployed.nodes().items():
         metadata, machine = node["metadata"], deployed.machine(name)
-        assert read_topology(metadata["annotations"][names.TOPOLOGY]) == machine
+        said = read_topology(metadata["annotations"][names.TOPOLOGY])
+        assert replace(said, topology_manager=None) == machine
+        assert said.topology_manager is not None
+        assert said.topology_manager.policy is Policy.NONE, "as the kubelet says by /configz"
         ours = node_labels(machine)
         assert {key: metadata["labels"].get(key) for key in ours} == ours
         assert set(metadata["annotations"][names.OWN_LABELS].split(",")) == set(ours)
