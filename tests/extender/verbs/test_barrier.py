@@ -67,6 +67,20 @@ def test_who_has_given_up_counts_no_more() -> None:
     assert isinstance(come(at, members[0]), BindOrder)
 
 
+def test_all_that_wait_give_up_together_so_that_they_come_again_together() -> None:
+    at, members = world()
+    for member in members[:2]:
+        come(at, member)
+    at.give_up_bind(members[0], place(at, members[0]), waited=True)
+    assert len(at.core.take_released()) == 1
+    assert isinstance(come(at, members[2]), BindWaits), "the second has not asked again yet"
+    answer = at.come_to_bind(members[1], place(at, members[1]))
+    assert isinstance(answer, BindRefusal)
+    at.give_up_bind(members[1], place(at, members[1]))
+    assert isinstance(come(at, members[0]), BindWaits)
+    assert isinstance(come(at, members[1]), BindOrder)
+
+
 def test_a_call_made_twice_counts_once() -> None:
     at, members = world()
     come(at, members[0])

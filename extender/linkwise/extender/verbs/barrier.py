@@ -30,6 +30,7 @@ class Barrier:
         self._open: dict[GangKey, set[str]] = {}  # those that waited, and may be bound now
         self._gang_of: dict[str, GangKey] = {}  # of all in these two
         self._released: set[GangKey] = set()
+        self._in_vain: set[str] = set()
         self._told: set[str] = set()  # members whose plans are lost, and that were released
         # Members of large gangs that came and gave up: by which plan, and when.
         self._came: dict[GangKey, dict[str, tuple[WrittenPlan, float]]] = {}
@@ -65,15 +66,30 @@ class Barrier:
         return True
 
     def gave_up(self, record: PodRecord, now: float) -> None:
-        """The call about this member has waited for as long as it can. `leave` follows."""
-        key, plan = record.gang, self._cache.plans.get(record.uid)
-        if key is not None and plan is not None and len(self._cache.gangs.get(key, ())) >= _LARGE:
-            self._came.setdefault(key, {})[record.uid] = plan, now
+        """The call about this member has waited for as long as it can; `leave` follows. The calls
+        that wait for it end now too: each member comes again within kube-scheduler's back-off,
+        which is shorter than a wait, so then they meet. One by one, three could miss each other
+        forever."""
+        key = record.gang
+        if key is None:
+            return
+        waiting = self._waiting.pop(key, set())
+        if len(self._cache.gangs.get(key, ())) >= _LARGE:
+            for uid in waiting | {record.uid}:
+                if (plan := self._cache.plans.get(uid)) is not None:
+                    self._came.setdefault(key, {})[uid] = plan, now
+        self._in_vain |= waiting - {record.uid}
+        self._released.add(key)
+
+    def waits_in_vain(self, uid: str) -> bool:
+        """Whether the wait of this member has ended with that of another one."""
+        return uid in self._in_vain
 
     def leave(self, uid: str) -> None:
         """The call about this member has ended, or its Binding begins. The pod may be gone."""
         key = self._gang_of.pop(uid, None)
         self._told.discard(uid)
+        self._in_vain.discard(uid)
         for members in (self._waiting, self._open):
             if key in members:
                 members[key].discard(uid)

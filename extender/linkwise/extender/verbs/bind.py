@@ -89,6 +89,8 @@ class Binder:
         chosen = held or self._choose(record, call, now)
         if isinstance(chosen, BindRefusal):
             return chosen
+        if self._barrier.waits_in_vain(record.uid):
+            return self._not_all_came(call, record)
         if held is None and record.gang is not None and self._barrier.holds(record, now):
             return BindWaits(record.gang)
         completes = self._completes(record)
@@ -184,6 +186,10 @@ class Binder:
         record = self._cache.pods.get(call.uid)
         if record is not None:
             self._barrier.gave_up(record, now)
+        return self._not_all_came(call, record)
+
+    @staticmethod
+    def _not_all_came(call: BindCall, record: PodRecord | None) -> BindRefusal:
         gang = None if record is None else record.ask.gang
         who = f"gang {gang.name}" if gang is not None else f"pod {call.namespace}/{call.name}"
         return BindRefusal(f"linkwise: {who}: {NOT_ALL_CAME}")
