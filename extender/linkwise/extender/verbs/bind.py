@@ -89,10 +89,8 @@ class Binder:
         chosen = held or self._choose(record, call, now)
         if isinstance(chosen, BindRefusal):
             return chosen
-        if self._barrier.waits_in_vain(record.uid):
-            return self._not_all_came(call, record)
-        if held is None and record.gang is not None and self._barrier.holds(record, now):
-            return BindWaits(record.gang)
+        if held is None and (waits := self._held_back(call, record, now)) is not None:
+            return waits
         completes = self._completes(record)
         self._barrier.leave(record.uid)
         chosen = in_term(chosen, self._pending_writes.leader)
@@ -100,6 +98,16 @@ class Binder:
         self._flying[call.uid, call.node] += 1
         mark = start_mark(call.uid) if completes else {}
         return _order(call, annotations_of(chosen, call.uid) | mark)
+
+    def _held_back(
+        self, call: BindCall, record: PodRecord, now: float
+    ) -> BindWaits | BindRefusal | None:
+        """The answer if the Binding has to wait for other members, or has waited in vain."""
+        if self._barrier.waits_in_vain(record.uid):
+            return self._not_all_came(call, record)
+        if record.gang is not None and self._barrier.holds(record, now):
+            return BindWaits(record.gang)
+        return None
 
     def _goes_by_count(self, record: PodRecord, node: str) -> bool:
         has_plan = record.uid in self._cache.plans or record.uid in self._cache.assumed
