@@ -196,7 +196,7 @@ def test_the_webhook_may(webhook: Account, asked: ApiRequest) -> None:
     allowed(webhook, asked)
 
 
-# The kubelet asks whether the plugin has the first one (test_topology_manager.py), and no cluster here
+# The kubelet asks whether the plugin has the first one (test_topology_manager.py). No cluster here
 # has the second kind (tests/plugin/test_topology_manager.py).
 ASKED_ELSEWHERE = {("nodes/configz", "get"), ("noderesourcetopologies", "get")}
 
