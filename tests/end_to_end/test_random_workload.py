@@ -15,7 +15,7 @@ def test_every_promise_holds_at_rest_and_nothing_is_left_after_the_last_pod(seed
     assert not result.broken, told(result)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(3))
 def test_every_promise_holds_beside_filters_that_linkwise_does_not_know(seed: int) -> None:
     result = run(seed, other_filters=True)
     assert not result.broken, told(result)

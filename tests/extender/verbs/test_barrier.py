@@ -81,6 +81,22 @@ def test_all_that_wait_give_up_together_so_that_they_come_again_together() -> No
     assert isinstance(come(at, members[1]), BindOrder)
 
 
+def test_a_binding_without_an_answer_is_not_repeated_alone_once_the_other_member_is_gone() -> None:
+    at, members = world(nodes=1, size=2)
+    come(at, members[0])
+    last = come(at, members[1])
+    first = at.come_to_bind(members[0], "n0")
+    assert isinstance(last, BindOrder)
+    assert isinstance(first, BindOrder)
+    for order in (first, last):
+        at.core.end_bind(order, Outcome.UNKNOWN, at.now)
+    again = at.come_to_bind(members[1], "n0")
+    assert isinstance(again, BindOrder), "the other one may be bound"
+    at.core.end_bind(again, Outcome.UNKNOWN, at.now)
+    at.delete(members[0])
+    assert isinstance(at.come_to_bind(members[1], "n0"), BindWaits)
+
+
 def test_a_call_made_twice_counts_once() -> None:
     at, members = world()
     come(at, members[0])

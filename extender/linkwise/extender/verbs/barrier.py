@@ -135,11 +135,13 @@ class Barrier:
         )
 
     def _has_begun(self, record: PodRecord, key: GangKey) -> bool:
-        """Whether a member that requires as many others has its GPUs for good, or is about to."""
+        """Whether another member that requires as many others has its GPUs for good, or is about
+        to. That this one's own Binding may be in flight, without an answer, starts no gang."""
         least = minimum_of(record)
         pods, assumed = self._cache.pods, self._cache.assumed
         return any(
-            (pods[uid].node or uid in assumed)
+            uid != record.uid
+            and (pods[uid].node or uid in assumed)
             and pods[uid].live
             and pods[uid].demand.gpus
             and minimum_of(pods[uid]) >= least

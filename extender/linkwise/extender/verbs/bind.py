@@ -89,7 +89,7 @@ class Binder:
         chosen = held or self._choose(record, call, now)
         if isinstance(chosen, BindRefusal):
             return chosen
-        if held is None and (waits := self._held_back(call, record, now)) is not None:
+        if (waits := self._held_back(call, record, now)) is not None:
             return waits
         completes = self._completes(record)
         self._barrier.leave(record.uid)
