@@ -374,7 +374,9 @@ class Core:
             return ()
         self._began = self._began or now
         self._binder.end_doubts(now)
-        return self._planner.decide(now, self._binder.doubted())
+        actions = self._planner.decide(now, self._binder.doubted())
+        self._barrier.look()
+        return actions
 
     def set_unlocker(self, aside: RunUnlocked) -> None:
         """*aside* runs long work that needs no cache, and may let others use the core."""

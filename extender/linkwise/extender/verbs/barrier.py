@@ -12,6 +12,9 @@ The members of a large gang may need longer to come than a call can wait. So one
 gave up only because of the time, counts for some more. Its plan and nomination keep its room.
 """
 
+from collections.abc import Collection, Mapping
+from enum import Enum, auto
+
 from linkwise.extender.api.records import GangKey, PodRecord, WrittenPlan
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.gangs.members import minimum_of
@@ -23,104 +26,100 @@ _LARGE = 64
 _REMEMBERED_SECONDS = 30.0
 
 
+class Turn(Enum):
+    WAIT = auto()
+    GO = auto()
+    IN_VAIN = auto()  # it has waited for as long as it can, or its plan is lost
+
+
 class Barrier:
     def __init__(self, cache: Cache, registry: GangRegistry) -> None:
         self._cache, self._registry = cache, registry
-        self._waiting: dict[GangKey, set[str]] = {}  # the members, by uid, whose calls wait
-        self._open: dict[GangKey, set[str]] = {}  # those that waited, and may be bound now
-        self._gang_of: dict[str, GangKey] = {}  # of all in these two
+        self._calls: dict[GangKey, dict[str, Turn]] = {}  # gang -> uid of a member that has come
+        self._gang_of: dict[str, GangKey] = {}  # of the same members
         self._released: set[GangKey] = set()
-        self._in_vain: set[str] = set()
-        self._told: set[str] = set()  # members whose plans are lost, and that were released
         # Members of large gangs that came and gave up: by which plan, and when.
         self._came: dict[GangKey, dict[str, tuple[WrittenPlan, float]]] = {}
 
-    def holds(self, record: PodRecord, now: float) -> bool:
-        """Whether the Binding of this member, which has a plan, must wait for others. It counts as
-        come from now on, until `leave`."""
+    def ask(self, record: PodRecord, now: float) -> Turn:
+        """Whether this member, which has a plan, may be bound. It counts as come until `leave`."""
         key = record.gang
         if key is None or key.uid or not record.demand.gpus:
-            return False
-        if record.uid in self._open.get(key, ()):
-            return False
-        pilot = self._pilot(key)
-        if pilot is None and self._has_begun(record, key):
-            self._release(key)
-            return False
-        waiting = self._waiting.setdefault(key, set())
-        waiting.add(record.uid)
+            return Turn.GO
         self._gang_of[record.uid] = key
-        if pilot is not None and pilot != record.uid:
-            if pilot in waiting and self._may_go(record, key, waiting, now):
-                waiting.discard(pilot)
-                self._open.setdefault(key, set()).add(pilot)
+        calls = self._calls.setdefault(key, {})
+        if calls.setdefault(record.uid, Turn.WAIT) is Turn.WAIT:
+            goes = self._who_goes(record, key, calls, now)
+            if goes:
+                calls.update(dict.fromkeys(goes, Turn.GO))
+                self._came.pop(key, None)
                 self._released.add(key)
-            return True
-        if pilot is not None and self._may_go(record, key, waiting, now):
-            waiting.discard(pilot)
-            return False
-        if self._may_go(record, key, waiting, now):
-            self._open.setdefault(key, set()).update(waiting)
-            self._release(key)
-            return False
-        return True
+        return calls[record.uid]
 
-    def gave_up(self, record: PodRecord, now: float) -> None:
+    def gave_up(self, uid: str, now: float) -> None:
         """The call about this member has waited for as long as it can; `leave` follows. The calls
         that wait for it end now too: each member comes again within kube-scheduler's back-off,
         which is shorter than a wait, so then they meet. One by one, three could miss each other
         forever."""
-        key = record.gang
+        key = self._gang_of.get(uid)
         if key is None:
             return
-        waiting = self._waiting.pop(key, set())
+        waiting = self._waiting(key)
         if len(self._cache.gangs.get(key, ())) >= _LARGE:
-            for uid in waiting | {record.uid}:
-                if (plan := self._cache.plans.get(uid)) is not None:
-                    self._came.setdefault(key, {})[uid] = plan, now
-        self._in_vain |= waiting - {record.uid}
-        self._released.add(key)
-
-    def waits_in_vain(self, uid: str) -> bool:
-        """Whether the wait of this member has ended with that of another one."""
-        return uid in self._in_vain
+            for each in waiting:
+                if (plan := self._cache.plans.get(each)) is not None:
+                    self._came.setdefault(key, {})[each] = plan, now
+        self._end(key, waiting)
 
     def leave(self, uid: str) -> None:
         """The call about this member has ended, or its Binding begins. The pod may be gone."""
         key = self._gang_of.pop(uid, None)
-        self._told.discard(uid)
-        self._in_vain.discard(uid)
-        for members in (self._waiting, self._open):
-            if key in members:
-                members[key].discard(uid)
-                if not members[key]:
-                    del members[key]
+        if key is not None:
+            del self._calls[key][uid]
+            if not self._calls[key]:
+                del self._calls[key]
 
-    def take_released(self) -> set[GangKey]:
-        """The gangs whose waiting calls should ask again: they may go, or their plans are lost."""
+    def look(self) -> None:
+        """Plans may have been withdrawn, and pods bound, since the last look."""
         for key in [key for key in self._came if key not in self._cache.gangs]:
             del self._came[key]
-        for key, waiting in self._waiting.items():
-            gang = self._registry.gangs.get(key)
-            if gang is not None and gang.pilots and self._pilot(key) is None:
-                others = (self._cache.pods.get(uid) for uid in waiting)
-                if any(each is not None and self._has_begun(each, key) for each in others):
-                    self._released.add(key)  # it is bound: the others follow
-            lost = {uid for uid in waiting if uid not in self._cache.plans} - self._told
-            if lost:
-                self._told |= lost  # their calls end, and are not waked again
+        for key in self._calls:
+            waiting = self._waiting(key)
+            self._end(key, {uid for uid in waiting if uid not in self._cache.plans})
+            if self._has_sent_its_pilot(key, waiting):
                 self._released.add(key)
+
+    def take_released(self) -> set[GangKey]:
+        """The gangs whose waiting calls should ask again: they may go, or wait in vain."""
         released, self._released = self._released, set()
         return released
 
-    def waiting(self, key: GangKey) -> frozenset[str]:
-        """The uids of the members that have come and wait."""
-        return frozenset(self._waiting.get(key, ()))
+    def _waiting(self, key: GangKey) -> set[str]:
+        return {uid for uid, turn in self._calls[key].items() if turn is Turn.WAIT}
 
-    def _release(self, key: GangKey) -> None:
-        self._came.pop(key, None)
-        if self._waiting.pop(key, None) is not None:
+    def _end(self, key: GangKey, waiting: Collection[str]) -> None:
+        if waiting:
+            self._calls[key].update(dict.fromkeys(waiting, Turn.IN_VAIN))
             self._released.add(key)
+
+    def _who_goes(
+        self, record: PodRecord, key: GangKey, calls: Mapping[str, Turn], now: float
+    ) -> Collection[str]:
+        """Those of the members that wait that may be bound now."""
+        pilot, waiting = self._pilot(key), self._waiting(key)
+        if pilot is None and self._has_begun(record, key):
+            return waiting
+        if not self._may_go(record, key, waiting, now):
+            return ()
+        return waiting if pilot is None else {pilot} & calls.keys()
+
+    def _has_sent_its_pilot(self, key: GangKey, waiting: Collection[str]) -> bool:
+        """Whether the member that goes first is bound, and others still wait for it."""
+        gang = self._registry.gangs.get(key)
+        if not waiting or gang is None or not gang.pilots or self._pilot(key) is not None:
+            return False
+        records = (self._cache.pods.get(uid) for uid in waiting)
+        return any(each is not None and self._has_begun(each, key) for each in records)
 
     def _pilot(self, key: GangKey) -> str | None:
         """The member, by uid, that goes before all others and is not bound yet: the API server
@@ -148,7 +147,9 @@ class Barrier:
             for uid in self._cache.gangs.get(key, ())
         )
 
-    def _may_go(self, record: PodRecord, key: GangKey, waiting: set[str], now: float) -> bool:
+    def _may_go(
+        self, record: PodRecord, key: GangKey, waiting: Collection[str], now: float
+    ) -> bool:
         """Whether with those that wait there are as many members as this one requires."""
         gang, least = self._registry.gangs.get(key), minimum_of(record)
         ask = record.ask.gang
@@ -160,9 +161,11 @@ class Barrier:
         if len(waiting) + len(came) + others + ask.done < least:
             return False
         members = self._registry.members_of(gang)
-        able = sum(self._cache.keeps_plan(uid) for uid in waiting)
+        flying = {member.uid for member in members.flying}
+        able = sum(self._cache.keeps_plan(uid) for uid in waiting if uid not in flying)
         able += sum(
             uid not in waiting
+            and uid not in flying
             and self._cache.plans.get(uid) == plan
             and self._cache.keeps_plan(uid)
             and now < at + _REMEMBERED_SECONDS

@@ -33,7 +33,7 @@ from linkwise.extender.cycle.refused_plans import RefusedPlans
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.placement.nodes.by_count import goes_by_count
 from linkwise.extender.queue.reservations import Reservations
-from linkwise.extender.verbs.barrier import Barrier
+from linkwise.extender.verbs.barrier import Barrier, Turn
 from linkwise.extender.verbs.shares import take_shares
 from linkwise.topology.annotations.plan import Plan
 
@@ -103,11 +103,10 @@ class Binder:
         self, call: BindCall, record: PodRecord, now: float
     ) -> BindWaits | BindRefusal | None:
         """The answer if the Binding has to wait for other members, or has waited in vain."""
-        if self._barrier.waits_in_vain(record.uid):
-            return self._not_all_came(call, record)
-        if record.gang is not None and self._barrier.holds(record, now):
+        turn = self._barrier.ask(record, now)
+        if turn is Turn.WAIT and record.gang is not None:
             return BindWaits(record.gang)
-        return None
+        return self._not_all_came(call, record) if turn is Turn.IN_VAIN else None
 
     def _goes_by_count(self, record: PodRecord, node: str) -> bool:
         has_plan = record.uid in self._cache.plans or record.uid in self._cache.assumed
@@ -192,8 +191,7 @@ class Binder:
         """The call has waited for other members for as long as it can. Its plan stays, and
         kube-scheduler tries the pod again."""
         record = self._cache.pods.get(call.uid)
-        if record is not None:
-            self._barrier.gave_up(record, now)
+        self._barrier.gave_up(call.uid, now)
         return self._not_all_came(call, record)
 
     @staticmethod
