@@ -1,5 +1,6 @@
 """No member of a gang is bound before all that must start with it come to `bind`."""
 
+import msgspec
 import pytest
 
 from linkwise.extender.api.actions import WritePlan
@@ -11,9 +12,10 @@ from linkwise.extender.api.extender_calls import (
     BindWaits,
     Outcome,
 )
-from linkwise.kube.objects import Condition
+from linkwise.kube.objects import Condition, Pod
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
+from tests.extender.podgrouper.pods import owner, pod, ref_of, template
 
 KUBE_SCHEDULER = "0/3 nodes are available: 3 node(s) didn't match pod anti-affinity rules."
 
@@ -215,9 +217,11 @@ def test_whose_binding_was_refused_for_good_goes_first_the_next_time() -> None:
     assert isinstance(first, BindOrder)
     others = [at.come_to_bind(member, "n0") for member in members[:-1]]
     assert all(isinstance(each, BindWaits) for each in others)
+    at.core.take_released()
     assert at.post_binding(first)
     at.core.end_bind(first, Outcome.DONE, at.now)
-    assert len(at.core.take_released()) == 1
+    at.settle()
+    assert len(at.core.take_released()) == 1, "the others are to ask again"
     assert all(isinstance(at.come_to_bind(m, "n0"), BindOrder) for m in members[:-1])
 
 
@@ -273,7 +277,7 @@ def test_the_members_of_a_large_gang_may_need_longer_than_a_call_waits() -> None
     assert isinstance(come(at, members[-1]), BindOrder)
 
 
-def test_who_gave_up_long_ago_or_by_another_plan_does_not_count() -> None:
+def test_who_gave_up_long_ago_does_not_count() -> None:
     at, members = world(nodes=10, size=66, gpus=1)
     first, *others, last = members
     for member in (first, *others):
@@ -281,3 +285,105 @@ def test_who_gave_up_long_ago_or_by_another_plan_does_not_count() -> None:
     at.give_up_bind(first, place(at, first), waited=True)
     at.now += 31
     assert isinstance(come(at, last), BindWaits)
+
+
+def test_who_gave_up_by_an_earlier_plan_does_not_count() -> None:
+    at, members = world(nodes=10, size=66, gpus=1)
+    *others, last = members
+    for member in others:
+        come(at, member)
+    at.give_up_bind(others[0], place(at, others[0]), waited=True)
+    before = at.plan(others[0])
+    for member in others:
+        at.give_up_bind(member, place(at, member))
+    refuse(at, last)
+    at.settle()
+    at.pass_time(10)
+    assert at.plan(others[0]) not in (before, None)
+    assert isinstance(come(at, last), BindWaits)
+
+
+# Who is there already.
+
+
+def test_workers_wait_for_each_other_also_where_their_leader_runs_and_needed_none_of_them() -> None:
+    at = Cluster()
+    at.add_node("n0")
+    lws = owner(
+        "leaderworkerset.x-k8s.io/v1 LeaderWorkerSet",
+        "vllm",
+        {"startupPolicy": "LeaderReady", "leaderWorkerTemplate": {"workerTemplate": template(2)}},
+    )
+    at.owners = {ref_of(lws): lws}
+    by = owner("apps/v1 StatefulSet", "vllm")
+    prefix = "leaderworkerset.sigs.k8s.io/"
+    members = [f"vllm-0-{place}" for place in range(3)]
+    for place, member in enumerate(members):
+        labels = {
+            prefix + "name": "vllm",
+            prefix + "group-index": "0",
+            prefix + "worker-index": str(place),
+        }
+        at.put_pod(msgspec.convert(pod(member, by, labels, {prefix + "size": "3"}, 2), Pod))
+        at.settle()
+        at.pass_time(60)
+        if place == 0:
+            assert at.schedule(member) == "n0"
+    assert isinstance(come(at, members[1]), BindWaits)
+    assert isinstance(come(at, members[2]), BindOrder)
+
+
+def test_a_binding_without_an_answer_counts_once_when_it_is_asked_for_again() -> None:
+    at, members = world(nodes=1, size=2)
+    come(at, members[0])
+    for order in (come(at, members[1]), at.come_to_bind(members[0], "n0")):
+        assert isinstance(order, BindOrder)
+        at.core.end_bind(order, Outcome.UNKNOWN, at.now)
+    at.set_phase(members[1], "Failed")
+    assert isinstance(at.come_to_bind(members[0], "n0"), BindWaits)
+
+
+def test_members_of_an_earlier_run_that_are_leaving_begin_nothing() -> None:
+    at, members = world(nodes=2, size=2, gpus=8)
+    for member in members:
+        at.bind(member, place(at, member))
+    at.settle()
+    for member in members:
+        at.terminate(member)
+        at.stop(member, at.pod(member).spec.node_name)
+    for node in ("n2", "n3"):
+        at.add_node(node)
+    for rank in range(2):
+        at.add_pod(f"new-{rank}", 8, gang="g", gang_size="2", rank=str(rank))
+    at.settle()
+    assert isinstance(come(at, "new-0"), BindWaits)
+    assert isinstance(come(at, "new-1"), BindOrder)
+
+
+@pytest.mark.parametrize("node", ["", "n0"])
+def test_a_launcher_without_gpus_counts_and_begins_nothing(node: str) -> None:
+    at = Cluster()
+    at.add_node("n0")
+    words = {"gang": "g", "gang_size": "3"}
+    at.add_pod("launcher", said=words, node=node)
+    for name in ("a", "b"):
+        at.add_pod(name, 4, said=words)
+    at.settle()
+    assert isinstance(come(at, "a"), BindWaits)
+    assert isinstance(come(at, "b"), BindOrder)
+
+
+def test_a_member_that_has_succeeded_counts() -> None:
+    at, members = world(size=3)
+    first, *others = members
+    for member in members:
+        at.bind(member, place(at, member))
+        at.start(member)
+    at.settle()
+    at.set_phase(first, "Succeeded")
+    for rank, member in enumerate(others, 1):
+        at.delete(member)
+        at.add_pod(f"again-{rank}", 4, gang="g", gang_size="3", rank=str(rank))
+    at.settle()
+    assert isinstance(come(at, "again-1"), BindWaits)
+    assert isinstance(come(at, "again-2"), BindOrder)

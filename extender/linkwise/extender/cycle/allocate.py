@@ -160,7 +160,8 @@ class Allocate:
         epoch = self._pending_writes.next_epoch(uids)
         is_new = not (members.bound or members.flying or members.planned)
         ident, made = gang.plan_id, gang.made
-        if is_new or not ident:
+        if not ident or (is_new and not members.done):
+            # Else it is the run of the members that have succeeded, which the plan's id tells.
             ident = plan_id(gang.key.namespace, gang.key.name, epoch, now, uids)
         if is_new or made is None:
             made = now

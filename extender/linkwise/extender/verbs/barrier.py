@@ -17,7 +17,7 @@ from enum import Enum, auto
 
 from linkwise.extender.api.records import GangKey, PodRecord, WrittenPlan
 from linkwise.extender.cache.cache import Cache
-from linkwise.extender.gangs.members import minimum_of
+from linkwise.extender.gangs.members import minimum_of, placed_at_most
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.gangs.repair import seat_of
 
@@ -52,7 +52,6 @@ class Barrier:
             goes = self._who_goes(record, key, calls, now)
             if goes:
                 calls.update(dict.fromkeys(goes, Turn.GO))
-                self._came.pop(key, None)
                 self._released.add(key)
         return calls[record.uid]
 
@@ -152,13 +151,10 @@ class Barrier:
     ) -> bool:
         """Whether with those that wait there are as many members as this one requires."""
         gang, least = self._registry.gangs.get(key), minimum_of(record)
-        ask = record.ask.gang
-        if gang is None or ask is None:
+        if gang is None:
             return True
-        # A glance at the number suffices nearly always; to sort a large gang takes milliseconds.
-        others = sum(not self._comes_to_bind(uid) for uid in self._cache.gangs.get(key, ()))
         came = self._came.get(key, {})
-        if len(waiting) + len(came) + others + ask.done < least:
+        if len(waiting) + len(came) + placed_at_most(self._cache, key) < least:
             return False
         members = self._registry.members_of(gang)
         flying = {member.uid for member in members.flying}
@@ -173,7 +169,3 @@ class Barrier:
         )
         there = len(members.bound) + len(members.flying) + len(members.idle) + members.done
         return there + able >= least
-
-    def _comes_to_bind(self, uid: str) -> bool:
-        member = self._cache.pods[uid]
-        return member.live and not member.node and bool(member.demand.gpus)

@@ -30,6 +30,7 @@ from linkwise.extender.cache.plans import in_term, plan_id, written_plan
 from linkwise.extender.cache.turned_away import TURNED_AWAY
 from linkwise.extender.cycle.changes import Changes
 from linkwise.extender.cycle.refused_plans import RefusedPlans
+from linkwise.extender.gangs.members import minimum_of, placed_at_most
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.placement.nodes.by_count import goes_by_count
 from linkwise.extender.queue.reservations import Reservations
@@ -152,16 +153,10 @@ class Binder:
     def _lacks_many(self, record: PodRecord) -> bool:
         """Whether a glance shows that the gang's minimum needs more Bindings than this one: nearly
         always true of a large gang, whose members are expensive to sort."""
-        ask = record.ask.gang
-        if ask is None or record.gang is None:
+        if record.gang is None:
             return False
-        bound = done = 0
-        for uid in self._cache.gangs[record.gang]:
-            member = self._cache.pods[uid]
-            bound += bool(member.node)
-            if member.ask.gang is not None:
-                done = max(done, member.ask.gang.done)
-        return bound + len(self._bound) + done + 1 < ask.minimum
+        most = placed_at_most(self._cache, record.gang) + len(self._bound)
+        return most + 1 < minimum_of(record)
 
     def _is_bound(self, uid: str) -> bool:
         """Whether the API server has confirmed the Binding, even before the pod's event arrives."""

@@ -19,7 +19,6 @@ from linkwise.plugin.device_plugin.advisors import ShareAdvice
 from linkwise.plugin.device_plugin.grpc_channel import reason_of
 from linkwise.plugin.device_plugin.registration import API_VERSION, Identity, Registrar, identity
 from linkwise.plugin.device_plugin.server import Advice
-from linkwise.plugin.in_front.later import Later
 from linkwise.plugin.in_front.offer import Offer, State
 from linkwise.plugin.in_front.patience import Patience
 from linkwise.plugin.in_front.registry import RefusedError, Registry
@@ -29,6 +28,7 @@ from linkwise.plugin.in_front.sharing import divided, with_sick_shares
 from linkwise.plugin.in_front.vendor import Vendor, VendorError, socket_of
 from linkwise.plugin.in_front.vendor_metrics import hide_state, show_state
 from linkwise.plugin.kubelet import deviceplugin_pb2 as wire
+from linkwise.plugin.later import Later
 from linkwise.plugin.metrics import Metrics
 from linkwise.topology.machine.model import Machine
 from linkwise.topology.names import RESOURCE_NAME
@@ -82,7 +82,11 @@ class Front:
         self._others_only = False  # vendors offer only other resources, such as MIG devices
         self._stopping = Event()
         self._keeper = Thread(target=self._keep, name="front-keeper", daemon=True)
-        self._later = Later(lambda: self._on_change(), seconds=self._patience.tell)
+        self._later = Later(
+            "telling the cluster what vendors' plugins offer",
+            lambda: self._on_change(),
+            seconds=self._patience.tell,
+        )
 
     # Life cycle.
 

@@ -8,7 +8,6 @@ plugin counts the difference and the extender corrects its cache. Neither touche
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from threading import Event, Thread
 
 import grpc
 
@@ -16,6 +15,7 @@ from linkwise.plugin.device_plugin.grpc_channel import dial, reason_of
 from linkwise.plugin.errors import PodResourcesError
 from linkwise.plugin.kubelet import podresources_pb2 as wire
 from linkwise.plugin.kubelet.podresources_pb2_grpc import PodResourcesListerStub
+from linkwise.plugin.later import Later
 from linkwise.topology.annotations.plan import InUse
 
 log = logging.getLogger(__name__)
@@ -121,22 +121,22 @@ class InUsePoller:
         self._on_reading, self._on_change, self._on_error = on_reading, on_change, on_error
         self._last: InUse | None = None
         self._trouble = ""
-        self._stopping = False
-        self._poke = Event()
-        self._thread = Thread(target=self._run, name="in-use", daemon=True)
+        self._later = Later(
+            "telling what is in use",
+            self.poll,
+            seconds=_SETTLE_SECONDS,
+            every_seconds=every_seconds,
+        )
 
     def start(self) -> None:
-        self._thread.start()
+        self._later.start()
 
     def poke(self) -> None:
         """Something has just been allocated."""
-        self._poke.set()
+        self._later.ask()
 
     def stop(self) -> None:
-        self._stopping = True
-        self._poke.set()
-        if self._thread.is_alive():
-            self._thread.join(_LIST_SECONDS + 1)
+        self._later.stop()
         self._source.close()
 
     def poll(self) -> InUse | None:
@@ -157,15 +157,3 @@ class InUsePoller:
             self._on_change(found)
             self._last = found
         return found
-
-    def _run(self) -> None:
-        while not self._stopping:
-            try:
-                self.poll()
-            except Exception:
-                # A reading that stands still unnoticed would be taken for the truth.
-                log.exception("telling what is in use failed; trying again")
-            if self._poke.wait(self._every_seconds):
-                self._poke.clear()
-                # This loses nothing: the next round sees what comes later.
-                self._poke.wait(_SETTLE_SECONDS)

@@ -12,12 +12,12 @@ this order.
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from threading import Event, Thread
 
 import msgspec
 
 from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import ApiError
+from linkwise.plugin.later import Later
 from linkwise.plugin.strange_yaml import NotYamlError, read_yaml
 from linkwise.topology.machine.topology_manager import Policy, Scope, Source, TopologyManager
 
@@ -26,7 +26,6 @@ log = logging.getLogger(__name__)
 _EVERY_SECONDS = 60.0
 _AFTER_RESTART_SECONDS = 2.0  # a kubelet that starts does not answer at once
 _ANSWER_SECONDS = 3.0
-_STOP_SECONDS = 5.0
 # The attributes of a NodeResourceTopology that node feature discovery writes.
 _POLICY, _SCOPE = "topologyManagerPolicy", "topologyManagerScope"
 
@@ -158,22 +157,22 @@ class TopologyManagerWatch:
         self._reader, self._on_change = reader, on_change
         self.now: TopologyManager | None = None
         self._trouble = ""
-        self._poke = Event()
-        self._stopping = False
-        self._thread = Thread(target=self._run, name="topology-manager", daemon=True)
+        self._later = Later(
+            "reading the Topology Manager's settings",
+            self.look,
+            seconds=_AFTER_RESTART_SECONDS,
+            every_seconds=_EVERY_SECONDS,
+        )
 
     def start(self) -> None:
-        self._thread.start()
+        self._later.start()
 
     def poke(self) -> None:
         """The kubelet has restarted."""
-        self._poke.set()
+        self._later.ask()
 
     def stop(self) -> None:
-        self._stopping = True
-        self._poke.set()
-        if self._thread.is_alive():
-            self._thread.join(_STOP_SECONDS)
+        self._later.stop()
 
     def look(self) -> None:
         try:
@@ -191,13 +190,3 @@ class TopologyManagerWatch:
             )
             self.now = found
             self._on_change()
-
-    def _run(self) -> None:
-        while not self._stopping:
-            try:
-                self.look()
-            except Exception:
-                log.exception("reading the Topology Manager's settings failed; trying again")
-            if self._poke.wait(_EVERY_SECONDS) and not self._stopping:
-                self._poke.clear()
-                self._poke.wait(_AFTER_RESTART_SECONDS)

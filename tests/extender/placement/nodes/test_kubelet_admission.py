@@ -5,28 +5,14 @@ from datetime import UTC, datetime
 from linkwise.extender.api.extender_calls import BindOrder, BindRefusal, Outcome
 from linkwise.extender.placement.nodes.kubelet_admission import FIRST_PAUSE_SECONDS
 from tests.extender.cluster import GPU, Cluster, change
+from tests.extender.placement.nodes.refusals import NO_PLUGIN, cluster, refuse, refused_on_n1
 
 REFUSES = "linkwise: kubelet refuses pods with GPUs"
-
-
-def cluster(*nodes: str) -> Cluster:
-    at = Cluster()
-    for node in nodes:
-        at.add_node(node, "hgx-h100")
-    return at
 
 
 def bound(at: Cluster, name: str, node: str, gpus: int = 1) -> None:
     at.add_pod(name, gpus)
     at.bind(name, node)
-    at.settle()
-
-
-def refuse(at: Cluster, name: str) -> None:
-    """As a kubelet does without a plugin."""
-    pod = at.pod(name)
-    status = change(pod.status, phase="Failed", reason="UnexpectedAdmissionError")
-    at.put_pod(change(pod, status=status))
     at.settle()
 
 
@@ -41,17 +27,9 @@ def offer(at: Cluster, node: str, gpus: int) -> None:
     at.settle()
 
 
-def refused_on_n1() -> Cluster:
-    at = cluster("n1")
-    bound(at, "first", "n1")
-    refuse(at, "first")
-    at.delete("first")
-    return at
-
-
 def test_after_the_first_that_is_refused_no_other_pod_is_placed_there() -> None:
     """Found: a dozen pods of a ReplicaSet failed one after the other."""
-    at = refused_on_n1()
+    at = refused_on_n1(NO_PLUGIN, 1)
     at.add_pod("second", 1)
     assert at.filter("second").failed == {"n1": REFUSES}
     assert isinstance(at.begin_bind("second", "n1"), BindRefusal)
@@ -62,7 +40,7 @@ def test_after_the_first_that_is_refused_no_other_pod_is_placed_there() -> None:
 
 
 def test_other_nodes_are_taken_meanwhile() -> None:
-    at = refused_on_n1()
+    at = refused_on_n1(NO_PLUGIN, 1)
     at.add_node("n2", "hgx-h100")
     at.add_pod("second", 1)
     assert at.schedule("second") == "n2"
@@ -74,7 +52,7 @@ def test_what_was_planned_there_is_planned_elsewhere() -> None:
     at.add_gang("g", 2, 1)
     at.settle()
     at.add_node("n2", "hgx-h100")
-    refuse(at, "first")
+    refuse(at, "first", NO_PLUGIN)
     assert [at.schedule(member) for member in ("g-0", "g-1")] == ["n2", "n2"]
 
 
@@ -84,14 +62,14 @@ def test_a_binding_that_is_on_its_way_comes_to_its_end() -> None:
     at.add_pod("second", 1)
     order = at.begin_bind("second", "n1")
     assert isinstance(order, BindOrder)
-    refuse(at, "first")
+    refuse(at, "first", NO_PLUGIN)
     assert at.post_binding(order)
     at.core.end_bind(order, Outcome.DONE, at.now)
     assert at.sound()
 
 
 def test_the_node_is_as_any_once_its_allocatable_gpus_are_back() -> None:
-    at = refused_on_n1()
+    at = refused_on_n1(NO_PLUGIN, 1)
     offer(at, "n1", 0)
     at.add_pod("second", 1)
     assert at.filter("second").node_names == ()
@@ -103,7 +81,7 @@ def test_the_node_is_as_any_once_its_allocatable_gpus_are_back() -> None:
 
 
 def test_where_they_never_went_one_pod_is_tried_after_a_pause() -> None:
-    at = refused_on_n1()
+    at = refused_on_n1(NO_PLUGIN, 1)
     due = at.core.next_due()
     assert due is not None
     assert due <= at.now + FIRST_PAUSE_SECONDS
@@ -122,47 +100,13 @@ def test_where_they_never_went_one_pod_is_tried_after_a_pause() -> None:
 
 
 def test_of_a_gang_one_pod_is_tried_and_only_where_that_is_all_of_it() -> None:
-    at = refused_on_n1()
+    at = refused_on_n1(NO_PLUGIN, 1)
     at.add_gang("two", 2, 1)
     at.pass_time(FIRST_PAUSE_SECONDS)
     assert at.phase("two") == "forming"
     at.add_gang("one", 1, 1)
     at.settle()
     assert at.phase("one") == "planned"
-
-
-def test_the_pause_doubles_where_the_one_that_is_tried_is_refused_too() -> None:
-    at = refused_on_n1()
-    for pause in (FIRST_PAUSE_SECONDS, 2 * FIRST_PAUSE_SECONDS, 4 * FIRST_PAUSE_SECONDS):
-        at.pass_time(pause - 1)
-        at.add_pod("next", 1)
-        assert at.schedule("next") == ""
-        at.pass_time(1)
-        assert at.schedule("next") == "n1"
-        refuse(at, "next")
-        at.delete("next")
-
-
-def test_others_that_were_on_their_way_make_the_pause_no_longer() -> None:
-    at = cluster("n1")
-    for name in ("first", "second", "third"):
-        bound(at, name, "n1")
-    for name in ("first", "second", "third"):
-        refuse(at, name)
-    at.pass_time(FIRST_PAUSE_SECONDS)
-    at.add_pod("next", 1)
-    assert at.schedule("next") == "n1"
-
-
-def test_another_is_tried_where_the_one_before_went_away() -> None:
-    at = refused_on_n1()
-    at.pass_time(FIRST_PAUSE_SECONDS)
-    at.add_pod("second", 1)
-    at.add_pod("third", 1)
-    assert at.schedule("second") == "n1"
-    at.delete("second")
-    at.settle()
-    assert at.schedule("third") == "n1"
 
 
 def test_a_pod_that_fails_for_another_reason_closes_nothing() -> None:
@@ -180,14 +124,14 @@ def test_a_pod_that_ran_and_is_refused_by_a_kubelet_that_started_again_closes_no
     at.start("first")
     offer(at, "n1", 0)
     offer(at, "n1", 8)
-    refuse(at, "first")
+    refuse(at, "first", NO_PLUGIN)
     at.delete("first")
     at.add_pod("second", 1)
     assert at.schedule("second") == "n1"
 
 
 def test_what_failed_before_an_extender_came_closes_nothing() -> None:
-    at = refused_on_n1()
+    at = refused_on_n1(NO_PLUGIN, 1)
     bound_long_ago = at.add_pod("old", 1, node="n1")
     created = datetime.fromtimestamp(at.now - 86_400, UTC)
     at.put_pod(
@@ -203,7 +147,7 @@ def test_what_failed_before_an_extender_came_closes_nothing() -> None:
 
 
 def test_a_node_that_is_made_again_is_as_any() -> None:
-    at = refused_on_n1()
+    at = refused_on_n1(NO_PLUGIN, 1)
     at.remove_node("n1")
     at.settle()
     at.add_node("n1", "hgx-h100")
@@ -213,13 +157,13 @@ def test_a_node_that_is_made_again_is_as_any() -> None:
 
 
 def test_people_are_told_why_the_node_is_not_used() -> None:
-    at = refused_on_n1()
+    at = refused_on_n1(NO_PLUGIN, 1)
     (node,) = at.core.nodes(at.now)
     assert (node.usable, node.reason) == (False, "kubelet refuses pods with GPUs")
 
 
 def test_explain_gives_the_reason_that_filter_gives() -> None:
-    at = refused_on_n1()
+    at = refused_on_n1(NO_PLUGIN, 1)
     at.add_pod("second", 1)
     answer = at.filter("second")
     assert answer.failed == {"n1": REFUSES}

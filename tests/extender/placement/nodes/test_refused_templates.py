@@ -4,49 +4,21 @@ a trial. Other pods still go there."""
 from linkwise.extender.api.extender_calls import BindRefusal
 from linkwise.extender.placement.nodes.kubelet_admission import FIRST_PAUSE_SECONDS
 from linkwise.topology import names
-from tests.extender.cluster import Cluster, change
+from tests.extender.placement.nodes.refusals import AFFINITY, cluster, refuse, refused_on_n1
 
 REFUSED = "linkwise: kubelet refused such a pod"
-AFFINITY = "TopologyAffinityError"
-
-
-def cluster(*nodes: str) -> Cluster:
-    at = Cluster()
-    for node in nodes:
-        at.add_node(node, "hgx-h100")
-    return at
-
-
-def refuse(at: Cluster, name: str, reason: str = AFFINITY, message: str = "") -> None:
-    pod = at.pod(name)
-    at.put_pod(
-        change(pod, status=change(pod.status, phase="Failed", reason=reason, message=message))
-    )
-    at.settle()
-
-
-def refused_on_n1(*others: str, reason: str = AFFINITY, message: str = "") -> Cluster:
-    at = cluster("n1")
-    at.add_pod("first", 4)
-    at.bind("first", "n1")
-    at.settle()
-    refuse(at, "first", reason, message)
-    at.delete("first")
-    for node in others:
-        at.add_node(node, "hgx-h100")
-    return at
 
 
 def test_the_next_such_pod_goes_to_another_node() -> None:
     """Found: 414 pods of a Deployment failed in 55 s beside an idle node."""
-    at = refused_on_n1("n2")
+    at = refused_on_n1(AFFINITY, 4, "n2")
     at.add_pod("second", 4)
     assert at.schedule("second") == "n2"
     assert at.sound()
 
 
 def test_such_a_pod_waits_where_there_is_no_other_node() -> None:
-    at = refused_on_n1()
+    at = refused_on_n1(AFFINITY, 4)
     at.add_pod("second", 4)
     answer = at.filter("second")
     assert answer.unresolvable == {"n1": REFUSED}  # evicting pods is no cure
@@ -57,7 +29,7 @@ def test_such_a_pod_waits_where_there_is_no_other_node() -> None:
 
 
 def test_other_pods_are_placed_there() -> None:
-    at = refused_on_n1()
+    at = refused_on_n1(AFFINITY, 4)
     at.add_pod("smaller", 2)
     at.add_pod("hungrier", 4, cpu="8")
     assert [at.schedule(name) for name in ("smaller", "hungrier")] == ["n1", "n1"]
@@ -74,14 +46,14 @@ def test_a_gang_of_such_pods_is_planned_elsewhere_and_what_was_planned_there_too
     assert plan.node == "n1"
     at.add_node("n2", "hgx-h100")
     # Members of a gang differ from single pods in nothing that a kubelet sees.
-    refuse(at, "first")
+    refuse(at, "first", AFFINITY)
     plan = at.plan("g-0")
     assert plan is not None
     assert plan.node == "n2"
 
 
 def test_one_is_tried_after_a_pause_and_opens_the_node_once_it_runs() -> None:
-    at = refused_on_n1()
+    at = refused_on_n1(AFFINITY, 4)
     at.pass_time(FIRST_PAUSE_SECONDS)
     at.add_pod("second", 4)
     at.add_pod("third", 4)
@@ -94,7 +66,7 @@ def test_one_is_tried_after_a_pause_and_opens_the_node_once_it_runs() -> None:
 
 
 def test_of_pods_behind_the_gate_one_is_tried() -> None:
-    at = refused_on_n1()
+    at = refused_on_n1(AFFINITY, 4)
     for name in ("second", "third"):
         at.add_pod(name, 4, gates=[names.GATE])
     at.settle()
@@ -104,7 +76,7 @@ def test_of_pods_behind_the_gate_one_is_tried() -> None:
 
 
 def test_a_pod_is_tried_there_only_if_no_other_node_takes_it() -> None:
-    at = refused_on_n1("n2")
+    at = refused_on_n1(AFFINITY, 4, "n2")
     at.add_pod("holds", 2)
     at.bind("holds", "n1")  # the fuller node is the better one
     at.pass_time(FIRST_PAUSE_SECONDS)
@@ -112,32 +84,8 @@ def test_a_pod_is_tried_there_only_if_no_other_node_takes_it() -> None:
     assert at.schedule("second") == "n2"
 
 
-def test_the_pause_doubles_where_the_one_that_is_tried_is_refused_too() -> None:
-    at = refused_on_n1()
-    for pause in (FIRST_PAUSE_SECONDS, 2 * FIRST_PAUSE_SECONDS):
-        at.pass_time(pause - 1)
-        at.add_pod("next", 4)
-        assert at.schedule("next") == ""
-        at.pass_time(1)
-        assert at.schedule("next") == "n1"
-        refuse(at, "next")
-        at.delete("next")
-
-
-def test_others_that_were_on_their_way_make_the_pause_no_longer() -> None:
-    at = cluster("n1")
-    for name in ("first", "second"):
-        at.add_pod(name, 4)
-        at.bind(name, "n1")
-    for name in ("first", "second"):
-        refuse(at, name)
-    at.pass_time(FIRST_PAUSE_SECONDS)
-    at.add_pod("next", 4)
-    assert at.schedule("next") == "n1"
-
-
 def test_a_pod_that_leaves_the_node_brings_the_trial_forward() -> None:
-    at = refused_on_n1()
+    at = refused_on_n1(AFFINITY, 4)
     at.add_pod("other", 1)
     assert at.schedule("other") == "n1"
     at.start("other")
@@ -150,7 +98,7 @@ def test_a_pod_that_leaves_the_node_brings_the_trial_forward() -> None:
 
 
 def test_a_pod_without_gpus_that_ends_brings_it_forward_too() -> None:
-    at = refused_on_n1()
+    at = refused_on_n1(AFFINITY, 4)
     at.add_pod("busybox", 0, node="n1")
     at.set_phase("busybox", "Running")
     at.set_phase("busybox", "Succeeded")
@@ -175,7 +123,7 @@ def test_used_up_resources_and_other_plugins_close_the_node_for_such_pods_alone(
         ),
     )
     for reason, message in refusals:
-        at = refused_on_n1(reason=reason, message=message)
+        at = refused_on_n1(reason, 4, message=message)
         at.add_pod("such", 4)
         at.add_pod("other", 1)
         assert [at.schedule(name) for name in ("such", "other")] == ["", "n1"], reason
@@ -191,7 +139,7 @@ def test_a_kubelet_that_has_no_gpus_takes_no_pod_with_gpus() -> None:
         ),
     )
     for reason, message in refusals:
-        at = refused_on_n1(reason=reason, message=message)
+        at = refused_on_n1(reason, 4, message=message)
         at.add_pod("other", 1)
         assert at.schedule("other") == "", reason
 
@@ -206,7 +154,7 @@ def test_a_pod_that_the_extender_did_not_place_closes_nothing() -> None:
 
 
 def test_explain_says_that_the_kubelet_refused_such_a_pod() -> None:
-    at = refused_on_n1()
+    at = refused_on_n1(AFFINITY, 4)
     at.add_pod("second", 4)
     at.filter("second")
     found = at.core.explain("ml", "second", at.now)
@@ -220,7 +168,7 @@ def test_explain_says_that_the_kubelet_refused_such_a_pod() -> None:
 
 
 def test_a_node_that_is_made_again_is_as_any() -> None:
-    at = refused_on_n1()
+    at = refused_on_n1(AFFINITY, 4)
     at.remove_node("n1")
     at.settle()
     at.add_node("n1", "hgx-h100")

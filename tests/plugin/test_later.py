@@ -5,7 +5,7 @@ from threading import Event
 
 import pytest
 
-from linkwise.plugin.in_front.later import Later
+from linkwise.plugin.later import Later
 from tests.waiting import wait_for
 
 Start = Callable[[Callable[[], None]], Later]
@@ -16,7 +16,7 @@ def started() -> Iterator[Start]:
     running: list[Later] = []
 
     def start(act: Callable[[], None]) -> Later:
-        running.append(Later(act, seconds=0.0))
+        running.append(Later("the test's call", act, seconds=0.0))
         running[-1].start()
         return running[-1]
 
@@ -56,9 +56,18 @@ def test_a_call_that_fails_is_not_the_last_one(started: Start) -> None:
     wait_for(lambda: len(calls) == 2, "the next one")
 
 
+def test_a_repeated_call_comes_at_the_start_and_each_time_that_has_passed() -> None:
+    calls = list[int]()
+    later = Later("the test's call", lambda: calls.append(0), seconds=3600.0, every_seconds=0.01)
+    later.start()
+    wait_for(lambda: len(calls) >= 3, "three calls that were not asked for")
+    later.stop()
+    assert not later._thread.is_alive()
+
+
 def test_nothing_is_called_once_it_was_stopped() -> None:
     calls = list[int]()
-    later = Later(lambda: calls.append(0), seconds=3600.0)
+    later = Later("the test's call", lambda: calls.append(0), seconds=3600.0)
     later.start()
     later.ask()
     later.stop()

@@ -1,0 +1,50 @@
+"""When a pod is tried again on a node whose kubelet refuses all pods with GPUs, or such pods."""
+
+import pytest
+
+from linkwise.extender.placement.nodes.kubelet_admission import FIRST_PAUSE_SECONDS
+from tests.extender.placement.nodes.refusals import (
+    AFFINITY,
+    NO_PLUGIN,
+    cluster,
+    refuse,
+    refused_on_n1,
+)
+
+pytestmark = pytest.mark.parametrize("reason", [NO_PLUGIN, AFFINITY])
+
+
+def test_the_pause_doubles_where_the_one_that_is_tried_is_refused_too(reason: str) -> None:
+    at = refused_on_n1(reason, 1)
+    for pause in (FIRST_PAUSE_SECONDS, 2 * FIRST_PAUSE_SECONDS, 4 * FIRST_PAUSE_SECONDS):
+        at.pass_time(pause - 1)
+        at.add_pod("next", 1)
+        assert at.schedule("next") == ""
+        at.pass_time(1)
+        assert at.schedule("next") == "n1"
+        refuse(at, "next", reason)
+        at.delete("next")
+
+
+def test_others_that_were_on_their_way_make_the_pause_no_longer(reason: str) -> None:
+    at = cluster("n1")
+    for name in ("first", "second", "third"):
+        at.add_pod(name, 1)
+        at.bind(name, "n1")
+        at.settle()
+    for name in ("first", "second", "third"):
+        refuse(at, name, reason)
+    at.pass_time(FIRST_PAUSE_SECONDS)
+    at.add_pod("next", 1)
+    assert at.schedule("next") == "n1"
+
+
+def test_another_is_tried_where_the_one_before_went_away(reason: str) -> None:
+    at = refused_on_n1(reason, 1)
+    at.pass_time(FIRST_PAUSE_SECONDS)
+    at.add_pod("second", 1)
+    at.add_pod("third", 1)
+    assert at.schedule("second") == "n1"
+    at.delete("second")
+    at.settle()
+    assert at.schedule("third") == "n1"
