@@ -288,6 +288,21 @@ def test_a_reading_that_goes_on_failing_is_said_once(
     assert caplog.text.count("nvmlInit: Unknown Error") == 1
 
 
+def test_what_is_asked_for_while_a_reading_fails_is_read_after_it(
+    resting: Care, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resting.source.error = InventoryError("nvmlInit: Unknown Error")
+
+    def probe(_machine: Machine) -> Probe:
+        if resting.source.readings == 1:
+            resting.taker.discover()
+        return Probe()
+
+    monkeypatch.setattr(resting.source, "probe", probe)
+    resting.taker.discover()
+    wait_for(lambda: resting.source.readings == 2, "the second reading")
+
+
 def test_a_warning_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     known = Snapshot(DGX_1V, warnings=("GPU 1: known",), left_out={8: "no uuid"})
     care = Care(health_seconds=3600, snapshot=known)

@@ -173,14 +173,15 @@ class Caretaker:
         self._told(news)
         return any(xid not in news.ignored or xid.number == RECOVERY_CHANGED for xid in xids)
 
-    def _probe(self) -> None:
+    def _probe(self, *, may_read: bool = True) -> None:
         probe = self._inventory.probe(self._book.now.machine)
         self._note_answers(probe)
         news = self._book.probed(probe, now=time.monotonic())
         self._told(news)
         # A GPU that comes back may have been reset, or its fabric came up: its links may differ.
         back = any(change.healthy for change in news.changes)
-        self._discover_now = self._discover_now or probe.recount or back
+        if may_read and (probe.recount or back):
+            self._discover_now = True
         self._listeners.loads(probe.loads)
 
     def _note_answers(self, probe: Probe) -> None:
@@ -199,8 +200,7 @@ class Caretaker:
             if str(error) != self._trouble:
                 log.warning("reading the GPUs again: %s; the last reading stays", error)
             self._trouble = str(error)
-            self._probe()
-            self._discover_now = False  # not at once: the reading has just failed
+            self._probe(may_read=False)  # not at once: the reading has just failed
             return
         self._trouble = ""
         self._note_answers(snapshot.probe)
