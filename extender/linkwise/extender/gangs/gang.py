@@ -12,7 +12,6 @@ The extender remembers only what no pod says: when the plan was made, which plan
 refused, and where the members were. What a gang waits for is in the scheduling queue.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -89,13 +88,12 @@ class News(NamedTuple):
 
 NO_NEWS = News(0, 0)
 # If a node or the pods on it have changed, what was missing may be there. Then the pause is as
-# short as kube-scheduler's own back-off: 1, 2, 4, 8, 10 s. A call that names a node says less: the
-# next
-# member may be refused there, so that pause goes on doubling.
+# short as kube-scheduler's own back-off: 1, 2, 4, 8, 10 s. It goes on doubling if such changes have
+# not helped many times, or if only the refusal of a node has ended: the next member may be refused
+# there.
 _REST_SECONDS, _LONG_REST_SECONDS = 10.0, 60.0
 _MOST_DOUBLINGS = 6  # more make no difference
-# After so many tries in vain the pause goes on doubling in any case: from 8 s, to 60 s.
-_PATIENT, _REST_DOUBLINGS = 8, 3
+_MANY = 8
 
 
 @dataclass(slots=True)
@@ -141,19 +139,12 @@ class Gang:
 
     def tried_at(self, news: News) -> float:
         """When it may be tried again, given what has happened."""
-        longest = (
-            _REST_SECONDS
-            if news.changes != self.refused_at.changes
-            else _LONG_REST_SECONDS
-            if news.ends != self.refused_at.ends
-            else math.inf
-        )
-        if self.is_denied or longest == math.inf:
+        if self.is_denied or news == self.refused_at:
             return self.refused_until
-        doublings = self.times_refused - 1
-        if doublings > _PATIENT:  # what changes does not help it
-            doublings, longest = doublings - _PATIENT + _REST_DOUBLINGS, _LONG_REST_SECONDS
-        return self.refused_since + min(2.0 ** min(doublings, _MOST_DOUBLINGS), longest)
+        may_help = news.changes != self.refused_at.changes and self.times_refused <= _MANY
+        longest = _REST_SECONDS if may_help else _LONG_REST_SECONDS
+        doublings = min(self.times_refused - 1, _MOST_DOUBLINGS)
+        return self.refused_since + min(2.0**doublings, longest)
 
     def forgive(self) -> None:
         """Forget that kube-scheduler has refused its plans too often."""
