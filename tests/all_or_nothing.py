@@ -1,10 +1,12 @@
 """The law of gangs, by what the API server shows of their pods.
 
 - While a gang has a bound member it has at least its minimum, members that succeeded included.
-  Excused: a gang that had its minimum once, or of which a bound member ended, left or was deleted.
+  Excused: a gang that had its minimum once, or of which a member ended, left or was deleted since
+  the last look. Such a member may have been bound in between.
 - No member of a gang is evicted because the gang started by half.
 
-A gang is judged from its first Binding until none of its pods has a node.
+A gang is judged from its first Binding until none of its pods has a node. What Linkwise itself says
+of the start excuses only a gang that had begun before the first look.
 """
 
 import math
@@ -20,7 +22,8 @@ _ENDED = ("Succeeded", "Failed")
 
 @dataclass(slots=True)
 class _Seen:
-    bound: set[str] = field(default_factory=set)  # uids, at the last look
+    live: set[str] = field(default_factory=set)  # uids, at the last look
+    was_idle: bool = False  # at some look it had no pod on a node
     is_excused: bool = False
     partial_since: float | None = None
     is_by_fault: bool = False
@@ -66,20 +69,27 @@ class AllOrNothing:
         seen = self._seen[gang]
         on_nodes = [p for p in members if p.spec.node_name and p.status.phase not in _ENDED]
         bound = {p.metadata.uid for p in on_nodes if p.metadata.deletion_timestamp is None}
-        done = sum(pod.status.phase == "Succeeded" for pod in members)
+        succeeded = {p.metadata.uid for p in members if p.status.phase == "Succeeded"}
         least = minimum_of(members[0])
         began = any(names.STARTED in pod.metadata.annotations for pod in members)
-        if not on_nodes and not began:
-            self._seen[gang] = _Seen()
+        ended = {p.metadata.uid for p in members if p.status.phase in _ENDED}
+        leaves = {p.metadata.uid for p in members if p.metadata.deletion_timestamp}
+        live = {p.metadata.uid for p in members} - ended - leaves
+        if not on_nodes and (seen.was_idle or not began):
+            self._seen[gang] = _Seen(live, was_idle=True)
             return
-        # Two looks may see the Binding of a member and its deletion by another at once.
-        leaves = any(p.metadata.deletion_timestamp and not _is_evicted(p) for p in on_nodes)
-        seen.is_excused |= began or leaves or len(bound) + done >= least
-        for pod in members:
-            if _is_evicted(pod) and (broken := self.evicted(pod)):
+        evicted = [pod for pod in members if _is_evicted(pod)]
+        lost = seen.live - live - succeeded
+        seen.is_excused |= (
+            (began and not seen.was_idle)
+            or not lost <= {pod.metadata.uid for pod in evicted}
+            or len(bound) + len(succeeded) >= least
+        )
+        for pod in evicted:
+            if broken := self.evicted(pod):
                 yield broken
-        seen.is_excused |= bool(seen.bound - bound)
-        seen.bound = bound
+        seen.is_excused |= bool(lost)
+        seen.live = live
         if seen.is_excused or not bound:
             seen.partial_since = None
             return
@@ -87,7 +97,8 @@ class AllOrNothing:
             seen.partial_since = now
         since = seen.partial_since
         allowed = self.grace_seconds
-        seen.is_by_fault |= faults_at >= since
+        # A fault is known at once, what it left behind only when the pods are seen.
+        seen.is_by_fault |= faults_at >= since - self.grace_seconds
         if seen.is_by_fault:
             since, allowed = max(since, faults_at), allowed + self.after_fault_seconds
         else:

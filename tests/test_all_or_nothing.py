@@ -92,6 +92,40 @@ def test_a_lost_write_excuses_a_partial_gang_for_a_while() -> None:
     assert len(law.look(PARTIAL, 300.0, faults_at=50.0)) == 1
 
 
+def test_a_fault_may_be_known_before_the_pods_that_it_left_behind_are_seen() -> None:
+    law = AllOrNothing(grace_seconds=2.0)
+    assert law.look(PARTIAL, 10.0, faults_at=9.0) == []
+    assert law.look(PARTIAL, 20.0, faults_at=9.0) == []
+    assert len(law.look(PARTIAL, 200.0, faults_at=9.0)) == 1
+
+
+def marked(pod: Pod) -> Pod:
+    said = {**pod.metadata.annotations, names.STARTED: pod.metadata.uid}
+    return change(pod, metadata=change(pod.metadata, annotations=said))
+
+
+def test_the_mark_of_a_start_excuses_nothing_that_was_seen_from_its_beginning() -> None:
+    law = AllOrNothing()
+    law.look(WAITING, 0.0)
+    assert len(law.look([marked(PARTIAL[0]), *PARTIAL[1:]], 1.0)) == 1
+    assert AllOrNothing().look([marked(PARTIAL[0]), *PARTIAL[1:]], 1.0) == []
+
+
+@pytest.mark.parametrize("phase", ["Failed", ""])
+def test_a_member_may_have_been_bound_and_lost_between_two_looks(phase: str) -> None:
+    law = AllOrNothing()
+    law.look(WAITING, 0.0)
+    lost = [member(2, "n1", phase=phase)] if phase else []
+    assert law.look([*PARTIAL[:2], *lost], 1.0) == []
+
+
+def test_a_member_that_failed_before_excuses_nothing() -> None:
+    failed = member(3, "n1", phase="Failed")
+    law = AllOrNothing()
+    law.look([*WAITING, failed], 0.0)
+    assert len(law.look([*PARTIAL, failed], 1.0)) == 1
+
+
 def test_no_member_of_a_gang_is_evicted_that_never_had_its_minimum() -> None:
     evicted = [deleted(PARTIAL[0], evicted=True), *PARTIAL[1:]]
     law = AllOrNothing(grace_seconds=100.0)

@@ -23,6 +23,7 @@ from linkwise.simulator.scheduler.cache import SchedulerCache
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_gpus, read_in_use, read_plan
 from linkwise.topology.names import DEFAULT_RESOURCE
+from tests.all_or_nothing import minimum_of
 from tests.end_to_end.live_extender import GANG_TIMEOUT_SECONDS, hurried_clock
 from tests.end_to_end.world import World
 from tests.other_filters import go_together, room_of
@@ -125,8 +126,7 @@ def _partial_gangs(pods: Sequence[Pod]) -> Iterator[str]:
         bound = [pod for pod in members if pod.spec.node_name and pod.status.phase not in _ENDED]
         started = any(names.STARTED in pod.metadata.annotations for pod in bound)
         done = sum(pod.status.phase == "Succeeded" for pod in members)
-        said = members[0].metadata.annotations
-        least = int(said.get(names.GANG_MIN, said[names.GANG_SIZE]))
+        least = minimum_of(members[0])
         if bound and not started and len(bound) + done < least:
             yield f"gang {name}: {len(bound)} members run, {least} are wanted, it never started"
 
