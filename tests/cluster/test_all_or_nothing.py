@@ -5,7 +5,6 @@ interfaces, hugepages or scratch space of which a node has enough for one member
 node, Bindings that are refused.
 """
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -193,6 +192,13 @@ def _of_job(world: SchedulingWorld) -> list[str]:
     return [pod.metadata.name for pod in world.pods() if pod.metadata.name.startswith("tr-")]
 
 
+def is_told_to_wait(world: SchedulingWorld, name: str) -> bool:
+    """By kube-scheduler, or behind the gate by the extender."""
+    (pod,) = (each for each in world.pods() if each.metadata.name == name)
+    said = any(condition.reason == "Unschedulable" for condition in pod.status.conditions)
+    return said or bool(world.events(name))
+
+
 @pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
 def test_a_pod_whose_volume_is_on_a_full_node_keeps_no_other_node_from_others(
     world: SchedulingWorld, gated: bool
@@ -201,7 +207,7 @@ def test_a_pod_whose_volume_is_on_a_full_node_keeps_no_other_node_from_others(
     world.place("full", "n1", 8)
     claim = local_volume(world, f"alone-{'gated' if gated else 'plain'}", "n1")
     create_pod(world, "a", pod_spec(8, claim=claim, gated=gated))
-    time.sleep(AT_ONCE_SECONDS)  # its plan or nomination is made
+    wait_for(lambda: is_told_to_wait(world, "a"), "the pod is told why it waits")
     others = [world.create(name, 8) for name in ("x0", "x1")]
     look.until_bound(others, AT_ONCE_SECONDS)
     world.delete("full")

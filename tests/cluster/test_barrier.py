@@ -16,11 +16,10 @@ from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.scheduling.contention import given_twice
 from tests.cluster.support.scheduling.job_pods import (
     Look,
+    create_held,
     create_members,
     pod_spec,
     provision,
-    slow_volume,
-    wait_in_pre_bind,
 )
 from tests.cluster.support.scheduling.two_extenders import SwitchWorld, switch_world
 
@@ -41,26 +40,6 @@ def started(run_directory: Path) -> Iterator[SwitchWorld]:
 def world(started: SwitchWorld) -> SwitchWorld:
     started.clear()
     return started
-
-
-def create_held(
-    world: SwitchWorld,
-    gang: str,
-    claim: str,
-    *,
-    size: int = 4,
-    gpus: int = 4,
-    annotations: dict[str, str] | None = None,
-    apart_from: dict[str, str] | None = None,
-) -> list[str]:
-    """Create a gang whose last member waits in PreBind for *claim*; return when it does."""
-    slow_volume(world, claim)
-    plain = pod_spec(gpus, apart_from=apart_from)
-    slow = pod_spec(gpus, claim=claim, apart_from=apart_from)
-    specs = [plain] * (size - 1) + [slow]
-    members = create_members(world, gang, specs, annotations=annotations)
-    wait_in_pre_bind(world, claim)
-    return members
 
 
 def nothing(_world: SwitchWorld) -> None:
@@ -182,8 +161,10 @@ def large(run_directory: Path) -> Iterator[SwitchWorld]:
 
 def test_a_gang_of_512_starts_whole(large: SwitchWorld) -> None:
     large.clear()
-    look = Look(large, grace_seconds=60.0)
-    members = create_members(large, "g", [pod_spec(1)] * LARGE)
+    look = Look(large, grace_seconds=30.0)
+    members = create_held(large, "g", "data-g", size=LARGE, gpus=1)
+    look.none_bound(members, HELD_SECONDS)
+    provision(large, "data-g")
     took = look.until_bound(members, 240.0)
     print(f"{LARGE} members: bound after {took:.1f} s, partial for {look.law.partial:.1f} s")
     assert not given_twice(large.pods())

@@ -1,4 +1,7 @@
-"""A gang whose looks are rate-limited is bound whole, whatever happens to it half-way."""
+"""A gang whose looks are rate-limited is bound whole, whatever happens to it half-way.
+
+Its last member is held back past all filters, so the others have plans and wait at `bind`.
+"""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -6,8 +9,16 @@ from pathlib import Path
 import pytest
 
 from linkwise.topology import names
+from linkwise.topology.annotations.plan import read_plan
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.scheduling.contention import given_twice
+from tests.cluster.support.scheduling.job_pods import (
+    Look,
+    create_held,
+    create_members,
+    pod_spec,
+    provision,
+)
 from tests.cluster.support.scheduling.two_extenders import SwitchWorld, switch_world
 
 MEMBERS = 128
@@ -28,13 +39,8 @@ def world(started: SwitchWorld) -> SwitchWorld:
     return started
 
 
-def create(world: SwitchWorld, rank: int) -> None:
-    said = {names.GANG: "g", names.GANG_SIZE: str(MEMBERS), names.RANK: str(rank)}
-    world.create(f"g-{rank}", 1, annotations=said)
-
-
-def bound(world: SwitchWorld) -> list[str]:
-    return [pod.metadata.name for pod in world.pods() if pod.spec.node_name]
+def planned(world: SwitchWorld) -> list[str]:
+    return [pod.metadata.name for pod in world.pods() if names.PLAN in pod.metadata.annotations]
 
 
 def nothing(_world: SwitchWorld) -> None:
@@ -48,15 +54,14 @@ def kill_the_leader(world: SwitchWorld) -> None:
 
 
 def make_some_again(world: SwitchWorld) -> None:
-    """Of each eight members one goes, bound or not, and comes again."""
+    """Of each eight members one goes and comes again."""
     for rank in range(0, MEMBERS, 8):
         world.delete(f"g-{rank}")
-        create(world, rank)
+        create_members(world, "g", [pod_spec(1)], size=MEMBERS, first=rank)
 
 
 def cordon_a_planned_node(world: SwitchWorld) -> None:
-    waits = next(pod for pod in world.pods() if not pod.spec.node_name)
-    node = waits.status.nominated_node_name or NODES[-1]
+    node = read_plan(world.pods()[0].metadata.annotations[names.PLAN]).node
     world.client.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}})
 
 
@@ -66,11 +71,14 @@ def cordon_a_planned_node(world: SwitchWorld) -> None:
 def test_a_gang_of_many_is_bound_whole(
     world: SwitchWorld, strike: Callable[[SwitchWorld], None]
 ) -> None:
-    for rank in range(MEMBERS):
-        create(world, rank)
-    wait_for(lambda: len(bound(world)) >= MEMBERS // 4, "a quarter is bound")
+    claim, look = f"data-{strike.__name__.replace('_', '-')}", Look(world, grace_seconds=15.0)
+    members = create_held(world, "g", claim, size=MEMBERS, gpus=1)
+    wait_for(lambda: len(planned(world)) == MEMBERS, "all have plans")
+    look.none_bound(members, 1.0)
     strike(world)
-    wait_for(lambda: len(bound(world)) == MEMBERS, "all are bound", 120)
+    look.none_bound(members, 5.0)
+    provision(world, claim)
+    look.until_bound(members, 120.0)
     assert not given_twice(world.pods())
     wait_for(lambda: '"phase":"running"' in world.asked("/gangs"), "it runs")
     marked = [p for p in world.pods() if names.STARTED in p.metadata.annotations]

@@ -85,12 +85,15 @@ class Cluster:
 
     def __post_init__(self) -> None:
         self._made = 0
-        self.core = Core(self.settings)
+        self.core = self.new_core()
         self.restart()
+
+    def new_core(self) -> Core:
+        return Core(self.settings)
 
     def restart(self) -> None:
         """A new extender, which knows only what the API server says."""
-        self.core = Core(self.settings)
+        self.core = self.new_core()
         self.core.replace_nodes(self.nodes.values(), self.now)
         self.core.replace_pods(self.pods.values(), self.now)
         if self.is_asked:
@@ -455,6 +458,11 @@ class Cluster:
         text = pod.metadata.annotations.get(names.PLAN)
         plan = None if text is None else read_plan(text)
         return change(plan, uid="") if plan and plan.uid == pod.metadata.uid else None
+
+    def places(self, *names: str) -> list[str]:
+        """The planned node of each pod, or an empty name."""
+        plans = [self.plan(name) for name in names]
+        return ["" if plan is None else plan.node for plan in plans]
 
     def indices(self, name: str) -> tuple[int, ...]:
         """The GPU indices that the pod's annotation names, on its node or planned node."""

@@ -61,11 +61,6 @@ def unequal_gang(
     return [f"g-{rank}" for rank in range(len(members))]
 
 
-def where(at: Cluster, members: Iterable[str]) -> list[str]:
-    plans = [at.plan(member) for member in members]
-    return [plan.node if plan is not None else "" for plan in plans]
-
-
 @pytest.mark.parametrize(
     ("offers", "needs"),
     [
@@ -78,10 +73,10 @@ def where(at: Cluster, members: Iterable[str]) -> list[str]:
 def test_members_count_against_each_other(offers: dict[str, str], needs: dict[str, str]) -> None:
     at = Cluster()
     node(at, "n1", **offers)
-    assert where(at, gang(at, 2, 2, needs)) == ["", ""]
+    assert at.places(*gang(at, 2, 2, needs)) == ["", ""]
     node(at, "n2", **offers)
     at.settle()
-    assert sorted(where(at, ["g-0", "g-1"])) == ["n1", "n2"]
+    assert sorted(at.places("g-0", "g-1")) == ["n1", "n2"]
     assert at.sound()
 
 
@@ -90,19 +85,19 @@ def test_unequal_members_count_against_each_other(needs: dict[str, str]) -> None
     at = Cluster()
     node(at, "n1", efa="4", disk="4")
     members = [(4, needs), (2, needs)]
-    assert where(at, unequal_gang(at, members)) == ["", ""]
+    assert at.places(*unequal_gang(at, members)) == ["", ""]
     node(at, "n2", efa="4", disk="4")
     at.settle()
-    assert sorted(where(at, ["g-0", "g-1"])) == ["n1", "n2"]
+    assert sorted(at.places("g-0", "g-1")) == ["n1", "n2"]
 
 
 def test_members_count_against_each_other_by_the_number_of_pods() -> None:
     at = Cluster()
     node(at, "n1", pods="1")
-    assert where(at, gang(at, 2, 2, {})) == ["", ""]
+    assert at.places(*gang(at, 2, 2, {})) == ["", ""]
     node(at, "n2", pods="1")
     at.settle()
-    assert sorted(where(at, ["g-0", "g-1"])) == ["n1", "n2"]
+    assert sorted(at.places("g-0", "g-1")) == ["n1", "n2"]
 
 
 def test_what_other_pods_have_does_not_come_again() -> None:
@@ -111,7 +106,7 @@ def test_what_other_pods_have_does_not_come_again() -> None:
     node(at, "n2", efa="8")
     at.add_pod("without-gpus", node="n1", alter=asking(efa="6"))
     at.add_pod("with-gpus", 2, node="n1", alter=asking(efa="1"))  # so gangs prefer this node
-    assert where(at, gang(at, 1, 4, {"efa": "4"})) == ["n2"]
+    assert at.places(*gang(at, 1, 4, {"efa": "4"})) == ["n2"]
     assert at.sound()
 
 
@@ -119,16 +114,16 @@ def test_a_node_that_does_not_list_what_another_offers_has_none() -> None:
     at = Cluster()
     node(at, "n1")
     node(at, "n2", efa="0")
-    assert where(at, gang(at, 1, 4, {"efa": "1"})) == [""]
+    assert at.places(*gang(at, 1, 4, {"efa": "1"})) == [""]
     node(at, "n3", efa="1")
     at.settle()
-    assert where(at, ["g-0"]) == ["n3"]
+    assert at.places("g-0") == ["n3"]
 
 
 def test_what_no_node_lists_is_left_to_kube_scheduler() -> None:
     at = Cluster()
     node(at, "n1")
-    assert where(at, gang(at, 1, 4, {"example.com/from-a-driver": "9"})) == ["n1"]
+    assert at.places(*gang(at, 1, 4, {"example.com/from-a-driver": "9"})) == ["n1"]
 
 
 def test_a_single_pod_behind_the_gate_waits_for_what_it_needs() -> None:
@@ -140,7 +135,7 @@ def test_a_single_pod_behind_the_gate_waits_for_what_it_needs() -> None:
     assert at.plan("a") is None
     at.delete("busy")
     at.settle()
-    assert where(at, ["a"]) == ["n1"]
+    assert at.places("a") == ["n1"]
     assert not at.gates("a")
 
 
@@ -155,7 +150,7 @@ def test_preemption_frees_what_is_scarce() -> None:
     assert at.evicted == ["has-it"]
     at.delete("has-it")
     at.settle()
-    assert where(at, ["g-0"]) == ["n1"]
+    assert at.places("g-0") == ["n1"]
 
 
 def test_a_reservation_waits_for_what_is_scarce() -> None:
@@ -170,10 +165,10 @@ def test_a_reservation_waits_for_what_is_scarce() -> None:
     assert {*held.gpus} == {"n1"}
     at.delete("has-none")
     at.settle()
-    assert where(at, ["g-0"]) == [""]
+    assert at.places("g-0") == [""]
     at.delete("has-it")
     at.settle()
-    assert where(at, ["g-0"]) == ["n1"]
+    assert at.places("g-0") == ["n1"]
 
 
 def test_a_member_that_comes_again_gets_its_place_only_with_all_that_it_needs() -> None:
@@ -188,10 +183,10 @@ def test_a_member_that_comes_again_gets_its_place_only_with_all_that_it_needs() 
     at.add_pod("takes-it", node="n1", alter=asking(efa="1"))
     at.add_pod("g-1", 2, gang="g", gang_size="2", rank="1", alter=asking(efa="2"))
     at.settle()
-    assert where(at, ["g-1"]) == [""]
+    assert at.places("g-1") == [""]
     at.delete("takes-it")
     at.settle()
-    assert where(at, ["g-1"]) == ["n1"]
+    assert at.places("g-1") == ["n1"]
 
 
 def test_a_node_by_count_lets_through_only_what_it_has_room_for() -> None:

@@ -21,11 +21,8 @@ class Idle(Core):
 class IdleWorld(World):
     """Its extender forgets every gang."""
 
-    def restart(self) -> None:
-        super().restart()
-        self.core = Idle(self.settings)
-        self.core.replace_nodes(self.nodes.values(), self.now)
-        self.core.replace_pods(self.pods.values(), self.now)
+    def new_core(self) -> Core:
+        return Idle(self.settings)
 
 
 FOR_EVER = 1e12

@@ -43,17 +43,12 @@ def cluster(nodes: int = 3) -> Cluster:
     return at
 
 
-def places(at: Cluster, *members: str) -> list[str]:
-    plans = [at.plan(member) for member in members]
-    return [plan.node if plan is not None else "" for plan in plans]
-
-
 def test_others_are_let_in_once_for_a_gang() -> None:
     at = cluster()
     meanwhile = Meanwhile(at)
     members = at.add_gang("g", 2, 8)
     at.settle()
-    assert places(at, *members) == ["n0", "n1"]
+    assert at.places(*members) == ["n0", "n1"]
     assert meanwhile.times == 1
 
 
@@ -62,7 +57,7 @@ def test_gpus_that_somebody_took_meanwhile_are_not_planned() -> None:
     meanwhile = Meanwhile(at, lambda: at.add_pod("quick", 1, node="n0"))
     members = at.add_gang("g", 2, 8)
     at.settle()
-    assert places(at, *members) == ["n1", "n2"]
+    assert at.places(*members) == ["n1", "n2"]
     assert meanwhile.times == 2
     assert at.sound()
 
@@ -78,7 +73,7 @@ def test_who_is_asked_about_meanwhile_is_answered_and_can_be_bound() -> None:
     Meanwhile(at, bind)
     members = at.add_gang("g", 2, 8)
     at.settle()
-    assert places(at, *members) == ["n1", "n2"]
+    assert at.places(*members) == ["n1", "n2"]
     assert at.sound()
 
 
@@ -87,7 +82,7 @@ def test_cpu_that_somebody_took_meanwhile_is_not_planned_either() -> None:
     Meanwhile(at, lambda: at.add_pod("hungry", 0, cpu="96", node="n0"))
     members = at.add_gang("g", 2, 8)
     at.settle()
-    assert places(at, *members) == ["n1", "n2"]
+    assert at.places(*members) == ["n1", "n2"]
     assert at.sound()
 
 
@@ -96,7 +91,7 @@ def test_a_node_that_was_cordoned_meanwhile_is_not_taken() -> None:
     Meanwhile(at, lambda: at.cordon("n1"))
     members = at.add_gang("g", 2, 8)
     at.settle()
-    assert places(at, *members) == ["n0", "n2"]
+    assert at.places(*members) == ["n0", "n2"]
 
 
 def test_a_gang_that_loses_a_member_meanwhile_waits_until_it_is_whole_again() -> None:
@@ -104,10 +99,10 @@ def test_a_gang_that_loses_a_member_meanwhile_waits_until_it_is_whole_again() ->
     Meanwhile(at, lambda: at.delete("g-1"))
     at.add_gang("g", 2, 8)
     at.settle()
-    assert places(at, "g-0") == [""]
+    assert at.places("g-0") == [""]
     at.add_pod("g-1", 8, gang="g", gang_size="2", rank="1")
     at.settle()
-    assert places(at, "g-0", "g-1") == ["n0", "n1"]
+    assert at.places("g-0", "g-1") == ["n0", "n1"]
     assert at.core.take_defects() == []
 
 
@@ -133,11 +128,11 @@ def test_another_gang_that_loses_a_member_meanwhile_is_not_planned_half() -> Non
     first, second = at.add_gang("a", 2, 8), at.add_gang("b", 2, 8)
     Meanwhile(at, lambda: at.delete("b-0"))
     at.settle()
-    assert places(at, *first) == ["n0", "n1"]
-    assert places(at, second[1]) == [""]
+    assert at.places(*first) == ["n0", "n1"]
+    assert at.places(second[1]) == [""]
     at.add_pod("b-0", 8, gang="b", gang_size="2", rank="0")
     at.settle()
-    assert places(at, *second) == ["n2", "n3"]
+    assert at.places(*second) == ["n2", "n3"]
 
 
 def test_another_gang_whose_pods_contradict_each_other_meanwhile_gets_no_plan() -> None:
@@ -149,7 +144,7 @@ def test_another_gang_whose_pods_contradict_each_other_meanwhile_gets_no_plan() 
     assert written == ["a-0", "a-1"]
     at.annotate("b-0", gang_size="2")
     at.settle()
-    assert places(at, *second) == ["n2", "n3"]
+    assert at.places(*second) == ["n2", "n3"]
 
 
 def test_a_gang_of_which_a_pod_changes_meanwhile_is_planned_in_the_next_round() -> None:
@@ -158,7 +153,7 @@ def test_a_gang_of_which_a_pod_changes_meanwhile_is_planned_in_the_next_round() 
     members = at.add_gang("g", 2, 8)
     assert at.settle() == []
     at.settle()
-    assert places(at, *members) == ["n0", "n1"]
+    assert at.places(*members) == ["n0", "n1"]
 
 
 def test_a_node_that_moves_to_another_domain_meanwhile_breaks_no_required_span() -> None:
@@ -171,7 +166,7 @@ def test_a_node_that_moves_to_another_domain_meanwhile_breaks_no_required_span()
     Meanwhile(at, lambda: at.put_node(away))
     members = at.add_gang("g", 2, 8, require_span="rack")
     at.settle()
-    assert places(at, *members) == ["n2", "n3"]
+    assert at.places(*members) == ["n2", "n3"]
 
 
 def test_room_that_came_meanwhile_is_not_overlooked() -> None:
@@ -180,7 +175,7 @@ def test_room_that_came_meanwhile_is_not_overlooked() -> None:
     Meanwhile(at, lambda: at.delete("tenant"))
     members = at.add_gang("g", 3, 8)
     at.settle()
-    assert places(at, *members) == ["n0", "n1", "n2"]
+    assert at.places(*members) == ["n0", "n1", "n2"]
 
 
 def test_a_gang_that_changes_while_there_is_no_room_is_tried_again() -> None:
@@ -192,7 +187,7 @@ def test_a_gang_that_changes_while_there_is_no_room_is_tried_again() -> None:
     for member in members[:2]:
         at.annotate(member, gang_size="2")
     at.settle()
-    assert places(at, "g-0", "g-1") == ["n0", "n1"]
+    assert at.places("g-0", "g-1") == ["n0", "n1"]
 
 
 def test_who_is_disturbed_again_and_again_lets_nobody_in_any_more() -> None:
@@ -201,7 +196,7 @@ def test_who_is_disturbed_again_and_again_lets_nobody_in_any_more() -> None:
     meanwhile = Meanwhile(at, *disturb)
     members = at.add_gang("g", 2, 8)
     at.settle()
-    assert places(at, *members) == ["n2", "n3"]
+    assert at.places(*members) == ["n2", "n3"]
     assert meanwhile.times == 2
     assert at.sound()
 
@@ -215,7 +210,7 @@ def test_a_large_gang_lets_others_in_between_its_plan_and_its_writes_too() -> No
     assert meanwhile.times == 3
     at.add_pod("g-3", 1, gang="g", gang_size="64", rank="3")
     at.settle()
-    assert len(set(places(at, *members))) == 8
+    assert len(set(at.places(*members))) == 8
     assert at.sound()
 
 
@@ -224,7 +219,7 @@ def test_gpus_that_somebody_took_while_many_plans_were_worked_out_are_not_planne
     Meanwhile(at, lambda: None, lambda: at.add_pod("quick", 8, node="n0"))
     members = at.add_gang("g", 64, 1)
     written = {each.node for each in at.settle() if isinstance(each, WritePlan)}
-    assert written == {*places(at, *members)} == {f"n{number}" for number in range(1, 9)}
+    assert written == {*at.places(*members)} == {f"n{number}" for number in range(1, 9)}
     assert at.sound()
 
 
@@ -235,7 +230,7 @@ def test_a_large_gang_that_loses_a_member_while_its_plans_were_worked_out_gets_n
     assert at.settle() == []
     at.add_pod("g-3", 1, gang="g", gang_size="64", rank="3")
     at.settle()
-    assert len(set(places(at, *members))) == 8
+    assert len(set(at.places(*members))) == 8
     assert at.core.take_defects() == []
 
 
@@ -256,7 +251,7 @@ def test_spots_that_are_lost_while_more_are_sought_are_not_planned(
     members = at.add_gang("g", 4, 8, gang_min="1")
     written = [action.node for action in at.settle() if isinstance(action, WritePlan)]
     assert written == ["n1"]
-    assert places(at, *members) == ["n1", "", "", ""]
+    assert at.places(*members) == ["n1", "", "", ""]
     assert at.core.take_defects() == []
     assert meanwhile.times == 3
 

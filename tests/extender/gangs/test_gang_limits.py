@@ -18,6 +18,7 @@ from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
 
 HOST, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
+RACK = "example.com/rack"  # no level that Linkwise keeps gangs together at
 OURS = LabelSelector(match_labels={"app": "train"})
 
 
@@ -73,17 +74,12 @@ def add_gang(at: Cluster, size: int, gpus: int, alter: Callable[[Pod], Pod]) -> 
     return members
 
 
-def places(at: Cluster, members: list[str]) -> list[str]:
-    plans = [at.plan(member) for member in members]
-    return ["" if plan is None else plan.node for plan in plans]
-
-
 @pytest.mark.parametrize("alter", [with_affinity(apart(HOST)), with_port])
 def test_members_that_exclude_each_other_get_nodes_of_their_own(
     alter: Callable[[Pod], Pod],
 ) -> None:
     at = world()
-    assert len(set(places(at, add_gang(at, 4, 1, alter)))) == 4
+    assert len(set(at.places(*add_gang(at, 4, 1, alter)))) == 4
 
 
 @pytest.mark.parametrize("alter", [with_affinity(apart(HOST)), with_port])
@@ -91,54 +87,62 @@ def test_with_fewer_nodes_than_members_nothing_is_planned(alter: Callable[[Pod],
     at = world(nodes=2)
     at.add_pod("full", 8, node="n0")
     members = add_gang(at, 2, 2, alter)
-    assert places(at, members) == ["", ""]
+    assert at.places(*members) == ["", ""]
     at.delete("full")
     at.settle()
-    assert sorted(places(at, members)) == ["n0", "n1"]
+    assert sorted(at.places(*members)) == ["n0", "n1"]
 
 
 def test_at_most_one_in_a_zone() -> None:
     at = world(nodes=6, zones=3)
-    chosen = places(at, add_gang(at, 3, 2, with_affinity(apart(ZONE))))
+    chosen = at.places(*add_gang(at, 3, 2, with_affinity(apart(ZONE))))
     assert len({int(node[1:]) % 3 for node in chosen}) == 3
 
 
 def test_more_members_than_zones_do_not_fit() -> None:
     at = world(nodes=6, zones=2)
-    assert places(at, add_gang(at, 3, 2, with_affinity(apart(ZONE)))) == [""] * 3
+    assert at.places(*add_gang(at, 3, 2, with_affinity(apart(ZONE)))) == [""] * 3
 
 
-def test_members_that_follow_each_other_share_a_zone() -> None:
-    at = world(nodes=4, zones=2)
+@pytest.mark.parametrize(
+    ("alter", "chosen"),
+    [(lambda pod: pod, ["n1", "n2"]), (with_affinity(together(RACK)), ["n1", "n3"])],
+    ids=["free", "together"],
+)
+def test_members_that_follow_each_other_share_a_rack(
+    alter: Callable[[Pod], Pod], chosen: list[str]
+) -> None:
+    at = Cluster()
+    for number in range(4):
+        at.add_node(f"n{number}", labels={RACK: f"r{number % 2}"})
     at.add_pod("other", 4, node="n0")
     at.settle()
-    chosen = places(at, add_gang(at, 2, 8, with_affinity(together(ZONE))))
-    assert sorted(chosen) == ["n1", "n3"], "zone 0 has one idle node alone"
+    assert sorted(at.places(*add_gang(at, 2, 8, alter))) == chosen
 
 
 def test_members_are_spread_as_evenly_as_they_must() -> None:
     at = world(nodes=4, zones=2)
-    chosen = places(at, add_gang(at, 4, 2, with_spread(ZONE)))
+    chosen = at.places(*add_gang(at, 4, 2, with_spread(ZONE)))
     assert sorted(int(node[1:]) % 2 for node in chosen) == [0, 0, 1, 1]
 
 
 def test_a_node_whose_port_is_taken_is_none_for_a_gang_nor_for_a_pod_behind_the_gate() -> None:
     at = world(nodes=2)
     at.add_pod("there", 0, containers=[Container(name="x")], node="n0", alter=with_port)
-    assert places(at, add_gang(at, 1, 2, with_port)) == ["n1"]
+    assert at.places(*add_gang(at, 1, 2, with_port)) == ["n1"]
     at.add_pod("p", 2, gates=(names.GATE,), alter=with_port)
     at.settle()
-    assert places(at, ["p"]) == [""]
+    assert at.places("p") == [""]
     at.delete("there")
     at.pass_time(1)
-    assert places(at, ["p"]) == ["n0"]
+    assert at.places("p") == ["n0"]
 
 
 def test_pods_that_are_there_keep_a_gang_out_too() -> None:
     at = world(nodes=2)
     affinity = with_affinity(apart(HOST))
     at.add_pod("there", 0, containers=[Container(name="x")], node="n0", alter=affinity)
-    assert set(places(at, add_gang(at, 2, 2, lambda pod: pod))) == {"n1"}
+    assert set(at.places(*add_gang(at, 2, 2, lambda pod: pod))) == {"n1"}
 
 
 def test_a_leader_and_workers_of_unequal_size_exclude_each_other() -> None:
@@ -152,4 +156,4 @@ def test_a_leader_and_workers_of_unequal_size_exclude_each_other() -> None:
         said = {"gang": "g", "gang_size": "3", "rank": str(rank)}
         at.add_pod(f"g-{rank}", gpus, said=said, alter=labelled)
     at.settle()
-    assert len(set(places(at, ["g-0", "g-1", "g-2"]))) == 3
+    assert len(set(at.places("g-0", "g-1", "g-2"))) == 3

@@ -7,6 +7,7 @@ from tests.kube.filters.verdicts import rejections
 
 Object = dict[str, Any]
 ZONE, HOST = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
+WEB = {"app": "web"}
 ROOM = {"cpu": "8", "memory": "64Gi", "pods": "10"}
 
 
@@ -67,3 +68,57 @@ def refused(
 ) -> Rejection | None:
     (found,) = rejections(case(new, [on], pods, **more)).values()
     return found
+
+
+DELAYED = {
+    "metadata": {"name": "delayed"},
+    "provisioner": "ebs.csi.aws.com",
+    "volumeBindingMode": "WaitForFirstConsumer",
+}
+
+
+def using(*claims: str, name: str = "new", on: str = "") -> Object:
+    volumes = [{"name": c, "persistentVolumeClaim": {"claimName": c}} for c in claims]
+    return pod(name, on=on, volumes=volumes)
+
+
+def claim(name: str = "data", volume: str = "", **more: Any) -> Object:
+    bound = {"pv.kubernetes.io/bind-completed": "yes"} if volume else {}
+    metadata = {"name": name, "namespace": "default", "annotations": bound}
+    metadata |= more.pop("metadata", {})
+    status = more.pop("status", {"phase": "Bound" if volume else "Pending"})
+    spec = {"accessModes": ["ReadWriteOnce"], "volumeName": volume, **more}
+    spec.setdefault("resources", {"requests": {"storage": "1Gi"}})
+    return {"metadata": metadata, "spec": spec, "status": status}
+
+
+def volume(name: str = "pv", zones: list[str] | None = None, **more: Any) -> Object:
+    spec = {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "2Gi"}, **more}
+    if zones:
+        expression = {"key": ZONE, "operator": "In", "values": zones}
+        required = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+        spec["nodeAffinity"] = {"required": required}
+    labels = spec.pop("labels", {})
+    phase = {"phase": spec.pop("phase", "Available")}
+    return {"metadata": {"name": name, "labels": labels}, "spec": spec, "status": phase}
+
+
+def world(
+    *claims: Object, volumes: tuple[Object, ...] = (), classes: tuple[Object, ...] = ()
+) -> Object:
+    return {
+        "persistentVolumeClaims": claims,
+        "persistentVolumes": volumes,
+        "storageClasses": classes,
+    }
+
+
+def spread(skew: int = 1, labels: Object | None = WEB, key: str = ZONE, **more: Any) -> Object:
+    selector = {} if labels is None else {"labelSelector": {"matchLabels": labels}}
+    return {
+        "maxSkew": skew,
+        "topologyKey": key,
+        "whenUnsatisfiable": "DoNotSchedule",
+        **selector,
+        **more,
+    }

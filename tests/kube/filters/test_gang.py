@@ -13,12 +13,27 @@ from linkwise.kube.filters.nodes import Ints
 from linkwise.kube.filters.plugins import PodFilters, World, candidate
 from linkwise.kube.filters.topology_spread import Spread, SpreadConstraint
 from linkwise.kube.objects import Pod
-from tests.kube.filters.cases import HOST, ZONE, Object, apart, case, near, node, pod, term
-from tests.kube.filters.test_topology_spread import spread
-from tests.kube.filters.test_volumes import DELAYED, claim, using, volume, world
+from tests.kube.filters.cases import (
+    DELAYED,
+    HOST,
+    WEB,
+    ZONE,
+    Object,
+    apart,
+    case,
+    claim,
+    near,
+    node,
+    pod,
+    spread,
+    term,
+    using,
+    volume,
+    world,
+)
 from tests.kube.filters.verdicts import world_of
 
-WEB, DB = {"app": "web"}, {"app": "db"}
+DB = {"app": "db"}
 NODES = [
     node("a1", {ZONE: "a"}),
     node("a2", {ZONE: "a"}),

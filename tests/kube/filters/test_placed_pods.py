@@ -56,7 +56,7 @@ def test_counts_follow_pods_that_come_move_and_go() -> None:
                 kept = placed.selected(terms, ROWS, live=live, without=without)
                 made = fresh.selected(terms, ROWS, live=live, without=without)
                 assert kept.tolist() == made.tolist()
-        assert placed.keeping_apart().keys() == fresh.keeping_apart().keys()
+        assert placed.keeping_apart() == fresh.keeping_apart()
         assert placed.on_ports() == fresh.on_ports()
         assert placed.users("x", "c", without) == fresh.users("x", "c", without)
 

@@ -1,21 +1,9 @@
 from typing import Any
 
-from tests.kube.filters.cases import ZONE, Object, case, fits, node, pod, refused
+from tests.kube.filters.cases import WEB, ZONE, Object, case, fits, node, pod, refused, spread
 from tests.kube.filters.verdicts import rejections
 
-WEB = {"app": "web"}
 ZONES = [node("a", {ZONE: "a"}), node("b", {ZONE: "b"}), node("c", {ZONE: "c"})]
-
-
-def spread(skew: int = 1, labels: Object | None = WEB, key: str = ZONE, **more: Any) -> Object:
-    selector = {} if labels is None else {"labelSelector": {"matchLabels": labels}}
-    return {
-        "maxSkew": skew,
-        "topologyKey": key,
-        "whenUnsatisfiable": "DoNotSchedule",
-        **selector,
-        **more,
-    }
 
 
 def web(*constraints: Object, **spec: Any) -> Object:

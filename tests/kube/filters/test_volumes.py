@@ -1,54 +1,23 @@
-from typing import Any
-
 import pytest
 
-from tests.kube.filters.cases import ZONE, Object, case, fits, node, pod
+from tests.kube.filters.cases import (
+    DELAYED,
+    ZONE,
+    Object,
+    case,
+    claim,
+    fits,
+    node,
+    pod,
+    using,
+    volume,
+    world,
+)
 from tests.kube.filters.verdicts import rejections
 
 NODES = [node("a", {ZONE: "a"}), node("b", {ZONE: "b"}), node("bare")]
-DELAYED = {
-    "metadata": {"name": "delayed"},
-    "provisioner": "ebs.csi.aws.com",
-    "volumeBindingMode": "WaitForFirstConsumer",
-}
 LOCAL = DELAYED | {"metadata": {"name": "local"}, "provisioner": "kubernetes.io/no-provisioner"}
 NOW = DELAYED | {"metadata": {"name": "now"}, "volumeBindingMode": "Immediate"}
-
-
-def using(*claims: str, name: str = "new", on: str = "") -> Object:
-    volumes = [{"name": c, "persistentVolumeClaim": {"claimName": c}} for c in claims]
-    return pod(name, on=on, volumes=volumes)
-
-
-def claim(name: str = "data", volume: str = "", **more: Any) -> Object:
-    bound = {"pv.kubernetes.io/bind-completed": "yes"} if volume else {}
-    metadata = {"name": name, "namespace": "default", "annotations": bound}
-    metadata |= more.pop("metadata", {})
-    status = more.pop("status", {"phase": "Bound" if volume else "Pending"})
-    spec = {"accessModes": ["ReadWriteOnce"], "volumeName": volume, **more}
-    spec.setdefault("resources", {"requests": {"storage": "1Gi"}})
-    return {"metadata": metadata, "spec": spec, "status": status}
-
-
-def volume(name: str = "pv", zones: list[str] | None = None, **more: Any) -> Object:
-    spec = {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "2Gi"}, **more}
-    if zones:
-        expression = {"key": ZONE, "operator": "In", "values": zones}
-        required = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
-        spec["nodeAffinity"] = {"required": required}
-    labels = spec.pop("labels", {})
-    phase = {"phase": spec.pop("phase", "Available")}
-    return {"metadata": {"name": name, "labels": labels}, "spec": spec, "status": phase}
-
-
-def world(
-    *claims: Object, volumes: tuple[Object, ...] = (), classes: tuple[Object, ...] = ()
-) -> Object:
-    return {
-        "persistentVolumeClaims": claims,
-        "persistentVolumes": volumes,
-        "storageClasses": classes,
-    }
 
 
 def test_a_bound_volume_must_reach_the_node() -> None:

@@ -178,6 +178,26 @@ def _bind(world: SchedulingWorld, claim: str, more: Mapping[str, Any]) -> None:
     world.client.patch(f"{_CLAIMS}/{claim}/status", {"status": {"phase": "Bound"}})
 
 
+def create_held(
+    world: SchedulingWorld,
+    gang: str,
+    claim: str,
+    *,
+    size: int = 4,
+    gpus: int = 4,
+    annotations: Mapping[str, str] | None = None,
+    apart_from: Mapping[str, str] | None = None,
+) -> list[str]:
+    """Create a gang whose last member waits in PreBind for *claim*; return when it does."""
+    slow_volume(world, claim)
+    plain = pod_spec(gpus, apart_from=apart_from)
+    slow = pod_spec(gpus, claim=claim, apart_from=apart_from)
+    specs = [plain] * (size - 1) + [slow]
+    members = create_members(world, gang, specs, annotations=annotations)
+    wait_in_pre_bind(world, claim)
+    return members
+
+
 # What a test sees
 
 

@@ -23,11 +23,21 @@ from linkwise.kube.objects import (
 )
 from linkwise.topology.annotations.plan import Plan
 from tests.extender.cluster import Cluster
-from tests.kube.filters.cases import ZONE, Object, apart, near, node, pod, term
-from tests.kube.filters.test_volumes import claim, using, volume
+from tests.kube.filters.cases import (
+    WEB,
+    ZONE,
+    Object,
+    apart,
+    claim,
+    near,
+    node,
+    pod,
+    term,
+    using,
+    volume,
+)
 
 READER = Ingest("nvidia.com/gpu")
-WEB = {"app": "web"}
 
 
 class Around:
