@@ -121,7 +121,7 @@ class Judge:
             found.append(f"{who} could go to {', '.join(nodes)} at {now:.0f}")
         victims = sorted(action.pod.name for action in actions if isinstance(action, Evict))
         for_whom = fresh._planner.preemption.preemptions.keys()
-        # Where kube-scheduler's filters refuse a gang, the core evicts nobody in vain.
+        # Where kube-scheduler's filters refuse a gang, the core evicts no pod in vain.
         may_be_vain = world.other_filters
         if victims and not (may_be_vain or self._may_wait_with_evictions() or self._rest(for_whom)):
             found.append(f"the core does not evict {', '.join(victims)} at {now:.0f}")

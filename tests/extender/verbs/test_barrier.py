@@ -116,7 +116,7 @@ def test_the_minimum_is_enough_and_the_rest_follows_alone() -> None:
     assert isinstance(come(at, members[1]), BindOrder), "one is bound, so nothing is held"
 
 
-def test_a_single_pod_waits_for_nobody() -> None:
+def test_a_single_pod_does_not_wait() -> None:
     at = Cluster()
     at.add_node("n0")
     at.add_pod("p", 4, gates=(names.GATE,))
@@ -260,7 +260,7 @@ def test_annotations_that_leave_no_room_for_the_plan_are_refused_before_it_is_ma
         )
 
 
-def test_a_bind_of_a_pod_that_is_unknown_waits_for_nobody() -> None:
+def test_a_bind_of_an_unknown_pod_does_not_wait() -> None:
     at, _ = world()
     answer = at.core.begin_bind(BindCall("ml", "x", "none", "n0"), at.now)
     assert isinstance(answer, BindRefusal)

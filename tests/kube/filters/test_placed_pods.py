@@ -1,4 +1,4 @@
-"""Counts that are kept up to date equal those that are made anew."""
+"""Counts that are kept up to date equal those that are made from the start."""
 
 import random
 

@@ -94,7 +94,7 @@ def test_an_assumed_pod_keeps_others_out_at_once() -> None:
     assert cycle_of(cluster).schedule(pod("third", labels=WEB, spec=ALONE)) == "n1"
 
 
-def test_a_nominated_pod_keeps_others_out_and_nobody_follows_it_yet() -> None:
+def test_a_nominated_pod_keeps_others_out_and_no_pod_follows_it_yet() -> None:
     cluster = cluster_of([node("n1")])
     cluster.nominate(pod("first", labels=WEB, priority=1, nominatedNodeName="n1"))
     found = cluster.rejection(pod("second", spec=ALONE), "n1")

@@ -54,7 +54,7 @@ _LONGEST_SLEEP_SECONDS, _SHORTEST_SLEEP_SECONDS = 1.0, 0.05
 # The planner acts on the first change after a quiet period at once. During a burst, such as a job
 # of a thousand pods, its rounds are this far apart, so that kube-scheduler's calls get the lock.
 _BREATH_SECONDS = 0.005
-# Watches on one API server differ by milliseconds; kube-scheduler waits 5 s for the bind verb.
+# Watches on one API server differ by milliseconds; kube-scheduler waits 15 s for the bind verb.
 _BIND_PATIENCE_SECONDS, _BIND_POLL_SECONDS = 2.0, 0.01
 # How long a member's bind waits for the others. Longer than kube-scheduler's longest back-off of
 # 10 s, or members that were refused once never meet. And shorter than its httpTimeout of 15 s by
