@@ -21,6 +21,8 @@ from tests.end_to_end.world import JOBS, PODS, World, running_world
 from tests.other_filters import drawn_filters
 
 REST_SECONDS = 25.0  # wall clock; the longest wait inside is 10, for kube-scheduler's five minutes
+# Half an hour of the world's clock, as in a day: gangs that filters refuse take turns meanwhile.
+_FILTERED_REST_SECONDS = 60.0
 _STORY_SECONDS = 6.0  # about, from the start of the world to its healing
 _STILL_SECONDS = 0.15  # for so long nothing may change before a world counts as at rest
 
@@ -28,6 +30,7 @@ _STILL_SECONDS = 0.15  # for so long nothing may change before a world counts as
 @dataclass(frozen=True, slots=True)
 class Result:
     seed: int
+    other_filters: bool
     seconds: float
     broken: tuple[str, ...]
     pods: int
@@ -45,17 +48,18 @@ def run(seed: int, *, other_filters: bool = False) -> Result:
     began = time.monotonic()
     script = workload(seed)
     nodes = [f"n{number}" for number in range(1, len(script.machines) + 1)]
+    rest_seconds = _FILTERED_REST_SECONDS if other_filters else REST_SECONDS
     filters = drawn_filters(seed, nodes, began, _STORY_SECONDS) if other_filters else ()
     with running_world(script.machines, seed, script.pace, other_filters=filters) as world:
         world.journal.say("WORLD", f"{', '.join(script.machines)}; {script.pace}")
         running = 0
         try:
             live_through(world, script)
-            broken = rest(world, promises.unsettled)
+            broken = rest(world, promises.unsettled, rest_seconds)
             running = sum(pod.status.phase == "Running" for pod in world.read_pods())
             if not broken:
                 delete_all(world)
-                broken = rest(world, promises.leaks)
+                broken = rest(world, promises.leaks, rest_seconds)
             if world.counted_by_all("errors"):
                 broken.append("the extender caught a defect of its own; see its traceback")
         except Exception:  # of the test itself, or of a stand-in: the journal says more
@@ -63,6 +67,7 @@ def run(seed: int, *, other_filters: bool = False) -> Result:
         journal = world.journal.text()
         return Result(
             seed,
+            other_filters,
             time.monotonic() - began,
             tuple(broken),
             pods=world.journal.pods_seen,
@@ -102,9 +107,11 @@ def delete_all(world: World) -> None:
             world.delete(f"{collection}/{name}")
 
 
-def rest(world: World, judge: Callable[[World], list[str]]) -> list[str]:
+def rest(
+    world: World, judge: Callable[[World], list[str]], seconds: float = REST_SECONDS
+) -> list[str]:
     """Wait until nothing is amiss, and stays so while nothing changes; what is amiss if not."""
-    deadline = time.monotonic() + REST_SECONDS
+    deadline = time.monotonic() + seconds
     before: str | None = None
     noted = ""
     while True:
@@ -127,11 +134,12 @@ def rest(world: World, judge: Callable[[World], list[str]]) -> list[str]:
 def told(result: Result) -> str:
     """A readable account of a seed that broke a promise."""
     lines = "\n".join(f"  BROKEN: {text}" for text in dict.fromkeys(result.broken))
-    return f"--- seed {result.seed}\n{result.journal}\n{lines}\n  replay: {replay(result.seed)}"
+    return f"--- seed {result.seed}\n{result.journal}\n{lines}\n  replay: {replay(result)}"
 
 
-def replay(seed: int) -> str:
-    return f"python -m tests.end_to_end.random_workload --seeds {seed} --journal"
+def replay(result: Result) -> str:
+    filters = " --other-filters" if result.other_filters else ""
+    return f"python -m tests.end_to_end.random_workload --seeds {result.seed}{filters} --journal"
 
 
 def summary(results: list[Result]) -> str:
