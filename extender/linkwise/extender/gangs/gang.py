@@ -141,10 +141,15 @@ class Gang:
         """When it may be tried again, given what has happened."""
         if self.is_denied or news == self.refused_at:
             return self.refused_until
-        may_help = news.changes != self.refused_at.changes and self.times_refused <= _MANY
+        may_help = news.changes != self.refused_at.changes and not self.is_often_refused
         longest = _REST_SECONDS if may_help else _LONG_REST_SECONDS
         doublings = min(self.times_refused - 1, _MOST_DOUBLINGS)
         return self.refused_since + min(2.0**doublings, longest)
+
+    @property
+    def is_often_refused(self) -> bool:
+        """Whether pauses have helped so seldom that one plan a time is enough."""
+        return self.times_refused > _MANY
 
     def forgive(self) -> None:
         """Forget that kube-scheduler has refused its plans too often."""

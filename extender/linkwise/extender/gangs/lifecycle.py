@@ -189,7 +189,7 @@ class GangLifecycle:
     def _refuse(self, gang: Gang, now: float, *, pause_seconds: float = REFUSED_SECONDS) -> None:
         self.refusals += 1
         gang.refusals += 1
-        if gang.refusals >= self._max_refusals:
+        if gang.refusals >= self._max_refusals or gang.is_often_refused:
             gang.refused = True
             gang.refused_until = now + pause_seconds * 2 ** min(gang.times_refused, _MOST_DOUBLINGS)
             gang.refused_since, gang.refused_at = now, self.news()
