@@ -1,5 +1,7 @@
 """No member of a gang is bound before all that must start with it come to `bind`."""
 
+from collections.abc import Callable
+
 import msgspec
 import pytest
 
@@ -306,31 +308,121 @@ def test_who_gave_up_by_an_earlier_plan_does_not_count() -> None:
 # Who is there already.
 
 
-def test_workers_wait_for_each_other_also_where_their_leader_runs_and_needed_none_of_them() -> None:
-    at = Cluster()
+def served(at: Cluster) -> list[str]:
+    """A leader that runs, and two workers of LeaderWorkerSet that exist only because it does."""
     at.add_node("n0")
+    members = [put_member(at, rank) for rank in range(1)]
+    assert at.schedule(members[0]) == "n0"
+    return members + [put_member(at, rank) for rank in range(1, 3)]
+
+
+def put_member(at: Cluster, rank: int, uid: str = "") -> str:
     lws = owner(
         "leaderworkerset.x-k8s.io/v1 LeaderWorkerSet",
         "vllm",
         {"startupPolicy": "LeaderReady", "leaderWorkerTemplate": {"workerTemplate": template(2)}},
     )
     at.owners = {ref_of(lws): lws}
-    by = owner("apps/v1 StatefulSet", "vllm")
     prefix = "leaderworkerset.sigs.k8s.io/"
-    members = [f"vllm-0-{place}" for place in range(3)]
-    for place, member in enumerate(members):
-        labels = {
-            prefix + "name": "vllm",
-            prefix + "group-index": "0",
-            prefix + "worker-index": str(place),
-        }
-        at.put_pod(msgspec.convert(pod(member, by, labels, {prefix + "size": "3"}, 2), Pod))
-        at.settle()
-        at.pass_time(60)
-        if place == 0:
-            assert at.schedule(member) == "n0"
+    labels = {"name": "vllm", "group-index": "0", "worker-index": str(rank)}
+    labels = {prefix + key: said for key, said in labels.items()}
+    name, by = f"vllm-0-{rank}", owner("apps/v1 StatefulSet", "vllm")
+    made = msgspec.convert(pod(name, by, labels, {prefix + "size": "3"}, 2), Pod)
+    at.put_pod(change(made, metadata=change(made.metadata, uid=uid or made.metadata.uid)))
+    at.settle()
+    at.pass_time(60)
+    return name
+
+
+def test_workers_wait_for_each_other_also_where_their_leader_runs_and_needed_none_of_them() -> None:
+    at = Cluster()
+    members = served(at)
     assert isinstance(come(at, members[1]), BindWaits)
     assert isinstance(come(at, members[2]), BindOrder)
+
+
+def test_a_leader_that_starts_alone_does_not_let_one_of_its_workers_go() -> None:
+    at = Cluster()
+    members = served(at)
+    assert isinstance(come(at, members[1]), BindWaits)
+    at.delete(members[0])
+    at.settle()
+    put_member(at, 0, "made-again")
+    assert isinstance(at.come_to_bind(members[1], "n0"), BindWaits)
+    assert isinstance(come(at, members[0]), BindOrder)
+    assert isinstance(at.come_to_bind(members[1], "n0"), BindWaits)
+    assert isinstance(come(at, members[2]), BindOrder)
+    assert isinstance(at.come_to_bind(members[1], "n0"), BindOrder)
+
+
+MOVES: dict[str, Callable[[Cluster, str], object]] = {
+    "cordoned": lambda at, node: at.cordon(node),
+    "removed": lambda at, node: at.remove_node(node),
+    "unready": lambda at, node: at.set_ready(node, ready=False),
+    "a GPU is unhealthy": lambda at, node: at.set_health(node, 0),
+}
+
+
+@pytest.mark.parametrize("how", MOVES)
+def test_a_member_whose_plan_moves_to_another_node_has_not_come(how: str) -> None:
+    at, members = world(nodes=4, gpus=8)
+    for member in members[:2]:
+        come(at, member)
+    before = place(at, members[1])
+    MOVES[how](at, before)
+    at.settle()
+    assert place(at, members[1]) != before
+    assert isinstance(come(at, members[2]), BindWaits)
+    assert len(at.core.take_released()) == 1, "the call for the old node ends now"
+    assert isinstance(at.come_to_bind(members[1], before), BindRefusal)
+    at.give_up_bind(members[1], before)
+    assert isinstance(come(at, members[1]), BindOrder)
+
+
+def denied(at: Cluster, name: str) -> None:
+    order = at.come_to_bind(name, place(at, name))
+    assert isinstance(order, BindOrder)
+    at.core.end_bind(order, Outcome.DENIED, at.now, "403 Forbidden")
+    at.settle()
+
+
+def test_a_member_whose_binding_was_refused_holds_no_other_back_once_it_has_no_plan() -> None:
+    at, members = world(gpus=8, gang_min="2")
+    come(at, members[2])
+    other = come(at, members[1])
+    assert isinstance(other, BindOrder)
+    denied(at, members[2])
+    at.core.end_bind(other, Outcome.REFUSED, at.now)
+    at.remove_node("n2")
+    at.pass_time(60)
+    assert at.places(*members) == ["n0", "n1", ""]
+    assert isinstance(come(at, members[0]), BindWaits)
+    assert isinstance(come(at, members[1]), BindOrder)
+
+
+def test_a_member_whose_binding_was_refused_holds_no_repair_back() -> None:
+    at, members = world(gpus=8, gang_min="2")
+    for member in members[:2]:
+        at.bind(member, place(at, member))
+    at.settle()
+    come(at, members[2])
+    denied(at, members[2])
+    at.delete(members[0])
+    at.add_pod(members[0], 8, said={"gang": "g", "gang_size": "3", "gang_min": "2", "rank": "0"})
+    at.settle()
+    at.pass_time(120)
+    assert at.plan(members[2]) is not None
+    assert isinstance(come(at, members[0]), BindOrder)
+
+
+def test_a_call_is_forgotten_when_its_pod_joins_another_gang() -> None:
+    at, members = world()
+    come(at, members[0])
+    at.annotate(members[0], gang="h", gang_size="2")
+    at.settle()
+    at.come_to_bind(members[0], "n0")
+    come(at, members[1])
+    assert isinstance(come(at, members[2]), BindWaits)
 
 
 def test_a_binding_without_an_answer_counts_once_when_it_is_asked_for_again() -> None:

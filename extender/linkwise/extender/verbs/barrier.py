@@ -5,14 +5,15 @@ through to its planned node. So the last of these calls is the moment at which t
 start, whatever else its pods need. Before it, nothing is bound: a gang that cannot start whole
 holds no node, and is never evicted for having started by half.
 
-A member waits only for as many others as its own minimum says. Once a member with the same minimum
-is bound, or its Binding is in flight, nothing is held: the others can only follow.
+A member waits only for as many others as its own minimum says. Once a member that requires as many
+is bound, or its Binding is in flight, it waits no more: it can only follow.
 
 The members of a large gang may need longer to come than a call can wait. So one that has come, and
 gave up only because of the time, counts for some more. Its plan and nomination keep its room.
 """
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from enum import Enum, auto
 
 from linkwise.extender.api.records import GangKey, PodRecord, WrittenPlan
@@ -32,28 +33,39 @@ class Turn(Enum):
     IN_VAIN = auto()  # it has waited for as long as it can, or its plan is lost
 
 
+@dataclass(slots=True)
+class _Call:
+    node: str
+    turn: Turn = Turn.WAIT
+
+
 class Barrier:
     def __init__(self, cache: Cache, registry: GangRegistry) -> None:
         self._cache, self._registry = cache, registry
-        self._calls: dict[GangKey, dict[str, Turn]] = {}  # gang -> uid of a member that has come
+        self._calls: dict[GangKey, dict[str, _Call]] = {}  # gang -> uid of a member that has come
         self._gang_of: dict[str, GangKey] = {}  # of the same members
         self._released: set[GangKey] = set()
         # Members of large gangs that came and gave up: by which plan, and when.
         self._came: dict[GangKey, dict[str, tuple[WrittenPlan, float]]] = {}
 
-    def ask(self, record: PodRecord, now: float) -> Turn:
-        """Whether this member, which has a plan, may be bound. It counts as come until `leave`."""
+    def ask(self, record: PodRecord, node: str, now: float) -> Turn:
+        """Whether this member, which has a plan for *node*, may be bound. It counts as come until
+        `leave`."""
         key = record.gang
+        if self._gang_of.get(record.uid, key) != key:
+            self.leave(record.uid)
         if key is None or key.uid or not record.demand.gpus:
             return Turn.GO
         self._gang_of[record.uid] = key
         calls = self._calls.setdefault(key, {})
-        if calls.setdefault(record.uid, Turn.WAIT) is Turn.WAIT:
-            goes = self._who_goes(record, key, calls, now)
-            if goes:
-                calls.update(dict.fromkeys(goes, Turn.GO))
+        call = calls.setdefault(record.uid, _Call(node))
+        if call.node != node:  # kube-scheduler has given the other call up
+            call.node, call.turn = node, Turn.WAIT
+        if call.turn is Turn.WAIT:
+            for uid in self._who_go(key, now):
+                calls[uid].turn = Turn.GO
                 self._released.add(key)
-        return calls[record.uid]
+        return call.turn
 
     def gave_up(self, uid: str, now: float) -> None:
         """The call about this member has waited for as long as it can; `leave` follows. The calls
@@ -84,8 +96,9 @@ class Barrier:
             del self._came[key]
         for key in self._calls:
             waiting = self._waiting(key)
-            self._end(key, {uid for uid in waiting if uid not in self._cache.plans})
-            if self._has_sent_its_pilot(key, waiting):
+            lost = {uid for uid, call in waiting.items() if not self._is_its_place(uid, call.node)}
+            self._end(key, lost)
+            if self._has_sent_its_pilot(key, waiting.keys() - lost):
                 self._released.add(key)
 
     def take_released(self) -> set[GangKey]:
@@ -93,79 +106,122 @@ class Barrier:
         released, self._released = self._released, set()
         return released
 
-    def _waiting(self, key: GangKey) -> set[str]:
-        return {uid for uid, turn in self._calls[key].items() if turn is Turn.WAIT}
+    def _waiting(self, key: GangKey) -> dict[str, _Call]:
+        return {uid: call for uid, call in self._calls[key].items() if call.turn is Turn.WAIT}
 
     def _end(self, key: GangKey, waiting: Collection[str]) -> None:
-        if waiting:
-            self._calls[key].update(dict.fromkeys(waiting, Turn.IN_VAIN))
+        for uid in waiting:
+            self._calls[key][uid].turn = Turn.IN_VAIN
             self._released.add(key)
 
-    def _who_goes(
-        self, record: PodRecord, key: GangKey, calls: Mapping[str, Turn], now: float
-    ) -> Collection[str]:
+    def _is_its_place(self, uid: str, node: str) -> bool:
+        """Whether the member's plan, or its Binding without an answer, is for *node*."""
+        planned = self._cache.plans.get(uid)
+        return node in self._cache.assumed.get(uid, ()) or (
+            planned is not None and planned.plan.node == node
+        )
+
+    def _who_go(self, key: GangKey, now: float) -> Collection[str]:
         """Those of the members that wait that may be bound now."""
         pilot, waiting = self._pilot(key), self._waiting(key)
-        if pilot is None and self._has_begun(record, key):
-            return waiting
-        if not self._may_go(record, key, waiting, now):
-            return ()
-        return waiting if pilot is None else {pilot} & calls.keys()
+        begun = self._begun(key, waiting, is_bound=pilot is not None)
+        least_of = self._least_of(waiting)
+        follow = {uid for uid, least in least_of.items() if least <= begun}
+        if follow:
+            return follow
+        enough = self._enough(key, waiting, least_of, now)
+        together = {uid for uid, least in least_of.items() if least <= enough}
+        return together if pilot is None else {pilot} & together
 
     def _has_sent_its_pilot(self, key: GangKey, waiting: Collection[str]) -> bool:
         """Whether the member that goes first is bound, and others still wait for it."""
         gang = self._registry.gangs.get(key)
         if not waiting or gang is None or not gang.pilots or self._pilot(key) is not None:
             return False
-        records = (self._cache.pods.get(uid) for uid in waiting)
-        return any(each is not None and self._has_begun(each, key) for each in records)
+        begun = self._begun(key, waiting)
+        return any(least <= begun for least in self._least_of(waiting).values())
+
+    def _least_of(self, waiting: Collection[str]) -> dict[str, int]:
+        """How many members each of them requires. The pod of a call may be gone."""
+        pods = self._cache.pods
+        return {uid: minimum_of(pods[uid]) for uid in waiting if uid in pods}
 
     def _pilot(self, key: GangKey) -> str | None:
         """The member, by uid, that goes before all others and is not bound yet: the API server
-        refused its Binding before, and would leave the others half a gang."""
+        refused its Binding before, and would leave the others half a gang. One without a plan
+        starts with no one, so none waits for it."""
         gang = self._registry.gangs.get(key)
         if gang is None or not gang.pilots:
             return None
         members = (self._cache.pods[uid] for uid in self._cache.gangs.get(key, ()))
         return min(
-            (m.uid for m in members if m.live and not m.node and seat_of(m) in gang.pilots),
+            (
+                m.uid
+                for m in members
+                if m.live
+                and not m.node
+                and (m.uid in self._cache.plans or m.uid in self._cache.assumed)
+                and seat_of(m) in gang.pilots
+            ),
             default=None,
         )
 
-    def _has_begun(self, record: PodRecord, key: GangKey) -> bool:
-        """Whether another member that requires as many others has its GPUs for good, or is about
-        to. That this one's own Binding may be in flight, without an answer, starts no gang."""
-        least = minimum_of(record)
+    def _begun(self, key: GangKey, waiting: Collection[str], *, is_bound: bool = False) -> int:
+        """How many members those require, at most, that have their GPUs for good or are about to;
+        0 if there are none. *is_bound*: only those that are bound count. That the Binding of one
+        that waits may be in flight, without an answer, starts no gang."""
         pods, assumed = self._cache.pods, self._cache.assumed
-        return any(
-            uid != record.uid
-            and (pods[uid].node or uid in assumed)
-            and pods[uid].live
-            and pods[uid].demand.gpus
-            and minimum_of(pods[uid]) >= least
-            for uid in self._cache.gangs.get(key, ())
+        return max(
+            (
+                minimum_of(pods[uid])
+                for uid in self._cache.gangs.get(key, ())
+                if (pods[uid].node or (uid in assumed and uid not in waiting and not is_bound))
+                and pods[uid].live
+                and pods[uid].demand.gpus
+            ),
+            default=0,
         )
 
-    def _may_go(
-        self, record: PodRecord, key: GangKey, waiting: Collection[str], now: float
-    ) -> bool:
-        """Whether with those that wait there are as many members as this one requires."""
-        gang, least = self._registry.gangs.get(key), minimum_of(record)
+    def _enough(
+        self,
+        key: GangKey,
+        waiting: Mapping[str, _Call],
+        least_of: Mapping[str, int],
+        now: float,
+    ) -> int:
+        """The largest minimum that is met by the members that are there, together with those that
+        come and require no more than that; 0 if none is."""
+        gang = self._registry.gangs.get(key)
         if gang is None:
-            return True
+            return max(least_of.values(), default=0)
         came = self._came.get(key, {})
-        if len(waiting) + len(came) + placed_at_most(self._cache, key) < least:
-            return False
+        most = len(waiting) + len(came) + placed_at_most(self._cache, key)
+        most += sum(uid in self._cache.assumed for uid in self._cache.gangs.get(key, ()))
+        if most < min(least_of.values()):  # a glance, as most calls of a large gang end here
+            return 0
         members = self._registry.members_of(gang)
         flying = {member.uid for member in members.flying}
-        able = sum(self._cache.keeps_plan(uid) for uid in waiting if uid not in flying)
-        able += sum(
-            uid not in waiting
+        plans, pods = self._cache.plans, self._cache.pods
+        able = [
+            least
+            for uid, least in least_of.items()
+            if uid not in flying
+            and self._is_its_place(uid, waiting[uid].node)
+            and self._cache.keeps_plan(uid)
+        ]
+        able += [
+            minimum_of(pods[uid])
+            for uid, (plan, at) in came.items()
+            if uid not in waiting
             and uid not in flying
-            and self._cache.plans.get(uid) == plan
+            and plans.get(uid) == plan
             and self._cache.keeps_plan(uid)
             and now < at + _REMEMBERED_SECONDS
-            for uid, (plan, at) in came.items()
-        )
+        ]
         there = len(members.bound) + len(members.flying) + len(members.idle) + members.done
-        return there + able >= least
+        met = (
+            least
+            for least in {*least_of.values()}
+            if there + sum(each <= least for each in able) >= least
+        )
+        return max(met, default=0)

@@ -104,7 +104,7 @@ class Binder:
         self, call: BindCall, record: PodRecord, now: float
     ) -> BindWaits | BindRefusal | None:
         """The answer if the Binding has to wait for other members, or has waited in vain."""
-        turn = self._barrier.ask(record, now)
+        turn = self._barrier.ask(record, call.node, now)
         if turn is Turn.WAIT and record.gang is not None:
             return BindWaits(record.gang)
         return self._not_all_came(call, record) if turn is Turn.IN_VAIN else None
