@@ -157,3 +157,59 @@ def test_a_leader_and_workers_of_unequal_size_exclude_each_other() -> None:
         at.add_pod(f"g-{rank}", gpus, said=said, alter=labelled)
     at.settle()
     assert len(set(at.places("g-0", "g-1", "g-2"))) == 3
+
+
+def bystander(at: Cluster, name: str, node: str, **labels: str) -> None:
+    """A pod without GPUs."""
+    at.add_pod(name, 0, containers=[Container(name="x")], node=node, alter=with_labels(**labels))
+
+
+def with_labels(**labels: str) -> Callable[[Pod], Pod]:
+    return lambda pod: change(pod, metadata=change(pod.metadata, labels=labels))
+
+
+def selecting(affinity: Affinity, **labels: str) -> Affinity:
+    """The same affinity, to pods with these labels."""
+    found = {}
+    for side in ("pod_affinity", "pod_anti_affinity"):
+        if (had := getattr(affinity, side)) is not None:
+            terms = had.required_during_scheduling_ignored_during_execution
+            selector = LabelSelector(match_labels=labels)
+            changed = tuple(change(term, label_selector=selector) for term in terms)
+            found[side] = change(had, required_during_scheduling_ignored_during_execution=changed)
+    return change(affinity, **found)
+
+
+def test_a_pod_that_is_relabelled_keeps_a_gang_out_no_more() -> None:
+    at = world(nodes=2)
+    bystander(at, "noisy", "n0", app="noisy")
+    members = add_gang(at, 2, 8, with_affinity(selecting(apart(HOST), app="noisy")))
+    assert at.places(*members) == ["", ""]
+    at.put_pod(with_labels(app="quiet")(at.pod("noisy")))
+    at.pass_time(1)
+    assert sorted(at.places(*members)) == ["n0", "n1"]
+
+
+@pytest.mark.parametrize("how", ["relabelled", "created"])
+def test_a_pod_that_a_gang_follows_may_come_later(how: str) -> None:
+    at = world(nodes=4)
+    bystander(at, "cache", "n0", app="something")
+    members = add_gang(at, 2, 8, with_affinity(selecting(together(ZONE), app="cache")))
+    assert at.places(*members) == ["", ""]
+    if how == "relabelled":
+        at.put_pod(with_labels(app="cache")(at.pod("cache")))
+    else:
+        bystander(at, "cache-2", "n0", app="cache")
+    at.pass_time(1)
+    assert sorted(at.places(*members)) == ["n0", "n2"]
+
+
+def test_a_zone_that_fills_up_lets_a_gang_into_the_others() -> None:
+    at = world(nodes=2, zones=2)
+    at.add_pod("full", 8, node="n0")
+    bystander(at, "there", "n1", app="train")
+    (member,) = add_gang(at, 1, 8, with_spread(ZONE))
+    assert at.places(member) == [""]
+    bystander(at, "here", "n0", app="train")
+    at.pass_time(1)
+    assert at.places(member) == ["n1"]

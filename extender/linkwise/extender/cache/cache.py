@@ -377,12 +377,13 @@ class Cache:
             if not node and uid in self.plans:
                 node = self.plans[uid].plan.node
             wanted = (node, record.needs) if node else None
-        changed = self._recharge(uid, wanted)
+        changed, openings = self._recharge(uid, wanted), self.around.openings
         if wanted is None or record is None or record.facts is None:
             self.around.drop(uid)
         else:
             row = self.nodes[wanted[0]].row
             self.around.put(uid, record.facts, row, leaving=record.leaving)
+        self.room += self.around.openings != openings
         return changed
 
     def _recharge(self, uid: str, wanted: tuple[str, ResourceList] | None) -> set[str]:

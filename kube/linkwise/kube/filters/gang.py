@@ -274,7 +274,7 @@ def _together(kinds: Sequence[Kind], world: World, without: frozenset[str]) -> I
 
 
 def _is_there(terms: tuple[AffinityTerm, ...], world: World, without: frozenset[str]) -> bool:
-    selected = world.pods.selected(terms, len(world.nodes), without=without)
+    selected = world.pods.selected(terms, len(world.nodes), invites=True, without=without)
     domains = (world.domain(term.topology_key) for term in terms)
     return any((selected[domain != NO_DOMAIN] > 0).any() for domain in domains)
 

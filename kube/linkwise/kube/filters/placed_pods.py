@@ -11,7 +11,7 @@ from linkwise.kube.filters.nodes import Ints
 from linkwise.kube.filters.pod_affinity import AffinityTerm, Namespaces, select_all
 from linkwise.kube.filters.pod_facts import PodFacts
 
-_MOST_COUNTS = 64  # remembered; pods may have any terms
+_MOST_COUNTS = 512  # remembered; pods may have any terms
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 _NO_PODS: Mapping[str, "Placed"] = {}
@@ -25,14 +25,15 @@ class Placed:
 
 
 class PlacedPods:
-    """Nodes are rows. `changes` rises with each change.
+    """Nodes are rows. `changes` rises with each change, `openings` with each that may let a pod in
+    for which a count was requested.
 
     A count is kept up to date from its first request on, so a cluster without affinity and spread
     only pays for the entry of each pod.
     """
 
     def __init__(self) -> None:
-        self.changes = 0
+        self.changes = self.openings = 0
         self._pods: dict[str, Placed] = {}  # uid -> pod
         self._in_namespace: dict[str, dict[str, Placed]] = {}
         # Required anti-affinity -> uid -> row. Pods of one workload have equal terms.
@@ -41,7 +42,9 @@ class PlacedPods:
         self._on_ports: dict[int, dict[str, Placed]] = {}  # row -> uid -> pod with host ports
         self._with_claims: dict[int, dict[str, Placed]] = {}
         self._users: Counter[tuple[str, str]] = Counter()  # of claims that are no pod's own
-        self._counts: dict[_Key, Ints] = {}
+        self._counts: dict[_Key, Ints] = {}  # the last one used comes last
+        self._inviting: set[_Key] = set()  # more of these pods may let others in
+        self._is_full = False  # some are forgotten
 
     def put(self, uid: str, facts: PodFacts, row: int, *, leaving: bool = False) -> None:
         """Add a pod, or move it. *leaving*: it has a deletionTimestamp."""
@@ -92,15 +95,24 @@ class PlacedPods:
         rows: int,
         *,
         live: bool = False,
+        invites: bool = False,
         without: frozenset[str] = frozenset(),
     ) -> Ints:
         """[rows] how many pods on each node all *terms* select; of a term, the namespaces must be
-        known by name. *live*: terminating pods do not count. Read only."""
+        known by name. *live*: terminating pods do not count. *invites*: more of them may let the
+        pod in that asks. Read only."""
         key = _Key(terms, live)
-        counts = self._counts.get(key)
-        if counts is None:
-            if len(self._counts) >= _MOST_COUNTS:
-                self._counts.clear()
+        counts = self._counts.pop(key, None)
+        if invites:
+            self._inviting.add(key)
+        if counts is not None:
+            self._counts[key] = counts
+        else:
+            while len(self._counts) >= _MOST_COUNTS:
+                oldest = next(iter(self._counts))
+                del self._counts[oldest]
+                self._inviting.discard(oldest)
+                self._is_full = True
             counts = self._counts[key] = np.zeros(max(rows, 64), dtype=np.int64)
             for pod in self._that_may_match(terms):
                 if key.counts(pod):
@@ -151,9 +163,11 @@ class PlacedPods:
 
     def _count(self, pod: Placed, sign: int) -> None:
         self.changes += 1
+        self.openings += self._is_full
         for key in self._counts:
             if key.counts(pod):
                 self._add(key, pod.row, sign)
+                self.openings += sign < 0 or key in self._inviting
 
     def _add(self, key: "_Key", row: int, amount: int) -> Ints:
         counts = self._counts[key]

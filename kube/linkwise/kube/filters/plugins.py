@@ -184,7 +184,9 @@ class PodFilters:
             topology_spread.spread(
                 each,
                 self._domain(each),
-                self._selected((_in_namespace(each, self._pod.facts.namespace),), live=True),
+                self._selected(
+                    (_in_namespace(each, self._pod.facts.namespace),), live=True, invites=True
+                ),
                 labelled & self._counting(each),
             )
             for each in constraints
@@ -210,7 +212,9 @@ class PodFilters:
         coming = (self._pod.facts, *self._members)
         itself = any(pod_affinity.select_all(resolved, each, {}) for each in coming)
         domains = [self._domain(term) for term in resolved]
-        near = pod_affinity.near(domains, self._selected(resolved), selects_itself=itself)
+        near = pod_affinity.near(
+            domains, self._selected(resolved, invites=True), selects_itself=itself
+        )
         yield pod_affinity.NOT_NEAR, near
 
     def _apart(self) -> Iterator[Mask]:
@@ -244,9 +248,13 @@ class PodFilters:
     def _domain(self, of: AffinityTerm | SpreadConstraint) -> Ints:
         return self._world.domain(of.topology_key)
 
-    def _selected(self, terms: tuple[AffinityTerm, ...], *, live: bool = False) -> Ints:
+    def _selected(
+        self, terms: tuple[AffinityTerm, ...], *, live: bool = False, invites: bool = False
+    ) -> Ints:
         rows = len(self._world.nodes)
-        return self._world.pods.selected(terms, rows, live=live, without=self._without)
+        return self._world.pods.selected(
+            terms, rows, live=live, invites=invites, without=self._without
+        )
 
     def _is_known(self, term: AffinityTerm) -> bool:
         return self._world.namespaces is not None or not term.namespace_selector
