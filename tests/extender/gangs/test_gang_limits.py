@@ -12,6 +12,7 @@ from linkwise.kube.objects import (
     Pod,
     PodAffinity,
     PodAffinityTerm,
+    Requirement,
     TopologySpreadConstraint,
 )
 from linkwise.topology import names
@@ -42,7 +43,7 @@ def together(key: str) -> Affinity:
     )
 
 
-def with_affinity(affinity: Affinity) -> Callable[[Pod], Pod]:
+def with_affinity(affinity: Affinity | None) -> Callable[[Pod], Pod]:
     return lambda pod: change(pod, spec=change(pod.spec, affinity=affinity))
 
 
@@ -213,3 +214,65 @@ def test_a_zone_that_fills_up_lets_a_gang_into_the_others() -> None:
     bystander(at, "here", "n0", app="train")
     at.pass_time(1)
     assert at.places(member) == ["n1"]
+
+
+def add_jobs(
+    at: Cluster, jobs: str, gpus: int, affinity_of: Callable[[str], Affinity | None]
+) -> None:
+    """A gang with a member for each letter, which names its Job."""
+    for rank, job in enumerate(jobs):
+        alter, label = with_affinity(affinity_of(job)), with_labels(job=job)
+        said = {"gang": "g", "gang_size": str(len(jobs)), "rank": str(rank)}
+
+        def altered(
+            pod: Pod,
+            alter: Callable[[Pod], Pod] = alter,
+            label: Callable[[Pod], Pod] = label,
+        ) -> Pod:
+            return alter(label(pod))
+
+        at.add_pod(f"g-{rank}", gpus, said=said, alter=altered)
+    at.settle()
+
+
+def zones_of(at: Cluster, jobs: str) -> dict[str, set[int]]:
+    found: dict[str, set[int]] = {}
+    for node, job in zip(at.places(*(f"g-{rank}" for rank in range(len(jobs)))), jobs, strict=True):
+        assert node
+        found.setdefault(job, set()).add(int(node[1:]) % 2)
+    return found
+
+
+def test_each_job_of_a_gang_keeps_to_a_zone_of_its_own() -> None:
+    at = world(nodes=4, zones=2)
+    add_jobs(at, "ppqq", 8, lambda job: selecting(together(ZONE), job=job))
+    assert sorted(map(list, zones_of(at, "ppqq").values())) == [[0], [1]]
+
+
+def test_a_part_of_a_gang_that_shares_a_node_leaves_the_rest_free() -> None:
+    at = world(nodes=2)
+    add_jobs(at, "ppqq", 4, lambda job: selecting(together(HOST), job=job) if job == "p" else None)
+    assert len(zones_of(at, "ppqq")["p"]) == 1
+
+
+def exclusive(job: str) -> Affinity:
+    """As JobSet makes the pods of a Job that has a zone for itself."""
+    one = selecting(together(ZONE), job=job)
+    selector = LabelSelector(
+        match_expressions=(
+            Requirement("job", "Exists"),
+            Requirement("job", "NotIn", (job,)),
+        )
+    )
+    term = PodAffinityTerm(
+        topology_key=ZONE, label_selector=selector, namespace_selector=LabelSelector()
+    )
+    required = PodAffinity(required_during_scheduling_ignored_during_execution=(term,))
+    return change(one, pod_anti_affinity=required)
+
+
+@pytest.mark.parametrize("jobs", ["pq", "ppqq", "pppq"])
+def test_jobs_that_have_a_zone_each_for_themselves_start_as_one_gang(jobs: str) -> None:
+    at = world(nodes=6, zones=2)
+    add_jobs(at, jobs, 8, exclusive)
+    assert sorted(map(list, zones_of(at, jobs).values())) == [[0], [1]]

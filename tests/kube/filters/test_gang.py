@@ -43,8 +43,8 @@ NODES = [
 PLENTY = np.full(len(NODES), 8)
 
 
-def kinds_of(*members: tuple[Object, int]) -> list[Kind]:
-    return [Kind(candidate(msgspec.convert(each, Pod)), count) for each, count in members]
+def kinds_of(*members: tuple[Object, int], rooms: Ints = PLENTY) -> list[Kind]:
+    return [Kind(candidate(msgspec.convert(each, Pod)), count, rooms) for each, count in members]
 
 
 def limits(
@@ -52,7 +52,7 @@ def limits(
 ) -> list[tuple[str, tuple[int, ...], list[int]]]:
     """Each limit as its name, needs, and what is left on each node."""
     known = world_of(case(pod(), NODES, list(there), **more))
-    found = between(kinds_of(*members), known, rooms).limits
+    found = between(kinds_of(*members, rooms=rooms), known).limits
     return [(each.name, each.needs, trimmed(each, rooms).tolist()) for each in found]
 
 
@@ -120,11 +120,9 @@ def test_members_with_volumes_of_their_own_fill_a_node() -> None:
 def test_members_that_follow_each_other_need_one_domain() -> None:
     member = pod(labels=WEB, affinity=near(term(WEB, ZONE)))
     known = world_of(case(pod(), NODES))
-    (found,) = between(kinds_of((member, 3)), known, PLENTY).together
-    assert (found.topology_key, found.kinds) == (ZONE, frozenset({0}))
+    assert between(kinds_of((member, 3)), known).together == (ZONE,)
     follows, led = pod(labels=WEB, affinity=near(term(DB, ZONE))), pod(labels=DB)
-    (found,) = between(kinds_of((follows, 3), (led, 1)), known, PLENTY).together
-    assert found.kinds == frozenset({0, 1})
+    assert between(kinds_of((follows, 3), (led, 1)), known).together == (ZONE,)
     # Alone no node fits; beside the member that it follows every node with the label does.
     alone = candidate(msgspec.convert(follows, Pod))
     beside = kinds_of((led, 1))[0].pod.facts
@@ -133,10 +131,66 @@ def test_members_that_follow_each_other_need_one_domain() -> None:
     assert gang.allowed.tolist() == [True, True, True, False]
 
 
+JOBS = [pod(labels={"job": name}, affinity=near(term({"job": name}, ZONE))) for name in "pq"]
+IN_A, IN_B = [True, True, False, False], [False, False, True, False]
+
+
+def homes(*members: tuple[Object, int], rooms: Ints = PLENTY) -> list[list[bool] | None]:
+    found = between(kinds_of(*members, rooms=rooms), world_of(case(pod(), NODES))).homes
+    return [None if home is None else home.tolist() for home in found]
+
+
+@pytest.mark.parametrize(
+    ("rooms", "counts", "expected"),
+    [
+        ([1, 1, 2, 8], (2, 2), [IN_A, IN_B]),
+        ([1, 2, 2, 8], (2, 3), [IN_B, IN_A]),
+        ([4, 4, 2, 8], (2, 2), [IN_B, IN_A]),
+        ([4, 4, 0, 8], (3, 5), [IN_A, IN_A]),
+        ([8, 8, 0, 8], (1, 9), [IN_A, IN_A]),
+    ],
+)
+def test_several_groups_that_follow_their_own_get_a_domain_each(
+    rooms: list[int], counts: tuple[int, int], expected: list[list[bool]]
+) -> None:
+    members = list(zip(JOBS, counts, strict=True))
+    assert homes(*members, rooms=np.array(rooms)) == expected
+    assert homes(*members, (pod(), 1), rooms=np.array(rooms)) == [*expected, None]
+
+
+def test_members_that_follow_each_other_leave_the_others_free() -> None:
+    assert homes((JOBS[0], 2), (pod(), 2), rooms=np.array([1, 1, 2, 2])) == [IN_A, None]
+    led = pod(labels={"job": "p"})
+    assert homes((led, 1), (JOBS[0], 1), (pod(), 1)) == [IN_B, IN_B, None]
+
+
+def exclusive(name: str) -> Object:
+    """As JobSet makes the pods of a Job that has a zone for itself."""
+    others = {
+        "topologyKey": ZONE,
+        "namespaceSelector": {},
+        "labelSelector": {
+            "matchExpressions": [
+                {"key": "job", "operator": "Exists"},
+                {"key": "job", "operator": "NotIn", "values": [name]},
+            ]
+        },
+    }
+    affinity = near(term({"job": name}, ZONE)) | apart(others)
+    return pod(labels={"job": name}, affinity=affinity)
+
+
+def test_jobs_that_have_a_domain_each_for_themselves_are_no_limit_to_each_other() -> None:
+    kinds = kinds_of((exclusive("p"), 2), (exclusive("q"), 1), rooms=np.array([4, 4, 2, 8]))
+    found = between(kinds, world_of(case(pod(), NODES)))
+    assert found.limits == ()
+    assert [home.tolist() for home in found.homes if home is not None] == [IN_B, IN_A]
+
+
 def test_where_a_pod_is_that_they_follow_the_filters_say_it() -> None:
     member = pod(labels=WEB, affinity=near(term(WEB, ZONE)))
     known = world_of(case(pod(), NODES, [pod("old", WEB, on="b1")]))
-    assert not between(kinds_of((member, 3)), known, PLENTY).together
+    assert not between(kinds_of((member, 3)), known).together
     gang = kinds_of((member, 3))[0].pod
     assert PodFilters(gang, known, members=[gang.facts]).allowed.tolist() == [
         False,
@@ -202,6 +256,9 @@ def drawn_gang(draw: random.Random) -> tuple[list[tuple[Object, int]], list[Obje
         said: Object = {}
         if draw.random() < 0.5:
             said["affinity"] = apart(term(draw.choice([WEB, DB]), draw.choice([ZONE, HOST])))
+        if draw.random() < 0.4:
+            follows = near(term(draw.choice([WEB, DB, labels]), draw.choice([ZONE, HOST])))
+            said["affinity"] = said.get("affinity", {}) | follows
         if draw.random() < 0.3:
             said["topologySpreadConstraints"] = [spread(draw.randint(1, 2), labels)]
         if draw.random() < 0.3:
@@ -225,8 +282,15 @@ def placed_within(
 ) -> list[tuple[int, int]] | None:
     """A random plan (kind, row) within the masks and all limits; None if there is no place left."""
     facts = [kind.pod.facts for kind in kinds]
+    demands = between(kinds, known)
     masks = [PodFilters(kind.pod, known, members=facts).allowed for kind in kinds]
-    columns = [(each.needs, trimmed(each, rooms)) for each in between(kinds, known, rooms).limits]
+    for number, home in enumerate(demands.homes):
+        masks[number] = masks[number] & (True if home is None else home)
+    for key in demands.together:
+        domain = known.domain(key)
+        home = domain == draw.randint(0, int(domain.max()))
+        masks = [mask & home for mask in masks]
+    columns = [(each.needs, trimmed(each, rooms)) for each in demands.limits]
     left, plan = rooms.copy(), []
     for number in (n for n, kind in enumerate(kinds) for _ in range(kind.count)):
         rows = [
@@ -266,9 +330,10 @@ def test_a_plan_that_keeps_all_limits_passes_the_filters() -> None:
     planned = 0
     for _ in range(400):
         members, there = drawn_gang(draw)
-        kinds = kinds_of(*members)
+        rooms = np.full(len(NODES), 3)
+        kinds = kinds_of(*members, rooms=rooms)
         known = world_of(case(pod(), NODES, there))
-        plan = placed_within(kinds, known, np.full(len(NODES), 3), draw)
+        plan = placed_within(kinds, known, rooms, draw)
         if plan is not None:
             planned += 1
             assert can_be_bound(kinds, known, plan), (members, there, plan)

@@ -59,7 +59,7 @@ def gang_limits(
     none: list[Bools | None] = [None] * len(members)
     masks = filters.beside_each(members) if are_few else none
     if (known := refusals.rows(key)) is not None:
-        masks = [known if mask is None else known & mask for mask in masks]
+        masks = [_both(known, mask) for mask in masks]
     needs, columns = [_NOTHING] * len(members), dict[str, Ints]()
     takes = refusals.takes(key)
     if takes:
@@ -70,9 +70,13 @@ def gang_limits(
         needs = [ResourceList(others=((_TAKES, 1),))] * len(members)
     shared: tuple[str, ...] = ()
     if are_few and any(m.facts is not None and m.facts.demands for m in members):
-        rooms = _rooms(members, masks, table, nodes)
-        demands, kinds = filters.between(members, rooms)
-        shared = tuple(dict.fromkeys(each.topology_key for each in demands.together))
+        rooms_of = _rooms(members, masks, table, nodes)
+        rooms = np.maximum.reduce(rooms_of)
+        demands, kinds = filters.between(members, rooms_of)
+        shared = demands.together
+        if demands.homes:
+            homes = [demands.homes[kind] for kind in kinds]
+            masks = [_both(*pair) for pair in zip(masks, homes, strict=True)]
         used = np.zeros(len(table), dtype=np.int64)
         for limit in demands.limits:
             left = trimmed(limit, rooms, used)
@@ -86,19 +90,30 @@ def gang_limits(
     return GangLimits(masks, needs, columns, shared)
 
 
+def _both(first: Bools | None, second: Bools | None) -> Bools | None:
+    if first is None or second is None:
+        return second if first is None else first
+    return first & second
+
+
 def _rooms(
     members: Sequence[PodRecord],
     masks: Sequence[Bools | None],
     table: NodeTable,
     nodes: Callable[[Template], Bools],
-) -> Ints:
-    """[rows] how many of the members that fit best fit on each node."""
-    count, most = len(table), np.zeros(len(table), dtype=np.int64)
-    alike = {
-        (m.demand.gpus, m.needs, m.template): mask for m, mask in zip(members, masks, strict=True)
-    }
-    for (gpus, needs, template), mask in alike.items():
+) -> list[Ints]:
+    """For each member, [rows] how many of its like fit on each node."""
+    count, rooms = len(table), dict[object, Ints]()
+    keys = [
+        (m.demand.gpus, m.needs, m.template, id(mask))
+        for m, mask in zip(members, masks, strict=True)
+    ]
+    for key, mask in zip(keys, masks, strict=True):
+        if key in rooms:
+            continue
+        gpus, needs, template, _ = key
         room = np.minimum(popcount(table.free[:count]) // max(gpus, 1), table.pods_that_fit(needs))
         room = np.where(nodes(template), room, 0) if template is not None else room
-        np.maximum(most, room if mask is None else np.where(mask, room, 0), out=most)
-    return np.minimum(most, len(members))
+        room = room if mask is None else np.where(mask, room, 0)
+        rooms[key] = np.minimum(room, len(members))
+    return [rooms[key] for key in keys]

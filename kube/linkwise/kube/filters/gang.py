@@ -6,14 +6,14 @@ is the stricter one: a plan that keeps all limits passes the filters.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 
 import numpy as np
 
 from linkwise.kube.filters.host_ports import ALL_IPS
-from linkwise.kube.filters.nodes import NO_DOMAIN, Ints, at_rows, per_domain
+from linkwise.kube.filters.nodes import NO_DOMAIN, Bools, Ints, at_rows, per_domain
 from linkwise.kube.filters.plugins import Candidate, PodFilters, World
 from linkwise.kube.filters.pod_affinity import AffinityTerm, select_all
 from linkwise.kube.filters.selectors import selects
@@ -26,10 +26,12 @@ UNLIMITED = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Members that are equal."""
+    """Members that are equal to all filters. *rooms* is [rows] how many of each of them fit on a
+    node for all other reasons."""
 
     pod: Candidate
     count: int
+    rooms: Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +46,17 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
-    """All members of these kinds must be in one domain of this label."""
-
-    topology_key: str
-    kinds: frozenset[int]
-
-
-@dataclass(frozen=True, slots=True)
 class Demands:
+    """*together*: labels of which all members must have one value. *homes*: by kind, [rows] the
+    nodes of the domain that is chosen for those that follow each other, if they are not all; None:
+    any node."""
+
     limits: tuple[Limit, ...] = ()
-    together: tuple[Together, ...] = ()
+    together: tuple[str, ...] = ()
+    homes: tuple[Bools | None, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.limits or self.together)
+        return bool(self.limits or self.together or self.homes)
 
 
 NONE = Demands()
@@ -66,18 +65,19 @@ NONE = Demands()
 def between(
     kinds: Sequence[Kind],
     world: World,
-    rooms: Ints,
     without: frozenset[str] = frozenset(),
 ) -> Demands:
-    """Return what members demand of each other, beside the pods of *world* but those *without*.
-
-    *rooms* is [rows] how many members fit on a node for all other reasons.
-    """
+    """Return what members demand of each other, beside the pods of *world* but those *without*."""
     if not any(kind.pod.facts.demands for kind in kinds):
         return NONE
+    groups = [*_groups(kinds, world, without)]
+    everywhere = range(len(kinds))
+    together = tuple(group.topology_key for group in groups if {*everywhere} == group.kinds)
+    parts = [group for group in groups if group.topology_key not in together]
+    homes = dict(_homes(parts, kinds, world))
     found = (
-        *_apart(kinds, world),
-        *_spread(kinds, world, rooms, without),
+        *_apart(kinds, world, homes),
+        *_spread(kinds, world, without),
         *_ports(kinds, world),
         *_claims(kinds, world),
         *_volumes(kinds, world, without),
@@ -86,7 +86,8 @@ def between(
     named = (
         Limit(f"{each.name} {next(numbers)}", each.needs, each.domain, each.most) for each in found
     )
-    return Demands(tuple(named), tuple(_together(kinds, world, without)))
+    masks = tuple(_home(kind, homes, world) for kind in everywhere) if homes else ()
+    return Demands(tuple(named), together, masks)
 
 
 def trimmed(limit: Limit, rooms: Ints, used: Ints | None = None) -> Ints:
@@ -138,21 +139,47 @@ def spread_caps(spread: Spread, members: int, rooms: Ints) -> Ints:
     return np.where(counting, more, now)
 
 
-def _apart(kinds: Sequence[Kind], world: World) -> Iterator[Limit]:
+def _apart(
+    kinds: Sequence[Kind], world: World, homes: Mapping[tuple[str, int], int]
+) -> Iterator[Limit]:
     """In a domain, a pod that has a term and a pod that it selects exclude each other."""
-    namespaces = world.namespaces or {}
-    for term in dict.fromkeys(each for kind in kinds for each in kind.pod.facts.rules.apart):
-        having = [term in kind.pod.facts.rules.apart for kind in kinds]
-        coming = term.resolved(namespaces)  # if its pod comes after the others
-        selected = [
-            term.selects(kind.pod.facts, namespaces) or coming.selects(kind.pod.facts, {})
-            for kind in kinds
-        ]
-        if any(selected):
+    for term in _terms_apart(kinds):
+        having, selected = _sides(term, kinds, world)
+        if _may_meet(term.topology_key, having, selected, homes):
             domain = world.domain(term.topology_key)
             needs, most = _exclusive(kinds, having, selected)
             if _is_shared(kinds, needs, most):
                 yield _limit(f"InterPodAffinity {term.topology_key}", needs, domain, most)
+
+
+def _terms_apart(kinds: Sequence[Kind]) -> Iterable[AffinityTerm]:
+    return dict.fromkeys(each for kind in kinds for each in kind.pod.facts.rules.apart)
+
+
+def _sides(
+    term: AffinityTerm, kinds: Sequence[Kind], world: World
+) -> tuple[list[bool], list[bool]]:
+    """Which kinds have the term, and which ones it selects."""
+    namespaces = world.namespaces or {}
+    coming = term.resolved(namespaces)  # if its pod comes after the others
+    return [term in kind.pod.facts.rules.apart for kind in kinds], [
+        term.selects(kind.pod.facts, namespaces) or coming.selects(kind.pod.facts, {})
+        for kind in kinds
+    ]
+
+
+def _may_meet(
+    key: str,
+    having: Sequence[bool],
+    selected: Sequence[bool],
+    homes: Mapping[tuple[str, int], int],
+) -> bool:
+    """Whether a member of one side may be in the domain of one of the other side."""
+    sides = [
+        {homes.get((key, n)) for n, is_of in enumerate(side) if is_of}
+        for side in (having, selected)
+    ]
+    return all(sides) and (any(None in side for side in sides) or not sides[0].isdisjoint(sides[1]))
 
 
 def _exclusive(
@@ -168,10 +195,8 @@ def _exclusive(
     return tuple(0 if not any(s) else 1 if s == shares else most for s in sides), most
 
 
-def _spread(
-    kinds: Sequence[Kind], world: World, rooms: Ints, without: frozenset[str]
-) -> Iterator[Limit]:
-    seen = set()
+def _spread(kinds: Sequence[Kind], world: World, without: frozenset[str]) -> Iterator[Limit]:
+    seen, rooms = set(), np.maximum.reduce([kind.rooms for kind in kinds])
     for kind in kinds:
         namespace = kind.pod.facts.namespace
         for spread in PodFilters(kind.pod, world, without).spreads:
@@ -252,14 +277,22 @@ def _volumes(kinds: Sequence[Kind], world: World, without: frozenset[str]) -> It
             yield Limit(f"NodeVolumeLimits {driver}", needs, rows, np.array(most, dtype=np.int64))
 
 
-def _together(kinds: Sequence[Kind], world: World, without: frozenset[str]) -> Iterator[Together]:
-    """Members that follow each other. If a pod that they follow is there already, the filters allow
-    its domain alone."""
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Members of these kinds follow each other: they must be in one domain of this label."""
+
+    topology_key: str
+    kinds: frozenset[int]
+
+
+def _groups(kinds: Sequence[Kind], world: World, without: frozenset[str]) -> Iterator[_Group]:
+    """If a pod that they follow is there already, the filters allow its domain alone."""
     if world.namespaces is None and any(
         term.namespace_selector for kind in kinds for term in kind.pod.facts.rules.near
     ):
         return
     namespaces = world.namespaces or {}
+    followed: dict[str, list[frozenset[int]]] = {}
     for terms in dict.fromkeys(kind.pod.facts.rules.near for kind in kinds):
         resolved = tuple(term.resolved(namespaces) for term in terms)
         if not terms or _is_there(resolved, world, without):
@@ -270,7 +303,61 @@ def _together(kinds: Sequence[Kind], world: World, without: frozenset[str]) -> I
             if kind.pod.facts.rules.near == terms or select_all(resolved, kind.pod.facts, {})
         )
         for key in dict.fromkeys(term.topology_key for term in terms):
-            yield Together(key, involved)
+            others = followed.setdefault(key, [])
+            joined = involved.union(*(each for each in others if each & involved))
+            others[:] = [*(each for each in others if not each & involved), joined]
+    for key, groups in followed.items():
+        for group in groups:
+            yield _Group(key, group)
+
+
+def _homes(
+    groups: Sequence[_Group], kinds: Sequence[Kind], world: World
+) -> Iterator[tuple[tuple[str, int], int]]:
+    """Choose a domain for each of several groups: (label, kind) -> domain. The largest group comes
+    first, and each gets the smallest domain with room for it. Groups that exclude each other get
+    different ones."""
+    used = np.zeros(len(world.nodes))  # of each node, from 0 to 1
+    taken: dict[_Group, int] = {}
+    sizes = {group: sum(kinds[number].count for number in group.kinds) for group in groups}
+    for group in sorted(groups, key=lambda group: -sizes[group]):
+        domain, size = world.domain(group.topology_key), sizes[group]
+        rooms = np.minimum.reduce([kinds[number].rooms for number in group.kinds])
+        left = (rooms * (1.0 - used) + 1e-6).astype(np.int64)
+        most = per_domain(domain, np.minimum(left, size))
+        if not len(most):
+            continue
+        for other, there in taken.items():
+            if other.topology_key == group.topology_key and _exclude(group, other, kinds, world):
+                most[there] = 0
+        enough = np.flatnonzero(most >= size)
+        home = int(enough[most[enough].argmin()]) if len(enough) else int(most.argmax())
+        taken[group] = home
+        inside = np.flatnonzero(domain == home)
+        inside = inside[np.argsort(-left[inside], kind="stable")]
+        before = np.cumsum(left[inside]) - left[inside]
+        goes = np.clip(size - before, 0, left[inside])
+        used[inside] += goes / np.maximum(rooms[inside], 1)
+        yield from (((group.topology_key, number), home) for number in group.kinds)
+
+
+def _exclude(first: _Group, second: _Group, kinds: Sequence[Kind], world: World) -> bool:
+    """Whether members of one have an anti-affinity to those of the other, in such a domain."""
+    for term in _terms_apart(kinds):
+        having, selected = _sides(term, kinds, world)
+        if term.topology_key == first.topology_key and any(
+            any(having[number] for number in one.kinds)
+            and any(selected[number] for number in other.kinds)
+            for one, other in ((first, second), (second, first))
+        ):
+            return True
+    return False
+
+
+def _home(kind: int, homes: Mapping[tuple[str, int], int], world: World) -> Bools | None:
+    """[rows] the nodes in all domains that are chosen for the kind."""
+    masks = [world.domain(key) == home for (key, number), home in homes.items() if number == kind]
+    return np.logical_and.reduce(masks) if masks else None
 
 
 def _is_there(terms: tuple[AffinityTerm, ...], world: World, without: frozenset[str]) -> bool:

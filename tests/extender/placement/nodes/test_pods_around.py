@@ -178,9 +178,9 @@ def members(count: int, **spec: Any) -> Sequence[PodRecord]:
 
 
 def test_members_demand_nodes_of_their_own_whatever_else_their_labels_say(around: Around) -> None:
-    rooms = np.array([8, 8])
-    assert not around.filters.between(members(3), rooms)[0]
-    demands, _ = around.filters.between(members(2, affinity=apart(term(WEB))), rooms)
+    rooms = [np.array([8, 8])]
+    assert not around.filters.between(members(3), rooms * 3)[0]
+    demands, _ = around.filters.between(members(2, affinity=apart(term(WEB))), rooms * 2)
     (limit,) = demands.limits
     assert set(limit.needs) == {1}
     assert limit.most.tolist() == [1, 1]

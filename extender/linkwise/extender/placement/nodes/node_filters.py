@@ -105,15 +105,23 @@ class NodeFilters:
             _candidate(m, each.with_labels(keys)) for m, each in zip(members, facts, strict=True)
         ]
 
-    def between(self, members: Sequence[PodRecord], rooms: Ints) -> tuple[Demands, Sequence[int]]:
+    def between(
+        self, members: Sequence[PodRecord], rooms: Sequence[Ints]
+    ) -> tuple[Demands, Sequence[int]]:
         """What members that are placed together demand of each other, and the kind of each by
-        number. *rooms* is [rows] how many of them fit for all other reasons."""
+        number. *rooms*: of each member, [rows] how many of its like fit for all other reasons."""
         pods = self._kinds(members)
         kinds = Counter(pods)
         numbers = {pod: number for number, pod in enumerate(kinds)}
         gone = frozenset(member.uid for member in members)
-        equal = [Kind(pod, count) for pod, count in kinds.items()]
-        return between(equal, self._world(), rooms, gone), [numbers[pod] for pod in pods]
+        rooms_of: dict[Candidate, dict[int, Ints]] = {pod: {} for pod in kinds}
+        for pod, room in zip(pods, rooms, strict=True):
+            rooms_of[pod][id(room)] = room  # most members share one
+        equal = [
+            Kind(pod, count, np.minimum.reduce([*rooms_of[pod].values()]))
+            for pod, count in kinds.items()
+        ]
+        return between(equal, self._world(), gone), [numbers[pod] for pod in pods]
 
     def _labels(self) -> Mapping[str, Mapping[str, str]]:
         return self._cache.surroundings.namespaces or {}
