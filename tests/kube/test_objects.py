@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from linkwise.kube.objects import LARGEST, Node, Pod, milli, whole
+from linkwise.kube.objects import LARGEST, CSINode, Node, Pod, milli, whole
 
 POD = b"""{"kind":"Pod","apiVersion":"v1","metadata":{"name":"w-0","namespace":"ml","uid":"u1",
 "resourceVersion":"17","creationTimestamp":"2026-01-02T03:04:05Z","managedFields":[{"a":1}],
@@ -33,6 +33,11 @@ def test_a_pod_is_read_with_the_fields_we_use() -> None:
     assert required.node_selector_terms[0].match_expressions[0].values == ("a", "b")
     assert pod.spec.scheduling_gates[0].name == "linkwise.dev/plan"
     assert pod.status.nominated_node_name == "n1"
+
+
+def test_a_node_without_csi_drivers_has_null_for_them() -> None:
+    text = b'{"metadata":{"name":"n1"},"spec":{"drivers":null}}'
+    assert not msgspec.json.decode(text, type=CSINode).spec.drivers
 
 
 def test_what_is_written_back_has_the_api_s_own_names() -> None:

@@ -350,7 +350,7 @@ class CSINodeDriver(_Object, frozen=True):
 
 
 class CSINodeSpec(_Object, frozen=True):
-    drivers: tuple[CSINodeDriver, ...] = ()
+    drivers: tuple[CSINodeDriver, ...] | None = None  # null where a node has none
 
 
 class CSINode(_Object, frozen=True):

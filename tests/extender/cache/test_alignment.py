@@ -24,6 +24,7 @@ from linkwise.topology.demand import ContainerDemand, PodDemand, Role
 from linkwise.topology.machine.model import LinkClass, Machine
 from linkwise.topology.machine.recorded import recorded_machine
 from linkwise.topology.machine.topology_manager import Policy, Scope, TopologyManager
+from linkwise.topology.sets.alignment import alignment_of
 from linkwise.topology.sets.choose import choose
 
 GPU = "nvidia.com/gpu"
@@ -73,7 +74,9 @@ def kubelet(machine: Machine, free: int, plan: Sequence[tuple[str, ...]] = ()) -
         takes_one = ContainerRequest("main", False, {GPU: 1})
         devices.set_plugin(GPU, PlanFollower([(uuid,)]))
         devices.admit(f"holds {uuid}", [takes_one])
-    found = DeviceManager(1, policy=manager.policy, scope=manager.scope)
+    # Where a machine has one NUMA node, the kubelet aligns nothing.
+    nodes = {0, 1, *(node for gpu in machine.gpus for node in gpu.numa_nodes if node >= 0)}
+    found = DeviceManager(1, policy=manager.policy, scope=manager.scope, numa_nodes=nodes)
     found.set_plugin(GPU, PlanFollower(plan))
     found.set_devices(GPU, [device for of in devices.devices().values() for device in of])
     found._held = devices._held  # as its checkpoint would tell it after a change of its policy
@@ -240,3 +243,27 @@ def test_kinds_differ_where_their_kubelets_do() -> None:
     rings = communicator.own_rings(kind_of(SINGLE), 4, LinkClass.SYS, LinkClass.NVLINK)
     assert rings[0b00110011] == -float("inf")
     assert rings[0b00001111] > 0
+
+
+def scattered(count: int, first: int = 0) -> Machine:
+    """A machine of eight GPUs, each with *count* NUMA nodes of its own."""
+    gpus = tuple(
+        replace(gpu, numa_nodes=tuple(range(first + n * count, first + n * count + count)))
+        for n, gpu in enumerate(HGX.gpus)
+    )
+    return replace(HGX, gpus=gpus)
+
+
+def test_numa_nodes_may_have_any_numbers() -> None:
+    found = alignment_of(replace(scattered(1, 2**40), topology_manager=SINGLE))
+    assert found is not None
+    assert found.regions(1) == tuple(1 << position for position in range(8))
+    assert found.regions(2) == ()
+
+
+def test_of_a_machine_with_very_many_numa_nodes_nothing_is_worked_out() -> None:
+    restricted = TopologyManager(Policy.RESTRICTED)
+    assert alignment_of(replace(scattered(5), topology_manager=restricted)) is None
+    few = alignment_of(replace(scattered(2), topology_manager=restricted))
+    assert few is not None
+    assert few.regions(9) == ()

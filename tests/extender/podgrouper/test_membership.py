@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 
-from linkwise.kube.objects import Condition, Pod, SchedulingGate
+from linkwise.extender.api.extender_calls import FilterCall
+from linkwise.kube.objects import Condition, Pod, PodSpec, SchedulingGate
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
 from tests.extender.owned import (
@@ -180,6 +181,24 @@ def test_a_pod_that_asks_for_a_plan_tells_nothing_about_its_scheduler(cluster: C
     plain_gang_waits(cluster, "before")
     cluster.restart()
     plain_gang_waits(cluster, "after")
+
+
+def test_a_gang_gets_no_plan_if_one_of_its_schedulers_asks_and_another_does_not(
+    cluster: Cluster,
+) -> None:
+    """Its plan could never be carried out, and would keep its GPUs from others."""
+    asked = change(Pod(), spec=PodSpec(scheduler_name="default"))
+    cluster.core.filter(FilterCall(asked, ()), cluster.now)
+    for rank, scheduler in enumerate(("default", "my-typo")):
+        made = cluster.add_pod(f"g-{rank}", 8, gang="g", gang_size="3", rank=str(rank))
+        cluster.put_pod(of_scheduler(made, scheduler))
+    made = cluster.add_pod("g-2", 8, gang="g", gang_size="3", rank="2")
+    cluster.put_pod(of_scheduler(made, "default"))
+    cluster.pass_time(SURELY)
+    assert planned(cluster) == []
+    assert "is of the scheduler my-typo, which has not asked Linkwise yet" in why_not(
+        cluster, "g-0"
+    )
 
 
 def test_a_gang_in_line_behind_the_gate_tells_nothing_about_its_scheduler(

@@ -75,6 +75,8 @@ def test_the_node_selector_must_match_whole() -> None:
         ({"key": "absent", "operator": "DoesNotExist"}, True),
         ({"key": "gpus", "operator": "Gt", "values": ["7"]}, True),
         ({"key": "gpus", "operator": "Gt", "values": ["8"]}, False),
+        ({"key": "gpus", "operator": "Gt", "values": ["0" * 5000 + "7"]}, True),
+        ({"key": "gpus", "operator": "Lt", "values": ["9" * 5000]}, False),
         ({"key": "gpus", "operator": "Lt", "values": ["9"]}, True),
         ({"key": "gpus", "operator": "Lt", "values": ["1_0"]}, False),
         ({"key": "absent", "operator": "Gt", "values": ["7"]}, False),

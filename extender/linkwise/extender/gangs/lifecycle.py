@@ -251,8 +251,7 @@ class GangLifecycle:
 
     def _wants_plan(self, gang: Gang, now: float) -> bool:
         members = self._registry.members_of(gang)
-        strangers = (m.scheduler for m in members.open if not self._is_asked_about(m))
-        gang.unasked = next(strangers, "")
+        gang.unasked = self._unasked(members)
         if gang.refused and not gang.expired:
             self.look_again(gang, gang.refused_until)
         able = not (members.clash or gang.refused or gang.expired or gang.unasked)
@@ -267,13 +266,18 @@ class GangLifecycle:
         self.look_again(gang, until)
         return False
 
-    def _is_asked_about(self, member: PodRecord) -> bool:
-        """Whether its scheduler calls the extender. Other schedulers place their gangs themselves
-        and ignore plans. A pod that names its gang in linkwise's annotations wants a plan."""
-        ask = member.ask.gang
-        if member.gated or (ask is not None and not ask.source):
-            return True
-        return member.scheduler in self._cache.schedulers
+    def _unasked(self, members: GangMembers) -> str:
+        """The scheduler of a member that does not call the extender; empty: there is none. Other
+        schedulers place their gangs themselves and ignore plans. Pods that are gated, or name their
+        gang in linkwise's annotations, want a plan, so their scheduler may call later; but not if
+        it differs from that of other members, which calls."""
+        known = self._cache.schedulers
+        strange = [member for member in members.open if member.scheduler not in known]
+        if all(_wants_a_plan(m) for m in strange) and known.keys().isdisjoint(
+            member.scheduler for member in members.seats
+        ):
+            return ""
+        return next((member.scheduler for member in strange), "")
 
     def withdraw(self, members: Iterable[PodRecord]) -> None:
         for member in members:
@@ -324,6 +328,11 @@ class GangLifecycle:
 
     def _timeout_of(self, members: GangMembers) -> float:
         return members.timeout_seconds or self._timeout_seconds
+
+
+def _wants_a_plan(member: PodRecord) -> bool:
+    ask = member.ask.gang
+    return member.gated or (ask is not None and not ask.source)
 
 
 def _too_late(gang: Gang, members: GangMembers) -> str:

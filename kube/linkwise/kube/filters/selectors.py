@@ -9,7 +9,7 @@ Selector = tuple[Requirement, ...] | None
 """All of them must hold: `()` selects everything. None selects nothing."""
 
 EVERYTHING: Selector = ()
-_INTEGER = re.compile(r"[+-]?[0-9]+")
+_INTEGER = re.compile(r"([+-]?)0*([0-9]{1,19})")  # Python reads no number of any length
 _INT64 = range(-(2**63), 2**63)
 
 
@@ -32,7 +32,8 @@ def holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
 
 def integer(text: str) -> int | None:
     """Return the number as Go's ParseInt reads it; None if it does not."""
-    number = int(text) if _INTEGER.fullmatch(text) else None
+    found = _INTEGER.fullmatch(text)
+    number = int("".join(found.groups())) if found else None
     return number if number is not None and number in _INT64 else None
 
 

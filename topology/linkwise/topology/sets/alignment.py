@@ -16,6 +16,11 @@ from itertools import combinations
 from linkwise.topology.machine.model import Machine
 from linkwise.topology.machine.topology_manager import Policy, Scope
 
+# By default, a kubelet has no Topology Manager on a machine with more than 8
+# (https://kubernetes.io/docs/tasks/administer-cluster/topology-manager/). So many sets of them are
+# looked at that a machine with very many would keep all others waiting.
+_MOST_NUMA_NODES = 16
+
 
 class Alignment:
     """All GPU sets are bitmasks over `Machine.gpus`."""
@@ -40,8 +45,10 @@ class Alignment:
 
     @property
     def matters(self) -> bool:
-        """Whether any GPU has a NUMA node: else the kubelet has no hints of them."""
-        return bool(self._gpus_of)
+        """Whether any GPU has a NUMA node: else the kubelet has no hints of them. With very many
+        NUMA nodes it is not worked out what the kubelet would do."""
+        is_known = len(self._gpus_of) <= _MOST_NUMA_NODES or self.policy is Policy.SINGLE_NUMA_NODE
+        return bool(self._gpus_of) and is_known
 
     def regions(self, size: int) -> tuple[int, ...]:
         """The GPUs of each set of NUMA nodes from which the kubelet would give *size* GPUs, in its
@@ -53,8 +60,11 @@ class Alignment:
 
     def _fewest(self, size: int) -> tuple[int, ...]:
         most = 1 if self.policy is Policy.SINGLE_NUMA_NODE else len(self._gpus_of)
+        if size > _union([*self._gpus_of.values()]).bit_count():
+            return ()
         for count in range(1, most + 1):
-            sets = sorted(combinations(self._gpus_of, count), key=lambda s: sum(1 << n for n in s))
+            # The lowest bitmask of nodes first: that is the one whose highest node is lower.
+            sets = sorted(combinations(sorted(self._gpus_of, reverse=True), count))
             regions = [_union([self._gpus_of[node] for node in nodes]) for nodes in sets]
             if large := tuple(region for region in regions if region.bit_count() >= size):
                 return large

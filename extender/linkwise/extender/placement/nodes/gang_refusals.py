@@ -22,7 +22,7 @@ from linkwise.extender.cache.node_table import Bools
 
 _FIRST_PAUSE_SECONDS, _NEXT_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 2.0, 10.0, 300.0
 _LONGEST_REST_SECONDS = 10.0  # kube-scheduler's longest back-off
-_MOST_DOUBLINGS = 6  # more make no difference
+_MOST_DOUBLINGS = 7  # more make no difference
 _MOST_GANGS = 1024
 
 

@@ -81,7 +81,7 @@ class Storage:
             return {}
         return {
             driver.name: driver.allocatable.count
-            for driver in known.spec.drivers
+            for driver in known.spec.drivers or ()
             if driver.allocatable is not None and driver.allocatable.count is not None
         }
 
