@@ -276,3 +276,29 @@ def test_jobs_that_have_a_zone_each_for_themselves_start_as_one_gang(jobs: str) 
     at = world(nodes=6, zones=2)
     add_jobs(at, jobs, 8, exclusive)
     assert sorted(map(list, zones_of(at, jobs).values())) == [[0], [1]]
+
+
+def test_a_pod_with_very_many_ports_is_left_to_kube_scheduler() -> None:
+    def with_ports(pod: Pod) -> Pod:
+        many = tuple(ContainerPort(host_port=port) for port in range(1, 5000))
+        containers = tuple(change(each, ports=many) for each in pod.spec.containers)
+        return change(pod, spec=change(pod.spec, containers=containers))
+
+    at = world(nodes=1)
+    assert at.places(*add_gang(at, 2, 2, with_ports)) == ["n0", "n0"]
+
+
+def test_a_gang_with_very_many_rules_is_left_to_kube_scheduler() -> None:
+    at = world(nodes=1)
+    for rank in range(3):
+        ports = tuple(ContainerPort(host_port=30 * rank + port) for port in range(1, 31))
+
+        def with_ports(pod: Pod, ports: tuple[ContainerPort, ...] = ports) -> Pod:
+            same = (*ports[1:], ContainerPort(host_port=29500))
+            containers = tuple(change(each, ports=same) for each in pod.spec.containers)
+            return change(pod, spec=change(pod.spec, containers=containers))
+
+        said = {"gang": "g", "gang_size": "3", "rank": str(rank)}
+        at.add_pod(f"g-{rank}", 2, said=said, alter=with_ports)
+    at.settle()
+    assert at.places("g-0", "g-1", "g-2") == ["n0"] * 3

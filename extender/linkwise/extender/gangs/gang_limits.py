@@ -27,7 +27,7 @@ from linkwise.kube.objects import LARGEST
 # What a node has of it, so many more members of the gang it takes. No resource has such a name.
 _TAKES = "members that kube-scheduler lets through"
 _NOTHING = ResourceList()
-_MOST_RULES = 16  # different demands in one gang: its roles have one each
+_MOST_ROLES, _MOST_RULES = 16, 64  # of one gang: members with different rules, and these rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def gang_limits(
     them."""
     key, rules = members[0].gang, {member.facts.rules for member in members if member.facts}
     # More, and the search would hold up others: kube-scheduler and the barrier decide.
-    are_few = len(rules) <= _MOST_RULES
+    are_few = len(rules) <= _MOST_ROLES and sum(each.count for each in rules) <= _MOST_RULES
     none: list[Bools | None] = [None] * len(members)
     masks = filters.beside_each(members) if are_few else none
     if (known := refusals.rows(key)) is not None:

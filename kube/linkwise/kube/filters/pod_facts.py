@@ -22,6 +22,10 @@ class PodRules:
         return bool(self.near or self.apart or self.spread or self.ports)
 
     @property
+    def count(self) -> int:
+        return len(self.near) + len(self.apart) + len(self.spread) + len(self.ports)
+
+    @property
     def label_keys(self) -> frozenset[str]:
         """The labels of pods that its selectors look at."""
         selectors = [term.selector for term in (*self.near, *self.apart)]
