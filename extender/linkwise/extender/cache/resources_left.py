@@ -2,7 +2,8 @@
 
 CPU, memory, GPUs and places for pods are its first columns. Each other resource gets a column when
 the first node lists it; a node that does not list it has none of it. What no node lists is not
-counted: a DRA driver or another extender provides it, and kube-scheduler decides.
+counted: a DRA driver or another extender provides it, and kube-scheduler decides. So it does beyond
+the first 256 others that nodes list.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -15,6 +16,7 @@ from linkwise.kube.objects import LARGEST
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+_MOST_OTHERS = 256  # a column costs memory for every node
 _MILLI_CPU, _MEMORY, _GPUS, _PODS, _FIRST_OTHER = range(5)
 
 
@@ -67,9 +69,11 @@ class ResourcesLeft:
     def list_resources(self, names: Collection[str]) -> bool:
         """Count these resources from now on. Returns whether one is new: its column is 0 until
         `show` sets it."""
-        if all(name in self._columns for name in names):
+        unknown = [name for name in names if name not in self._columns]
+        unknown = unknown[: max(_MOST_OTHERS - len(self._columns), 0)]
+        if not unknown:
             return False
-        new = self._numbered(name for name in names if name not in self._columns)
+        new = self._numbered(unknown)
         self._columns = {**self._columns, **new}
         self._shown += len(new)
         more = np.zeros((len(new), self.amounts.shape[1]), dtype=np.int64)

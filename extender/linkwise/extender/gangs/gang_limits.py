@@ -27,7 +27,9 @@ from linkwise.kube.objects import LARGEST
 # What a node has of it, so many more members of the gang it takes. No resource has such a name.
 _TAKES = "members that kube-scheduler lets through"
 _NOTHING = ResourceList()
+# More, and the search would hold up others: kube-scheduler and the barrier decide.
 _MOST_ROLES, _MOST_RULES = 16, 64  # of one gang: members with different rules, and these rules
+_MOST_LOOKS = 100_000  # at a node for members with equal rules, labels and claims
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +56,8 @@ def gang_limits(
     """The limits of these open members, which may run on *nodes*. The gang's others are *beside*
     them."""
     key, rules = members[0].gang, {member.facts.rules for member in members if member.facts}
-    # More, and the search would hold up others: kube-scheduler and the barrier decide.
     are_few = len(rules) <= _MOST_ROLES and sum(each.count for each in rules) <= _MOST_RULES
+    are_few = are_few and filters.count_kinds(members) * len(table) <= _MOST_LOOKS
     none: list[Bools | None] = [None] * len(members)
     masks = filters.beside_each(members) if are_few else none
     if (known := refusals.rows(key)) is not None:

@@ -25,8 +25,8 @@ class Placed:
 
 
 class PlacedPods:
-    """Nodes are rows. `changes` rises with each change, `openings` with each that may let a pod in
-    for which a count was requested.
+    """Nodes are rows. `changes` rises with each change that may make a difference to another pod,
+    `openings` with each that may let a pod in. Both know the counts that were requested before.
 
     A count is kept up to date from its first request on, so a cluster without affinity and spread
     only pays for the entry of each pod.
@@ -162,12 +162,14 @@ class PlacedPods:
             yield from self._in_namespace.get(namespace, _NO_PODS).values()
 
     def _count(self, pod: Placed, sign: int) -> None:
-        self.changes += 1
+        matters = self._is_full or bool(pod.facts.rules or pod.facts.claims)
         self.openings += self._is_full
         for key in self._counts:
             if key.counts(pod):
                 self._add(key, pod.row, sign)
                 self.openings += sign < 0 or key in self._inviting
+                matters = True
+        self.changes += matters
 
     def _add(self, key: "_Key", row: int, amount: int) -> Ints:
         counts = self._counts[key]

@@ -175,3 +175,19 @@ def test_a_node_that_is_made_again_is_as_any() -> None:
     at.settle()
     at.add_pod("second", 4)
     assert at.schedule("second") == "n1"
+
+
+def test_a_refusal_that_no_pod_tests_is_forgotten_after_an_hour() -> None:
+    at = refused_on_n1(AFFINITY, 4, "n2")
+    at.pass_time(FIRST_PAUSE_SECONDS)
+    due = at.core.next_due()
+    assert due is None or due > at.now + 1800, "nothing is done about it meanwhile"
+    at.pass_time(1800)
+    at.add_pod("second", 4)
+    assert at.schedule("second") == "n2", "the node that refused such a pod comes last"
+    at.delete("second")
+    at.pass_time(1800)
+    at.cordon("n2")
+    for name in ("third", "fourth"):
+        at.add_pod(name, 4)
+    assert [at.schedule(name) for name in ("third", "fourth")] == ["n1", "n1"]

@@ -12,7 +12,8 @@ A kubelet refuses *pods of a template* for what the extender cannot see: CPUs or
 node (TopologyAffinityError), devices of another plugin, pods that the extender has not seen yet
 (OutOfcpu). After the first refusal the extender places no other pod of that template on that node.
 It tries one after a pause, or when a pod has left the node; a single pod only where no other node
-takes it.
+takes it. A refusal that no pod has tested for an hour is forgotten: there may be no such pods any
+more.
 
 Once the pod that is tried runs, the node is normal again. If it is refused too, the pause doubles.
 The state is in memory only; a new extender learns it again.
@@ -30,6 +31,7 @@ from linkwise.extender.cache.node_info import NO_TOPOLOGY
 # After a plugin is gone, the kubelet's next status no longer counts its GPUs as allocatable. It
 # writes its status every 10 s.
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 30.0, 600.0
+_FORGOTTEN_SECONDS = 3600.0
 _MOST = 4096  # nodes that refuse some template
 
 
@@ -92,8 +94,7 @@ class KubeletAdmission:
             if info is None or info.record is None:
                 self._forget(template, node)
             elif now >= refusing_such.try_at:
-                refusing_such.try_at, refusing_such.tried = now + refusing_such.pause, True
-                self._cache.turn_away(template, node, trial=True)
+                self._try(template, node, refusing_such, now)
 
     def next_due(self) -> float | None:
         times = [refusing.try_at for refusing in self._refusing.values()]
@@ -134,11 +135,21 @@ class KubeletAdmission:
         self._templates[template, node] = _OfTemplate(pause, now + pause)
         self._cache.turn_away(template, node, trial=False)
 
+    def _try(self, template: Template, node: str, refusing: _OfTemplate, now: float) -> None:
+        if refusing.tried and not self._cache.turned_away.takes_none(template, node):
+            self._forget(template, node)
+            return
+        refusing.try_at = now + _FORGOTTEN_SECONDS
+        if not refusing.tried:
+            refusing.tried = True
+            self._cache.turn_away(template, node, trial=True)
+
     def _left(self, record: PodRecord, now: float) -> None:
         """A pod that ran has left its node: what it used may be what others lacked. The members of
         a gang that is refused leave together, and tell nothing."""
         for (template, node), refusing in self._templates.items():
-            if node == record.node and not (template is record.template and record.gang):
+            is_own = template is record.template and record.gang
+            if node == record.node and not (refusing.tried or is_own):
                 refusing.try_at = min(refusing.try_at, now)
 
     def _admits(self, node: str) -> None:

@@ -105,6 +105,12 @@ class NodeFilters:
             _candidate(m, each.with_labels(keys)) for m, each in zip(members, facts, strict=True)
         ]
 
+    def count_kinds(self, members: Sequence[PodRecord]) -> int:
+        """How many of these members differ to filters."""
+        if not any(member.facts is not None and member.facts.demands for member in members):
+            return 1
+        return len(set(self._kinds(members)))
+
     def between(
         self, members: Sequence[PodRecord], rooms: Sequence[Ints]
     ) -> tuple[Demands, Sequence[int]]:
