@@ -130,6 +130,9 @@ def test_a_gang_that_no_waiting_helps_is_told_so_until_the_nodes_change() -> Non
     never = "; not for enough of them, even without other pods"
     # What is left is kept for the other.
     assert _reason(at, "large-0") == f"room for 0 of 4 members{never}"
+    told = at.core.explain("ml", "large-0", at.now)
+    assert told is not None
+    assert told.summary.count("even without other pods") == 1
     for rank in range(3):
         at.delete(f"fits-{rank}")
     at.pass_time(60)  # its reservation is given up

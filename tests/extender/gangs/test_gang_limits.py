@@ -197,6 +197,9 @@ def test_a_pod_that_a_gang_follows_may_come_later(how: str) -> None:
     bystander(at, "cache", "n0", app="something")
     members = add_gang(at, 2, 8, with_affinity(selecting(together(ZONE), app="cache")))
     assert at.places(*members) == ["", ""]
+    told = at.core.explain("ml", members[0], at.now)
+    assert told is not None
+    assert "without other pods" not in told.summary
     if how == "relabelled":
         at.put_pod(with_labels(app="cache")(at.pod("cache")))
     else:

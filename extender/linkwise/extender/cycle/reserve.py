@@ -341,9 +341,9 @@ class Reserve:
             what = ""
             if fits_without_servers(self._cache, self._running_pods, want, seek, now):
                 what = SERVERS
-            elif not fits_on_empty_nodes(self._cache, want, seek):
+            elif not (_looks_at_pods(members) or fits_on_empty_nodes(self._cache, want, seek)):
                 what = NEVER_FITS
-            if what:  # else pods without GPUs are in the way
+            if what:  # else pods without GPUs are in the way, or missing
                 requests, state = requests_of(members.open), self._state_of_nodes(what)
                 self._in_vain[gang.key] = _Vain(requests, state, what)
         return chosen
@@ -387,3 +387,8 @@ def _needs_no_reservation(gang: Gang, members: GangMembers) -> bool:
         and bool(members.open)
         and all(pod.needs.gpus == 1 and not pod.gated for pod in members.open)
     )
+
+
+def _looks_at_pods(members: GangMembers) -> bool:
+    """Whether the pods around decide where a member may be: an empty cluster tells nothing then."""
+    return any(member.facts is not None and member.facts.demands for member in members.open)

@@ -47,7 +47,8 @@ class EmptyCluster:
         in_vain = gang.in_vain or (NEVER_FITS if self._rules_out(gang) else "")
         if not in_vain:
             return gang
-        why = f"{gang.why}, {in_vain}" if gang.why.startswith(NO_ROOM) else gang.why
+        is_said = not gang.why.startswith(NO_ROOM) or gang.why.endswith(in_vain)
+        why = gang.why if is_said else f"{gang.why}, {in_vain}"
         return gang._replace(in_vain=in_vain, why=why)
 
     def _rules_out(self, gang: GangState) -> bool:
