@@ -88,9 +88,9 @@ class News(NamedTuple):
 
 NO_NEWS = News(0, 0)
 # If a node or the pods on it have changed, what was missing may be there. Then the pause is as
-# short as kube-scheduler's own back-off: 1, 2, 4, 8, 10 s. It goes on doubling if such changes have
-# not helped many times, or if only the refusal of a node has ended: the next member may be refused
-# there.
+# short as kube-scheduler's own back-off: 1, 2, 4, 8, 10 s, doubled each time that such a change did
+# not help. It goes on doubling after many of these, or if only the refusal of a node has ended: the
+# next member may be refused there.
 _REST_SECONDS, _LONG_REST_SECONDS = 10.0, 60.0
 _MOST_DOUBLINGS = 6  # more make no difference
 _MANY = 8
@@ -112,6 +112,7 @@ class Gang:
     refused_since: float = 0.0
     refused_at: News = NO_NEWS  # what had happened when it was refused
     times_refused: int = 0  # in a row
+    changes_in_vain: int = 0  # of these, after a node or the pods on it had changed
     asked: bool = False  # kube-scheduler has called about a member since the plan was made
     expired: bool = False  # members are being evicted
     was_refused: bool = False  # its plan turned out to be impossible since the last round
@@ -141,15 +142,26 @@ class Gang:
         """When it may be tried again, given what has happened."""
         if self.is_denied or news == self.refused_at:
             return self.refused_until
-        may_help = news.changes != self.refused_at.changes and not self.is_often_refused
-        longest = _REST_SECONDS if may_help else _LONG_REST_SECONDS
-        doublings = min(self.times_refused - 1, _MOST_DOUBLINGS)
-        return self.refused_since + min(2.0**doublings, longest)
+        times, longest = self.times_refused - 1, _LONG_REST_SECONDS
+        if news.changes != self.refused_at.changes:
+            times = self.changes_in_vain
+            longest = _REST_SECONDS if times <= _MANY else longest
+        return self.refused_since + min(2.0 ** min(times, _MOST_DOUBLINGS), longest)
 
-    @property
-    def is_often_refused(self) -> bool:
-        """Whether pauses have helped so seldom that one plan a time is enough."""
-        return self.times_refused > _MANY
+    def count_pause(self, news: News) -> None:
+        has_changed = self.times_refused and news.changes != self.refused_at.changes
+        self.changes_in_vain += bool(has_changed)
+        self.times_refused += 1
+
+    def count_start(self) -> None:
+        """Only refusals in a row count."""
+        self.refusals = self.times_refused = self.changes_in_vain = 0
+        self.pilots.clear()
+
+    def is_often_refused(self, news: News) -> bool:
+        """Whether so many pauses did not help that one plan a time is enough."""
+        is_as_before = news.changes == self.refused_at.changes
+        return self.changes_in_vain > _MANY or (is_as_before and self.times_refused > _MANY)
 
     def forgive(self) -> None:
         """Forget that kube-scheduler has refused its plans too often."""

@@ -189,11 +189,11 @@ class GangLifecycle:
     def _refuse(self, gang: Gang, now: float, *, pause_seconds: float = REFUSED_SECONDS) -> None:
         self.refusals += 1
         gang.refusals += 1
-        if gang.refusals >= self._max_refusals or gang.is_often_refused:
+        if gang.refusals >= self._max_refusals or gang.is_often_refused(self.news()):
             gang.refused = True
             gang.refused_until = now + pause_seconds * 2 ** min(gang.times_refused, _MOST_DOUBLINGS)
+            gang.count_pause(self.news())
             gang.refused_since, gang.refused_at = now, self.news()
-            gang.times_refused += 1
             self._registry.refused.add(gang.key)
             for member in self._registry.members_of(gang).seats[:1]:
                 self._pending_writes.say(member.ref, *_told(gang, "Refused"), now)
@@ -237,8 +237,7 @@ class GangLifecycle:
                 gang.reason = ""
             bound = frozenset(member.uid for member in members.bound)
             if bound - gang.marked:
-                gang.refusals = gang.times_refused = 0  # only refusals in a row count
-                gang.pilots.clear()
+                gang.count_start()
             gang.marked = bound
             # The Binding that made them enough has mostly set the mark; one mark suffices.
             ours = [member for member in members.bound if not is_past_us(member)]
