@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linkwise.extender.api.annotations import NOTHING_SAID
@@ -118,6 +118,7 @@ def pods(draw: st.DrawFn) -> GpuRequest:
     return GpuRequest(PodDemand(tuple(demands)), ANYTHING)
 
 
+@settings(max_examples=50)
 @given(machines(), pods(), st.integers(0, 255))
 def test_a_pod_gets_a_set_exactly_where_its_kubelet_admits_it(
     machine: Machine, request: GpuRequest, free: int
@@ -140,6 +141,7 @@ def test_a_pod_gets_a_set_exactly_where_its_kubelet_admits_it(
     assert will_do(kind, machine, request, plan)
 
 
+@settings(max_examples=50)
 @given(machines(), st.integers(1, 8), st.integers(0, 255))
 def test_the_best_of_the_sets_that_the_kubelet_would_give_is_taken(
     machine: Machine, size: int, free: int
@@ -156,6 +158,7 @@ def test_the_best_of_the_sets_that_the_kubelet_would_give_is_taken(
     assert kind.table.values[taken] == max(kind.table.values[gpus] for gpus in able)
 
 
+@settings(max_examples=50)
 @given(machines(), st.integers(1, 4), st.integers(1, 4), st.integers(0, 255))
 def test_members_of_a_gang_get_what_the_kubelet_gives_one_after_the_other(
     machine: Machine, size: int, count: int, free: int
@@ -186,6 +189,7 @@ def test_members_of_a_gang_get_what_the_kubelet_gives_one_after_the_other(
         assert all(kind.admits(request, [part]) for part in parts)
 
 
+@settings(max_examples=50)
 @given(machines(), pods(), st.integers(1, 3), st.integers(0, 255))
 def test_members_with_several_containers_are_cut_as_they_were_found(
     machine: Machine, request: GpuRequest, count: int, free: int
