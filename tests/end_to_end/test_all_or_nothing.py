@@ -25,8 +25,7 @@ MACHINE = "dgx-a100"
 EFA = "vpc.amazonaws.com/efa"
 # Of the wall clock: longer than a gang's timeout, so that a gang that started by half is evicted.
 LOOK_SECONDS = GANG_TIMEOUT_SECONDS / HURRY + 1.0
-# Its members are refused at each node once before they find the way between them, and for 160 s of
-# the world's clock kube-scheduler may not be asked again.
+# A refusal by a filter that no extender knows counts for up to 160 s of the world's clock.
 SOON_SECONDS = 15.0
 ROOM_FOR_ONE = {EFA: "4", "hugepages-2Mi": "8Gi", "ephemeral-storage": "900Gi"}
 
