@@ -143,6 +143,19 @@ def test_a_member_that_kube_scheduler_takes_nowhere_ends_the_plan_of_all() -> No
     assert KUBE_SCHEDULER in str(told)
 
 
+def test_that_a_native_gang_waits_is_no_refusal_of_nodes() -> None:
+    at, members = world()
+    come(at, members[0])
+    refuse(
+        at,
+        members[1],
+        "pod group is unschedulable, waiting for minCount pods from a gang to be scheduled, one or "
+        "more plugins asked to wait and no plugin rejected pod",
+    )
+    at.settle()
+    assert all(at.places(*members))
+
+
 def test_a_node_that_takes_one_of_two_gets_one() -> None:
     """Two members are planned on one node. The first is let through; for the second kube-scheduler
     names the other node alone: anti-affinity, or a device of which there is one."""

@@ -70,6 +70,7 @@ _NOT_ADMITTED_SUCH = frozenset(
     {"TopologyAffinityError", "SMTAlignmentError", "EmptyPodSharedPoolError"}
 )
 _OUT_OF = "OutOf"
+_NO_NODES = re.compile(r"0/\d+ nodes are available")  # `FitError` of kube-scheduler
 _RESOURCE = re.compile(r"[a-z0-9][-.a-z0-9]*/[A-Za-z0-9](?:[-_.A-Za-z0-9]*[A-Za-z0-9])?")
 # kube-scheduler spreads their pods over zones and nodes, even if they do not request it.
 _SPREAD_OWNERS = frozenset({"ReplicaSet", "StatefulSet", "ReplicationController"})
@@ -453,10 +454,12 @@ def _is_unschedulable(pod: Pod) -> bool:
 
 
 def _fits_nowhere(pod: Pod) -> str:
-    """What kube-scheduler's own filters say if they left no node for the pod."""
+    """What kube-scheduler's own filters say if they left no node for the pod. Of a pod of a native
+    gang it may also say that the group waits, which is about no node."""
     for condition in pod.status.conditions:
         if condition.type == "PodScheduled" and condition.reason == "Unschedulable":
-            return "" if "linkwise: " in condition.message else condition.message
+            said = condition.message
+            return said if _NO_NODES.match(said) and "linkwise: " not in said else ""
     return ""
 
 
