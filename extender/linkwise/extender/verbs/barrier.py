@@ -192,8 +192,8 @@ class Barrier:
         """The largest minimum that is met by the members that are there, together with those that
         come and require no more than that; 0 if none is."""
         gang = self._registry.gangs.get(key)
-        if gang is None:
-            return max(least_of.values(), default=0)
+        if gang is None:  # a new process has not looked at it yet
+            return 0
         came = self._came.get(key, {})
         most = len(waiting) + len(came) + placed_at_most(self._cache, key)
         most += sum(uid in self._cache.assumed for uid in self._cache.gangs.get(key, ()))
