@@ -368,6 +368,20 @@ def test_a_leader_that_starts_alone_does_not_let_one_of_its_workers_go() -> None
     assert isinstance(at.come_to_bind(members[1], "n0"), BindOrder)
 
 
+def test_members_that_come_before_a_new_process_has_looked_at_their_gang_wait_until_it_has() -> (
+    None
+):
+    at, members = world()
+    places = at.places(*members)
+    at.restart()
+    answers = [at.come_to_bind(*each) for each in zip(members, places, strict=True)]
+    assert all(isinstance(each, BindWaits) for each in answers)
+    at.settle()
+    assert len(at.core.take_released()) == 1
+    answers = [at.come_to_bind(*each) for each in zip(members, places, strict=True)]
+    assert all(isinstance(each, BindOrder) for each in answers)
+
+
 MOVES: dict[str, Callable[[Cluster, str], object]] = {
     "cordoned": lambda at, node: at.cordon(node),
     "removed": lambda at, node: at.remove_node(node),

@@ -45,6 +45,7 @@ class Barrier:
         self._calls: dict[GangKey, dict[str, _Call]] = {}  # gang -> uid of a member that has come
         self._gang_of: dict[str, GangKey] = {}  # of the same members
         self._released: set[GangKey] = set()
+        self._unseen: set[GangKey] = set()  # that a new process has not looked at yet
         # Members of large gangs that came and gave up: by which plan, and when.
         self._came: dict[GangKey, dict[str, tuple[WrittenPlan, float]]] = {}
 
@@ -92,6 +93,9 @@ class Barrier:
 
     def look(self) -> None:
         """Plans may have been withdrawn, and pods bound, since the last look."""
+        seen = self._unseen & self._registry.gangs.keys()
+        self._released |= seen & self._calls.keys()
+        self._unseen = (self._unseen - seen) & self._calls.keys()
         for key in [key for key in self._came if key not in self._cache.gangs]:
             del self._came[key]
         for key in self._calls:
@@ -192,7 +196,8 @@ class Barrier:
         """The largest minimum that is met by the members that are there, together with those that
         come and require no more than that; 0 if none is."""
         gang = self._registry.gangs.get(key)
-        if gang is None:  # a new process has not looked at it yet
+        if gang is None:
+            self._unseen.add(key)
             return 0
         came = self._came.get(key, {})
         most = len(waiting) + len(came) + placed_at_most(self._cache, key)
