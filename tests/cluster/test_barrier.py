@@ -5,7 +5,6 @@ provisioned when the test says so. Meanwhile the other members wait at `bind`. S
 then the volume comes, and the gang must start whole.
 """
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -121,10 +120,7 @@ def test_of_two_gangs_that_want_each_others_nodes_one_starts_and_then_the_other(
     for rank in range(size):  # their members come in turns
         for name, spec in zip(("a", "b"), specs, strict=True):
             create_members(world, name, [spec], size=size, first=rank)
-    ends = time.monotonic() + STARTS_SECONDS
-    while not any(look.once().issuperset(gang) for gang in gangs):
-        assert time.monotonic() < ends, "neither gang starts"
-        time.sleep(0.1)
+    wait_for(lambda: any(map(look.once().issuperset, gangs)), "a gang starts", STARTS_SECONDS)
     first = next(gang for gang in gangs if look.once().issuperset(gang))
     second = next(gang for gang in gangs if gang is not first)
     if look.once().isdisjoint(second):  # unless both found nodes of their own

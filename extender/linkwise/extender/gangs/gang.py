@@ -148,10 +148,13 @@ class Gang:
             longest = _REST_SECONDS if times <= _MANY else longest
         return self.refused_since + min(2.0 ** min(times, _MOST_DOUBLINGS), longest)
 
-    def count_pause(self, news: News) -> None:
-        has_changed = self.times_refused and news.changes != self.refused_at.changes
-        self.changes_in_vain += bool(has_changed)
+    def pause(self, now: float, until: float, news: News) -> None:
+        """Its plans were refused; *until*: then it is tried again in any case."""
+        if self.times_refused and news.changes != self.refused_at.changes:
+            self.changes_in_vain += 1
         self.times_refused += 1
+        self.refused, self.refused_until = True, until
+        self.refused_since, self.refused_at = now, news
 
     def count_start(self) -> None:
         """Only refusals in a row count."""

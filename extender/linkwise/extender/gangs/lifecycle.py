@@ -190,10 +190,8 @@ class GangLifecycle:
         self.refusals += 1
         gang.refusals += 1
         if gang.refusals >= self._max_refusals or gang.is_often_refused(self.news()):
-            gang.refused = True
-            gang.refused_until = now + pause_seconds * 2 ** min(gang.times_refused, _MOST_DOUBLINGS)
-            gang.count_pause(self.news())
-            gang.refused_since, gang.refused_at = now, self.news()
+            seconds = pause_seconds * 2 ** min(gang.times_refused, _MOST_DOUBLINGS)
+            gang.pause(now, now + seconds, self.news())
             self._registry.refused.add(gang.key)
             for member in self._registry.members_of(gang).seats[:1]:
                 self._pending_writes.say(member.ref, *_told(gang, "Refused"), now)

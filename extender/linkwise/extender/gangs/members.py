@@ -172,8 +172,8 @@ def _alone(cache: Cache, gang: Gang) -> GangMembers:
 
 
 def placed_at_most(cache: Cache, key: GangKey) -> int:
-    """At least as many as are bound, need no GPUs or are done. A glance: to sort the members of a
-    large gang takes milliseconds."""
+    """No fewer than the members that are bound, need no GPUs or are done. A glance: to sort the
+    members of a large gang takes milliseconds."""
     there = done = 0
     for uid in cache.gangs.get(key, ()):
         member = cache.pods[uid]

@@ -5,6 +5,8 @@ through to its planned node. So the last of these calls is the moment at which t
 start, whatever else its pods need. Before it, nothing is bound: a gang that cannot start whole
 holds no node, and is never evicted for having started by half.
 
+A new process lets no member go before it has looked at the gang.
+
 A member waits only for as many others as its own minimum says. Once a member that requires as many
 is bound, or its Binding is in flight, it waits no more: it can only follow.
 
@@ -128,7 +130,7 @@ class Barrier:
     def _who_go(self, key: GangKey, now: float) -> Collection[str]:
         """Those of the members that wait that may be bound now."""
         pilot, waiting = self._pilot(key), self._waiting(key)
-        begun = self._begun(key, waiting, is_bound=pilot is not None)
+        begun = self._begun(key, waiting, bound_only=pilot is not None)
         least_of = self._least_of(waiting)
         follow = {uid for uid, least in least_of.items() if least <= begun}
         if follow:
@@ -153,7 +155,7 @@ class Barrier:
     def _pilot(self, key: GangKey) -> str | None:
         """The member, by uid, that goes before all others and is not bound yet: the API server
         refused its Binding before, and would leave the others half a gang. One without a plan
-        starts with no one, so none waits for it."""
+        cannot start, so no member waits for it."""
         gang = self._registry.gangs.get(key)
         if gang is None or not gang.pilots:
             return None
@@ -170,16 +172,16 @@ class Barrier:
             default=None,
         )
 
-    def _begun(self, key: GangKey, waiting: Collection[str], *, is_bound: bool = False) -> int:
-        """How many members those require, at most, that have their GPUs for good or are about to;
-        0 if there are none. *is_bound*: only those that are bound count. That the Binding of one
-        that waits may be in flight, without an answer, starts no gang."""
+    def _begun(self, key: GangKey, waiting: Collection[str], *, bound_only: bool = False) -> int:
+        """The largest minimum of the members that are bound, or whose Binding is in flight; 0 if
+        there are none. *bound_only*: those in flight do not count. That the Binding of one that
+        waits may be in flight, without an answer, starts no gang."""
         pods, assumed = self._cache.pods, self._cache.assumed
         return max(
             (
                 minimum_of(pods[uid])
                 for uid in self._cache.gangs.get(key, ())
-                if (pods[uid].node or (uid in assumed and uid not in waiting and not is_bound))
+                if (pods[uid].node or (uid in assumed and uid not in waiting and not bound_only))
                 and pods[uid].live
                 and pods[uid].demand.gpus
             ),
