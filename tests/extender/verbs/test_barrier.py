@@ -14,6 +14,7 @@ from linkwise.extender.api.extender_calls import (
     BindWaits,
     Outcome,
 )
+from linkwise.extender.api.records import WrittenPlan
 from linkwise.kube.objects import Condition, Pod
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
@@ -404,6 +405,30 @@ def test_a_member_whose_plan_moves_to_another_node_has_not_come(how: str) -> Non
     assert isinstance(at.come_to_bind(members[1], before), BindRefusal)
     at.give_up_bind(members[1], before)
     assert isinstance(come(at, members[1]), BindOrder)
+
+
+def test_a_call_for_another_node_takes_the_place_of_one_that_has_ended_in_vain() -> None:
+    """kube-scheduler may call again before it is noticed that it has given the first call up."""
+    at, members = world(nodes=4, gpus=8)
+    come(at, members[1])
+    before = place(at, members[1])
+    at.cordon(before)
+    at.settle()
+    assert isinstance(come(at, members[1]), BindWaits)
+    assert isinstance(come(at, members[0]), BindWaits)
+    assert isinstance(come(at, members[2]), BindOrder)
+
+
+def test_a_plan_that_has_moved_since_the_last_look_does_not_count() -> None:
+    """Others use the core while a long search of the same round runs."""
+    at, members = world(nodes=4, gpus=8)
+    for member in members[:2]:
+        come(at, member)
+    uid, cache = at.pod(members[1]).metadata.uid, at.core._cache
+    (free,) = {*at.nodes} - {*at.places(*members)}
+    plan = change(cache.plans[uid].plan, node=free)
+    cache.plan(uid, WrittenPlan(plan, {"main": at.uuids(free, *range(8))}))
+    assert isinstance(come(at, members[2]), BindWaits)
 
 
 def denied(at: Cluster, name: str) -> None:

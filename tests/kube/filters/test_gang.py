@@ -164,6 +164,20 @@ def test_members_that_follow_each_other_leave_the_others_free() -> None:
     assert homes((led, 1), (JOBS[0], 1), (pod(), 1)) == [IN_B, IN_B, None]
 
 
+def test_groups_that_share_a_member_are_one() -> None:
+    follows_two = pod(labels={"job": "p", "team": "t"}, affinity=near(term({"team": "t"}, ZONE)))
+    members = (JOBS[0], 2), (follows_two, 1), (pod(), 1)
+    assert homes(*members, rooms=np.array([1, 1, 3, 8])) == [IN_B, IN_B, None]
+
+
+def test_a_domain_is_chosen_by_the_room_for_the_members_of_the_group() -> None:
+    large, small = np.array([2, 2, 1, 8]), PLENTY
+    kinds = [*kinds_of((JOBS[0], 3), rooms=large), *kinds_of((pod(), 1), rooms=small)]
+    found = between(kinds, world_of(case(pod(), NODES))).homes[0]
+    assert found is not None
+    assert found.tolist() == IN_A
+
+
 def exclusive(name: str) -> Object:
     """As JobSet makes the pods of a Job that has a zone for itself."""
     others = {
