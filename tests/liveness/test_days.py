@@ -18,13 +18,12 @@ from tests.liveness.world import Trouble, World
     ("seeds", "more"),
     [
         ("0-1", ()),
-        ("12-13", ()),
-        ("2-3", ("--queue-order", "multifactor")),
-        ("2", ("--other-filters",)),
+        ("2", ("--queue-order", "multifactor")),
+        ("4", ("--other-filters",)),
     ],
 )
 def test_every_promise_is_kept_whatever_goes_wrong(seeds: str, more: tuple[str, ...]) -> None:
-    command = [sys.executable, "-m", "tests.liveness.days", "--days", "0.25", "--seeds", seeds]
+    command = [sys.executable, "-m", "tests.liveness.days", "--days", "0.1", "--seeds", seeds]
     command += more
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -39,7 +38,7 @@ def test_promises_are_kept_if_looks_at_gangs_are_rate_limited(
         patch.object(changes, "LARGE_GANG", 2),
         patch.object(changes, "SECONDS_A_POD", seconds),
     ):
-        assert (not live(1, 0.25).failures) is is_kept
+        assert (not live(10, 0.1).failures) is is_kept
 
 
 def room_seen_late() -> World:

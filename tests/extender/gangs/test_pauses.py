@@ -29,6 +29,12 @@ def test_without_news_it_is_tried_when_its_pause_ends() -> None:
     assert refused(1).tried_at(REFUSED_AT) == UNTIL
 
 
+def test_what_it_has_learnt_is_used_as_if_a_refusal_had_ended() -> None:
+    gang = refused(3)
+    gang.has_learnt = True
+    assert gang.tried_at(REFUSED_AT) == gang.tried_at(News(5, 8)) == SINCE + 4
+
+
 def test_the_end_of_a_refusal_shortens_the_pause_and_less_so_the_more_often_it_did_not_help() -> (
     None
 ):

@@ -89,8 +89,8 @@ class News(NamedTuple):
 NO_NEWS = News(0, 0)
 # If a node or the pods on it have changed, what was missing may be there. Then the pause is as
 # short as kube-scheduler's own back-off: 1, 2, 4, 8, 10 s, doubled each time that such a change did
-# not help. It goes on doubling after many of these, or if only the refusal of a node has ended: the
-# next member may be refused there.
+# not help. It goes on doubling after many of these, if only the refusal of a node has ended, as the
+# next member may be refused there, or if the refusals have only shown which nodes are left.
 _REST_SECONDS, _LONG_REST_SECONDS = 10.0, 60.0
 _MOST_DOUBLINGS = 6  # more make no difference
 _MANY = 8
@@ -111,6 +111,7 @@ class Gang:
     refused_until: float = 0.0  # then it is tried again in any case
     refused_since: float = 0.0
     refused_at: News = NO_NEWS  # what had happened when it was refused
+    has_learnt: bool = False  # by then: which nodes do not take its members
     times_refused: int = 0  # in a row
     changes_in_vain: int = 0  # of these, after a node or the pods on it had changed
     asked: bool = False  # kube-scheduler has called about a member since the plan was made
@@ -140,7 +141,7 @@ class Gang:
 
     def tried_at(self, news: News) -> float:
         """When it may be tried again, given what has happened."""
-        if self.is_denied or news == self.refused_at:
+        if self.is_denied or (news == self.refused_at and not self.has_learnt):
             return self.refused_until
         times, longest = self.times_refused - 1, _LONG_REST_SECONDS
         if news.changes != self.refused_at.changes:

@@ -183,6 +183,7 @@ class GangLifecycle:
         gang.was_refused = False
         if gang.is_hopeless:
             gang.is_hopeless, gang.refusals = False, max(gang.refusals, self._max_refusals)
+        gang.has_learnt = not gang.is_denied
         self._refuse(gang, now)
         self.withdraw(self._registry.members_of(gang).planned)
 
@@ -205,7 +206,7 @@ class GangLifecycle:
             return
         if now < self._ends(gang, members):
             return
-        gang.reason = _too_late(gang, members)
+        gang.reason, gang.has_learnt = _too_late(gang, members), False
         self.withdraw(members.planned)
         gang.expired = bool(members.bound)
         for member in members.seats[:1]:
@@ -217,6 +218,7 @@ class GangLifecycle:
         late = [member for member in members.planned if now >= self._ends_of(member, members)]
         if late:
             gang.reason = f"pod {late[0].ref.name} was not bound in time"
+            gang.has_learnt = False
             self.withdraw(late)
             self._refuse(gang, now, pause_seconds=self._timeout_of(members))
 
@@ -250,7 +252,7 @@ class GangLifecycle:
         members = self._registry.members_of(gang)
         gang.unasked = self._unasked(members)
         if gang.refused and not gang.expired:
-            self.look_again(gang, gang.refused_until)
+            self.look_again(gang, min(gang.refused_until, gang.tried_at(self.news())))
         able = not (members.clash or gang.refused or gang.expired or gang.unasked)
         if not (able and members.together()):
             gang.able_since = None
