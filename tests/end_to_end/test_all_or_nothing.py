@@ -179,7 +179,9 @@ def test_bindings_that_are_refused_for_good_free_the_gpus_and_are_explained(
         world.submit(first)
         world.submit(second)
         wait_soon(lambda: "Forbidden" in explained(world, "g-1"), "explain says it")
-        if len(refused) == 1:  # the other one may be bound, once; then the refused member goes first
+        if (
+            len(refused) == 1
+        ):  # the other one may be bound, once; then the refused member goes first
             look_on(world, "g")
             wait_for(lambda: bound_of(world, "g") == 0, "the other one is evicted")
             if not any(pod.metadata.name == "g-0" for pod in members_of(world, "g")):

@@ -11,8 +11,8 @@ alone: that members did not come to `bind` in time is none, because kube-schedul
 a pod away for up to 10 s.
 
 A node may take some members and refuse the next one: by anti-affinity, or for a device that they
-share. If others of the gang were let through to the node before, it counts as one that takes just
-as many.
+share. If others of the gang were let through to the node before, or are planned there, it counts as
+one that takes no more than these.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ from linkwise.extender.cycle.changes import Changes
 from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.gangs.repair import seat_of
-from linkwise.extender.placement.nodes.gang_refusals import GangRefusals
+from linkwise.extender.placement.nodes.gang_refusals import GangRefusals, Takes
 from linkwise.extender.placement.nodes.scheduler_feedback import SchedulerFeedback
 
 
@@ -54,8 +54,8 @@ class RefusedPlans:
         if not self._feedback.lacks(record.uid, node, names, now):
             return
         gang = self._registry.of(record)
-        takes = 0 if gang is None else self._others(gang, record.uid)[node]
-        if gang is not None and takes:
+        takes = None if gang is None else self._takes(gang, record.uid).get(node)
+        if gang is not None and takes is not None:
             self._gang_refusals.takes_no_more(gang.key, node, takes, now)
         else:
             self._feedback.refuse(record.template, node, now)
@@ -79,7 +79,7 @@ class RefusedPlans:
         # first pause is short.
         gang = self._registry.of(record)
         if gang is not None:
-            self._gang_refusals.takes_nowhere(gang.key, self._others(gang, uid), now)
+            self._gang_refusals.takes_nowhere(gang.key, self._takes(gang, uid), now)
             gang.is_hopeless = True
         self._withdraw(
             gang, f"kube-scheduler takes pod {record.ref.name} nowhere: {record.fits_nowhere}"
@@ -128,15 +128,22 @@ class RefusedPlans:
             gang.reason = reason
             self._changes.due.add(gang.key)
 
-    def _others(self, gang: Gang, uid: str) -> Counter[str]:
-        """How many other members have each node, or were let through to it by the present plan."""
-        found = Counter[str]()
+    def _takes(self, gang: Gang, uid: str) -> dict[str, Takes]:
+        """What the nodes take that have other members, or for which such are planned, if they
+        refuse this one. *There* are those that run or were let through by the present plan."""
+        there, planned = Counter[str](), Counter[str]()
         for other in self._cache.gangs.get(gang.key, ()):
             member = self._cache.pods[other]
             if other == uid or not (member.live and member.demand.gpus):
                 continue
+            plan = self._cache.plans.get(other)
             node = member.node or next(iter(self._cache.assumed.get(other, ())), "")
-            node = node or (gang.passed.get(other, "") if other in self._cache.plans else "")
+            node = node or (gang.passed.get(other, "") if plan is not None else "")
             if node:
-                found[node] += 1
-        return found
+                there[node] += 1
+            elif plan is not None:
+                planned[plan.plan.node] += 1
+        return {
+            node: Takes(most, max(there[node], (most + 1) // 2 if planned[node] else most))
+            for node, most in (there + planned).items()
+        }

@@ -18,7 +18,7 @@ import numpy as np
 
 from linkwise.extender.api.records import PodRecord, ResourceList, Template
 from linkwise.extender.cache.node_table import Bools, Ints, NodeTable, popcount
-from linkwise.extender.placement.nodes.gang_refusals import GangRefusals
+from linkwise.extender.placement.nodes.gang_refusals import GangRefusals, Guess
 from linkwise.extender.placement.nodes.node_filters import NodeFilters
 from linkwise.extender.placement.result import Spot
 from linkwise.kube.filters.gang import trimmed
@@ -52,9 +52,10 @@ def gang_limits(
     beside: Sequence[Spot],
     table: NodeTable,
     nodes: Callable[[Template], Bools],
+    guess: Guess | None,
 ) -> GangLimits:
     """The limits of these open members, which may run on *nodes*. The gang's others are *beside*
-    them."""
+    them. Without a *guess* of how many members nodes take, only what is known counts."""
     key, rules = members[0].gang, {member.facts.rules for member in members if member.facts}
     are_few = len(rules) <= _MOST_ROLES and sum(each.count for each in rules) <= _MOST_RULES
     are_few = are_few and filters.count_kinds(members) * len(table) <= _MOST_LOOKS
@@ -63,11 +64,15 @@ def gang_limits(
     if (known := refusals.rows(key)) is not None:
         masks = [_both(known, mask) for mask in masks]
     needs, columns = [_NOTHING] * len(members), dict[str, Ints]()
-    takes = refusals.takes(key)
+    takes = refusals.takes(key) if guess is None else guess.of_nodes
     if takes:
-        left = np.full(len(table), LARGEST)
+        others = None if guess is None else guess.of_others
+        left = np.full(len(table), LARGEST if others is None else others)
         for node, most in takes.items():
-            left[table.row_of[node]] = most - sum(spot.node == node for spot in beside)
+            left[table.row_of[node]] = most
+        for spot in beside:
+            if spot.node in table.row_of:
+                left[table.row_of[spot.node]] -= 1
         columns[_TAKES] = left
         needs = [ResourceList(others=((_TAKES, 1),))] * len(members)
     shared: tuple[str, ...] = ()

@@ -1,8 +1,9 @@
 """Finds GPUs for the members of a gang that have none, among the nodes that may run them.
 
 If kube-scheduler has refused some nodes, the search first tries the nodes that are known to pass
-its filters. A gang is placed as a whole, beside its members that already have GPUs. A single pod is
-placed on its best node, with values that are precomputed for all nodes.
+its filters, and as few members on each as it probably lets through. A gang is placed as a whole,
+beside its members that already have GPUs. A single pod is placed on its best node, with values that
+are precomputed for all nodes.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,7 +25,7 @@ from linkwise.extender.gangs.members import GangMembers, plan_of, spots_of
 from linkwise.extender.placement.cluster_view import ClusterView, cluster_view
 from linkwise.extender.placement.gang_placement import place, pod_sets_of
 from linkwise.extender.placement.nodes.best_node import BestNode
-from linkwise.extender.placement.nodes.gang_refusals import GangRefusals
+from linkwise.extender.placement.nodes.gang_refusals import GangRefusals, Guess
 from linkwise.extender.placement.nodes.node_filters import NodeFilters
 from linkwise.extender.placement.nodes.nodes_view import NodesView
 from linkwise.extender.placement.nodes.scheduler_feedback import SchedulerFeedback
@@ -96,11 +97,19 @@ class GangSearch:
             known, nodes = self._feedback.known_to_pass(template, now), self._nodes(template)
             return nodes if known is None else nodes & known
 
+        guess = self._gang_refusals.guess(members.open[0].gang)
+        ways = [(self._nodes, guess)]
         if any(self._feedback.refused(template) for template in _templates(members.open)):
-            spots = self._place(members, known_nodes, beside, aside, view)
+            ways.insert(0, (known_nodes, guess))
+        if guess is not None:
+            ways.append((self._nodes, None))
+        spots: list[Spot] | NoRoom | None = None
+        for nodes, guessed in ways:
+            spots = self._place(members, nodes, beside, aside, view, guessed)
             if not isinstance(spots, NoRoom):
-                return spots
-        return self._place(members, self._nodes, beside, aside, view)
+                break
+        assert spots is not None, "there is at least one way"
+        return spots
 
     def _nodes(self, template: Template) -> Bools:
         """[rows] the nodes where pods of this template may run, as far as known or learned."""
@@ -114,6 +123,7 @@ class GangSearch:
         beside: Sequence[Spot],
         aside: RunUnlocked | None,
         view: NodesView,
+        guess: Guess | None,
     ) -> list[Spot] | NoRoom:
         member = members.open[0]
         if member.ask.gang is None and member.template is not None:
@@ -124,11 +134,11 @@ class GangSearch:
             if aside is None:
                 break
             seen = Seen(self._cache, members.open)
-            given = self._input(members, nodes, beside, view)
+            given = self._input(members, nodes, beside, view, guess)
             answer = aside(partial(place, given.cluster, given.pod_sets, placed, given.spans))
             if seen.still_true_of(answer, given, nodes, view):
                 return answer
-        given = self._input(members, nodes, beside, view)
+        given = self._input(members, nodes, beside, view, guess)
         return place(given.cluster, given.pod_sets, placed, given.spans)
 
     def _input(
@@ -137,10 +147,11 @@ class GangSearch:
         nodes: Callable[[Template], Bools],
         beside: Sequence[Spot],
         view: NodesView,
+        guess: Guess | None,
     ) -> "_Input":
         table, spans = self._copied(view), _spans_of(members)
         limits = gang_limits(
-            self._node_filters, self._gang_refusals, members.open, beside, table, nodes
+            self._node_filters, self._gang_refusals, members.open, beside, table, nodes, guess
         )
         pod_sets = pod_sets_of(members.open, nodes, limits.needs, limits.masks)
         if limits.columns:

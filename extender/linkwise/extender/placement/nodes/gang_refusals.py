@@ -5,6 +5,10 @@
 - *A node takes so many of them*: the next member was refused there, by anti-affinity to the first
   ones or for a device that they share.
 
+kube-scheduler also counts members that are only nominated for a node. So a refusal beside them says
+how many are too many, and not how many the node takes: that is guessed. If two nodes refused so, it
+is probably a rule of the gang, and the same is guessed of all nodes. A guess only orders the tries.
+
 Other pods learn nothing from it: it may be due to a volume, a label or an annotation that only
 these have. Each ends when the node or the pods on it change, and after a pause that doubles. All of
 this is in memory; a new extender learns it again.
@@ -13,6 +17,7 @@ this is in memory; a new extender learns it again.
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,11 +29,24 @@ _FIRST_PAUSE_SECONDS, _NEXT_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 2.0, 10.0, 3
 _LONGEST_REST_SECONDS = 10.0  # kube-scheduler's longest back-off
 _MOST_DOUBLINGS = 7  # more make no difference
 _MOST_GANGS = 1024
+_ENOUGH_NODES = 2  # with the same limit: then it is hardly one of the nodes
+
+
+class Takes(NamedTuple):
+    """How many members of a gang a node takes: *most* at most, and probably *guess*."""
+
+    most: int
+    guess: int
+
+
+class Guess(NamedTuple):
+    of_nodes: Mapping[str, int]  # node -> how many members it takes
+    of_others: int | None  # how many each other node takes; None: any number
 
 
 @dataclass(slots=True)
 class _Takes:
-    most: int
+    takes: Takes
     version: int  # of the node, including the pods on it
     until: float
 
@@ -53,29 +71,30 @@ class GangRefusals:
         self._cache = cache
         self._gangs: dict[GangKey, _OfGang] = {}
 
-    def takes_no_more(self, key: GangKey, node: str, most: int, now: float) -> None:
-        """*node* takes *most* members and refused the next one."""
-        self._note(key, {node: most}, now)
+    def takes_no_more(self, key: GangKey, node: str, takes: Takes, now: float) -> None:
+        """*node* refused one more member."""
+        self._note(key, {node: takes}, now)
 
-    def takes_nowhere(self, key: GangKey, takes: Mapping[str, int], now: float) -> None:
-        """No node takes one more member. *takes*: node -> how many are there, or were let through
-        to it."""
+    def takes_nowhere(self, key: GangKey, takes: Mapping[str, Takes], now: float) -> None:
+        """No node takes one more member. *takes*: what those take that have some."""
         of_gang = self._note(key, takes, now)
         seen = self._cache.versions.generation
         rest = min(2.0 ** float(of_gang.times - 1), _LONGEST_REST_SECONDS)
         of_gang.nowhere = _Nowhere(seen, now + _pause(of_gang.times), now + rest, seen)
 
-    def _note(self, key: GangKey, takes: Mapping[str, int], now: float) -> _OfGang:
+    def _note(self, key: GangKey, takes: Mapping[str, Takes], now: float) -> _OfGang:
         of_gang = self._gangs.pop(key, None) or _OfGang()
         if len(self._gangs) >= _MOST_GANGS:
             del self._gangs[next(iter(self._gangs))]
         self._gangs[key] = of_gang
         of_gang.times = min(of_gang.times + 1, _MOST_DOUBLINGS)
         until = now + _pause(of_gang.times)
-        for node, most in takes.items():
+        for known in of_gang.takes.values():  # else the first would end before the last is learnt
+            known.until = max(known.until, until)
+        for node, each in takes.items():
             info = self._cache.nodes.get(node)
             if info is not None:
-                of_gang.takes[node] = _Takes(most, info.version, until)
+                of_gang.takes[node] = _Takes(each, info.version, until)
         return of_gang
 
     def named(self, key: GangKey | None) -> bool:
@@ -138,7 +157,19 @@ class GangRefusals:
         if of_gang is None:
             return {}
         rows = self._cache.rows.row_of
-        return {node: takes.most for node, takes in of_gang.takes.items() if node in rows}
+        return {node: each.takes.most for node, each in of_gang.takes.items() if node in rows}
+
+    def guess(self, key: GangKey | None) -> Guess | None:
+        """How many members nodes probably take; None: no more is guessed than `takes` says."""
+        of_gang = None if key is None else self._gangs.get(key)
+        takes = {} if of_gang is None else {n: each.takes for n, each in of_gang.takes.items()}
+        rows = self._cache.rows.row_of
+        of_nodes = {node: each.guess for node, each in takes.items() if node in rows}
+        if len(of_nodes) >= _ENOUGH_NODES:
+            return Guess(of_nodes, max(of_nodes.values()))
+        if any(takes[node].most != guess for node, guess in of_nodes.items()):
+            return Guess(of_nodes, None)
+        return None
 
     def rows(self, key: GangKey | None) -> Bools | None:
         """[rows] the nodes that may take a member; None: all may."""
