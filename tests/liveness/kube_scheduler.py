@@ -32,7 +32,7 @@ from linkwise.simulator.scheduler import preemption
 from linkwise.simulator.scheduler.cache import SchedulerCache
 from linkwise.simulator.scheduler.cycle import Cycle, Unfit
 from linkwise.simulator.scheduler.extender import ExtenderClient, ExtenderError, Filtered
-from linkwise.simulator.scheduler.queue import OTHER, ClusterEvent, QueuedPod, SchedulingQueue
+from linkwise.simulator.scheduler.queue import ClusterEvent, QueuedPod, SchedulingQueue
 from linkwise.simulator.scheduler.settings import OtherFilter
 from linkwise.topology.names import DEFAULT_RESOURCE
 
@@ -332,11 +332,14 @@ class KubeScheduler:
         self.queue.add_unschedulable(queued, unfit.rejected_by, self.wire.now())
         # The real text says how many nodes have which reason. With each sample of the nodes it is
         # another, and makes kube-scheduler try again, at the cost of time that does not pass here.
+        # If its own filters leave no node, it has looked at all.
         texts = (reason for each in unfit.reasons.values() for reason in each)
+        why = ", ".join(sorted({r.reasons[0] for r in unfit.rejections.values()}))
         asked = any(text.startswith("linkwise: ") for text in texts)
-        others = (r for r in unfit.rejections.values() if r.plugin == OTHER)
-        why = "".join(f", {text}" for text in sorted({r.reasons[0] for r in others}))
-        self._say(pod, "Unschedulable", f"{'linkwise: ' * asked}no node{why}", nomination)
+        said = f"0/{len(self.cluster.names())} nodes are available: "
+        self._say(
+            pod, "Unschedulable", said + ("linkwise: none fits" if asked else why), nomination
+        )
 
     def _still_waits(self, queued: QueuedPod, nomination: str | None) -> Pod | None:
         pod = self.pods.get(queued.uid)

@@ -30,15 +30,17 @@ def test_every_promise_is_kept_whatever_goes_wrong(seeds: str, more: tuple[str, 
     assert "0 broke one" in done.stdout
 
 
-@pytest.mark.parametrize(("seconds", "is_kept"), [(0.5, True), (1e9, False)])
-def test_promises_are_kept_if_looks_at_gangs_are_rate_limited(
-    seconds: float, is_kept: bool
-) -> None:
+def fail_if_looks_are_limited(seed: int, seconds_a_pod: float) -> bool:
     with (
         patch.object(changes, "LARGE_GANG", 2),
-        patch.object(changes, "SECONDS_A_POD", seconds),
+        patch.object(changes, "SECONDS_A_POD", seconds_a_pod),
     ):
-        assert (not live(10, 0.1).failures) is is_kept
+        return bool(live(seed, 0.1).failures)
+
+
+def test_promises_are_kept_if_looks_at_gangs_are_rate_limited() -> None:
+    assert not fail_if_looks_are_limited(10, 0.5)
+    assert any(fail_if_looks_are_limited(seed, 1e9) for seed in range(4, 12))
 
 
 def room_seen_late() -> World:
