@@ -5,8 +5,8 @@ Not thread-safe: the loop holds one lock around every call. `now` is in seconds 
 learns from a call is in memory only.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from linkwise.extender.api.actions import Action
@@ -41,6 +41,7 @@ from linkwise.extender.podgrouper.owner_cache import FetchOwner, Found
 from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
 from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
 from linkwise.extender.preemption.policy import Preempt
+from linkwise.extender.quarantine import LEFT_OUT, Quarantine, culprit_of, whose
 from linkwise.extender.queue.queue_order import QueueOrder
 from linkwise.extender.queue.run_times import RunTimes
 from linkwise.extender.queue.scheduling_queue import Ages
@@ -55,6 +56,7 @@ from linkwise.topology import names
 from linkwise.topology.names import DEFAULT_RESOURCE
 
 T = TypeVar("T")
+_MOST_CULPRITS = 8  # in one round or call
 _AT_ONCE = 64  # pods or nodes of a list; each takes some 0.05 ms, while calls wait
 
 
@@ -92,6 +94,9 @@ class Core:
         # node -> the annotation; only views and the eviction of idle pods read it
         self._activity: dict[str, str] = {}
         self._seen_nodes = self._seen_pods = False
+        self._quarantine = Quarantine()
+        self._kept_out: dict[str, PodRecord] = {}  # uid -> the record of a pod that is left out
+        self._defects: list[Exception] = []
         self._aside: RunUnlocked = run_inline
         self._begin(leader=0)
 
@@ -163,7 +168,7 @@ class Core:
         """Decide from now on, in this term. Nodes, pods, budgets, run times and ages stay; all else
         is as after a start. So it does not matter which process led before."""
         nodes = [info.record for info in self._cache.nodes.values() if info.record is not None]
-        pods = list(self._cache.pods.values())
+        pods = [*self._cache.pods.values(), *self._kept_out.values()]
         self._begin(term)
         for node in nodes:
             self._cache.put_node(node)
@@ -193,14 +198,14 @@ class Core:
 
     # Facts from the API server.
 
-    def replace_nodes(self, nodes: Collection[Node], now: float) -> None:  # noqa: ARG002
+    def replace_nodes(self, nodes: Collection[Node], now: float) -> None:
         """The full list of nodes: nodes that are not in it are gone."""
         there = {node.metadata.name for node in self._some_at_a_time(nodes)}
         for name in [info.name for info in self._cache.nodes.values() if info.record]:
             if name not in there:
                 self._drop_node(name)
         for node in self._some_at_a_time(nodes):
-            self._put_node(node)
+            self._put_node(node, now)
         self._seen_nodes = True
 
     def _some_at_a_time(self, things: Iterable[T]) -> Iterator[T]:
@@ -210,20 +215,21 @@ class Core:
             if number % _AT_ONCE == 0:
                 self._aside(lambda: None)
 
-    def node_event(self, kind: str, node: Node, now: float) -> None:  # noqa: ARG002
+    def node_event(self, kind: str, node: Node, now: float) -> None:
         """*kind* is ADDED, MODIFIED or DELETED."""
         if kind == "DELETED":
             self._drop_node(node.metadata.name)
         else:
-            self._put_node(node)
+            self._put_node(node, now)
 
-    def _put_node(self, node: Node) -> None:
+    def _put_node(self, node: Node, now: float) -> None:
         activity = node.metadata.annotations.get(names.ACTIVITY)
         if activity is None:
             self._activity.pop(node.metadata.name, None)
         else:
             self._activity[node.metadata.name] = activity
-        self._cache.put_node(self._reader.node(node))
+        record = self._reader.node(node)
+        self._walled(lambda: self._cache.put_node(record), now)
 
     def _drop_node(self, name: str) -> None:
         self._activity.pop(name, None)
@@ -232,11 +238,11 @@ class Core:
     def replace_pods(self, pods: Collection[Pod], now: float) -> None:
         """The full list of pods: pods that are not in it are gone."""
         there = {pod.metadata.uid for pod in self._some_at_a_time(pods)}
-        gone = [uid for uid in self._cache.pods if uid not in there]
+        gone = [uid for uid in (*self._cache.pods, *self._kept_out) if uid not in there]
         for uid in self._some_at_a_time(gone):
             self._drop_pod(uid, now)
         for pod in self._some_at_a_time(pods):
-            self._put_pod(self._reader.follow(pod, now), now)
+            self._read_pod(pod, now)
         self._seen_pods = True
 
     def pod_event(self, kind: str, pod: Pod, now: float) -> None:
@@ -244,7 +250,15 @@ class Core:
         if kind == "DELETED":
             self._drop_pod(pod.metadata.uid, now)
         else:
-            self._put_pod(self._reader.follow(pod, now), now)
+            self._read_pod(pod, now)
+
+    def _read_pod(self, pod: Pod, now: float) -> None:
+        try:
+            record = self._reader.follow(pod, now)
+        except Exception as defect:  # it costs this pod alone
+            self._defects.append(defect)
+        else:
+            self._put_pod(record, now)
 
     def replace_budgets(self, budgets: Iterable[PodDisruptionBudget], now: float) -> None:  # noqa: ARG002
         """The full list; before it, no pod is evicted for a more important gang."""
@@ -294,6 +308,21 @@ class Core:
         return bool(records)
 
     def _put_pod(self, record: PodRecord, now: float) -> None:
+        seen = self._quarantine.seen(record, now)
+        if seen is record:
+            self._kept_out.pop(record.uid, None)
+        else:
+            self._kept_out[record.uid] = record
+        try:
+            if seen is None:
+                self._drop_seen(record.uid, now)
+            else:
+                self._put_seen(seen, now)
+        except Exception as defect:
+            if not self._leave_out(defect, now, record):
+                raise
+
+    def _put_seen(self, record: PodRecord, now: float) -> None:
         namesake = self._cache.pod_named(record.ref.namespace, record.ref.name)
         if namesake is not None and namesake.uid != record.uid:
             self._drop_pod(namesake.uid, now)  # its deletion was missed, but names are unique
@@ -309,11 +338,66 @@ class Core:
 
     def _drop_pod(self, uid: str, now: float) -> None:
         self._reader.forget(uid)
+        self._kept_out.pop(uid, None)
+        self._drop_seen(uid, now)
+
+    def _drop_seen(self, uid: str, now: float) -> None:
         record = self._cache.pods.get(uid)
-        if record is not None:
-            self._note_run_time(record, now)
-            self._cache.drop_pod(uid)
-            self._planner.pod_gone(record, now)
+        if record is None:
+            return
+        self._tried(lambda: self._note_run_time(record, now))
+        self._tried(lambda: self._cache.drop_pod(uid))
+        self._tried(lambda: self._planner.pod_gone(record, now))
+
+    def _tried(self, forget: Callable[[], object]) -> None:
+        """The pod is gone, whatever goes wrong."""
+        try:
+            forget()
+        except Exception as defect:
+            self._defects.append(defect)
+
+    # Defects: each costs the pod or gang alone that it is about.
+
+    def _leave_out(self, defect: Exception, now: float, about: PodRecord | None = None) -> bool:
+        """Leave out the pod or gang that the defect is *about*, or that its traceback shows.
+        Returns whether one is left out now that was not before."""
+        culprit = culprit_of(defect) if about is None else whose(about)
+        if culprit is None or not self._quarantine.hold(culprit, now):
+            return False
+        self._defects.append(defect)
+        known = [*self._kept_out.values()]
+        if isinstance(culprit, GangKey):
+            uids = [*self._cache.gangs.get(culprit, ())]
+            uids += [record.uid for record in known if record.gang == culprit]
+        else:
+            uids = [culprit]
+        for uid in dict.fromkeys(uids):
+            record = self._kept_out.get(uid) or self._cache.pods.get(uid)
+            if record is not None:
+                self._put_pod(record, now)
+        return True
+
+    def _leave_out_skipped(self, now: float) -> bool:
+        """Leave out what a round skipped; return whether that is new, so that others should have
+        another turn."""
+        is_new = False
+        for defect in self._planner.changes.take_defects():
+            if self._leave_out(defect, now):
+                is_new = True
+            else:
+                self._defects.append(defect)
+        return is_new
+
+    def _walled(self, work: Callable[[], T], now: float) -> T:
+        """Do the work of a round or a call. If a pod or gang makes it fail, the work is done once
+        more without that one."""
+        for _ in range(_MOST_CULPRITS):
+            try:
+                return work()
+            except Exception as defect:
+                if not self._leave_out(defect, now):
+                    raise
+        return work()
 
     def _note_run_time(self, ends: PodRecord, now: float) -> None:
         if ends.node and not ends.ended and ends.demand.gpus:
@@ -328,15 +412,22 @@ class Core:
     # kube-scheduler's calls.
 
     def filter(self, call: FilterCall, now: float) -> FilterAnswer:
-        record = self._record(call.pod)
-        self._planner.asked_by(record.scheduler, now)
-        return self._filter.answer(record, call, now)
+        def answer() -> FilterAnswer:
+            record = self._record(call.pod, now)
+            self._planner.asked_by(record.scheduler, now)
+            return self._filter.answer(record, call, now)
+
+        return self._walled(answer, now)
 
     def prioritize(self, call: FilterCall, now: float) -> PriorityAnswer:
-        return self._prioritize.answer(self._record(call.pod), call.node_names, now)
+        return self._walled(
+            lambda: self._prioritize.answer(self._record(call.pod, now), call.node_names, now), now
+        )
 
     def preempt(self, call: PreemptCall, now: float) -> PreemptAnswer:
-        return self._preempt.answer(self._record(call.pod), call.victims, now)
+        return self._walled(
+            lambda: self._preempt.answer(self._record(call.pod, now), call.victims, now), now
+        )
 
     def begin_bind(
         self, call: BindCall, now: float
@@ -344,7 +435,7 @@ class Core:
         """Choose the GPUs, or confirm the plan, and reserve them until `end_bind`. Of a gang's
         member it may say that the Binding waits for others: ask again once `take_released` names
         the gang, or end the wait with `bind_gave_up`."""
-        return self._binder.begin(call, now)
+        return self._walled(lambda: self._binder.begin(call, now), now)
 
     def bind_gave_up(self, call: BindCall, now: float) -> BindRefusal:
         """The loop no longer waits for other members. `bind_refused` follows."""
@@ -362,9 +453,10 @@ class Core:
         """*why* is the API server's answer if it did not bind the pod."""
         self._binder.end(order, outcome, now, why)
 
-    def _record(self, pod: Pod) -> PodRecord:
+    def _record(self, pod: Pod, now: float) -> PodRecord:
         """The pod of a call may be newer or older than the watch's; its requests are the same."""
-        return self._reader.pod(pod)
+        record = self._reader.pod(pod)
+        return self._quarantine.seen(record, now) or replace(record, invalid=LEFT_OUT, gang=None)
 
     # Work for the loop.
 
@@ -373,9 +465,16 @@ class Core:
         if not self.synced:
             return ()
         self._began = self._began or now
+        if self._quarantine.take_over(now):
+            for record in [*self._kept_out.values()]:
+                self._put_pod(record, now)
         self._binder.end_doubts(now)
-        actions = self._planner.decide(now, self._binder.doubted())
-        self._barrier.look()
+        actions: tuple[Action, ...] = ()
+        is_done = False
+        while not is_done:
+            actions += self._walled(lambda: self._planner.decide(now, self._binder.doubted()), now)
+            is_done = not self._leave_out_skipped(now)
+        self._walled(self._barrier.look, now)
         return actions
 
     def set_unlocker(self, aside: RunUnlocked) -> None:
@@ -384,7 +483,8 @@ class Core:
 
     def take_defects(self) -> list[Exception]:
         """The defects that `decide` met and skipped; each is returned once."""
-        return self._planner.changes.take_defects()
+        defects, self._defects = self._defects, []
+        return defects
 
     def done(self, action: Action, outcome: Outcome, now: float) -> None:
         """Report the *outcome* of an *action*."""
@@ -392,7 +492,12 @@ class Core:
 
     def next_due(self) -> float | None:
         """When `decide` has to run even if nothing changes until then; it may be in the past."""
-        times = (self._planner.next_due(), self._binder.next_due(), self._reader.next_read())
+        times = (
+            self._planner.next_due(),
+            self._binder.next_due(),
+            self._reader.next_read(),
+            self._quarantine.next_due(),
+        )
         return min((time for time in times if time is not None), default=None)
 
     # Views.

@@ -7,7 +7,7 @@ refuses only new faults: an old fault must not block an unrelated change.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from linkwise.extender.api.annotations import ask_of
+from linkwise.extender.api.annotations import ask_of, demand_of, oversize
 from linkwise.extender.podgrouper.decide import recognise
 from linkwise.extender.podgrouper.explicit import RULE
 from linkwise.extender.podgrouper.workloads.answer import Refused
@@ -63,6 +63,8 @@ def _new(found: tuple[str, ...], known: tuple[str, ...]) -> Verdict:
 def _faults_of_pod(pod: Pod, rules: Rules) -> tuple[str, ...]:
     """The faults that the pod's own annotations cause. A ValidatingAdmissionPolicy refuses clients
     that write the extender's annotations, so these are not checked here."""
+    if size := _oversize(pod, rules):
+        return (size,)
     if not ours(pod.metadata.annotations):
         return ()
     answer = recognise(pod, {}, resource=rules.resource, indexed_jobs=rules.indexed_jobs)
@@ -78,12 +80,22 @@ def _faults(fields: Fields, namespace: str, rules: Rules) -> tuple[str, ...]:
     for made in pods_made(fields, namespace):
         if made.path in wrong:
             continue
+        if size := _oversize(made.pod, rules):
+            wrong[made.path] = size
+            continue
         answer = recognise(
             made.pod, made.objects, resource=rules.resource, indexed_jobs=rules.indexed_jobs
         )
         if isinstance(answer, Refused) and answer.rule == RULE:
             wrong[made.path] = answer.because
     return tuple(f"{path}: {fault}" for path, fault in wrong.items())
+
+
+def _oversize(pod: Pod, rules: Rules) -> str:
+    try:
+        return oversize(demand_of(pod, rules.resource), rules.resource)
+    except ValueError:  # the API server refuses such a pod
+        return ""
 
 
 def _fault(site: Site) -> str:

@@ -25,6 +25,8 @@ from linkwise.topology.machine.model import LINK_WORDS, LinkClass
 from linkwise.topology.names import is_share
 
 MAX_GANG = 4096
+# Of one pod. No machine has more than 16, and none cuts them into more MIG devices of that name.
+MOST_GPUS = 64
 _MIB = 1024 * 1024
 LONGEST = 1024  # characters of a value; caches store its parsed form for very many pods
 _NEAR = 0.7  # difflib's ratio; `gnag` is near enough to `gang`
@@ -194,6 +196,17 @@ def demand_of(pod: Pod, resource: str) -> PodDemand:
     for container in pod.spec.containers:
         wanted += _demand(container, Role.MAIN, resource)
     return _shared(tuple(wanted))
+
+
+def oversize(demand: PodDemand, resource: str) -> str:
+    """Why no machine can take a pod with this demand; empty: one may. What a whole job needs is
+    easily written on each of its pods."""
+    if demand.gpus <= MOST_GPUS:
+        return ""
+    return (
+        f"{resource}: {demand.gpus} in one pod: expected {MOST_GPUS} at most, as no machine has "
+        f"more; a job on several machines needs several pods"
+    )
 
 
 def shares_of(pod: Pod, managed: str) -> tuple[tuple[str, PodDemand], ...]:

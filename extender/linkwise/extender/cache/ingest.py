@@ -20,6 +20,7 @@ from linkwise.extender.api.annotations import (
     PodRequest,
     ask_of,
     demand_of,
+    oversize,
     shares_of,
 )
 from linkwise.extender.api.queue_note import QueueNote, read_queue_note
@@ -267,10 +268,11 @@ class Ingest:
         except ValueError as error:
             invalid = f"{self._resource}: {error}"
         else:
+            invalid = oversize(demand, self._resource)
             try:
                 ask = ask_of(pod.metadata.annotations, pod.metadata.labels)
             except AnnotationError as error:
-                invalid = str(error)
+                invalid = invalid or str(error)
         wanted = demand.gpus or shares or ask.gang or invalid
         template = self._template(pod) if wanted else None
         needs = pod_needs(pod, demand, self._resource)

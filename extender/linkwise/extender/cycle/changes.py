@@ -130,9 +130,9 @@ class Changes:
         for name in nodes:
             info = self._cache.nodes.get(name)
             for uid in info.plans if info is not None else ():
-                record = self._cache.pods[uid]
-                key = record.gang
-                if key is None or key in self.due:
+                record = self._cache.pods.get(uid)
+                key = None if record is None else record.gang
+                if record is None or key is None or key in self.due:
                     continue
                 waits = now < self._next_look.get(key, now)
                 lost = waits and self._lifecycle.has_lost_plan(record)

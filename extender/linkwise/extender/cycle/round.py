@@ -52,8 +52,16 @@ class Round:
         """Run the round. *doubted*: uid -> the only node where a pod may be whose Binding got no
         response."""
         looked_at = self._changes.take(now)
+        try:
+            self._run(looked_at, doubted, now)
+        except Exception:
+            self._changes.due |= looked_at  # the next round looks at them again
+            raise
+
+    def _run(self, looked_at: set[GangKey], doubted: Mapping[str, str], now: float) -> None:
         for key in sorted(looked_at):
-            self._reconcile(key, now)
+            with self._changes.isolated(key.title):
+                self._reconcile(key, now)
         if self._queue.freshen(now):
             self._search.forget_refusals()
         for _ in range(_MOST_PASSES):
@@ -66,13 +74,12 @@ class Round:
         self._changes.look_again_at_moved()
 
     def _reconcile(self, key: GangKey, now: float) -> None:
-        with self._changes.isolated(key.title):
-            self._queue.leave(key)
-            if self._lifecycle.reconcile(key, now):
-                self._queue.join(key)
-            elif key not in self._registry.gangs:
-                self._queue.forget(key)
-            self._changes.pause_after(key)
+        self._queue.leave(key)
+        if self._lifecycle.reconcile(key, now):
+            self._queue.join(key)
+        elif key not in self._registry.gangs:
+            self._queue.forget(key)
+        self._changes.pause_after(key)
 
     def _go_through_queue(self, looked_at: set[GangKey], now: float) -> None:
         """Allocate or reserve for each gang before the next one is tried.

@@ -25,9 +25,9 @@ class EvictionCandidates:
         of their gangs, on whichever nodes these are. Every live member of a gang has to consent."""
         seen: set[GangKey] = set()
         for record in pods:
-            if record.priority >= priority or not record.live or not consents(record):
+            if record.left_alone or record.priority >= priority or not record.live:
                 continue
-            if record.left_alone:
+            if not consents(record):
                 continue
             if record.ask.gang is None or record.gang is None or not record.in_planned_gang:
                 name = record.ref

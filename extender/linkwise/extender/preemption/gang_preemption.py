@@ -215,6 +215,9 @@ class GangPreemption:
                 self._tries.pop(gang.key, None)
                 self._more_at = now
                 return
+            except Exception:
+                self._tries.pop(gang.key, None)  # it has not had its turn
+                raise
             self._stale.pop(gang.key, None)
             if preemption is None:
                 in_vain.add(alike)
@@ -406,5 +409,10 @@ class GangPreemption:
     def _evict(self, victims: frozenset[str], why: str, now: float) -> None:
         for uid in sorted(victims):
             record = self._cache.pods.get(uid)
-            if record is not None and record.live:
+            if record is None or not record.live:
+                continue
+            try:
                 self._pending_writes.evict(record, why, now)
+            except Exception:
+                self.refused(uid, now)
+                raise

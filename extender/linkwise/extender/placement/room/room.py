@@ -157,6 +157,8 @@ def _sets(kind: MachineKind, size: int, best: float) -> Floats:
     *best*, in GB/s, as a part of one."""
     side_by_side = kind.table.side_by_side.get(size)
     if side_by_side is None:
+        if size > kind.table.count:  # it may be too large for the array's type
+            return np.zeros(1 << kind.table.count)
         return np.array(subsets.sizes(kind.table.count) // size, dtype=np.float64)
     found: Floats = side_by_side / max(best, 1e-9)
     return found
