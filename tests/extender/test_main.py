@@ -254,6 +254,14 @@ def test_a_bad_flag_is_refused_by_name(arguments: list[str], text: str) -> None:
     assert found.value.exit_code == 2
 
 
+def test_without_flags_times_are_those_of_the_settings() -> None:
+    """Found: --call-timeout was 5s, and members of gangs never met at the barrier."""
+    said, settings = command.make_context("linkwise-extender", []).params, Settings()
+    times = {n: v for n, v in said.items() if hasattr(settings, f"{n}_seconds") and v is not None}
+    assert len(times) >= 5
+    assert times == {name: getattr(settings, f"{name}_seconds") for name in times}
+
+
 def test_a_setting_that_only_we_can_judge_is_refused_too() -> None:
     assert refused("--resource-name=gpu") == (
         "linkwise-extender: --resource-name gpu: expected like nvidia.com/gpu"
@@ -276,6 +284,7 @@ def test_every_flag_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
         "caller_secret": ("gpu", "scheduler"),
         "call_timeout": 90.0,
         "gang_timeout": 90.0,
+        "gang_timeout_max": 90.0,
         "indexed_jobs": "with-subdomain",
         "max_refusals": 2,
         "lift_gates_after": 90.0,

@@ -55,7 +55,8 @@ def test_the_deployment_passes_only_flags_that_exist(container: dict[str, Any]) 
     context = command.make_context("linkwise-extender", list(container["args"]))
 
     assert context.params["resource_name"] == DEFAULT_RESOURCE
-    assert context.params["gang_timeout"] == Settings().gang_timeout_seconds
+    for flag in ("gang_timeout", "gang_timeout_max", "call_timeout"):
+        assert context.params[flag] == getattr(Settings(), f"{flag}_seconds")
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert ports == {
         CALLS: context.params["listen_port"],

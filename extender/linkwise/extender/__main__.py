@@ -108,7 +108,7 @@ _DEFAULTS = Settings()
 @click.option(
     "--call-timeout",
     type=DURATION,
-    default="5s",
+    default="15s",
     help="kube-scheduler's httpTimeout: the extender does not carry out older calls.",
 )
 @click.option(
@@ -116,6 +116,12 @@ _DEFAULTS = Settings()
     type=DURATION,
     default="10m",
     help="How long a partial gang may have GPUs if its pods do not say.",
+)
+@click.option(
+    "--gang-timeout-max",
+    type=DURATION,
+    default="1h",
+    help="The longest gang timeout, whatever pods say.",
 )
 @click.option(
     "--max-refusals",
@@ -250,6 +256,7 @@ def command(
     log_level: str,
     log_format: str,
     gang_timeout: float,
+    gang_timeout_max: float,
     lift_gates_after: float | None,
     hold_limit: float,
     reclaim_notice: float,
@@ -266,6 +273,7 @@ def command(
     try:
         settings = Settings(
             gang_timeout_seconds=gang_timeout,
+            gang_timeout_max_seconds=gang_timeout_max,
             lift_gates_after_seconds=lift_gates_after,
             hold_limit_seconds=hold_limit,
             reclaim_notice_seconds=reclaim_notice,
@@ -288,6 +296,7 @@ def serve(settings: Settings) -> None:
         CoreSettings(
             resource_name=settings.resource_name,
             gang_timeout_seconds=settings.gang_timeout_seconds,
+            gang_timeout_max_seconds=settings.gang_timeout_max_seconds,
             max_refusals=settings.max_refusals,
             lift_gates_after_seconds=settings.lift_gates_after_seconds,
             span_levels=settings.span_levels,

@@ -64,6 +64,7 @@ _AT_ONCE = 64  # pods or nodes of a list; each takes some 0.05 ms, while calls w
 class CoreSettings:
     resource_name: str = DEFAULT_RESOURCE
     gang_timeout_seconds: float = 600.0
+    gang_timeout_max_seconds: float = 3600.0  # whatever a pod says
     max_refusals: int = 3  # plans of one gang that kube-scheduler may refuse in a row
     lift_gates_after_seconds: float | None = None  # of gangs without room; None: never
     span_levels: tuple[str, ...] = DEFAULT_LEVELS  # of domains above the node, nearest first
@@ -110,6 +111,7 @@ class Core:
             self._cache,
             pending_writes,
             gang_timeout_seconds=settings.gang_timeout_seconds,
+            gang_timeout_max_seconds=settings.gang_timeout_max_seconds,
             max_refusals=settings.max_refusals,
             lift_gates_after_seconds=settings.lift_gates_after_seconds,
             span_levels=settings.span_levels,

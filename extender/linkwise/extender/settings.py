@@ -52,6 +52,9 @@ class Settings:
     # Long enough to pull a training image on a cold node, short enough that a partial gang does
     # not block GPUs for a night.
     gang_timeout_seconds: float = 600.0
+    # No pod may say more than this or the above: for as long, its gang keeps GPUs from others
+    # without a start.
+    gang_timeout_max_seconds: float = 3600.0
     max_refusals: int = 3  # plans of one gang that kube-scheduler may refuse in a row
     # Only a node autoscaler gains by it: kube-scheduler tries pods without a gate again and again.
     lift_gates_after_seconds: float | None = None

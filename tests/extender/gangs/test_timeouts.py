@@ -1,9 +1,12 @@
 """A gang that is not whole in time gives its GPUs back."""
 
+import pytest
+
 from linkwise.extender.api.actions import Evict, WithdrawPlan
 from linkwise.extender.api.extender_calls import BindOrder, Outcome
+from linkwise.extender.core import CoreSettings
 from linkwise.extender.explain.texts import explanation_text
-from tests.extender.cluster import change
+from tests.extender.cluster import Cluster, change
 from tests.extender.gangs.test_lifecycle import cluster, planned, running
 
 
@@ -166,3 +169,29 @@ def test_an_eviction_that_is_refused_is_tried_again() -> None:
     at.core.done(evictions[0], Outcome.REFUSED, at.now)  # a PodDisruptionBudget
     again = [each for each in at.core.decide(at.now + 1) if isinstance(each, Evict)]
     assert again == evictions
+
+
+@pytest.mark.parametrize(
+    ("said", "counts"), [("1ms", 10.0), ("9s", 10.0), ("50m", 3000.0), ("8760h", 3600.0)]
+)
+def test_a_pod_cannot_say_any_timeout(said: str, counts: float) -> None:
+    """Found: 1ms made 25,326 writes in 22 s, and 8760h kept GPUs from others for a year."""
+    at = cluster()
+    first, _ = planned(at, gang_timeout=said)
+    at.schedule(first)
+    at.pass_time(counts - 1)
+    assert at.evicted == []
+    at.pass_time(1)
+    assert at.evicted == [first]
+
+
+def test_the_operator_s_timeout_may_be_longer_than_what_pods_may_say() -> None:
+    at = Cluster(CoreSettings(gang_timeout_seconds=7200, gang_timeout_max_seconds=60))
+    at.add_node("n1", "hgx-h100")
+    at.add_node("n2", "hgx-h100")
+    first, _ = planned(at, gang_timeout="8760h")
+    at.schedule(first)
+    at.pass_time(7199)
+    assert at.evicted == []
+    at.pass_time(1)
+    assert at.evicted == [first]

@@ -54,6 +54,7 @@ class Planner:
         pending_writes: PendingWrites,
         *,
         gang_timeout_seconds: float,
+        gang_timeout_max_seconds: float,
         max_refusals: int,
         lift_gates_after_seconds: float | None,
         span_levels: Sequence[str],
@@ -110,6 +111,7 @@ class Planner:
             self._gates,
             repair,
             gang_timeout_seconds=gang_timeout_seconds,
+            gang_timeout_max_seconds=gang_timeout_max_seconds,
             max_refusals=max_refusals,
         )
         self.candidates = EvictionCandidates(cache, self.registry, self.queue)

@@ -68,6 +68,9 @@ class Round:
             self._go_through_queue(looked_at, now)
             with self._changes.isolated("preemption"):
                 self._preemption.run(now, self._changes.run)
+            withdrawn = self._preemption.take_withdrawn()
+            looked_at |= withdrawn
+            self._changes.due |= withdrawn  # they wait again
             if not self._queue.any_untried():
                 break
         self._publish.run(looked_at, doubted, now)

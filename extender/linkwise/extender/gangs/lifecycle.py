@@ -27,6 +27,8 @@ _AT_ONCE = 512  # members whose plans are published before others may use the co
 # too late have reserved GPUs for their whole timeout, and so will the next one: then the first
 # pause is as long as that timeout.
 REFUSED_SECONDS = 60.0
+# A member needs about as long from its plan to its Binding; a shorter timeout only makes writes.
+LEAST_TIMEOUT_SECONDS = 10.0
 _MOST_DOUBLINGS = 3
 
 
@@ -41,6 +43,7 @@ class GangLifecycle:
         repair: Repair,
         *,
         gang_timeout_seconds: float,
+        gang_timeout_max_seconds: float,
         max_refusals: int,
     ) -> None:
         self.refusals = 0
@@ -48,6 +51,7 @@ class GangLifecycle:
         self._cache, self._pending_writes, self._registry = cache, pending_writes, registry
         self._node_filters, self._gates, self._repair = node_filters, gates, repair
         self._timeout_seconds = gang_timeout_seconds
+        self._most_seconds = max(gang_timeout_seconds, gang_timeout_max_seconds)
         self._max_refusals = max_refusals
         self._deadlines: Timers[GangKey] = Timers()
         self._looks: Timers[GangKey] = Timers()  # when to look again for other reasons
@@ -326,7 +330,10 @@ class GangLifecycle:
         return self._cache.plans[member.uid].plan.made + self._timeout_of(members)
 
     def _timeout_of(self, members: GangMembers) -> float:
-        return members.timeout_seconds or self._timeout_seconds
+        said = members.timeout_seconds
+        if said is None:
+            return self._timeout_seconds
+        return min(max(said, LEAST_TIMEOUT_SECONDS), self._most_seconds)
 
 
 def _wants_a_plan(member: PodRecord) -> bool:

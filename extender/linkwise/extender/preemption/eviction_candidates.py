@@ -37,6 +37,18 @@ class EvictionCandidates:
                 seen.add(record.gang)
                 yield from self._of_gang(record.gang, priority, consents)
 
+    def planned(self, priority: int) -> Iterator[tuple[Unit, float]]:
+        """The gangs and pods of lower *priority* that have GPUs and of which no member is bound or
+        about to be, and since when. They lose no work with their plans."""
+        for key in {self._cache.pods[uid].gang for uid in self._cache.plans}:
+            gang = None if key is None else self._registry.gangs.get(key)
+            if key is None or gang is None or gang.made is None:
+                continue
+            urgency = -self._queue.urgency(key)[0]
+            members = self._registry.members_of(gang)
+            if urgency < priority and members.planned and not (members.bound or members.flying):
+                yield Unit(members.planned, urgency, self._queue.created(key), key), gang.made
+
     def _of_gang(
         self, key: GangKey, priority: int, consents: Callable[[PodRecord], bool]
     ) -> Iterator[Unit]:

@@ -10,6 +10,8 @@ nothing, so the extender evicts them for every pod in the scheduling queue.
 - A victim is always less important than the gang that it makes room for, so no two can evict each
   other. Idle pods that consent (`preemption.reclaim`) may be as important: they are evicted alone,
   if they are enough, and else before other pods.
+- A plan of a less important gang or pod that has not been bound for IDLING_SECONDS is withdrawn if
+  that makes room, whatever may be evicted: no work is lost.
 - A terminating pod counts as gone, unless it is stuck (`queue.running_pods`). If a victim gets
   stuck, or may not be evicted, other victims are chosen.
 
@@ -45,7 +47,12 @@ TRY_SECONDS = 10.0
 ROBBED_SECONDS, _LONGEST_ROBBED_SECONDS = 300.0, 3600.0
 _MOST_STALE = 2  # searches beside the lock; the next one keeps it
 _AT_ONCE = 1  # gangs: each may cost dozens of searches, and kube-scheduler's calls come in between
-REASON, RECLAIMED = "Preempted", "Reclaimed"
+REASON, RECLAIMED, WITHDRAWN = "Preempted", "Reclaimed", "Withdrawn"
+# Members are bound within seconds of their plan, unless something is in their way: kube-scheduler's
+# back-off and a wait at the barrier take less.
+IDLING_SECONDS = 30.0
+_NO_BUDGETS = DisruptionBudgets()  # for what is not evicted
+_NO_BUDGETS.replace(())
 
 
 @dataclass(slots=True)
@@ -114,6 +121,7 @@ class GangPreemption:
         self._tries: dict[GangKey, _Try] = {}
         self._robbed: dict[GangKey, _Robbed] = {}
         self._stale: dict[GangKey, int] = {}  # how often the cluster changed during the search
+        self._withdrawn: set[GangKey] = set()
         self._spared = SparedPods(cache)
         # By gang with victims: when to check whether its GPUs come free.
         self._look_at: dict[GangKey, float] = {}
@@ -173,7 +181,8 @@ class GangPreemption:
         if not self._budgets.known:
             return
         may_evict = self._allowed is not Preempt.NEVER or self._idle_pods.any_consent
-        waiting = self._queue.without_room() if may_evict or self._preemptions else []
+        may_help = may_evict or self._preemptions or self._cache.plans
+        waiting = self._queue.without_room() if may_help else []
         keys = {gang.key for gang in waiting}
         for key in list(self._preemptions):
             if key not in keys or self._is_spoilt(key, now):
@@ -331,11 +340,12 @@ class GangPreemption:
         # For a single pod without the gate, kube-scheduler evicts pods that are less important.
         is_ours = not gang.alone or all(member.gated for member in members.open)
         preempts = is_ours and self._allowed is not Preempt.NEVER
-        if not (idle or preempts):
+        plans = self._idling_plans(gang, now)
+        if not (idle or preempts or plans):
             return None
         seen, before = Seen(self._cache, members.open), self._cache.rows.copy()
         units = list(self._units(gang, aside)) if preempts else []
-        if not (idle or units):
+        if not (idle or units or plans):
             return None
         aside(_nothing)
         room = GangRoom(
@@ -351,6 +361,11 @@ class GangPreemption:
         if room.seek(()) is not None:
             self._tries[gang.key].state = None  # look again, as terminating pods may get stuck
             return None  # the terminating pods make enough room
+        if plans and (outranked := select(plans, room, _NO_BUDGETS, aside)) is not None:
+            if not self._is_still_true(outranked, seen, before, now):
+                raise StaleResult
+            self._withdraw(outranked.units, gang, now)
+            return None
         budgets = self._budgets.copied()
         found = select(idle, room, budgets, aside) if idle else None
         if found is None and units:
@@ -360,6 +375,29 @@ class GangPreemption:
         if found is not None and not self._is_still_true(found, seen, before, now):
             raise StaleResult
         return found
+
+    def _idling_plans(self, gang: Gang, now: float) -> list[Unit]:
+        """What is planned and less important, and has not been bound for long."""
+        priority = -self._queue.urgency(gang.key)[0]
+        planned = list(self._candidates.planned(priority))
+        idling = [unit for unit, made in planned if now >= made + IDLING_SECONDS]
+        if len(idling) < len(planned):
+            self._tries[gang.key].state = None  # look again: they may idle by then
+        return idling
+
+    def _withdraw(self, units: Iterable[Unit], gang: Gang, now: float) -> None:
+        """Take the plans of these away: *gang* fits then."""
+        for unit in units:
+            why = f"its plan was withdrawn for {gang.key.title}, which is more important"
+            self._pending_writes.say(unit.pods[0].ref, WITHDRAWN, why, now)
+            for pod in unit.pods:
+                self._cache.plan(pod.uid, None)
+            self._withdrawn.add(unit.key)
+
+    def take_withdrawn(self) -> set[GangKey]:
+        """The gangs since the last call that lost their plans."""
+        withdrawn, self._withdrawn = self._withdrawn, set()
+        return withdrawn
 
     def _is_still_true(self, found: Preemption, seen: Seen, before: NodeTable, now: float) -> bool:
         pods = self._cache.pods

@@ -88,7 +88,7 @@ class GangRoom:
 
     def _look_at(self, info: NodeInfo, usable: int) -> None:
         rows = self._base
-        for uid in info.bound:
+        for uid in (*info.bound, *info.plans):
             self._held[uid] = info.row, usable & info.owned.get(uid, 0)
         if not info.owned:
             return

@@ -324,7 +324,7 @@ def with_one_node() -> Cluster:
     about."""
     at = cluster(nodes=1)
     at.add_node("other", "p100-pcie-8")
-    at.add_gang("g", 1, 8, gpu_model="H100", gang_timeout="24h")
+    at.add_gang("g", 1, 8, gpu_model="H100", gang_timeout="1h")
     assert planned_on(at, "g-0") == "n1"
     return at
 
