@@ -332,11 +332,20 @@ class Core:
         if before != record:
             if before is not None and record.ended:
                 self._note_run_time(before, now)
-            since = None if record.queue is None else record.queue.since
-            if record.gang is not None and since is not None:
-                self._ages.keep(record.gang, since, now)
+            if record.gang is not None:
+                self._note_age(record.gang, before, record, now)
             self._cache.put_pod(record)
             self._planner.pod_changed(before, record, now)
+
+    def _note_age(
+        self, gang: GangKey, before: PodRecord | None, record: PodRecord, now: float
+    ) -> None:
+        """Of an evicted gang, whose pods carry its age until its next run."""
+        since = None if record.queue is None else record.queue.since
+        if since is not None and (record.leaving or not record.node):
+            self._ages.keep(gang, since, now)
+        if before is not None and record.node and not before.node:
+            self._ages.drop(gang)
 
     def _drop_pod(self, uid: str, now: float) -> None:
         self._reader.forget(uid)

@@ -158,7 +158,7 @@ class PodRecord:
     owner_kind: str = ""  # such as Job; empty: the pod has no owner
     queue: QueueNote | None = None  # its gang's note on the scheduling queue, read from this pod
     leaving_until: float = 0.0  # of a terminating pod: when its grace period ends
-    labels: Mapping[str, str] = field(default_factory=dict)  # of pods that take GPUs
+    labels: Mapping[str, str] = field(default_factory=dict)  # of pods that take GPUs or shares
     facts: PodFacts | None = None  # what kube-scheduler's filters read; None: the pod has ended
     left_alone: bool = False  # its namespace is none of those whose pods the extender places
     gang: GangKey | None = None  # what it is planned with; None: it is not planned ahead

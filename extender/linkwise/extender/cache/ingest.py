@@ -375,7 +375,7 @@ def _record(
         owner_kind=owner_kind,
         queue=queue,
         leaving_until=leaving_until.timestamp() if leaving_until is not None else 0.0,
-        labels=meta.labels if requests.demand.gpus else {},
+        labels=meta.labels if requests.demand.gpus or requests.shares else {},
         facts=None if ended else _facts(pod, requests.rules),
         gang=gang,
     )

@@ -47,6 +47,10 @@ class Ages:
             del self._ages[next(iter(self._ages))]
         self._ages[key] = (created if before is None else min(before[0], created), now)
 
+    def drop(self, key: GangKey) -> None:
+        """The gang has started: a later run of its name is as old as its own pods."""
+        self._ages.pop(key, None)
+
     def of(self, key: GangKey, created: float) -> float | None:
         """The creation time of a gang whose present pods are from *created*; None: the gang is as
         old as its pods, as far as is known."""
