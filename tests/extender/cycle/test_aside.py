@@ -147,13 +147,26 @@ def test_another_gang_whose_pods_contradict_each_other_meanwhile_gets_no_plan() 
     assert at.places(*second) == ["n2", "n3"]
 
 
-def test_a_gang_of_which_a_pod_changes_meanwhile_is_planned_in_the_next_round() -> None:
+def test_a_gang_of_which_a_pod_changes_meanwhile_is_sought_again() -> None:
     at = cluster()
     Meanwhile(at, lambda: at.nominate("g-0", "n2"))
     members = at.add_gang("g", 2, 8)
-    assert at.settle() == []
     at.settle()
     assert at.places(*members) == ["n0", "n1"]
+
+
+@pytest.mark.parametrize("changed", ["a-0", "b-0"])
+def test_none_passes_a_gang_that_changes_meanwhile(changed: str) -> None:
+    """Found: a younger pod got the node for which an older gang waited, in 6 of 32 worlds."""
+    at = cluster(nodes=2)
+    names = ("a", "b", "c")
+    for name in names:
+        at.add_gang(name, 2, 4)
+        at.now += 1.0
+    Meanwhile(at, lambda: at.nominate(changed, "n9"))
+    at.settle()
+    placed = [name for name in names if all(at.places(f"{name}-0", f"{name}-1"))]
+    assert placed == ["a", "b"]
 
 
 def test_a_node_that_moves_to_another_domain_meanwhile_breaks_no_required_span() -> None:

@@ -62,15 +62,16 @@ class Allocate:
         self._lifecycle, self._repair, self._aside = lifecycle, repair, aside
         self.placed = Placed()
 
-    def place(self, gang: Gang, now: float) -> None:
+    def place(self, gang: Gang, now: float, *, keeps_lock: bool = False) -> None:
         """Plan as much of *gang* as there is room for. Raises StaleResult if the gang changes
-        meanwhile."""
+        meanwhile, which it does not if the search *keeps* the *lock*."""
         self._queue.note_try(gang.key)
         if self._preemption.is_victim(gang):
             return
         waited_before = len(self._registry.members_of(gang).open)
         self._take_places_again(gang, now)
-        refused = self._plan_most(gang, now)
+        ways = (None,) if keeps_lock else (self._aside, None)
+        refused = self._plan_most(gang, now, ways)
         members = self._registry.members_of(gang)
         if (
             refused is not None
@@ -79,7 +80,7 @@ class Allocate:
         ):
             # There is no room beside these; without them there may be, and they need not wait.
             self._lifecycle.withdraw(members.planned)
-            refused = self._plan_most(gang, now)
+            refused = self._plan_most(gang, now, ways)
         waiting = len(self._registry.members_of(gang).open)
         if waiting < waited_before:
             self._queue.got_room(gang)
@@ -97,7 +98,9 @@ class Allocate:
             self._put(gang, replace(members, open=(member,)), [spot], now)
             members = self._registry.members_of(gang)
 
-    def _plan_most(self, gang: Gang, now: float) -> tuple[GangMembers, NoRoom] | None:
+    def _plan_most(
+        self, gang: Gang, now: float, ways: Sequence[RunUnlocked | None]
+    ) -> tuple[GangMembers, NoRoom] | None:
         """Plan as many members as there is room for. Return those that have none, and why; if there
         are several such groups, the one with the smallest requests."""
         refused = []
@@ -106,7 +109,7 @@ class Allocate:
             these = tuple(member for member in members if member.uid not in leaving)
             gang_members = replace(self._registry.members_of(gang), open=these)
             # If others take a place meanwhile, the second search runs under the lock.
-            for aside in (self._aside, None):
+            for aside in ways:
                 spots, why, still_free = self._most(gang, gang_members, now, aside)
                 placed = replace(gang_members, open=these[: len(spots)])
                 if not spots or self._put(gang, placed, spots, now, still_free):

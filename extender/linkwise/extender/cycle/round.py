@@ -26,6 +26,7 @@ from linkwise.extender.preemption.gang_preemption import GangPreemption
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.scheduling_queue import SchedulingQueue
 
+_FEW = 64  # members: a search for so many may keep the lock
 _MOST_PASSES = 3  # through the queue; the next round decides the rest
 
 
@@ -96,6 +97,8 @@ class Round:
         had_turns: set[object] = set()  # requests of single pods that found no room
         in_vain: dict[object, Gang] = {}  # request -> the gang that was tried in this pass
         for gang in self._queue.in_order():
+            if gang.key in self._changes.moved and not self._look_again(gang, now):
+                continue
             alike = self._registry.request_of_single(gang)
             if (
                 alike in had_turns
@@ -104,12 +107,12 @@ class Round:
                 and not self._reserve.gives_each(gang)
             ):
                 continue
-            with self._changes.isolated(gang.name), suppress(StaleResult):
+            with self._changes.isolated(gang.name):
                 self._reserve.begin_turn(gang)
-                if self._queue.is_untried(gang) and gang.key not in self._changes.moved:
+                if self._queue.is_untried(gang):
                     looked_at.add(gang.key)
                     in_vain[alike] = gang
-                    self._allocate.place(gang, now)
+                    self._place(gang, now)
                     self._changes.pause_after(gang.key)
             if self._queue.has_no_room(gang):
                 with self._changes.isolated(gang.name):
@@ -119,3 +122,23 @@ class Round:
                     had_turns.add(alike)
         with self._changes.isolated("reservations"):
             self._reserve.end(now)
+
+    def _place(self, gang: Gang, now: float) -> None:
+        """If the gang changes during its search, it has another one before the next has its turn:
+        else that one could get what this one waits for."""
+        try:
+            self._allocate.place(gang, now)
+        except StaleResult:
+            if self._look_again(gang, now):
+                few = len(self._registry.members_of(gang).all) <= _FEW
+                with suppress(StaleResult):  # a large gang may change once more
+                    self._allocate.place(gang, now, keeps_lock=few)
+
+    def _look_again(self, gang: Gang, now: float) -> bool:
+        """The gang changed while this round ran work beside the lock. Return whether it waits for
+        GPUs as it is now."""
+        with self._changes.isolated(gang.name):
+            self._changes.moved.discard(gang.key)
+            self._reconcile(gang.key, now)
+            self._queue.try_again(gang.key)
+        return self._queue.waits(gang.key) and self._registry.gangs.get(gang.key) is gang

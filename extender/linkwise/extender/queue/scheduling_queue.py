@@ -95,6 +95,9 @@ class SchedulingQueue:
             self._waiting.discard(key)
             self.changes += 1
 
+    def waits(self, key: GangKey) -> bool:
+        return key in self._waiting
+
     def no_room(self, key: GangKey) -> NoRoom | None:
         """What the last search found; None: there was none, or it found room for all members."""
         queued = self._queued.get(key)

@@ -138,7 +138,8 @@ def wait_in_pre_bind(world: SchedulingWorld, claim: str) -> None:
         said = found["metadata"].get("annotations", {})
         return "volume.kubernetes.io/selected-node" in said
 
-    wait_for(has_node, f"the pod of {claim} waits for its volume")
+    # Of 512 members, it may be the last one that kube-scheduler tries.
+    wait_for(has_node, f"the pod of {claim} waits for its volume", 240.0)
 
 
 def _claim(name: str, storage_class: str) -> dict[str, Any]:
