@@ -132,7 +132,8 @@ ROWS = (
         "pod annotation",
         "gang without a name",
         {"gang": "  ", "gang-size": "2"},
-        "linkwise: linkwise.dev/gang: '  ': expected a name of 1 to 253 characters",
+        "linkwise: linkwise.dev/gang: '  ': expected a name of 1 to 253 characters that can be "
+        "printed",
     ),
     Row(
         "pod annotation",
@@ -190,7 +191,8 @@ ROWS = (
         "pod quantity",
         "GPUs beyond all numbers",
         "1e999999999",
-        "linkwise: node has fewer GPUs than wanted",
+        "linkwise: nvidia.com/gpu: 9223372036854775807 in one pod: expected 64 at most, as no "
+        "machine has more; a job on several machines needs several pods",
     ),
     Row("memory", "more than Kubernetes counts", "16Ei", _NEVER),
     Row("memory", "more than anybody counts", "1e300", _NEVER),

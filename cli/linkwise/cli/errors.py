@@ -2,12 +2,14 @@
 
 import click
 
+from linkwise.cli.printed import say
+
 
 class AskError(click.ClickException):
     """The program or server that was asked gave no answer: one line on standard error, status 1."""
 
     def show(self, file: object = None) -> None:  # noqa: ARG002 - click's signature
-        click.echo(f"linkwise: {self.message}", err=True)
+        say(f"linkwise: {self.message}", err=True, nl=True)
 
 
 class BadInputError(click.ClickException):
@@ -16,4 +18,4 @@ class BadInputError(click.ClickException):
     exit_code = 2
 
     def show(self, file: object = None) -> None:  # noqa: ARG002 - click's signature
-        click.echo(f"linkwise: {self.message}", err=True)
+        say(f"linkwise: {self.message}", err=True, nl=True)

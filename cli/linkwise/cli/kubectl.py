@@ -18,6 +18,7 @@ from linkwise.cli.doctor.diagnosis import PASSING_SECONDS, all_is_well, findings
 from linkwise.cli.doctor.finding import Level, in_words, still_there
 from linkwise.cli.doctor.read import read_facts
 from linkwise.cli.errors import AskError, BadInputError
+from linkwise.cli.printed import say
 from linkwise.cli.proxied import Access, Extender
 from linkwise.cli.ui import show_page
 from linkwise.extender.api.views import ClusterUse, GangView, IdleView, NodeView
@@ -93,7 +94,7 @@ def explain(
     if output == "json":
         _json(asked.ask(*path, **params))
     else:
-        click.echo(asked.ask(*path, format="text", **params), nl=False)
+        say(asked.ask(*path, format="text", **params))
 
 
 @main.command()
@@ -115,9 +116,9 @@ def gangs(
         return
     shown = _read(asked.ask("gangs", **params), list[GangView])
     if shown:
-        click.echo(kubectl_tables.gangs(shown, namespaces=all_namespaces), nl=False)
+        say(kubectl_tables.gangs(shown, namespaces=all_namespaces))
     else:
-        click.echo(f"No gangs{f' in namespace {within}' if within else ''}.", err=True)
+        say(f"No gangs{f' in namespace {within}' if within else ''}.", err=True, nl=True)
 
 
 @main.command()
@@ -131,9 +132,9 @@ def nodes(kubeconfig: str | None, context: str | None, extender: str, output: st
         return
     found = _read(answer, list[NodeView])
     if found:
-        click.echo(kubectl_tables.nodes(found), nl=False)
+        say(kubectl_tables.nodes(found))
     else:
-        click.echo("No nodes with GPUs.", err=True)
+        say("No nodes with GPUs.", err=True, nl=True)
 
 
 @main.command()
@@ -145,7 +146,7 @@ def top(kubeconfig: str | None, context: str | None, extender: str, output: str)
     if output == "json":
         _json(answer)
     else:
-        click.echo(kubectl_tables.use(_read(answer, ClusterUse)), nl=False)
+        say(kubectl_tables.use(_read(answer, ClusterUse)))
 
 
 @main.command()
@@ -157,7 +158,7 @@ def idle(kubeconfig: str | None, context: str | None, extender: str, output: str
     if output == "json":
         _json(answer)
     else:
-        click.echo(kubectl_tables.idle(_read(answer, IdleView)), nl=False)
+        say(kubectl_tables.idle(_read(answer, IdleView)))
 
 
 @main.command()
@@ -174,9 +175,9 @@ def doctor(kubeconfig: str | None, context: str | None, extender: str, output: s
     if output == "json":
         _json(msgspec.json.encode({"findings": found}))
     elif found:
-        click.echo(in_words(found), nl=False)
+        say(in_words(found))
     else:
-        click.echo(all_is_well(facts))
+        say(all_is_well(facts), nl=True)
     if any(each.level is Level.PROBLEM for each in found):
         sys.exit(1)
 
@@ -217,7 +218,7 @@ def _read(answer: bytes, kind: type[T]) -> T:
 
 
 def _json(answer: bytes) -> None:
-    click.echo(msgspec.json.format(answer, indent=2))
+    say(msgspec.json.format(answer, indent=2), nl=True)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from linkwise.cli.pod_source import Manifests, read_manifests
+from linkwise.cli.printed import say
 from linkwise.cli.table import aligned
 from linkwise.extender.podgrouper.decide import recognise
 from linkwise.extender.podgrouper.workloads.answer import (
@@ -58,9 +59,9 @@ def recognise_command(
     """Say which gangs pods are in, by their operators' marks or their own annotations."""
     manifests = read_manifests(paths)
     told = _recognise(manifests, resource, IndexedJobs(indexed_jobs))
-    click.echo(_json(told, manifests) if output == "json" else _text(told), nl=False)
+    say(_json(told, manifests) if output == "json" else _text(told))
     for each in manifests.left_out:
-        click.echo(f"linkwise: {each}", err=True)
+        say(f"linkwise: {each}", err=True, nl=True)
     unclear = any(isinstance(answer, NeedsOwner | Refused) for _, answer in told)
     sys.exit(1 if unclear or manifests.left_out else 0)
 

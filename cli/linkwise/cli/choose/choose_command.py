@@ -14,6 +14,7 @@ from linkwise.cli.choose.comparison import why_not
 from linkwise.cli.choose.gpu_list import read_gpus, write_gpus
 from linkwise.cli.choose.machine_source import NamedMachine, read_machine
 from linkwise.cli.errors import BadInputError
+from linkwise.cli.printed import say
 from linkwise.topology.errors import LinkwiseError
 from linkwise.topology.machine.model import LINK_WORDS, LinkClass, Machine
 from linkwise.topology.sets.choose import Choice, choose, ranked
@@ -84,7 +85,7 @@ def choose_command(
     except LinkwiseError as error:
         raise BadInputError(str(error)) from None
     answer = replace(answer, caveat=named.caveat)
-    click.echo(write_json(answer) if output == "json" else write_text(answer), nl=False)
+    say(write_json(answer) if output == "json" else write_text(answer))
     sys.exit(0 if answer.chosen else 1)
 
 

@@ -5,6 +5,7 @@ import msgspec
 
 from linkwise.cli.choose.machine_source import suggestion
 from linkwise.cli.errors import BadInputError
+from linkwise.cli.printed import say
 from linkwise.cli.table import aligned
 from linkwise.topology.annotations.labels import node_labels, nvlink_kind
 from linkwise.topology.machine.recorded import machine_names, recorded_machine, records
@@ -21,9 +22,9 @@ def machines_command(name: str | None, output: str) -> None:
     if output == "json":
         shown = {name: records()[name]} if name else records()
         written = msgspec.json.encode({"machines": shown})
-        click.echo(msgspec.json.format(written, indent=1))
+        say(msgspec.json.format(written, indent=1), nl=True)
     else:
-        click.echo(_list() if name is None else _show(name), nl=False)
+        say(_list() if name is None else _show(name))
 
 
 def _list() -> str:

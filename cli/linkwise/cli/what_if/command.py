@@ -9,6 +9,7 @@ import sys
 
 import click
 
+from linkwise.cli.printed import say
 from linkwise.topology import names
 
 
@@ -136,8 +137,8 @@ def what_if_command(
         span_levels=span_levels,
     )
     if replay:
-        click.echo(run.written(run.past_answer(asked), output), nl=False)
+        say(run.written(run.past_answer(asked), output))
         return
     answer = run.answer(asked)
-    click.echo(run.written(answer, output), nl=False)
+    say(run.written(answer, output))
     sys.exit(0 if answer.fits else 1)

@@ -125,7 +125,7 @@ _MEMBERS = AnnotationValue(
 )
 BY_PODS: Mapping[str, AnnotationValue] = {
     names.GANG: AnnotationValue(
-        f"a name of 1 to {_LONGEST_NAME} characters",
+        f"a name of 1 to {_LONGEST_NAME} characters that can be printed",
         pattern=r"[\s\S]*\S[\s\S]*",
         longest=_LONGEST_NAME,
         beside=names.GANG_SIZE,
@@ -295,7 +295,7 @@ def _gang(said: Mapping[str, str]) -> GangAsk | None:
             if key in said:
                 raise AnnotationError(key, said[key], f"{names.GANG} beside it, with a gang's name")
         return None
-    if not name.strip() or len(name) > _LONGEST_NAME:
+    if not name.strip() or len(name) > _LONGEST_NAME or not name.isprintable():
         raise AnnotationError(names.GANG, name, BY_PODS[names.GANG].expected)
     size = _read(said, names.GANG_SIZE, _size)
     if size is None:
