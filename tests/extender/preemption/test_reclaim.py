@@ -236,6 +236,18 @@ def test_the_notice_is_the_operators() -> None:
     assert at.evicted == ["nb"]
 
 
+def test_a_pod_whose_plugin_fell_silent_stays() -> None:
+    """Found: a pod that had worked for an hour was evicted for what its plugin said before."""
+    at = cluster()
+    run(at, "nb", 8, "n1", said={"reclaim-when-idle": "10m"})
+    wait(at, "train")
+    at.pass_time(600)
+    say(at, ["nb"], age=0.0)
+    for _ in range(6 * 60):
+        at.pass_time(10)
+    assert at.evicted == []
+
+
 def test_a_pod_that_wakes_up_after_the_event_stays_and_is_announced_again() -> None:
     at = cluster()
     run(at, "nb", 8, "n1", said=FOUR_HOURS)

@@ -5,7 +5,7 @@ The plugins say on their Nodes which pods are idle, and since when. A pod goes i
 1. It has been idle for as long as its annotation or its namespace says: an Event announces
    what will happen.
 2. The notice has passed, and it is still idle. Now it may be evicted, but only if a waiting gang or
-   pod then starts (`preemption.gang_preemption`).
+   pod then starts (`preemption.gang_preemption`), and if the plugin has said so since the Event.
 
 A gang goes as a whole: all its members consent and are idle. What is unknown counts as work. A
 leader that takes over announces again, and waits for the notice again.
@@ -13,7 +13,7 @@ leader that takes over announces again, and waits for the notice again.
 
 import math
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 
@@ -36,6 +36,12 @@ _AT_ONCE = 512  # pods; each takes some microseconds, while kube-scheduler's cal
 _ANY_PRIORITY = 2**63
 
 
+@dataclass(frozen=True, slots=True)
+class _Announced:
+    at: float
+    words: Mapping[str, float]  # uid -> of when the plugin's word was that it was announced by
+
+
 class IdlePods:
     """*activity*: node -> the annotation, which changes meanwhile. *namespaces*: namespace -> for
     how many seconds its pods have to be idle."""
@@ -54,7 +60,7 @@ class IdlePods:
         self._activity, self._namespaces = activity, namespaces
         self._notice_seconds = notice_seconds
         self._limits: dict[str, float] = {}  # uid -> seconds, of the pods that consent
-        self._announced: dict[frozenset[str], float] = {}  # the uids that go together -> when
+        self._announced: dict[frozenset[str], _Announced] = {}  # by the uids that go together
         self._ripe: frozenset[frozenset[str]] = frozenset()  # those that may go, at the last look
         self._look_at = -math.inf
         self.times: Mapping[str, float] = {}
@@ -93,16 +99,17 @@ class IdlePods:
                 due_at[uid] = at
             if number % _AT_ONCE == 0:
                 aside(lambda: None)
-        announced: dict[frozenset[str], float] = {}
+        announced: dict[frozenset[str], _Announced] = {}
         times: dict[str, float] = {}
         for unit in self._units(due_at, _ANY_PRIORITY, now):
             uids = _uids(unit)
             due = max(due_at[uid] for uid in uids)
             if due <= now:
-                announced[uids] = self._announced.get(uids, now)
+                words = {uid: self._said_about(uid).at for uid in uids}
+                announced[uids] = self._announced.get(uids) or _Announced(now, words)
                 if uids not in self._announced:
                     self._announce(unit, now)
-            begins = announced.get(uids, due) + self._notice_seconds
+            begins = (announced[uids].at if uids in announced else due) + self._notice_seconds
             times |= dict.fromkeys(uids, begins)
         self._announced, self.times = announced, times
         ripe = frozenset(uids for uids in announced if self._may_go(uids, now))
@@ -123,8 +130,18 @@ class IdlePods:
         )
 
     def _may_go(self, uids: frozenset[str], now: float) -> bool:
-        begins = self._announced.get(uids, math.inf) + self._notice_seconds
-        return now >= begins and all(self._is_certainly_due(uid, now) for uid in uids)
+        """While a pod is idle, its plugin says so every HEARTBEAT_SECONDS. If it has said nothing
+        since the Event, it may have died, and the pod may work."""
+        announced = self._announced.get(uids)
+        if announced is None or now < announced.at + self._notice_seconds:
+            return False
+        return all(
+            self._is_certainly_due(uid, now) and self._said_about(uid).at > announced.words[uid]
+            for uid in uids
+        )
+
+    def _said_about(self, uid: str) -> Activity:
+        return _read(self._activity.get(self._cache.pods[uid].node, ""))
 
     def _units(self, uids: Collection[str], priority: int, now: float) -> Iterator[Unit]:
         """The pods *uids* of less than this *priority*, as they go together. Of a gang, all members
@@ -147,7 +164,7 @@ class IdlePods:
         due_at = self._due_at(uid, now)
         if due_at is None or now < due_at:
             return False
-        said = _read(self._activity.get(self._cache.pods[uid].node, ""))
+        said = self._said_about(uid)
         return not ON_THE_WAY_SECONDS < now - said.at < said.hold + ON_THE_WAY_SECONDS
 
     def _idle_since(self, record: PodRecord, now: float) -> float | None:

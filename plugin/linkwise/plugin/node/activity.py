@@ -147,7 +147,8 @@ class Reports:
         age = now - last.at
         if pods != last.pods:
             return not 0 <= age < self._idle_seconds / 2
-        return _any_idle(pods.values()) and not 0 <= age < HEARTBEAT_SECONDS
+        heartbeat = min(HEARTBEAT_SECONDS, self._idle_seconds)
+        return _any_idle(pods.values()) and not 0 <= age < heartbeat
 
     def _of_pod(self, pod: Figures, now: float) -> PodActivity:
         idle = now - pod.quiet_since >= self._idle_seconds

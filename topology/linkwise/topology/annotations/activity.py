@@ -16,8 +16,8 @@ from linkwise.topology import names
 from linkwise.topology.annotations.annotation_json import check_version, decode
 
 VERSION = 1
-HEARTBEAT_SECONDS = 3600.0
-"""While a pod is idle, the plugin writes the annotation again this often."""
+HEARTBEAT_SECONDS = 600.0
+"""While a pod is idle, the plugin writes the annotation again this often at least."""
 STALE_SECONDS = 2 * HEARTBEAT_SECONDS
 """A reader does not believe an older annotation: the plugin may be gone."""
 DAY_LEVELS = (0, 1, 5, 10, 25, 50, 100)
