@@ -44,10 +44,10 @@ class EvictionCandidates:
             gang = None if key is None else self._registry.gangs.get(key)
             if key is None or gang is None or gang.made is None:
                 continue
-            urgency = -self._queue.urgency(key)[0]
             members = self._registry.members_of(gang)
-            if urgency < priority and members.planned and not (members.bound or members.flying):
-                yield Unit(members.planned, urgency, self._queue.created(key), key), gang.made
+            most = max((member.priority for member in members.planned), default=priority)
+            if most < priority and not (members.bound or members.flying):
+                yield Unit(members.planned, most, self._queue.created(key), key), gang.made
 
     def _of_gang(
         self, key: GangKey, priority: int, consents: Callable[[PodRecord], bool]
@@ -56,13 +56,15 @@ class EvictionCandidates:
         if members is None:
             return
         live = [member for member in members.all if member.live]
-        urgency, created = self._queue.urgency(key)[0], self._queue.created(key)
-        if -urgency >= priority or not all(consents(member) for member in live):
+        # It waits as its least important member does, and is evicted as the most important one.
+        most = max((member.priority for member in live), default=priority)
+        created = self._queue.created(key)
+        if most >= priority or not all(consents(member) for member in live):
             return
         bound = tuple(member for member in live if member.node)
-        yield Unit(bound, -urgency, created, key)
+        yield Unit(bound, most, created, key)
         for number, member in enumerate(reversed(_spare(members))):
-            yield Unit((member,), -urgency, created, key, spare=number)
+            yield Unit((member,), most, created, key, spare=number)
 
     def with_mates(self, node: str, uids: Sequence[str]) -> list[str] | None:
         """*uids*, and the pods that must be evicted with them; None if one of these is on another

@@ -221,7 +221,8 @@ class SchedulingQueue:
         if known is not None and known[0] == change:
             return known[1]
         live = self._live(key)
-        priority = max((member.priority for member in live), default=0)
+        # A quota of one important pod is not worth a gang, so all members have to be as important.
+        priority = min((member.priority for member in live), default=0)
         urgency = self.ordering.urgency(priority, self._created(key, live), key, live)
         if key in self._cache.gangs:  # else no counter shows when it changes
             self._urgencies[key] = (change, urgency)
