@@ -9,7 +9,7 @@ from linkwise.topology import names
 from tests.extender.cluster import Cluster
 
 SOON = IDLING_SECONDS + 2 * TRY_SECONDS
-LONG = {"gang_timeout": "8760h"}
+LONG = "8760h"
 
 
 def cluster(nodes: int = 1, preempt: Preempt = Preempt.CONSENTING) -> Cluster:
@@ -35,7 +35,7 @@ def wait(at: Cluster, seconds: float) -> None:
 def test_a_more_important_gang_gets_what_nobody_binds(preempt: Preempt) -> None:
     """Found: a gang of priority 2,000,000,000 waited for as long as the other's timeout."""
     at = cluster(preempt=preempt)
-    add(at, "hog", 0, **LONG)
+    add(at, "hog", 0, gang_timeout=LONG)
     add(at, "urgent", 1000)
     wait(at, IDLING_SECONDS - 1)
     assert at.places("hog-0", "urgent-0") == ["n0", ""]
@@ -50,7 +50,7 @@ def test_a_more_important_gang_gets_what_nobody_binds(preempt: Preempt) -> None:
 
 def test_it_gets_a_plan_again_once_there_is_room() -> None:
     at = cluster()
-    add(at, "hog", 0, **LONG)
+    add(at, "hog", 0, gang_timeout=LONG)
     add(at, "urgent", 1000)
     wait(at, SOON)
     at.add_node("n1", "hgx-h100")
@@ -60,7 +60,7 @@ def test_it_gets_a_plan_again_once_there_is_room() -> None:
 
 def test_a_single_pod_behind_the_gate_may_have_it_too() -> None:
     at = cluster()
-    add(at, "hog", 0, **LONG)
+    add(at, "hog", 0, gang_timeout=LONG)
     at.add_pod("gated", 8, priority=1000, gates=[names.GATE])
     at.settle()
     wait(at, SOON)
@@ -70,7 +70,7 @@ def test_a_single_pod_behind_the_gate_may_have_it_too() -> None:
 @pytest.mark.parametrize("priority", [0, 7])
 def test_one_that_is_not_more_important_waits(priority: int) -> None:
     at = cluster()
-    add(at, "hog", 7, **LONG)
+    add(at, "hog", 7, gang_timeout=LONG)
     add(at, "other", priority)
     wait(at, SOON)
     assert at.places("hog-0", "other-0") == ["n0", ""]
@@ -78,7 +78,7 @@ def test_one_that_is_not_more_important_waits(priority: int) -> None:
 
 def test_a_gang_of_which_a_member_is_bound_keeps_its_plan() -> None:
     at = cluster()
-    add(at, "runs", 0, gang_min="1", **LONG)
+    add(at, "runs", 0, gang_min="1", gang_timeout=LONG)
     at.bind("runs-0", "n0")
     add(at, "urgent", 1000)
     wait(at, SOON)
@@ -88,7 +88,7 @@ def test_a_gang_of_which_a_member_is_bound_keeps_its_plan() -> None:
 def test_no_more_are_withdrawn_than_are_needed() -> None:
     at = cluster(nodes=3)
     for name in ("a", "b", "c"):
-        add(at, name, 0, **LONG)
+        add(at, name, 0, gang_timeout=LONG)
         at.now += 1.0
     add(at, "urgent", 1000)
     wait(at, SOON)
@@ -101,7 +101,7 @@ def test_none_is_withdrawn_if_that_makes_no_room() -> None:
     at = cluster()
     at.add_pod("runs", 1)
     at.schedule("runs")
-    add(at, "small", 0, size=1, **LONG)
+    add(at, "small", 0, size=1, gang_timeout=LONG)
     add(at, "urgent", 1000)
     wait(at, SOON)
     assert at.places("small-0") == ["n0"]
