@@ -23,7 +23,7 @@ LEVELS: dict[LinkClass, int] = {
     LinkClass.SYS: pynvml.NVML_TOPOLOGY_SYSTEM,
 }
 NO_SYSFS = Path("/nonexistent")
-DRIVER_SECONDS = 0.5  # long for a driver that plays, also on a busy machine
+DRIVER_SECONDS = 1.0  # long for a driver that plays, also on a busy machine
 DRIVER_HANGS = f"the driver does not answer within {DRIVER_SECONDS:g} s"
 Fault = Callable[..., Any]
 End = tuple[int, bytes]  # device type, bus id

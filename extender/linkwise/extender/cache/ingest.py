@@ -343,6 +343,7 @@ def _record(
     gang = _gang_of(ref, judged.ask, ahead=ahead)
     owner_kind = next((owner.kind for owner in meta.owner_references if owner.controller), "")
     leaving_until, queue = meta.deletion_timestamp, _queue(pod)
+    labels = _shared_labels(tuple(meta.labels.items()))
     return PodRecord(
         ref=ref,
         node=spec.node_name,
@@ -375,8 +376,8 @@ def _record(
         owner_kind=owner_kind,
         queue=queue,
         leaving_until=leaving_until.timestamp() if leaving_until is not None else 0.0,
-        labels=meta.labels if requests.demand.gpus or requests.shares else {},
-        facts=None if ended else _facts(pod, requests.rules),
+        labels=labels if requests.demand.gpus or requests.shares else {},
+        facts=None if ended else _facts(pod, labels, requests.rules),
         gang=gang,
     )
 
@@ -392,10 +393,9 @@ def _too_long(annotations: Mapping[str, str]) -> str:
     return f"annotations of {length >> 10} KiB: expected {most} KiB at most, as the plan is one too"
 
 
-def _facts(pod: Pod, rules: PodRules) -> PodFacts:
-    meta = pod.metadata
-    labels = _shared_labels(tuple(meta.labels.items()))
-    return PodFacts(meta.namespace, labels, rules, claims_of(pod) if pod.spec.volumes else ())
+def _facts(pod: Pod, labels: Mapping[str, str], rules: PodRules) -> PodFacts:
+    claims = claims_of(pod) if pod.spec.volumes else ()
+    return PodFacts(pod.metadata.namespace, labels, rules, claims)
 
 
 @lru_cache(maxsize=8192)  # the pods of a DaemonSet or Deployment have equal labels

@@ -6,7 +6,12 @@ from linkwise.extender.api.views import IdlePod, IdleView, WouldStartView
 from linkwise.extender.explain.idle.idle_pods import view_idle
 from linkwise.kube.objects import Taint
 from linkwise.topology import names
-from linkwise.topology.annotations.activity import Activity, PodActivity, write_activity
+from linkwise.topology.annotations.activity import (
+    STALE_SECONDS,
+    Activity,
+    PodActivity,
+    write_activity,
+)
 from tests.extender.cluster import START, Cluster
 
 HOUR = 3600
@@ -109,7 +114,7 @@ def test_an_annotation_that_is_not_renewed_makes_no_pod_idle() -> None:
     """Its plugin may be gone. Of pods that are not idle it renews nothing."""
     at = full_of_notebooks()
     say(at, "n1", a=quiet(), b=works())
-    at.pass_time(2 * HOUR)
+    at.pass_time(STALE_SECONDS)
     assert [pod.pod for pod in idle(at).pods] == ["ml/a"]
     at.pass_time(1)
     found = idle(at)
