@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from linkwise.extender.api.views import IdleView
+from linkwise.extender.api.views import IdlePod, IdleView
 from linkwise.extender.core import CoreSettings
 from linkwise.extender.explain.idle.idle_pods import view_idle
 from tests.end_to_end import manifests
@@ -69,9 +69,21 @@ def test_a_pod_that_works_again_and_a_plugin_that_restarts_end_what_was_said(wor
     (before,) = idle(world).pods
     assert not before.at_least
     node.restart_plugin()
-    wait_for(lambda: idle(world).pods and idle(world).pods[0].at_least, "a lower bound")
-    (after,) = idle(world).pods
-    assert after.since >= before.since
+    again = until_restarted(world)
+    assert again.since >= before.since
+
+
+def until_restarted(world: World) -> IdlePod:
+    """The one idle pod, once it is known to have been idle for so long *at least*: its plugin has
+    begun to watch it again."""
+    found: list[IdlePod] = []
+
+    def is_there() -> bool:
+        found[:] = [pod for pod in idle(world).pods if pod.at_least]
+        return bool(found)
+
+    wait_for(is_there, "a lower bound")
+    return found[0]
 
 
 @pytest.fixture
