@@ -191,7 +191,7 @@ ROWS = (
         "pod quantity",
         "GPUs beyond all numbers",
         "1e999999999",
-        "linkwise: nvidia.com/gpu: 9223372036854775807 in one pod: expected 64 at most, as no "
+        "linkwise: nvidia.com/gpu: 9223372036854775807 in one pod: expected 112 at most, as no "
         "machine has more; a job on several machines needs several pods",
     ),
     Row("memory", "more than Kubernetes counts", "16Ei", _NEVER),

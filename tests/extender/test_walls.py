@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from linkwise.extender.api.actions import Action
 from linkwise.extender.api.extender_calls import Outcome
 from linkwise.extender.placement.room.pod_mix import PodMix
+from linkwise.extender.placement.room.room import Room
 from linkwise.extender.quarantine import LEFT_OUT
 from linkwise.kube.objects import Condition, Pod
 from linkwise.topology import names
@@ -180,3 +182,29 @@ def test_it_is_tried_again_after_a_while() -> None:
     at.pass_time(60.0)
     assert at.schedule("evil") == "n0"
     assert not at.core.take_defects()
+
+
+@pytest.mark.parametrize("broken_part", ["__init__", "lost"])
+def test_what_only_orders_nodes_refuses_none(broken_part: str) -> None:
+    """Found: an overflow as lost room was learnt stopped every single pod."""
+    at = Walled()
+    for number in range(2):
+        at.add_node(f"n{number}", "hgx-h100")
+    whole = vars(Room)[broken_part]
+
+    def fails(room: Room, *args: Any) -> Any:
+        if args[0] or broken_part == "lost":  # the room of no mix cannot fail
+            raise DefectError
+        return whole(room, *args)
+
+    with patch.object(Room, broken_part, fails):
+        at.add_pod("single", 1)
+        at.add_pod("gated", 2, gates=[names.GATE])
+        at.settle()
+        assert at.schedule("single")
+        assert at.places("gated") != [""]
+        at.settle()
+    told = at.core.take_defects()
+    assert told
+    assert all(isinstance(defect, DefectError) for defect in told)
+    assert LEFT_OUT not in repr(at.core.explain("ml", "single", at.now))

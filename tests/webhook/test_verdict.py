@@ -61,10 +61,10 @@ def test_a_pod_and_a_job_are_refused_for_the_same_reason(said: Object, why: str)
 
 
 def test_a_whole_job_s_gpus_on_one_pod_are_refused() -> None:
-    why = "nvidia.com/gpu: 128 in one pod: expected 64 at most, as no machine has more"
+    why = "nvidia.com/gpu: 128 in one pod: expected 112 at most, as no machine has more"
     assert refusal(pod("train-0", gpus=128)).startswith(why)
     assert refusal(job(GANG, gpus=128)).startswith(f"{ANNOTATIONS}: {why}")
-    assert warnings(pod("train-0", gpus=64)) == []
+    assert warnings(pod("train-0", gpus=112)) == []
 
 
 def cron_job() -> Object:

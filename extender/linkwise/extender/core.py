@@ -480,20 +480,25 @@ class Core:
             for record in [*self._kept_out.values()]:
                 self._put_pod(record, now)
         self._binder.end_doubts(now)
-        actions: tuple[Action, ...] = ()
-        is_done = False
-        while not is_done:
-            actions += self._walled(lambda: self._planner.decide(now, self._binder.doubted()), now)
-            is_done = not self._leave_out_skipped(now)
-        self._walled(self._barrier.look, now)
+        actions = self._walled(lambda: self._round(now), now)
+        try:  # what was decided is carried out, whatever goes wrong from here on
+            while self._leave_out_skipped(now):
+                actions += self._walled(lambda: self._round(now), now)
+            self._walled(self._barrier.look, now)
+        except Exception as defect:
+            self._defects.append(defect)
         return actions
+
+    def _round(self, now: float) -> tuple[Action, ...]:
+        return self._planner.decide(now, self._binder.doubted())
 
     def set_unlocker(self, aside: RunUnlocked) -> None:
         """*aside* runs long work that needs no cache, and may let others use the core."""
         self._aside = self._planner.changes.run_unlocked = aside
 
     def take_defects(self) -> list[Exception]:
-        """The defects that `decide` met and skipped; each is returned once."""
+        """The defects that were skipped, at events, in calls and in rounds; each is returned
+        once."""
         defects, self._defects = self._defects, []
         return defects
 

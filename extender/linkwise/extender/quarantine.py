@@ -1,7 +1,7 @@
-"""Leaves out a pod or gang that a defect of the extender is about, so that it costs nobody else.
+"""Leaves out a pod or gang that a defect of the extender is about, so that it costs no other.
 
-The extender has no list of what can go wrong. So whatever raises, the frames of the traceback tell
-which pod or gang was worked on. It is left out for a while: nothing is decided about it, and what
+There is no list of what can go wrong. For any exception, the frames of the traceback tell which pod
+or gang was worked on. It is left out for a while: nothing is decided about it, and what
 it holds on a node counts. If it still does harm, it is not in the cache at all; what kubelets
 report in use stays in use.
 """
@@ -18,6 +18,7 @@ from linkwise.extender.preemption.victim_selection import Unit
 from linkwise.kube.objects import Pod
 
 _FIRST_SECONDS, _LONGEST_SECONDS = 60.0, 3600.0
+_MOST_DOUBLINGS = 6  # more make no difference
 _MOST = 4096  # remembered
 # Strikes until it is not in the cache at all: of one that waits, and of one that holds GPUs.
 _DROPPED_WAITING, _DROPPED = 2, 3
@@ -29,7 +30,7 @@ Culprit = GangKey | str
 @dataclass(slots=True)
 class _Term:
     until: float
-    times: int
+    times: int  # how often it was left out before
     strikes: int = 1  # since it is left out
     is_over: bool = False  # and its pods are to be looked at again
 
@@ -50,7 +51,7 @@ class Quarantine:
         if len(self._terms) >= _MOST:
             del self._terms[next(iter(self._terms))]
         until = now + min(_FIRST_SECONDS * 2.0**times, _LONGEST_SECONDS)
-        self._terms[culprit] = _Term(until, min(times + 1, 10))
+        self._terms[culprit] = _Term(until, min(times + 1, _MOST_DOUBLINGS))
         return True
 
     def seen(self, record: PodRecord, now: float) -> PodRecord | None:

@@ -78,16 +78,6 @@ def test_an_evicted_member_that_ends_well_does_not_stand_in_for_the_one_that_is_
     assert at.sound()
 
 
-def test_the_gangs_own_timeout_counts() -> None:
-    at = cluster()
-    first, _ = planned(at, gang_timeout="2m")
-    at.schedule(first)
-    at.pass_time(119)
-    assert at.evicted == []
-    at.pass_time(1)
-    assert at.evicted == [first]
-
-
 def test_a_plan_that_nobody_binds_is_not_held_for_ever() -> None:
     at = cluster(nodes=1)
     planned(at, size=1)
@@ -172,9 +162,10 @@ def test_an_eviction_that_is_refused_is_tried_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "counts"), [("1ms", 10.0), ("9s", 10.0), ("50m", 3000.0), ("8760h", 3600.0)]
+    ("said", "counts"),
+    [("2m", 120.0), ("1ms", 10.0), ("9s", 10.0), ("50m", 3000.0), ("8760h", 3600.0)],
 )
-def test_a_pod_cannot_say_any_timeout(said: str, counts: float) -> None:
+def test_the_gangs_own_timeout_counts_within_bounds(said: str, counts: float) -> None:
     """Found: 1ms made 25,326 writes in 22 s, and 8760h kept GPUs from others for a year."""
     at = cluster()
     first, _ = planned(at, gang_timeout=said)

@@ -61,8 +61,9 @@ def _new(found: tuple[str, ...], known: tuple[str, ...]) -> Verdict:
 
 
 def _faults_of_pod(pod: Pod, rules: Rules) -> tuple[str, ...]:
-    """The faults that the pod's own annotations cause. A ValidatingAdmissionPolicy refuses clients
-    that write the extender's annotations, so these are not checked here."""
+    """The faults of the pod's own annotations, and of its number of GPUs. A
+    ValidatingAdmissionPolicy refuses clients that write the extender's annotations, so these are
+    not checked here."""
     if size := _oversize(pod, rules):
         return (size,)
     if not ours(pod.metadata.annotations):

@@ -21,12 +21,12 @@ from linkwise.kube.objects import Container, Pod, whole
 from linkwise.topology import names
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role
 from linkwise.topology.errors import AnnotationError, UnknownAnnotationError
-from linkwise.topology.machine.model import LINK_WORDS, LinkClass
+from linkwise.topology.machine.model import LINK_WORDS, MAX_GPUS, LinkClass
 from linkwise.topology.names import is_share
 
 MAX_GANG = 4096
-# Of one pod. No machine has more than 16, and none cuts them into more MIG devices of that name.
-MOST_GPUS = 64
+# Of one pod: MIG cuts a GPU into 7 devices at most, which may have the same name as whole GPUs.
+MOST_GPUS = 7 * MAX_GPUS
 _MIB = 1024 * 1024
 LONGEST = 1024  # characters of a value; caches store its parsed form for very many pods
 _NEAR = 0.7  # difflib's ratio; `gnag` is near enough to `gang`

@@ -66,7 +66,9 @@ class Changes:
         gates: SchedulingGates,
         feedback: SchedulerFeedback,
         gang_refusals: GangRefusals,
+        defects: list[Exception],
     ) -> None:
+        """*defects*: those that were met and skipped; others add to them too."""
         self._cache, self._pending_writes, self._registry = cache, pending_writes, registry
         self._queue, self._lifecycle, self._gates = queue, lifecycle, gates
         self._feedback, self._gang_refusals = feedback, gang_refusals
@@ -80,7 +82,7 @@ class Changes:
         self._news_seen = NO_NEWS
         self.surroundings_changed = False  # volumes, claims or namespaces
         self._surroundings_due = 0.0
-        self._defects: list[Exception] = []
+        self._defects = defects
 
     def take(self, now: float) -> set[GangKey]:
         """The gangs to look at because of changes since the last round."""
@@ -211,5 +213,6 @@ class Changes:
 
     def take_defects(self) -> list[Exception]:
         """The defects since the last call."""
-        defects, self._defects = self._defects, []
+        defects = [*self._defects]
+        self._defects.clear()
         return defects

@@ -73,7 +73,8 @@ class Planner:
         self.feedback = SchedulerFeedback(cache)
         self.gang_refusals = GangRefusals(cache)
         self._mix = PodMix()
-        self.best_node = best_node = BestNode(cache, self._mix)
+        defects: list[Exception] = []
+        self.best_node = best_node = BestNode(cache, self._mix, defects)
         self.levels = tuple(span_levels)
         search = GangSearch(
             cache, self.node_filters, self.feedback, self.gang_refusals, best_node, span_levels
@@ -145,6 +146,7 @@ class Planner:
             self._gates,
             self.feedback,
             self.gang_refusals,
+            defects,
         )
         self._allocate = Allocate(
             cache,

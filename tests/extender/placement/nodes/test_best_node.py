@@ -107,9 +107,11 @@ def test_many_nodes_are_judged_by_kind_as_each_alone(
     for few in (0, len(NODES)):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(best_node, "_FEW", few)
-            found.append(best_node.BestNode(cache, mix).worth_in(as_it_is(cache), request, NEEDS))
+            found.append(
+                best_node.BestNode(cache, mix, []).worth_in(as_it_is(cache), request, NEEDS)
+            )
     by_kind, alone = found
-    room = best_node.BestNode(cache, mix).room()
+    room = best_node.BestNode(cache, mix, []).room()
     for info in cache.nodes.values():
         row, kind = info.row, info.kind
         assert kind is not None

@@ -8,7 +8,7 @@ from linkwise.topology import names
 from tests.extender.cluster import Cluster
 
 
-@pytest.mark.parametrize("gpus", [65, 128, 1000, 2**31, 2**63 - 1])
+@pytest.mark.parametrize("gpus", [113, 128, 1000, 2**31, 2**63 - 1])
 def test_it_is_refused_in_words_and_others_are_placed(gpus: int) -> None:
     at = Cluster()
     at.add_node("n1", "hgx-h100")
@@ -22,15 +22,15 @@ def test_it_is_refused_in_words_and_others_are_placed(gpus: int) -> None:
     assert at.schedule("single") == "n1"
     assert at.places("gated", "gang-0", "gang-1") == ["n1"] * 3
     (why,) = at.filter("slip").unresolvable.values()
-    assert why.startswith(f"linkwise: nvidia.com/gpu: {gpus} in one pod: expected 64 at most")
-    assert "expected 64 at most" in repr(at.core.explain("ml", "gated-slip", at.now))
+    assert why.startswith(f"linkwise: nvidia.com/gpu: {gpus} in one pod: expected 112 at most")
+    assert "expected 112 at most" in repr(at.core.explain("ml", "gated-slip", at.now))
     assert not at.core.take_defects()
 
 
-def test_64_are_no_slip_and_wait_for_a_machine_that_has_them() -> None:
+def test_112_are_no_slip_and_wait_for_a_machine_that_has_them() -> None:
     at = Cluster()
     at.add_node("n1", "hgx-h100")
-    at.add_pod("large", 64)
+    at.add_pod("large", 112)
     assert at.filter("large").failed.keys() | at.filter("large").unresolvable.keys() == {"n1"}
     assert "expected" not in repr(at.filter("large"))
 

@@ -61,8 +61,8 @@ class NodeWorth:
 
 
 class BestNode:
-    def __init__(self, cache: Cache, mix: PodMix) -> None:
-        self._cache, self._room = cache, LatestRoom(mix)
+    def __init__(self, cache: Cache, mix: PodMix, defects: list[Exception]) -> None:
+        self._cache, self._room, self._defects = cache, LatestRoom(mix), defects
         self._known: dict[tuple[GpuRequest, ResourceList], NodeWorth] = {}
 
     def find(
@@ -112,7 +112,11 @@ class BestNode:
         """By what lost room is judged now."""
         cache = self._cache
         changes = cache.settled_rows.generation + cache.rows.charged.generation
-        return self._room.at(changes, cache.kinds, self._left)
+        try:
+            return self._room.at(changes, cache.kinds, self._left)
+        except Exception as defect:  # lost room only orders nodes
+            self._defects.append(defect)
+            return self._room.at(changes, cache.kinds, self._left)
 
     def _left(self, resources: Collection[str]) -> Left:
         cache = self._cache
@@ -187,9 +191,13 @@ class BestNode:
     ) -> None:
         worth.lost_room[rows] = 0.0
         rows = rows[worth.quality[rows] > -np.inf]
-        if len(rows):
+        if not len(rows):
+            return
+        try:
             before = left_on(self._cache, table, rows, room.resources)
             worth.lost_room[rows] = room.lost(before, before.without(needs, worth.taken[rows]))
+        except Exception as defect:  # the other values order the nodes
+            self._defects.append(defect)
 
 
 def left_on(cache: Cache, table: NodeTable, rows: Ints, resources: Collection[str]) -> Left:

@@ -133,13 +133,20 @@ class LatestRoom:
         left: Callable[[Collection[str]], Left],
     ) -> Room:
         """*changes* rises with each change of a node; *left* returns what all nodes with free GPUs
-        or shares have left, with the shares of these resources."""
+        or shares have left, with the shares of these resources. If the room cannot be learnt, the
+        exception is raised once, and no placement loses any until it is to be learnt again."""
         if self._room is None or self._version != self._mix.version or changes >= self._due:
             mix = self._mix.shares()
             resources = {kind.ask.resource for kind in mix if kind.ask.resource}
-            self._room = Room(mix, machines, left(resources))
-            self._version = self._mix.version
-            self._due = changes + max(1, int(_CHANGES * self._room.free))
+            try:
+                self._room = Room(mix, machines, left(resources))
+            except Exception:
+                self._room = Room({}, machines, left(()))
+                raise
+            finally:
+                self._version = self._mix.version
+                free = 0 if self._room is None else self._room.free
+                self._due = changes + max(1, int(_CHANGES * free))
         return self._room
 
 
