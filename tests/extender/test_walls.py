@@ -10,6 +10,8 @@ import pytest
 
 from linkwise.extender.api.actions import Action
 from linkwise.extender.api.extender_calls import Outcome
+from linkwise.extender.api.records import GangKey
+from linkwise.extender.cycle.changes import Changes
 from linkwise.extender.placement.room.pod_mix import PodMix
 from linkwise.extender.placement.room.room import Room
 from linkwise.extender.quarantine import LEFT_OUT
@@ -208,3 +210,21 @@ def test_what_only_orders_nodes_refuses_none(broken_part: str) -> None:
     assert told
     assert all(isinstance(defect, DefectError) for defect in told)
     assert LEFT_OUT not in repr(at.core.explain("ml", "single", at.now))
+
+
+def test_gangs_that_were_due_in_a_round_that_failed_are_due_in_the_next() -> None:
+    at = Walled()
+    at.add_node("n0", "hgx-h100")
+    whole = Changes._limit
+
+    def fails(changes: Changes, key: GangKey, now: float) -> None:
+        if key.name == EVIL:
+            raise DefectError
+        whole(changes, key, now)
+
+    with patch.object(Changes, "_limit", fails):
+        at.add_gang(EVIL, 2, 2)
+        at.add_gang("gang", 2, 2)
+        at.settle()
+    assert at.places("gang-0", "gang-1") == ["n0", "n0"]
+    assert at.places(f"{EVIL}-0") == [""]

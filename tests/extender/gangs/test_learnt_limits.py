@@ -6,21 +6,23 @@ from collections.abc import Callable
 
 import pytest
 
+from linkwise.extender.api.records import GangKey
+from linkwise.extender.placement.nodes.gang_refusals import GangRefusals, Takes
 from tests.extender.cluster import Cluster
 
 GANG_GPUS = 2
 MOST_TRIES = 12  # at plans; many gangs wait for 32 s by then
 
-Takes = Callable[[str, int], bool]  # node, how many other members are there
+LetsIn = Callable[[str, int], bool]  # node, how many other members are there
 
 
-def at_most(most: int) -> Takes:
+def at_most(most: int) -> LetsIn:
     return lambda _node, others: others < most
 
 
-def tries_until_it_goes(at: Cluster, size: int, takes: Takes) -> int:
+def tries_until_it_goes(at: Cluster, size: int, takes: LetsIn, gpus: int = GANG_GPUS) -> int:
     """kube-scheduler tries the members one by one, in the order of their names."""
-    at.add_gang("g", size, GANG_GPUS)
+    at.add_gang("g", size, gpus)
     members = [f"g-{rank}" for rank in range(size)]
     for tries in range(1, MOST_TRIES + 1):
         for _ in range(64):
@@ -34,7 +36,7 @@ def tries_until_it_goes(at: Cluster, size: int, takes: Takes) -> int:
     raise AssertionError(f"not after {MOST_TRIES} plans: {nominated(at, members)}")
 
 
-def let_through(at: Cluster, name: str, members: list[str], takes: Takes) -> bool:
+def let_through(at: Cluster, name: str, members: list[str], takes: LetsIn) -> bool:
     others = nominated(at, [member for member in members if member != name])
     return bool(
         at.filter(name, [node for node in at.nodes if takes(node, others[node])]).node_names
@@ -64,9 +66,24 @@ def test_a_gang_of_which_no_node_takes_all_is_spread(nodes: int, size: int, most
     assert max(on.values()) <= most
 
 
-def test_what_two_nodes_say_is_believed_of_all() -> None:
-    at = cluster(16)
-    assert tries_until_it_goes(at, 16, at_most(1)) <= 6
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_what_two_nodes_say_is_believed_of_all(gpus: int) -> None:
+    """Each refusal halves the guess: of eight on a node, three tell that it takes one."""
+    at = cluster(32)
+    assert tries_until_it_goes(at, 32, at_most(1), gpus) <= 5
+
+
+def test_what_was_learnt_first_holds_for_as_long_as_what_was_learnt_last() -> None:
+    at = cluster(2)
+    at.add_gang("g", 2, 8)
+    at.settle()
+    known, key = GangRefusals(at.core._cache), GangKey("ml", "g")
+    known.takes_no_more(key, "n0", Takes(1, 1), 0.0)
+    known.takes_no_more(key, "n1", Takes(2, 2), 1.0)
+    known.lapse(3.0)  # the first refusal alone would have counted for two seconds
+    assert known.takes(key) == {"n0": 1, "n1": 2}
+    known.lapse(20.0)
+    assert known.takes(key) == {}
 
 
 def test_one_node_that_takes_few_does_not_spread_the_gang() -> None:

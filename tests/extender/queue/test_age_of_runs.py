@@ -21,8 +21,10 @@ def test_a_later_run_of_an_evicted_gang_is_as_old_as_its_own_pods() -> None:
     at.pass_time(600)
     add_run(at, "first")
     at.pass_time(300)
+    at.cordon("n1")
     end_run(at, "nightly")
     add_run(at, "nightly", preemptible="true")
+    at.uncordon("n1")
     at.settle()
     assert at.places("first-0", "nightly-0") == ["n1", ""]
 

@@ -5,6 +5,7 @@ import pytest
 from tests.divided import GPU, SHARED, all_three, replicas
 from tests.extender import preempt_call
 from tests.extender.cluster import change
+from tests.extender.preemption.test_gang_preemption import budget
 from tests.extender.shares.cluster import ShareCluster
 from tests.machines import DGX_1V, PCIE_8
 
@@ -28,6 +29,20 @@ def test_a_member_with_shares_alone_preempts_as_a_single_pod_does(said: dict[str
     at.try_to_place(taker(at, "low"))
     taker(at, "high", priority=5, **said)
     assert preempt(at, "high", n0=["low"]) == {"n0": ["low"]}
+
+
+def test_a_budget_protects_a_pod_that_takes_shares() -> None:
+    at = ShareCluster()
+    at.add_divided("n0", replicas(DGX_1V, {0: 1, 1: 1}))
+    at.core.replace_budgets([budget(0, app="db")], at.now)
+    for name, app in (("a-free", "web"), ("b-protected", "db")):
+        taker(at, name)
+        pod = at.pod(name)
+        at.put_pod(change(pod, metadata=change(pod.metadata, labels={"app": app})))
+        at.try_to_place(name)
+        at.now += 200.0  # the younger one would be the victim
+    taker(at, "high", priority=5)
+    assert preempt(at, "high", n0=[]) == {"n0": ["a-free"]}
 
 
 def test_no_gang_is_left_half_for_a_share() -> None:

@@ -154,6 +154,10 @@ class Changes:
         times = (due, self._postponed.next())
         return min((time for time in times if time is not None), default=None)
 
+    def look_at_all(self) -> None:
+        """Let the next round look at every gang."""
+        self.due |= self._cache.gangs.keys()
+
     def forget(self) -> None:
         """While another replica decides, keep no list of what there would be to do."""
         self._cache.trim()

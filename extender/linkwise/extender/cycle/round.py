@@ -52,14 +52,14 @@ class Round:
     def run(self, doubted: Mapping[str, str], now: float) -> None:
         """Run the round. *doubted*: uid -> the only node where a pod may be whose Binding got no
         response."""
-        looked_at = self._changes.take(now)
         try:
-            self._run(looked_at, doubted, now)
+            self._run(doubted, now)
         except Exception:
-            self._changes.due |= looked_at  # the next round looks at them again
+            self._changes.look_at_all()  # what this round took up is lost
             raise
 
-    def _run(self, looked_at: set[GangKey], doubted: Mapping[str, str], now: float) -> None:
+    def _run(self, doubted: Mapping[str, str], now: float) -> None:
+        looked_at = self._changes.take(now)
         for key in sorted(looked_at):
             with self._changes.isolated(key.title):
                 self._reconcile(key, now)
@@ -69,9 +69,7 @@ class Round:
             self._go_through_queue(looked_at, now)
             with self._changes.isolated("preemption"):
                 self._preemption.run(now, self._changes.run)
-            withdrawn = self._preemption.take_withdrawn()
-            looked_at |= withdrawn
-            self._changes.due |= withdrawn  # they wait again
+            self._changes.due |= self._preemption.take_withdrawn()  # they wait again
             if not self._queue.any_untried():
                 break
         self._publish.run(looked_at, doubted, now)
