@@ -169,7 +169,7 @@ def test_wherever_a_defect_meets_a_tenant_s_pods_it_costs_these_alone(part: int)
     for site in found[part::PARTS]:
         with broken(site, EVIL):
             at = run()
-        assert at.defects or at.core.take_defects(), f"{site}: nobody was told"
+        assert at.defects or at.core.take_defects(), f"{site}: no defect was told"
         costs[str(site)] = left_out(at, *HONEST, *(() if at.dropped else URGENT))
     assert not {site: names for site, names in costs.items() if names}
 

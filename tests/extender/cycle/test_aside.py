@@ -24,7 +24,7 @@ T = TypeVar("T")
 class Meanwhile:
     """Lets something happen each time that others are let in, once the search has its copy."""
 
-    def __init__(self, at: Cluster, *happens: Callable[[], object]) -> None:
+    def __init__(self, at: Cluster, *happens: Callable[[], object] | None) -> None:
         self.times, self._happens = 0, list(happens)
         at.core.set_unlocker(self)
 

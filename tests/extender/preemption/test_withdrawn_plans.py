@@ -2,11 +2,13 @@
 
 import pytest
 
+from linkwise.extender.api.extender_calls import BindOrder
 from linkwise.extender.core import CoreSettings
 from linkwise.extender.preemption.gang_preemption import IDLING_SECONDS, TRY_SECONDS
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.topology import names
 from tests.extender.cluster import Cluster
+from tests.extender.cycle.test_aside import Meanwhile
 
 SOON = IDLING_SECONDS + 2 * TRY_SECONDS
 LONG = "8760h"
@@ -105,3 +107,25 @@ def test_none_is_withdrawn_if_that_makes_no_room() -> None:
     add(at, "urgent", 1000)
     wait(at, SOON)
     assert at.places("small-0") == ["n0"]
+
+
+@pytest.mark.parametrize("searches", range(6))
+def test_a_plan_whose_binding_begins_meanwhile_is_carried_out(searches: int) -> None:
+    at = cluster()
+    at.core.replace_budgets([], at.now)
+    add(at, "late", 0, gang_timeout=LONG)
+    add(at, "urgent", 1000)
+    wait(at, IDLING_SECONDS - 1)
+    orders: list[object] = []
+
+    def bind() -> None:
+        for rank in range(2):
+            at.come_to_bind(f"late-{rank}", "n0")
+        orders.extend(at.come_to_bind(f"late-{rank}", "n0") for rank in range(2))
+
+    meanwhile = Meanwhile(at, *[None] * searches, bind)
+    wait(at, SOON)
+    assert meanwhile.times > searches
+    assert [type(order) for order in orders] == [BindOrder, BindOrder]
+    assert at.places("late-0", "urgent-0") == ["n0", ""]
+    assert at.sound()
