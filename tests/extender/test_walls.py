@@ -30,8 +30,8 @@ class Walled(Cluster):
     """What raises while it is about the tenant's pod is noted, as the loop does."""
 
     defects: list[Exception] = field(default_factory=list)
-    # Pods with a node that were not in the cache. They look as if they were gone, so whoever needs
-    # their GPUs waits for them.
+    # Pods with a node that were not in the cache. They look as if they were gone, so a pod that
+    # needs their GPUs waits for them.
     dropped: set[str] = field(default_factory=set)
 
     @contextmanager
