@@ -155,6 +155,21 @@ def test_a_gang_of_which_a_pod_changes_meanwhile_is_sought_again() -> None:
     assert at.places(*members) == ["n0", "n1"]
 
 
+@pytest.mark.parametrize("size", [2, 65])
+@pytest.mark.parametrize("times", [1, 2, 3, 4])
+def test_a_gang_that_changes_during_each_search_is_sought_again_once_it_rests(
+    size: int, times: int
+) -> None:
+    """Found: a gang of 512 whose pods were still being tried waited for ever beside idle nodes."""
+    at = cluster(nodes=9)
+    members = at.add_gang("g", size, 1)
+    Meanwhile(at, *(partial(at.nominate, f"g-{n % size}", f"n{n}") for n in range(times)))
+    at.settle()
+    for _ in range(2 * times):  # looks at a large gang that only progresses are postponed
+        at.pass_time(1.0)
+    assert all(at.places(*members))
+
+
 @pytest.mark.parametrize("changed", ["a-0", "b-0"])
 def test_none_passes_a_gang_that_changes_meanwhile(changed: str) -> None:
     """Found: a younger pod got the node for which an older gang waited, in 6 of 32 worlds."""

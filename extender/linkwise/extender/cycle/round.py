@@ -11,7 +11,6 @@ A gang without room is not tried again before there is more room.
 """
 
 from collections.abc import Mapping
-from contextlib import suppress
 
 from linkwise.extender.api.records import GangKey
 from linkwise.extender.cycle.allocate import Allocate
@@ -129,8 +128,10 @@ class Round:
         except StaleResult:
             if self._look_again(gang, now):
                 few = len(self._registry.members_of(gang).all) <= _FEW
-                with suppress(StaleResult):  # a large gang may change once more
+                try:
                     self._allocate.place(gang, now, keeps_lock=few)
+                except StaleResult:  # a large gang changed once more: the next round tries it
+                    self._changes.moved.add(gang.key)
 
     def _look_again(self, gang: Gang, now: float) -> bool:
         """The gang changed while this round ran work beside the lock. Return whether it waits for
