@@ -4,7 +4,7 @@ import math
 import random
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from threading import Event, Lock
 from typing import Self
@@ -12,6 +12,7 @@ from typing import Self
 from kubernetes.client import Configuration
 
 from linkwise.kube.client import KubeClient, Stream
+from linkwise.kube.clock import ServerClock
 from linkwise.kube.errors import UNREACHED, ApiError
 
 
@@ -36,9 +37,11 @@ class SluggishClient(KubeClient):
         self._random = random.Random()
 
     @classmethod
-    def at(cls, url: str, pace: Pace) -> Self:
+    def at(cls, url: str, pace: Pace, clock: Callable[[], float] = time.time) -> Self:
+        """*clock*: of the machine that it runs on."""
         client = cls.load(kubeconfig=None, server=url)
         assert isinstance(client, cls)
+        client.clock = ServerClock(clock)
         client.pace = pace
         client._random = random.Random(pace.seed)
         return client

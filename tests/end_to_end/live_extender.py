@@ -47,14 +47,15 @@ class LiveExtender:
         pace: Pace,
         settings: CoreSettings,
         clock: Callable[[], float],
+        hurry: float,
     ) -> None:
+        """*clock*: of its machine; *hurry*: its seconds in one of the wall clock."""
         self._journal = journal
-        self.client = MortalClient.at(url, pace)
+        self.client = MortalClient.at(url, pace, clock)
         self.metrics = ExtenderMetrics()
         self.core = Core(settings)
-        barrier_seconds = BARRIER_SECONDS if clock is time.time else BARRIER_SECONDS / HURRY
         self.loop = Loop(
-            self.core, self.client, self.metrics, clock=clock, barrier_seconds=barrier_seconds
+            self.core, self.client, self.metrics, barrier_seconds=BARRIER_SECONDS / hurry
         )
         verbs = Verbs(self.loop, self.metrics, max_body_mib=64)
         # A call of a scheduler that has given up is known by its hang-up, as time runs here faster.

@@ -4,6 +4,7 @@ What happens to a node happens in a thread of its own, one thing after the other
 on while a node restarts.
 """
 
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -44,11 +45,12 @@ class LiveNode:
         seed: int,
         journal: Journal,
         pace: Pace = AT_ONCE,
+        clock: Callable[[], float] = time.time,
         topology_manager: TopologyManager | None = None,
         is_read: bool = True,
     ) -> None:
         """*topology_manager*: how its kubelet aligns devices; *is_read*: whether the plugin can
-        read that."""
+        read that; *clock*: the plugin's."""
         self.name, self.machine_name = name, machine
         self.machine = recorded_machine(machine, node=name)
         self.failures: list[str] = []  # of the stand-ins, not of what is tested
@@ -61,7 +63,7 @@ class LiveNode:
                 topology_manager_scope=topology_manager.scope,
             )
         self.kubelet = Kubelet(name, directory, client, seed=seed, settings=settings)
-        self._client = SluggishClient.at(url, pace)
+        self._client = SluggishClient.at(url, pace, clock)
         self._faults, self._loads = directory / "faults.json", directory / "loads.json"
         self._journal = journal
         self._settings = Settings(

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -21,9 +20,7 @@ def world() -> Iterator[World]:
 
 
 def idle(world: World) -> IdleView:
-    """By the plugin's clock: the extender's is faster in a world, and the plugin would seem to have
-    been silent for hours."""
-    return view_idle(replace(world.extender.loop.snapshot(), at=time.time()))
+    return view_idle(world.extender.loop.snapshot())
 
 
 def names(it: IdleView) -> list[str]:

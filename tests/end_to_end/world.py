@@ -86,6 +86,7 @@ class World:
         pace: Pace,
         settings: CoreSettings,
         clock: Callable[[], float],
+        server_clock: Callable[[], float],
         other_filters: Sequence[OtherFilter],
         topology_manager: TopologyManager | None,
         *,
@@ -93,6 +94,7 @@ class World:
     ) -> None:
         self.server, self._pace = server, pace
         self._settings, self._clock = settings, clock
+        self._hurry = HURRY if server_clock is hurried_clock else 1.0
         self.other_filters = tuple(other_filters)
         self.journal = Journal()
         self.client = KubeClient.load(kubeconfig=None, server=server.url)
@@ -106,6 +108,7 @@ class World:
                 journal=self.journal,
                 pace=replace(pace, seed=pace.seed + number),
                 topology_manager=topology_manager,
+                clock=server_clock,
                 is_read=is_read,
             )
             for number, machine in enumerate(machines, 1)
@@ -142,7 +145,8 @@ class World:
     def _new_extender(self) -> LiveExtender:
         _, port = self._port.getsockname()
         return LiveExtender(
-            self.server.url, self.journal, port, self._pace, self._settings, self._clock
+            *(self.server.url, self.journal, port, self._pace, self._settings, self._clock),
+            hurry=self._hurry,
         )
 
     def _new_scheduler(self) -> SchedulerLoop:
@@ -328,14 +332,18 @@ def running_world(
     topology_manager: TopologyManager | None = None,
     *,
     is_read: bool = True,
+    ahead_seconds: float = 0.0,
 ) -> Iterator[World]:
     """*settings* and *clock* are the extender's, *other_filters* kube-scheduler's;
-    *topology_manager* and *is_read* are those of each `LiveNode`."""
+    *topology_manager* and *is_read* are those of each `LiveNode`. The API server's clock is the
+    wall clock, or as fast as the extender's if that hurries; the extender's is *ahead_seconds*
+    before it."""
     # A short path: a unix socket's is at most 107 bytes long.
-    with TemporaryDirectory(prefix="lw-") as directory, ApiServer() as server:
+    server_clock = clock if clock is hurried_clock else time.time
+    with TemporaryDirectory(prefix="lw-") as directory, ApiServer(clock=server_clock) as server:
         world = World(
-            *(server, Path(directory), machines, seed, pace, settings, clock),
-            *(other_filters, topology_manager),
+            *(server, Path(directory), machines, seed, pace, settings),
+            *(lambda: clock() + ahead_seconds, server_clock, other_filters, topology_manager),
             is_read=is_read,
         )
         try:

@@ -25,6 +25,7 @@ from kubernetes.client import Configuration
 from kubernetes.client.rest import RESTClientObject
 from kubernetes.config import ConfigException, load_incluster_config, load_kube_config
 
+from linkwise.kube.clock import ServerClock
 from linkwise.kube.connections import Connections, UnsentError
 from linkwise.kube.errors import UNREACHED, ApiError, LoadError, error_of
 
@@ -67,7 +68,7 @@ class Stream(Protocol):
 
 class KubeClient:
     """`timeout_seconds` limits connecting and each wait for bytes; every call has one. The client
-    reads a token again after `token_seconds`."""
+    reads a token again after `token_seconds`. `clock` is the API server's."""
 
     def __init__(
         self,
@@ -75,7 +76,9 @@ class KubeClient:
         *,
         timeout_seconds: float = 10.0,
         token_seconds: float = 1.0,
+        clock: ServerClock | None = None,
     ) -> None:
+        self.clock = clock or ServerClock()
         configuration.connection_pool_maxsize = _CONNECTIONS
         configuration.keep_alive = True
         self._configuration = configuration
@@ -240,7 +243,7 @@ class KubeClient:
         headers["content-type"] = content_type
         if method == "PATCH":
             headers["accept"] = _WITHOUT_SPEC
-        left = self._limit.ends - time.monotonic()
+        left, sent = self._limit.ends - time.monotonic(), self.clock.local()
         try:
             answer = connections.request(
                 method, path, msgspec.json.encode(body), headers, seconds=left
@@ -250,6 +253,7 @@ class KubeClient:
         except (OSError, HTTPException) as error:
             told = f"{method} {path}: {str(error) or type(error).__name__}"
             raise ApiError(UNREACHED, "ConnectionBroken", told, maybe_done=True) from error
+        self.clock.heard(answer.date, sent)
         if not 200 <= answer.status < 300:
             raise error_of(answer.status, answer.body, what=f"{method} {path}")
         return answer.body
@@ -269,8 +273,9 @@ class KubeClient:
         left = self._limit.ends - time.monotonic()
         if timeout is None and left < self._timeout_seconds:
             timeout = urllib3.Timeout(total=max(left, _SHORTEST_SECONDS))
+        sent = self.clock.local()
         try:
-            return self._pool.request(
+            response = self._pool.request(
                 method,
                 f"{self.url}{path}{'?' if params else ''}{urlencode(params or {})}",
                 body=None if body is None else msgspec.json.encode(body),
@@ -282,6 +287,8 @@ class KubeClient:
             )
         except urllib3.exceptions.HTTPError as error:
             raise _broken(method, path, error) from error
+        self.clock.heard(response.headers.get("Date"), sent)
+        return response
 
     def _headers(self, method: str, path: str) -> dict[str, str]:
         headers = {"accept": "application/json", "user-agent": "linkwise"}

@@ -14,7 +14,7 @@ import weakref
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from kubernetes.client import Configuration
@@ -36,6 +36,7 @@ class UnsentError(Exception):
 class HttpAnswer:
     status: int
     body: bytes
+    date: str | None = field(default=None, compare=False)  # the server's
 
 
 class Connections:
@@ -86,7 +87,7 @@ class Connections:
             self._limit(connection.sock, left)
             connection.request(method, self._prefix.rstrip("/") + path, body, dict(headers))
             response = connection.getresponse()
-            answer = HttpAnswer(response.status, response.read())
+            answer = HttpAnswer(response.status, response.read(), response.headers["Date"])
         except TimeoutError:
             connection.close()
             _close(self._idle)  # they lead to the same server, and each would cost the same wait

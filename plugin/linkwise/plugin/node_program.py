@@ -53,7 +53,7 @@ class NodeProgram:
         snapshot: Snapshot,
         front: Front | None = None,
     ) -> None:
-        self._metrics, self._front = metrics, front
+        self._metrics, self._front, self._client = metrics, front, client
         self._cdi = Cdi(settings.cdi, settings.cdi_directories)
         self._vendor_stays = settings.in_front or settings.observe
         self._showing = Lock()
@@ -243,7 +243,7 @@ class NodeProgram:
     def _loads_read(self, loads: Mapping[str, Load]) -> None:
         if self._holders is None:
             return
-        now = time.time()
+        now = self._client.clock()
         pods = self._activity.looked(loads, self._holders, now)
         self._metrics.show_activity(pods, now)
         report = self._reports.due(pods, now)

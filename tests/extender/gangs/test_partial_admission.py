@@ -384,7 +384,7 @@ def test_with_too_few_bound_in_time_everything_is_given_back() -> None:
     at.settle()
     evicted = [each for each in at.pass_time(TIMEOUT) if isinstance(each, Evict)]
     assert [each.pod.name for each in evicted] == ["g-0", "g-1"]
-    assert evicted[0].reason == ("gang ml/g: not enough members were bound in time (g-2, g-3)")
+    assert evicted[0].why == ("gang ml/g: not enough members were bound in time (g-2, g-3)")
     assert planned(at) == {}
     assert (at.free("n3"), at.free("n4")) == (8, 8)
 

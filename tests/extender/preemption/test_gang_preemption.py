@@ -429,6 +429,17 @@ def test_one_refused_eviction_does_not_end_preemption() -> None:
     assert at.evicted == ["humble"]
 
 
+def test_who_is_spared_is_not_said_to_be_evicted() -> None:
+    at = cluster(nodes=2)
+    run(at, "spared", 8, "n1")
+    run(at, "humble", 8, "n2", priority=1)
+    at.spared.add("spared")
+    add_gang(at, "urgent", 1, priority=2)
+    at.pass_time(SPARED_SECONDS)
+    assert at.evicted == ["humble"]
+    assert [each.pod.name for each in at.events if each.reason == "Preempted"] == ["humble"]
+
+
 def test_who_is_refused_again_and_again_is_asked_about_ever_more_seldom() -> None:
     at = cluster(nodes=1)
     run(at, "humble", 8, "n1")

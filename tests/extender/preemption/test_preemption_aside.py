@@ -55,7 +55,7 @@ def test_others_are_let_in_while_victims_are_sought() -> None:
     at = busy()
     meanwhile = Meanwhile(at, 999, lambda: None)
     add_gang(at, "high", 2, priority=5)
-    assert at.evicted == ["low-2", "low-3"]
+    assert sorted(at.evicted) == ["low-2", "low-3"]
     assert meanwhile.times >= 4
 
 

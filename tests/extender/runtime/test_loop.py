@@ -20,12 +20,12 @@ from linkwise.extender.api.extender_calls import (
 )
 from linkwise.extender.core import Core, CoreSettings
 from linkwise.extender.placement.gang_placement import place
-from linkwise.extender.runtime.clock import steady_clock
 from linkwise.extender.runtime.loop import Loop
 from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.ports.dispatch import Verbs
 from linkwise.extender.runtime.ports.routes import create_app
 from linkwise.extender.runtime.writer import Writer
+from linkwise.kube.clock import steady_clock
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_gpus, read_plan

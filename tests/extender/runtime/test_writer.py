@@ -217,6 +217,20 @@ def test_a_pod_created_again_under_the_same_name_is_left_alone(
     assert done(metrics, type(meant_for_the_first).__name__, "refused") == 1
 
 
+@pytest.mark.parametrize(
+    ("status", "outcome"),
+    [(429, Outcome.UNKNOWN), (500, Outcome.REFUSED), (503, Outcome.UNKNOWN), (0, Outcome.UNKNOWN)],
+)
+def test_an_eviction_that_is_answered_500_again_and_again_is_refused(
+    status: int, outcome: Outcome, server: ApiServer, actions: Writer, pod: PodRef
+) -> None:
+    """As for a pod under two PodDisruptionBudgets."""
+    server.fail_next("POST", "/eviction", status, times=99)
+    assert actions.perform(Evict(pod, "it makes room")) is outcome
+    server.clear_faults()
+    assert actions.perform(Evict(pod, "it makes room")) is Outcome.DONE
+
+
 def test_a_pod_that_is_gone_refuses(client: KubeClient, actions: Writer, pod: PodRef) -> None:
     client.delete(f"{PODS}/w-0", grace_seconds=0)
 

@@ -154,8 +154,8 @@ class _Asking:
         because = snapshot.by_uid[group.uids[0]].ask.because
         evicted = (
             world.pods[uid]
-            for uid, text in world.evicted.items()
-            if uid in world.pods and text.endswith(group.key.title)
+            for uid, for_whom in world.evicted.items()
+            if uid in world.pods and for_whom == group.key.title
         )
         return JobPart(
             namespace=group.key.namespace,

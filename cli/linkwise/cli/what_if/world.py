@@ -49,7 +49,7 @@ class World:
         self._are_ends = ends
         self.nodes = {node.metadata.name: node for node in nodes}
         self.pods = {pod.metadata.uid: pod for pod in pods}
-        self.evicted: dict[str, str] = {}  # uid -> why
+        self.evicted: dict[str, str] = {}  # uid -> for whom
         self.not_given: dict[ObjectRef, None] = {}  # owners of pods that the listing lacks
         self._objects = objects
         self._planned: dict[str, None] = {}  # uids of pods that may be bound
@@ -184,7 +184,7 @@ class World:
         if pod is None:
             return Outcome.REFUSED
         if isinstance(action, Evict):
-            self._evict(pod, action.reason)
+            self._evict(pod, action.for_whom)
             return Outcome.DONE
         if isinstance(action, WritePlan):
             self._planned[pod.metadata.uid] = None
@@ -193,8 +193,8 @@ class World:
         self._put(applied(action, pod))
         return Outcome.DONE
 
-    def _evict(self, pod: Pod, why: str) -> None:
-        self.evicted[pod.metadata.uid] = why
+    def _evict(self, pod: Pod, for_whom: str) -> None:
+        self.evicted[pod.metadata.uid] = for_whom
         end = datetime.fromtimestamp(self.now + _GRACE_SECONDS, UTC)
         pod = change(pod, metadata=change(pod.metadata, deletion_timestamp=end))
         self._put(pod)

@@ -86,7 +86,9 @@ class Evict:
     """Evict through the Eviction API, which respects PodDisruptionBudgets."""
 
     pod: PodRef
-    reason: str
+    why: str
+    event: str = ""  # the reason of the Event that says so once it is evicted; empty: none
+    for_whom: str = ""  # `GangKey.title` of who gets the room
 
 
 class EventType(Enum):

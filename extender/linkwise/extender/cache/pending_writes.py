@@ -170,8 +170,16 @@ class PendingWrites:
             text = None if wanted is None else write_queue_note(wanted)
             self._issue(NoteQueue(record.ref, {names.QUEUE: text}), now)
 
-    def evict(self, record: PodRecord, reason: str, now: float) -> None:
-        self._issue(Evict(record.ref, reason), now)
+    def evict(
+        self,
+        record: PodRecord,
+        why: str,
+        now: float,
+        *,
+        event: str = "",
+        for_whom: str = "",
+    ) -> None:
+        self._issue(Evict(record.ref, why, event, for_whom), now)
 
     def say(self, pod: PodRef, reason: str, message: str, now: float) -> None:
         """Send a warning Event; the same text about the same pod is repeated only before the API
@@ -188,6 +196,8 @@ class PendingWrites:
         self._wakes["event", uid] = at
 
     def done(self, action: Action, outcome: Outcome, now: float) -> None:
+        if isinstance(action, Evict) and action.event and outcome is Outcome.DONE:
+            self._ready.append(Emit(action.pod, action.event, EventType.WARNING, action.why))
         key = _key(action)
         if self._outstanding.get(key) != action:
             return  # an Event, or the pod is gone

@@ -195,7 +195,7 @@ class GangPreemption:
         self._spared.look(now)
         self._try_waiting(waiting, now, aside)
         for key, preemption in self._preemptions.items():
-            self._evict(preemption.victims, f"it makes room for {key.title}", now)
+            self._evict(key.title, preemption, now)
 
     def _try_waiting(self, waiting: Sequence[Gang], now: float, aside: RunUnlocked) -> None:
         """The most urgent gangs first, few at a time; among equal gangs, one stands for all."""
@@ -429,28 +429,29 @@ class GangPreemption:
         return self._allowed is Preempt.LOWER_PRIORITY or record.ask.preemptible
 
     def _begin(self, gang: Gang, preemption: Preemption, now: float) -> None:
-        """Reserve what the victims leave, and say why they are evicted."""
+        """Reserve what the victims leave."""
         self._reservations.reserve_for(
             gang, self._open(gang), preemption.spots, now, by_preemption=True
         )
         self._preemptions[gang.key] = preemption
         for unit in preemption.units:
-            first, text = unit.pods[0].ref, f"evicted to make room for {gang.key.title}"
-            if unit.idle_since is not None:
-                text = f"{text}: no GPU has worked since {clock(unit.idle_since)}"
-                self._pending_writes.say(first, RECLAIMED, text, now)
-                continue
-            if unit.spare is None:
+            if unit.idle_since is None and unit.spare is None:
                 self._queue.keep_age(unit.key, now)
-            self._pending_writes.say(first, REASON, f"{text}, which is more important", now)
 
-    def _evict(self, victims: frozenset[str], why: str, now: float) -> None:
-        for uid in sorted(victims):
-            record = self._cache.pods.get(uid)
-            if record is None or not record.live:
-                continue
-            try:
-                self._pending_writes.evict(record, why, now)
-            except Exception:
-                self.refused(uid, now)
-                raise
+    def _evict(self, who: str, preemption: Preemption, now: float) -> None:
+        for unit in preemption.units:
+            event, why = REASON, f"evicted to make room for {who}"
+            if unit.idle_since is None:
+                why = f"{why}, which is more important"
+            else:
+                event, why = RECLAIMED, f"{why}: no GPU has worked since {clock(unit.idle_since)}"
+            for number, pod in enumerate(unit.pods):
+                record = self._cache.pods.get(pod.uid)
+                if record is None or not record.live:
+                    continue
+                try:
+                    told = "" if number else event
+                    self._pending_writes.evict(record, why, now, event=told, for_whom=who)
+                except Exception:
+                    self.refused(pod.uid, now)
+                    raise

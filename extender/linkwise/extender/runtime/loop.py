@@ -33,7 +33,6 @@ from linkwise.extender.api.records import GangKey
 from linkwise.extender.core import Core
 from linkwise.extender.explain.snapshot import Snapshot
 from linkwise.extender.podgrouper.owner_cache import FetchOwner
-from linkwise.extender.runtime.clock import steady_clock
 from linkwise.extender.runtime.informers import Informers
 from linkwise.extender.runtime.leadership import ALONE, Lead
 from linkwise.extender.runtime.metrics import NOTHING, Census, ExtenderMetrics
@@ -92,7 +91,6 @@ class Loop:
         *,
         write_threads: int = 16,
         barrier_seconds: float = BARRIER_SECONDS,
-        clock: Callable[[], float] | None = None,
         on_complete: Callable[[], object] = lambda: None,
         lead: Lead = ALONE,
         route_calls: Callable[[], object] = lambda: None,
@@ -104,10 +102,10 @@ class Loop:
         self._on_complete = on_complete
         self._lead = lead
         self._core, self._metrics = core, metrics
-        self._clock = clock or steady_clock()
+        self._clock = client.clock
         self._lock = Lock()  # around every use of the core
         core.set_unlocker(self._aside)
-        self._kube = Writer(client, metrics, clock or time.time, lead)
+        self._kube = Writer(client, metrics, lead=lead)
         self._writes: Lanes[Action] = Lanes(self._act, threads=write_threads)
         self._events: Lanes[Action] = Lanes(self._act, threads=_EVENT_THREADS)
         self._owners = OwnerReads(client, metrics)

@@ -53,7 +53,8 @@ _MESSAGE_LIMIT = 1024  # of an Event's message, by the API server's validation
 
 
 class Writer:
-    """Thread-safe. *clock* gives seconds since 1970, for the times in Events.
+    """Thread-safe. *clock* gives seconds since 1970, for the times in Events; by default it is the
+    API server's.
 
     A request starts only if *lead* allows it, and ends before another process may lead.
     """
@@ -62,10 +63,11 @@ class Writer:
         self,
         client: KubeClient,
         metrics: ExtenderMetrics,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
         lead: Lead = ALONE,
     ) -> None:
-        self._client, self._metrics, self._clock, self._lead = client, metrics, clock, lead
+        self._client, self._metrics, self._lead = client, metrics, lead
+        self._clock = clock or client.clock
 
     def bind(self, order: BindOrder) -> tuple[Outcome, str]:
         """Post the Binding once; if it fails, kube-scheduler retries. The text is its answer."""
@@ -185,6 +187,10 @@ class Writer:
             # The core requests a failed write again. For a Binding, the core must know the outcome
             # for certain before it gives the GPUs to another pod.
             unsure = error.maybe_done if kind == "Bind" else _may_pass(error)
+            if kind == "Evict" and error.status == 500:
+                # So it answers for a pod under two PodDisruptionBudgets, each time; by now it has
+                # answered so several times.
+                unsure = False
             outcome, refusal = Outcome.UNKNOWN if unsure else Outcome.REFUSED, str(error)
             if kind in _DENIABLE and error.status in _DENIALS and not _is_too_late(error):
                 outcome = Outcome.DENIED

@@ -1,8 +1,9 @@
 """Serves the store over HTTP: reads a request, calls the store, writes the answer."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from email.utils import formatdate
 from typing import Any
 
 import msgspec
@@ -31,13 +32,18 @@ _VERSION = {"major": "1", "minor": "35", "gitVersion": "v1.35.0-linkwise"}
 class ApiApplication:
     store: Store
     watches: Watches
+    clock: Callable[[], float]
     faults: Faults = field(default_factory=Faults)
     requests: Counter[str] = field(default_factory=Counter)  # "PATCH pods/status" -> how many
 
     def create_app(self) -> web.Application:
         app = web.Application(client_max_size=_MAX_BODY_BYTES)
         app.router.add_route("*", "/{path:.*}", self._handle)
+        app.on_response_prepare.append(self._date)
         return app
+
+    async def _date(self, _request: web.Request, response: web.StreamResponse) -> None:
+        response.headers["Date"] = formatdate(self.clock(), usegmt=True)
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         if request.path in ("/healthz", "/livez", "/readyz"):

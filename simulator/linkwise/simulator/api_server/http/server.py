@@ -25,22 +25,28 @@ T = TypeVar("T")
 class ApiServer:
     """Inside `with ApiServer() as server:` the stand-in serves at `server.url`.
 
-    Port 0 takes a free port and keeps it over `pause` and `resume`.
+    Port 0 takes a free port and keeps it over `pause` and `resume`. *clock* gives seconds since
+    1970.
     """
 
     def __init__(
-        self, port: int = 0, *, bookmark_seconds: float = 60.0, history_limit: int = 20_000
+        self,
+        port: int = 0,
+        *,
+        bookmark_seconds: float = 60.0,
+        history_limit: int = 20_000,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._port = port
         store = Store(
-            now=lambda: datetime.now(UTC),
+            now=lambda: datetime.fromtimestamp(clock(), UTC),
             new_uid=lambda: str(uuid.uuid4()),
             history_limit=history_limit,
             # Versions beyond those of any earlier server at this port: its clients' versions are
             # too old.
             first_version=time.time_ns() // 1_000_000,
         )
-        self._api = ApiApplication(store, Watches(store, bookmark_seconds=bookmark_seconds))
+        self._api = ApiApplication(store, Watches(store, bookmark_seconds=bookmark_seconds), clock)
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, name="api-server", daemon=True)
         self._runner: web.AppRunner | None = None
