@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from linkwise.extender.api.annotations import Sharing, TopologyRequirement
+from linkwise.extender.api.annotations import MOST_CONTAINERS, Sharing, TopologyRequirement
 from linkwise.extender.cache.machine_kind import MachineKind
 from linkwise.extender.cache.shares.book import ShareBook, places_of
 from linkwise.extender.placement.shares.choice import ShareChoice, ShareRequest, choose_shares
@@ -232,8 +232,8 @@ def test_containers_that_fill_every_gpu_find_their_places(
     assert len(set(ids_of(found))) == 8 * replicas_of_each
 
 
-def test_a_thousand_containers_are_many_steps_and_no_error() -> None:
+def test_as_many_containers_as_a_pod_may_have_are_many_steps_and_no_error() -> None:
     machine = replicas(DGX_1V, dict.fromkeys(range(8), 1024))
-    found = choose(machine, frozenset(), request([(SHARED, 1)] * 1500))
+    found = choose(machine, frozenset(), request([(SHARED, 4)] * MOST_CONTAINERS))
     assert found is not None
-    assert len(set(ids_of(found))) == 1500
+    assert len(set(ids_of(found))) == 4 * MOST_CONTAINERS

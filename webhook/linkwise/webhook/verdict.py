@@ -7,7 +7,7 @@ refuses only new faults: an old fault must not block an unrelated change.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from linkwise.extender.api.annotations import ask_of, demand_of, oversize
+from linkwise.extender.api.annotations import ask_of, demand_of, oversize, shares_of
 from linkwise.extender.podgrouper.decide import recognise
 from linkwise.extender.podgrouper.explicit import RULE
 from linkwise.extender.podgrouper.workloads.answer import Refused
@@ -61,7 +61,7 @@ def _new(found: tuple[str, ...], known: tuple[str, ...]) -> Verdict:
 
 
 def _faults_of_pod(pod: Pod, rules: Rules) -> tuple[str, ...]:
-    """The faults of the pod's own annotations, and of its number of GPUs. A
+    """The faults of the pod's own annotations, and of its size. A
     ValidatingAdmissionPolicy refuses clients that write the extender's annotations, so these are
     not checked here."""
     if size := _oversize(pod, rules):
@@ -94,9 +94,10 @@ def _faults(fields: Fields, namespace: str, rules: Rules) -> tuple[str, ...]:
 
 def _oversize(pod: Pod, rules: Rules) -> str:
     try:
-        return oversize(demand_of(pod, rules.resource), rules.resource)
+        demand, shares = demand_of(pod, rules.resource), shares_of(pod, rules.resource)
     except ValueError:  # the API server refuses such a pod
         return ""
+    return oversize(pod, demand, shares, rules.resource)
 
 
 def _fault(site: Site) -> str:

@@ -7,7 +7,7 @@ for a week.
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from enum import Enum
@@ -17,7 +17,7 @@ from typing import TypeVar
 from linkwise.extender.api.durations import DURATION, seconds_of
 from linkwise.extender.api.spans import ANYWHERE, LABEL_KEY, Spans
 from linkwise.kube.labels import COMPLETION_INDEX
-from linkwise.kube.objects import Container, Pod, whole
+from linkwise.kube.objects import Container, NodeSelectorTerm, Pod, whole
 from linkwise.topology import names
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role
 from linkwise.topology.errors import AnnotationError, UnknownAnnotationError
@@ -27,6 +27,9 @@ from linkwise.topology.names import is_share
 MAX_GANG = 4096
 # Of one pod: MIG cuts a GPU into 7 devices at most, which may have the same name as whole GPUs.
 MOST_GPUS = 7 * MAX_GPUS
+# Of one pod, too: far more than anybody writes, and few enough to be read for thousands of nodes.
+MOST_CONTAINERS = 64  # with GPUs of one name
+MOST_TESTS, MOST_VALUES = 500, 5_000  # of its required node affinity
 _MIB = 1024 * 1024
 LONGEST = 1024  # characters of a value; caches store its parsed form for very many pods
 _NEAR = 0.7  # difflib's ratio; `gnag` is near enough to `gang`
@@ -198,15 +201,36 @@ def demand_of(pod: Pod, resource: str) -> PodDemand:
     return _shared(tuple(wanted))
 
 
-def oversize(demand: PodDemand, resource: str) -> str:
-    """Why no machine can take a pod with this demand; empty: one may. What a whole job needs is
-    easily written on each of its pods."""
-    if demand.gpus <= MOST_GPUS:
-        return ""
-    return (
-        f"{resource}: {demand.gpus} in one pod: expected {MOST_GPUS} at most, as no machine has "
-        f"more; a job on several machines needs several pods"
-    )
+def oversize(
+    pod: Pod, demand: PodDemand, shares: Sequence[tuple[str, PodDemand]], resource: str
+) -> str:
+    """Why a pod with GPUs is none that anybody can mean, or that may take time from others; empty:
+    it may be. *demand* is of *resource*, *shares* of others. What a whole job needs is easily
+    written on each of its pods."""
+    if demand.gpus > MOST_GPUS:
+        return (
+            f"{resource}: {demand.gpus} in one pod: expected {MOST_GPUS} at most, as no machine "
+            f"has more; a job on several machines needs several pods"
+        )
+    wants = [(resource, demand), *shares]
+    for name, of_name in wants:
+        if (count := len(of_name.containers)) > MOST_CONTAINERS:
+            return f"{name}: {count} containers of one pod: expected {MOST_CONTAINERS} at most"
+    if any(of_name.gpus for _, of_name in wants) and (terms := _node_terms(pod)):
+        tests = [each for term in terms for each in (*term.match_expressions, *term.match_fields)]
+        values = sum(len(each.values) for each in tests)
+        if len(tests) > MOST_TESTS or values > MOST_VALUES:
+            return (
+                f"required node affinity: {len(tests)} expressions with {values} values: expected "
+                f"{MOST_TESTS} and {MOST_VALUES} at most"
+            )
+    return ""
+
+
+def _node_terms(pod: Pod) -> Sequence[NodeSelectorTerm]:
+    of_nodes = pod.spec.affinity.node_affinity if pod.spec.affinity else None
+    required = of_nodes.required_during_scheduling_ignored_during_execution if of_nodes else None
+    return required.node_selector_terms if required else ()
 
 
 def shares_of(pod: Pod, managed: str) -> tuple[tuple[str, PodDemand], ...]:

@@ -4,7 +4,7 @@ Pods and nodes arrive as records. Plans and assumed Bindings are decisions that 
 yet. A change settles only the nodes that it affects, so a filter call reads arrays.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 
 from linkwise.extender.api.records import (
     GangKey,
@@ -26,6 +26,8 @@ from linkwise.extender.cache.turned_away import TurnedAway
 from linkwise.kube.filters.placed_pods import PlacedPods
 from linkwise.topology.machine.model import Machine
 from linkwise.topology.names import DEFAULT_RESOURCE
+
+_MOST_JUDGED = 4096  # remembered by `Cache.by_nodes`
 
 
 class Cache:
@@ -50,6 +52,9 @@ class Cache:
         self.gang_changes: dict[GangKey, int] = {}  # differs after each change of its pods
         self.divided: set[str] = set()  # nodes of which some GPUs have parts
         self.by_count: set[str] = set()  # nodes where pods are placed by count
+        self._by_count_changes = 0
+        self._by_nodes_at: object = None  # the state of the nodes that `by_nodes` is about
+        self._by_nodes: dict[Hashable, bool] = {}
         self.changed_rows = RowLog()  # every row whose node changed, in order
         # Every row whose node changed, or the pods on it: what may change kube-scheduler's mind.
         self.versions = RowLog()
@@ -118,6 +123,17 @@ class Cache:
             del self._uid_of[record.key]
         self._index_gang(record, None)
         self._move(record, None)
+
+    def by_nodes(self, key: Hashable, judge: Callable[[], bool]) -> bool:
+        """What *judge* says about *key*, which depends on nodes alone and on no pod: it looks at
+        all nodes, so it is asked once for each state of them."""
+        state = self.changed_rows.generation, self._by_count_changes
+        if state != self._by_nodes_at or len(self._by_nodes) >= _MOST_JUDGED:
+            self._by_nodes_at = state
+            self._by_nodes.clear()
+        if key not in self._by_nodes:
+            self._by_nodes[key] = judge()
+        return self._by_nodes[key]
 
     def pod_named(self, namespace: str, name: str) -> PodRecord | None:
         uid = self._uid_of.get(f"{namespace}/{name}")
@@ -441,6 +457,8 @@ class Cache:
         if info.kind is not None and not info.closed and info.shares.has_more_than(shares_before):
             self.room += 1
         (self.divided.add if info.sharing.places else self.divided.discard)(info.name)
+        if info.by_count is not (info.name in self.by_count):
+            self._by_count_changes += 1
         (self.by_count.add if info.by_count else self.by_count.discard)(info.name)
         note_mismatches(self.mismatches, info)
         self._forget_if_empty(info)

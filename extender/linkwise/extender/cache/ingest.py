@@ -268,7 +268,7 @@ class Ingest:
         except ValueError as error:
             invalid = f"{self._resource}: {error}"
         else:
-            invalid = oversize(demand, self._resource)
+            invalid = oversize(pod, demand, shares, self._resource)
             try:
                 ask = ask_of(pod.metadata.annotations, pod.metadata.labels)
             except AnnotationError as error:

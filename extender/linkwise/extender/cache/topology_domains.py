@@ -4,6 +4,7 @@ The numbers are arrays by row, as for everything about 5,000 nodes. At its first
 read for all rows, which takes a millisecond at 5,000; from then on it is kept up to date.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -11,16 +12,16 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 NO_DOMAIN = -1
-_MOST_LEVELS = 64  # remembered; pods may request any label
+_MOST_LEVELS = 256  # remembered; pods may request any label
 _NO_LABELS: Mapping[str, str] = {}
 
 
 class _Level:
-    def __init__(self, key: str, labels: Sequence[Mapping[str, str]]) -> None:
+    def __init__(self, key: str, labels: Sequence[Mapping[str, str]], rows: int) -> None:
         self.key = key
         self.values: list[str] = []
         self.number_of: dict[str, int] = {}
-        self.numbers: Ints = np.full(max(len(labels), 64), NO_DOMAIN)
+        self.numbers: Ints = np.full(max(rows, 64), NO_DOMAIN)
         for row, each in enumerate(labels):
             self.put(row, each)
 
@@ -40,6 +41,7 @@ class _Level:
 class Domains:
     def __init__(self) -> None:
         self._labels: list[Mapping[str, str]] = []  # [rows]
+        self._keys: Counter[str] = Counter()  # of how many rows each key is a label
         self._levels: dict[str, _Level] = {}
         self._kept: frozenset[str] = frozenset()
 
@@ -54,6 +56,8 @@ class Domains:
         while row >= len(self._labels):
             self._labels.append(_NO_LABELS)
         if self._labels[row] != labels:
+            self._keys.subtract(self._labels[row].keys())
+            self._keys.update(labels.keys())
             self._labels[row] = labels
             for level in self._levels.values():
                 level.put(row, labels)
@@ -88,8 +92,10 @@ class Domains:
 
     def _level(self, key: str) -> _Level:
         found = self._levels.get(key)
+        if found is None and not self._keys[key]:  # pods may name thousands that no node has
+            return _Level(key, (), len(self._labels))
         if found is None:
             if len(self._levels) >= _MOST_LEVELS:
                 self._levels = {k: v for k, v in self._levels.items() if k in self._kept}
-            found = self._levels[key] = _Level(key, self._labels)
+            found = self._levels[key] = _Level(key, self._labels, len(self._labels))
         return found

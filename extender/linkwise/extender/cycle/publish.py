@@ -64,7 +64,7 @@ class Publish:
         self._gates.look_at_strays(now)
         self._waiting_events.look(now, self._changes.isolated)
         self._long_waits.look(now, self._changes.isolated)
-        self._unschedulable_pods.look(now)
+        self._unschedulable_pods.look(now, self._changes.pause)
         self._plan_corrections.look(now, self._changes.isolated)
 
     def _note_queue(self, key: GangKey, now: float) -> None:

@@ -4,16 +4,23 @@ from collections.abc import Collection, Sequence
 
 from linkwise.extender.cache.node_info import NodeInfo
 from linkwise.extender.placement.result import Spot
-from linkwise.extender.placement.shares.choice import ShareRequest, choose_shares
+from linkwise.extender.placement.shares.choice import (
+    Effort,
+    ShareRequest,
+    UnsoughtError,
+    choose_shares,
+)
 from linkwise.extender.preemption.victim_selection import Room, Unit, pods_of
 
 
 class ShareRoom:
     """The pods *gone* make room already: by uid, or by `namespace/name` if the API server no longer
-    knows the pod."""
+    knows the pod. Once the *effort* is spent there is no room."""
 
-    def __init__(self, info: NodeInfo, request: ShareRequest, gone: Collection[str]) -> None:
-        self._info, self._request, self._gone = info, request, gone
+    def __init__(
+        self, info: NodeInfo, request: ShareRequest, gone: Collection[str], effort: Effort
+    ) -> None:
+        self._info, self._request, self._gone, self._effort = info, request, gone, effort
         self._wanted = {
             each
             for name, _ in request.wants
@@ -28,7 +35,10 @@ class ShareRoom:
             return None
         gone = {*self._gone, *(pod.uid for pod in pods_of(units))}
         without = info.shares.without(gone, sum(info.owned.get(uid, 0) for uid in gone))
-        found = choose_shares(info.kind, without, self._request)
+        try:
+            found = choose_shares(info.kind, without, self._request, self._effort)
+        except UnsoughtError:
+            return None
         return None if found is None else [Spot(info.name, gpus=0)]
 
     def may_suffice(self, units: Sequence[Unit]) -> bool:

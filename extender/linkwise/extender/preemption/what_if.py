@@ -7,6 +7,7 @@ from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.node_info import NodeInfo
 from linkwise.extender.placement.result import Spot
+from linkwise.extender.placement.shares.choice import Effort
 from linkwise.extender.preemption.victim_selection import Unit, pods_of
 from linkwise.extender.queue.reservations import Reservation, Reservations, ReservedGpus
 
@@ -21,6 +22,7 @@ class WhatIf:
         self._cache, self._reservations, self._visible = cache, reservations, visible
         self._keys = {each.key for each in visible if isinstance(each, Reservation)}
         self._may_have: dict[str, int] = {}  # node -> bitmask of the GPUs that it may ever use
+        self.effort = Effort()  # of all searches for shares
 
     def usable(self, info: NodeInfo, gpus: int) -> int:
         """Those of *gpus* that the claimant may use once no pod has them."""

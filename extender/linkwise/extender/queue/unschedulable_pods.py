@@ -27,6 +27,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from linkwise.extender.api.records import PodRecord
+from linkwise.extender.api.unlocked import Pause
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.node_info import NodeInfo
@@ -37,6 +38,7 @@ from linkwise.extender.placement.nodes.nodes_view import NodesView
 from linkwise.extender.placement.nodes.scheduler_feedback import LEAST_SAMPLE
 from linkwise.extender.placement.result import NoRoom, Spot
 from linkwise.extender.placement.room.room import Room
+from linkwise.extender.placement.shares.choice import Effort
 from linkwise.extender.placement.shares.nodes import best_share_node, request_of
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.running_pods import STUCK_SECONDS
@@ -51,6 +53,8 @@ UNSEEN_SECONDS = 60.0
 SOON_SECONDS = 30.0
 # A free GPU wakes a few of the many pods that may request it; more room wakes as many as may fit.
 _FEW = 32
+# Nodes searched until others may use the core, and in one look; the next one goes on.
+_ROWS_AT_ONCE, _MOST_ROWS = 20_000, 200_000
 
 
 Find = Callable[[PodRecord, NodesView], Spot | NoRoom]
@@ -79,6 +83,8 @@ class UnschedulablePods:
     ) -> None:
         self._cache, self._pending_writes, self._reservations = cache, pending_writes, reservations
         self._find, self._room_of_shares = find, room
+        self._left: dict[str, None] = {}  # pods that the last look did not come to, in order
+        self._searches = 0  # of this look
         # uid -> when its first refusal was sent; the pod that waits longest is first.
         self._waiting: dict[str, float] = {}
         self._nominated: dict[str, _Nomination] = {}  # by uid; by the extender
@@ -90,7 +96,7 @@ class UnschedulablePods:
         self._soon: dict[str, dict[str, float]] = {}
         # uid of a pod for which no other is evicted -> whether it awaits one of those nodes.
         self._kept: dict[str, bool] = {}
-        # uid of a pod that was refused on a sample of the nodes -> when to look for room on another
+        # uid of a pod that was refused on a part of the nodes -> when to look for room on another
         # node; the earliest is first.
         self._sampled: dict[str, float] = {}
         self._room = cache.room  # at the last refusal or look
@@ -100,13 +106,20 @@ class UnschedulablePods:
     @property
     def next_due(self) -> float | None:
         sampled_at = next(iter(self._sampled.values()), None)
-        times = (self._look_at, sampled_at)
+        times = (self._look_at, sampled_at, 0.0 if self._left else None)
         return min((time for time in times if time is not None), default=None)
 
     def answered(
-        self, record: PodRecord, now: float, *, has_room: bool, names: Sequence[str] = ()
+        self,
+        record: PodRecord,
+        now: float,
+        *,
+        has_room: bool,
+        names: Sequence[str] = (),
+        is_partial: bool = False,
     ) -> None:
-        """Record the extender's answer to kube-scheduler's call with the nodes *names*."""
+        """Record the extender's answer to kube-scheduler's call with the nodes *names*.
+        *is_partial*: it did not come to look at some of them."""
         self._asked[record.scheduler] = record.uid, names
         if record.uid in self._nominated:
             self._nominated[record.uid].in_vain = -1  # so the next nomination counts as 0
@@ -115,7 +128,7 @@ class UnschedulablePods:
             self._sampled.pop(record.uid, None)
         else:
             self._waiting.setdefault(record.uid, now)
-            if len(names) >= LEAST_SAMPLE:
+            if is_partial or len(names) >= LEAST_SAMPLE:
                 self._sampled.setdefault(record.uid, now + MOMENT_SECONDS)
 
     def nominated(self, record: PodRecord) -> str | None:
@@ -176,41 +189,63 @@ class UnschedulablePods:
         self._kept.pop(uid, None)
         self._sampled.pop(uid, None)
 
-    def look(self, now: float) -> None:
+    def look(self, now: float, pause: Pause = lambda: None) -> None:
+        """*pause* lets others use the core after a while."""
         whom = self._whom_to_look_at(now)
         failed_searches: set[object] = set()
         enough = _Enough(self._cache)
-        for uid in whom:
-            record = self._cache.pods.get(uid)
-            if record is None and now - self._waiting[uid] < UNSEEN_SECONDS:
-                self._look_again(now + MOMENT_SECONDS)
-                continue
-            if record is None or not _waits(record):
-                self.forget(uid)
-                continue
-            is_asked_about = record.scheduler in self._cache.schedulers
-            if record.awaits or not is_asked_about or self._is_in_hand(record, now):
-                continue
-            if uid in self._cache.assumed:
-                continue  # it may go to one node alone (`verbs.bind`)
-            if enough.are_woken(record):
-                self._look_again(now + MOMENT_SECONDS)
-                continue
-            node = self._room_for(record, failed_searches, now) or self._waited_in_vain(uid, now)
-            if node and self._wake(record, node, now):
-                enough.note(record)
+        most = _MOST_ROWS // max(len(self._cache.rows), 1)
+        at_once = max(_ROWS_AT_ONCE // max(len(self._cache.rows), 1), 1)
+        self._searches = 0
+        for number, uid in enumerate(whom):
+            if self._searches > most:
+                self._left = dict.fromkeys(whom[number:])
+                return
+            before = self._searches
+            self._look_at_one(uid, failed_searches, enough, now)
+            if self._searches // at_once > before // at_once:
+                pause()
+
+    def _look_at_one(
+        self, uid: str, failed_searches: set[object], enough: "_Enough", now: float
+    ) -> None:
+        record, since = self._cache.pods.get(uid), self._waiting.get(uid)
+        if since is None:
+            return  # it was answered during a pause
+        if record is None and now - since < UNSEEN_SECONDS:
+            self._look_again(now + MOMENT_SECONDS)
+            return
+        if record is None or not _waits(record):
+            self.forget(uid)
+            return
+        is_asked_about = record.scheduler in self._cache.schedulers
+        if record.awaits or not is_asked_about or self._is_in_hand(record, now):
+            return
+        if uid in self._cache.assumed:
+            return  # it may go to one node alone (`verbs.bind`)
+        if enough.are_woken(record):
+            self._look_again(now + MOMENT_SECONDS)
+            return
+        node = self._room_for(record, failed_searches, now) or self._waited_in_vain(uid, now)
+        if node and self._wake(record, node, now):
+            enough.note(record)
 
     def _whom_to_look_at(self, now: float) -> list[str]:
         """All waiting pods, if each of them may have more room; else those about which
-        kube-scheduler called with a sample of the nodes."""
+        kube-scheduler called with a sample of the nodes. First those that the last look did not
+        come to."""
         if self._is_time(now):
             self._look_at = None
             self._sampled.clear()
-            return list(self._waiting)
+            left, self._left = self._left, {}
+            return [
+                *dict.fromkeys([*(uid for uid in left if uid in self._waiting), *self._waiting])
+            ]
         due = [uid for uid, at in self._sampled.items() if at <= now]
         for uid in due:
             del self._sampled[uid]
-        return due
+        left, self._left = self._left, {}
+        return [*dict.fromkeys([*left, *due])]
 
     def _is_in_hand(self, record: PodRecord, now: float) -> bool:
         """Whether kube-scheduler is about to try the pod, or makes room on its nominated node."""
@@ -251,28 +286,35 @@ class UnschedulablePods:
         alike = (request, request_of(record), record.template, record.needs, view.key)
         if alike in failed_searches:
             return ""
-        node = self._search(record, request, view)
+        node = self._search(record, request, view, now)
         if not node:
             failed_searches.add(alike)
         return node
 
-    def _search(self, record: PodRecord, request: GpuRequest, view: NodesView) -> str:
+    def _search(self, record: PodRecord, request: GpuRequest, view: NodesView, now: float) -> str:
         """First whole GPUs, then shares in place of them, as in `verbs.filter`."""
+        self._searches += 1
         cache, gpus, room = self._cache, record.demand.gpus, self._room_of_shares()
+        effort = Effort()
         if gpus and record.shares:
             table = view.table()
+            wants = request_of(record)
             node = best_share_node(
-                cache, room, record, request_of(record), lambda on: _has_gpus(table, on, request)
+                cache, room, record, wants, effort, lambda on: _has_gpus(table, on, request)
             )
         elif gpus:
             spot = self._find(record, view)
             node = spot.node if isinstance(spot, Spot) else None
         else:
-            return best_share_node(cache, room, record, request_of(record)) or ""
-        node = node or best_share_node(cache, room, record, request_of(record, cache.managed))
+            node = None
+        if node is None:
+            wants = request_of(record, "" if record.shares and not gpus else cache.managed)
+            node = best_share_node(cache, room, record, wants, effort)
         if node is None and not record.shares:
             counted = (on.name for on in nodes_by_count(cache) if fits_by_count(cache, on, record))
             node = next(counted, None)
+        if node is None and effort.is_spent:
+            self._sampled.setdefault(record.uid, now + MOMENT_SECONDS)
         return node or ""
 
     def _soon_ends(self, uid: str) -> float:

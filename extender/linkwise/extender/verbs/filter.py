@@ -20,7 +20,7 @@ from linkwise.extender.placement.nodes.by_count import (
 )
 from linkwise.extender.placement.nodes.reasons import SUCH_REFUSED, rooms
 from linkwise.extender.placement.nodes.single_node import Offers
-from linkwise.extender.placement.shares.nodes import request_of, share_rooms
+from linkwise.extender.placement.shares.nodes import UNSOUGHT, request_of, share_rooms
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.scheduling_queue import SchedulingQueue
 from linkwise.extender.queue.unschedulable_pods import UnschedulablePods
@@ -76,7 +76,13 @@ class Filter:
         self._recorder.record(record, names, waiting.nominated(record), now)
         answer = self._where_admitted(record, names, now)
         has_room = bool(answer.node_names)
-        waiting.answered(known, now, has_room=has_room, names=() if has_room else names)
+        waiting.answered(
+            known,
+            now,
+            has_room=has_room,
+            names=() if has_room else names,
+            is_partial=UNSOUGHT in answer.failed.values(),
+        )
         return answer
 
     def _where_admitted(

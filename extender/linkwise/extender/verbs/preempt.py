@@ -114,13 +114,17 @@ class PreemptVerb:
     ) -> list[Room]:
         """Where the pod may have its GPUs on this node: as whole ones, or as shares of the same
         name. One of these rooms suffices."""
-        shares = ShareRoom(info, request_of(record), gone)
+        shares = ShareRoom(info, request_of(record), gone, what_if.effort)
         if not record.demand.gpus:
             return [shares]
         gpus = NodeRoom(what_if, info, _request(record), gone)
         rooms: list[Room] = [BothRooms(gpus, shares) if record.shares else gpus]
         in_place = request_of(record, self._cache.managed)
-        return [*rooms, ShareRoom(info, in_place, gone)] if offers_any(info, in_place) else rooms
+        return (
+            [*rooms, ShareRoom(info, in_place, gone, what_if.effort)]
+            if offers_any(info, in_place)
+            else rooms
+        )
 
     def _with_those(self, asked: Victims, whole: Sequence[str]) -> Victims | None:
         """The victims *whole* (uids), which include those that kube-scheduler chose."""

@@ -142,7 +142,7 @@ class Linkwise:
         wants = (("", _demand(request.gpu_milli // self._step)),)
         asked = ShareRequest(wants, Sharing.PACK, TopologyRequirement())
         kind = self._kinds[self._kind_of[node]]
-        found = search(kind, asked, (ShareRoom("", mig=False, free=free),), idle, opened)
+        found, _ = search(kind, asked, (ShareRoom("", mig=False, free=free),), idle, opened)
         assert found is not None, "the request fits"
         return found
 

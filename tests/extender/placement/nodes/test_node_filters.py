@@ -1,12 +1,16 @@
 from datetime import UTC, datetime
+from unittest.mock import patch
 
+import hypothesis.strategies as st
 import msgspec
 import pytest
+from hypothesis import given
 
 from linkwise.extender.api.records import PodRecord, ResourceList, Template, natural
 from linkwise.extender.cache import row_log
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.ingest import Ingest
+from linkwise.extender.placement.nodes import node_filters
 from linkwise.extender.placement.nodes.node_filters import NodeFilters, may_run, why_not
 from linkwise.kube.objects import (
     LARGEST,
@@ -303,3 +307,79 @@ def test_the_log_of_changes_is_bounded_where_no_gang_ever_comes(
         at.set_ready("n1", ready=bool(number % 2))
         at.settle()
     assert len(at.core._cache.changed_rows) <= 10
+
+
+TEXTS = st.sampled_from(["a", "b", "3", "4", "-1", "", "no label"])
+KEYS = st.sampled_from(["zone", "pool", "gpus", "absent"])
+VALUES = st.lists(TEXTS, max_size=3).map(tuple)
+OPERATORS = st.sampled_from(["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Like"])
+EXPRESSIONS = st.builds(Requirement, key=KEYS, operator=OPERATORS, values=VALUES)
+FIELDS = st.builds(
+    Requirement,
+    key=st.sampled_from(["metadata.name", "metadata.uid"]),
+    operator=st.sampled_from(["In", "NotIn", "Exists"]),
+    values=st.lists(st.sampled_from(["n0", "n1", "n9"]), max_size=2).map(tuple),
+)
+TERMS = st.builds(
+    NodeSelectorTerm,
+    match_expressions=st.lists(EXPRESSIONS, max_size=2).map(tuple),
+    match_fields=st.lists(FIELDS, max_size=1).map(tuple),
+)
+TAINTS = st.sampled_from([(), (GPU_TAINT,), (Taint(key="slow", effect="PreferNoSchedule"),)])
+LABELS = st.dictionaries(st.sampled_from(["zone", "pool", "gpus"]), st.sampled_from("ab34"))
+NODES = st.builds(
+    lambda taints, ready, cordoned, labels: node(*taints, ready=ready, cordoned=cordoned, **labels),
+    TAINTS,
+    st.sampled_from(["True", "False"]),
+    st.booleans(),
+    LABELS,
+)
+TEMPLATES = st.builds(
+    lambda tolerations, selector, terms: template(*tolerations, selector=selector, terms=terms),
+    st.lists(
+        st.sampled_from(
+            [
+                Toleration(key="nvidia.com/gpu", operator="Exists"),
+                Toleration(key="node.kubernetes.io/unschedulable", operator="Exists"),
+            ]
+        ),
+        max_size=2,
+    ),
+    st.dictionaries(KEYS, st.sampled_from("ab"), max_size=1),
+    st.none() | st.lists(TERMS, max_size=2).map(tuple),
+)
+
+
+@given(
+    first=st.lists(NODES, max_size=6),
+    later=st.lists(st.tuples(st.integers(0, 6), st.none() | NODES), max_size=6),
+    templates=st.lists(TEMPLATES, min_size=1, max_size=3),
+    few=st.sampled_from([0, 32]),
+)
+def test_all_nodes_at_once_are_judged_as_each_alone(
+    first: list[Node], later: list[tuple[int, Node | None]], templates: list[Template], few: int
+) -> None:
+    """At first, and after changes that are read one by one, or (*few* is 0) all at once."""
+    cache = Cache()
+    filters = NodeFilters(cache)
+
+    def check() -> None:
+        for each in templates:
+            judged = filters.rows(each)
+            for name, info in cache.nodes.items():
+                assert judged[cache.rows.row_of[name]] == may_run(each, info.record), name
+
+    def put(number: int, found: Node | None) -> None:
+        if found is None:
+            cache.drop_node(f"n{number}")
+        else:
+            metadata = msgspec.structs.replace(found.metadata, name=f"n{number}")
+            cache.put_node(READER.node(msgspec.structs.replace(found, metadata=metadata)))
+
+    with patch.object(node_filters, "_FEW", few):
+        for number, found in enumerate(first):
+            put(number, found)
+        check()
+        for number, one in later:
+            put(number, one)
+            check()

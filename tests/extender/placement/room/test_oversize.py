@@ -1,11 +1,22 @@
 """A pod that asks for more GPUs than any machine has costs itself alone."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
+from linkwise.extender.api.annotations import MOST_CONTAINERS, MOST_TESTS, MOST_VALUES
 from linkwise.extender.placement.room.room import _sets
+from linkwise.kube.objects import (
+    Affinity,
+    NodeAffinity,
+    NodeSelector,
+    NodeSelectorTerm,
+    Pod,
+    Requirement,
+)
 from linkwise.topology import names
-from tests.extender.cluster import Cluster
+from tests.extender.cluster import GPU, Cluster, change, container
 
 
 @pytest.mark.parametrize("gpus", [113, 128, 1000, 2**31, 2**63 - 1])
@@ -42,3 +53,50 @@ def test_no_machine_has_room_for_more_gpus_than_it_has(size: int) -> None:
     kind = at.core._cache.nodes["n1"].kind
     assert kind is not None
     assert not np.any(_sets(kind, size, 0.0))
+
+
+def requires(*values: int) -> Callable[[Pod], Pod]:
+    """A required node affinity of a term with one expression, with so many values, for each."""
+    terms = [
+        NodeSelectorTerm(
+            match_expressions=(Requirement(f"k{number}", "NotIn", tuple(map(str, range(many)))),)
+        )
+        for number, many in enumerate(values)
+    ]
+    required = NodeSelector(node_selector_terms=tuple(terms))
+    of_nodes = NodeAffinity(required_during_scheduling_ignored_during_execution=required)
+    return lambda pod: change(pod, spec=change(pod.spec, affinity=Affinity(node_affinity=of_nodes)))
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ([1] * MOST_TESTS, ""),
+        ([1] * (MOST_TESTS + 1), "501 expressions with 501 values: expected 500 and 5000 at most"),
+        ([MOST_VALUES], ""),
+        ([MOST_VALUES, 1], "2 expressions with 5001 values: expected 500 and 5000 at most"),
+    ],
+)
+def test_an_affinity_that_nobody_writes_is_refused_in_words(values: list[int], why: str) -> None:
+    at = Cluster()
+    at.add_node("n1", "hgx-h100")
+    at.add_pod("p", 1, alter=requires(*values))
+    at.add_pod("no-gpus", 0, alter=requires(*values))
+    assert at.filter("no-gpus").node_names == ("n1",)
+    if why:
+        assert at.filter("p").unresolvable == {"n1": f"linkwise: required node affinity: {why}"}
+    else:
+        assert at.schedule("p") == "n1"
+
+
+def test_more_containers_with_gpus_than_anybody_writes_are_refused_in_words() -> None:
+    at = Cluster()
+    at.add_node("n1", "hgx-h100")
+    at.add_pod("few", containers=[container(f"c{n}", 1) for n in range(MOST_CONTAINERS)])
+    at.add_pod("many", containers=[container(f"c{n}", 1) for n in range(MOST_CONTAINERS + 1)])
+    others = [container(f"c{n}", 0) for n in range(100)]
+    at.add_pod("others", containers=[container("main", 1), *others])
+    assert "expected" not in repr(at.filter("few"))
+    (why,) = at.filter("many").unresolvable.values()
+    assert why == f"linkwise: {GPU}: 65 containers of one pod: expected 64 at most"
+    assert at.schedule("others") == "n1"

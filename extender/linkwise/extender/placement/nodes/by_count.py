@@ -31,10 +31,14 @@ def belongs_to_by_count(cache: Cache, record: PodRecord) -> bool:
     ever come. Its own selectors, or taints, keep it on nodes that a vendor's plugin has alone.
 
     A pod that names its gang in Linkwise's annotations wants a plan, and waits for one."""
-    if not cache.by_count:
+    if not (cache.by_count and _may_go_by_count_alone(record)):
         return False
-    nodes = ((i.record, i.machine is not None, i.by_count) for i in cache.nodes.values())
-    return goes_by_count_alone(record, nodes)
+
+    def judge() -> bool:
+        nodes = ((i.record, i.machine is not None, i.by_count) for i in cache.nodes.values())
+        return goes_by_count_alone(record, nodes)
+
+    return cache.by_nodes(record.template, judge)
 
 
 def goes_by_count_alone(
@@ -42,8 +46,8 @@ def goes_by_count_alone(
 ) -> bool:
     """`belongs_to_by_count` for *nodes*: each with whether its machine is known, and whether pods
     are placed there by count."""
-    gang, template = record.ask.gang, record.template
-    if gang is None or not gang.source or template is None or not requires_nothing(record):
+    template = record.template
+    if template is None or not _may_go_by_count_alone(record):
         return False
     open_ = False
     for node, is_known, by_count in nodes:
@@ -54,6 +58,11 @@ def goes_by_count_alone(
         elif not why_not(template, _without_passing_states(node)):
             return False
     return open_
+
+
+def _may_go_by_count_alone(record: PodRecord) -> bool:
+    gang = record.ask.gang
+    return gang is not None and bool(gang.source) and requires_nothing(record)
 
 
 def _without_passing_states(node: NodeRecord) -> NodeRecord:

@@ -17,11 +17,16 @@ from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_table import Bools, Ints
 from linkwise.kube.filters import taints
 from linkwise.kube.filters.gang import Demands, Kind, between
-from linkwise.kube.filters.node_affinity import RequiredNodes
+from linkwise.kube.filters.node_affinity import NodeColumns, RequiredNodes, matching_rows
 from linkwise.kube.filters.nodes import NO_DOMAIN
 from linkwise.kube.filters.plugins import Candidate, PodFilters, World
 from linkwise.kube.filters.pod_facts import NO_FACTS, PodFacts
 from linkwise.kube.filters.selectors import selects
+from linkwise.kube.objects import Taint
+
+_FEW = 32  # changed nodes: to test each is faster than to test all at once
+_NOT_READY = -1
+_MOST_STATES = 1024
 
 
 class NodeFilters:
@@ -31,6 +36,7 @@ class NodeFilters:
         self._cache = cache
         self._nodes: tuple[int, list[NodeRecord | None]] | None = None  # of which generation
         self._known: WeakKeyDictionary[Template, tuple[Bools, int]] = WeakKeyDictionary()
+        self._states = _States(cache)
 
     def rows(self, template: Template) -> Bools:
         """[rows] whether a pod of this template may run on the node. Read only."""
@@ -49,17 +55,26 @@ class NodeFilters:
         known, seen = self._known.get(template, (None, 0))
         if known is not None and seen == log.generation:
             return known
-        fresh = np.zeros(count, dtype=np.bool_)
-        changed: Iterable[int] = range(count)
-        if known is not None:
+        changed = None if known is None else {*log.since(seen, count)}
+        if known is None or changed is None or len(changed) > _FEW:
+            fresh = self._states.suitable(template)
+            if template.required:
+                fresh &= matching_rows(template.required, self._columns(count))
+        else:
+            fresh = np.zeros(count, dtype=np.bool_)
             fresh[: len(known)] = known
-            changed = set(log.since(seen, count))
-        names, nodes = cache.rows.names, cache.nodes
-        rows = list(changed)
-        found = [None if (name := names[row]) is None else nodes.get(name) for row in rows]
-        fresh[rows] = [info is not None and may_run(template, info.record) for info in found]
+            for row in changed:
+                name = cache.rows.names[row]
+                info = None if name is None else cache.nodes.get(name)
+                fresh[row] = info is not None and may_run(template, info.record)
         self._known[template] = (fresh, log.generation)
         return fresh
+
+    def _columns(self, count: int) -> NodeColumns:
+        values = self._cache.domains.values
+        return NodeColumns(
+            count, lambda key: (self._domain(key), values(key)), self._cache.rows.row_of.get
+        )
 
     def beside(
         self,
@@ -158,6 +173,54 @@ class NodeFilters:
         if info is None or template is None or self._cache.turned_away.is_closed(template, node):
             return False
         return may_run(template, info.record)
+
+
+class _States:
+    """What nodes have beside labels and a name that decides whether a pod may run: few states are
+    distinct, and each is tested once for a template."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache, self._seen = cache, 0
+        self._number_of: dict[tuple[bool, tuple[Taint, ...]], int] = {}
+        self._samples: list[NodeRecord] = []  # [numbers]
+        self._of_row: Ints = np.zeros(0, dtype=np.int64)  # _NOT_READY: no pod may run there
+
+    def suitable(self, template: Template) -> Bools:
+        """[rows] whether the node is ready, and its taints, and whether it is cordoned, let pods of
+        this template in."""
+        self._look()
+        suits = [
+            not taints.cordoned(node, template.tolerations)
+            and taints.untolerated(node.taints, template.tolerations) is None
+            for node in self._samples
+        ]
+        found: Bools = np.array([*suits, False], dtype=np.bool_)[self._of_row]
+        return found
+
+    def _look(self) -> None:
+        cache = self._cache
+        count, log = len(cache.rows), cache.changed_rows
+        if self._seen == log.generation and len(self._of_row) == count:
+            return
+        before = self._of_row
+        self._of_row = np.full(count, _NOT_READY)
+        self._of_row[: len(before)] = before
+        rows: Iterable[int] = {*log.since(self._seen, count), *range(len(before), count)}
+        if len(self._number_of) > _MOST_STATES:  # of nodes that are gone, or are no more like that
+            self._number_of, self._samples, rows = {}, [], range(count)
+        for row in rows:
+            name = cache.rows.names[row]
+            info = None if name is None else cache.nodes.get(name)
+            node = None if info is None else info.record
+            self._of_row[row] = _NOT_READY
+            if node is not None and node.ready:
+                number = self._number_of.setdefault(
+                    (node.unschedulable, node.taints), len(self._samples)
+                )
+                if number == len(self._samples):
+                    self._samples.append(node)
+                self._of_row[row] = number
+        self._seen = log.generation
 
 
 def _candidate(pod: PodRecord, facts: PodFacts) -> Candidate:

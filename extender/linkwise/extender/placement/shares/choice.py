@@ -8,8 +8,12 @@ later pods miss least.
 Nodes differ in ids, and mostly not in how many shares of each GPU are free. So the search knows
 counts only, and its result serves all nodes with equal ones. It finds a choice if there is one,
 with two exceptions. For a pod with several such containers and a required link, it tries of each
-set of GPUs one way only to spread a container's shares. And it ends after some thousand steps: to
+set of GPUs one way only to spread a container's shares. And it ends after some hundred steps: to
 put dozens of containers onto GPUs that they fill to the last share is a puzzle of its own.
+
+A call of kube-scheduler names thousands of nodes, which may all differ, while it holds the core. So
+all its searches together have an `Effort`; what it leaves is found by the next call about the pod,
+as books remember what was found for them.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -19,9 +23,11 @@ from itertools import combinations
 from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from linkwise.extender.api.annotations import Sharing, TopologyRequirement, is_model
-from linkwise.extender.cache.machine_kind import ENOUGH, MachineKind
+from linkwise.extender.cache.machine_kind import ENOUGH, Floats, MachineKind
+from linkwise.extender.cache.node_table import Ints, popcount
 from linkwise.extender.cache.shares.book import Place, ShareBook
 from linkwise.topology.annotations.plan import PlannedShares
 from linkwise.topology.demand import PodDemand, Role, split
@@ -30,7 +36,28 @@ from linkwise.topology.machine.model import LinkClass
 T = TypeVar("T")
 Rank = tuple[float, int, float, float, int]
 _MOST_CHOICES = 64  # remembered for each node
-_MOST_STEPS = 5_000  # of one search; most pods take as many steps as they have containers
+# Steps of one search, and of all searches of one call. A step takes some 0.1 ms. Most pods take as
+# many as they have containers.
+_MOST_STEPS, _STEPS_A_CALL = 500, 120
+_SETS_A_STEP = 1000  # so many sets of GPUs take as long as a step
+
+
+class Effort:
+    """How many steps the searches of one call may still make; each may end what it has begun."""
+
+    def __init__(self, steps: float = _STEPS_A_CALL) -> None:
+        self._left = steps
+
+    @property
+    def is_spent(self) -> bool:
+        return self._left <= 0
+
+    def spend(self, steps: float) -> None:
+        self._left -= steps
+
+
+class UnsoughtError(Exception):
+    """The effort was spent before this node's turn. Not a failure: the next call goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +85,14 @@ class ShareChoice:
         return -self.quality, self.opened, lost_room, self.damage, self.left
 
 
-def choose_shares(kind: MachineKind, book: ShareBook, request: ShareRequest) -> ShareChoice | None:
-    """The shares for the pod; None if the node has none that suit. Made once for each book."""
-    return remembered(book, request, lambda: _choose(kind, book, request))
+def choose_shares(
+    kind: MachineKind, book: ShareBook, request: ShareRequest, effort: Effort | None = None
+) -> ShareChoice | None:
+    """The shares for the pod; None if the node has none that suit. Made once for each book. Raises
+    UnsoughtError if it is not known and the *effort* is spent; None is unlimited."""
+    if effort is not None and effort.is_spent and request not in book.choices:
+        raise UnsoughtError
+    return remembered(book, request, lambda: _choose(kind, book, request, effort))
 
 
 def remembered(book: ShareBook, key: Hashable, make: Callable[[], T]) -> T:
@@ -142,7 +174,7 @@ class _Search:
         self._kind, self._requirement, self._idle = kind, requirement, idle
         self._mig = {room.resource: room.mig for room in rooms}
         self._in_vain: set[Hashable] = set()  # states from which the rest finds no place
-        self._steps = 0
+        self._calls, self.steps = 0, 0.0
 
     def find(self, needs: Sequence[_Need], state: _State) -> tuple[_State, list[Counts]] | None:
         """What each of *needs* gets, and the state after that. A pod may have a thousand
@@ -150,6 +182,8 @@ class _Search:
         taken: list[tuple[_State, Counts]] = []
         ways = [self._ways(needs, 0, state)]
         while len(taken) < len(needs):
+            if self.steps > _MOST_STEPS:
+                return None
             step = next(ways[-1], None)
             if step is not None:
                 taken.append(step)
@@ -163,12 +197,10 @@ class _Search:
 
     def damage(self, new: int) -> float:
         """What later pods lose by the GPUs that are opened, in GB/s."""
-        return self._damages([new])[0]
+        return float(self._damages(np.array([new]))[0])
 
-    def _damages(self, news: Sequence[int]) -> list[float]:
-        taken = np.array(news, dtype=np.int64) & self._idle
-        found: list[float] = self._kind.damages(self._idle, taken).tolist()
-        return found
+    def _damages(self, news: Ints) -> Floats:
+        return self._kind.damages(self._idle, news & self._idle)
 
     def _ways(
         self, needs: Sequence[_Need], at: int, state: _State
@@ -179,9 +211,10 @@ class _Search:
         tried = at, self._essence(state)
         if tried in self._in_vain:
             return
-        self._steps += 1
-        goes_straight = 0 < at == self._steps - 1
-        if self._steps > _MOST_STEPS or not (goes_straight or _may_spread(needs[at:], state)):
+        self._calls += 1
+        self.steps += 1
+        goes_straight = 0 < at == self._calls - 1
+        if not (goes_straight or _may_spread(needs[at:], state)):
             return
         for gpus in self._sets(needs[at], state):
             yield self._take(needs[at], state, gpus)
@@ -203,49 +236,45 @@ class _Search:
             sizes = (need.size,)
         elif need.sharing is Sharing.PACK:
             sizes = (1,)
+        gpus = tuple(sorted(free))
+        counts = np.array([free[gpu] for gpu in gpus], dtype=np.int64)
         for size in sizes:
-            sets = [
-                gpus
-                for gpus in combinations(sorted(free), size)
-                if sum(free[gpu] for gpu in gpus) >= need.size and self._linked(need, _mask(gpus))
-            ]
-            yield from self._ranked(need, state, sets)
-
-    def _linked(self, need: _Need, gpus: int) -> bool:
-        require = self._requirement.require
-        if require is LinkClass.SYS or need.size == 1:
-            return True
-        return not self._mig[need.resource] and bool(self._kind.table.ring_classes[gpus] >= require)
+            if size <= len(gpus):
+                yield from self._ranked(need, state, _combinations(gpus, size), counts)
 
     def _ranked(
-        self, need: _Need, state: _State, sets: Sequence[tuple[int, ...]]
-    ) -> list[tuple[int, ...]]:
-        """The sets in their order, the best first."""
-        free = state.free[need.resource]
-        masks = [_mask(gpus) for gpus in sets]
-        news = [mask & ~state.opened for mask in masks]
-        losses = self._damages([state.new | new for new in news])
-        ranked = sorted(
-            (
-                -self._quality(need, mask),
-                new.bit_count(),
-                lost if new else 0.0,
-                sum(free[gpu] for gpu in gpus),
-                gpus,
-            )
-            for gpus, mask, new, lost in zip(sets, masks, news, losses, strict=True)
-        )
-        return [gpus for *_, gpus in ranked]
+        self, need: _Need, state: _State, sets: "_Combinations", counts: Ints
+    ) -> Iterator[tuple[int, ...]]:
+        """Those of *sets* that can give the shares, the best first. *counts*: of each GPU."""
+        self.steps += len(sets.masks) / _SETS_A_STEP
+        there = counts[sets.places].sum(axis=1)
+        may = there >= need.size
+        require = self._requirement.require
+        if require is not LinkClass.SYS and need.size > 1:
+            may &= not self._mig[need.resource]
+            may &= self._kind.table.ring_classes[sets.masks] >= require
+        rows = np.flatnonzero(may)
+        masks = sets.masks[rows]
+        new = masks & ~state.opened
+        lost = np.where(new, self._damages(state.new | new), 0.0)
+        best = (there[rows], lost, popcount(new), -self._qualities(need, masks))
+        for row in rows[np.lexsort(best)].tolist():
+            yield tuple(sets.gpus[row])
 
     def _quality(self, need: _Need, gpus: int) -> float:
-        if gpus.bit_count() == 1:
-            return ENOUGH
+        return float(self._qualities(need, np.array([gpus]))[0])
+
+    def _qualities(self, need: _Need, sets: Ints) -> Floats:
+        """[sets] GB/s, or ENOUGH."""
         if self._mig[need.resource]:
-            return 0.0
-        prefer = self._requirement.prefer
-        if prefer is not LinkClass.NVLINK and self._kind.table.ring_classes[gpus] >= prefer:
-            return ENOUGH
-        return float(self._kind.table.values[gpus])
+            found = np.zeros(len(sets))
+        else:
+            found = self._kind.table.values[sets].astype(np.float64)
+            prefer = self._requirement.prefer
+            if prefer is not LinkClass.NVLINK:
+                found[self._kind.table.ring_classes[sets] >= prefer] = ENOUGH
+        found[popcount(sets) == 1] = ENOUGH
+        return found
 
     def _take(self, need: _Need, state: _State, gpus: tuple[int, ...]) -> tuple[_State, Counts]:
         free = dict(state.free[need.resource])
@@ -263,6 +292,23 @@ class _Search:
             new=state.new | mask & ~state.opened,
         )
         return after, counts
+
+
+@dataclass(frozen=True, slots=True)
+class _Combinations:
+    """All sets of so many of some GPUs: [sets] the GPUs, their places among those, and the
+    bitmask."""
+
+    gpus: Sequence[tuple[int, ...]]
+    places: NDArray[np.int8]
+    masks: Ints
+
+
+@lru_cache(maxsize=64)
+def _combinations(gpus: tuple[int, ...], size: int) -> _Combinations:
+    sets = [*combinations(gpus, size)]
+    places = np.array([*combinations(range(len(gpus)), size)], dtype=np.int8)
+    return _Combinations(sets, places, np.array([*map(_mask, sets)], dtype=np.int64))
 
 
 def _may_spread(needs: Sequence[_Need], state: _State) -> bool:
@@ -285,20 +331,22 @@ def _may_spread(needs: Sequence[_Need], state: _State) -> bool:
 @lru_cache(maxsize=65536)
 def search(
     kind: MachineKind, request: ShareRequest, rooms: tuple[ShareRoom, ...], idle: int, opened: int
-) -> FoundShares | None:
+) -> tuple[FoundShares | None, float]:
+    """What was found, and how many steps that took."""
     trial = _Search(kind, request.requirement, rooms, idle)
     first = _State({room.resource: dict(room.free) for room in rooms}, opened)
     found = trial.find(_needs_of(request), first)
     if found is None:
-        return None
+        return None, trial.steps
     state, counts = found
-    return FoundShares(
+    choice = FoundShares(
         counts=tuple(counts),
         quality=state.quality,
         opened=state.new.bit_count(),
         damage=trial.damage(state.new),
         left=sum(sum(free.values()) for free in state.free.values()),
     )
+    return choice, trial.steps
 
 
 @lru_cache(maxsize=1024)
@@ -318,7 +366,9 @@ def _needs_of(request: ShareRequest) -> tuple[_Need, ...]:
     return tuple(needs)
 
 
-def _choose(kind: MachineKind, book: ShareBook, request: ShareRequest) -> ShareChoice | None:
+def _choose(
+    kind: MachineKind, book: ShareBook, request: ShareRequest, effort: Effort | None
+) -> ShareChoice | None:
     rooms: list[ShareRoom] = []
     ids: dict[str, Mapping[int, list[str]]] = {}
     for resource, demand in request.wants:
@@ -329,7 +379,11 @@ def _choose(kind: MachineKind, book: ShareBook, request: ShareRequest) -> ShareC
             return None
         rooms.append(ShareRoom(resource, any(p.part.mig is not None for p in places), free))
     idle = book.divided & ~book.opened
-    found = search(kind, request, tuple(rooms), idle, book.opened)
+    known = search.cache_info().misses
+    found, steps = search(kind, request, tuple(rooms), idle, book.opened)
+    if effort is not None:
+        is_new = search.cache_info().misses > known
+        effort.spend(steps if is_new else 0.0)
     if found is None:
         return None
     given: dict[tuple[str, str], list[str]] = {}

@@ -6,6 +6,7 @@ node, and shares only if no node has whole ones.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import numpy as np
 
@@ -21,9 +22,11 @@ from linkwise.extender.placement.nodes.node_filters import may_run
 from linkwise.extender.placement.nodes.reasons import NO_LINK, OTHER_MODEL, problem_text
 from linkwise.extender.placement.room.room import Room
 from linkwise.extender.placement.shares.choice import (
+    Effort,
     Rank,
     ShareChoice,
     ShareRequest,
+    UnsoughtError,
     choose_shares,
     remembered,
     suitable,
@@ -31,6 +34,7 @@ from linkwise.extender.placement.shares.choice import (
 from linkwise.topology.machine.model import LinkClass
 
 BEST_SCORE = 100
+UNSOUGHT = "linkwise: its shares have not been looked at yet"
 
 
 def request_of(record: PodRecord, managed: str = "") -> ShareRequest:
@@ -42,11 +46,14 @@ def request_of(record: PodRecord, managed: str = "") -> ShareRequest:
     return ShareRequest(wants, record.ask.sharing, record.ask.requirement)
 
 
-def choice_on(info: NodeInfo, request: ShareRequest) -> ShareChoice | None:
-    """The shares that the pod would get on this node; None if there are none that suit."""
+def choice_on(
+    info: NodeInfo, request: ShareRequest, effort: Effort | None = None
+) -> ShareChoice | None:
+    """The shares that the pod would get on this node; None if there are none that suit. Raises
+    UnsoughtError."""
     if info.kind is None or info.closed:
         return None
-    return choose_shares(info.kind, info.shares, request)
+    return choose_shares(info.kind, info.shares, request, effort)
 
 
 def offers_any(info: NodeInfo | None, request: ShareRequest) -> bool:
@@ -57,27 +64,37 @@ def offers_any(info: NodeInfo | None, request: ShareRequest) -> bool:
 def share_rooms(cache: Cache, request: ShareRequest, names: Sequence[str]) -> FilterAnswer:
     """Which of these nodes have shares for the pod, and why the others have none."""
     fitting: list[str] = []
+    effort = Effort()
     failed: dict[str, str] = {}
     unresolvable: dict[str, str] = {}
     for name in names:
         info = cache.nodes.get(name)
         if info is None or info.kind is None or info.closed:
             failed[name] = problem_text(cache, name)
-        elif choice_on(info, request) is not None:
-            fitting.append(name)
-        else:
-            text, never = _why_none(info.kind, info.shares, request)
+            continue
+        try:
+            if choice_on(info, request, effort) is not None:
+                fitting.append(name)
+                continue
+            text, never = _why_none(info.kind, info.shares, request, effort)
             (unresolvable if never else failed)[name] = text
+        except UnsoughtError:
+            failed[name] = UNSOUGHT
     return FilterAnswer(tuple(fitting), failed, unresolvable)
 
 
-def _why_none(kind: MachineKind, book: ShareBook, request: ShareRequest) -> tuple[str, bool]:
+def _why_none(
+    kind: MachineKind, book: ShareBook, request: ShareRequest, effort: Effort
+) -> tuple[str, bool]:
     """`why_no_shares`, found once for each book: thousands of full nodes do not change."""
-    return remembered(book, ("why", request), lambda: why_no_shares(kind, book, request))
+    return remembered(book, ("why", request), lambda: why_no_shares(kind, book, request, effort))
 
 
-def why_no_shares(kind: MachineKind, book: ShareBook, request: ShareRequest) -> tuple[str, bool]:
-    """Why the pod has no shares on a node, and whether that stays so whichever pods end."""
+def why_no_shares(
+    kind: MachineKind, book: ShareBook, request: ShareRequest, effort: Effort | None = None
+) -> tuple[str, bool]:
+    """Why the pod has no shares on a node, and whether that stays so whichever pods end. Raises
+    UnsoughtError."""
     for resource, demand in request.wants:
         own = [place for place in book.places if place.part.resource == resource]
         if sum(place.part.shares for place in own) < demand.gpus:
@@ -85,7 +102,7 @@ def why_no_shares(kind: MachineKind, book: ShareBook, request: ShareRequest) -> 
         like = [place for place in own if suitable(kind, place, request.requirement)]
         if sum(place.part.shares for place in like) < demand.gpus:
             return OTHER_MODEL, True
-    if choose_shares(kind, ShareBook(book.places), request) is None:
+    if choose_shares(kind, ShareBook(book.places), request, effort) is None:
         return _apart(request), all(place.part.healthy for place in book.places)
     for resource, demand in request.wants:
         free = [
@@ -111,7 +128,7 @@ def share_scores(
     cache: Cache, room: Room, request: ShareRequest, needs: ResourceList, names: Sequence[str]
 ) -> list[int]:
     """0 for a node without shares for the pod, BEST_SCORE for the best node."""
-    found = _ranked(cache, room, request, needs, names)
+    found = _ranked(cache, room, request, needs, names, Effort())
     ranks = sorted({rank for rank, _ in found.values()})
     step = (BEST_SCORE - 1) / len(ranks) if ranks else 0.0
     scores = {
@@ -128,9 +145,11 @@ def best_share_node(
     room: Room,
     record: PodRecord,
     request: ShareRequest,
+    effort: Effort,
     suits: Callable[[NodeInfo], bool] = lambda _: True,
 ) -> str | None:
-    """The best node that *suits* and has room for the pod, as far as the extender sees."""
+    """The best node that *suits* and has room for the pod, as far as the extender sees, and as the
+    *effort* reaches."""
     needs = record.needs
     names = [
         name
@@ -141,20 +160,28 @@ def best_share_node(
         and cache.rows.left.fits_on(info.row, needs)
         and suits(info)
     ]
-    found = _ranked(cache, room, request, needs, names)
+    found = _ranked(cache, room, request, needs, names, effort)
     return min(found, key=found.__getitem__) if found else None
 
 
 def _ranked(
-    cache: Cache, room: Room, request: ShareRequest, needs: ResourceList, names: Sequence[str]
+    cache: Cache,
+    room: Room,
+    request: ShareRequest,
+    needs: ResourceList,
+    names: Sequence[str],
+    effort: Effort,
 ) -> dict[str, tuple[Rank, int]]:
-    """Node -> the rank of its choice, and the place of its name; the best is the least."""
+    """Node -> the rank of its choice, and the place of its name; the best is the least. Nodes that
+    the *effort* does not reach are left out."""
     choices: dict[int, ShareChoice] = {}
     for name in names:
         info = cache.nodes.get(name)
-        choice = choice_on(info, request) if offers_any(info, request) and info else None
-        if info is not None and choice is not None:
-            choices[info.row] = choice
+        if info is None or not offers_any(info, request):
+            continue
+        with suppress(UnsoughtError):
+            if (choice := choice_on(info, request, effort)) is not None:
+                choices[info.row] = choice
     rows = np.array([*choices], dtype=np.int64)
     before = left_on(cache, cache.rows, rows, room.resources)
     wants = {resource: demand.gpus for resource, demand in request.wants}
