@@ -17,8 +17,10 @@ from linkwise.extender.placement.nodes.gang_refusals import GangRefusals
 from linkwise.extender.placement.nodes.scheduler_feedback import SchedulerFeedback
 from linkwise.extender.queue.scheduling_queue import SchedulingQueue
 
-# Gangs and members: after a look at so many, the round releases the lock for a moment.
+# Gangs and members: after a look at so many, some 0.01 ms each, the round releases the lock for a
+# moment.
 _VERY_MANY = 512
+_NODES_A_POD = 32  # a search of so many nodes takes as long as a look at a pod
 # A look at a gang takes some 0.01 ms for each pod, and each of them changes a few times while it is
 # planned and bound. So looks at a gang of so many pods that only makes progress are rate-limited:
 # they are this far apart for each pod, and take a tenth of a core (docs/decisions/0038).
@@ -196,9 +198,12 @@ class Changes:
     def pause(self) -> None:
         self.run(lambda: None)
 
-    def pause_after(self, key: GangKey) -> None:
-        """Release the lock for a moment if the looks since the last release have taken long."""
+    def pause_after(self, key: GangKey, *, searched: bool = False) -> None:
+        """Release the lock for a moment if the looks since the last release have taken long.
+        *searched*: for room on all nodes."""
         self._looked_at += 1 + len(self._cache.gangs.get(key, ()))
+        if searched:
+            self._looked_at += len(self._cache.rows) // _NODES_A_POD
         if self._looked_at >= _VERY_MANY:
             self._looked_at = 0
             self.pause()

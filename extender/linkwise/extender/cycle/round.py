@@ -110,7 +110,7 @@ class Round:
                     looked_at.add(gang.key)
                     in_vain[alike] = gang
                     self._place(gang, now)
-                    self._changes.pause_after(gang.key)
+                    self._changes.pause_after(gang.key, searched=True)
             if self._queue.has_no_room(gang):
                 with self._changes.isolated(gang.name):
                     self._reserve.end_turn(gang, now, self._changes.pause)

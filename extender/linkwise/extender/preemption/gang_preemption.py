@@ -126,6 +126,8 @@ class GangPreemption:
         # By gang with victims: when to check whether its GPUs come free.
         self._look_at: dict[GangKey, float] = {}
         self._more_at: float | None = None  # when to try the gangs that have not had their turn
+        self._quiet: object = None  # the state after the last run
+        self._quiet_until: float | None = None
 
     @property
     def preemptions(self) -> Mapping[GangKey, Preemption]:
@@ -151,8 +153,13 @@ class GangPreemption:
 
     def next_due(self) -> float | None:
         """When to look again even if nothing changes until then."""
-        if not (self._tries or self._preemptions or self._robbed):
-            return self._idle_pods.next_due()  # no gang needs room
+        times = [self._idle_pods.next_due()]
+        if self._tries or self._preemptions or self._robbed:  # a gang needs room
+            is_quiet = self._quiet == self._state_of_all()
+            times.append(self._quiet_until if is_quiet else self._next_try())
+        return min((time for time in times if time is not None), default=None)
+
+    def _next_try(self) -> float | None:
         state = self._state()  # if it is the same, there is nothing new to find
         times = [
             each.at
@@ -163,11 +170,11 @@ class GangPreemption:
         times += self._look_at.values()
         times += [robbed.until for key, robbed in self._robbed.items() if key not in self._tries]
         times += [] if self._more_at is None else [self._more_at]
-        times += [] if (look_at := self._idle_pods.next_due()) is None else [look_at]
         return min(times, default=None)
 
     def refused(self, uid: str, now: float) -> None:
         """The API server refused to evict this pod: choose other victims."""
+        self._quiet = None
         self._spared.refused(uid, now)
         record = self._cache.pods.get(uid)
         for key, preemption in list(self._preemptions.items()):
@@ -178,7 +185,7 @@ class GangPreemption:
         """Evict the chosen victims, and choose more, once all waiting gangs have been tried. With
         *aside*, others use the cache during the search."""
         self._idle_pods.look(now, aside)
-        if not self._budgets.known:
+        if not self._budgets.known or self._is_quiet(now):
             return
         may_evict = self._allowed is not Preempt.NEVER or self._idle_pods.any_consent
         may_help = may_evict or self._preemptions or self._cache.plans
@@ -196,6 +203,17 @@ class GangPreemption:
         self._try_waiting(waiting, now, aside)
         for key, preemption in self._preemptions.items():
             self._evict(key.title, preemption, now)
+        self._quiet, self._quiet_until = self._state_of_all(), self._next_try()
+
+    def _is_quiet(self, now: float) -> bool:
+        """Whether nothing has changed since the last run, and nothing is due. Thousands of gangs
+        may wait, and each call of kube-scheduler is followed by a round."""
+        if self._preemptions or self._quiet != self._state_of_all():
+            return False
+        return self._quiet_until is None or now < self._quiet_until
+
+    def _state_of_all(self) -> object:
+        return self._queue.news, self._state()
 
     def _try_waiting(self, waiting: Sequence[Gang], now: float, aside: RunUnlocked) -> None:
         """The most urgent gangs first, few at a time; among equal gangs, one stands for all."""

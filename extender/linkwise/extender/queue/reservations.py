@@ -40,6 +40,7 @@ from linkwise.extender.queue.scheduling_queue import SchedulingQueue
 
 # If the ends are estimates, others may use this share of the wait.
 _PASSING_SHARE = 0.5
+_MOST_TABLES = 4
 FIRST: Urgency = (-(2**63), 0.0, GangKey("", ""))  # more urgent than all
 
 
@@ -128,6 +129,8 @@ class Reservations:
         self.served = FIRST
         self._fresh = FreshGpus({}, -1)
         self._changed: set[GangKey] = set()  # since `take_changed`
+        self._tables_of: object = None  # the state of the cache that `_tables` is about
+        self._tables: dict[tuple[int, ...], NodeTable] = {}
 
     # Queries.
 
@@ -204,7 +207,21 @@ class Reservations:
         return info.set_aside & mask if info is not None else 0
 
     def rows_with(self, reservations: Sequence[ReservedGpus]) -> NodeTable:
-        """The node table with the unused GPUs of *reservations* as if they were free."""
+        """The node table with the unused GPUs of *reservations* as if they were free. Made once
+        while nothing changes, as hundreds of pods may see the same; the caller must not change
+        it."""
+        cache = self._cache
+        logs = (cache.settled_rows, cache.changed_rows, cache.versions, cache.rows.charged)
+        state = tuple(log.generation for log in logs)
+        if state != self._tables_of or len(self._tables) >= _MOST_TABLES:
+            self._tables_of = state
+            self._tables.clear()
+        key = tuple(reservation.number for reservation in reservations)
+        if key not in self._tables:
+            self._tables[key] = self._new_rows_with(reservations)
+        return self._tables[key]
+
+    def _new_rows_with(self, reservations: Sequence[ReservedGpus]) -> NodeTable:
         rows = self._cache.rows.copy()
         for reservation in reservations:
             for node, mask in reservation.gpus.items():

@@ -84,16 +84,20 @@ class SchedulingQueue:
         self._evicted: set[GangKey] = set()  # since `take_evicted`
         self._freshened = 0.0
         self.changes = 0  # of the set of waiting gangs
+        self.news = 0  # rises whenever a gang may have another place, or another try
+        self._all_tried: object = None  # the state in which no gang was untried
 
     def join(self, key: GangKey) -> None:
         if key not in self._waiting:
             self._waiting.add(key)
             self.changes += 1
+            self.news += 1
 
     def leave(self, key: GangKey) -> None:
         if key in self._waiting:
             self._waiting.discard(key)
             self.changes += 1
+            self.news += 1
 
     def waits(self, key: GangKey) -> bool:
         return key in self._waiting
@@ -107,6 +111,7 @@ class SchedulingQueue:
         """Allow another search: there may be room now."""
         if key in self._queued:
             self._queued[key].try_again()
+            self.news += 1
 
     def take_up(self, key: GangKey | None) -> None:
         """Allow another try, even if kube-scheduler has refused the gang's plans too often."""
@@ -131,8 +136,14 @@ class SchedulingQueue:
 
     def any_untried(self) -> bool:
         """Whether any waiting gang may find room."""
+        state = self._cache.room, self.news
+        if state == self._all_tried:
+            return False
         gangs = self._registry.gangs
-        return any(self.is_untried(gangs[key]) for key in self._waiting)
+        if any(self.is_untried(gangs[key]) for key in self._waiting):
+            return True
+        self._all_tried = state
+        return False
 
     def is_untried(self, gang: Gang) -> bool:
         queued = self._queued.get(gang.key)
@@ -149,6 +160,7 @@ class SchedulingQueue:
         """Record that *gang* found no room."""
         lacking = Counter(member.needs.gpus for member in members.open)
         self._queued[gang.key] = QueuedGang(why, self._cache.room, lacking, now, self._state())
+        self.news += 1
 
     def stays_aside(self, gang: Gang, first: Gang | None, now: float) -> bool:
         """Whether *gang*, which had no room before, has none now. *first* is more urgent, requests
@@ -161,6 +173,7 @@ class SchedulingQueue:
             return False
         known = replace(self._of(first.key), sought_at=now, sought_in=self._state())
         self._queued[gang.key] = known
+        self.news += 1
         return True
 
     def freshen(self, now: float) -> bool:
@@ -186,6 +199,7 @@ class SchedulingQueue:
             oldest = min(stale, key=lambda queued: queued.sought_at)
             oldest.try_again()
             oldest.sought_at = now
+            self.news += 1
         return bool(stale)
 
     def _state(self) -> tuple[int, int, int]:
@@ -196,6 +210,7 @@ class SchedulingQueue:
     def got_room(self, gang: Gang) -> None:
         gang.reason = ""
         self._queued.pop(gang.key, None)
+        self.news += 1
         self.leave(gang.key)
 
     def without_room(self) -> list[Gang]:
@@ -211,6 +226,7 @@ class SchedulingQueue:
         self._ordered_at = now
         self.ordering = replace(self.ordering, means=self._run_times.means(MOST_RUN_SECONDS))
         self._urgencies.clear()
+        self.news += 1
         for key in self._waiting:
             self.try_again(key)
         return True
@@ -242,6 +258,7 @@ class SchedulingQueue:
         self._ages.keep(key, self.created(key), now)
         self._urgencies.pop(key, None)
         self._evicted.add(key)
+        self.news += 1
 
     def take_evicted(self) -> set[GangKey]:
         """The gangs whose age was recorded since the last call."""
@@ -262,6 +279,7 @@ class SchedulingQueue:
     def forget(self, key: GangKey) -> None:
         self._urgencies.pop(key, None)
         self._queued.pop(key, None)
+        self.news += 1
 
     def _most_of_size(self, size: int) -> int:
         """`NodeTable.most_of_size`, counted once for all waiting gangs: while `Cache.room` stays,
