@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from linkwise.extender.api.records import GangKey
-from linkwise.extender.api.unlocked import Pause
+from linkwise.extender.api.unlocked import RunUnlocked
 from linkwise.extender.api.views import NEVER_FITS, SERVERS
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_table import Bools, NodeTable
@@ -145,7 +145,7 @@ class Reserve:
             gang, self._registry.members_of(gang)
         )
 
-    def end_turn(self, gang: Gang, now: float, pause: Pause) -> None:
+    def end_turn(self, gang: Gang, now: float, aside: RunUnlocked) -> None:
         """The gang found no room: reserve GPUs for it if it is one of the first."""
         members, requests = self._registry.needed_of(gang)
         if _needs_no_reservation(gang, members):
@@ -163,7 +163,7 @@ class Reserve:
         if self._front.take(gang.key, alike, pool) or is_evicting:
             self._front.keys.add(gang.key)
             self._cache.queue_first = True  # also for GPUs that come free in a pause from now on
-            self._look_at_head(gang, pool, now, pause)
+            self._look_at_head(gang, pool, now, aside)
 
     def end(self, now: float) -> None:
         """End the turns: end the reservations of all gangs but the first, and release the GPUs that
@@ -225,7 +225,7 @@ class Reserve:
             self._front.pools[alike] = self._reservations.pool_of(members)
         return self._front.pools[alike]
 
-    def _look_at_head(self, gang: Gang, pool: Bools, now: float, pause: Pause) -> None:
+    def _look_at_head(self, gang: Gang, pool: Bools, now: float, aside: RunUnlocked) -> None:
         members, requests = self._registry.needed_of(gang)
         reservation = self._up_to_date(gang, members, pool, now)
         if reservation is not None and reservation.by_preemption:
@@ -238,7 +238,7 @@ class Reserve:
         self._look_at[gang.key], self._looked[gang.key] = now + LOOK_SECONDS, now
         self._looked_in[gang.key] = self._what_there_is()
         try:
-            best = self._choose(gang, members, pool, now, pause)
+            best = self._choose(gang, members, pool, now, aside)
         except NodesChangedError:
             self._look_at[gang.key] = now + _AGAIN_SECONDS
             self._front.block(self._pool_of(members, self._alike(requests)))  # with the new nodes
@@ -318,7 +318,7 @@ class Reserve:
         return any(pool[row_of[name]] for name in self._cache.fresh if name in row_of)
 
     def _choose(
-        self, gang: Gang, members: GangMembers, pool: Bools, now: float, pause: Pause
+        self, gang: Gang, members: GangMembers, pool: Bools, now: float, aside: RunUnlocked
     ) -> EarliestStart | None:
         claimant = self._reservations.claimant(gang, members)
         surely = self._reservations.open_to(claimant)
@@ -333,19 +333,21 @@ class Reserve:
         want = ReservationRequest(wanted, pool, base, open_to, own)
 
         def seek(rows: NodeTable, changed: Sequence[int]) -> list[Spot] | NoRoom:
-            return self._search.seek(members, now, view=as_if(rows, tuple(changed)))
+            view = as_if(rows, tuple(changed))
+            return self._search.seek(members, now, pausing=aside, view=view)
 
         self._in_vain.pop(gang.key, None)
-        chosen = reserve(self._cache, self._running_pods, want, seek, now, pause)
+        chosen = reserve(self._cache, self._running_pods, want, seek, now, lambda: aside(_nothing))
         if chosen is None and self._reservations.by_key.keys() <= want.open_to | {gang.key}:
+            states = {each: self._state_of_nodes(each) for each in (SERVERS, NEVER_FITS)}
             what = ""
             if fits_without_servers(self._cache, self._running_pods, want, seek, now):
                 what = SERVERS
             elif not (_looks_at_pods(members) or fits_on_empty_nodes(self._cache, want, seek)):
                 what = NEVER_FITS
             if what:  # else pods without GPUs are in the way, or missing
-                requests, state = requests_of(members.open), self._state_of_nodes(what)
-                self._in_vain[gang.key] = _Vain(requests, state, what)
+                requests = requests_of(members.open)
+                self._in_vain[gang.key] = _Vain(requests, states[what], what)
         return chosen
 
     def _may_reserve(self, key: GangKey, wanted: int, pool: Bools, now: float) -> bool:
@@ -392,3 +394,7 @@ def _needs_no_reservation(gang: Gang, members: GangMembers) -> bool:
 def _looks_at_pods(members: GangMembers) -> bool:
     """Whether the pods around decide where a member may be: an empty cluster tells nothing then."""
     return any(member.facts is not None and member.facts.demands for member in members.open)
+
+
+def _nothing() -> None:
+    """While others use the cache."""

@@ -113,7 +113,7 @@ class Round:
                     self._changes.pause_after(gang.key, searched=True)
             if self._queue.has_no_room(gang):
                 with self._changes.isolated(gang.name):
-                    self._reserve.end_turn(gang, now, self._changes.pause)
+                    self._reserve.end_turn(gang, now, self._changes.run)
                 self._changes.pause_after(gang.key)
                 if alike is not None:
                     had_turns.add(alike)

@@ -15,7 +15,7 @@ import numpy as np
 
 from linkwise.extender.api.records import PodRecord, Template
 from linkwise.extender.api.spans import NODE, Spans, ordered, spans_of
-from linkwise.extender.api.unlocked import RunUnlocked
+from linkwise.extender.api.unlocked import RunUnlocked, run_inline
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.node_table import NOT_USABLE, Bools, NodeTable
@@ -71,18 +71,20 @@ class GangSearch:
         now: float,
         *,
         aside: RunUnlocked | None = None,
+        pausing: RunUnlocked = run_inline,
         view: NodesView,
     ) -> list[Spot] | NoRoom:
         """Room for the open members in *view*. With *aside* others may use the cache meanwhile;
-        the result is valid on return. Raises StaleResult."""
+        the result is valid on return. Raises StaleResult. With *pausing* they may too, and the
+        result is about the nodes as they were."""
         beside = spots_of(self._cache, members)
         if beside:
-            return self._search(members, beside, now, aside, view)
+            return self._search(members, beside, now, aside, pausing, view)
         return self._failed_searches.seek(
             members.open,
             _spans_of(members),
             view.key,
-            lambda: self._search(members, beside, now, aside, view),
+            lambda: self._search(members, beside, now, aside, pausing, view),
         )
 
     def _search(
@@ -91,6 +93,7 @@ class GangSearch:
         beside: Sequence[Spot],
         now: float,
         aside: RunUnlocked | None,
+        pausing: RunUnlocked,
         view: NodesView,
     ) -> list[Spot] | NoRoom:
         def known_nodes(template: Template) -> Bools:
@@ -105,7 +108,7 @@ class GangSearch:
             ways.append((self._nodes, None))
         spots: list[Spot] | NoRoom | None = None
         for nodes, guessed in ways:
-            spots = self._place(members, nodes, beside, aside, view, guessed)
+            spots = self._place(members, nodes, beside, aside, pausing, view, guessed)
             if not isinstance(spots, NoRoom):
                 break
         assert spots is not None, "there is at least one way"
@@ -122,6 +125,7 @@ class GangSearch:
         nodes: Callable[[Template], Bools],
         beside: Sequence[Spot],
         aside: RunUnlocked | None,
+        pausing: RunUnlocked,
         view: NodesView,
         guess: Guess | None,
     ) -> list[Spot] | NoRoom:
@@ -139,7 +143,7 @@ class GangSearch:
             if seen.still_true_of(answer, given, nodes, view):
                 return answer
         given = self._input(members, nodes, beside, view, guess)
-        return place(given.cluster, given.pod_sets, placed, given.spans)
+        return pausing(partial(place, given.cluster, given.pod_sets, placed, given.spans))
 
     def _input(
         self,

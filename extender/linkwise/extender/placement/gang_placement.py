@@ -94,13 +94,17 @@ def place(
 
 
 def _best(
-    view: ClusterView, pod_sets: Sequence[PodSet], placed: PlacedMembers, spans: Spans
+    view: ClusterView,
+    pod_sets: Sequence[PodSet],
+    placed: PlacedMembers,
+    spans: Spans,
+    share: float = 1.0,
 ) -> Assignment | None:
     scopes = [Scope(view, placed, model) for model in _models(view, placed)]
     search = (
         DomainSearch(scopes, pod_sets[0], apart=spans.apart)
         if len(pod_sets) == 1
-        else UnequalSearch(scopes, pod_sets, apart=spans.apart)
+        else UnequalSearch(scopes, pod_sets, apart=spans.apart, share=share)
     )
     found = (search.within(domains) for domains in scopes[0].in_order(spans))
     return next((each for each in found if each is not None), None)
@@ -115,15 +119,18 @@ def _models(view: ClusterView, placed: PlacedMembers) -> list[str | None]:
     return [*alone, None]
 
 
+_SHARE = 0.25  # of the work of a search, for one that only explains
+
+
 def _refusal(
     view: ClusterView, pod_sets: Sequence[PodSet], placed: PlacedMembers, spans: Spans
 ) -> NoRoom:
     """The required span that fails; if none does, how much room there is anywhere."""
     wanted = sum(len(pods.members) for pods in pod_sets)
     scope = Scope(view, placed, None)
-    if spans.require and _best(view, pod_sets, placed, ANYWHERE) is not None:
+    if spans.require and _best(view, pod_sets, placed, ANYWHERE, _SHARE) is not None:
         alone = (Spans((key,)) for key in spans.require)
-        fails = (each for each in alone if _best(view, pod_sets, placed, each) is None)
+        fails = (each for each in alone if _best(view, pod_sets, placed, each, _SHARE) is None)
         return _refusal_within(scope, pod_sets, wanted, next(fails, spans).require)
     return _refusal_anywhere(scope, pod_sets, wanted)
 

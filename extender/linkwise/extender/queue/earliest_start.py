@@ -94,7 +94,10 @@ def reserve(
         pause()
         if cache.changed_rows.generation != nodes:
             raise NodesChangedError
-        return seek(letting_go.rows(count), letting_go.changed(count))
+        found = seek(letting_go.rows(count), letting_go.changed(count))
+        if cache.changed_rows.generation != nodes:
+            raise NodesChangedError
+        return found
 
     if isinstance(after(len(steps)), NoRoom):
         return None

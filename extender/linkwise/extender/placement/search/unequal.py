@@ -28,15 +28,45 @@ _MORE_NODES = 4  # tried beyond the fewest that have GPUs enough
 _MOST_STEPS = 4000  # of one backtracking search
 _MOST_LOADS = 256  # tried for one node
 _MOST_EXCHANGES = 20_000  # the gang's nodes times the nodes that they are compared with
-_MOST_POD_SETS = 8  # up to so many, all combinations of members on a node are tried
+_MOST_POD_SETS = 4  # up to so many, all combinations of members on a node are tried
+# Of one search, and more for each pod set, in looks at one pod set on one node, at 0.4 µs each. A
+# look at a node, or at one load for it, takes as long as so many more.
+_MOST_WORK, _MORE_WORK, _WORK_A_NODE, _WORK_A_LOAD = 1_500_000, 2000, 32, 4
+
+
+class _Work:
+    """Whether members of unequal size fit is a puzzle. It is tried for so long and no longer: each
+    GPU model has an equal share, each level of it, and each domain of that. So none takes the time
+    of a later one."""
+
+    def __init__(self, of_level: float) -> None:
+        self._of_level, self._left = of_level, 0.0
+
+    def begin(self, domains: int) -> None:
+        """The work of one of so many domains of a level begins."""
+        self._left = self._of_level / domains
+
+    @property
+    def is_over(self) -> bool:
+        return self._left <= 0
+
+    def spend(self, work: int) -> None:
+        self._left -= work
 
 
 class UnequalSearch:
     def __init__(
-        self, scopes: Sequence[Scope], pod_sets: Sequence[PodSet], *, apart: bool = False
+        self,
+        scopes: Sequence[Scope],
+        pod_sets: Sequence[PodSet],
+        *,
+        apart: bool = False,
+        share: float = 1.0,
     ) -> None:
-        """The arguments of `DomainSearch`."""
-        self._searches = [_OnModel(scope, pod_sets, apart=apart) for scope in scopes]
+        """The arguments of `DomainSearch`, and of the work of a search the *share* that this one
+        may take."""
+        work = share * (_MOST_WORK + _MORE_WORK * len(pod_sets)) / len(scopes)
+        self._searches = [_OnModel(scope, pod_sets, work, apart=apart) for scope in scopes]
 
     def within(self, domains: Ints) -> Assignment | None:
         """The best assignment within one of these domains [rows]; None if none has room."""
@@ -53,7 +83,9 @@ class UnequalSearch:
 
 
 class _OnModel:
-    def __init__(self, scope: Scope, pod_sets: Sequence[PodSet], *, apart: bool) -> None:
+    def __init__(
+        self, scope: Scope, pod_sets: Sequence[PodSet], work: float, *, apart: bool
+    ) -> None:
         self._scope, self._pod_sets, self._apart = scope, pod_sets, apart
         self.mixes = scope.mixes
         self._wishes = tuple(pods.request for pods in pod_sets)
@@ -70,6 +102,7 @@ class _OnModel:
         self._room = popcount(scope.free)
         self._placed_worths: dict[Reach, dict[int, float]] = {}
         self._found = -np.inf  # the worth of the best so far
+        self._work = _Work(work / (len(scope.view.levels) + 2))
 
     def at_each_level(self, domains: Ints) -> Iterator[Assignment | None]:
         scope = self._scope
@@ -93,7 +126,10 @@ class _OnModel:
         rows = np.flatnonzero(inside & self._usable & (self._room >= self._gpus(self._all)))
         reach = self._reach(ONE_NODE)
         found = []
+        self._work.begin(1)
         for row in self._by_name(rows):
+            if self._work.is_over:
+                break
             load = self._load(row, self._all, reach)
             if load is not None:
                 found.append((row, load))
@@ -115,6 +151,7 @@ class _OnModel:
         fullest_first = enough[np.argsort(total[enough], kind="stable")]
         tries = [*fullest_first[:_MOST_DOMAINS], *fullest_first[_MOST_DOMAINS:][-1:]]
         for number in tries:
+            self._work.begin(len(tries))
             yield self._in_domain(inside[of == number], reach, level)
 
     def _in_domain(self, among: Ints, reach: Reach, level: int) -> Assignment | None:
@@ -126,21 +163,22 @@ class _OnModel:
         all_worths = {worth for each in alike for worth in self._worths(each, reach)}
         all_worths |= set(self._as_it_is(reach).values())
         worths = sorted(worth for worth in all_worths if worth > self._found)
-        if not worths or self._fewest_of(among, reach, worths[0]) is None:
+        dealt = self._fewest_of(among, reach, worths[0]) if worths else None
+        if dealt is None:
             return None
         low, high = 0, len(worths) - 1
         while low < high:  # at `low` the members fit
             middle = (low + high + 1) // 2
-            if self._fewest_of(among, reach, worths[middle]) is None:
+            better = self._fewest_of(among, reach, worths[middle])
+            if better is None:
                 high = middle - 1
             else:
-                low = middle
+                low, dealt = middle, better
         self._found = worths[low]
-        found = []
-        for least in (worths[low], (1 - TOLERANCE) * worths[low]):
-            dealt = self._fewest_of(among, reach, least)
-            if dealt is not None:
-                found.append(self._exchanged(dealt, among, reach, level, least))
+        found = [self._exchanged(dealt, among, reach, level, worths[low])]
+        within = (1 - TOLERANCE) * worths[low]
+        if (equal := self._fewest_of(among, reach, within)) is not None:
+            found.append(self._exchanged(equal, among, reach, level, within))
         return max(found, key=lambda each: each.order)
 
     def _alike(self, row: int) -> tuple[int, int, int]:
@@ -202,6 +240,8 @@ class _OnModel:
         path = [self._loads(rows[0], self._all, reach, least)]
         chosen: list[Counts] = []
         for _ in range(_MOST_STEPS + len(rows)):
+            if self._work.is_over:
+                return None
             load = next(path[-1], None)
             if load is None:
                 in_vain.add((len(path) - 1, left.pop()))
@@ -241,6 +281,7 @@ class _OnModel:
     def _all_loads(self, row: int, left: Counts) -> Iterator[Counts]:
         """The members that fit by the node's resources; more of the largest members first."""
         asked = self._asked
+        self._work.spend(_WORK_A_NODE + len(asked))
         most = [
             count if pods.nodes[row] else 0
             for pods, count in zip(self._pod_sets, left, strict=True)
@@ -249,6 +290,7 @@ class _OnModel:
         ways = node_loads.fullest if len(some) > _MOST_POD_SETS else node_loads.all_loads
         of_some = ways([asked[n] for n in some], [most[n] for n in some], self._left(row))
         for load in of_some:
+            self._work.spend(_WORK_A_LOAD + len(some))
             counts = dict(zip(some, load, strict=True))
             yield tuple(counts.get(number, 0) for number in range(len(most)))
 
@@ -274,6 +316,8 @@ class _OnModel:
             used = {other for other, _, _ in loads}
             best = ((load.own, -load.damage), row, load)
             for other in self._by_name(among[self._room[among] >= self._gpus(counts)]):
+                if self._work.is_over:
+                    break
                 there = None if other in used else self._load(other, counts, reach)
                 if there is not None and there.worth >= least:
                     best = max(best, ((there.own, -there.damage), other, there), key=itemgetter(0))
