@@ -1,11 +1,14 @@
 """With `--lift-gates-after`, gangs and pods without room become visible to a node autoscaler."""
 
+from collections.abc import Callable
+
 from linkwise.extender.api.actions import LiftGate
 from linkwise.extender.api.extender_calls import Outcome
 from linkwise.extender.core import CoreSettings
 from linkwise.extender.preemption.policy import Preempt
+from linkwise.kube.objects import Condition, Pod
 from linkwise.topology import names
-from tests.extender.cluster import Cluster
+from tests.extender.cluster import Cluster, change
 
 OURS = names.GATE
 AFTER = 20.0
@@ -150,3 +153,34 @@ def test_a_new_extender_counts_from_its_start() -> None:
     at.settle()
     assert lifted(at, AFTER - 1) == []
     assert lifted(at, 1) == ["g-0", "g-1"]
+
+
+def batch(pod: Pod) -> Pod:
+    return change(pod, spec=change(pod.spec, restart_policy="Never"))
+
+
+def says(message: str) -> Callable[[Pod], Pod]:
+    """kube-scheduler's verdict about the pod."""
+    why = Condition(type="PodScheduled", status="False", reason="Unschedulable", message=message)
+    return lambda pod: change(pod, status=change(pod.status, conditions=(why,)))
+
+
+def test_a_pod_keeps_its_reservation_while_kube_scheduler_has_not_tried_it() -> None:
+    """Found: in the moment of the lift, those behind it got its GPUs."""
+    at = cluster("n1")
+    at.add_pod("runs", 1, alter=batch)
+    at.bind("runs", "n1")
+    at.start("runs")
+    at.add_pod("first", 8, gates=[OURS], alter=batch)
+    at.settle()
+    at.add_pod("behind", 2, gates=[OURS], alter=batch)
+    at.settle()
+    assert "first" in lifted(at, AFTER)
+    assert at.plan("behind") is None
+    at.put_pod(says("0/1 nodes are available: 1 linkwise: fewer free GPUs.")(at.pod("first")))
+    at.settle()
+    assert at.plan("behind") is None
+    at.put_pod(says("0/1 nodes are available: 1 node(s) had no volume.")(at.pod("first")))
+    at.settle()
+    at.pass_time(60.0)
+    assert at.plan("behind") is not None  # the first one waits for something else

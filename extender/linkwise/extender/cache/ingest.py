@@ -338,11 +338,14 @@ def _record(
     # A nominated pod is about to be tried on its node, or others are evicted there for it. And if a
     # pod waits for something else, such as a volume, a plan would reserve GPUs for nothing.
     in_line = unschedulable and not nominated and size >= least and _lacks_gpus(pod, resource)
+    # Between the lift of its gate and kube-scheduler's verdict it keeps its place in the queue.
+    queue = _queue(pod)
+    keeps_place = queue is not None and not unschedulable and size >= least
     # Shares are chosen at the bind, so a single pod that takes some is not planned ahead.
-    ahead = open_ and not requests.shares and (gated or planned or in_line)
+    ahead = open_ and not requests.shares and (gated or planned or in_line or keeps_place)
     gang = _gang_of(ref, judged.ask, ahead=ahead)
     owner_kind = next((owner.kind for owner in meta.owner_references if owner.controller), "")
-    leaving_until, queue = meta.deletion_timestamp, _queue(pod)
+    leaving_until = meta.deletion_timestamp
     labels = _shared_labels(tuple(meta.labels.items()))
     return PodRecord(
         ref=ref,
