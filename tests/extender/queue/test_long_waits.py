@@ -173,9 +173,11 @@ def test_a_pod_keeps_its_reservation_while_kube_scheduler_has_not_tried_it() -> 
     at.start("runs")
     at.add_pod("first", 8, gates=[OURS], alter=batch)
     at.settle()
+    at.pass_time(5.0)
     at.add_pod("behind", 2, gates=[OURS], alter=batch)
     at.settle()
-    assert "first" in lifted(at, AFTER)
+    assert at.plan("behind") is None
+    assert lifted(at, AFTER - 5.0) == ["first"]
     assert at.plan("behind") is None
     at.put_pod(says("0/1 nodes are available: 1 linkwise: fewer free GPUs.")(at.pod("first")))
     at.settle()
