@@ -86,7 +86,7 @@ class Evict:
     """Evict through the Eviction API, which respects PodDisruptionBudgets."""
 
     pod: PodRef
-    why: str
+    why: str  # as it goes on after "evicted"
     event: str = ""  # the reason of the Event that says so once it is evicted; empty: none
     for_whom: str = ""  # `GangKey.title` of who gets the room
 

@@ -197,7 +197,8 @@ class PendingWrites:
 
     def done(self, action: Action, outcome: Outcome, now: float) -> None:
         if isinstance(action, Evict) and action.event and outcome is Outcome.DONE:
-            self._ready.append(Emit(action.pod, action.event, EventType.WARNING, action.why))
+            told = f"evicted {action.why}"
+            self._ready.append(Emit(action.pod, action.event, EventType.WARNING, told))
         key = _key(action)
         if self._outstanding.get(key) != action:
             return  # an Event, or the pod is gone

@@ -458,7 +458,7 @@ class GangPreemption:
 
     def _evict(self, who: str, preemption: Preemption, now: float) -> None:
         for unit in preemption.units:
-            event, why = REASON, f"evicted to make room for {who}"
+            event, why = REASON, f"to make room for {who}"
             if unit.idle_since is None:
                 why = f"{why}, which is more important"
             else:
