@@ -23,7 +23,7 @@ LOG_FORMAT = click.option(
     default="text",
     help="Form of the log on standard error: lines of text, or one JSON object a line.",
 )
-_ABOUT = ("pod", "node")
+_ABOUT = ("pod", "node", "gpus", "for")
 
 
 class JsonFormatter(logging.Formatter):
