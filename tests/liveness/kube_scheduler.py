@@ -157,7 +157,7 @@ class CoreExtender(ExtenderClient):
         if isinstance(order, BindWaits):
             if now < bind.ends:
                 return False
-            order = core.bind_gave_up(call, now)
+            order = core.bind_gave_up(call, now) or core.begin_bind(call, now)
         if isinstance(order, BindRefusal):
             core.bind_refused(call)
             raise ExtenderError(order.reason)

@@ -26,7 +26,7 @@ class Holding(Core):
     ) -> BindOrder | AlreadyBound | BindRefusal | BindWaits:
         return BindWaits(GangKey("red", "g")) if self.holds else super().begin_bind(call, now)
 
-    def bind_gave_up(self, call: BindCall, now: float) -> BindRefusal:
+    def bind_gave_up(self, call: BindCall, now: float) -> BindRefusal | None:
         self.gave_up = True
         return super().bind_gave_up(call, now)
 

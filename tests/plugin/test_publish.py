@@ -162,7 +162,7 @@ def test_the_node_is_not_read_again_for_each_gpu_that_is_taken(
     wait_for(lambda: cluster.patches() == 2, "the second write")
     assert cluster.errors == 0
     cluster.server.clear_faults()
-    assert cluster.annotation(names.IN_USE)
+    wait_for(lambda: cluster.annotation(names.IN_USE), "what is in use")  # a request counts early
 
 
 def test_a_write_that_was_done_though_it_failed_is_found_and_corrected(

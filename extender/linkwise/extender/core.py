@@ -448,8 +448,9 @@ class Core:
         the gang, or end the wait with `bind_gave_up`."""
         return self._walled(lambda: self._binder.begin(call, now), now)
 
-    def bind_gave_up(self, call: BindCall, now: float) -> BindRefusal:
-        """The loop no longer waits for other members. `bind_refused` follows."""
+    def bind_gave_up(self, call: BindCall, now: float) -> BindRefusal | None:
+        """The loop no longer waits for other members. `bind_refused` follows. None: it need not
+        wait any more, so `begin_bind` does."""
         return self._binder.gave_up(call, now)
 
     def take_released(self) -> set[GangKey]:

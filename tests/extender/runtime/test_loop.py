@@ -459,3 +459,21 @@ def test_a_defect_that_the_core_lived_through_is_counted(world: World) -> None:
     world.add_gang("g", 2, 4)
     wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
     extender.loop.stop()
+
+
+def test_a_bind_that_has_waited_enough_as_the_last_member_comes_is_carried_out(
+    world: World, started: Extender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found: the others were bound, and this one was refused: a gang that started by half."""
+    world.add_gang("g", 2)
+    wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
+    nodes = {name: node_of(world, name) for name in ("g-0", "g-1")}
+
+    def wait_too_long(*_: object) -> bool:
+        monkeypatch.undo()
+        assert started.bind(world.pod("g-1"), nodes["g-1"]) == ""
+        return False
+
+    monkeypatch.setattr(started.loop, "_await", wait_too_long)
+    assert started.bind(world.pod("g-0"), nodes["g-0"]) == ""
+    assert all(world.read(name).spec.node_name for name in nodes)

@@ -86,6 +86,18 @@ def test_all_that_wait_give_up_together_so_that_they_come_again_together() -> No
     assert isinstance(come(at, members[1]), BindOrder)
 
 
+def test_who_gives_up_in_the_moment_in_which_the_last_one_comes_goes_with_the_others() -> None:
+    """Found: three of four were bound, and the first one's call ended as it had waited enough."""
+    at, members = world()
+    for member in members[:2]:
+        come(at, member)
+    assert isinstance(come(at, members[2]), BindOrder)
+    call = BindCall("ml", members[0], at.pod(members[0]).metadata.uid, place(at, members[0]))
+    assert at.core.bind_gave_up(call, at.now) is None
+    for member in members[:2]:
+        assert isinstance(at.come_to_bind(member, place(at, member)), BindOrder)
+
+
 def test_a_binding_without_an_answer_is_not_repeated_alone_once_the_other_member_is_gone() -> None:
     at, members = world(nodes=1, size=2)
     come(at, members[0])

@@ -249,7 +249,9 @@ class Loop:
                 assert released is not None, "it was made beside the answer"
                 if not self._await(released, began + self._barrier_seconds, waits):
                     with self._lock:
-                        return self._core.bind_gave_up(call, self._clock())
+                        refusal = self._core.bind_gave_up(call, self._clock())
+                    if refusal is not None:
+                        return refusal
                 self._require_ready()  # another replica may lead by now
                 continue
             passing = isinstance(order, BindRefusal) and order.passing

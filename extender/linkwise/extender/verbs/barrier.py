@@ -70,20 +70,25 @@ class Barrier:
                 self._released.add(key)
         return call.turn
 
-    def gave_up(self, uid: str, now: float) -> None:
+    def gave_up(self, uid: str, now: float) -> bool:
         """The call about this member has waited for as long as it can; `leave` follows. The calls
         that wait for it end now too: each member comes again within kube-scheduler's back-off,
         which is shorter than a wait, so then they meet. One by one, three could miss each other
-        forever."""
+        forever.
+
+        False: it may go since a moment. The others do, so it must not give up."""
         key = self._gang_of.get(uid)
         if key is None:
-            return
+            return True
+        if self._calls[key][uid].turn is Turn.GO:
+            return False
         waiting = self._waiting(key)
         if len(self._cache.gangs.get(key, ())) >= _LARGE:
             for each in waiting:
                 if (plan := self._cache.plans.get(each)) is not None:
                     self._came.setdefault(key, {})[each] = plan, now
         self._end(key, waiting)
+        return True
 
     def leave(self, uid: str) -> None:
         """The call about this member has ended, or its Binding begins. The pod may be gone."""

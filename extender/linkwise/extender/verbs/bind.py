@@ -182,11 +182,13 @@ class Binder:
             is_progress = outcome is Outcome.DONE
             (self._changes.progressed if is_progress else self._changes.due).add(record.gang)
 
-    def gave_up(self, call: BindCall, now: float) -> BindRefusal:
+    def gave_up(self, call: BindCall, now: float) -> BindRefusal | None:
         """The call has waited for other members for as long as it can. Its plan stays, and
-        kube-scheduler tries the pod again."""
+        kube-scheduler tries the pod again. None: the gang goes since a moment, and this member with
+        it."""
         record = self._cache.pods.get(call.uid)
-        self._barrier.gave_up(call.uid, now)
+        if not self._barrier.gave_up(call.uid, now):
+            return None
         return self._not_all_came(call, record)
 
     @staticmethod
