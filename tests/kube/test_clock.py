@@ -3,6 +3,7 @@
 import logging
 import random
 from email.utils import formatdate
+from itertools import pairwise
 
 import hypothesis.strategies as st
 import pytest
@@ -73,6 +74,29 @@ def test_a_clock_that_is_set_is_followed_after_some_answers() -> None:
     at.ahead = -70.0
     for _ in range(4):
         at.ask()
+    assert at.clock() == at.now
+    for _ in range(600):
+        at.ask()
+        at.now += 1.0
+    assert at.wrong <= 1.1
+
+
+@pytest.mark.parametrize("ahead", [-3600.0, 3600.0])
+def test_the_clock_never_goes_back(ahead: float) -> None:
+    """Whatever is due at a moment would be due an hour later."""
+    at, seen = Machine(3.0), []
+    for turn in range(9000):
+        if turn == 100:
+            at.ahead += ahead
+        at.ask()
+        at.now += 1.0
+        seen.append(at.clock())
+    assert all(later > before for before, later in pairwise(seen))
+    assert at.wrong <= 1.1
+
+
+def test_the_first_answer_sets_the_clock_back_too() -> None:
+    at = Machine(-300.0)
     assert at.clock() == at.now
     at.ask()
     assert at.wrong <= 1.1

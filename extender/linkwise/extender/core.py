@@ -449,8 +449,8 @@ class Core:
         return self._walled(lambda: self._binder.begin(call, now), now)
 
     def bind_gave_up(self, call: BindCall, now: float) -> BindRefusal | None:
-        """The loop no longer waits for other members. `bind_refused` follows. None: it need not
-        wait any more, so `begin_bind` does."""
+        """The loop no longer waits for other members. `bind_refused` follows. None: the pod may go
+        now, so `begin_bind` follows."""
         return self._binder.gave_up(call, now)
 
     def take_released(self) -> set[GangKey]:

@@ -253,7 +253,8 @@ class KubeClient:
         except (OSError, HTTPException) as error:
             told = f"{method} {path}: {str(error) or type(error).__name__}"
             raise ApiError(UNREACHED, "ConnectionBroken", told, maybe_done=True) from error
-        self.clock.heard(answer.date, sent)
+        if answer.status < 500:  # else it may be a proxy's
+            self.clock.heard(answer.date, sent)
         if not 200 <= answer.status < 300:
             raise error_of(answer.status, answer.body, what=f"{method} {path}")
         return answer.body
@@ -287,7 +288,8 @@ class KubeClient:
             )
         except urllib3.exceptions.HTTPError as error:
             raise _broken(method, path, error) from error
-        self.clock.heard(response.headers.get("Date"), sent)
+        if response.status < 500:  # else it may be a proxy's
+            self.clock.heard(response.headers.get("Date"), sent)
         return response
 
     def _headers(self, method: str, path: str) -> dict[str, str]:

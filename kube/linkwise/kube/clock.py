@@ -18,9 +18,9 @@ from threading import Lock
 
 log = logging.getLogger(__name__)
 
-# So many answers in a row outside the bounds, and one of the clocks was set, or has drifted. One
-# of several API servers whose clock is another is behind every second or third answer.
+# So many answers in a row outside the bounds, and one of the clocks was set, or has drifted.
 _UNLIKE = 5
+_SLOW = 0.5  # the pace of a clock that has to wait for the API server's
 _LOGGED_SECONDS = 5.0
 
 
@@ -40,22 +40,33 @@ class ServerClock:
     def __init__(self, local: Callable[[], float] | None = None) -> None:
         self.local = local or steady_clock()
         self._lock = Lock()
-        self._ahead = self._logged = 0.0  # seconds of the API server's clock before *local*
+        self._ahead = self._logged = 0.0  # seconds by which the API server's clock is ahead
+        self._shown, self._shown_at = -math.inf, 0.0  # what was told last, and when by *local*
         self._least, self._most = -math.inf, math.inf  # bounds of *ahead*
         self._unlike = 0
         self._read: tuple[str, float | None] = ("", None)
 
     def __call__(self) -> float:
-        return self.local() + self._ahead
+        """It never goes back, as whatever is due at a moment would be due later: if it has to, it
+        is slow for a while."""
+        local = self.local()
+        with self._lock:
+            now = local + self._ahead
+            if now < self._shown:
+                now = self._shown + max(_SLOW * (local - self._shown_at), 0.0)
+            self._shown, self._shown_at = now, local
+            return now
 
     def heard(self, date: str | None, sent: float) -> None:
         """The API server has answered now, with this `Date`, a request that was sent at *sent* by
-        the local clock. A date that is none tells nothing."""
+        the local clock. An invalid date is ignored."""
         received = self.local()
         if date is None or (shown := self._seconds(date)) is None:
             return
         least, most = shown - received, shown + 1.0 - sent
         with self._lock:
+            if self._least == -math.inf:
+                self._shown = -math.inf  # nothing is due yet, so the first answer sets the clock
             if least <= self._most and self._least <= most:
                 self._unlike = 0
                 self._least, self._most = max(least, self._least), min(most, self._most)

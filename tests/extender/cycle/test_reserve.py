@@ -266,6 +266,19 @@ def full_cluster() -> Cluster:
     return at
 
 
+@pytest.mark.parametrize("first", range(1, 9))
+@pytest.mark.parametrize("nodes", [4, 64])
+def test_nodes_that_come_while_it_is_found_out_that_no_hold_helps_trip_no_gang(
+    first: int, nodes: int
+) -> None:
+    at = cluster(nodes)
+    at.add_gang("g", nodes + 20, 8)
+    Coming(at, first=first, count=3)
+    at.settle(rounds=60)
+    assert at.core.take_defects() == []
+    assert not any(pod.invalid for pod in at.core.snapshot(at.now).by_uid.values())
+
+
 @pytest.mark.parametrize("first", range(2, 9))
 @pytest.mark.parametrize("machine", ["hgx-h100", "dgx1-v100"])
 def test_nodes_that_come_while_a_hold_is_chosen_trip_no_gang(first: int, machine: str) -> None:

@@ -440,6 +440,26 @@ def test_who_is_spared_is_not_said_to_be_evicted() -> None:
     assert [each.pod.name for each in at.events if each.reason == "Preempted"] == ["humble"]
 
 
+@pytest.mark.parametrize("is_gone_before", [False, True])
+def test_of_an_eviction_whose_answer_was_lost_the_event_tells_too(is_gone_before: bool) -> None:
+    at = cluster(nodes=1)
+    run(at, "humble", 8, "n1")
+    at.add_pod("urgent", 8, priority=1, said={"gang": "urgent", "gang_size": "1", "rank": "0"})
+    (eviction,) = (each for each in at.core.decide(at.now) if isinstance(each, Evict))
+    if is_gone_before:
+        at.delete("humble")
+    else:
+        at.terminate("humble")
+    at.core.done(eviction, Outcome.UNKNOWN, at.now)
+    at.settle()
+    at.pass_time(1.0)
+    if not is_gone_before:
+        at.delete("humble")
+        at.settle()
+    told = [event.message for event in at.events if event.reason == "Preempted"]
+    assert told == ["evicted to make room for gang ml/urgent, which is more important"]
+
+
 def test_who_is_refused_again_and_again_is_asked_about_ever_more_seldom() -> None:
     at = cluster(nodes=1)
     run(at, "humble", 8, "n1")

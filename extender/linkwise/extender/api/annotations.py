@@ -204,9 +204,9 @@ def demand_of(pod: Pod, resource: str) -> PodDemand:
 def oversize(
     pod: Pod, demand: PodDemand, shares: Sequence[tuple[str, PodDemand]], resource: str
 ) -> str:
-    """Why a pod with GPUs is none that anybody can mean, or that may take time from others; empty:
-    it may be. *demand* is of *resource*, *shares* of others. What a whole job needs is easily
-    written on each of its pods."""
+    """Why nobody can mean such a pod with GPUs, or why it would cost other pods too much time;
+    empty: it is fine. *demand* is of *resource*, *shares* of others. What a whole job needs is
+    easily written on each of its pods."""
     if demand.gpus > MOST_GPUS:
         return (
             f"{resource}: {demand.gpus} in one pod: expected {MOST_GPUS} at most, as no machine "

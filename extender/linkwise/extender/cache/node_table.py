@@ -48,6 +48,7 @@ class NodeTable:
         self.offering: Ints = np.zeros(_ROWS, dtype=np.int64)
         self.left = ResourcesLeft(_ROWS)
         self.charged = RowLog()  # every row of which `left` was set, in order
+        self.aside_changes = 0  # how often `set_aside` of a row changed
 
     def __len__(self) -> int:
         return len(self.names)
@@ -110,6 +111,7 @@ class NodeTable:
         """Set a node's kind and unused GPUs. Returns whether the kind or *free* changed, and
         whether any GPU is free that was not, or set aside that was in use."""
         before, aside = int(self.free[row]), int(self.set_aside[row])
+        self.aside_changes += aside != set_aside
         more = bool(free & ~before or set_aside & ~(before | aside))
         changed = bool(self.kinds[row] != kind or before != free)
         self.kinds[row], self.free[row], self.set_aside[row] = kind, free, set_aside

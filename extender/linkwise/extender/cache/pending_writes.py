@@ -80,10 +80,11 @@ class PendingWrites:
         self._there: dict[str, _Edition] = {}  # uid -> the plan on the API server
         self._newest: dict[str, _Edition] = {}  # uid -> the highest ever accepted or decided
         self._shown: dict[str, _Edition] = {}  # uid -> the highest that the watch has shown
+        self._evicted: dict[str, Evict] = {}  # by uid: those of which the outcome is unknown
         self._said: dict[str, dict[tuple[str, str], float]] = {}  # uid -> reason and text -> when
 
     def take(self) -> tuple[Action, ...]:
-        """The new writes, evictions last: notes about a victim precede its eviction."""
+        """The new writes, evictions last: what is noted on a victim precedes its eviction."""
         ready, self._ready = self._ready, []
         return tuple(sorted(ready, key=lambda action: isinstance(action, Evict)))
 
@@ -127,6 +128,7 @@ class PendingWrites:
         self._shown.pop(uid, None)
         self._nominated.pop(uid, None)
         self._said.pop(uid, None)
+        self.leaves(uid)
 
     def bring_plan(self, record: PodRecord, wanted: WrittenPlan | None, now: float) -> None:
         """Queue a write that makes the plan on the pod the *wanted* one."""
@@ -196,11 +198,15 @@ class PendingWrites:
         self._wakes["event", uid] = at
 
     def done(self, action: Action, outcome: Outcome, now: float) -> None:
-        if isinstance(action, Evict) and action.event and outcome is Outcome.DONE:
-            told = f"evicted {action.why}"
-            self._ready.append(Emit(action.pod, action.event, EventType.WARNING, told))
+        if isinstance(action, Evict) and action.event:
+            self._evicted[action.pod.uid] = action
+            if outcome is Outcome.DONE:
+                self.leaves(action.pod.uid)
+            elif outcome is not Outcome.UNKNOWN:
+                del self._evicted[action.pod.uid]
         key = _key(action)
         if self._outstanding.get(key) != action:
+            self.leaves(action.pod.uid)
             return  # an Event, or the pod is gone
         del self._outstanding[key]
         if outcome is not Outcome.DONE:
@@ -219,6 +225,14 @@ class PendingWrites:
         else:
             nominated = isinstance(action, Nominate)
             self._pause(key, _Pause(now + (NOMINATE_SECONDS if nominated else SETTLE_SECONDS)))
+
+    def leaves(self, uid: str) -> None:
+        """The pod is being deleted: if that is an eviction of ours, whose answer may have been
+        lost, say so."""
+        action = self._evicted.pop(uid, None)
+        if action is not None:
+            told = f"evicted {action.why}"
+            self._ready.append(Emit(action.pod, action.event, EventType.WARNING, told))
 
     def take_woken(self, now: float) -> set[str]:
         """The pods, by uid, for which a pause has ended since the last call."""

@@ -41,7 +41,7 @@ class _Level:
 class Domains:
     def __init__(self) -> None:
         self._labels: list[Mapping[str, str]] = []  # [rows]
-        self._keys: Counter[str] = Counter()  # of how many rows each key is a label
+        self._keys: Counter[str] = Counter()  # on how many rows each key is a label
         self._levels: dict[str, _Level] = {}
         self._kept: frozenset[str] = frozenset()
 
@@ -56,8 +56,11 @@ class Domains:
         while row >= len(self._labels):
             self._labels.append(_NO_LABELS)
         if self._labels[row] != labels:
-            self._keys.subtract(self._labels[row].keys())
             self._keys.update(labels.keys())
+            self._keys.subtract(self._labels[row].keys())
+            for key in self._labels[row]:
+                if not self._keys[key]:
+                    del self._keys[key]
             self._labels[row] = labels
             for level in self._levels.values():
                 level.put(row, labels)

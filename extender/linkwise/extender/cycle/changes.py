@@ -200,7 +200,7 @@ class Changes:
 
     def pause_after(self, key: GangKey, *, searched: bool = False) -> None:
         """Release the lock for a moment if the looks since the last release have taken long.
-        *searched*: for room on all nodes."""
+        *searched*: all nodes were searched for room."""
         self._looked_at += 1 + len(self._cache.gangs.get(key, ()))
         if searched:
             self._looked_at += len(self._cache.rows) // _NODES_A_POD

@@ -224,6 +224,8 @@ class Planner:
         self.unschedulable_pods.changed(record)
         if record.node:
             self.offers.forget(record.uid)
+        if record.leaving:
+            self.pending_writes.leaves(record.uid)
         if record.gang is None and record.uid in self._cache.plans:
             # Its gate was removed by hand before the plan was written, or kube-scheduler refused
             # the node.

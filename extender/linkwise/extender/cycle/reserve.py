@@ -23,7 +23,7 @@ from linkwise.extender.cache.node_table import Bools, NodeTable
 from linkwise.extender.cycle.front import Front
 from linkwise.extender.gangs.failed_searches import Requests, requests_of
 from linkwise.extender.gangs.gang import Gang
-from linkwise.extender.gangs.gang_search import GangSearch
+from linkwise.extender.gangs.gang_search import GangSearch, StaleResult
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.gangs.partial_admission import needed
 from linkwise.extender.gangs.registry import GangRegistry
@@ -332,9 +332,17 @@ class Reserve:
         base = self._reservations.rows_with(self._reservations.ways(claimant, now)[0])
         want = ReservationRequest(wanted, pool, base, open_to, own)
 
+        nodes = self._cache.changed_rows.generation
+
         def seek(rows: NodeTable, changed: Sequence[int]) -> list[Spot] | NoRoom:
             view = as_if(rows, tuple(changed))
-            return self._search.seek(members, now, pausing=aside, view=view)
+            try:
+                found = self._search.seek(members, now, pausing=aside, view=view)
+            except StaleResult as stale:
+                raise NodesChangedError from stale
+            if self._cache.changed_rows.generation != nodes:
+                raise NodesChangedError
+            return found
 
         self._in_vain.pop(gang.key, None)
         chosen = reserve(self._cache, self._running_pods, want, seek, now, lambda: aside(_nothing))

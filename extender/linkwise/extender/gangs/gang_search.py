@@ -41,7 +41,8 @@ _TRIES = 2  # without the lock; the last search runs under the lock
 
 
 class StaleResult(Exception):  # noqa: N818 - nothing is wrong
-    """The gang itself changed during the search for its GPUs; the next round looks at it again."""
+    """The gang itself, or what is searched, changed during the search for its GPUs; the next round
+    looks at it again."""
 
 
 class GangSearch:
@@ -75,8 +76,8 @@ class GangSearch:
         view: NodesView,
     ) -> list[Spot] | NoRoom:
         """Room for the open members in *view*. With *aside* others may use the cache meanwhile;
-        the result is valid on return. Raises StaleResult. With *pausing* they may too, and the
-        result is about the nodes as they were."""
+        the result is valid on return. With *pausing* they may too, and the result is about the
+        nodes as they were. Raises StaleResult."""
         beside = spots_of(self._cache, members)
         if beside:
             return self._search(members, beside, now, aside, pausing, view)
@@ -107,7 +108,10 @@ class GangSearch:
         if guess is not None:
             ways.append((self._nodes, None))
         spots: list[Spot] | NoRoom | None = None
+        seen = self._cache.changed_rows.generation
         for nodes, guessed in ways:
+            if aside is None and self._cache.changed_rows.generation != seen:
+                raise StaleResult  # while the last way was *pausing*: the view is about old rows
             spots = self._place(members, nodes, beside, aside, pausing, view, guessed)
             if not isinstance(spots, NoRoom):
                 break

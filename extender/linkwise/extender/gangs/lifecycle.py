@@ -135,7 +135,8 @@ class GangLifecycle:
         """Read the gang's plan from its members. If a new plan is incomplete, the plan of the bound
         members counts."""
         members = self._registry.members_of(gang)
-        if not (members.bound or members.flying) and all(map(self._is_copied, members.planned)):
+        copied = (self._is_copied(member, now) for member in members.planned)
+        if not (members.bound or members.flying) and all(copied):
             self.withdraw(members.planned)
             members = self._registry.members_of(gang)
         # Members that have no whole GPUs keep none from others, and their plans are their own.
@@ -164,10 +165,11 @@ class GangLifecycle:
             ]
             self.withdraw(other)
 
-    def _is_copied(self, member: PodRecord) -> bool:
+    def _is_copied(self, member: PodRecord, now: float) -> bool:
         """Whether the plan is older than the pod, by two clocks: then it came with a manifest. For
         a single member it may also mean that the member was recreated."""
-        return self._cache.plans[member.uid].plan.made < member.created - _CLOCKS_DIFFER_SECONDS
+        created = min(member.created, now)  # the API server's clock may have been set back
+        return self._cache.plans[member.uid].plan.made < created - _CLOCKS_DIFFER_SECONDS
 
     def _give_grace(self, gang: Gang, now: float) -> None:
         """Give a partial gang found past its deadline more time. While no extender ran it may have

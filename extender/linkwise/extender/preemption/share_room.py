@@ -21,6 +21,7 @@ class ShareRoom:
         self, info: NodeInfo, request: ShareRequest, gone: Collection[str], effort: Effort
     ) -> None:
         self._info, self._request, self._gone, self._effort = info, request, gone, effort
+        self._sought: dict[frozenset[str], list[Spot] | None] = {}  # without which pods
         self._wanted = {
             each
             for name, _ in request.wants
@@ -33,13 +34,15 @@ class ShareRoom:
         info = self._info
         if info.kind is None or info.closed:
             return None
-        gone = {*self._gone, *(pod.uid for pod in pods_of(units))}
-        without = info.shares.without(gone, sum(info.owned.get(uid, 0) for uid in gone))
-        try:
-            found = choose_shares(info.kind, without, self._request, self._effort)
-        except UnsoughtError:
-            return None
-        return None if found is None else [Spot(info.name, gpus=0)]
+        gone = frozenset({*self._gone, *(pod.uid for pod in pods_of(units))})
+        if gone not in self._sought:
+            without = info.shares.without(gone, sum(info.owned.get(uid, 0) for uid in gone))
+            try:
+                found = choose_shares(info.kind, without, self._request, self._effort)
+            except UnsoughtError:
+                return None
+            self._sought[gone] = None if found is None else [Spot(info.name, gpus=0)]
+        return self._sought[gone]
 
     def may_suffice(self, units: Sequence[Unit]) -> bool:
         """Whether there are enough shares, wherever they are."""

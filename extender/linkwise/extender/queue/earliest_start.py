@@ -94,10 +94,7 @@ def reserve(
         pause()
         if cache.changed_rows.generation != nodes:
             raise NodesChangedError
-        found = seek(letting_go.rows(count), letting_go.changed(count))
-        if cache.changed_rows.generation != nodes:
-            raise NodesChangedError
-        return found
+        return seek(letting_go.rows(count), letting_go.changed(count))
 
     if isinstance(after(len(steps)), NoRoom):
         return None

@@ -212,7 +212,7 @@ class Reservations:
         it."""
         cache = self._cache
         logs = (cache.settled_rows, cache.changed_rows, cache.versions, cache.rows.charged)
-        state = tuple(log.generation for log in logs)
+        state = (*(log.generation for log in logs), cache.rows.aside_changes)
         if state != self._tables_of or len(self._tables) >= _MOST_TABLES:
             self._tables_of = state
             self._tables.clear()

@@ -191,8 +191,8 @@ class Writer:
             # for certain before it gives the GPUs to another pod.
             unsure = error.maybe_done if kind == "Bind" else _may_pass(error)
             if kind == "Evict" and error.status == 500:
-                # So it answers for a pod under two PodDisruptionBudgets, each time; by now it has
-                # answered so several times.
+                # So the API server answers, at each retry, for a pod under two
+                # PodDisruptionBudgets.
                 unsure = False
             outcome, refusal = Outcome.UNKNOWN if unsure else Outcome.REFUSED, str(error)
             if kind in _DENIABLE and error.status in _DENIALS and not _is_too_late(error):
@@ -225,7 +225,8 @@ def _told(action: Action) -> tuple[str, dict[str, str]] | None:
         case Correct():
             return f"corrected the GPUs of {pod}", {"gpus": action.annotations.get(names.GPUS, "")}
         case Evict():
-            return f"evicted {pod}: {action.why}", {"for": action.for_whom}
+            more = {"for": action.for_whom} if action.for_whom else {}
+            return f"evicted {pod}: {action.why}", more
         case _:
             return None
 

@@ -76,7 +76,7 @@ class Barrier:
         which is shorter than a wait, so then they meet. One by one, three could miss each other
         forever.
 
-        False: it may go since a moment. The others do, so it must not give up."""
+        False: it has just been allowed to go, with the others, so it must not give up."""
         key = self._gang_of.get(uid)
         if key is None:
             return True

@@ -184,8 +184,8 @@ class Binder:
 
     def gave_up(self, call: BindCall, now: float) -> BindRefusal | None:
         """The call has waited for other members for as long as it can. Its plan stays, and
-        kube-scheduler tries the pod again. None: the gang goes since a moment, and this member with
-        it."""
+        kube-scheduler tries the pod again. None: it has just been allowed to go, with the
+        others."""
         record = self._cache.pods.get(call.uid)
         if not self._barrier.gave_up(call.uid, now):
             return None

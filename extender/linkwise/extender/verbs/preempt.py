@@ -26,6 +26,7 @@ from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.node_info import NodeInfo
 from linkwise.extender.placement.nodes.by_count import belongs_to_by_count, goes_by_count
+from linkwise.extender.placement.shares.choice import Effort
 from linkwise.extender.placement.shares.nodes import offers_any, request_of
 from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
 from linkwise.extender.preemption.eviction_candidates import EvictionCandidates
@@ -70,6 +71,7 @@ class PreemptVerb:
             for node in refused
             if node not in full and self._has_room_soon(what_if, record, node)
         ]
+        what_if.effort = Effort()  # what came before was about other nodes
         awaits_room = self._unschedulable_pods.may_wait_for(record, soon, now)
         if awaits_room:
             victims = {node: asked[node] for node in soon if node in asked}  # these need no victims
@@ -87,7 +89,8 @@ class PreemptVerb:
     def _victims(
         self, what_if: WhatIf, record: PodRecord, node: str, asked: Victims
     ) -> Victims | None:
-        """The victims on this node; None: the pod gets no GPUs there, whichever pods end."""
+        """The victims on this node; None: the pod gets no GPUs there, whichever pods end, as far as
+        the effort reaches."""
         info = self._cache.nodes.get(node)
         if info is None:
             return None

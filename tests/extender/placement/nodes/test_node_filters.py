@@ -1,3 +1,4 @@
+from dataclasses import replace
 from datetime import UTC, datetime
 from unittest.mock import patch
 
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given
 
 from linkwise.extender.api.records import PodRecord, ResourceList, Template, natural
+from linkwise.extender.api.spans import CLIQUE
 from linkwise.extender.cache import row_log
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.ingest import Ingest
@@ -31,6 +33,7 @@ from linkwise.kube.objects import (
     Taint,
     Toleration,
 )
+from linkwise.topology.machine.recorded import recorded_machine
 from tests.extender.cluster import GPU, Cluster, container
 
 READER = Ingest(GPU)
@@ -383,3 +386,22 @@ def test_all_nodes_at_once_are_judged_as_each_alone(
         for number, one in later:
             put(number, one)
             check()
+
+
+@pytest.mark.parametrize(
+    ("operator", "values"), [("In", ("abc.1",)), ("NotIn", ("abc.1",)), ("DoesNotExist", ())]
+)
+@pytest.mark.parametrize("label", [None, "abc.1", "other.2"])
+def test_a_clique_that_no_label_says_is_no_label(
+    operator: str, values: tuple[str, ...], label: str | None
+) -> None:
+    """kube-scheduler knows labels, and not what a plugin publishes about the machine."""
+    at = Cluster()
+    machine = replace(recorded_machine("dgx1-v100", node="n0"), clique="abc.1")
+    at.add_node("n0", machine, labels={} if label is None else {CLIQUE: label})
+    wanted = template(terms=(NodeSelectorTerm((Requirement(CLIQUE, operator, values),)),))
+    cache = at.core._cache
+    record = cache.nodes["n0"].record
+    assert NodeFilters(cache).rows(wanted).tolist() == [may_run(wanted, record)]
+    holds = {"In": label == "abc.1", "NotIn": label != "abc.1", "DoesNotExist": label is None}
+    assert may_run(wanted, record) is holds[operator]

@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from linkwise.extender.api.records import NodeRecord, PodRecord, Template
+from linkwise.extender.api.spans import CLIQUE
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_table import Bools, Ints
 from linkwise.kube.filters import taints
@@ -71,10 +72,22 @@ class NodeFilters:
         return fresh
 
     def _columns(self, count: int) -> NodeColumns:
-        values = self._cache.domains.values
-        return NodeColumns(
-            count, lambda key: (self._domain(key), values(key)), self._cache.rows.row_of.get
-        )
+        return NodeColumns(count, self._labels_of, self._cache.rows.row_of.get)
+
+    def _labels_of(self, key: str) -> tuple[Ints, Sequence[str]]:
+        """[rows] the number of each node's label, and number -> value."""
+        if key != CLIQUE:
+            return self._domain(key), self._cache.domains.values(key)
+        # Domains know the clique of machines too, of which kube-scheduler knows nothing.
+        number_of: dict[str, int] = {}
+        nodes = (None if n is None else self._cache.nodes.get(n) for n in self._cache.rows.names)
+        labels = (i.record.labels if i is not None and i.record is not None else {} for i in nodes)
+        values = [each.get(key) for each in labels]
+        numbers = [
+            NO_DOMAIN if value is None else number_of.setdefault(value, len(number_of))
+            for value in values
+        ]
+        return np.array(numbers, dtype=np.int64), [*number_of]
 
     def beside(
         self,
@@ -176,8 +189,8 @@ class NodeFilters:
 
 
 class _States:
-    """What nodes have beside labels and a name that decides whether a pod may run: few states are
-    distinct, and each is tested once for a template."""
+    """What, apart from a node's labels and name, decides whether a pod may run on it. Few nodes
+    differ in that, so each distinct state is tested once for a template."""
 
     def __init__(self, cache: Cache) -> None:
         self._cache, self._seen = cache, 0

@@ -29,8 +29,8 @@ _MOST_STEPS = 4000  # of one backtracking search
 _MOST_LOADS = 256  # tried for one node
 _MOST_EXCHANGES = 20_000  # the gang's nodes times the nodes that they are compared with
 _MOST_POD_SETS = 4  # up to so many, all combinations of members on a node are tried
-# Of one search, and more for each pod set, in looks at one pod set on one node, at 0.4 µs each. A
-# look at a node, or at one load for it, takes as long as so many more.
+# How many looks at one pod set on one node, at 0.4 µs each, a search may take, and how many more
+# for each pod set. A node counts as so many looks beside those at its pod sets, and so does a load.
 _MOST_WORK, _MORE_WORK, _WORK_A_NODE, _WORK_A_LOAD = 1_500_000, 2000, 32, 4
 
 

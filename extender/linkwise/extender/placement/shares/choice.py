@@ -12,8 +12,8 @@ set of GPUs one way only to spread a container's shares. And it ends after some 
 put dozens of containers onto GPUs that they fill to the last share is a puzzle of its own.
 
 A call of kube-scheduler names thousands of nodes, which may all differ, while it holds the core. So
-all its searches together have an `Effort`; what it leaves is found by the next call about the pod,
-as books remember what was found for them.
+all its searches together have an `Effort`. What it leaves is found by the next call about the pod:
+the book of a node remembers what was found, until a pod comes or goes there.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
