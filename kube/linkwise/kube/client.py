@@ -76,9 +76,8 @@ class KubeClient:
         *,
         timeout_seconds: float = 10.0,
         token_seconds: float = 1.0,
-        clock: ServerClock | None = None,
     ) -> None:
-        self.clock = clock or ServerClock()
+        self.clock = ServerClock()
         configuration.connection_pool_maxsize = _CONNECTIONS
         configuration.keep_alive = True
         self._configuration = configuration

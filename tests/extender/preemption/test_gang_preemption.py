@@ -4,9 +4,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from linkwise.extender.api.actions import Evict
+from linkwise.extender.api.actions import Emit, EventType, Evict
 from linkwise.extender.api.extender_calls import Outcome
 from linkwise.extender.api.records import GangKey
+from linkwise.extender.cache.pending_writes import LOST_SECONDS
 from linkwise.extender.core import CoreSettings
 from linkwise.extender.gangs.partial_admission import LONGEST_SECONDS
 from linkwise.extender.preemption.policy import Preempt
@@ -458,6 +459,22 @@ def test_of_an_eviction_whose_answer_was_lost_the_event_tells_too(is_gone_before
         at.settle()
     told = [event.message for event in at.events if event.reason == "Preempted"]
     assert told == ["evicted to make room for gang ml/urgent, which is more important"]
+
+
+def test_an_eviction_without_an_answer_is_not_told_while_the_pod_runs_on() -> None:
+    at = cluster(nodes=1)
+    run(at, "humble", 8, "n1")
+    at.add_pod("urgent", 8, priority=1, said={"gang": "urgent", "gang_size": "1", "rank": "0"})
+    (eviction,) = (each for each in at.core.decide(at.now) if isinstance(each, Evict))
+    at.core.done(eviction, Outcome.UNKNOWN, at.now)
+    other = Emit(eviction.pod, "Other", EventType.WARNING, "about the same pod")
+    at.core.done(other, Outcome.DONE, at.now)
+    at.delete("urgent")
+    at.settle()
+    at.pass_time(LOST_SECONDS)
+    at.delete("humble")  # by its owner
+    at.settle()
+    assert [event.reason for event in at.events if event.reason == "Preempted"] == []
 
 
 def test_who_is_refused_again_and_again_is_asked_about_ever_more_seldom() -> None:

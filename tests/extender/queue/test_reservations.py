@@ -1,6 +1,7 @@
 """A pod that waits for GPUs gets them in the end, and no other waits for longer than that takes."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -9,7 +10,7 @@ from linkwise.extender.api.extender_calls import BindRefusal
 from linkwise.extender.api.records import GangKey
 from linkwise.extender.core import CoreSettings
 from linkwise.extender.cycle.reserve import LOOK_SECONDS
-from linkwise.extender.queue.reservations import Reservation
+from linkwise.extender.queue.reservations import FreshGpus, Reservation
 from linkwise.extender.queue.run_times import LEAST_SECONDS, MANY
 from linkwise.kube.objects import Condition, Pod
 from linkwise.topology import names
@@ -566,3 +567,21 @@ def test_without_a_share_nothing_is_held() -> None:
     at.settle()
     assert held(at, "g") == {}
     assert run(at, "late", 8) == "late"
+
+
+def test_reserved_gpus_that_a_pod_takes_in_place_of_others_are_not_seen_as_free() -> None:
+    """A table with the GPUs of reservations is made once, while nothing changes."""
+    at = cluster(nodes=1)
+    at.add_pod("planned", 1, gates=[names.GATE])
+    at.settle()
+    cache, planner = at.core._cache, at.core._planner
+    (plan,) = cache.plans.values()
+    (mine,) = (gpus for gpus in plan.gpus.values())
+    other = next(each for each in at.uuids("n1", 0, 1) if each not in mine)
+    reserved = FreshGpus({"n1": 0b11}, number=99)
+    cache.reserve(GangKey("ml", "g"), reserved.gpus)
+    before = int(planner.reservations.rows_with([reserved]).free[0])
+    gpus = dict.fromkeys(plan.gpus, (other,))
+    cache.plan(at.pod("planned").metadata.uid, replace(plan, gpus=gpus))
+    after = int(planner.reservations.rows_with([reserved]).free[0])
+    assert (before ^ after) == 0b11

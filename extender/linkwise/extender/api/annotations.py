@@ -27,7 +27,7 @@ from linkwise.topology.names import is_share
 MAX_GANG = 4096
 # Of one pod: MIG cuts a GPU into 7 devices at most, which may have the same name as whole GPUs.
 MOST_GPUS = 7 * MAX_GPUS
-# Of one pod, too: far more than anybody writes, and few enough to be read for thousands of nodes.
+# Of one pod, too: far more than users write, and few enough to be read for thousands of nodes.
 MOST_CONTAINERS = 64  # with GPUs of one name
 MOST_TESTS, MOST_VALUES = 500, 5_000  # of its required node affinity
 _MIB = 1024 * 1024
@@ -204,8 +204,8 @@ def demand_of(pod: Pod, resource: str) -> PodDemand:
 def oversize(
     pod: Pod, demand: PodDemand, shares: Sequence[tuple[str, PodDemand]], resource: str
 ) -> str:
-    """Why nobody can mean such a pod with GPUs, or why it would cost other pods too much time;
-    empty: it is fine. *demand* is of *resource*, *shares* of others. What a whole job needs is
+    """Why such a pod with GPUs must be a mistake, or would cost other pods too much time; empty: it
+    is fine. *demand* is of *resource*, *shares* of others. What a whole job needs is
     easily written on each of its pods."""
     if demand.gpus > MOST_GPUS:
         return (

@@ -15,6 +15,10 @@ class RunUnlocked(Protocol):
     def __call__(self, work: Callable[[], T], /) -> T: ...
 
 
+def nothing() -> None:
+    """The work of a pause: others use the core meanwhile."""
+
+
 def run_inline(work: Callable[[], T]) -> T:
     """Runs *work* without releasing the core: for a core with one user."""
     return work()

@@ -38,6 +38,8 @@ FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 30.0
 _MOST_DOUBLINGS = 5  # more make no difference
 SETTLE_SECONDS = 10.0  # after a successful write, until the watch shows its effect
+# A pod that leaves so soon after an eviction without an answer was evicted.
+LOST_SECONDS = 60.0
 # How long kube-scheduler has to try a pod where it was nominated. No pod whose nomination it has
 # cleared waits longer than this.
 NOMINATE_SECONDS = 3.0
@@ -80,7 +82,8 @@ class PendingWrites:
         self._there: dict[str, _Edition] = {}  # uid -> the plan on the API server
         self._newest: dict[str, _Edition] = {}  # uid -> the highest ever accepted or decided
         self._shown: dict[str, _Edition] = {}  # uid -> the highest that the watch has shown
-        self._evicted: dict[str, Evict] = {}  # by uid: those of which the outcome is unknown
+        # By uid, those of which the outcome is unknown, and since when.
+        self._evicted: dict[str, tuple[Evict, float]] = {}
         self._said: dict[str, dict[tuple[str, str], float]] = {}  # uid -> reason and text -> when
 
     def take(self) -> tuple[Action, ...]:
@@ -128,7 +131,7 @@ class PendingWrites:
         self._shown.pop(uid, None)
         self._nominated.pop(uid, None)
         self._said.pop(uid, None)
-        self.leaves(uid)
+        self._evicted.pop(uid, None)
 
     def bring_plan(self, record: PodRecord, wanted: WrittenPlan | None, now: float) -> None:
         """Queue a write that makes the plan on the pod the *wanted* one."""
@@ -198,16 +201,18 @@ class PendingWrites:
         self._wakes["event", uid] = at
 
     def done(self, action: Action, outcome: Outcome, now: float) -> None:
-        if isinstance(action, Evict) and action.event:
-            self._evicted[action.pod.uid] = action
-            if outcome is Outcome.DONE:
-                self.leaves(action.pod.uid)
-            elif outcome is not Outcome.UNKNOWN:
-                del self._evicted[action.pod.uid]
         key = _key(action)
-        if self._outstanding.get(key) != action:
-            self.leaves(action.pod.uid)
-            return  # an Event, or the pod is gone
+        # Or it is an Event, of which nothing is kept.
+        is_gone = self._outstanding.get(key) != action
+        if isinstance(action, Evict) and action.event:
+            uid = action.pod.uid
+            self._evicted[uid] = action, now
+            if outcome is Outcome.DONE or (outcome is Outcome.UNKNOWN and is_gone):
+                self.leaves(uid, now)
+            elif outcome is not Outcome.UNKNOWN:
+                del self._evicted[uid]
+        if is_gone:
+            return
         del self._outstanding[key]
         if outcome is not Outcome.DONE:
             tries = self._pauses[key].tries if key in self._pauses else 0
@@ -226,11 +231,11 @@ class PendingWrites:
             nominated = isinstance(action, Nominate)
             self._pause(key, _Pause(now + (NOMINATE_SECONDS if nominated else SETTLE_SECONDS)))
 
-    def leaves(self, uid: str) -> None:
-        """The pod is being deleted: if that is an eviction of ours, whose answer may have been
-        lost, say so."""
-        action = self._evicted.pop(uid, None)
-        if action is not None:
+    def leaves(self, uid: str, now: float) -> None:
+        """The pod is being deleted, or gone: if that is an eviction of ours, whose answer may have
+        been lost, say so."""
+        action, since = self._evicted.pop(uid, (None, 0.0))
+        if action is not None and now < since + LOST_SECONDS:
             told = f"evicted {action.why}"
             self._ready.append(Emit(action.pod, action.event, EventType.WARNING, told))
 

@@ -225,7 +225,7 @@ class Planner:
         if record.node:
             self.offers.forget(record.uid)
         if record.leaving:
-            self.pending_writes.leaves(record.uid)
+            self.pending_writes.leaves(record.uid, now)
         if record.gang is None and record.uid in self._cache.plans:
             # Its gate was removed by hand before the plan was written, or kube-scheduler refused
             # the node.
@@ -261,6 +261,7 @@ class Planner:
 
     def pod_gone(self, record: PodRecord, now: float) -> None:
         self._kubelet_admission.gone(record, now)
+        self.pending_writes.leaves(record.uid, now)
         self.pending_writes.forget(record.uid)
         self._gates.forget(record.uid)
         self.idle_pods.pod_gone(record.uid)

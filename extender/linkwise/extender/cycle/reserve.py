@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from linkwise.extender.api.records import GangKey
-from linkwise.extender.api.unlocked import RunUnlocked
+from linkwise.extender.api.unlocked import RunUnlocked, nothing
 from linkwise.extender.api.views import NEVER_FITS, SERVERS
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_table import Bools, NodeTable
@@ -345,7 +345,7 @@ class Reserve:
             return found
 
         self._in_vain.pop(gang.key, None)
-        chosen = reserve(self._cache, self._running_pods, want, seek, now, lambda: aside(_nothing))
+        chosen = reserve(self._cache, self._running_pods, want, seek, now, lambda: aside(nothing))
         if chosen is None and self._reservations.by_key.keys() <= want.open_to | {gang.key}:
             states = {each: self._state_of_nodes(each) for each in (SERVERS, NEVER_FITS)}
             what = ""
@@ -402,7 +402,3 @@ def _needs_no_reservation(gang: Gang, members: GangMembers) -> bool:
 def _looks_at_pods(members: GangMembers) -> bool:
     """Whether the pods around decide where a member may be: an empty cluster tells nothing then."""
     return any(member.facts is not None and member.facts.demands for member in members.open)
-
-
-def _nothing() -> None:
-    """While others use the cache."""

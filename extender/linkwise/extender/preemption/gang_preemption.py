@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from linkwise.extender.api.records import GangKey, PodRecord
-from linkwise.extender.api.unlocked import RunUnlocked, T, run_inline
+from linkwise.extender.api.unlocked import RunUnlocked, T, nothing, run_inline
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_table import NodeTable
 from linkwise.extender.cache.pending_writes import PendingWrites
@@ -67,10 +67,6 @@ class _Robbed:
 
     until: float  # no pod is evicted for the gang before
     pause: float
-
-
-def _nothing() -> None:
-    """While others use the cache."""
 
 
 class _Beside:
@@ -252,7 +248,7 @@ class GangPreemption:
                     tried.state = self._state()  # the search itself changes the state
             else:
                 self._begin(gang, preemption, now)
-                aside(_nothing)
+                aside(nothing)
             state = self._state()
 
     def _open(self, gang: Gang) -> GangMembers:
@@ -365,7 +361,7 @@ class GangPreemption:
         units = list(self._units(gang, aside)) if preempts else []
         if not (idle or units or plans):
             return None
-        aside(_nothing)
+        aside(nothing)
         room = GangRoom(
             self._cache,
             self._search,

@@ -77,7 +77,7 @@ def requires(*values: int) -> Callable[[Pod], Pod]:
         ([MOST_VALUES, 1], "2 expressions with 5001 values: expected 500 and 5000 at most"),
     ],
 )
-def test_an_affinity_that_nobody_writes_is_refused_in_words(values: list[int], why: str) -> None:
+def test_an_affinity_that_no_user_writes_is_refused_in_words(values: list[int], why: str) -> None:
     at = Cluster()
     at.add_node("n1", "hgx-h100")
     at.add_pod("p", 1, alter=requires(*values))
@@ -89,7 +89,7 @@ def test_an_affinity_that_nobody_writes_is_refused_in_words(values: list[int], w
         assert at.schedule("p") == "n1"
 
 
-def test_more_containers_with_gpus_than_anybody_writes_are_refused_in_words() -> None:
+def test_more_containers_with_gpus_than_users_write_are_refused_in_words() -> None:
     at = Cluster()
     at.add_node("n1", "hgx-h100")
     at.add_pod("few", containers=[container(f"c{n}", 1) for n in range(MOST_CONTAINERS)])
