@@ -29,7 +29,8 @@ MAX_GANG = 4096
 MOST_GPUS = 7 * MAX_GPUS
 # Of one pod, too: far more than users write, and few enough to be read for thousands of nodes.
 MOST_CONTAINERS = 64  # with GPUs of one name
-MOST_TESTS, MOST_VALUES = 500, 5_000  # of its required node affinity
+# Of its node selector and required node affinity. And so many tolerations.
+MOST_TESTS, MOST_VALUES = 500, 5_000
 _MIB = 1024 * 1024
 LONGEST = 1024  # characters of a value; caches store its parsed form for very many pods
 _NEAR = 0.7  # difflib's ratio; `gnag` is near enough to `gang`
@@ -216,14 +217,19 @@ def oversize(
     for name, of_name in wants:
         if (count := len(of_name.containers)) > MOST_CONTAINERS:
             return f"{name}: {count} containers of one pod: expected {MOST_CONTAINERS} at most"
-    if any(of_name.gpus for _, of_name in wants) and (terms := _node_terms(pod)):
-        tests = [each for term in terms for each in (*term.match_expressions, *term.match_fields)]
-        values = sum(len(each.values) for each in tests)
-        if len(tests) > MOST_TESTS or values > MOST_VALUES:
-            return (
-                f"required node affinity: {len(tests)} expressions with {values} values: expected "
-                f"{MOST_TESTS} and {MOST_VALUES} at most"
-            )
+    if not any(of_name.gpus for _, of_name in wants):
+        return ""
+    terms = _node_terms(pod)
+    tests = [each for term in terms for each in (*term.match_expressions, *term.match_fields)]
+    count = len(tests) + len(pod.spec.node_selector)
+    values = sum(len(each.values) for each in tests)
+    if count > MOST_TESTS or values > MOST_VALUES:
+        return (
+            f"node selector and required node affinity: {count} expressions with {values} values: "
+            f"expected {MOST_TESTS} and {MOST_VALUES} at most"
+        )
+    if (count := len(pod.spec.tolerations)) > MOST_TESTS:
+        return f"{count} tolerations: expected {MOST_TESTS} at most"
     return ""
 
 

@@ -73,6 +73,10 @@ class Domains:
         """number -> name of the domain; the sequence may grow."""
         return self._level(key).values
 
+    def number_of(self, key: str) -> Mapping[str, int]:
+        """value -> number, from 0 on; the mapping may grow."""
+        return self._level(key).number_of
+
     def known(self, levels: Iterable[str]) -> tuple[str, ...]:
         """Those of *levels* with at least one node in a domain."""
         return tuple(key for key in levels if (self.numbers(key) != NO_DOMAIN).any())

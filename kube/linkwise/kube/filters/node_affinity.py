@@ -1,13 +1,12 @@
 """NodeAffinity: the node selector and the required node affinity."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from linkwise.kube.filters.nodes import NodeFacts
+from linkwise.kube.filters.nodes import NO_DOMAIN, Bools, Ints, NodeFacts
 from linkwise.kube.filters.rejection import Rejection
 from linkwise.kube.filters.selectors import Selector, holds, integer, selects
 from linkwise.kube.objects import Affinity, NodeSelector, NodeSelectorTerm, Requirement
@@ -70,50 +69,78 @@ class NodeColumns:
     """The labels of many nodes, for tests of all at once."""
 
     count: int
-    # key -> [rows] number of the node's value, NO_DOMAIN without the label; number -> value
-    labels: Callable[[str], tuple[NDArray[np.int64], Sequence[str]]]
+    # key -> [rows] number of the node's value, NO_DOMAIN without the label; value -> number, from 0
+    labels: Callable[[str], tuple[Ints, Mapping[str, int]]]
     row_of: Callable[[str], int | None]  # by the node's name
 
 
-def matching_rows(required: RequiredNodes, nodes: NodeColumns) -> NDArray[np.bool_]:
-    """[rows] `RequiredNodes.match`. Each distinct value of a label is tested once, so this takes
-    far less time than a test of each node."""
+def matching_rows(required: RequiredNodes, nodes: NodeColumns) -> Bools:
+    """[rows] `RequiredNodes.match`. A test looks at its own values and at an array of the nodes, so
+    this takes far less time than a test of each node."""
+    tests = _Tests(nodes)
     found = np.full(nodes.count, required.selector is not None)
     for requirement in required.selector or ():
-        found &= _holding(requirement, nodes)
+        found &= tests.holding(requirement)
     if required.terms is not None:
-        of_terms = (_matching_term(term, nodes) for term in required.terms)
-        found &= np.logical_or.reduce([np.zeros(nodes.count, dtype=np.bool_), *of_terms])
+        of_terms = np.zeros(nodes.count, dtype=np.bool_)
+        for term in required.terms:
+            of_terms |= tests.matching(term)
+        found &= of_terms
     return found
 
 
-def _matching_term(term: NodeSelectorTerm, nodes: NodeColumns) -> NDArray[np.bool_]:
-    found = np.full(nodes.count, can_match(term))
-    if not found.any():
+class _Tests:
+    def __init__(self, nodes: NodeColumns) -> None:
+        self._nodes = nodes
+        # key -> [rows] the value as an integer, and whether it is one
+        self._integers: dict[str, tuple[Ints, Bools]] = {}
+
+    def matching(self, term: NodeSelectorTerm) -> Bools:
+        """[rows] `term_matches`."""
+        found = np.full(self._nodes.count, can_match(term))
+        if not found.any():
+            return found
+        for each in term.match_expressions:
+            found &= self.holding(each)
+        for each in term.match_fields:
+            (name,) = each.values
+            row = self._nodes.row_of(name) if each.key == _NAME else None
+            is_named = np.zeros(self._nodes.count, dtype=np.bool_)
+            if row is not None:
+                is_named[row] = True
+            found &= is_named if each.operator == "In" else ~is_named
         return found
-    for each in term.match_expressions:
-        found &= _holding(each, nodes)
-    for each in term.match_fields:
-        (name,) = each.values
-        row = nodes.row_of(name) if each.key == _NAME else None
-        is_named = np.zeros(nodes.count, dtype=np.bool_)
-        if row is not None:
-            is_named[row] = True
-        found &= is_named if each.operator == "In" else ~is_named
-    return found
 
+    def holding(self, requirement: Requirement) -> Bools:
+        """[rows] `selectors.holds`."""
+        numbers, number_of = self._nodes.labels(requirement.key)
+        match requirement.operator:
+            case "In" | "NotIn" as operator:
+                # NO_DOMAIN is -1, which finds the last element.
+                is_named = np.zeros(len(number_of) + 1, dtype=np.bool_)
+                is_named[[number_of[v] for v in requirement.values if v in number_of]] = True
+                is_in: Bools = is_named[numbers]
+                return is_in if operator == "In" else ~is_in
+            case "Exists" | "DoesNotExist" as operator:
+                is_there: Bools = numbers != NO_DOMAIN
+                return is_there if operator == "Exists" else ~is_there
+            case "Gt" | "Lt" as operator if len(requirement.values) == 1:
+                limit, (have, is_one) = (
+                    integer(requirement.values[0]),
+                    self._integers_of(requirement.key),
+                )
+                if limit is not None:
+                    return is_one & (have > limit if operator == "Gt" else have < limit)
+        return np.zeros(self._nodes.count, dtype=np.bool_)
 
-def _holding(requirement: Requirement, nodes: NodeColumns) -> NDArray[np.bool_]:
-    numbers, values = nodes.labels(requirement.key)
-    if requirement.operator in ("In", "NotIn"):
-        named, is_in = frozenset(requirement.values), requirement.operator == "In"
-        each = [(value in named) is is_in for value in values]
-    else:
-        each = [holds(requirement, {requirement.key: value}) for value in values]
-    # NO_DOMAIN is -1, which finds the last element.
-    by_number = np.array([*each, holds(requirement, {})], dtype=np.bool_)
-    found: NDArray[np.bool_] = by_number[numbers]
-    return found
+    def _integers_of(self, key: str) -> tuple[Ints, Bools]:
+        if key not in self._integers:
+            numbers, number_of = self._nodes.labels(key)
+            found = [*map(integer, number_of), None]
+            values = np.array([each or 0 for each in found], dtype=np.int64)
+            is_one = np.array([each is not None for each in found], dtype=np.bool_)
+            self._integers[key] = values[numbers], is_one[numbers]
+        return self._integers[key]
 
 
 def any_term_matches(selector: NodeSelector, labels: Mapping[str, str]) -> bool:

@@ -14,6 +14,7 @@ from linkwise.kube.objects import (
     NodeSelectorTerm,
     Pod,
     Requirement,
+    Toleration,
 )
 from linkwise.topology import names
 from tests.extender.cluster import GPU, Cluster, change, container
@@ -84,7 +85,9 @@ def test_an_affinity_that_no_user_writes_is_refused_in_words(values: list[int], 
     at.add_pod("no-gpus", 0, alter=requires(*values))
     assert at.filter("no-gpus").node_names == ("n1",)
     if why:
-        assert at.filter("p").unresolvable == {"n1": f"linkwise: required node affinity: {why}"}
+        assert at.filter("p").unresolvable == {
+            "n1": f"linkwise: node selector and required node affinity: {why}"
+        }
     else:
         assert at.schedule("p") == "n1"
 
@@ -100,3 +103,35 @@ def test_more_containers_with_gpus_than_users_write_are_refused_in_words() -> No
     (why,) = at.filter("many").unresolvable.values()
     assert why == f"linkwise: {GPU}: 65 containers of one pod: expected 64 at most"
     assert at.schedule("others") == "n1"
+
+
+def with_tolerations(count: int) -> Callable[[Pod], Pod]:
+    those = tuple(Toleration(key=f"k{number}", operator="Exists") for number in range(count))
+    return lambda pod: change(pod, spec=change(pod.spec, tolerations=those))
+
+
+def with_selector(count: int) -> Callable[[Pod], Pod]:
+    labels = {f"k{number}": "v" for number in range(count)}
+    return lambda pod: change(pod, spec=change(pod.spec, node_selector=labels))
+
+
+@pytest.mark.parametrize(
+    ("alter", "why"),
+    [
+        (with_tolerations(MOST_TESTS), ""),
+        (with_tolerations(MOST_TESTS + 1), "501 tolerations: expected 500 at most"),
+        (with_selector(MOST_TESTS), ""),
+        (
+            with_selector(MOST_TESTS + 1),
+            "node selector and required node affinity: 501 expressions",
+        ),
+    ],
+)
+def test_so_are_as_many_tolerations_and_labels(alter: Callable[[Pod], Pod], why: str) -> None:
+    at = Cluster()
+    at.add_node("n1", "hgx-h100")
+    at.add_pod("p", 1, alter=alter)
+    at.settle()
+    told = repr(at.filter("p"))
+    assert ("expected" in told) is bool(why)
+    assert why in told

@@ -74,10 +74,10 @@ class NodeFilters:
     def _columns(self, count: int) -> NodeColumns:
         return NodeColumns(count, self._labels_of, self._cache.rows.row_of.get)
 
-    def _labels_of(self, key: str) -> tuple[Ints, Sequence[str]]:
-        """[rows] the number of each node's label, and number -> value."""
+    def _labels_of(self, key: str) -> tuple[Ints, Mapping[str, int]]:
+        """See `NodeColumns`."""
         if key != CLIQUE:
-            return self._domain(key), self._cache.domains.values(key)
+            return self._domain(key), self._cache.domains.number_of(key)
         # Domains know the clique of machines too, of which kube-scheduler knows nothing.
         number_of: dict[str, int] = {}
         nodes = (None if n is None else self._cache.nodes.get(n) for n in self._cache.rows.names)
@@ -87,7 +87,7 @@ class NodeFilters:
             NO_DOMAIN if value is None else number_of.setdefault(value, len(number_of))
             for value in values
         ]
-        return np.array(numbers, dtype=np.int64), [*number_of]
+        return np.array(numbers, dtype=np.int64), number_of
 
     def beside(
         self,
