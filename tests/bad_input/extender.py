@@ -10,6 +10,7 @@ import urllib3
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.support.programs import running
+from linkwise.extender.api.views import NEVER_FITS
 from linkwise.extender.placement.nodes import reasons
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names
@@ -133,7 +134,8 @@ class Memory:
     def give(self, given: str) -> str:
         name = self._program.new_name("greedy")
         self._create(name, given)
-        wait_for(lambda: self._gang(name).get("reason", "").startswith("room for"))
+        # The search for a reservation comes after the plan's, and says whether there will be room.
+        wait_for(lambda: self._gang(name).get("reason", "").endswith(NEVER_FITS))
         reason: str = self._gang(name)["reason"]
         self._program.world.delete(name)
         return reason
