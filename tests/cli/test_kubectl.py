@@ -22,6 +22,7 @@ from linkwise.extender.runtime.ports.routes import create_app
 from linkwise.simulator.api_server import ApiServer
 from tests.cli.api_proxy import Proxy, served, write_kubeconfig
 from tests.divided import SHARED, all_three
+from tests.extender.cluster import Cluster
 from tests.extender.shares.cluster import ShareCluster
 from tests.extender.world import World, wait_for
 from tests.machines import DGX_1V
@@ -261,6 +262,15 @@ def test_idle_pods_are_a_table_with_what_would_start_without_them() -> None:
     assert kubectl_tables.idle(without_waiters).splitlines()[-1] == (
         "4 gangs and pods wait; none would start without the idle pods."
     )
+
+
+def test_top_names_the_nodes_that_take_no_pods() -> None:
+    at = Cluster()
+    at.add_node("n1")
+    at.cordon("n1")
+    told = kubectl_tables.use(view_use(at.core.snapshot(at.now))).splitlines()
+    assert told[1] == "n1 takes no new pods: cordoned. 8 GPUs are free there."
+    assert told[4].split()[-4:] == ["0", "0", "0", "0"]
 
 
 def test_nodes_with_divided_gpus_have_a_column_for_free_shares() -> None:

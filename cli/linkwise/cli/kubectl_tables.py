@@ -17,7 +17,13 @@ from linkwise.extender.api.views import (
     KindUse,
     NodeView,
 )
-from linkwise.extender.explain.texts.format import busy_share, duration, evicted_if_needed, idle_for
+from linkwise.extender.explain.texts.format import (
+    busy_share,
+    closed_in_words,
+    duration,
+    evicted_if_needed,
+    idle_for,
+)
 
 _NARROWEST = 80
 _NAMED = 4  # of many idle pods; JSON has all of them
@@ -84,7 +90,7 @@ def use(it: ClusterUse) -> str:
         f"{total} GPUs on {it.nodes} node{'' if it.nodes == 1 else 's'}: {used} in use{share}, "
         f"{it.gpus['held']} planned, {it.gpus['free']} free{reserved}{divided}{unhealthy}\n"
     )
-    parts = [lines]
+    parts = [lines + "".join(f"{each}\n" for each in closed_in_words(it.closed))]
     if it.kinds:
         sizes = sorted({size for kind in it.kinds for size in kind.room})
         room = tuple(f"FIT {size}" for size in sizes)

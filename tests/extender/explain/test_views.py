@@ -1,6 +1,7 @@
 """What the core says of pods, gangs and nodes to people."""
 
 from linkwise.extender.api.views import (
+    ClosedNodes,
     Explanation,
     GangExplanation,
     NamespaceUse,
@@ -559,6 +560,30 @@ def test_a_node_that_takes_no_pods_says_why() -> None:
         "n2": (False, "cordoned"),
         "n3": (False, "node is not ready"),
     }
+
+
+def test_what_fits_counts_no_node_that_takes_no_pods() -> None:
+    at = Cluster()
+    for name in ("n1", "n2", "n3"):
+        at.add_node(name)
+    at.cordon("n2")
+    at.set_ready("n3", ready=False)
+    use = view_use(at.core.snapshot(at.now))
+    (kind,) = use.kinds
+    assert (kind.largest_free, kind.room) == (8, {1: 8, 2: 4, 4: 2, 8: 1})
+    assert use.closed == (
+        ClosedNodes("cordoned", ("n2",), 8),
+        ClosedNodes("node is not ready", ("n3",), 8),
+    )
+
+
+def test_a_node_that_is_only_counted_is_closed_by_the_cluster_alone() -> None:
+    at = Cluster()
+    for name in ("n1", "n2"):
+        at.add_node(name)
+        at.annotate_node(name, "linkwise.dev/topology", None)
+    at.cordon("n2")
+    assert view_use(at.core.snapshot(at.now)).closed == (ClosedNodes("cordoned", ("n2",), 0),)
 
 
 def test_nodes_without_gpus_are_left_out() -> None:

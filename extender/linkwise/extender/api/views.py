@@ -238,6 +238,15 @@ class Explanation:
 
 
 @dataclass(frozen=True, slots=True)
+class ClosedNodes:
+    """The nodes with GPUs that take no new pods for one reason."""
+
+    reason: str
+    nodes: tuple[str, ...]
+    free: int  # GPUs there, free and not reserved
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterExplanation:
     """Every waiting gang and pod, the most urgent first."""
 
@@ -247,6 +256,7 @@ class ClusterExplanation:
     gangs: tuple[GangExplanation, ...]
     pods: tuple[Explanation, ...]  # those in no gang
     order: tuple[str, ...]  # all of both, like "gang ml/train"
+    closed: tuple[ClosedNodes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,6 +358,7 @@ class ClusterUse:
     nodes: int
     kinds: tuple[KindUse, ...]
     namespaces: tuple[NamespaceUse, ...]  # the one with the most GPUs first
+    closed: tuple[ClosedNodes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

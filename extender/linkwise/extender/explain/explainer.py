@@ -40,7 +40,7 @@ from linkwise.extender.explain.texts.reasons import (
     why_alone_waits,
     why_member_waits,
 )
-from linkwise.extender.explain.usage import gpus_by_state
+from linkwise.extender.explain.usage import closed_nodes, gpus_by_state
 from linkwise.extender.explain.worth_view import communicator_of, domain_of, levels_of
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.queue.queue_order import Urgency
@@ -126,6 +126,7 @@ class Explainer:
                 each.key.title if isinstance(each, GangState) else f"pod {each.key}"
                 for _, each in waiting
             ),
+            closed_nodes(self._funnel.field.nodes),
         )
 
     # Pods.

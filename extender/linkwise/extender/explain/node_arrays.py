@@ -129,8 +129,11 @@ def has_gpus(node: NodeState) -> bool:
 
 def why_closed(node: NodeState) -> str:
     """Why the node takes no new pods, but for those that tolerate it; empty: it takes some."""
-    if node.closed:
-        return node.closed
+    return node.closed or closed_by_cluster(node)
+
+
+def closed_by_cluster(node: NodeState) -> str:
+    """`why_closed` for reasons that also hold where pods are placed by count."""
     if node.record is None or not node.record.ready:
         return NOT_READY
     return CORDONED if node.record.unschedulable else ""

@@ -4,9 +4,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from linkwise.extender.api.annotations import link_word
-from linkwise.extender.api.records import PodRecord
+from linkwise.extender.api.records import PodRecord, natural
 from linkwise.extender.api.views import (
     BestSet,
+    ClosedNodes,
     ClusterUse,
     Counts,
     GpuView,
@@ -19,7 +20,7 @@ from linkwise.extender.api.views import (
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import MachineKind
 from linkwise.extender.cycle.planner import Planner
-from linkwise.extender.explain.node_arrays import has_gpus, why_closed
+from linkwise.extender.explain.node_arrays import closed_by_cluster, has_gpus, why_closed
 from linkwise.extender.explain.snapshot import NodeState, Snapshot
 from linkwise.topology.machine.model import LinkClass, Machine
 from linkwise.topology.machine.parts import Part
@@ -62,6 +63,24 @@ def view_use(snapshot: Snapshot) -> ClusterUse:
         nodes=len(nodes),
         kinds=tuple(_use_of(kind, those) for kind, those in sorted(by_kind.items())),
         namespaces=_namespaces(snapshot, nodes),
+        closed=closed_nodes(nodes),
+    )
+
+
+def closed_nodes(nodes: Iterable[NodeState]) -> tuple[ClosedNodes, ...]:
+    """Those of *nodes* that take no new pods, by the reason."""
+    by_reason: dict[str, list[NodeState]] = {}
+    for node in nodes:
+        reason = why_closed(node) if node.by_count is None else closed_by_cluster(node)
+        if reason:
+            by_reason.setdefault(reason, []).append(node)
+    return tuple(
+        ClosedNodes(
+            reason,
+            tuple(sorted((node.name for node in those), key=natural)),
+            sum(node.free.bit_count() for node in those),
+        )
+        for reason, those in sorted(by_reason.items())
     )
 
 
@@ -156,7 +175,7 @@ def _best_set(kind: MachineKind, free: int) -> BestSet:
 
 
 def _use_of(kind: str, nodes: Sequence[NodeState]) -> KindUse:
-    usable = [node for node in nodes if node.kind is not None and not node.closed]
+    usable = [node for node in nodes if node.kind is not None and not why_closed(node)]
     free = sum(node.free.bit_count() for node in usable)
     most = max((len(node.machine.gpus) for node in nodes if node.machine), default=0)
     whole = free / most if most else 0.0  # idle machines with as many GPUs as are free

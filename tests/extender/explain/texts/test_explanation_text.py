@@ -114,6 +114,19 @@ def test_a_member_of_a_gang_without_room() -> None:
     ]
 
 
+def test_nodes_that_take_no_pods_are_named_beside_what_waits() -> None:
+    at = busy_cluster()
+    at.cordon("old")
+    at.cordon("gpu-1")
+    at.add_pod("train", 8)
+    at.pass_time(600)
+    assert of_all(at)[:3] == [
+        "19 of 32 GPUs on 4 nodes are free, 2 in use, 11 planned for pods about to start.",
+        "gpu-1, old take no new pods: cordoned. 14 GPUs are free there.",
+        "0 gangs and 1 pod in no gang wait, the most urgent first.",
+    ]
+
+
 def test_a_gang_that_forms_names_the_ranks_that_are_missing() -> None:
     at = Cluster()
     at.add_node("n1")

@@ -24,6 +24,7 @@ from linkwise.extender.api.views import (
 )
 from linkwise.extender.explain.texts import worth_text
 from linkwise.extender.explain.texts.format import (
+    closed_in_words,
     duration,
     gpus_in_words,
     pods_in_words,
@@ -227,6 +228,7 @@ def _cluster(it: ClusterExplanation, namespace: str) -> Iterator[str]:
         f"{count['free']} of {gpus_in_words(total)} on {it.nodes} nodes are free, "
         f"{count['used']} in use{held}{broken}."
     )
+    yield from closed_in_words(it.closed)
     if not gangs and not pods:
         yield f"Nothing waits for GPUs{f' in namespace {namespace}' if namespace else ''}."
         return

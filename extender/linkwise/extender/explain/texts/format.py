@@ -3,8 +3,10 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from linkwise.extender.api.records import ResourceList
+from linkwise.extender.api.views import ClosedNodes
 
 _GIB = 1 << 30
+_MOST_NODES = 8
 
 # A pod's summary, by its state.
 COUNTED = "It was placed by count: the node publishes no topology."
@@ -44,6 +46,17 @@ def in_bytes(resource: str) -> bool:
 
 def gpus_in_words(count: int) -> str:
     return f"{count} GPU{'' if count == 1 else 's'}"
+
+
+def closed_in_words(closed: Sequence[ClosedNodes]) -> Iterator[str]:
+    """A sentence for each reason, such as `gpu-1, gpu-2 take no new pods: cordoned. 8 GPUs are
+    free there.`"""
+    for each in closed:
+        more = len(each.nodes) - _MOST_NODES
+        names = ", ".join(each.nodes[:_MOST_NODES]) + (f" and {more} more" if more > 0 else "")
+        take = "takes" if len(each.nodes) == 1 else "take"
+        free = f"{gpus_in_words(each.free)} {'is' if each.free == 1 else 'are'} free there."
+        yield f"{names} {take} no new pods: {each.reason}.{f' {free}' if each.free else ''}"
 
 
 def pods_in_words(count: int) -> str:
