@@ -3,6 +3,7 @@
 from linkwise.extender.api.views import Explanation
 from linkwise.extender.explain.explainer import Explainer
 from linkwise.extender.explain.texts import explanation_text
+from linkwise.extender.queue.run_times import ENOUGH
 from linkwise.kube.objects import Taint
 from tests.extender.cluster import Cluster
 
@@ -48,12 +49,33 @@ def test_a_gang_with_a_hold_is_told_who_has_the_rest_of_it_and_until_when() -> N
     assert found.hold.holders[0].until == at.now - 600 + 7200
     told = explanation_text.gang(found, at.now).splitlines()
     after = told.index(
-        "  reserved  24 GPUs on gpu-1, gpu-2, gpu-3: 13 free now, all free in 1h50m, by an estimate"
+        "  reserved  24 GPUs on gpu-1, gpu-2, gpu-3: 13 free now, when all will be free is unknown"
     )
     assert told[after + 1 : after + 3] == [
         "  waits for 8 GPUs: ml/job, in use for 10m, expected to end in 1h50m",
         "            3 GPUs: ml/notebook, in use for 10m, end unknown",
     ]
+
+
+def test_when_the_gpus_are_free_is_an_estimate_once_pods_like_those_that_have_them_ended() -> None:
+    at = Cluster()
+    at.add_node("n1", "hgx-h100")
+    for number in range(ENOUGH):
+        at.add_pod(f"ended-{number}", 8)
+        at.schedule(f"ended-{number}")
+        at.start(f"ended-{number}")
+        at.pass_time(3600)
+        at.set_phase(f"ended-{number}", "Succeeded")
+        at.stop(f"ended-{number}", "n1")
+    at.add_pod("runs", 8)
+    at.schedule("runs")
+    at.start("runs")
+    at.add_gang("g", 1, 8)
+    at.pass_time(600)
+    found = explain(at, "g-0").gang
+    assert found is not None
+    told = explanation_text.gang(found, at.now)
+    assert "8 GPUs on n1: 0 free now, all free in 50m, by an estimate" in told
 
 
 def test_who_was_named_already_is_not_named_again() -> None:

@@ -257,7 +257,7 @@ def test_the_queue_says_what_each_wants_why_it_waits_and_what_is_reserved() -> N
     gang = found["gang ml/pretrain"]
     assert gang.wants == "48 GPUs for 6 pods"
     assert gang.why.startswith("room for 3 of 6 members")
-    assert gang.reserved.startswith("48 GPUs on gpu-1, gpu-2 and 4 more, free about ")
+    assert gang.reserved == "48 GPUs on gpu-1, gpu-2 and 4 more; when all will be free is unknown"
     assert gang.link == "gang?namespace=ml&name=pretrain"
     assert found["pod ml/broken"].why.startswith("it cannot be placed: linkwise.dev/gpu-memory")
     assert found["pod ml/huge"].wants == "16 GPUs"

@@ -160,7 +160,7 @@ class HoldView:
     nodes: tuple[str, ...]
     gpus: int
     free: int  # of these
-    start: float | None  # when all will be free; None: a server has some of them
+    start: float | None  # when all will be free; None: unknown, or a server has some of them
     sure: bool = True  # all holders state when they end; if False, *start* is an estimate
     evicts: bool = False  # less important or idle pods are evicted for it
     holders: tuple[Holder, ...] = ()  # of the GPUs that are not free

@@ -262,13 +262,14 @@ class Explainer:
             for name in reservation.gpus
             if name in nodes
         }
+        is_known = reservation.earliest.known and reservation.start < math.inf
         return HoldView(
             nodes=tuple(sorted(reservation.gpus, key=natural)),
             gpus=sum(mask.bit_count() for mask in reservation.gpus.values()),
             free=sum(
                 (mask & idle.get(name, 0)).bit_count() for name, mask in reservation.gpus.items()
             ),
-            start=reservation.start if reservation.start < math.inf else None,
+            start=reservation.start if is_known else None,
             sure=reservation.earliest.sure,
             evicts=reservation.by_preemption,
             holders=owners_of(self._snapshot, reservation.gpus),

@@ -129,5 +129,7 @@ def _reserved(reservation: Reservation | None) -> str:
     where = f"{gpus_in_words(gpus)} on {', '.join(nodes[:2])}{more}"
     if isinf(reservation.start):
         return f"{where}, of which servers have some"
+    if not reservation.earliest.known:
+        return f"{where}; when all will be free is unknown"
     about = "" if reservation.earliest.sure else "about "
     return f"{where}, free {about}{clock(reservation.start)}"

@@ -79,12 +79,17 @@ class RunTimes:
 
     def left(self, pod: PodRecord, age: float) -> float:
         """For how many more seconds *pod*, which has had its GPUs for *age*, is expected to run."""
+        learnt = self.learnt(pod, age)
+        return max(age, LEAST_SECONDS) if learnt is None else learnt
+
+    def learnt(self, pod: PodRecord, age: float) -> float | None:
+        """`left`, as learnt from pods that ended; None: too few like it ran for so long."""
         for kind in _kinds(pod):
             times = self._of_kind.get(kind)
             left = None if times is None else times.left(age)
             if left is not None:
                 return left
-        return max(age, LEAST_SECONDS)
+        return None
 
     def nine_of_ten(self, kind: PodKind) -> float | None:
         """The seconds within which nine of ten pods of *kind* ended; None: too few have ended."""

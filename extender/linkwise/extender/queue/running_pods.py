@@ -31,6 +31,7 @@ class Tenant:
     pods: int  # 1; 0 for a pod that has ended, and whose GPUs are not yet returned
     end: float  # when its GPUs come free; infinity: never by itself
     sure: bool  # the pod declares its end, or is ending, or never ends; else it is an estimate
+    known: bool = True  # False: the estimate has no ground, as no such pod has ended yet
 
     @property
     def endless(self) -> bool:
@@ -116,8 +117,8 @@ class RunningPods:
         is_stuck = now >= since + STUCK_SECONDS
         end = now + (now - since) if is_stuck else now
         if record is None or record.ended:
-            return Tenant(uid, gpus, _NOTHING, 0, end, sure=not is_stuck)
-        return Tenant(uid, gpus, record.needs, 1, end, sure=not is_stuck)
+            return Tenant(uid, gpus, _NOTHING, 0, end, sure=not is_stuck, known=not is_stuck)
+        return Tenant(uid, gpus, record.needs, 1, end, sure=not is_stuck, known=not is_stuck)
 
     def _running(self, info: NodeInfo, record: PodRecord, gpus: int, now: float) -> Tenant:
         written = plan_on(record, info.name) if record.node else self._cache.plans.get(record.uid)
@@ -127,5 +128,6 @@ class RunningPods:
             return Tenant(record.uid, gpus, record.needs, 1, since + said, sure=True)
         if record.endless:
             return Tenant(record.uid, gpus, record.needs, 1, math.inf, sure=True)
-        end = now + self._run_times.left(record, max(now - since, 0.0))
-        return Tenant(record.uid, gpus, record.needs, 1, end, sure=False)
+        age = max(now - since, 0.0)
+        end, known = now + self._run_times.left(record, age), self._run_times.learnt(record, age)
+        return Tenant(record.uid, gpus, record.needs, 1, end, sure=False, known=known is not None)

@@ -95,7 +95,7 @@ def test_a_member_of_a_gang_without_room() -> None:
         "            so there is room for 0 of 2 pods by themselves",
         "  nearest   gpu-1: 6 of 8 suitable GPUs are free, 1 more is needed",
         "  GPUs with 2 GPUs: ml/notebook, in use for 90s, expected to end in 1h58m",
-        "  reserved  14 GPUs on gpu-2, gpu-3: 4 free now, all free in 10m, by an estimate",
+        "  reserved  14 GPUs on gpu-2, gpu-3: 4 free now, when all will be free is unknown",
         "  waits for 7 GPUs: ml/serve, planned, not started yet, end unknown",
         "            3 GPUs: ml/eval, planned, not started yet, end unknown",
         "  gang      g: forming, a gang of 2",
