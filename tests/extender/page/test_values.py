@@ -235,6 +235,28 @@ def test_members_of_a_gang_have_one_colour_on_all_nodes() -> None:
     assert next(iter(classes)).startswith("gpu taken f")
 
 
+def test_up_to_eight_pods_in_no_gang_have_eight_colours_on_one_node() -> None:
+    cluster = Cluster()
+    cluster.add_node("gpu-1", "hgx-h100")
+    for name in ("notebook", "eval", "serve", "sweep", "tune", "probe", "label", "embed"):
+        cluster.add_pod(name, 1)
+        cluster.schedule(name)
+        cluster.start(name)
+    shown = page(cluster, "gpu-1")
+    assert len({shown.slots[f"n0-g{gpu}"]["class"] for gpu in range(8)}) == 8
+    assert len({shown.slots[f"n0-{line}-label"]["class"] for line in range(8)}) == 8
+
+
+def test_gangs_on_one_node_have_a_colour_each() -> None:
+    cluster = Cluster()
+    cluster.add_node("gpu-1", "hgx-h100")
+    for gang in ("c", "d", "e", "h"):  # c and h by themselves would have the same
+        cluster.add_gang(gang, 2, 1)
+    cluster.settle()
+    shown = page(cluster, "gpu-1")
+    assert len({shown.slots[f"n0-g{gpu}"]["class"] for gpu in range(8)}) == 4
+
+
 def test_a_pod_that_the_api_server_has_deleted_still_has_its_gpus() -> None:
     cluster = one_node()
     cluster.delete("notebook")

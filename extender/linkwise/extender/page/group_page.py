@@ -1,6 +1,6 @@
 """The page of one group: each node with its GPUs and links, and who has which GPU."""
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 from zlib import crc32
@@ -31,7 +31,7 @@ class Tenant:
     who: str
     link: str  # empty: none
     state: str
-    colour: int
+    unit: str  # who shares its colour: a gang, or a pod in no gang
     how: How | Literal[""]  # empty: no pod has them
     idle: str = ""  # for how long its pod has been idle; empty: it is not known to be idle
     busy: str = ""  # the share of the last day in which they worked; empty: unknown
@@ -70,7 +70,15 @@ class GroupPage:
 
 
 def group_page(snapshot: Snapshot, group: Group) -> GroupPage:
-    cards = tuple(_card(snapshot, number, node) for number, node in enumerate(group.nodes))
+    tenants = [
+        sorted(_tenants(snapshot, node), key=lambda each: each.mask & -each.mask)
+        for node in group.nodes
+    ]
+    colours = _colours(tenants)
+    cards = tuple(
+        _card(number, node, there, colours)
+        for number, (node, there) in enumerate(zip(group.nodes, tenants, strict=True))
+    )
     slots: dict[str, Mapping[str, str]] = {}
     for card in cards:
         slots.update(card.slots)
@@ -79,8 +87,9 @@ def group_page(snapshot: Snapshot, group: Group) -> GroupPage:
     return GroupPage(group, cards, slots, tuple(card.shape for card in cards))
 
 
-def _card(snapshot: Snapshot, number: int, node: NodeState) -> NodeCard:
-    tenants = sorted(_tenants(snapshot, node), key=lambda each: each.mask & -each.mask)
+def _card(
+    number: int, node: NodeState, tenants: list[Tenant], colours: Mapping[str, int]
+) -> NodeCard:
     name, machine, closed = f"n{number}", node.machine, why_closed(node)
     idle = sum(tenant.mask.bit_count() for tenant in tenants if tenant.idle)
     slots: dict[str, Mapping[str, str]] = {
@@ -98,11 +107,11 @@ def _card(snapshot: Snapshot, number: int, node: NodeState) -> NodeCard:
     drawing = None
     lines = 2
     if machine is not None:
-        drawing = draw(machine, _holders(node, tenants))
+        drawing = draw(machine, _holders(node, tenants, colours))
         slots.update(_drawing_slots(name, drawing))
         lines = len(machine.gpus)
     for line in range(lines):
-        slots.update(_line_slots(f"{name}-{line}", node, line, tenants))
+        slots.update(_line_slots(f"{name}-{line}", node, line, tenants, colours))
     kind = kind_in_words(machine) if machine is not None else "unknown GPUs"
     return NodeCard(number, node.name, kind, drawing, lines, idle, slots)
 
@@ -115,7 +124,9 @@ def _taints(node: NodeState) -> str:
     return ", ".join(key for key in keys if key not in said)
 
 
-def _line_slots(name: str, node: NodeState, line: int, tenants: list[Tenant]) -> Slots:
+def _line_slots(
+    name: str, node: NodeState, line: int, tenants: list[Tenant], colours: Mapping[str, int]
+) -> Slots:
     tenant = tenants[line] if line < len(tenants) else None
     if tenant is None:
         empty = {"text": ""}
@@ -128,7 +139,7 @@ def _line_slots(name: str, node: NodeState, line: int, tenants: list[Tenant]) ->
             f"{name}-state": empty,
             f"{name}-busy": empty,
         }
-    badge = f"badge {tenant.how} b{tenant.colour}" if tenant.how else "badge"
+    badge = f"badge {tenant.how} b{colours[tenant.unit]}" if tenant.how else "badge"
     return {
         name: {"hidden": SHOWN},
         f"{name}-label": {"text": _label(line) if tenant.how else "", "class": badge},
@@ -162,7 +173,9 @@ def _drawing_slots(name: str, drawing: Drawing) -> Slots:
     return slots
 
 
-def _holders(node: NodeState, tenants: list[Tenant]) -> dict[int, Holder]:
+def _holders(
+    node: NodeState, tenants: list[Tenant], colours: Mapping[str, int]
+) -> dict[int, Holder]:
     """By GPU index."""
     assert node.machine is not None, "only a machine is drawn"
     found = {}
@@ -170,7 +183,7 @@ def _holders(node: NodeState, tenants: list[Tenant]) -> dict[int, Holder]:
         if tenant.how:
             holder = Holder(
                 _label(line),
-                tenant.colour,
+                colours[tenant.unit],
                 f"{tenant.state}{', idle' if tenant.idle else ''}: {tenant.who}",
                 tenant.how,
                 idle_rows.NAME if tenant.idle else "",
@@ -196,7 +209,7 @@ def _tenants(snapshot: Snapshot, node: NodeState) -> Iterator[Tenant]:
 def _all_in_state(masks: Mapping[str, int], **words: str) -> Iterator[Tenant]:
     for state, word in words.items():
         if masks[state]:
-            yield Tenant(masks[state], "", "", word, 0, "")
+            yield Tenant(masks[state], "", "", word, "", "")
 
 
 def _reserved(snapshot: Snapshot, node: NodeState, left: int) -> Iterator[Tenant]:
@@ -207,7 +220,8 @@ def _reserved(snapshot: Snapshot, node: NodeState, left: int) -> Iterator[Tenant
             key = reservation.key
             name = f"{key.namespace}/{key.name}"
             link = links.to_pod(name) if key.uid else links.to_gang(name)
-            yield Tenant(mask, name, link, "reserved for", _colour(name), "reserved")
+            unit = name if key.uid else key.title
+            yield Tenant(mask, name, link, "reserved for", unit, "reserved")
 
 
 def _owner(
@@ -216,13 +230,13 @@ def _owner(
     used = bool(mask & node.used)
     if record is None:  # the kubelet still reports it, and the API server has deleted it
         who = next((name for name, listed in node.listed_as.items() if listed == uid), uid)
-        return Tenant(mask, who, "", "in use, deleted", _colour(who), "taken")
+        return Tenant(mask, who, "", "in use, deleted", who, "taken")
     gang = record.gang if record.gang is not None and not record.gang.uid else None
-    colour = _colour(f"{gang.namespace}/{gang.name}" if gang is not None else record.key)
+    unit = gang.title if gang is not None else record.key
     state = ("in use" if used else "planned") if record.live else "ending"
     how: How = "taken" if used else "planned"
     idle, busy = idle_rows.use_of(held, at)
-    return Tenant(mask, record.key, links.to_pod(record.key), state, colour, how, idle, busy)
+    return Tenant(mask, record.key, links.to_pod(record.key), state, unit, how, idle, busy)
 
 
 def _divided(snapshot: Snapshot, node: NodeState, mask: int) -> Iterator[Tenant]:
@@ -237,9 +251,24 @@ def _divided(snapshot: Snapshot, node: NodeState, mask: int) -> Iterator[Tenant]
         pods = [record.key if (record := snapshot.by_uid.get(uid)) else uid for uid in uids]
         taken = sum(each in node.shares.holders for each in ids)
         state = f"divided, {len(ids) - taken} of {len(ids)} shares not taken"
-        yield Tenant(1 << position, ", ".join(pods), "", state, 0, "")
+        yield Tenant(1 << position, ", ".join(pods), "", state, "", "")
 
 
-def _colour(name: str) -> int:
-    """The same for all members of a gang, on every node and in every process."""
-    return crc32(name.encode()) % COLOURS
+def _colours(nodes: Sequence[Sequence[Tenant]]) -> dict[str, int]:
+    """By unit: its own colour in every process, or the next one that no other unit on one of its
+    nodes has, if there is one. Those on many nodes choose first."""
+    on: dict[str, set[int]] = {}
+    for number, tenants in enumerate(nodes):
+        for tenant in tenants:
+            if tenant.how:
+                on.setdefault(tenant.unit, set()).add(number)
+    taken: list[set[int]] = [set() for _ in nodes]
+    colours = {}
+    for unit, there in sorted(on.items(), key=lambda each: (-len(each[1]), each[0])):
+        own = crc32(unit.encode())
+        others = set().union(*(taken[number] for number in there))
+        wanted = [(own + step) % COLOURS for step in range(COLOURS)]
+        colours[unit] = next((each for each in wanted if each not in others), wanted[0])
+        for number in there:
+            taken[number].add(colours[unit])
+    return colours
