@@ -23,7 +23,7 @@ def main(words: list[str]) -> str:
     options, rest = parsed([word for word in words if word not in _SWITCHES])
     match rest[0]:
         case "get":
-            return read(CLUSTER / "ca.crt")
+            return read(CLUSTER / ("gates" if "pods" in rest else "ca.crt"))
         case "config":
             return of_kubeconfig(options["-o"])
         case "create":

@@ -247,6 +247,26 @@ def test_it_is_undone_to_the_letter(node: Node) -> None:
     assert node.files() == before
 
 
+@pytest.mark.parametrize(
+    ("gates", "said"),
+    [
+        ("\n\n", ""),
+        ("linkwise.dev/plan\n\nother linkwise.dev/plan\nother\n", "without Linkwise: 2 (docs"),
+        (None, "linkwise.dev/plan: unknown, the cluster cannot be asked (docs"),
+    ],
+)
+def test_undone_it_says_how_many_pods_stay_behind_the_gate(
+    node: Node, gates: str | None, said: str
+) -> None:
+    node.done("install")
+    if gates is not None:
+        (node.cluster / "gates").write_text(gates)
+    told = node.done("uninstall")
+    assert told.startswith("linkwise: kube-scheduler asks Linkwise no longer\n")
+    assert said in told
+    assert told.count("linkwise.dev/plan") == bool(said)
+
+
 def test_what_others_changed_meanwhile_stays(node: Node) -> None:
     """As an upgrade that was given the patch: another version, and a flag before Linkwise's."""
     node.done("install")

@@ -6,8 +6,9 @@ import pytest
 from click.testing import CliRunner
 
 from linkwise.kube.client import KubeClient
-from linkwise.plugin.removal import StillThereError, main, remove
+from linkwise.plugin.removal import StillThereError, left_waiting, main, remove
 from linkwise.simulator.api_server import ApiServer
+from linkwise.topology import names
 
 DAEMONSETS = "/apis/apps/v1/namespaces/gpus/daemonsets"
 OURS = "gpus/linkwise-plugin"
@@ -54,6 +55,43 @@ def test_it_does_not_wait_for_ever_for_a_node_that_is_down(client: KubeClient) -
         remove(client, OURS, seconds=0.1)
     let_go(client)
     assert not is_there(client), "it is on its way out"
+
+
+def pod(client: KubeClient, name: str, **spec: object) -> None:
+    body = {
+        "metadata": {"name": name, "namespace": "ml"},
+        "spec": {"containers": [{"name": "main", "image": "image"}], **spec},
+    }
+    client.post("/api/v1/namespaces/ml/pods", body)
+
+
+def test_it_says_which_pods_will_wait_forever_and_what_to_do(
+    server: ApiServer, client: KubeClient
+) -> None:
+    gate = [{"name": names.GATE}]
+    pod(client, "train-0", schedulerName="linkwise-scheduler", schedulingGates=gate)
+    pod(client, "train-1", schedulerName="linkwise-scheduler")
+    pod(client, "eval", schedulingGates=gate)
+    pod(client, "stranger", schedulingGates=[{"name": "kueue.x-k8s.io/admission"}])
+    pod(client, "runs", schedulerName="linkwise-scheduler", nodeName="n1")
+    ended = CliRunner().invoke(main, ["--daemonset", OURS, "--api-server", server.url])
+    assert ended.exit_code == 0
+    unbound = "--field-selector spec.nodeName=,spec.schedulerName=linkwise-scheduler"
+    patch = '{"spec":{"schedulingGates":[{"$patch":"delete","name":"linkwise.dev/plan"}]}}'
+    assert ended.output.splitlines() == [
+        "linkwise: 2 pods wait, such as ml/train-0, for linkwise-scheduler, and will wait forever. "
+        "Delete them afterwards:",
+        f"  kubectl get pods -A {unbound}",
+        f"  kubectl delete pods -n ml {unbound}",
+        "linkwise: 1 pod waits, such as ml/eval, behind the gate linkwise.dev/plan, and will wait "
+        "forever.",
+        "  Lift the gate of each (docs/operating/uninstall.md, step 4), as of this one:",
+        f"  kubectl patch pod eval -n ml -p '{patch}'",
+    ]
+
+
+def test_it_says_nothing_of_pods_if_none_waits(client: KubeClient) -> None:
+    assert list(left_waiting(client)) == []
 
 
 def test_a_refusal_ends_the_program_with_its_reason(server: ApiServer, client: KubeClient) -> None:

@@ -209,6 +209,19 @@ uninstall() {
   fi
   rm -rf "$ours" "$next".*
   say "kube-scheduler asks Linkwise no longer"
+  say_what_waits
+}
+
+say_what_waits() {
+  step="docs/operating/uninstall.md, step 4"
+  gates=$(cluster get pods -A --field-selector spec.nodeName= --request-timeout=10s \
+    -o 'jsonpath={range .items[*]}{.spec.schedulingGates[*].name}{"\n"}{end}' 2>/dev/null) || {
+    say "pods behind the gate linkwise.dev/plan: unknown, the cluster cannot be asked ($step)"
+    return
+  }
+  count=$(printf '%s\n' "$gates" | grep -cwF linkwise.dev/plan) || :
+  [ "$count" = 0 ] ||
+    say "pods behind the gate linkwise.dev/plan, which nothing lifts without Linkwise: $count ($step)"
 }
 
 check() {

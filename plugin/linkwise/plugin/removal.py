@@ -2,19 +2,30 @@
 
 `helm uninstall` deletes everything within a second. The plugins would get SIGTERM when their rights
 are gone, and could not clean their Nodes (docs/decisions/0007-what-is-deployed.md). So the chart
-runs this before: the plugins end while they still have their rights.
+runs this before: the plugins end while they still have their rights. It also names the pods that
+would wait for Linkwise forever.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 import click
+import msgspec
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import ApiError, LoadError
+from linkwise.kube.objects import Pod
+from linkwise.topology import names
 
 _POLL_SECONDS = 0.5
+_SCHEDULER = "linkwise-scheduler"
+_OF_SCHEDULER = f"--field-selector spec.nodeName=,spec.schedulerName={_SCHEDULER}"
+_LIFT = f'{{"spec":{{"schedulingGates":[{{"$patch":"delete","name":"{names.GATE}"}}]}}}}'
+
+
+class _Pods(msgspec.Struct):
+    items: tuple[Pod, ...]
 
 
 class StillThereError(Exception):
@@ -28,11 +39,18 @@ class StillThereError(Exception):
 )
 @click.option("--api-server", help="URL of an API server that asks for no credentials.")
 def main(daemonset: str, seconds: float, api_server: str | None) -> None:
-    """Delete the plugin's DaemonSet and wait until its pods are gone; status 1 if they stay."""
+    """Delete the plugin's DaemonSet and wait until its pods are gone; status 1 if they stay. Say
+    which pods wait for Linkwise."""
     try:
-        remove(KubeClient.load(kubeconfig=None, server=api_server), daemonset, seconds=seconds)
+        client = KubeClient.load(kubeconfig=None, server=api_server)
+        remove(client, daemonset, seconds=seconds)
     except (ApiError, LoadError, StillThereError) as error:
         sys.exit(f"linkwise: {daemonset} is not removed: {error}")
+    try:
+        for line in left_waiting(client):
+            click.echo(line)
+    except ApiError as error:
+        click.echo(f"linkwise: which pods wait for it is unknown: {error}")
 
 
 def remove(client: KubeClient, daemonset: str, *, seconds: float) -> None:
@@ -54,6 +72,34 @@ def remove(client: KubeClient, daemonset: str, *, seconds: float) -> None:
             f"after {seconds:g} s it still has pods, perhaps on nodes that are down: "
             f"kubectl -n {namespace} get pods -l app.kubernetes.io/name={name} -o wide"
         ) from None
+
+
+def left_waiting(client: KubeClient) -> Iterator[str]:
+    """Lines about the pods that wait for Linkwise, with what to do; none if no pod waits.
+
+    Raises ApiError.
+    """
+    pending = {"fieldSelector": "spec.nodeName=,status.phase=Pending"}
+    named, gated = list[Pod](), list[Pod]()
+    for pod in client.get("/api/v1/pods", _Pods, params=pending).items:
+        if pod.spec.scheduler_name == _SCHEDULER:
+            named.append(pod)
+        elif any(gate.name == names.GATE for gate in pod.spec.scheduling_gates):
+            gated.append(pod)
+    if named:
+        yield f"linkwise: {_waiting(named)} for {_SCHEDULER}, and will wait forever. Delete them afterwards:"
+        yield f"  kubectl get pods -A {_OF_SCHEDULER}"
+        yield f"  kubectl delete pods -n {named[0].metadata.namespace} {_OF_SCHEDULER}"
+    if gated:
+        first = gated[0].metadata
+        yield f"linkwise: {_waiting(gated)} behind the gate {names.GATE}, and will wait forever."
+        yield "  Lift the gate of each (docs/operating/uninstall.md, step 4), as of this one:"
+        yield f"  kubectl patch pod {first.name} -n {first.namespace} -p '{_LIFT}'"
+
+
+def _waiting(pods: Iterable[Pod]) -> str:
+    found = [f"{pod.metadata.namespace}/{pod.metadata.name}" for pod in pods]
+    return f"{len(found)} pod{' waits' if len(found) == 1 else 's wait'}, such as {found[0]},"
 
 
 def _found(request: Callable[[], object]) -> bool:
