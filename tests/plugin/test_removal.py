@@ -79,8 +79,8 @@ def test_it_says_which_pods_will_wait_forever_and_what_to_do(
     unbound = "--field-selector spec.nodeName=,spec.schedulerName=linkwise-scheduler"
     patch = '{"spec":{"schedulingGates":[{"$patch":"delete","name":"linkwise.dev/plan"}]}}'
     assert ended.output.splitlines() == [
-        "linkwise: 2 pods wait, such as ml/train-0, for linkwise-scheduler, and will wait forever. "
-        "Delete them afterwards:",
+        "linkwise: 2 pods wait, such as ml/train-0, for linkwise-scheduler, and will wait forever.",
+        "  Delete them once Linkwise is gone:",
         f"  kubectl get pods -A {unbound}",
         f"  kubectl delete pods -n ml {unbound}",
         "linkwise: 1 pod waits, such as ml/eval, behind the gate linkwise.dev/plan, and will wait "

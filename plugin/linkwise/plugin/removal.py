@@ -87,7 +87,8 @@ def left_waiting(client: KubeClient) -> Iterator[str]:
         elif any(gate.name == names.GATE for gate in pod.spec.scheduling_gates):
             gated.append(pod)
     if named:
-        yield f"linkwise: {_waiting(named)} for {_SCHEDULER}, and will wait forever. Delete them afterwards:"
+        yield f"linkwise: {_waiting(named)} for {_SCHEDULER}, and will wait forever."
+        yield "  Delete them once Linkwise is gone:"
         yield f"  kubectl get pods -A {_OF_SCHEDULER}"
         yield f"  kubectl delete pods -n {named[0].metadata.namespace} {_OF_SCHEDULER}"
     if gated:
