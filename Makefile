@@ -50,7 +50,8 @@ proto: $(VENV)/.dev
 	  --python_out=plugin --grpc_python_out=plugin --mypy_out=plugin --mypy_grpc_out=plugin \
 	  $(PROTO)/deviceplugin.proto $(PROTO)/podresources.proto
 
-# The image's packages, pinned by hash; `rm daemonset/*.lock` first to take newer ones.
+# The packages of the image and of krew's archives, pinned by hash; `rm daemonset/*.lock krew/*.lock`
+# first to take newer ones.
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest \
   --generate-hashes --no-annotate --custom-compile-command "make lock"
 
@@ -58,6 +59,8 @@ lock: $(VENV)/.dev
 	$(LOCK) -o daemonset/requirements.lock pyproject.toml
 	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
 	  | $(LOCK) -o daemonset/build.lock -
+	$(LOCK) --extra krew -c daemonset/requirements.lock -c daemonset/build.lock \
+	  -o krew/requirements.lock pyproject.toml
 
 clean:
 	rm -rf $(VENV) demo-report dist build

@@ -1,4 +1,4 @@
-"""What the image is made of is named whole, and satisfies what the project asks for."""
+"""What the image and krew's archives are made of is pinned, and is what the project asks for."""
 
 import re
 import tomllib
@@ -15,6 +15,12 @@ ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 RUN: list[str] = PROJECT["project"]["dependencies"]
 BUILD: list[str] = PROJECT["build-system"]["requires"]
+KREW: list[str] = PROJECT["project"]["optional-dependencies"]["krew"]
+LOCKS = {
+    "daemonset/requirements.lock": RUN,
+    "daemonset/build.lock": BUILD,
+    "krew/requirements.lock": [*RUN, *KREW],
+}
 
 
 @dataclass(frozen=True)
@@ -25,7 +31,7 @@ class Pin:
 
 def pins(lock: str) -> Mapping[str, Pin]:
     """A lock's packages. Raises ValueError where one is not pinned to a version."""
-    lines = re.sub(r"\\\n", "", (ROOT / "daemonset" / lock).read_text()).splitlines()
+    lines = re.sub(r"\\\n", "", (ROOT / lock).read_text()).splitlines()
     found: dict[str, Pin] = {}
     for line in lines:
         if not line or line.startswith("#"):
@@ -48,14 +54,23 @@ def unmet(requirements: Sequence[str], pinned: Mapping[str, Pin]) -> list[str]:
     return missing
 
 
-@pytest.mark.parametrize(("lock", "asked"), [("requirements.lock", RUN), ("build.lock", BUILD)])
+@pytest.mark.parametrize(("lock", "asked"), LOCKS.items())
 def test_the_lock_satisfies_the_project(lock: str, asked: list[str]) -> None:
     assert not unmet(asked, pins(lock)), "make lock"
 
 
-@pytest.mark.parametrize("lock", ["requirements.lock", "build.lock"])
+@pytest.mark.parametrize("lock", LOCKS)
 def test_every_package_of_the_lock_is_named_by_hash(lock: str) -> None:
     assert not [name for name, pin in pins(lock).items() if not pin.hashes]
+
+
+def test_krews_archives_have_the_packages_of_the_image() -> None:
+    krew = pins("krew/requirements.lock")
+    for lock in ("daemonset/requirements.lock", "daemonset/build.lock"):
+        other = {name: pin for name, pin in pins(lock).items() if name in krew}
+        assert {name: krew[name].version for name in other} == {
+            name: pin.version for name, pin in other.items()
+        }
 
 
 def test_a_lock_that_is_too_old_is_found() -> None:
