@@ -7,7 +7,7 @@ would wait for Linkwise forever.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import click
 import msgspec
@@ -21,7 +21,6 @@ from linkwise.topology import names
 _POLL_SECONDS = 0.5
 _SCHEDULER = "linkwise-scheduler"
 _OF_SCHEDULER = f"--field-selector spec.nodeName=,spec.schedulerName={_SCHEDULER}"
-_LIFT = f'{{"spec":{{"schedulingGates":[{{"$patch":"delete","name":"{names.GATE}"}}]}}}}'
 
 
 class _Pods(msgspec.Struct):
@@ -75,7 +74,8 @@ def remove(client: KubeClient, daemonset: str, *, seconds: float) -> None:
 
 
 def left_waiting(client: KubeClient) -> Iterator[str]:
-    """Lines about the pods that wait for Linkwise, with what to do; none if no pod waits.
+    """Sentences about the pods that wait for Linkwise, with what to do; none if no pod waits. Helm
+    quotes them, so they have no quotes of their own.
 
     Raises ApiError.
     """
@@ -87,20 +87,21 @@ def left_waiting(client: KubeClient) -> Iterator[str]:
         elif any(gate.name == names.GATE for gate in pod.spec.scheduling_gates):
             gated.append(pod)
     if named:
-        yield f"linkwise: {_waiting(named)} for {_SCHEDULER}, and will wait forever."
-        yield "  Delete them once Linkwise is gone:"
-        yield f"  kubectl get pods -A {_OF_SCHEDULER}"
-        yield f"  kubectl delete pods -n {named[0].metadata.namespace} {_OF_SCHEDULER}"
+        yield (
+            f"linkwise: {_waiting(named, f'for {_SCHEDULER}')} Once Linkwise is gone, delete them: "
+            f"kubectl delete pods -n {named[0].metadata.namespace} {_OF_SCHEDULER}"
+        )
     if gated:
-        first = gated[0].metadata
-        yield f"linkwise: {_waiting(gated)} behind the gate {names.GATE}, and will wait forever."
-        yield "  Lift the gate of each (docs/operating/uninstall.md, step 4), as of this one:"
-        yield f"  kubectl patch pod {first.name} -n {first.namespace} -p '{_LIFT}'"
+        yield (
+            f"linkwise: {_waiting(gated, f'behind the gate {names.GATE}')} Once Linkwise is gone, "
+            "lift it: docs/operating/uninstall.md, step 4, has the command"
+        )
 
 
-def _waiting(pods: Iterable[Pod]) -> str:
-    found = [f"{pod.metadata.namespace}/{pod.metadata.name}" for pod in pods]
-    return f"{len(found)} pod{' waits' if len(found) == 1 else 's wait'}, such as {found[0]},"
+def _waiting(pods: Sequence[Pod], where: str) -> str:
+    verb = "pod waits" if len(pods) == 1 else "pods wait"
+    first = pods[0].metadata
+    return f"{len(pods)} {verb} {where}, such as {first.namespace}/{first.name}."
 
 
 def _found(request: Callable[[], object]) -> bool:

@@ -50,8 +50,8 @@ def node(
 def pod(
     name: str, on: str = "", *, namespace: str = "ml", gpus: int = 0, ago: float = 3600, **said: Any
 ) -> SeenPod:
-    """*said*: labels, args, env, hosts (host path -> mount path), image, ready, message, gates,
-    scheduler, phase."""
+    """*said*: labels, args, env, hosts (host path -> mount path), image, ready, reason, message,
+    gates, scheduler, phase."""
     hosts: dict[str, str] = said.get("hosts", {})
     mounts = [{"name": f"v{i}", "mountPath": path} for i, path in enumerate(hosts.values())]
     container = {
@@ -66,7 +66,8 @@ def pod(
     message = said.get("message", "")
     conditions = [{"type": "Ready", "status": ready}]
     if not on:
-        conditions.append({"type": "PodScheduled", "status": "False", "message": message})
+        why = {"reason": said.get("reason", ""), "message": message}
+        conditions.append({"type": "PodScheduled", "status": "False", **why})
     return msgspec.convert(
         {
             "metadata": {

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from linkwise.cli.doctor.diagnosis import findings
-from linkwise.cli.doctor.facts import Certificate, Facts
+from linkwise.cli.doctor.facts import Certificate, Facts, SeenPod
 from linkwise.cli.doctor.finding import Finding, Level, in_words, page_of, still_there
 from linkwise.extender.api.views import UnplannedPod
 from linkwise.topology import names
@@ -79,6 +79,44 @@ def test_kube_scheduler_is_silent_although_pods_wait() -> None:
 )
 def test_silence_that_means_nothing(facts: Facts) -> None:
     assert findings(facts) == ()
+
+
+NO_DNS = (
+    'Post "https://linkwise-extender.kube-system.svc:9402/filter": dial tcp: lookup '
+    "linkwise-extender.kube-system.svc on 127.0.0.1:53: read udp 127.0.0.1:{}->127.0.0.1:53: "
+    "read: connection refused"
+)
+
+
+def cannot_call(name: str, port: int, ago: float) -> SeenPod:
+    error = {"reason": "SchedulerError", "message": NO_DNS.format(port)}
+    return pod(name, gpus=8, ago=ago, scheduler="linkwise-scheduler", **error)
+
+
+@pytest.mark.parametrize("ago", [5, 3600])
+def test_what_kube_scheduler_says_on_the_pods_is_told_at_once_and_alone(ago: float) -> None:
+    state = replace(STATE, calls={})
+    pods = cannot_call("a", 34907, ago), cannot_call("b", 41554, ago)
+    found = only(with_pods(*pods, facts=replace(WELL, state=state)))
+    assert found.where == ("linkwise-scheduler",)
+    assert found.what == f"it cannot try 2 pods, such as ml/a: {NO_DNS.replace(':{}', '')}"
+    assert found.page == "failures.md#when-kube-scheduler-cannot-call-the-extender"
+
+
+def test_a_second_scheduler_that_is_silent_has_a_page_of_its_own() -> None:
+    waits = pod("waits", gpus=8, scheduler="linkwise-scheduler")
+    found = only(with_pods(waits, facts=replace(WELL, state=replace(STATE, calls={}))))
+    assert found.page == "failures.md#when-kube-scheduler-cannot-call-the-extender"
+
+
+def test_a_second_scheduler_that_does_not_start() -> None:
+    def scheduler(name: str, *, ready: bool) -> SeenPod:
+        labels = {"app.kubernetes.io/name": "linkwise-scheduler"}
+        return pod(name, "n1", namespace="kube-system", labels=labels, ready=ready)
+
+    found = only(with_pods(scheduler("one", ready=False)))
+    assert (found.where, found.what) == (("linkwise-scheduler",), "it is not ready")
+    assert findings(with_pods(scheduler("one", ready=False), scheduler("two", ready=True))) == ()
 
 
 def test_pods_that_came_past_the_extender() -> None:

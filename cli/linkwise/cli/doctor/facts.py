@@ -18,8 +18,9 @@ from linkwise.kube.objects import (
     SchedulingGate,
     whole,
 )
+from linkwise.kube.pod_conditions import scheduler_error
 
-PLUGIN, EXTENDER = "linkwise-plugin", "linkwise-extender"
+PLUGIN, EXTENDER, SCHEDULER = "linkwise-plugin", "linkwise-extender", "linkwise-scheduler"
 NAME_LABEL = "app.kubernetes.io/name"
 IN_FRONT, OBSERVES, ALONE = "in-front", "observe", "alone"
 _DEVICE_PLUGINS = "/var/lib/kubelet/device-plugins"
@@ -103,6 +104,11 @@ class SeenPod(_Object, frozen=True):
         """kube-scheduler's reason why the pod is not bound."""
         told = (each for each in self.status.conditions if each.type == "PodScheduled")
         return " ".join(each.message for each in told if each.status != "True")
+
+    @property
+    def broken_off(self) -> str:
+        """kube-scheduler's error if it broke off its last try of the pod."""
+        return scheduler_error(self.status.conditions)
 
     def is_of(self, program: str) -> bool:
         return self.metadata.labels.get(NAME_LABEL) == program

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from linkwise.cli.doctor.facts import EXTENDER, Facts
+from linkwise.cli.doctor.facts import EXTENDER, SCHEDULER, Facts, SeenPod
 from linkwise.cli.doctor.finding import Finding, Level
 from linkwise.extender.api.views import StateView
 
@@ -16,6 +16,8 @@ _ENDING_SHARE = 0.2  # of its life; Linkwise renews at a third
 
 def of_scheduling(facts: Facts) -> Iterator[Finding]:
     yield from _of_extender(facts)
+    yield from _of_second_scheduler(facts)
+    yield from _of_broken_off(facts)
     if facts.state is not None:
         yield from _of_calls(facts, facts.state)
     yield from _of_resources(facts)
@@ -46,6 +48,30 @@ def _of_extender(facts: Facts) -> Iterator[Finding]:
         yield Finding(Level.PROBLEM, where, what, todo, "two-extenders.md", passing=True)
 
 
+def _of_second_scheduler(facts: Facts) -> Iterator[Finding]:
+    pods = [pod for pod in facts.pods if pod.live and pod.is_of(SCHEDULER)]
+    if pods and not any(pod.ready for pod in pods):
+        todo = (
+            f"read `kubectl -n {facts.system} describe pods -l app.kubernetes.io/name={SCHEDULER}`"
+        )
+        page = "install-a-second-scheduler.md"
+        yield Finding(Level.PROBLEM, (SCHEDULER,), "it is not ready", todo, page, passing=True)
+
+
+def _of_broken_off(facts: Facts) -> Iterator[Finding]:
+    """What kube-scheduler itself writes on pods within seconds, as if it cannot call."""
+    failing: dict[str, list[SeenPod]] = {}
+    for pod in facts.pods:
+        if pod.live and not pod.spec.node_name and pod.broken_off and pod.takes(facts.resource):
+            failing.setdefault(pod.spec.scheduler_name, []).append(pod)
+    for scheduler, pods in sorted(failing.items()):
+        many = f"{len(pods)} pod{'' if len(pods) == 1 else 's'}"
+        what = f"it cannot try {many}, such as {pods[0].key}: {pods[0].broken_off}"
+        todo = "do what the page says for such an error"
+        page = "failures.md#when-kube-scheduler-cannot-call-the-extender"
+        yield Finding(Level.PROBLEM, (scheduler,), what, todo, page)
+
+
 def _of_calls(facts: Facts, state: StateView) -> Iterator[Finding]:
     if state.namespaces:
         what = f"a canary: only pods of {', '.join(state.namespaces)} are placed"
@@ -58,7 +84,7 @@ def _of_calls(facts: Facts, state: StateView) -> Iterator[Finding]:
         return
     if not (state.calls or facts.could_read("pods")):
         return  # it is unknown whether the cluster is only observed
-    todo = "give kube-scheduler the configuration of the overlay, and read its log"
+    configure = "give kube-scheduler the configuration of the overlay, and read its log"
     for scheduler, pods in sorted(Counter(pod.scheduler for pod in state.unplanned).items()):
         first = next(pod for pod in state.unplanned if pod.scheduler == scheduler)
         came = f"{pods} pod{'' if pods == 1 else 's'} past the extender, such as {first.pod}"
@@ -67,19 +93,24 @@ def _of_calls(facts: Facts, state: StateView) -> Iterator[Finding]:
             Level.PROBLEM if calls else Level.NOTE,
             (scheduler,),
             f"it bound {came}",
-            todo if calls else "nothing, if that scheduler is not to ask",
+            configure if calls else "nothing, if that scheduler is not to ask",
             "install-on-kubeadm.md",
         )
     for scheduler, pods in sorted(_kept_waiting(facts, state).items()):
         minutes = f"{SILENT_SECONDS / 60:.0f} minutes"
         plural = "pod waits" if pods == 1 else "pods wait"
         what = f"no call for {minutes}, and {pods} {plural}"
-        yield Finding(Level.PROBLEM, (scheduler,), what, todo, "install-on-kubeadm.md")
+        if scheduler == SCHEDULER:
+            todo = f"read `kubectl -n {facts.system} logs deployment/{SCHEDULER}`"
+            page = "failures.md#when-kube-scheduler-cannot-call-the-extender"
+        else:
+            todo, page = configure, "install-on-kubeadm.md"
+        yield Finding(Level.PROBLEM, (scheduler,), what, todo, page)
 
 
 def _kept_waiting(facts: Facts, state: StateView) -> Counter[str]:
     """By scheduler: its pods that wait for longer than it is silent, where kube-scheduler's own
-    reason does not say that it found no node to ask about."""
+    reason says neither that it found no node to ask about nor that it cannot ask."""
     waiting: Counter[str] = Counter()
     reasons = (f"Insufficient {facts.resource}", "nodes are available: ", "linkwise: ")
     for pod in facts.pods:
@@ -90,7 +121,7 @@ def _kept_waiting(facts: Facts, state: StateView) -> Counter[str]:
             continue
         asks = scheduler in state.calls or not state.calls
         last = max(state.calls.get(scheduler, 0.0), state.began, made.timestamp())
-        own = any(word in pod.refusal for word in reasons)
+        own = bool(pod.broken_off) or any(word in pod.refusal for word in reasons)
         if asks and not own and pod.takes(facts.resource) and state.at - last > SILENT_SECONDS:
             waiting[scheduler] += 1
     return waiting

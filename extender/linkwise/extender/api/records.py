@@ -151,6 +151,8 @@ class PodRecord:
     unschedulable: bool = False  # a single pod: kube-scheduler has tried it and found no node
     # kube-scheduler's reason if its own filters left no node for the pod, so that it did not call.
     fits_nowhere: str = ""
+    # kube-scheduler's error if it broke off its last try, as when it cannot call the extender.
+    broken_off: str = ""
     preempts: bool = True  # other pods may be evicted for it
     running: bool = False
     refusal: Refusal | None = None  # the kubelet did not admit it: it failed without having run

@@ -247,6 +247,15 @@ class ClosedNodes:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokenOff:
+    """Pods that a scheduler breaks off its tries of, by its error."""
+
+    scheduler: str
+    error: str
+    pods: tuple[str, ...]  # namespace/name
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterExplanation:
     """Every waiting gang and pod, the most urgent first."""
 
@@ -257,6 +266,7 @@ class ClusterExplanation:
     pods: tuple[Explanation, ...]  # those in no gang
     order: tuple[str, ...]  # all of both, like "gang ml/train"
     closed: tuple[ClosedNodes, ...] = ()
+    broken_off: tuple[BrokenOff, ...] = ()  # of pods that have a plan, too
 
 
 @dataclass(frozen=True, slots=True)

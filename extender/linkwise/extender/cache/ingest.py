@@ -52,6 +52,7 @@ from linkwise.kube.objects import (
     TopologySpreadConstraint,
 )
 from linkwise.kube.objects import Resources as OfPod
+from linkwise.kube.pod_conditions import scheduler_error
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_gpus, read_plan
 from linkwise.topology.demand import PodDemand
@@ -372,6 +373,7 @@ def _record(
         asked=_was_asked_about(pod) or _had_a_turn(judged.ask, written, queue, gated=gated),
         unschedulable=unschedulable and (gang is None or not requests.demand.gpus),
         fits_nowhere=_fits_nowhere(pod) if open_ else "",
+        broken_off=scheduler_error(pod.status.conditions) if open_ else "",
         preempts=spec.preemption_policy != "Never",
         running=status.phase == "Running",
         refusal=_refusal_of(pod, resource),

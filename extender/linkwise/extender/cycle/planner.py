@@ -350,6 +350,7 @@ def goes_as_decided(before: PodRecord, record: PodRecord) -> bool:
         asked=record.asked,
         unschedulable=record.unschedulable,
         fits_nowhere=record.fits_nowhere,
+        broken_off=record.broken_off,
         running=record.running,
         queue=record.queue,
         labels=record.labels,

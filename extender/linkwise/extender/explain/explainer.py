@@ -13,6 +13,7 @@ from linkwise.extender.api.records import PodRecord, natural
 from linkwise.extender.api.spans import SEPARATOR
 from linkwise.extender.api.views import (
     NEVER_FITS,
+    BrokenOff,
     ClusterExplanation,
     Explanation,
     GangExplanation,
@@ -38,6 +39,7 @@ from linkwise.extender.explain.texts.reasons import (
     gang_reason,
     is_never,
     why_alone_waits,
+    why_broken_off,
     why_member_waits,
 )
 from linkwise.extender.explain.usage import closed_nodes, gpus_by_state
@@ -127,6 +129,7 @@ class Explainer:
                 for _, each in waiting
             ),
             closed_nodes(self._funnel.field.nodes),
+            _broken_off(snapshot, namespace),
         )
 
     # Pods.
@@ -191,6 +194,8 @@ class Explainer:
             return f"The pod is bound to node {record.node}.{counted}"
         if state == "invalid":
             return f"The pod cannot be placed: {record.invalid}"
+        if record.broken_off:
+            return f"{why_broken_off(record)}."
         if state in SUMMARIES:
             return SUMMARIES[state]
         if record.awaits:
@@ -359,6 +364,17 @@ class Explainer:
         mine = self._funnel.field.open_to(claimant)
         holders = holders_of(self._snapshot, inside, mine)
         return NearestMiss(room.nearest, room.level, lacks, holders)
+
+
+def _broken_off(snapshot: Snapshot, namespace: str) -> tuple[BrokenOff, ...]:
+    found: dict[tuple[str, str], list[str]] = {}
+    for record in snapshot.pods:
+        if record.broken_off and record.live and namespace in ("", record.ref.namespace):
+            found.setdefault((record.scheduler, record.broken_off), []).append(record.key)
+    return tuple(
+        BrokenOff(scheduler, error, tuple(sorted(pods, key=natural)))
+        for (scheduler, error), pods in sorted(found.items())
+    )
 
 
 def _members_level(members: GangMembers) -> LevelView:

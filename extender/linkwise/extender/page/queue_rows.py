@@ -12,7 +12,7 @@ from linkwise.extender.explain.empty_cluster import EmptyCluster
 from linkwise.extender.explain.explainer import WAITING, state_of
 from linkwise.extender.explain.snapshot import GangState, Snapshot
 from linkwise.extender.explain.texts.format import gpus_in_words, pods_in_words
-from linkwise.extender.explain.texts.reasons import gang_reason
+from linkwise.extender.explain.texts.reasons import gang_reason, why_broken_off
 from linkwise.extender.page import links
 from linkwise.extender.page.times import clock
 from linkwise.extender.queue.queue_order import Urgency
@@ -107,6 +107,8 @@ def _pod_row(
 def _why(record: PodRecord, gang: GangState | None, empty: EmptyCluster) -> str:
     if record.invalid:
         return f"it cannot be placed: {record.invalid}"
+    if record.broken_off:
+        return why_broken_off(record)
     if record.awaits:
         return "its gang is not known yet"
     if record.held_back:

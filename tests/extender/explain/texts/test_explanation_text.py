@@ -7,6 +7,8 @@ from linkwise.extender.core import CoreSettings
 from linkwise.extender.explain.explainer import Explainer
 from linkwise.extender.explain.texts import explanation_text
 from linkwise.extender.explain.texts.format import duration
+from linkwise.kube.objects import Condition
+from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
 
 
@@ -125,6 +127,38 @@ def test_nodes_that_take_no_pods_are_named_beside_what_waits() -> None:
         "gpu-1, old take no new pods: cordoned. 14 GPUs are free there.",
         "0 gangs and 1 pod in no gang wait, the most urgent first.",
     ]
+
+
+NO_DNS = 'Post "https://x:9402/filter": dial tcp: lookup x on 10.96.0.10:53: no such host'
+
+
+def break_off(at: Cluster, *names: str) -> None:
+    for name in names:
+        pod = at.pod(name)
+        said = (Condition("PodScheduled", "False", reason="SchedulerError", message=NO_DNS),)
+        at.put_pod(change(pod, status=change(pod.status, conditions=said)))
+
+
+def test_a_planned_gang_that_kube_scheduler_cannot_try_is_told_of() -> None:
+    at = busy_cluster()
+    at.add_gang("g", 2, 4, gates=[names.GATE])
+    at.settle()
+    assert of_all(at)[1:] == ["Nothing waits for GPUs."]
+    break_off(at, "g-0", "g-1")
+    why = f"default-scheduler cannot try pod g-0: {NO_DNS}"
+    assert of_all(at)[1:] == [f"default-scheduler cannot try 2 pods, such as ml/g-0: {NO_DNS}"]
+    assert f"  {why}." in of_pod(at, "g-0")
+    assert f"            {why}" in of_gang(at, "g")
+
+
+def test_a_pod_that_kube_scheduler_cannot_try_is_told_why() -> None:
+    at = busy_cluster()
+    at.add_pod("p", 1)
+    break_off(at, "p")
+    at.settle()
+    assert f"  default-scheduler cannot try pod p: {NO_DNS}." in of_pod(at, "p")
+    assert at.schedule("p")
+    assert of_all(at)[1:] == ["Nothing waits for GPUs."]
 
 
 def test_a_gang_that_forms_names_the_ranks_that_are_missing() -> None:

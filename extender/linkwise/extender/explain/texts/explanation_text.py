@@ -229,7 +229,12 @@ def _cluster(it: ClusterExplanation, namespace: str) -> Iterator[str]:
         f"{count['used']} in use{held}{broken}."
     )
     yield from closed_in_words(it.closed)
+    for each in it.broken_off:
+        many = pods_in_words(len(each.pods))
+        yield f"{each.scheduler} cannot try {many}, such as {each.pods[0]}: {each.error}"
     if not gangs and not pods:
+        if it.broken_off:
+            return
         yield f"Nothing waits for GPUs{f' in namespace {namespace}' if namespace else ''}."
         return
     yield (
@@ -242,9 +247,9 @@ def _cluster(it: ClusterExplanation, namespace: str) -> Iterator[str]:
         if title.startswith("gang "):
             yield ""
             yield from _in_short(next(next_gang), it.at)
-        elif (each := next(next_pod)).uid in others:
+        elif (pod := next(next_pod)).uid in others:
             yield ""
-            yield from _pod_in_short(each, others[each.uid], it.at)
+            yield from _pod_in_short(pod, others[pod.uid], it.at)
 
 
 def _in_short(it: GangExplanation, at: float) -> Iterator[str]:

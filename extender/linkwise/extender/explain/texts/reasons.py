@@ -29,6 +29,10 @@ def why_alone_waits(gang: GangState | None, search: SearchView, in_vain: str) ->
     )
 
 
+def why_broken_off(record: PodRecord) -> str:
+    return f"{record.scheduler} cannot try pod {record.ref.name}: {record.broken_off}"
+
+
 def is_never(search: SearchView) -> bool:
     """Whether no node is large enough for such a pod, of its model and linked as it wants."""
     if search.room or not search.levels or search.levels[0].missing:
@@ -40,6 +44,9 @@ def gang_reason(gang: GangState) -> str:
     found = gang.found
     if found.clash:
         return found.clash
+    broken_off = next((each for each in found.all if each.live and each.broken_off), None)
+    if broken_off is not None:
+        return why_broken_off(broken_off)
     if found.open and gang.no_room is not None:
         never = f"; not for enough of them, {gang.in_vain}" if gang.in_vain else ""
         return _no_room(gang.no_room) + never

@@ -1,0 +1,17 @@
+"""What kube-scheduler writes into a pod's condition PodScheduled."""
+
+import re
+from collections.abc import Iterable
+
+from linkwise.kube.objects import Condition
+
+_PORT = re.compile(r":\d+(?=->)")  # of the caller: each try has another
+
+
+def scheduler_error(conditions: Iterable[Condition]) -> str:
+    """Why kube-scheduler broke off its last try, as when it cannot call an extender; empty: it did
+    not. The text is the same for all tries that fail alike."""
+    for condition in conditions:
+        if condition.type == "PodScheduled" and condition.reason == "SchedulerError":
+            return _PORT.sub("", condition.message)
+    return ""
