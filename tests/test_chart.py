@@ -123,6 +123,16 @@ def of_schema(schema: dict[str, Any], path: str = "") -> set[str]:
     }
 
 
+def test_the_notes_name_the_labels_that_people_set_for_the_plugin() -> None:
+    """An installation succeeds where no node has one, and starts no pod of the plugin."""
+    notes, daemonset = (
+        (CHART / "templates" / name).read_text() for name in ("NOTES.txt", "plugin/daemonset.yaml")
+    )
+    for label in ("linkwise.dev/gpu-node", "linkwise.dev/simulated-machine"):
+        assert f"kubectl label node NODE {label}=" in notes
+        assert f"key: {label}" in daemonset
+
+
 def test_the_chart_is_of_the_projects_version() -> None:
     project = tomllib.loads((DAEMONSET.parent / "pyproject.toml").read_text())["project"]
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())

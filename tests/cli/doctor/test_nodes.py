@@ -206,6 +206,29 @@ def test_a_plugin_that_runs_on_no_node() -> None:
     assert problems(facts) == [(("cluster",), "Linkwise's plugin runs on no node")]
 
 
+def selecting(*labels: str) -> DaemonSet:
+    terms = [{"matchExpressions": [{"key": key, "operator": "Exists"}]} for key in labels]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    template = {"spec": {"affinity": {"nodeAffinity": required}}}
+    return msgspec.convert({"spec": {"template": template}}, DaemonSet)
+
+
+@pytest.mark.parametrize("gpus", [0, 8])
+def test_a_daemonset_that_selects_no_node_is_told_of_and_names_the_labels(gpus: int) -> None:
+    """As after an installation with Helm where no node has a label, with a vendor's plugin too."""
+    by = selecting("nvidia.com/gpu.present", "linkwise.dev/gpu-node")
+    bare = node("n1", topology=None, gpus=gpus)
+    facts = replace(WELL, nodes=(bare,), pods=WELL.pods[2:], daemonset=by)
+    what = "no node has a label by which the plugin's DaemonSet selects it: "
+    assert problems(facts) == [
+        (("cluster",), f"{what}nvidia.com/gpu.present or linkwise.dev/gpu-node")
+    ]
+    todo = "label each GPU node: `kubectl label node NODE linkwise.dev/gpu-node=true`"
+    assert findings(facts)[0].todo == todo
+    own = replace(facts, daemonset=selecting("team"))
+    assert findings(own)[0].todo == "give each GPU node one"
+
+
 def test_a_plugin_in_another_namespace_is_installed() -> None:
     assert findings(replace(WELL, daemonset=None)) == ()
 

@@ -8,7 +8,7 @@ from datetime import datetime
 import msgspec
 
 from linkwise.extender.api.views import NodeView, StateView
-from linkwise.kube.filters.node_affinity import required_nodes
+from linkwise.kube.filters.node_affinity import RequiredNodes, required_nodes
 from linkwise.kube.objects import (
     Affinity,
     Condition,
@@ -176,9 +176,20 @@ class DaemonSet(_Object, frozen=True):
 
     def is_for(self, node: Node) -> bool:
         """Whether its pods may run on *node*. They tolerate every taint."""
-        template, meta = self.spec.template.spec, node.metadata
-        required = required_nodes(template.node_selector, template.affinity)
-        return required.match(meta.name, meta.labels)
+        return self._required.match(node.metadata.name, node.metadata.labels)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The keys of the labels by which it selects nodes."""
+        required = self._required
+        of_terms = (each for term in required.terms or () for each in term.match_expressions)
+        keys = (each.key for each in (*(required.selector or ()), *of_terms))
+        return tuple(dict.fromkeys(keys))
+
+    @property
+    def _required(self) -> RequiredNodes:
+        template = self.spec.template.spec
+        return required_nodes(template.node_selector, template.affinity)
 
 
 class LeaseSpec(_Object, frozen=True):

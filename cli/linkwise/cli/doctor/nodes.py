@@ -12,6 +12,7 @@ from linkwise.topology.annotations.node_annotation import read_topology
 from linkwise.topology.annotations.plan import InUse, read_in_use
 from linkwise.topology.errors import LinkwiseError
 
+GPU_NODE = "linkwise.dev/gpu-node"  # the label for people to set
 # A container starts seconds after its pod; the plugin reports its GPUs within a second.
 STARTED_SECONDS = 120.0
 
@@ -25,6 +26,8 @@ def of_nodes(facts: Facts) -> Iterator[Finding]:
         what = "Linkwise's plugin is not installed"
         yield Finding(Level.PROBLEM, ("cluster",), what, todo, "choose-an-overlay.md")
         return
+    unlabelled = tuple(_of_no_label(facts))
+    yield from unlabelled
     on: dict[str, list[SeenPod]] = {}
     for pod in facts.pods:
         if pod.spec.node_name:
@@ -48,8 +51,23 @@ def of_nodes(facts: Facts) -> Iterator[Finding]:
         )
         for level, what, todo, page, passing in found:
             yield Finding(level, (name,), what, todo, page, passing)
-    if not with_gpus:
+    if not (with_gpus or unlabelled):
         yield from _of_none(facts)
+
+
+def _of_no_label(facts: Facts) -> Iterator[Finding]:
+    daemonset = facts.daemonset
+    if daemonset is None or not facts.nodes or facts.plugins:
+        return
+    if any(map(daemonset.is_for, facts.nodes)):
+        return
+    labels = daemonset.labels
+    what = f"no node has a label by which the plugin's DaemonSet selects it: {' or '.join(labels)}"
+    todo = "give each GPU node one"
+    if GPU_NODE in labels:
+        todo = f"label each GPU node: `kubectl label node NODE {GPU_NODE}=true`"
+    page = "choose-an-overlay.md#before-you-begin"
+    yield Finding(Level.PROBLEM, ("cluster",), what, todo, page)
 
 
 def _of_none(facts: Facts) -> Iterator[Finding]:
