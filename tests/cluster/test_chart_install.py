@@ -17,7 +17,7 @@ import pytest
 
 from linkwise.topology import names
 from tests.cluster.support.api.chart import CHART, HelmError, helm, helm_command, values
-from tests.cluster.support.api.control_plane import ControlPlane
+from tests.cluster.support.api.control_plane import ControlPlane, KubectlError
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.nodes import shell
 from tests.cluster.support.nodes.cluster import RealCluster
@@ -312,3 +312,26 @@ def test_helm_adopts_what_kubectl_applied_and_running_pods_do_not_notice(
     generated = [each for each in everything(control) if "linkwise-scheduler-config-" in each]
     assert len(generated) == 1, "as documented, the one whose name kustomize made stays"
     control.kubectl("delete", SYSTEM, "configmap", generated[0].split()[-1])
+
+
+@pytest.mark.usefixtures("untouched")
+def test_its_namespace_is_not_deleted_before_it_and_there_is_a_way_out_if_it_was(
+    control: ControlPlane,
+) -> None:
+    doomed = "-n=doomed"
+    alone = (*GIVEN, *values(extender__enabled=False), *WAIT)
+    released(control, "install", RELEASE, str(CHART), *alone, "--create-namespace", place=doomed)
+    with pytest.raises(KubectlError, match=r"Uninstall Linkwise, then delete again"):
+        control.kubectl("delete", "namespace", "doomed")
+    control.kubectl("delete", "validatingadmissionpolicybinding", "linkwise-nodes-first")
+    control.kubectl("delete", "namespace", "doomed")
+
+    # As documented.
+    with pytest.raises(HelmError, match="not found"):
+        released(control, "uninstall", RELEASE, place=doomed)
+    with pytest.raises(HelmError, match=f"helm install {RELEASE} in that namespace again"):
+        released(control, "install", "second", str(CHART), *alone)
+    again = ("--create-namespace", *alone)
+    released(control, "install", RELEASE, str(CHART), *again, place=doomed)
+    released(control, "uninstall", RELEASE, *WAIT, place=doomed)
+    control.kubectl("delete", "namespace", "doomed")

@@ -174,12 +174,12 @@ def test_what_cleaning_a_node_needs_is_held_as_long_as_a_node_is_labelled() -> N
         (resource, name)
         for rule in spec["matchConstraints"]["resourceRules"]
         for resource in rule["resources"]
-        for name in rule["resourceNames"]
+        for name in rule.get("resourceNames", ["of the binding"])
     }
     assert guarded == {
         (f"{item['kind'].lower()}s", item["metadata"]["name"])
         for item in documents(FILES / "account.yaml")
-    }
+    } | {("namespaces", "of the binding")}
     binding = the(FILES, "ValidatingAdmissionPolicyBinding", "linkwise-nodes-first")["spec"]
     (expression,) = binding["paramRef"]["selector"]["matchExpressions"]
     for name in machine_names():
