@@ -100,15 +100,34 @@ def test_the_hosts_device_files_are_looked_at_where_they_are_mounted_and_not_wri
     assert mounts[name] == str(params["host_dev"])
     (mount,) = (each for each in container["volumeMounts"] if each["name"] == name)
     assert mount["readOnly"] is True
+    assert mount["recursiveReadOnly"] == "IfPossible"
     assert params["pass_device_specs"] is True
+
+
+def test_the_hosts_shared_memory_and_terminals_are_hidden_behind_nothing(
+    pod: dict[str, Any], container: dict[str, Any]
+) -> None:
+    """They are mounts of their own below /dev, so that a read-only /dev leaves them writable."""
+    (empty,) = (volume["name"] for volume in pod["volumes"] if "emptyDir" in volume)
+    hidden = {
+        mount["mountPath"]: mount["readOnly"]
+        for mount in container["volumeMounts"]
+        if mount["name"] == empty
+    }
+    assert hidden == {"/host/dev/shm": True, "/host/dev/pts": True}
 
 
 def mounted(
     pod: dict[str, Any], container: dict[str, Any]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """By volume: where it is on the host, and where in the container."""
-    hosts = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"]}
-    return hosts, {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    """By volume of the host: where it is there, and where in the container."""
+    hosts = {
+        volume["name"]: volume["hostPath"]["path"]
+        for volume in pod["volumes"]
+        if "hostPath" in volume
+    }
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    return hosts, {name: path for name, path in mounts.items() if name in hosts}
 
 
 def test_no_more_is_allowed_than_what_is_called() -> None:

@@ -17,6 +17,7 @@ from linkwise.extender.page.search import MOST_FOUND, search
 from linkwise.extender.page.slots import changes
 from linkwise.extender.page.timeline import PodTimes, drawn, picture_of, timeline_of
 from linkwise.extender.page.times import clock
+from linkwise.extender.queue.run_times import ENOUGH
 from linkwise.kube.objects import Condition, NodeSpec, Pod, Taint
 from linkwise.topology import names
 from linkwise.topology.annotations.activity import Activity, PodActivity, write_activity
@@ -285,6 +286,25 @@ def test_the_queue_says_what_each_wants_why_it_waits_and_what_is_reserved() -> N
     assert found["pod ml/huge"].wants == "16 GPUs"
     assert found["pod ml/huge"].why == "no node has room for it, even without other pods"
     assert "gang ml/next" not in found
+
+
+def test_the_queue_tells_an_estimate_once_there_is_one() -> None:
+    cluster = Cluster()
+    cluster.add_node("n1", "hgx-h100")
+    for number in range(ENOUGH + 1):
+        cluster.add_pod(f"pod-{number}", 8)
+        cluster.schedule(f"pod-{number}")
+        cluster.start(f"pod-{number}")
+        if number < ENOUGH:
+            cluster.pass_time(3600)
+            cluster.set_phase(f"pod-{number}", "Succeeded")
+            cluster.stop(f"pod-{number}", "n1")
+    cluster.add_gang("g", 1, 8)
+    cluster.settle()
+    assert (
+        rows(cluster)["gang ml/g"].reserved
+        == f"8 GPUs on n1, free about {clock(cluster.now + 3600)}"
+    )
 
 
 @pytest.mark.parametrize(
