@@ -67,7 +67,7 @@ def _of_broken_off(facts: Facts) -> Iterator[Finding]:
     for scheduler, pods in sorted(failing.items()):
         many = f"{len(pods)} pod{'' if len(pods) == 1 else 's'}"
         what = f"it cannot try {many}, such as {pods[0].key}: {pods[0].broken_off}"
-        todo = "do what the page says for such an error"
+        todo = "look the error up there"
         page = "failures.md#when-kube-scheduler-cannot-call-the-extender"
         yield Finding(Level.PROBLEM, (scheduler,), what, todo, page)
 
