@@ -40,6 +40,7 @@ from linkwise.extender.podgrouper.membership import Judged, Membership
 from linkwise.extender.podgrouper.owner_cache import FetchOwner, Found
 from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
 from linkwise.kube.filters.pod_facts import NO_RULES, PodFacts, PodRules, claims_of, pod_rules
+from linkwise.kube.filters.requests import Resized, resized
 from linkwise.kube.labels import COMPLETION_INDEX
 from linkwise.kube.objects import (
     Affinity,
@@ -109,6 +110,7 @@ class _WishesKey(msgspec.Struct, frozen=True):
     scheduler: str
     claims: tuple[dict[str, str], ...]
     matched: dict[str, str]  # the labels that `matchLabelKeys` name
+    resized: Resized
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +247,7 @@ class Ingest:
                     for key in constraint.match_label_keys
                     if key in meta.labels
                 },
+                resized(pod),
             ),
             order="deterministic",
         )
