@@ -58,7 +58,7 @@ from linkwise.topology.annotations.plan import read_gpus, read_plan
 from linkwise.topology.demand import PodDemand
 from linkwise.topology.errors import AnnotationError
 
-_MOST_RULES = 32  # of a pod; each costs time at every search beside it
+_MOST_RULES = 32  # the weight of a pod's; each costs time for each pod of its namespaces
 _MOST_WISHES = 1024  # remembered; each some 2 KB
 _MOST_PLAN = 16 * 1024  # characters of the two annotations; the extender's have a tenth of it
 # The claims of a StatefulSet's pods differ by their ordinals, and these pods are alike.
@@ -280,7 +280,7 @@ class Ingest:
         template = self._template(pod) if wanted else None
         needs = pod_needs(pod, demand, self._resource)
         prefers, rules = _prefers(pod.spec), pod_rules(pod)
-        if rules.count > _MOST_RULES:
+        if rules.weight > _MOST_RULES:
             rules = NO_RULES  # kube-scheduler keeps them
         return _Wishes(ask, demand, invalid, template, needs, prefers, shares, rules)
 
