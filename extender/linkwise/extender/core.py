@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from linkwise.extender.api.actions import Action
+from linkwise.extender.api.decisions import Decision
 from linkwise.extender.api.extender_calls import (
     AlreadyBound,
     BindCall,
@@ -360,10 +361,10 @@ class Core:
         self._tried(lambda: self._cache.drop_pod(uid))
         self._tried(lambda: self._planner.pod_gone(record, now))
 
-    def _tried(self, forget: Callable[[], object]) -> None:
-        """The pod is gone, whatever goes wrong."""
+    def _tried(self, work: Callable[[], object]) -> None:
+        """What has happened, such as the end of a pod, has happened whatever goes wrong."""
         try:
-            forget()
+            work()
         except Exception as defect:
             self._defects.append(defect)
 
@@ -464,6 +465,8 @@ class Core:
     def end_bind(self, order: BindOrder, outcome: Outcome, now: float, why: str = "") -> None:
         """*why* is the API server's answer if it did not bind the pod."""
         self._binder.end(order, outcome, now, why)
+        if outcome is Outcome.DONE:
+            self._tried(lambda: self._planner.note_bound(order, now))
 
     def _record(self, pod: Pod, now: float) -> PodRecord:
         """The pod of a call may be newer or older than the watch's; its requests are the same."""
@@ -488,6 +491,7 @@ class Core:
             self._walled(self._barrier.look, now)
         except Exception as defect:
             self._defects.append(defect)
+        self._tried(lambda: self._planner.note_reservations(now))
         return actions
 
     def _round(self, now: float) -> tuple[Action, ...]:
@@ -503,8 +507,14 @@ class Core:
         defects, self._defects = self._defects, []
         return defects
 
+    def take_decisions(self) -> tuple[Decision, ...]:
+        """What has been decided and carried out since the last call."""
+        return self._planner.history.take_untold()
+
     def done(self, action: Action, outcome: Outcome, now: float) -> None:
         """Report the *outcome* of an *action*."""
+        if outcome is Outcome.DONE:
+            self._tried(lambda: self._planner.note_done(action, now))
         self._planner.wrote(action, outcome, now)
 
     def next_due(self) -> float | None:

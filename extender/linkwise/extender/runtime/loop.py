@@ -33,6 +33,7 @@ from linkwise.extender.api.records import GangKey
 from linkwise.extender.core import Core
 from linkwise.extender.explain.snapshot import Snapshot
 from linkwise.extender.podgrouper.owner_cache import FetchOwner
+from linkwise.extender.runtime.decision_log import log_decisions
 from linkwise.extender.runtime.informers import Informers
 from linkwise.extender.runtime.leadership import ALONE, Lead
 from linkwise.extender.runtime.metrics import NOTHING, Census, ExtenderMetrics
@@ -220,7 +221,9 @@ class Loop:
             with self._lock:
                 self._core.end_bind(order, outcome, self._clock(), refusal)
                 self._binding -= 1
+                decisions = self._core.take_decisions()
             self._changed.set()
+            log_decisions(decisions)
         return refusal
 
     def _begin_bind(
@@ -395,6 +398,7 @@ class Loop:
             reads = self._core.owners_to_read(self._clock())
             due = self._core.next_due()
             defects = self._core.take_defects()
+            decisions = self._core.take_decisions()
         for read in reads:
             self._reads.add(read.ref, read)
         for defect in defects:
@@ -402,6 +406,7 @@ class Loop:
         for action in actions:
             lanes = self._events if isinstance(action, Emit) else self._writes
             lanes.add(action.pod.uid, action)
+        log_decisions(decisions)
         if due is None:
             return _LONGEST_SLEEP_SECONDS
         left = due - self._clock()
@@ -432,6 +437,8 @@ class Loop:
         try:
             with self._lock:
                 self._core.done(action, outcome, self._clock())
+                decisions = self._core.take_decisions()
+            log_decisions(decisions)
         except Exception:
             self._defect("done", f"{type(action).__name__} {action.pod}: outcome not recorded")
         self._changed.set()
