@@ -34,6 +34,7 @@ from linkwise.extender.cache.node_info import plan_on
 from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.cache.surroundings import Surrounding, Surroundings
 from linkwise.extender.cycle.planner import Planner
+from linkwise.extender.cycle.round import NoteStep, no_note
 from linkwise.extender.explain.explainer import Explainer
 from linkwise.extender.explain.snapshot import Own, Snapshot, SnapshotCamera
 from linkwise.extender.explain.usage import view_counts, view_nodes
@@ -100,6 +101,7 @@ class Core:
         self._kept_out: dict[str, PodRecord] = {}  # uid -> the record of a pod that is left out
         self._defects: list[Exception] = []
         self._aside: RunUnlocked = run_inline
+        self._note_step: NoteStep = no_note
         self._begin(leader=0)
 
     def _begin(self, leader: int) -> None:
@@ -128,6 +130,7 @@ class Core:
             queue_order=settings.queue_order,
         )
         self._planner.changes.run_unlocked = self._aside
+        self._planner.round.note_step = self._note_step
         self.offers = self._planner.offers
         self.reservations = self._planner.reservations
         self._camera = SnapshotCamera(self._cache, self._planner)
@@ -500,6 +503,10 @@ class Core:
     def set_unlocker(self, aside: RunUnlocked) -> None:
         """*aside* runs long work that needs no cache, and may let others use the core."""
         self._aside = self._planner.changes.run_unlocked = aside
+
+    def set_stopwatch(self, note_step: NoteStep) -> None:
+        """*note_step* measures how long the steps of a round take."""
+        self._note_step = self._planner.round.note_step = note_step
 
     def take_defects(self) -> list[Exception]:
         """The defects that were skipped, at events, in calls and in rounds; each is returned

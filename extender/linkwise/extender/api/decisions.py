@@ -20,6 +20,7 @@ from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_gpus
 
+MOST = 4000  # that a leader keeps
 _MOST_NODES = 16
 _LONGEST_WHY = 1024  # as an Event's message
 
@@ -44,6 +45,7 @@ class Decision:
     gang: str = ""  # namespace/name; empty: the pod is in none
     nodes: tuple[str, ...] = ()  # the first of them
     more_nodes: int = 0  # left out of *nodes*
+    uid: str = ""  # the pod's
     gpus: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # container -> uuids
     count: int = 0  # of GPUs
     why: str = ""
@@ -108,29 +110,26 @@ class Decision:
 def of_action(action: Action, record: PodRecord | None, at: float) -> Decision | None:
     """What has been decided if *action* has been carried out; None: nothing to tell of. *record*
     is the pod's, if it is still there."""
-    pod = str(action.pod)
     gang, bound_to = ("", "") if record is None else (record.gang_name, record.node)
+    about = Decision(at, What.PLANNED, str(action.pod), gang, uid=action.pod.uid)
     match action:
         case WritePlan() if not action.again:
-            planned = _with_gpus(What.PLANNED, pod, gang, action.node, action.annotations, at)
             why = f"the plan before was withdrawn: {action.instead}" if action.instead else ""
-            return replace(planned, why=_cut(why))
+            return replace(_with_gpus(about, action.node, action.annotations), why=_cut(why))
         case WithdrawPlan() if action.annotations:
-            return Decision(
-                at, What.WITHDRAWN, pod, gang, _named(action.node), why=_cut(action.why)
-            )
+            why, nodes = _cut(action.why), _named(action.node)
+            return replace(about, what=What.WITHDRAWN, nodes=nodes, why=why)
         case LiftGate():
-            return Decision(at, What.GATE_LIFTED, pod, gang)
+            return replace(about, what=What.GATE_LIFTED)
         case Correct():
-            return _with_gpus(What.CORRECTED, pod, gang, bound_to, action.annotations, at)
+            return replace(_with_gpus(about, bound_to, action.annotations), what=What.CORRECTED)
         case Evict():
             to = action.for_whom
-            return Decision(
-                at,
-                What.EVICTED,
-                pod,
-                action.gang,
-                _named(action.node),
+            return replace(
+                about,
+                what=What.EVICTED,
+                gang=action.gang,
+                nodes=_named(action.node),
                 why=_cut(action.why),
                 for_whom="" if to is None else to.title,
                 priority=action.priority,
@@ -142,8 +141,8 @@ def of_action(action: Action, record: PodRecord | None, at: float) -> Decision |
 
 def of_bind(order: BindOrder, record: PodRecord | None, at: float) -> Decision:
     gang = "" if record is None else record.gang_name
-    pod = f"{order.namespace}/{order.name}"
-    return _with_gpus(What.BOUND, pod, gang, order.node, order.annotations, at)
+    about = Decision(at, What.BOUND, f"{order.namespace}/{order.name}", gang, uid=order.uid)
+    return _with_gpus(about, order.node, order.annotations)
 
 
 def of_reservation(
@@ -168,13 +167,10 @@ def of_reservation(
     )
 
 
-def _with_gpus(
-    what: What, pod: str, gang: str, node: str, annotations: Mapping[str, str], at: float
-) -> Decision:
+def _with_gpus(decision: Decision, node: str, annotations: Mapping[str, str]) -> Decision:
     text = annotations.get(names.GPUS)
     gpus = read_gpus(text) if text else {}
-    count = sum(map(len, gpus.values()))
-    return Decision(at, what, pod, gang, _named(node), gpus=gpus, count=count)
+    return replace(decision, nodes=_named(node), gpus=gpus, count=sum(map(len, gpus.values())))
 
 
 def _named(node: str) -> tuple[str, ...]:

@@ -3,9 +3,9 @@
 from collections import deque
 from collections.abc import Iterable
 
-from linkwise.extender.api.decisions import Decision
+from linkwise.extender.api.decisions import MOST, Decision
 
-MOST, MOST_BYTES = 4000, 4 << 20
+MOST_BYTES = 4 << 20
 
 
 class History:

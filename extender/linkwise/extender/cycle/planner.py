@@ -186,7 +186,7 @@ class Planner:
             self._plan_corrections,
             self.changes,
         )
-        self._round = Round(
+        self.round = Round(
             self.registry,
             self.queue,
             self.reservations,
@@ -313,7 +313,7 @@ class Planner:
         if self.queue.reorder(now):
             self.reservations.follow_order()
             self.unschedulable_pods.look_now(now)
-        self._round.run(doubted, now)
+        self.round.run(doubted, now)
         return self.pending_writes.take()
 
     def next_due(self) -> float | None:

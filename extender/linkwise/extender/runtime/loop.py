@@ -38,6 +38,7 @@ from linkwise.extender.runtime.informers import Informers
 from linkwise.extender.runtime.leadership import ALONE, Lead
 from linkwise.extender.runtime.metrics import NOTHING, Census, ExtenderMetrics
 from linkwise.extender.runtime.owner_reader import OwnerReads
+from linkwise.extender.runtime.round_log import RoundLog
 from linkwise.extender.runtime.takeover import Takeover
 from linkwise.extender.runtime.workqueue import Lanes
 from linkwise.extender.runtime.writer import Writer
@@ -106,6 +107,8 @@ class Loop:
         self._clock = client.clock
         self._lock = Lock()  # around every use of the core
         core.set_unlocker(self._aside)
+        self._rounds = RoundLog()
+        core.set_stopwatch(self._rounds.step)
         self._kube = Writer(client, metrics, lead=lead)
         self._writes: Lanes[Action] = Lanes(self._act, threads=write_threads)
         self._events: Lanes[Action] = Lanes(self._act, threads=_EVENT_THREADS)
@@ -389,6 +392,7 @@ class Loop:
         with self._lock:
             if self._informers.pods.failing_seconds:
                 self._core.unheard(self._clock())
+            self._rounds.begin()
             try:
                 with self._metrics.decide_seconds.time():
                     actions = self._core.decide(self._clock())
@@ -406,6 +410,7 @@ class Loop:
         for action in actions:
             lanes = self._events if isinstance(action, Emit) else self._writes
             lanes.add(action.pod.uid, action)
+        self._rounds.end()
         log_decisions(decisions)
         if due is None:
             return _LONGEST_SLEEP_SECONDS
