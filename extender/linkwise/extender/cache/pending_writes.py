@@ -47,7 +47,9 @@ NOMINATE_SECONDS = 3.0
 _MOST_IN_VAIN = 3
 # The reason of the Event about a pod for which others were evicted.
 OTHERS_EVICTED = "OthersEvicted"
+# Why a plan is withdrawn.
 EARLIER_LEADER = "an earlier leader made it"
+LEFT_ALONE = "its namespace is not in the canary"
 # The API server drops an Event an hour after its last update.
 EVENT_SECONDS = 2400.0
 

@@ -57,7 +57,7 @@ class SchedulingGates:
                 continue
             if record.left_alone and record.written is not None:
                 # Of an earlier configuration. The plugin would follow the plan.
-                self._pending_writes.note_why(record.uid, "its namespace is not in the canary")
+                self._pending_writes.note_why(record.uid, LEFT_ALONE)
                 self._pending_writes.bring_plan(record, None, now)
             if not record.gated:
                 continue
