@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from linkwise.extender.api.records import PodRecord, ResourceList
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
-from linkwise.extender.cache.pending_writes import EVENT_SECONDS, PendingWrites
+from linkwise.extender.cache.pending_writes import EVENT_SECONDS, LEFT_ALONE, PendingWrites
 from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.placement.nodes.best_node import BestNode
