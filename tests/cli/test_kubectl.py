@@ -219,7 +219,7 @@ def test_many_members_of_a_gang_are_one_row_of_the_history() -> None:
             Decision(9.0, What.RESERVED, gang="ml/a", nodes=("n1",), more_nodes=7, count=64),
         ),
     )
-    head, older, empty, *table = history_table.history(view, namespaces=False).splitlines()
+    head, older, empty, *table = history_table.history(view, within="ml").splitlines()
     assert head.startswith("This extender has led since 1970-01-01 00:00:00 UTC; ")
     assert (older, empty) == ("Older ones of this term are no longer kept: 12.", "")
     many = ["gang/big: 6 pods", "48", "n-w-0, n-w-1, n-w-2 and 3 more", "-"]
@@ -233,6 +233,17 @@ def test_many_members_of_a_gang_are_one_row_of_the_history() -> None:
         ["7", "bound", *many],
         ["8", "evicted", "few-0", "-", "n-few-0", r"for pod ml/\u001b[31mx"],
         ["9", "reserved", "gang/a", "64", "n1 and 7 more", "-"],
+    ]
+
+
+def test_a_victim_of_another_namespace_shows_which() -> None:
+    evicted = Decision(5.0, What.EVICTED, "theirs/low", for_whom="gang ml/big", why="for it")
+    view = HistoryView(9.0, 0.0, 0, (evicted, *decided(What.PLANNED, "big-0", at=6.0)))
+    _, _, header, *rows = history_table.history(view, within="ml").splitlines()
+    assert header.split()[2] == "NAMESPACE"
+    assert [row.split()[2:5] for row in rows] == [
+        ["theirs", "evicted", "low"],
+        ["ml", "planned", "big-0"],
     ]
 
 

@@ -15,14 +15,16 @@ _MOST_NODES = 3
 _EARLIER = "made by an earlier leader, as the pod's annotation says"
 
 
-def history(it: HistoryView, *, namespaces: bool) -> str:
+def history(it: HistoryView, *, within: str) -> str:
+    """*within*: the namespace that was asked about; empty: all."""
     parts = [_since(it)]
     if it.decisions:
+        namespaces = {each.namespace for each in it.decisions} != {within}
         rows: list[tuple[str, ...]] = [_COLUMNS]
         spaces = ["NAMESPACE"]
         for together in _together(it.decisions):
             rows.append(_row(together))
-            spaces.append((together[0].pod or together[0].gang).partition("/")[0])
+            spaces.append(together[0].namespace)
         if namespaces:
             rows = [(row[0], space, *row[1:]) for space, row in zip(spaces, rows, strict=True)]
         parts.append(fitted(aligned(rows, figures=(4 if namespaces else 3,))))
@@ -41,7 +43,7 @@ def _together(decisions: Sequence[Decision]) -> list[list[Decision]]:
     rows: list[list[Decision]] = []
     last: dict[object, list[Decision]] = {}
     for each in decisions:
-        key = each.what, each.gang, each.why, each.for_whom, each.from_annotation
+        key = each.what, each.gang, each.reason, each.for_whom, each.from_annotation
         row = last.get(key) if each.pod and each.gang else None
         if row is not None and each.at - row[-1].at <= _TOGETHER_SECONDS:
             row.append(each)

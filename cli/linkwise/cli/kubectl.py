@@ -177,21 +177,22 @@ def history(
     reservations, evictions, for whom and why."""
     asked = Extender(Access(kubeconfig, context, extender))
     within = "" if all_namespaces else namespace or asked.namespace
-    params = {"namespace": within} if within else {}
-    if what is not None:
+    if what is None:
+        params = {"namespace": within} if within else {}
+    else:
         kind, name = _kind_of(what)
         if kind == "node":  # nodes are of no namespace
-            params = {"namespace": namespace} if namespace else {}
-            params["node"] = name
+            within = namespace or ""
+            params = {"node": name} | ({"namespace": within} if within else {})
         elif all_namespaces:
             raise BadInputError(f"{what} -A: a name is of one namespace: -n NAME")
         else:
-            params[kind] = f"{within}/{name}"
+            params = {kind: f"{within}/{name}"}
     answer = asked.ask("history", **params)
     if output == "json":
         _json(answer)
     else:
-        say(history_table.history(_read(answer, HistoryView), namespaces="namespace" not in params))
+        say(history_table.history(_read(answer, HistoryView), within=within))
 
 
 @main.command()

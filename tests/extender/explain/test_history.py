@@ -1,8 +1,10 @@
 """What was decided about one pod, gang or node, and what pods say of the time before."""
 
+from dataclasses import replace
+
 import pytest
 
-from linkwise.extender.api.decisions import Decision
+from linkwise.extender.api.decisions import Decision, What
 from linkwise.extender.api.views import HistoryView
 from linkwise.extender.explain.history import Asked, view_history
 from tests.extender.cluster import START, Cluster
@@ -71,6 +73,14 @@ def test_a_node_has_what_happened_there(at: Cluster) -> None:
 def test_a_namespace_has_its_own(at: Cluster) -> None:
     assert len(told(at, namespace="ml")) == 3
     assert told(at, namespace="m") == []
+
+
+def test_a_namespace_has_what_was_done_for_it_elsewhere(at: Cluster) -> None:
+    snapshot = at.core.snapshot(at.now)
+    theirs = Decision(START, What.EVICTED, "theirs/x", for_whom="gang ml/big")
+    view = view_history(replace(snapshot, decisions=(theirs,)), Asked(namespace="ml"))
+    assert isinstance(view, HistoryView)
+    assert theirs in view.decisions
 
 
 def test_what_is_gone_is_still_told_of(at: Cluster) -> None:

@@ -36,7 +36,7 @@ class WithdrawPlan:
 
     pod: PodRef
     annotations: tuple[str, ...]
-    why: str = ""  # as it goes on after "its plan was withdrawn"
+    why: str = ""  # in words, for the log
     node: str = ""  # of the plan; empty: not known
 
 

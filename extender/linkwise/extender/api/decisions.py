@@ -59,6 +59,10 @@ class Decision:
         return self.pod or f"gang {self.gang}"
 
     @property
+    def namespace(self) -> str:
+        return (self.pod or self.gang).partition("/")[0]
+
+    @property
     def where(self) -> str:
         """Such as `gpu-1, gpu-2 and 3 more`."""
         more = f" and {self.more_nodes} more" if self.more_nodes else ""

@@ -32,7 +32,7 @@ def view_history(snapshot: Snapshot, asked: Asked) -> HistoryView | str:
     found = [
         each
         for each in every
-        if (not asked.namespace or f"{each.pod or each.gang}/".startswith(f"{asked.namespace}/"))
+        if (not asked.namespace or _is_of_namespace(each, asked.namespace))
         and (not asked.pod or _is_about_pod(each, asked.pod, of_pod))
         and (not asked.gang or each.gang in gangs or each.for_whom in {f"gang {g}" for g in gangs})
         and (not asked.node or asked.node in each.nodes)
@@ -61,6 +61,12 @@ def _earlier_plans(snapshot: Snapshot, known: set[str]) -> Iterator[Decision]:
                 count=len(written.uuids),
                 from_annotation=True,
             )
+
+
+def _is_of_namespace(decision: Decision, namespace: str) -> bool:
+    """Or for somebody there."""
+    _, _, for_whom = decision.for_whom.partition(" ")
+    return namespace in (decision.namespace, for_whom.partition("/")[0])
 
 
 def _is_about_pod(decision: Decision, pod: str, gang: str) -> bool:
