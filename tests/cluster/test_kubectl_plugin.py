@@ -154,7 +154,8 @@ def kubectl(control: ControlPlane, extender: ExtenderProcess, run_directory: Pat
 
 def _service(port: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """Create a Service of the extender's process, and a role with verb get alone, so that no user
-    can call /bind through it. The API server sends nothing to an address that is not a pod's."""
+    can call /bind through it. The API server sends nothing to an address that is not a pod's. Up
+    to Kubernetes 1.36 it reads the Endpoints, from 1.37 on the EndpointSlice."""
     name = "linkwise-extender"
     port_of = {"name": "http", "protocol": "TCP"}
     main = {"name": "main", "image": "none"}
@@ -183,6 +184,17 @@ def _service(port: int) -> Iterator[tuple[str, dict[str, Any]]]:
                     "ports": [{**port_of, "port": port}],
                 }
             ],
+        },
+    )
+    yield (
+        "/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices",
+        {
+            "metadata": {"name": name, "labels": {"kubernetes.io/service-name": name}},
+            "addressType": "IPv4",
+            "endpoints": [
+                {"addresses": [ADDRESS], "conditions": {"ready": True}, "targetRef": pod}
+            ],
+            "ports": [{**port_of, "port": port}],
         },
     )
     rule = {

@@ -9,7 +9,7 @@ from linkwise.extender.api.views import Explanation, ReasonCount, SearchView, Wo
 from linkwise.extender.core import CoreSettings
 from linkwise.extender.explain.texts import explanation_text
 from linkwise.extender.preemption.policy import Preempt
-from linkwise.kube.objects import Pod, Resources
+from linkwise.kube.objects import Condition, ContainerStatus, Pod, Quantity, Resources
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
 from tests.extender.explain.idle.test_idle import HOUR, idle, quiet, run, say
@@ -118,6 +118,22 @@ def test_a_node_that_does_not_list_what_another_offers_has_none() -> None:
     node(at, "n3", efa="1")
     at.settle()
     assert at.places("g-0") == ["n3"]
+
+
+def test_a_resize_that_never_fits_keeps_no_gang_off_its_node() -> None:
+    at = Cluster()
+    node(at, "n1")
+    at.add_pod("runs", 1, node="n1", alter=asking(cpu="500"))
+    gang(at, 2, 2, {"cpu": "2"})
+    assert at.plan("g-0") is None
+    pod = at.pod("runs")
+    has: dict[str, Quantity] = {"cpu": "1"}
+    said = ContainerStatus(name="main", allocated_resources=has, resources=Resources(requests=has))
+    never = Condition(type="PodResizePending", status="True", reason="Infeasible")
+    status = change(pod.status, container_statuses=(said,), conditions=(never,))
+    at.put_pod(change(pod, status=status))
+    at.settle()
+    assert at.plan("g-0") is not None
 
 
 def test_what_no_node_lists_is_left_to_kube_scheduler() -> None:

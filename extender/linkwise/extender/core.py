@@ -338,6 +338,8 @@ class Core:
                 self._note_run_time(before, now)
             if record.gang is not None:
                 self._note_age(record.gang, before, record, now)
+            if record.node and not record.ended and record.demand.gpus:
+                self._run_times.runs(record, _began(record))
             self._cache.put_pod(record)
             self._planner.pod_changed(before, record, now)
 
@@ -406,6 +408,7 @@ class Core:
     def _walled(self, work: Callable[[], T], now: float) -> T:
         """Do the work of a round or a call. If a pod or gang makes it fail, the work is done once
         more without that one."""
+        self._run_times.at(now)
         for _ in range(_MOST_CULPRITS):
             try:
                 return work()
@@ -416,9 +419,7 @@ class Core:
 
     def _note_run_time(self, ends: PodRecord, now: float) -> None:
         if ends.node and not ends.ended and ends.demand.gpus:
-            written = plan_on(ends, ends.node)
-            began = ends.created if written is None else written.plan.made
-            self._run_times.ended(ends, max(now - began, 0.0))
+            self._run_times.ended(ends, max(now - _began(ends), 0.0))
 
     def unheard(self, now: float) -> None:
         """The watch of pods is broken: changes of pods may show much later."""
@@ -563,3 +564,9 @@ class Core:
         """Every violated invariant of the cache and the planner; empty if there is none. Others
         use the core meanwhile."""
         return audit(self._cache, self._planner.registry, lambda: self._aside(lambda: None))
+
+
+def _began(pod: PodRecord) -> float:
+    """When the bound *pod* got its GPUs."""
+    written = plan_on(pod, pod.node)
+    return pod.created if written is None else written.plan.made

@@ -206,12 +206,20 @@ class PodSpec(_Object, frozen=True):
     workload_ref: WorkloadReference | None = None
 
 
+class ContainerStatus(_Object, frozen=True):
+    name: str = ""
+    allocated_resources: dict[str, Quantity] = {}  # what the kubelet has admitted
+    resources: Resources | None = None  # what is in effect
+
+
 class PodStatus(_Object, frozen=True):
     phase: str = "Pending"
     reason: str = ""  # such as UnexpectedAdmissionError, the kubelet's refusal
     message: str = ""
     nominated_node_name: str = ""
     conditions: tuple[Condition, ...] = ()
+    container_statuses: tuple[ContainerStatus, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
 
 
 class PodDisruptionBudgetSpec(_Object, frozen=True):

@@ -273,8 +273,9 @@ def test_nodes_that_come_while_it_is_found_out_that_no_hold_helps_trip_no_gang(
 ) -> None:
     at = cluster(nodes)
     at.add_gang("g", nodes + 20, 8)
-    Coming(at, first=first, count=3)
-    at.settle(rounds=60)
+    with patch.object(earliest_start, "_AT_ONCE", 8):
+        Coming(at, first=first, count=3)
+        at.settle(rounds=60)
     assert at.core.take_defects() == []
     assert not any(pod.invalid for pod in at.core.snapshot(at.now).by_uid.values())
 

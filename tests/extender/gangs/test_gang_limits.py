@@ -291,6 +291,19 @@ def test_a_pod_with_very_many_ports_is_left_to_kube_scheduler() -> None:
     assert at.places(*add_gang(at, 2, 2, with_ports)) == ["n0", "n0"]
 
 
+@pytest.mark.parametrize(("values", "nodes"), [(20, {"n0", "n1"}), (40, {"n0"})])
+def test_a_pod_whose_terms_compare_very_much_is_left_to_kube_scheduler(
+    values: int, nodes: set[str]
+) -> None:
+    apps = ("train", *(f"app-{number}" for number in range(1, values)))
+    selector = LabelSelector(match_expressions=(Requirement("app", "In", apps),))
+    term = PodAffinityTerm(topology_key=HOST, label_selector=selector)
+    required = PodAffinity(required_during_scheduling_ignored_during_execution=(term,))
+    at = world(nodes=2)
+    members = add_gang(at, 2, 2, with_affinity(Affinity(pod_anti_affinity=required)))
+    assert set(at.places(*members)) == nodes
+
+
 def test_a_gang_with_very_many_rules_is_left_to_kube_scheduler() -> None:
     at = world(nodes=1)
     for rank in range(3):

@@ -97,6 +97,7 @@ def test_longer_pods_count_as_younger_and_larger_ones_as_older() -> None:
     assert Ordering(QueueOrder.MULTIFACTOR).shift([JOB]) == 10 * LEAST_SECONDS
     said = replace(JOB, ask=replace(NOTHING_SAID, expected_seconds=360.0))
     assert MULTIFACTOR.shift([said]) == HOUR
+    assert replace(MULTIFACTOR, broken=frozenset({"ml"})).shift([said]) == 20 * HOUR
     assert MULTIFACTOR.shift([replace(said, needs=ResourceList(gpus=2))] * 4) == HOUR - 144 * HOUR
 
 

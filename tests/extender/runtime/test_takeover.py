@@ -357,10 +357,11 @@ def test_the_leader_leads_the_service_to_itself(world: World) -> None:
 
     calling(world, "10.0.0.2").take(10.0)
     moved = world.client.get(SLICE, dict[str, Any])
-    assert moved["endpoints"] == [{"addresses": ["10.0.0.2"], "conditions": {"ready": True}}]
+    pod = {"kind": "Pod", "namespace": "kube-system", "name": "pod-10.0.0.2"}
+    here = {"addresses": ["10.0.0.2"], "conditions": {"ready": True}, "targetRef": pod}
+    assert moved["endpoints"] == [here]
 
     (subset,) = world.client.get(ENDPOINTS, dict[str, Any])["subsets"]
-    pod = {"kind": "Pod", "namespace": "kube-system", "name": "pod-10.0.0.2"}
     assert subset["addresses"] == [{"ip": "10.0.0.2", "targetRef": pod}]
     assert subset["ports"] == made["ports"]
 

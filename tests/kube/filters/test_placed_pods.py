@@ -14,6 +14,20 @@ from tests.kube.filters.cases import apart, pod, term
 ROWS = 100
 WEB = (Requirement("app", "In", ("web",)),)
 TERMS = (
+    (),
+    (AffinityTerm("zone", None, frozenset({"x"})),),
+    *(
+        (AffinityTerm("zone", (Requirement(key, operator, values),), frozenset({"x", "y"})),)
+        for key in ("app", "none")
+        for operator, values in (
+            ("In", ("web", "db")),
+            ("NotIn", ("web",)),
+            ("Exists", ()),
+            ("DoesNotExist", ()),
+            ("Nonsense", ()),
+        )
+    ),
+    (AffinityTerm("zone", WEB, frozenset({"x"}), (Requirement("team", "Exists"),)),),
     (AffinityTerm("zone", WEB, frozenset({"x"})),),
     (AffinityTerm("zone", EVERYTHING, frozenset(), EVERYTHING),),
     (

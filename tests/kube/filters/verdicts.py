@@ -11,6 +11,7 @@ from linkwise.kube.filters.placed_pods import PlacedPods
 from linkwise.kube.filters.plugins import PodFilters, World, candidate
 from linkwise.kube.filters.pod_facts import pod_facts
 from linkwise.kube.filters.rejection import Rejection
+from linkwise.kube.filters.requests import amount
 from linkwise.kube.filters.volumes.storage import Storage, StorageObject
 from linkwise.kube.objects import (
     CSINode,
@@ -21,7 +22,7 @@ from linkwise.kube.objects import (
     Pod,
     StorageClass,
 )
-from linkwise.simulator.scheduler.feasible import amount, node_facts, requests_of, resources_fit
+from linkwise.simulator.scheduler.feasible import node_facts, requests_of, resources_fit
 
 Case = Mapping[str, Any]
 _STORAGE: Mapping[str, type[StorageObject]] = {

@@ -6,9 +6,10 @@ import msgspec
 import pytest
 
 from linkwise.kube.filters.rejection import Rejection
+from linkwise.kube.filters.requests import amount
 from linkwise.kube.objects import Node, Pod
 from linkwise.simulator.scheduler import scoring
-from linkwise.simulator.scheduler.feasible import amount, node_facts, requests_of, resources_fit
+from linkwise.simulator.scheduler.feasible import node_facts, requests_of, resources_fit
 
 GPU = "nvidia.com/gpu"
 ALLOCATABLE = {"cpu": "8", "memory": "64Gi", "pods": "10", GPU: "8"}

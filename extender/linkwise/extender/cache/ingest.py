@@ -40,6 +40,7 @@ from linkwise.extender.podgrouper.membership import Judged, Membership
 from linkwise.extender.podgrouper.owner_cache import FetchOwner, Found
 from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
 from linkwise.kube.filters.pod_facts import NO_RULES, PodFacts, PodRules, claims_of, pod_rules
+from linkwise.kube.filters.requests import Resized, resized
 from linkwise.kube.labels import COMPLETION_INDEX
 from linkwise.kube.objects import (
     Affinity,
@@ -57,7 +58,7 @@ from linkwise.topology.annotations.plan import read_gpus, read_plan
 from linkwise.topology.demand import PodDemand
 from linkwise.topology.errors import AnnotationError
 
-_MOST_RULES = 32  # of a pod; each costs time at every search beside it
+_MOST_RULES = 32  # the weight of a pod's; each costs time for each pod of its namespaces
 _MOST_WISHES = 1024  # remembered; each some 2 KB
 _MOST_PLAN = 16 * 1024  # characters of the two annotations; the extender's have a tenth of it
 # The claims of a StatefulSet's pods differ by their ordinals, and these pods are alike.
@@ -109,6 +110,7 @@ class _WishesKey(msgspec.Struct, frozen=True):
     scheduler: str
     claims: tuple[dict[str, str], ...]
     matched: dict[str, str]  # the labels that `matchLabelKeys` name
+    resized: Resized
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +247,7 @@ class Ingest:
                     for key in constraint.match_label_keys
                     if key in meta.labels
                 },
+                resized(pod),
             ),
             order="deterministic",
         )
@@ -277,7 +280,7 @@ class Ingest:
         template = self._template(pod) if wanted else None
         needs = pod_needs(pod, demand, self._resource)
         prefers, rules = _prefers(pod.spec), pod_rules(pod)
-        if rules.count > _MOST_RULES:
+        if rules.weight > _MOST_RULES:
             rules = NO_RULES  # kube-scheduler keeps them
         return _Wishes(ask, demand, invalid, template, needs, prefers, shares, rules)
 

@@ -12,6 +12,7 @@ No gang waits for GPUs of a server. A reservation that idles too much for too lo
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -349,13 +350,16 @@ class Reserve:
             return found
 
         self._in_vain.pop(gang.key, None)
-        chosen = reserve(self._cache, self._running_pods, want, seek, now, lambda: aside(nothing))
+        pause = partial(aside, nothing)
+        chosen = reserve(self._cache, self._running_pods, want, seek, now, pause)
         if chosen is None and self._reservations.by_key.keys() <= want.open_to | {gang.key}:
             states = {each: self._state_of_nodes(each) for each in (SERVERS, NEVER_FITS)}
             what = ""
-            if fits_without_servers(self._cache, self._running_pods, want, seek, now):
+            if fits_without_servers(self._cache, self._running_pods, want, seek, now, pause):
                 what = SERVERS
-            elif not (_looks_at_pods(members) or fits_on_empty_nodes(self._cache, want, seek)):
+            elif not (
+                _looks_at_pods(members) or fits_on_empty_nodes(self._cache, want, seek, pause)
+            ):
                 what = NEVER_FITS
             if what:  # else pods without GPUs are in the way, or missing
                 requests = requests_of(members.open)

@@ -142,7 +142,7 @@ class Explainer:
             own = snapshot.claimant_of(gang) if gang is not None else None
             search = self._funnel.search(
                 [record],
-                own or claimant_of_single(record, snapshot.ordering, snapshot.nine_of_ten.get),
+                own or claimant_of_single(record, snapshot.ordering, snapshot.run_times.of),
             )
         in_gang = record.ask.gang is not None
         place = self._queue_places.of(None if in_gang else gang)

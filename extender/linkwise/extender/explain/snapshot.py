@@ -26,7 +26,7 @@ from linkwise.extender.placement.result import NoRoom
 from linkwise.extender.placement.room.room import Room
 from linkwise.extender.queue.queue_order import Ordering, Urgency
 from linkwise.extender.queue.reservations import Claimant, Reservation, claimant_of_gang
-from linkwise.extender.queue.run_times import PodKind
+from linkwise.extender.queue.run_times import KnownRunTimes
 from linkwise.extender.queue.waiting_reasons import why_gang_waits
 from linkwise.topology.annotations.plan import ContainerShares
 from linkwise.topology.machine.model import Machine
@@ -97,7 +97,7 @@ class Snapshot:
     refusing: Mapping[Template, frozenset[str]]  # nodes that kube-scheduler refused recently
     turned_away: Mapping[Template, frozenset[str]]  # nodes whose kubelet refused such a pod
     ordering: Ordering
-    nine_of_ten: Mapping[PodKind, float]  # seconds within which nine of ten of a kind ended
+    run_times: KnownRunTimes
     calls: Mapping[str, float]  # scheduler -> its last call; 0: unknown
     activity: Mapping[str, str]  # node -> the annotation of what its pods do with their GPUs
     reclaim_from: Mapping[str, float]  # uid of an idle pod -> from when on it may be evicted
@@ -127,7 +127,7 @@ class Snapshot:
         """None: the gang does not wait."""
         if gang.urgency is None:
             return None
-        return claimant_of_gang(gang.urgency, gang.found, self.nine_of_ten.get)
+        return claimant_of_gang(gang.urgency, gang.found, self.run_times.of)
 
     def shares_of(self, record: PodRecord) -> ContainerShares:
         """The shares that the pod has by the kubelet's report, or else by its plan."""
@@ -182,7 +182,7 @@ class SnapshotCamera:
             refusing=planner.feedback.refusing(),
             turned_away=cache.turned_away.all(),
             ordering=planner.queue.ordering,
-            nine_of_ten=planner.run_times.all_nine_of_ten(),
+            run_times=planner.run_times.known(),
             calls=dict(cache.schedulers),
             activity=dict(activity),
             reclaim_from=planner.idle_pods.times,

@@ -121,21 +121,28 @@ def earliest(
 
 
 def fits_without_servers(
-    cache: Cache, running_pods: RunningPods, want: ReservationRequest, seek: Seek, now: float
+    cache: Cache,
+    running_pods: RunningPods,
+    want: ReservationRequest,
+    seek: Seek,
+    now: float,
+    pause: Pause,
 ) -> bool:
     """Whether *seek* finds a place once all pods with GPUs have ended, servers included."""
-    steps = _steps(cache, running_pods, want, now, lambda: None, servers=True)
+    steps = _steps(cache, running_pods, want, now, pause, servers=True)
     letting_go = _LettingGo(want.base, steps)
     all_pods = len(steps)
     found = seek(letting_go.rows(all_pods), letting_go.changed(all_pods))
     return not isinstance(found, NoRoom)
 
 
-def fits_on_empty_nodes(cache: Cache, want: ReservationRequest, seek: Seek) -> bool:
+def fits_on_empty_nodes(cache: Cache, want: ReservationRequest, seek: Seek, pause: Pause) -> bool:
     """Whether *seek* finds a place on the nodes without any pod, also of those without GPUs."""
     rows = want.base.copy()
     usable = np.flatnonzero(want.pool & (rows.kinds[: len(rows)] != NOT_USABLE)).tolist()
-    for row in usable:
+    for number, row in enumerate(usable):
+        if number % _AT_ONCE == _AT_ONCE - 1:
+            pause()
         info = cache.nodes.get(rows.names[row] or "")
         if info is None or info.machine is None or info.record is None:
             continue

@@ -44,6 +44,7 @@ class Ordering:
 
     order: QueueOrder = QueueOrder.AGE
     means: Mapping[PodKind, float] = field(default_factory=dict)  # of run times, in seconds
+    broken: frozenset[str] = frozenset()  # namespaces whose declared run times do not count
 
     def urgency(
         self, priority: int, created: float, key: GangKey, pods: Iterable[PodRecord]
@@ -70,7 +71,7 @@ class Ordering:
         gpus, longest = 0, 0.0
         for pod in pods:
             gpus += pod.needs.gpus
-            longest = max(longest, expected_run_time(pod, self.means))
+            longest = max(longest, expected_run_time(pod, self.means, self.broken))
         return gpus, longest
 
 

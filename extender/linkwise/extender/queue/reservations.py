@@ -6,8 +6,9 @@ these GPUs. Exceptions are:
 
 - a more urgent gang or pod;
 - a running gang that lost a member: else it could wait for the very gang that waits for it;
-- a gang or pod that declares a duration, and ends before the reserving gang can start;
-- one that declares none, if nine of ten pods like it ended within that time (`queue.run_times`).
+- a gang or pod that declares a duration, and ends before the reserving gang can start, as long as
+  the pods of its namespace keep their word;
+- any other one, if nine of ten pods like it end within that time (`queue.run_times`).
 
 GPUs that come free are reserved in the same way until the gangs that wait longest have had their
 turn. docs/decisions/0013-order-and-holds.md gives the reasons.
@@ -36,7 +37,7 @@ from linkwise.extender.placement.nodes.nodes_view import NodesView, as_it_is
 from linkwise.extender.placement.result import Spot
 from linkwise.extender.queue.earliest_start import EarliestStart, Gpus, earliest
 from linkwise.extender.queue.queue_order import Ordering, Urgency
-from linkwise.extender.queue.run_times import NineOfTen, RunTimes, run_time
+from linkwise.extender.queue.run_times import RunTimeOf, RunTimes
 from linkwise.extender.queue.running_pods import RunningPods
 from linkwise.extender.queue.scheduling_queue import SchedulingQueue
 
@@ -161,10 +162,10 @@ class Reservations:
 
     def claimant(self, gang: Gang, members: GangMembers) -> Claimant:
         urgency = self._queue.urgency(gang.key)
-        return claimant_of_gang(urgency, members, self._run_times.nine_of_ten)
+        return claimant_of_gang(urgency, members, self._run_times.of)
 
     def claimant_of_single(self, record: PodRecord) -> Claimant:
-        return claimant_of_single(record, self._queue.ordering, self._run_times.nine_of_ten)
+        return claimant_of_single(record, self._queue.ordering, self._run_times.of)
 
     def open_to(self, claimant: Claimant) -> list[Reservation]:
         """Its own reservation, and those that do not bind it, however long it runs."""
@@ -364,18 +365,18 @@ class Reservations:
         return new
 
 
-def claimant_of_single(record: PodRecord, ordering: Ordering, nine_of_ten: NineOfTen) -> Claimant:
-    return Claimant(ordering.of_single(record), run_time(record, nine_of_ten))
+def claimant_of_single(record: PodRecord, ordering: Ordering, run_time: RunTimeOf) -> Claimant:
+    return Claimant(ordering.of_single(record), run_time(record))
 
 
-def claimant_of_gang(urgency: Urgency, members: GangMembers, nine_of_ten: NineOfTen) -> Claimant:
+def claimant_of_gang(urgency: Urgency, members: GangMembers, run_time: RunTimeOf) -> Claimant:
     lacks = members.started and not members.enough_placed
-    return Claimant(urgency, _longest(members.open, nine_of_ten), runs=lacks)
+    return Claimant(urgency, _longest(members.open, run_time), runs=lacks)
 
 
-def _longest(pods: Sequence[PodRecord], nine_of_ten: NineOfTen) -> float | None:
+def _longest(pods: Sequence[PodRecord], run_time: RunTimeOf) -> float | None:
     """For how many seconds the longest of *pods* runs; None: unknown."""
-    seconds = [run_time(pod, nine_of_ten) for pod in pods]
+    seconds = [run_time(pod) for pod in pods]
     known = [each for each in seconds if each is not None]
     return max(known) if known and len(known) == len(seconds) else None
 

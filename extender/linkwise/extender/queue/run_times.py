@@ -7,12 +7,17 @@ expected to run as long again as it already has: run times of GPU jobs spread ov
 magnitude, and for such a distribution (a Pareto tail) the time left grows with the age. The order
 of pods that wait goes by `means`. The times are in memory only. A standby learns them too, and
 keeps them when it leads; a new process starts without any.
+
+Whoever ends soon may use GPUs that are reserved for others, so two things must not deceive. Pods
+that still run count too: those that ended are mostly the short ones. And a declared time is a word
+that a namespace keeps or breaks: where too many pods ran longer, it counts as if it was not given.
 """
 
 import math
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 from linkwise.extender.api.records import PodRecord
 
@@ -23,10 +28,15 @@ MANY = 8  # pods that ended: the chance that the next one outlasts them all is o
 _MOST_TIMES = 64  # remembered of each kind
 _MOST_KINDS = 4096
 
+# A word is broken by a pod that runs for a tenth longer, and for longer than pods take to start and
+# end. So many broken words, and more than one of ten, and a namespace's words do not count.
+_LATE, _LATE_SECONDS = 1.1, 60.0
+_MOST_BROKEN, _BROKEN_SHARE = 2, 0.1
+
 PodKind = tuple[str, ...]
 """Namespace, owner's kind and number of GPUs; or the namespace alone; or empty for all pods."""
-NineOfTen = Callable[[PodKind], float | None]
-"""See `RunTimes.nine_of_ten`."""
+RunTimeOf = Callable[[PodRecord], float | None]
+"""See `RunTimes.of`."""
 
 
 class _Times:
@@ -54,28 +64,140 @@ class _Times:
         known = len(self._rising)
         return None if known < ENOUGH else sum(min(each, most) for each in self._rising) / known
 
-    def nine_of_ten(self) -> float | None:
-        """The seconds within which nine of ten pods ended; None: too few have ended."""
+    def nine_of_ten(self, running: Callable[[float], int] = lambda _: 0) -> float | None:
+        """The seconds within which nine of ten pods end; None: too few have ended, or too many are
+        *running* for longer."""
         known = len(self._rising)
-        return None if known < MANY else self._rising[known * 9 // 10]
+        if known < MANY:
+            return None
+        for number in range(known * 9 // 10, known):
+            seconds = self._rising[number]
+            if 10 * (number + 1) >= 9 * (known + running(seconds)):
+                return seconds
+        return None
+
+
+class _Running:
+    """The pods of one kind that run, by when each began."""
+
+    def __init__(self) -> None:
+        self._began: list[float] = []  # rising
+
+    def __len__(self) -> int:
+        return len(self._began)
+
+    def add(self, began: float) -> None:
+        insort(self._began, began)
+
+    def remove(self, began: float) -> None:
+        del self._began[bisect_right(self._began, began) - 1]
+
+    def before(self, moment: float) -> int:
+        """How many began before that."""
+        return bisect_left(self._began, moment)
+
+
+class _Words:
+    """Whether the pods of a namespace ran for as long as they declared."""
+
+    def __init__(self) -> None:
+        self.kept: deque[bool] = deque(maxlen=_MOST_TIMES)  # of pods that ended
+        self.due = _Running()  # of those that run: by when the word will be broken
+
+    def counts(self, now: float) -> bool:
+        late = self.due.before(now)
+        broken = self.kept.count(False) + late
+        return broken <= max(_MOST_BROKEN, _BROKEN_SHARE * (len(self.kept) + late))
+
+
+@dataclass(frozen=True, slots=True)
+class KnownRunTimes:
+    """A copy of what `RunTimes.of` depends on."""
+
+    nine_of_ten: Mapping[PodKind, float]
+    broken: frozenset[str]  # namespaces whose words do not count
+
+    def of(self, pod: PodRecord) -> float | None:
+        """See `RunTimes.of`."""
+        word_counts = pod.ref.namespace not in self.broken
+        return run_time(pod, self.nine_of_ten.get, word_counts=word_counts)
 
 
 class RunTimes:
     def __init__(self) -> None:
         self._of_kind: OrderedDict[PodKind, _Times] = OrderedDict()  # the last used is last
+        self._running: dict[PodKind, _Running] = {}
+        # Of those that run, by uid: kind, namespace, declared seconds, and when it began.
+        self._began: dict[str, tuple[PodKind, str, float | None, float]] = {}
+        self._words: dict[str, _Words] = {}  # by namespace
+        self._now = 0.0
 
     def __len__(self) -> int:
         """The number of kinds of pods with remembered times."""
         return len(self._of_kind)
 
+    def at(self, now: float) -> None:
+        """The time for which the answers are from now on."""
+        self._now = now
+
+    def runs(self, pod: PodRecord, began: float) -> None:
+        """Record that *pod* has had its GPUs since *began*; only the first call counts."""
+        if pod.uid in self._began or pod.endless:
+            return
+        kind, namespace, said = next(_kinds(pod)), pod.ref.namespace, pod.ask.expected_seconds
+        self._began[pod.uid] = kind, namespace, said, began
+        self._running.setdefault(kind, _Running()).add(began)
+        if said is not None:
+            self._words.setdefault(namespace, _Words()).due.add(began + _broken_after(said))
+
     def ended(self, pod: PodRecord, seconds: float) -> None:
         """Record that *pod* ended *seconds* after it got its GPUs."""
+        self._forget(pod.uid, seconds)
         for kind in _kinds(pod):
             times = self._of_kind.setdefault(kind, _Times())
             times.add(seconds)
             self._of_kind.move_to_end(kind)
         while len(self._of_kind) > _MOST_KINDS:
             self._of_kind.popitem(last=False)
+
+    def _forget(self, uid: str, seconds: float) -> None:
+        known = self._began.pop(uid, None)
+        if known is None:
+            return
+        kind, namespace, said, began = known
+        self._running[kind].remove(began)
+        if not self._running[kind]:
+            del self._running[kind]
+        if said is not None:
+            words = self._words[namespace]
+            words.due.remove(began + _broken_after(said))
+            words.kept.append(seconds <= _broken_after(said))
+            if len(self._words) > _MOST_KINDS and not words.due:
+                del self._words[namespace]
+
+    def word_counts(self, namespace: str) -> bool:
+        """Whether the pods of this namespace mostly run no longer than they declare."""
+        words = self._words.get(namespace)
+        return words is None or words.counts(self._now)
+
+    def of(self, pod: PodRecord) -> float | None:
+        """For how many seconds *pod* runs once it has its GPUs: as declared, if the word of its
+        namespace counts, or as nine of ten pods of its own kind do. None: unknown, or it never ends
+        by itself."""
+        word_counts = self.word_counts(pod.ref.namespace)
+        return run_time(pod, self.nine_of_ten, word_counts=word_counts)
+
+    def known(self) -> KnownRunTimes:
+        """A copy for as long as nothing changes."""
+        found = {kind: self.nine_of_ten(kind) for kind in self._of_kind}
+        return KnownRunTimes(
+            {kind: seconds for kind, seconds in found.items() if seconds is not None},
+            self.broken(),
+        )
+
+    def broken(self) -> frozenset[str]:
+        """The namespaces whose declared times do not count."""
+        return frozenset(each for each in self._words if not self.word_counts(each))
 
     def left(self, pod: PodRecord, age: float) -> float:
         """For how many more seconds *pod*, which has had its GPUs for *age*, is expected to run."""
@@ -87,9 +209,14 @@ class RunTimes:
         return max(age, LEAST_SECONDS)
 
     def nine_of_ten(self, kind: PodKind) -> float | None:
-        """The seconds within which nine of ten pods of *kind* ended; None: too few have ended."""
-        times = self._of_kind.get(kind)
-        return None if times is None else times.nine_of_ten()
+        """The seconds within which nine of ten pods of *kind* end; None: too few have ended, or too
+        many run for longer."""
+        times, running = self._of_kind.get(kind), self._running.get(kind)
+        if times is None:
+            return None
+        if running is None:
+            return times.nine_of_ten()
+        return times.nine_of_ten(lambda seconds: running.before(self._now - seconds))
 
     def means(self, most: float) -> dict[PodKind, float]:
         """The mean run time in seconds, where a longer run counts as *most*, for all kinds of which
@@ -102,29 +229,32 @@ class RunTimes:
         found = {kind: times.mean(most) for kind, times in self._of_kind.items()}
         return {kind: seconds for kind, seconds in found.items() if seconds is not None}
 
-    def all_nine_of_ten(self) -> dict[PodKind, float]:
-        """A snapshot of `nine_of_ten` for all kinds for which it is known."""
-        found = {kind: times.nine_of_ten() for kind, times in self._of_kind.items()}
-        return {kind: seconds for kind, seconds in found.items() if seconds is not None}
 
-
-def run_time(pod: PodRecord, nine_of_ten: NineOfTen) -> float | None:
-    """For how many seconds *pod* runs once it has its GPUs: as declared, or as nine of ten pods of
-    its own kind did. None: unknown, or it never ends by itself."""
-    if pod.ask.expected_seconds is not None:
+def run_time(
+    pod: PodRecord, nine_of_ten: Callable[[PodKind], float | None], *, word_counts: bool
+) -> float | None:
+    """`RunTimes.of`, where it is known of kinds, and of the pod's namespace, what to believe."""
+    if pod.ask.expected_seconds is not None and word_counts:
         return pod.ask.expected_seconds
     return None if pod.endless else nine_of_ten(next(_kinds(pod)))
 
 
-def expected_run_time(pod: PodRecord, means: Mapping[PodKind, float]) -> float:
-    """For how many seconds *pod* runs once it has its GPUs: as declared, or the first of
-    `RunTimes.means`, limited as those are, that is known for a kind of it. Infinity: it never ends
-    by itself."""
-    if pod.ask.expected_seconds is not None:
+def expected_run_time(
+    pod: PodRecord, means: Mapping[PodKind, float], broken: frozenset[str]
+) -> float:
+    """For how many seconds *pod* runs once it has its GPUs: as declared, if its namespace is not in
+    *broken*, or the first of `RunTimes.means`, limited as those are, that is known for a kind of
+    it. Infinity: it never ends by itself."""
+    if pod.ask.expected_seconds is not None and pod.ref.namespace not in broken:
         return pod.ask.expected_seconds
     if pod.endless:
         return math.inf
     return next((means[kind] for kind in _kinds(pod) if kind in means), LEAST_SECONDS)
+
+
+def _broken_after(said: float) -> float:
+    """After how many seconds a pod has broken its word."""
+    return _LATE * said + _LATE_SECONDS
 
 
 def _kinds(pod: PodRecord) -> Iterator[PodKind]:

@@ -123,6 +123,8 @@ class RunningPods:
         written = plan_on(record, info.name) if record.node else self._cache.plans.get(record.uid)
         since = record.created if written is None else written.plan.made
         said = record.ask.expected_seconds
+        if not self._run_times.word_counts(record.ref.namespace):
+            said = None
         if said is not None and written is not None and since + said > now:
             return Tenant(record.uid, gpus, record.needs, 1, since + said, sure=True)
         if record.endless:

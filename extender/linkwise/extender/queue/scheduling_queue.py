@@ -224,7 +224,8 @@ class SchedulingQueue:
         if is_by_age or now < self._ordered_at + _REORDER_SECONDS:
             return False
         self._ordered_at = now
-        self.ordering = replace(self.ordering, means=self._run_times.means(MOST_RUN_SECONDS))
+        means, broken = self._run_times.means(MOST_RUN_SECONDS), self._run_times.broken()
+        self.ordering = replace(self.ordering, means=means, broken=broken)
         self._urgencies.clear()
         self.news += 1
         for key in self._waiting:

@@ -2,8 +2,9 @@
 
 The Service has no selector. The leader writes its own address into the Service's endpoints, and it
 is the only address there. So both replicas can be ready, which rollouts and disruption budgets
-need, and a change of the leader waits for no probe. kube-proxy reads EndpointSlices; the API
-server, which proxies users' requests to Services (`kubectl linkwise`), reads the older Endpoints.
+need, and a change of the leader waits for no probe. kube-proxy reads EndpointSlices. The API
+server, which proxies users' requests to Services (`kubectl linkwise`), reads the older Endpoints
+before Kubernetes 1.37, and from then on those endpoints of EndpointSlices that name their pod.
 Each write carries the resourceVersion that was read, so a former leader cannot overwrite its
 successor.
 
@@ -64,8 +65,9 @@ class LeaderEndpoints:
     def take(self, seconds: float) -> None:
         """Point the Service at this pod, within *seconds*. If it does so already, nothing is
         written. Raises ApiError, ValidationError."""
-        here = [{"addresses": [self._address], "conditions": {"ready": True}}]
         pod = {"kind": "Pod", "namespace": self._namespace, "name": self._pod}
+        address = [self._address]
+        here = [{"addresses": address, "conditions": {"ready": True}, "targetRef": pod}]
         addresses = [{"ip": self._address, "targetRef": pod}]
         with self._client.within(seconds):
             self._bring(

@@ -1,7 +1,7 @@
 """Which pods are on which node, and how many of them a term selects there."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -10,6 +10,7 @@ import numpy as np
 from linkwise.kube.filters.nodes import Ints
 from linkwise.kube.filters.pod_affinity import AffinityTerm, Namespaces, select_all
 from linkwise.kube.filters.pod_facts import PodFacts
+from linkwise.kube.filters.selectors import selects, test_of
 
 _MOST_COUNTS = 512  # remembered; pods may have any terms
 _K = TypeVar("_K")
@@ -114,9 +115,8 @@ class PlacedPods:
                 self._inviting.discard(oldest)
                 self._is_full = True
             counts = self._counts[key] = np.zeros(max(rows, 64), dtype=np.int64)
-            for pod in self._that_may_match(terms):
-                if key.counts(pod):
-                    counts = self._add(key, pod.row, 1)
+            for pod in self._all_that_count(key):
+                counts = self._add(key, pod.row, 1)
         while len(counts) < rows:
             counts = self._add(key, rows - 1, 0)
         counts = counts[:rows]
@@ -153,13 +153,25 @@ class PlacedPods:
         others = sum((namespace, claim) in _shared_claims(facts) for facts in left_out)
         return self._users[namespace, claim] - others
 
-    def _that_may_match(self, terms: tuple[AffinityTerm, ...]) -> Iterator[Placed]:
-        named = [term.namespaces for term in terms if term.namespace_selector is None]
-        if not named:
-            yield from self._pods.values()
-            return
-        for namespace in frozenset.intersection(*named):
-            yield from self._in_namespace.get(namespace, _NO_PODS).values()
+    def _all_that_count(self, key: "_Key") -> list[Placed]:
+        """All pods that `_Key.counts`. There may be 100,000, so each test is made for all of them
+        in one go, which takes a tenth of the time."""
+        named = [term.namespaces for term in key.terms if not _selects_all(term)]
+        pods: list[Placed]
+        if named:
+            inside = frozenset.intersection(*named)
+            pods = [p for name in inside for p in self._in_namespace.get(name, _NO_PODS).values()]
+        else:
+            pods = [*self._pods.values()] if key.terms else []
+        if key.live:
+            pods = [pod for pod in pods if not pod.leaving]
+        for term in key.terms:
+            if term.selector is None:
+                return []
+            for requirement in term.selector:
+                label, test = requirement.key, test_of(requirement)
+                pods = [pod for pod in pods if test(pod.facts.labels.get(label))]
+        return pods
 
     def _count(self, pod: Placed, sign: int) -> None:
         matters = self._is_full or bool(pod.facts.rules or pod.facts.claims)
@@ -188,6 +200,11 @@ class _Key:
 
     def counts(self, pod: Placed) -> bool:
         return not (self.live and pod.leaving) and select_all(self.terms, pod.facts, {})
+
+
+def _selects_all(term: AffinityTerm) -> bool:
+    """Whether its namespaces are all, as of a term that is `resolved`."""
+    return selects(term.namespace_selector, {})
 
 
 def _keys(term: AffinityTerm) -> set[str]:

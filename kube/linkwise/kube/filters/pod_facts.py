@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from linkwise.kube.filters.host_ports import HostPort, host_ports
 from linkwise.kube.filters.pod_affinity import AffinityTerm, required_terms
 from linkwise.kube.filters.topology_spread import SpreadConstraint, hard_constraints
-from linkwise.kube.objects import Affinity, Pod
+from linkwise.kube.objects import Affinity, Pod, Requirement
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,24 @@ class PodRules:
         return len(self.near) + len(self.apart) + len(self.spread) + len(self.ports)
 
     @property
+    def weight(self) -> int:
+        """`count`, and all that its terms and constraints compare: namespaces, expressions and
+        values. Looking at a pod with them takes a time in proportion."""
+        terms = (*self.near, *self.apart)
+        compared = [*self._requirements, *(r for t in terms for r in t.namespace_selector or ())]
+        named = sum(len(term.namespaces) for term in terms) - len(terms)
+        return self.count + max(named, 0) + sum(1 + len(each.values) for each in compared)
+
+    @property
     def label_keys(self) -> frozenset[str]:
         """The labels of pods that its selectors look at."""
+        return frozenset(each.key for each in self._requirements)
+
+    @property
+    def _requirements(self) -> list[Requirement]:
         selectors = [term.selector for term in (*self.near, *self.apart)]
         selectors += [constraint.selector for constraint in self.spread]
-        return frozenset(each.key for selector in selectors for each in selector or ())
+        return [each for selector in selectors for each in selector or ()]
 
 
 NO_RULES = PodRules()

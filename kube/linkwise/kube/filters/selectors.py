@@ -1,7 +1,7 @@
 """Label selectors as values that can be compared and hashed."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from linkwise.kube.objects import LabelSelector, Requirement
 
@@ -30,6 +30,14 @@ def holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
     return test is not None and test(labels.get(requirement.key), requirement.values)
 
 
+def test_of(requirement: Requirement) -> Callable[[str | None], bool]:
+    """What `holds` asks of the value of the requirement's key; for very many values."""
+    test, values = _TESTS.get(requirement.operator), frozenset(requirement.values)
+    if test is None:
+        return lambda _: False
+    return values.__contains__ if requirement.operator == "In" else lambda have: test(have, values)
+
+
 def integer(text: str) -> int | None:
     """Return the number as Go's ParseInt reads it; None if it does not."""
     found = _INTEGER.fullmatch(text)
@@ -37,17 +45,17 @@ def integer(text: str) -> int | None:
     return number if number is not None and number in _INT64 else None
 
 
-def _compared(sign: int) -> Callable[[str | None, tuple[str, ...]], bool]:
-    def compares(value: str | None, values: tuple[str, ...]) -> bool:
+def _compared(sign: int) -> Callable[[str | None, Collection[str]], bool]:
+    def compares(value: str | None, values: Collection[str]) -> bool:
         if value is None or len(values) != 1:
             return False
-        have, limit = integer(value), integer(values[0])
+        have, limit = integer(value), integer(*values)
         return have is not None and limit is not None and (have - limit) * sign > 0
 
     return compares
 
 
-_TESTS: Mapping[str, Callable[[str | None, tuple[str, ...]], bool]] = {
+_TESTS: Mapping[str, Callable[[str | None, Collection[str]], bool]] = {
     "In": lambda value, values: value in values,
     "NotIn": lambda value, values: value not in values,
     "Exists": lambda value, _: value is not None,

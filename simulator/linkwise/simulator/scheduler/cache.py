@@ -13,12 +13,12 @@ from linkwise.kube.filters.placed_pods import PlacedPods
 from linkwise.kube.filters.plugins import Candidate, PodFilters, World, candidate
 from linkwise.kube.filters.pod_facts import pod_facts
 from linkwise.kube.filters.rejection import Rejection
+from linkwise.kube.filters.requests import amount
 from linkwise.kube.filters.volumes.storage import Storage
 from linkwise.kube.objects import Namespace, Node, Pod
 from linkwise.simulator.scheduler import scoring
 from linkwise.simulator.scheduler.feasible import (
     Resources,
-    amount,
     node_facts,
     requests_of,
     resources_fit,

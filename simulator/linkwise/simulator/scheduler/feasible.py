@@ -1,14 +1,14 @@
-"""Counts resources as kube-scheduler's NodeResourcesFit does; `kube/filters` has its other filters.
+"""Whether a node has the resources for a pod; `kube/filters` has kube-scheduler's other rules.
 
-The extender's planner counts by itself. This count checks it, so the two share no code. PURE.
+The extender's planner adds up what a node has left by itself, in arrays. This checks it. PURE.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from linkwise.kube.filters.rejection import Rejection
-from linkwise.kube.objects import Node, Pod, Taint, milli, whole
-from linkwise.kube.objects import Resources as OfPod
+from linkwise.kube.filters.requests import pod_requests
+from linkwise.kube.objects import Node, Pod, Taint
 
 _NOT_READY = Taint(key="node.kubernetes.io/not-ready", effect="NoSchedule")
 
@@ -25,51 +25,9 @@ Resources = Mapping[str, int]
 """Resource -> amount: thousandths of a CPU, else units; "pods" counts the pods themselves."""
 
 
-def amount(resource: str, quantity: str | int | float) -> int:
-    """Return a quantity in the unit that this scheduler counts in."""
-    return milli(quantity) if resource == "cpu" else whole(quantity)
-
-
 def requests_of(pod: Pod) -> dict[str, int]:
-    """Return what the pod requests of a node.
-
-    Containers and sidecars add up. Ordinary init containers count by their largest moment together
-    with the sidecars before them (KEP-753). What the pod requests as a whole takes precedence. The
-    overhead is added.
-    """
-    total: dict[str, int] = {"pods": 1}
-    for container in pod.spec.containers:
-        _add(total, _requests(container.resources))
-    sidecars: dict[str, int] = {}
-    peak: dict[str, int] = {}
-    for container in pod.spec.init_containers:
-        moment = dict(sidecars)
-        _add(moment, _requests(container.resources))
-        if container.restart_policy == "Always":
-            sidecars = moment
-        for resource, needed in moment.items():
-            peak[resource] = max(peak.get(resource, 0), needed)
-    _add(total, sidecars)
-    for resource, needed in peak.items():
-        total[resource] = max(total.get(resource, 0), needed)
-    total |= {
-        name: needed
-        for name, needed in _requests(pod.spec.resources).items()
-        if name in ("cpu", "memory") or name.startswith("hugepages-")
-    }
-    _add(total, {name: amount(name, q) for name, q in pod.spec.overhead.items()})
-    return total
-
-
-def _requests(resources: OfPod) -> dict[str, int]:
-    """A limit without a request is the request too, as the API server fills it in."""
-    quantities = {**resources.limits, **resources.requests}
-    return {name: amount(name, quantity) for name, quantity in quantities.items()}
-
-
-def _add(total: dict[str, int], more: Resources) -> None:
-    for resource, needed in more.items():
-        total[resource] = total.get(resource, 0) + needed
+    """Return what the pod requests of a node, and its place."""
+    return {"pods": 1, **pod_requests(pod)}
 
 
 def node_facts(node: Node) -> FilteredNode:

@@ -6,8 +6,9 @@ Models the plugins that distinguish nodes for pods without placement rules: Node
 spread, images) give all such nodes the same score.
 """
 
+from linkwise.kube.filters.requests import amount
 from linkwise.kube.objects import Container, Pod
-from linkwise.simulator.scheduler.feasible import Resources, amount
+from linkwise.simulator.scheduler.feasible import Resources
 
 _DEFAULTS = {"cpu": 100, "memory": 200 << 20}  # counted for a container without a request
 MAX_SCORE = 100

@@ -10,23 +10,10 @@ def _of_a_disk(_case: Case, difference: Difference) -> bool:
     return _NO_DISK in (difference.theirs.reasons or ())
 
 
-def _of_a_resize(case: Case, difference: Difference) -> bool:
-    resized = any(
-        pod["spec"]["nodeName"] == difference.node and pod["status"].get("containerStatuses")
-        for pod in case["pods"] or ()
-    )
-    return resized and "NodeResourcesFit" in difference.kind
-
-
 LEFT_OUT = (
     LeftOut(
         "Pods that name a gcePersistentDisk, awsElasticBlockStore, iscsi or rbd themselves are "
         "left to kube-scheduler: new clusters have CSI drivers instead",
         _of_a_disk,
-    ),
-    LeftOut(
-        "While a running pod is resized, kube-scheduler counts the larger of what its spec and its "
-        "status say; here the spec counts",
-        _of_a_resize,
     ),
 )

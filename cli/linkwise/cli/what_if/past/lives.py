@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from linkwise.extender.api.annotations import demand_of
-from linkwise.kube.objects import Condition, Pod, PodStatus
+from linkwise.kube.objects import Condition, ContainerStatus, Pod, PodStatus
 
 _ENDED = frozenset({"Succeeded", "Failed"})
 
@@ -26,7 +26,7 @@ class _State(msgspec.Struct, frozen=True, omit_defaults=True):
     terminated: _Span | None = None
 
 
-class ContainerStatus(msgspec.Struct, frozen=True, omit_defaults=True):
+class PastContainer(ContainerStatus, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     state: _State = _State()
 
 
@@ -37,8 +37,8 @@ class PastCondition(Condition, frozen=True, kw_only=True, rename="camel", omit_d
 class PastStatus(PodStatus, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     conditions: tuple[PastCondition, ...] = ()
     start_time: datetime | None = None
-    init_container_statuses: tuple[ContainerStatus, ...] = ()
-    container_statuses: tuple[ContainerStatus, ...] = ()
+    init_container_statuses: tuple[PastContainer, ...] = ()
+    container_statuses: tuple[PastContainer, ...] = ()
 
 
 class PastPod(Pod, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -70,11 +70,11 @@ class Useless:
     because: str
 
 
-def ended_at(start: datetime | None, end: datetime | None) -> ContainerStatus:
+def ended_at(start: datetime | None, end: datetime | None) -> PastContainer:
     """Return the end of a container that ran from *start* to *end*; None: it has not ended."""
     if end is None:
-        return ContainerStatus(_State(running=_Span(start)))
-    return ContainerStatus(_State(terminated=_Span(start, end)))
+        return PastContainer(state=_State(running=_Span(start)))
+    return PastContainer(state=_State(terminated=_Span(start, end)))
 
 
 def life_of(pod: PastPod, resource: str, vanished: float | None) -> Life | Useless | None:

@@ -25,8 +25,8 @@ class Reclaims:
     def of_single(self, record: PodRecord) -> ReclaimView | None:
         if not record.preempts:
             return None
-        ordering, nine_of_ten = self._snapshot.ordering, self._snapshot.nine_of_ten.get
-        claimant = claimant_of_single(record, ordering, nine_of_ten)
+        ordering, run_time = self._snapshot.ordering, self._snapshot.run_times.of
+        claimant = claimant_of_single(record, ordering, run_time)
         units, begins = self._units(claimant)
         found = self._would_start.pod(record, claimant, units) if units else None
         return self._view(begins, found)

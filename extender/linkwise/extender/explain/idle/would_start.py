@@ -127,7 +127,7 @@ class WouldStart:
                 and record.template is not None
                 and not (record.invalid or record.left_alone or record.held_back or record.awaits)
             ):
-                claimant = claimant_of_single(record, snapshot.ordering, snapshot.nine_of_ten.get)
+                claimant = claimant_of_single(record, snapshot.ordering, snapshot.run_times.of)
                 name = f"pod {record.key}"
                 yield claimant.urgency, _Waiting(name, claimant, (record,))
 
