@@ -1,19 +1,29 @@
 """`kubectl linkwise`, as kubectl runs it, against the extender's own routes behind a proxy."""
 
 import json
+import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner, Result
 
-from linkwise.cli import kubectl_tables
+from linkwise.cli import history_table, kubectl_tables
 from linkwise.cli.kubectl import main
-from linkwise.extender.api.views import GpuView, IdlePod, IdleView, NodeView, WouldStartView
+from linkwise.extender.api.decisions import Decision, What
+from linkwise.extender.api.views import (
+    GpuView,
+    HistoryView,
+    IdlePod,
+    IdleView,
+    NodeView,
+    WouldStartView,
+)
 from linkwise.extender.core import Core, CoreSettings
 from linkwise.extender.explain.usage import view_use
 from linkwise.extender.runtime.loop import Loop
@@ -156,6 +166,86 @@ def test_gangs_are_a_table() -> None:
     header, *rows = lines("gangs", "-A")
     assert header.startswith("NAMESPACE  NAME   PHASE")
     assert rows[0].split()[:3] == ["ml", "huge", "forming"]
+
+
+def test_history_is_a_table_of_what_was_decided() -> None:
+    since, empty, header, *rows = lines("history")
+    assert re.fullmatch(
+        r"This extender has led since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC; "
+        "what was before is in the log.",
+        since,
+    )
+    assert empty == ""
+    assert header.split("  ")[0] == "TIME (UTC)"
+    assert header.split()[2:] == ["WHAT", "WHO", "GPUS", "WHERE", "WHY"]
+    (row,) = (row for row in rows if "train-0" in row)
+    assert row.split()[2:] == ["planned", "train-0", "6", "n1", "-"]
+    assert lines("history", "train-0") == lines("history", "gang/train")
+    assert lines("history", "pod/train-0")[3:] == [row]
+    assert row.replace("planned", "ml         planned") in lines("history", "-A")
+    assert lines("history", "node/n1")[3].split()[2:5] == ["ml", "planned", "train-0"]
+
+
+def test_where_nothing_was_decided_it_says_so() -> None:
+    (line,) = lines("history", "-n", "theirs")
+    assert line.startswith("No decisions. This extender has led since ")
+    (line,) = lines("history", "gang/huge")
+    assert line.startswith("No decisions. ")
+    assert json.loads(run("history", "-n", "theirs", "-o", "json").stdout)["decisions"] == []
+
+
+def test_history_of_what_is_not_known_is_refused() -> None:
+    assert refused("history", "nope") == "no pod ml/nope is known"
+    assert refused("history", "trai") == "no pod ml/trai is known; there is gang/train, pod/train-0"
+    assert refused("history", "gang/nope") == "no gang ml/nope is known"
+    assert refused("history", "node/n9") == "no node n9 is known"
+
+
+def decided(what: What, *pods: str, gang: str = "", at: float = 0.0, **more: Any) -> list[Decision]:
+    return [Decision(at, what, f"ml/{pod}", gang, (f"n-{pod}",), **more) for pod in pods]
+
+
+def test_many_members_of_a_gang_are_one_row_of_the_history() -> None:
+    big = [f"w-{rank}" for rank in range(6)]
+    view = HistoryView(
+        at=99.0,
+        began=0.0,
+        dropped=12,
+        decisions=(
+            *decided(What.PLANNED, "old", from_annotation=True),
+            *decided(What.PLANNED, *big, gang="ml/big", count=8, at=5.0),
+            *decided(What.PLANNED, "few-0", "few-1", gang="ml/few", count=1, at=6.0),
+            *decided(What.BOUND, *big, gang="ml/big", count=8, at=7.0),
+            *decided(What.EVICTED, "few-0", gang="ml/few", at=8.0, why="for pod ml/\x1b[31mx"),
+            Decision(9.0, What.RESERVED, gang="ml/a", nodes=("n1",), more_nodes=7, count=64),
+        ),
+    )
+    head, older, empty, *table = history_table.history(view, within="ml").splitlines()
+    assert head.startswith("This extender has led since 1970-01-01 00:00:00 UTC; ")
+    assert (older, empty) == ("Older ones of this term are no longer kept: 12.", "")
+    many = ["gang/big: 6 pods", "48", "n-w-0, n-w-1, n-w-2 and 3 more", "-"]
+    earlier = "made by an earlier leader, as the pod's annotation says"
+    assert [re.split(" {2,}", row.removeprefix("1970-01-01 00:00:0")) for row in table] == [
+        ["TIME (UTC)", "WHAT", "WHO", "GPUS", "WHERE", "WHY"],
+        ["0", "planned", "old", "-", "n-old", earlier],
+        ["5", "planned", *many],
+        ["6", "planned", "few-0", "1", "n-few-0", "-"],
+        ["6", "planned", "few-1", "1", "n-few-1", "-"],
+        ["7", "bound", *many],
+        ["8", "evicted", "few-0", "-", "n-few-0", r"for pod ml/\u001b[31mx"],
+        ["9", "reserved", "gang/a", "64", "n1 and 7 more", "-"],
+    ]
+
+
+def test_a_victim_of_another_namespace_shows_which() -> None:
+    evicted = Decision(5.0, What.EVICTED, "theirs/low", for_whom="gang ml/big", why="for it")
+    view = HistoryView(9.0, 0.0, 0, (evicted, *decided(What.PLANNED, "big-0", at=6.0)))
+    _, _, header, *rows = history_table.history(view, within="ml").splitlines()
+    assert header.split()[2] == "NAMESPACE"
+    assert [row.split()[2:5] for row in rows] == [
+        ["theirs", "evicted", "low"],
+        ["ml", "planned", "big-0"],
+    ]
 
 
 def test_no_gangs_are_no_table() -> None:
@@ -372,6 +462,8 @@ def test_a_context_without_a_namespace_means_default(proxy: Proxy, tmp_path: Pat
             ("explain", "gang/"),
             "gang/: expected POD, pod/POD, gang/NAME or KIND/NAME of the gang's owner",
         ),
+        (("history", "x", "-A"), "x -A: a name is of one namespace: -n NAME"),
+        (("history", "node/"), "node/: expected POD, pod/POD, gang/NAME or KIND/NAME"),
         (("explain", "x", "-A"), "x -A: a name is of one namespace: -n NAME"),
         (("top", "--extender", "nowhere"), "--extender nowhere: expected NAMESPACE/SERVICE:PORT"),
         (("top", "--kubeconfig", "/no/such"), "--kubeconfig /no/such: "),
@@ -399,7 +491,7 @@ def test_without_any_kubeconfig_that_is_what_is_said(monkeypatch: pytest.MonkeyP
 def test_every_command_and_flag_is_documented() -> None:
     page = (ROOT / "docs" / "kubectl.md").read_text()
     assert isinstance(main, click.Group)
-    assert len(main.commands) == 7
+    assert len(main.commands) == 8
     for name, command in main.commands.items():
         assert f"`kubectl linkwise {name}" in page
         flags = {flag for option in command.params for flag in option.opts if flag[0] == "-"}

@@ -37,7 +37,7 @@ class Program:
 
     def url(self, what: str) -> str:
         """The URL of the port that serves *what*."""
-        found = re.search(rf"serving {what} on (http\S+)\n", "".join(self.log))
+        found = re.search(rf"serving {what} on (http[^\s\"]+)", "".join(self.log))
         return found[1] if found else ""
 
     def status(self, path: str) -> int:
@@ -104,6 +104,30 @@ def test_each_line_of_its_log_is_an_object_if_it_is_told_so(world: World) -> Non
     read = [json.loads(line) for line in program.log]
     assert {"time", "level", "logger", "message"} <= set.intersection(*(set(r) for r in read))
     assert "SIGTERM: ending" in [each["message"] for each in read]
+
+
+def test_its_log_tells_of_decisions_and_of_the_steps_of_a_round(world: World) -> None:
+    world.add_node("n1")
+    flags = ("--api-server", world.server.url, "--plain-http=true", "--listen-port=0")
+    program = start(*flags, "--log-format=json", "--log-level=debug")
+    try:
+        wait_for(lambda: program.status("/readyz") == 200, 20)
+        world.add_gang("train", 1)
+        wait_for(lambda: program.status("/explain/ml/train-0") == 200, 20)
+        assert program.ask("filter", Pod=world.pod("train-0"), Nodes=None, NodeNames=["n1"])
+        wait_for(lambda: "planned ml/train-0 on n1" in "".join(program.log), 20)
+        url = f"{program.url(STATUS)}/history?gang=ml/train"
+        (planned,) = urllib3.request("GET", url, timeout=30).json()["decisions"]
+        assert (planned["what"], planned["pod"]) == ("planned", "ml/train-0")
+    finally:
+        program.end()
+    assert program.process.stderr is not None
+    program.process.stderr.close()
+    read = [json.loads(line) for line in program.log]
+    (line,) = (each for each in read if each["message"] == "planned ml/train-0 on n1")
+    assert (line["pod"], line["gang"], line["node"]) == ("ml/train-0", "ml/train", "n1")
+    steps = [each["steps"] for each in read if each["message"].startswith("a round took ")]
+    assert ["reconcile", "allocate", "reserve", "preempt", "publish"] in [[*each] for each in steps]
 
 
 def test_it_waits_for_the_api_server_places_a_pod_and_ends_when_told(

@@ -36,6 +36,10 @@ def test_a_record_about_a_pod_and_a_node_names_them() -> None:
     assert "secret" not in said
 
 
+def test_numbers_stay_numbers() -> None:
+    assert written("evicted", extra={"priority": -7, "for": "gang ml/a"})["priority"] == -7
+
+
 def test_text_of_any_kind_stays_in_one_line() -> None:
     text = 'two\nlines, "quotes", é, \x1b[31m and \u2028'
     assert written("%s", text)["message"] == text

@@ -12,7 +12,7 @@ from typing import TypeVar
 import click
 import msgspec
 
-from linkwise.cli import kubectl_tables
+from linkwise.cli import history_table, kubectl_tables
 from linkwise.cli.__main__ import OneLineGroup
 from linkwise.cli.doctor.diagnosis import PASSING_SECONDS, all_is_well, findings
 from linkwise.cli.doctor.finding import Level, in_words, still_there
@@ -21,7 +21,7 @@ from linkwise.cli.errors import AskError, BadInputError
 from linkwise.cli.printed import say
 from linkwise.cli.proxied import Access, Extender
 from linkwise.cli.ui import show_page
-from linkwise.extender.api.views import ClusterUse, GangView, IdleView, NodeView
+from linkwise.extender.api.views import ClusterUse, GangView, HistoryView, IdleView, NodeView
 
 EXTENDER = "kube-system/linkwise-extender:http"
 F = TypeVar("F", bound=Callable[..., object])
@@ -162,6 +162,40 @@ def idle(kubeconfig: str | None, context: str | None, extender: str, output: str
 
 
 @main.command()
+@click.argument("what", required=False, metavar="[POD | gang/NAME | KIND/NAME | node/NAME]")
+@_with(*_OF_NAMESPACE, *_OF_ALL)
+def history(
+    what: str | None,
+    namespace: str | None,
+    all_namespaces: bool,
+    kubeconfig: str | None,
+    context: str | None,
+    extender: str,
+    output: str,
+) -> None:
+    """List what the extender has decided since it began to lead, the newest last: plans,
+    reservations, evictions, for whom and why."""
+    asked = Extender(Access(kubeconfig, context, extender))
+    within = "" if all_namespaces else namespace or asked.namespace
+    if what is None:
+        params = {"namespace": within} if within else {}
+    else:
+        kind, name = _kind_of(what)
+        if kind == "node":  # nodes are of no namespace
+            within = namespace or ""
+            params = {"node": name} | ({"namespace": within} if within else {})
+        elif all_namespaces:
+            raise BadInputError(f"{what} -A: a name is of one namespace: -n NAME")
+        else:
+            params = {kind: f"{within}/{name}"}
+    answer = asked.ask("history", **params)
+    if output == "json":
+        _json(answer)
+    else:
+        say(history_table.history(_read(answer, HistoryView), within=within))
+
+
+@main.command()
 @_with(*_OF_ALL)
 def doctor(kubeconfig: str | None, context: str | None, extender: str, output: str) -> None:
     """Say what is missing for Linkwise, where, and what to do; status 1 if something is wrong."""
@@ -194,15 +228,23 @@ def ui(
 
 
 def _path_of(what: str) -> tuple[str, ...]:
+    kind, name = _kind_of(what)
+    return (name,) if kind == "pod" else ("gangs", what if kind == "node" else name)
+
+
+def _kind_of(what: str) -> tuple[str, str]:
+    """`pod`, `gang` or `node`, and the name."""
     kind, slash, name = what.partition("/")
-    if not slash:
-        return (what,)
+    if what and not slash:
+        return "pod", what
     if kind in ("gang", "gangs") and name:
-        return "gangs", name
+        return "gang", name
     if kind in ("pod", "pods", "po") and name:
-        return (name,)
+        return "pod", name
+    if kind in ("node", "nodes", "no") and name:
+        return "node", name
     if kind and name:
-        return "gangs", what  # the owner of a recognised gang, as job/train
+        return "gang", what  # the owner of a recognised gang, as job/train
     raise BadInputError(
         f"{what}: expected POD, pod/POD, gang/NAME or KIND/NAME of the gang's owner"
     )

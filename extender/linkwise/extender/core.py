@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from linkwise.extender.api.actions import Action
+from linkwise.extender.api.decisions import Decision
 from linkwise.extender.api.extender_calls import (
     AlreadyBound,
     BindCall,
@@ -33,6 +34,7 @@ from linkwise.extender.cache.node_info import plan_on
 from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.cache.surroundings import Surrounding, Surroundings
 from linkwise.extender.cycle.planner import Planner
+from linkwise.extender.cycle.round import NoteStep, no_note
 from linkwise.extender.explain.explainer import Explainer
 from linkwise.extender.explain.snapshot import Own, Snapshot, SnapshotCamera
 from linkwise.extender.explain.usage import view_counts, view_nodes
@@ -99,6 +101,7 @@ class Core:
         self._kept_out: dict[str, PodRecord] = {}  # uid -> the record of a pod that is left out
         self._defects: list[Exception] = []
         self._aside: RunUnlocked = run_inline
+        self._note_step: NoteStep = no_note
         self._begin(leader=0)
 
     def _begin(self, leader: int) -> None:
@@ -127,6 +130,7 @@ class Core:
             queue_order=settings.queue_order,
         )
         self._planner.changes.run_unlocked = self._aside
+        self._planner.round.note_step = self._note_step
         self.offers = self._planner.offers
         self.reservations = self._planner.reservations
         self._camera = SnapshotCamera(self._cache, self._planner)
@@ -362,10 +366,10 @@ class Core:
         self._tried(lambda: self._cache.drop_pod(uid))
         self._tried(lambda: self._planner.pod_gone(record, now))
 
-    def _tried(self, forget: Callable[[], object]) -> None:
-        """The pod is gone, whatever goes wrong."""
+    def _tried(self, work: Callable[[], object]) -> None:
+        """What has happened, such as the end of a pod, has happened whatever goes wrong."""
         try:
-            forget()
+            work()
         except Exception as defect:
             self._defects.append(defect)
 
@@ -465,6 +469,8 @@ class Core:
     def end_bind(self, order: BindOrder, outcome: Outcome, now: float, why: str = "") -> None:
         """*why* is the API server's answer if it did not bind the pod."""
         self._binder.end(order, outcome, now, why)
+        if outcome is Outcome.DONE:
+            self._tried(lambda: self._planner.note_bound(order, now))
 
     def _record(self, pod: Pod, now: float) -> PodRecord:
         """The pod of a call may be newer or older than the watch's; its requests are the same."""
@@ -489,6 +495,7 @@ class Core:
             self._walled(self._barrier.look, now)
         except Exception as defect:
             self._defects.append(defect)
+        self._tried(lambda: self._planner.note_reservations(now))
         return actions
 
     def _round(self, now: float) -> tuple[Action, ...]:
@@ -498,14 +505,24 @@ class Core:
         """*aside* runs long work that needs no cache, and may let others use the core."""
         self._aside = self._planner.changes.run_unlocked = aside
 
+    def set_stopwatch(self, note_step: NoteStep) -> None:
+        """*note_step* measures how long the steps of a round take."""
+        self._note_step = self._planner.round.note_step = note_step
+
     def take_defects(self) -> list[Exception]:
         """The defects that were skipped, at events, in calls and in rounds; each is returned
         once."""
         defects, self._defects = self._defects, []
         return defects
 
+    def take_decisions(self) -> tuple[Decision, ...]:
+        """What has been decided and carried out since the last call."""
+        return self._planner.history.take_untold()
+
     def done(self, action: Action, outcome: Outcome, now: float) -> None:
         """Report the *outcome* of an *action*."""
+        if outcome is Outcome.DONE:
+            self._tried(lambda: self._planner.note_done(action, now))
         self._planner.wrote(action, outcome, now)
 
     def next_due(self) -> float | None:

@@ -23,25 +23,27 @@ LOG_FORMAT = click.option(
     default="text",
     help="Form of the log on standard error: lines of text, or one JSON object a line.",
 )
-_ABOUT = ("pod", "node", "gpus", "for")
+_ABOUT = ("pod", "gang", "node", "gpus", "reason", "for", "priority", "for_priority", "steps")
+_AS_THEY_ARE = (int, dict)  # all others are text
 
 
 class JsonFormatter(logging.Formatter):
     """One JSON object a line: time (UTC), level, logger and message.
 
-    `pod` (namespace/name) and `node` are there if the record's `extra` has them, `exception` if
-    one is logged.
+    The fields of a decision, such as `pod` (namespace/name) and `node`, are there if the record's
+    `extra` has them, `exception` if one is logged.
     """
 
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.fromtimestamp(record.created, UTC)
-        said = {
+        said: dict[str, object] = {
             "time": time.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
-        said |= {key: str(getattr(record, key)) for key in _ABOUT if hasattr(record, key)}
+        about = {key: getattr(record, key) for key in _ABOUT if hasattr(record, key)}
+        said |= {k: v if isinstance(v, _AS_THEY_ARE) else str(v) for k, v in about.items()}
         if record.exc_info:
             said["exception"] = self.formatException(record.exc_info)
         return json.dumps(said)

@@ -1,6 +1,5 @@
 """Each decision is one write that the API server takes whole, or refuses for a pod's successor."""
 
-import logging
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -13,9 +12,7 @@ from linkwise.extender.api.actions import (
     Emit,
     EventType,
     Evict,
-    LiftGate,
     MarkStarted,
-    Nominate,
     PodRef,
     WithdrawPlan,
     WritePlan,
@@ -232,34 +229,6 @@ def test_an_eviction_that_is_answered_500_again_and_again_is_refused(
     assert actions.perform(Evict(pod, "it makes room")) is outcome
     server.clear_faults()
     assert actions.perform(Evict(pod, "it makes room")) is Outcome.DONE
-
-
-def test_the_log_tells_of_each_decision_that_was_carried_out(
-    actions: Writer, pod: PodRef, caplog: pytest.LogCaptureFixture
-) -> None:
-    decisions: list[Action] = [
-        plan_of(pod),
-        Nominate(pod, "n2"),
-        WithdrawPlan(pod, (names.GPUS, names.PLAN)),
-        WithdrawPlan(pod, ()),
-        LiftGate(pod),
-        Correct(pod, {names.GPUS: "{}"}),
-        Evict(pod, "to make room for gang ml/train", for_whom="gang ml/train"),
-        Evict(pod, "it is gone"),
-    ]
-    with caplog.at_level(logging.INFO, "linkwise.extender.runtime.writer"):
-        for each in decisions:
-            actions.perform(each)
-    told = [record for record in caplog.records if getattr(record, "pod", "")]
-    assert [record.getMessage() for record in told] == [
-        "planned ml/w-0 on n1",
-        "withdrew the plan of ml/w-0",
-        "lifted the gate of ml/w-0",
-        "corrected the GPUs of ml/w-0",
-        "evicted ml/w-0: to make room for gang ml/train",
-    ]
-    assert vars(told[0])["node"] == "n1"
-    assert vars(told[-1])["for"] == "gang ml/train"
 
 
 def test_a_pod_that_is_gone_refuses(client: KubeClient, actions: Writer, pod: PodRef) -> None:

@@ -184,7 +184,7 @@ class World:
         if pod is None:
             return Outcome.REFUSED
         if isinstance(action, Evict):
-            self._evict(pod, action.for_whom)
+            self._evict(pod, "" if action.for_whom is None else action.for_whom.title)
             return Outcome.DONE
         if isinstance(action, WritePlan):
             self._planned[pod.metadata.uid] = None

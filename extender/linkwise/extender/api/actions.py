@@ -26,6 +26,8 @@ class WritePlan:
     pod: PodRef
     node: str
     annotations: Mapping[str, str]
+    again: bool = False  # the plan is on the pod, and has lost its nomination
+    instead: str = ""  # why the plan that it replaces was withdrawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,8 @@ class WithdrawPlan:
 
     pod: PodRef
     annotations: tuple[str, ...]
+    why: str = ""  # in words, for the log
+    node: str = ""  # of the plan; empty: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +86,25 @@ class NoteQueue:
 
 
 @dataclass(frozen=True, slots=True)
+class Beneficiary:
+    """The gang or pod that gets the room of evicted pods."""
+
+    title: str  # `GangKey.title`
+    priority: int
+    pod: PodRef  # the one of its pods that gets the Events about it
+
+
+@dataclass(frozen=True, slots=True)
 class Evict:
     """Evict through the Eviction API, which respects PodDisruptionBudgets."""
 
     pod: PodRef
     why: str  # as it goes on after "evicted"
     event: str = ""  # the reason of the Event that says so once it is evicted; empty: none
-    for_whom: str = ""  # `GangKey.title` of who gets the room
+    gang: str = ""  # namespace/name; empty: the pod is in none
+    node: str = ""  # where it is bound
+    priority: int | None = None  # which counted for the choice
+    for_whom: Beneficiary | None = None
 
 
 class EventType(Enum):

@@ -1,6 +1,7 @@
-"""Durations as Go writes them: `10m`, `1h30m`, `90s`."""
+"""Durations as Go writes them: `10m`, `1h30m`, `90s`; and times in words."""
 
 import re
+from datetime import UTC, datetime
 
 DURATION = re.compile(
     r"(?:([0-9]{1,9})h)?(?:([0-9]{1,9})m(?!s))?(?:([0-9]{1,9})s)?(?:([0-9]{1,9})ms)?"
@@ -18,3 +19,8 @@ def seconds_of(text: str) -> float:
     if total > _LONGEST_HOURS * 3600:
         raise ValueError(f"{text!r}: expected at most {_LONGEST_HOURS}h")
     return float(total)
+
+
+def clock(at: float) -> str:
+    """*at* is in seconds since 1970."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -7,6 +7,7 @@ The loop renders them as JSON or text. Numbers that change belong here, never in
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from linkwise.extender.api.decisions import Decision
 from linkwise.extender.api.placement_totals import Placed
 from linkwise.topology.annotations.plan import CommunicatorEstimate
 
@@ -441,3 +442,13 @@ class StateView:
     namespaces: tuple[str, ...]  # whose pods it places; empty: of all
     calls: Mapping[str, float]  # scheduler -> when it last asked about a pod; 0.0: before `began`
     unplanned: tuple[UnplannedPod, ...]  # created since `began`, and since the last call
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryView:
+    """What the leader has decided and carried out, the oldest first."""
+
+    at: float
+    began: float  # when its term began; earlier decisions are in the log of its predecessor
+    dropped: int  # decisions of this term that it no longer has
+    decisions: tuple[Decision, ...]

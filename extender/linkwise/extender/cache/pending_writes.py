@@ -15,6 +15,7 @@ import msgspec
 
 from linkwise.extender.api.actions import (
     Action,
+    Beneficiary,
     Correct,
     Emit,
     EventType,
@@ -44,6 +45,11 @@ LOST_SECONDS = 60.0
 # cleared waits longer than this.
 NOMINATE_SECONDS = 3.0
 _MOST_IN_VAIN = 3
+# The reason of the Event about a pod for which others were evicted.
+OTHERS_EVICTED = "OthersEvicted"
+# Why a plan is withdrawn.
+EARLIER_LEADER = "an earlier leader made it"
+LEFT_ALONE = "its namespace is not in the canary"
 # The API server drops an Event an hour after its last update.
 EVENT_SECONDS = 2400.0
 
@@ -84,6 +90,7 @@ class PendingWrites:
         self._shown: dict[str, _Edition] = {}  # uid -> the highest that the watch has shown
         # By uid, those of which the outcome is unknown, and since when.
         self._evicted: dict[str, tuple[Evict, float]] = {}
+        self._why: dict[str, str] = {}  # uid -> why its plan is withdrawn
         self._said: dict[str, dict[tuple[str, str], float]] = {}  # uid -> reason and text -> when
 
     def take(self) -> tuple[Action, ...]:
@@ -131,6 +138,7 @@ class PendingWrites:
         self._shown.pop(uid, None)
         self._nominated.pop(uid, None)
         self._said.pop(uid, None)
+        self._why.pop(uid, None)
         self._evicted.pop(uid, None)
 
     def bring_plan(self, record: PodRecord, wanted: WrittenPlan | None, now: float) -> None:
@@ -139,12 +147,21 @@ class PendingWrites:
         if wanted is not None:
             newest = self._newest.get(record.uid, _NONE)
             self._newest[record.uid] = max(wanted.plan.edition, newest)
-            if there != wanted.plan.edition or self._lost_nomination(record, wanted, now):
-                self._issue(
-                    WritePlan(record.ref, wanted.plan.node, annotations_of(wanted, record.uid)), now
-                )
+            is_there = there == wanted.plan.edition
+            if not is_there or self._lost_nomination(record, wanted, now):
+                said = annotations_of(wanted, record.uid)
+                why = self._why.get(record.uid, "") if there is not None and not is_there else ""
+                self._issue(WritePlan(record.ref, wanted.plan.node, said, is_there, why), now)
         elif there is not None:
-            self._issue(WithdrawPlan(record.ref, (names.GPUS, names.PLAN)), now)
+            why = self._why.get(record.uid, "")
+            if not why and there[0] < self.leader:
+                why = EARLIER_LEADER
+            node = record.written.plan.node if record.written is not None else ""
+            self._issue(WithdrawPlan(record.ref, (names.GPUS, names.PLAN), why, node), now)
+
+    def note_why(self, uid: str, why: str) -> None:
+        """Say why the pod loses its plan, before `bring_plan` is told that it has none."""
+        self._why[uid] = why
 
     def has_brought(self, record: PodRecord, wanted: WrittenPlan) -> bool:
         """Whether this plan and its nomination are on the API server."""
@@ -182,9 +199,11 @@ class PendingWrites:
         now: float,
         *,
         event: str = "",
-        for_whom: str = "",
+        priority: int | None = None,
+        for_whom: Beneficiary | None = None,
     ) -> None:
-        self._issue(Evict(record.ref, why, event, for_whom), now)
+        gang, node = record.gang_name, record.node
+        self._issue(Evict(record.ref, why, event, gang, node, priority, for_whom), now)
 
     def say(self, pod: PodRef, reason: str, message: str, now: float) -> None:
         """Send a warning Event; the same text about the same pod is repeated only before the API
@@ -223,9 +242,11 @@ class PendingWrites:
             before, _, in_vain = self._nominated.get(uid, (_NONE, 0.0, 0))
             self._nominated[uid] = edition, now, in_vain + 1 if before == edition else 0
             self._there[uid] = edition
+            self._why.pop(uid, None)
             self._pauses.pop(key, None)
         elif isinstance(action, WithdrawPlan):
             self._there.pop(action.pod.uid, None)
+            self._why.pop(action.pod.uid, None)
             self._pauses.pop(key, None)
         else:
             nominated = isinstance(action, Nominate)
@@ -235,9 +256,14 @@ class PendingWrites:
         """The pod is being deleted, or gone: if that is an eviction of ours, whose answer may have
         been lost, say so."""
         action, since = self._evicted.pop(uid, (None, 0.0))
-        if action is not None and now < since + LOST_SECONDS:
-            told = f"evicted {action.why}"
-            self._ready.append(Emit(action.pod, action.event, EventType.WARNING, told))
+        if action is None or now >= since + LOST_SECONDS:
+            return
+        told = f"evicted {action.why}"
+        self._ready.append(Emit(action.pod, action.event, EventType.WARNING, told))
+        if (to := action.for_whom) is not None:
+            of = f" of gang {action.gang}" if action.gang else ""
+            told = f"pod {action.pod}{of} was evicted {action.why}"
+            self._ready.append(Emit(to.pod, OTHERS_EVICTED, EventType.NORMAL, told))
 
     def take_woken(self, now: float) -> set[str]:
         """The pods, by uid, for which a pause has ended since the last call."""

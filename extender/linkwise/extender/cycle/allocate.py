@@ -79,12 +79,12 @@ class Allocate:
             and not (members.started or members.enough_placed)
         ):
             # There is no room beside these; without them there may be, and they need not wait.
-            self._lifecycle.withdraw(members.planned)
+            self._lifecycle.withdraw(members.planned, "there is no room for the others beside it")
             refused = self._plan_most(gang, now, ways)
         waiting = len(self._registry.members_of(gang).open)
         if waiting < waited_before:
             self._queue.got_room(gang)
-            self._reserve.give_up(gang.key)
+            self._reserve.give_up(gang.key, "it got GPUs")
         if waiting:
             self._queue.join(gang.key)
             self._queue.note_try(gang.key)

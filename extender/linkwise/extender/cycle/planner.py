@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from linkwise.extender.api.actions import Action, Emit, Evict, WithdrawPlan
-from linkwise.extender.api.extender_calls import Outcome
+from linkwise.extender.api.decisions import of_action, of_bind
+from linkwise.extender.api.extender_calls import BindOrder, Outcome
 from linkwise.extender.api.placement_totals import Placed
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.cache.cache import Cache
@@ -15,6 +16,7 @@ from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.cache.plan_corrections import PlanCorrections
 from linkwise.extender.cycle.allocate import Allocate
 from linkwise.extender.cycle.changes import Changes
+from linkwise.extender.cycle.history import History
 from linkwise.extender.cycle.publish import Publish
 from linkwise.extender.cycle.refused_plans import RefusedPlans
 from linkwise.extender.cycle.reserve import Reserve
@@ -81,6 +83,7 @@ class Planner:
         )
         self._cache = cache
         self.pending_writes = pending_writes
+        self.history = History()
         self._gates = SchedulingGates(cache, pending_writes, best_node)
         self.registry = GangRegistry(cache)
         self.queue = SchedulingQueue(cache, self.registry, ages, queue_order, run_times)
@@ -183,7 +186,7 @@ class Planner:
             self._plan_corrections,
             self.changes,
         )
-        self._round = Round(
+        self.round = Round(
             self.registry,
             self.queue,
             self.reservations,
@@ -230,6 +233,7 @@ class Planner:
             # Its gate was removed by hand before the plan was written, or kube-scheduler refused
             # the node.
             self._cache.plan(record.uid, None)
+            self.pending_writes.note_why(record.uid, "its gate is gone, or the node was refused")
         news = self.pending_writes.seen(record)
         if news and record.live and not record.node and _is_planned(record):
             self._cache.plan(record.uid, record.written)
@@ -288,6 +292,18 @@ class Planner:
             if isinstance(action, Evict) and not self.preemption.is_reclaimed(record.uid):
                 self.queue.keep_age(record.gang, now)
 
+    # What has been decided, for `history`.
+
+    def note_bound(self, order: BindOrder, now: float) -> None:
+        self.history.add([of_bind(order, self._cache.pods.get(order.uid), now)])
+
+    def note_done(self, action: Action, now: float) -> None:
+        decision = of_action(action, self._cache.pods.get(action.pod.uid), now)
+        self.history.add([decision] if decision is not None else [])
+
+    def note_reservations(self, now: float) -> None:
+        self.history.add(self.reservations.take_decisions(now))
+
     # Output: decisions.
 
     def decide(self, now: float, doubted: Mapping[str, str]) -> tuple[Action, ...]:
@@ -297,7 +313,7 @@ class Planner:
         if self.queue.reorder(now):
             self.reservations.follow_order()
             self.unschedulable_pods.look_now(now)
-        self._round.run(doubted, now)
+        self.round.run(doubted, now)
         return self.pending_writes.take()
 
     def next_due(self) -> float | None:

@@ -51,6 +51,9 @@ LOOK_SECONDS, ESTIMATE_SECONDS = 30.0, 300.0
 _AGAIN_SECONDS = 1.0
 
 
+OTHERS_FIRST = "it is not among the first in the queue now"
+
+
 @dataclass(frozen=True, slots=True)
 class _Vain:
     requests: object
@@ -121,11 +124,11 @@ class Reserve:
         changed, self._changed = self._changed, set()
         return changed | self._reservations.take_changed()
 
-    def give_up(self, key: GangKey) -> None:
+    def give_up(self, key: GangKey, why: str) -> None:
         """End the gang's reservation, and forget its searches."""
         for known in (self._look_at, self._looked, self._looked_in, self._in_vain):
             known.pop(key, None)
-        self._reservations.give_up(key)
+        self._reservations.give_up(key, why)
 
     def have_to_look(self, now: float) -> bool:
         """Whether anything changed since the last turns."""
@@ -171,7 +174,8 @@ class Reserve:
         came free and were not used."""
         for key in [*self._reservations.by_key, *self._look_at]:
             if key not in self._front.keys:
-                self.give_up(key)
+                waits = self._queue.waits(key)
+                self.give_up(key, OTHERS_FIRST if waits else "it no longer waits for GPUs")
         self._bound_idling(now)
         first = self._front.keys | self._front.unreserved
         self._cache.queue_first = bool(first)
@@ -208,7 +212,7 @@ class Reserve:
         self._changed |= over ^ self._over
         self._over = {key for key in over if key.namespace not in ended}
         for key in over - self._over:
-            self.give_up(key)
+            self.give_up(key, "the reserved GPUs of its namespace have idled for too long")
 
     def _idles_too_much(self, reservation: Reservation) -> bool:
         idle = sum(
@@ -233,7 +237,7 @@ class Reserve:
             self._look_at[gang.key] = now + LOOK_SECONDS
             return
         if reservation is not None and self._is_crowded_out(reservation, now):
-            self.give_up(gang.key)
+            self.give_up(gang.key, "more urgent ones have reserved as much as they may together")
         if not self._may_look(gang, pool, now):
             return
         self._look_at[gang.key], self._looked[gang.key] = now + LOOK_SECONDS, now
@@ -256,7 +260,7 @@ class Reserve:
     ) -> Reservation | None:
         reservation = self._reservations.of(gang.key)
         if reservation is not None and not self._reservations.is_good(reservation, members):
-            self.give_up(gang.key)
+            self.give_up(gang.key, "it wants other GPUs now, or its nodes do not take it")
             return None
         if reservation is None:
             reservation = self._restored(gang, members, now)
@@ -307,7 +311,7 @@ class Reserve:
         )
         if self._reservations.is_good(reservation, members):
             return reservation
-        self.give_up(gang.key)
+        self.give_up(gang.key, "its nodes do not take it now")
         return None
 
     def _what_there_is(self) -> object:

@@ -10,7 +10,7 @@
 A gang without room is not tried again before there is more room.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from linkwise.extender.api.records import GangKey
 from linkwise.extender.cycle.allocate import Allocate
@@ -27,6 +27,13 @@ from linkwise.extender.queue.scheduling_queue import SchedulingQueue
 
 _FEW = 64  # members: a search for so many may keep the lock
 _MOST_PASSES = 3  # through the queue; the next round decides the rest
+
+NoteStep = Callable[[str], object]
+"""Called with the name of a step each time that it ends."""
+
+
+def no_note(_step: str) -> None:
+    """Note nothing."""
 
 
 class Round:
@@ -47,6 +54,7 @@ class Round:
         self._search, self._changes, self._lifecycle = search, changes, lifecycle
         self._allocate, self._reserve, self._preemption = allocate, reserve, preemption
         self._publish = publish
+        self.note_step: NoteStep = no_note
 
     def run(self, doubted: Mapping[str, str], now: float) -> None:
         """Run the round. *doubted*: uid -> the only node where a pod may be whose Binding got no
@@ -64,15 +72,18 @@ class Round:
                 self._reconcile(key, now)
         if self._queue.freshen(now):
             self._search.forget_refusals()
+        self.note_step("reconcile")
         for _ in range(_MOST_PASSES):
             self._go_through_queue(looked_at, now)
             with self._changes.isolated("preemption"):
                 self._preemption.run(now, self._changes.run)
             self._changes.due |= self._preemption.take_withdrawn()  # they wait again
+            self.note_step("preempt")
             if not self._queue.any_untried():
                 break
         self._publish.run(looked_at, doubted, now)
         self._changes.look_again_at_moved()
+        self.note_step("publish")
 
     def _reconcile(self, key: GangKey, now: float) -> None:
         self._queue.leave(key)
@@ -111,14 +122,17 @@ class Round:
                     in_vain[alike] = gang
                     self._place(gang, now)
                     self._changes.pause_after(gang.key, searched=True)
+                    self.note_step("allocate")
             if self._queue.has_no_room(gang):
                 with self._changes.isolated(gang.name):
                     self._reserve.end_turn(gang, now, self._changes.run)
                 self._changes.pause_after(gang.key)
+                self.note_step("reserve")
                 if alike is not None:
                     had_turns.add(alike)
         with self._changes.isolated("reservations"):
             self._reserve.end(now)
+        self.note_step("reserve")
 
     def _place(self, gang: Gang, now: float) -> None:
         """If the gang changes during its search, it has another one before the next has its turn:

@@ -39,12 +39,19 @@ def why_unknown(snapshot: Snapshot, kind: str, namespace: str, said: str) -> str
 
 
 def _meant(snapshot: Snapshot, namespace: str, said: str) -> set[str]:
-    """The names of the gangs that *said* may mean."""
-    names = {
+    return gangs_meant(names_of_gangs(snapshot, namespace), said)
+
+
+def names_of_gangs(snapshot: Snapshot, namespace: str) -> set[str]:
+    return {
         gang.key.name
         for gang in snapshot.gangs
         if not gang.alone and gang.key.namespace == namespace
     }
+
+
+def gangs_meant(names: set[str], said: str) -> set[str]:
+    """Those of *names* that *said* may mean."""
     return {said} if said in names else {name for name in names if _means(said, name)}
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from linkwise.extender.api.decisions import Decision
 from linkwise.extender.api.records import GangKey, NodeRecord, PodRecord, Template, WrittenPlan
 from linkwise.extender.api.views import CountView
 from linkwise.extender.cache.cache import Cache
@@ -100,6 +101,8 @@ class Snapshot:
     calls: Mapping[str, float]  # scheduler -> its last call; 0: unknown
     activity: Mapping[str, str]  # node -> the annotation of what its pods do with their GPUs
     reclaim_from: Mapping[str, float]  # uid of an idle pod -> from when on it may be evicted
+    decisions: Sequence[Decision]  # that the leader has kept, the oldest first
+    dropped: int  # decisions of its term that it has not kept
     own: Own
     managed: str  # the resource that offers whole GPUs
     room: Room  # by which the damage of single pods is judged
@@ -183,6 +186,8 @@ class SnapshotCamera:
             calls=dict(cache.schedulers),
             activity=dict(activity),
             reclaim_from=planner.idle_pods.times,
+            decisions=planner.history.decisions,
+            dropped=planner.history.dropped,
             own=own,
             managed=cache.managed,
             room=self._planner.best_node.room(),

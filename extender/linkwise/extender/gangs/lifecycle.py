@@ -97,7 +97,7 @@ class GangLifecycle:
         self._note_who_came(gang, members, now)
         if members.clash:
             gang.reason = members.clash
-            self.withdraw(members.planned)
+            self.withdraw(members.planned, members.clash)
         self._drop_lost_plans(gang, self._registry.members_of(gang))
         self._read_plans(gang, now)
         if is_new:
@@ -118,12 +118,13 @@ class GangLifecycle:
 
     def _drop_lost_plans(self, gang: Gang, members: GangMembers) -> None:
         """Withdraw plans that can no longer be carried out, or are for a surplus pod."""
-        self.withdraw(member for member in members.extra if member.uid not in self._cache.assumed)
+        extra = (member for member in members.extra if member.uid not in self._cache.assumed)
+        self.withdraw(extra, "its gang has enough pods without it")
         for member in members.planned:
             node = self._cache.plans[member.uid].plan.node
             if self.has_lost_plan(member):
-                self.withdraw([member])
                 gang.reason = f"the plan of pod {member.ref.name} on node {node} came to nothing"
+                self.withdraw([member], gang.reason)
 
     def has_lost_plan(self, member: PodRecord) -> bool:
         """Whether the plan of a member can no longer be carried out."""
@@ -137,7 +138,7 @@ class GangLifecycle:
         members = self._registry.members_of(gang)
         copied = (self._is_copied(member, now) for member in members.planned)
         if not (members.bound or members.flying) and all(copied):
-            self.withdraw(members.planned)
+            self.withdraw(members.planned, "it came with a copied manifest")
             members = self._registry.members_of(gang)
         # Members that have no whole GPUs keep none from others, and their plans are their own.
         bound = [member for member in members.bound if member.needs.gpus]
@@ -163,7 +164,7 @@ class GangLifecycle:
                 for member in members.planned
                 if self._cache.plans[member.uid].plan.id != gang.plan_id
             ]
-            self.withdraw(other)
+            self.withdraw(other, "its gang has a newer plan")
 
     def _is_copied(self, member: PodRecord, now: float) -> bool:
         """Whether the plan is older than the pod, by two clocks: then it came with a manifest. For
@@ -191,7 +192,7 @@ class GangLifecycle:
             gang.is_hopeless, gang.refusals = False, max(gang.refusals, self._max_refusals)
         gang.has_learnt = not gang.is_denied
         self._refuse(gang, now)
-        self.withdraw(self._registry.members_of(gang).planned)
+        self.withdraw(self._registry.members_of(gang).planned, gang.reason)
 
     def _refuse(self, gang: Gang, now: float, *, pause_seconds: float = REFUSED_SECONDS) -> None:
         self.refusals += 1
@@ -213,7 +214,7 @@ class GangLifecycle:
         if now < self._ends(gang, members):
             return
         gang.reason, gang.has_learnt = _too_late(gang, members), False
-        self.withdraw(members.planned)
+        self.withdraw(members.planned, gang.reason)
         gang.expired = bool(members.bound)
         for member in members.seats[:1]:
             self._pending_writes.say(member.ref, *_told(gang, "Expired"), now)
@@ -225,7 +226,7 @@ class GangLifecycle:
         if late:
             gang.reason = f"pod {late[0].ref.name} was not bound in time"
             gang.has_learnt = False
-            self.withdraw(late)
+            self.withdraw(late, gang.reason)
             self._refuse(gang, now, pause_seconds=self._timeout_of(members))
 
     def _start_or_evict(self, gang: Gang, now: float) -> None:
@@ -284,9 +285,10 @@ class GangLifecycle:
             return ""
         return next((member.scheduler for member in strange), "")
 
-    def withdraw(self, members: Iterable[PodRecord]) -> None:
+    def withdraw(self, members: Iterable[PodRecord], why: str) -> None:
         for member in members:
             self._cache.plan(member.uid, None)
+            self._pending_writes.note_why(member.uid, why)
 
     def publish(self, gang: Gang, now: float, pause: Pause, *, has_no_room: bool) -> None:
         """Queue the writes of all decisions about the gang, and set its phase. *pause* lets others
@@ -300,7 +302,7 @@ class GangLifecycle:
         if self._repair.awaited(gang, members, now):
             self.look_again(gang, self._repair.leaving_ends(gang))
         if gang.expired and members.started:  # repair has just given it up
-            self.withdraw(members.planned)
+            self.withdraw(members.planned, gang.reason)
             members = self._registry.members_of(gang)
             self._evict(gang, members, now)
         for number, member in enumerate((*members.planned, *members.open, *members.extra), 1):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from linkwise.extender.api.records import PodRecord, ResourceList
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
-from linkwise.extender.cache.pending_writes import EVENT_SECONDS, PendingWrites
+from linkwise.extender.cache.pending_writes import EVENT_SECONDS, LEFT_ALONE, PendingWrites
 from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.placement.nodes.best_node import BestNode
@@ -57,6 +57,7 @@ class SchedulingGates:
                 continue
             if record.left_alone and record.written is not None:
                 # Of an earlier configuration. The plugin would follow the plan.
+                self._pending_writes.note_why(record.uid, LEFT_ALONE)
                 self._pending_writes.bring_plan(record, None, now)
             if not record.gated:
                 continue

@@ -21,6 +21,8 @@ docs/decisions/0013-order-and-holds.md says which pods may be evicted, and for w
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from linkwise.extender.api.actions import Beneficiary
+from linkwise.extender.api.durations import clock
 from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.api.unlocked import RunUnlocked, T, nothing, run_inline
 from linkwise.extender.cache.cache import Cache
@@ -34,7 +36,7 @@ from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
 from linkwise.extender.preemption.eviction_candidates import EvictionCandidates
 from linkwise.extender.preemption.gang_room import GangRoom, some_at_a_time
 from linkwise.extender.preemption.policy import Preempt
-from linkwise.extender.preemption.reclaim import IdlePods, clock
+from linkwise.extender.preemption.reclaim import IdlePods
 from linkwise.extender.preemption.spared_pods import SparedPods
 from linkwise.extender.preemption.victim_selection import Preemption, Unit, pods_of, select
 from linkwise.extender.queue.reservations import Reservations
@@ -51,6 +53,7 @@ REASON, RECLAIMED, WITHDRAWN = "Preempted", "Reclaimed", "Withdrawn"
 # Members are bound within seconds of their plan, unless something is in their way: kube-scheduler's
 # back-off and a wait at the barrier take less.
 IDLING_SECONDS = 30.0
+VICTIMS_STAY = "GPUs that were to come free for it do not"
 _NO_BUDGETS = DisruptionBudgets()  # for what is not evicted
 _NO_BUDGETS.replace(())
 
@@ -175,7 +178,7 @@ class GangPreemption:
         record = self._cache.pods.get(uid)
         for key, preemption in list(self._preemptions.items()):
             if uid in preemption.victims and record is not None and record.live:
-                self._give_up(key)
+                self._give_up(key, "the API server refused to evict a pod for it")
 
     def run(self, now: float, aside: RunUnlocked = run_inline) -> None:
         """Evict the chosen victims, and choose more, once all waiting gangs have been tried. With
@@ -191,14 +194,14 @@ class GangPreemption:
             if key not in keys or self._is_spoilt(key, now):
                 if key in keys and self._is_robbed(key):
                     self._rest(key, now)
-                self._give_up(key)
+                self._give_up(key, VICTIMS_STAY if key in keys else "it no longer waits")
         for known in (self._tries, self._robbed, self._stale):
             for key in known.keys() - keys:
                 del known[key]
         self._spared.look(now)
         self._try_waiting(waiting, now, aside)
         for key, preemption in self._preemptions.items():
-            self._evict(key.title, preemption, now)
+            self._evict(key, preemption, now)
         self._quiet, self._quiet_until = self._state_of_all(), self._next_try()
 
     def _is_quiet(self, now: float) -> bool:
@@ -254,13 +257,13 @@ class GangPreemption:
     def _open(self, gang: Gang) -> GangMembers:
         return self._registry.needed_of(gang).members
 
-    def _give_up(self, key: GangKey) -> None:
+    def _give_up(self, key: GangKey, why: str) -> None:
         preemption = self._preemptions.pop(key)
         self._look_at.pop(key, None)
         self._tries.pop(key, None)  # choose others at once
         reservation = self._reservations.of(key)
         if reservation is not None and reservation.by_preemption:
-            self._reservations.give_up(key)
+            self._reservations.give_up(key, why)
         for uid in preemption.victims:  # gangs that stay may have members that were left waiting
             record = self._cache.pods.get(uid)
             if record is not None:
@@ -402,10 +405,12 @@ class GangPreemption:
     def _withdraw(self, units: Iterable[Unit], gang: Gang, now: float) -> None:
         """Take the plans of these away: *gang* fits then."""
         for unit in units:
-            why = f"its plan was withdrawn for {gang.key.title}, which is more important"
-            self._pending_writes.say(unit.pods[0].ref, WITHDRAWN, why, now)
+            why = f"for {gang.key.title}, which is more important"
+            told = f"its plan was withdrawn {why}"
+            self._pending_writes.say(unit.pods[0].ref, WITHDRAWN, told, now)
             for pod in unit.pods:
                 self._cache.plan(pod.uid, None)
+                self._pending_writes.note_why(pod.uid, why)
             self._withdrawn.add(unit.key)
 
     def take_withdrawn(self) -> set[GangKey]:
@@ -452,9 +457,14 @@ class GangPreemption:
             if unit.idle_since is None and unit.spare is None:
                 self._queue.keep_age(unit.key, now)
 
-    def _evict(self, who: str, preemption: Preemption, now: float) -> None:
+    def _evict(self, key: GangKey, preemption: Preemption, now: float) -> None:
+        members = [member for member in self._cache.members(key) if member.live]
+        first = next((member for member in members if not member.node), None)
+        if first is None:
+            return  # it is gone, since the victims were chosen
+        to = Beneficiary(key.title, -self._queue.urgency(key)[0], first.ref)
         for unit in preemption.units:
-            event, why = REASON, f"to make room for {who}"
+            event, why = REASON, f"to make room for {key.title}"
             if unit.idle_since is None:
                 why = f"{why}, which is more important"
             else:
@@ -465,7 +475,9 @@ class GangPreemption:
                     continue
                 try:
                     told = "" if number else event
-                    self._pending_writes.evict(record, why, now, event=told, for_whom=who)
+                    self._pending_writes.evict(
+                        record, why, now, event=told, priority=unit.priority, for_whom=to
+                    )
                 except Exception:
                     self.refused(pod.uid, now)
                     raise

@@ -14,9 +14,9 @@ leader that takes over announces again, and waits for the notice again.
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import lru_cache
 
+from linkwise.extender.api.durations import clock
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.api.unlocked import RunUnlocked, run_inline
 from linkwise.extender.cache.cache import Cache
@@ -190,10 +190,6 @@ class IdlePods:
 
 def _uids(unit: Unit) -> frozenset[str]:
     return frozenset(pod.uid for pod in unit.pods)
-
-
-def clock(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 @lru_cache(maxsize=8192)  # one for each node, until it says something else

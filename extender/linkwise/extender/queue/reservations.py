@@ -23,6 +23,8 @@ from typing import Protocol
 
 import numpy as np
 
+from linkwise.extender.api.decisions import Decision, What, of_reservation
+from linkwise.extender.api.durations import clock
 from linkwise.extender.api.records import GangKey, PodRecord, Template
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
@@ -130,6 +132,8 @@ class Reservations:
         self.served = FIRST
         self._fresh = FreshGpus({}, -1)
         self._changed: set[GangKey] = set()  # since `take_changed`
+        self._told: dict[GangKey, Gpus] = {}  # what `take_decisions` has told of
+        self._untold: dict[GangKey, str] = {}  # changed since -> why it was given up
         self._tables_of: object = None  # the state of the cache that `_tables` is about
         self._tables: dict[tuple[int, ...], NodeTable] = {}
 
@@ -247,10 +251,11 @@ class Reservations:
 
     # Changes.
 
-    def give_up(self, key: GangKey) -> None:
+    def give_up(self, key: GangKey, why: str) -> None:
         if self._reservations.pop(key, None) is not None:
             self._cache.reserve(key, {})
             self._changed.add(key)
+            self._untold[key] = why
 
     def reserve_for(
         self,
@@ -280,8 +285,9 @@ class Reservations:
         )
         for other in list(self._reservations.values()):
             if other.key != gang.key and _overlap(other.gpus, new.gpus):
-                self.give_up(other.key)
+                self.give_up(other.key, f"{gang.key.title} reserves some of its GPUs")
         self._reservations[gang.key] = reservation
+        self._untold[gang.key] = ""
         self._cache.reserve(gang.key, new.gpus)
         self._changed.add(gang.key)
         return reservation
@@ -295,6 +301,23 @@ class Reservations:
         """The gangs whose reservation changed since the last call."""
         changed, self._changed = self._changed, set()
         return changed
+
+    def take_decisions(self, now: float) -> list[Decision]:
+        """The reservations that were made, moved or given up since the last call. One that was
+        given up and made again in between has not changed, or has moved."""
+        untold, self._untold = self._untold, {}
+        decisions = []
+        for key, why in untold.items():
+            before, reservation = self._told.pop(key, None), self._reservations.get(key)
+            if reservation is None:
+                if before is not None:
+                    decisions.append(of_reservation(What.GIVEN_UP, key, now, why, before))
+                continue
+            gpus = self._told[key] = reservation.gpus
+            if gpus != before:
+                what = What.RESERVED if before is None else What.MOVED
+                decisions.append(of_reservation(what, key, now, _start_of(reservation, now), gpus))
+        return decisions
 
     def pool_of(self, members: GangMembers) -> Bools:
         """[rows] the nodes that could ever take one of the open members."""
@@ -363,6 +386,18 @@ def _passable_until(earliest: EarliestStart, now: float) -> float:
     if earliest.sure:
         return earliest.start
     return now + _PASSING_SHARE * (earliest.start - now)
+
+
+def _start_of(reservation: Reservation, now: float) -> str:
+    """When the gang can start, in words."""
+    earliest = reservation.earliest
+    if reservation.by_preemption:
+        return "pods are evicted for it"
+    if earliest.start <= now:
+        return "all are free"
+    if earliest.start == math.inf:
+        return "when all are free is not known"
+    return f"all are free at {clock(earliest.start)}{'' if earliest.sure else ', by an estimate'}"
 
 
 def _overlap(one: Gpus, other: Gpus) -> bool:

@@ -33,10 +33,12 @@ from linkwise.extender.api.records import GangKey
 from linkwise.extender.core import Core
 from linkwise.extender.explain.snapshot import Snapshot
 from linkwise.extender.podgrouper.owner_cache import FetchOwner
+from linkwise.extender.runtime.decision_log import log_decisions
 from linkwise.extender.runtime.informers import Informers
 from linkwise.extender.runtime.leadership import ALONE, Lead
 from linkwise.extender.runtime.metrics import NOTHING, Census, ExtenderMetrics
 from linkwise.extender.runtime.owner_reader import OwnerReads
+from linkwise.extender.runtime.round_log import RoundLog
 from linkwise.extender.runtime.takeover import Takeover
 from linkwise.extender.runtime.workqueue import Lanes
 from linkwise.extender.runtime.writer import Writer
@@ -105,6 +107,8 @@ class Loop:
         self._clock = client.clock
         self._lock = Lock()  # around every use of the core
         core.set_unlocker(self._aside)
+        self._rounds = RoundLog()
+        core.set_stopwatch(self._rounds.step)
         self._kube = Writer(client, metrics, lead=lead)
         self._writes: Lanes[Action] = Lanes(self._act, threads=write_threads)
         self._events: Lanes[Action] = Lanes(self._act, threads=_EVENT_THREADS)
@@ -220,7 +224,9 @@ class Loop:
             with self._lock:
                 self._core.end_bind(order, outcome, self._clock(), refusal)
                 self._binding -= 1
+                decisions = self._core.take_decisions()
             self._changed.set()
+            log_decisions(decisions)
         return refusal
 
     def _begin_bind(
@@ -386,6 +392,7 @@ class Loop:
         with self._lock:
             if self._informers.pods.failing_seconds:
                 self._core.unheard(self._clock())
+            self._rounds.begin()
             try:
                 with self._metrics.decide_seconds.time():
                     actions = self._core.decide(self._clock())
@@ -395,6 +402,7 @@ class Loop:
             reads = self._core.owners_to_read(self._clock())
             due = self._core.next_due()
             defects = self._core.take_defects()
+            decisions = self._core.take_decisions()
         for read in reads:
             self._reads.add(read.ref, read)
         for defect in defects:
@@ -402,6 +410,8 @@ class Loop:
         for action in actions:
             lanes = self._events if isinstance(action, Emit) else self._writes
             lanes.add(action.pod.uid, action)
+        self._rounds.end()
+        log_decisions(decisions)
         if due is None:
             return _LONGEST_SLEEP_SECONDS
         left = due - self._clock()
@@ -432,6 +442,8 @@ class Loop:
         try:
             with self._lock:
                 self._core.done(action, outcome, self._clock())
+                decisions = self._core.take_decisions()
+            log_decisions(decisions)
         except Exception:
             self._defect("done", f"{type(action).__name__} {action.pod}: outcome not recorded")
         self._changed.set()

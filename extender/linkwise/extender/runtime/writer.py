@@ -87,8 +87,6 @@ class Writer:
         request = partial(self._client.post, path, body)
         outcome, refusal = self._write("Bind", what, lambda: self._in_time(request))
         if outcome is Outcome.DONE:
-            about = {"pod": f"{order.namespace}/{order.name}", "node": order.node}
-            log.info("bound %s", what, extra=about)
             return outcome, ""
         return outcome, f"linkwise: binding {what}: {refusal}"
 
@@ -97,9 +95,6 @@ class Writer:
         kind = type(action).__name__
         request = self._request(action)
         outcome, _ = self._write(kind, str(action.pod), lambda: self._patiently(request))
-        if outcome is Outcome.DONE and (told := _told(action)):
-            what, more = told
-            log.info("%s", what, extra={"pod": str(action.pod), **more})
         return outcome
 
     def _request(self, action: Action) -> Callable[[], None]:
@@ -208,27 +203,6 @@ class Writer:
         self._metrics.actions.labels(kind, outcome.value).inc()
         self._metrics.action_seconds.labels(kind).observe(time.perf_counter() - began)
         return outcome, refusal
-
-
-def _told(action: Action) -> tuple[str, dict[str, str]] | None:
-    """What the log says of a decision that has been carried out, with more fields; None: nothing.
-    So it tells afterwards why a pod has its GPUs, or lost them."""
-    pod = action.pod
-    match action:
-        case WritePlan():
-            gpus = action.annotations.get(names.GPUS, "")
-            return f"planned {pod} on {action.node}", {"node": action.node, "gpus": gpus}
-        case WithdrawPlan() if action.annotations:
-            return f"withdrew the plan of {pod}", {}
-        case LiftGate():
-            return f"lifted the gate of {pod}", {}
-        case Correct():
-            return f"corrected the GPUs of {pod}", {"gpus": action.annotations.get(names.GPUS, "")}
-        case Evict():
-            more = {"for": action.for_whom} if action.for_whom else {}
-            return f"evicted {pod}: {action.why}", more
-        case _:
-            return None
 
 
 def _is_too_late(error: ApiError) -> bool:

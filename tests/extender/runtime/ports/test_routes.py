@@ -158,6 +158,25 @@ def test_the_books_may_be_looked_at(http: FlaskClient) -> None:
     assert body(http.get("/gangs?namespace=theirs&runner-up=true")) == []
 
 
+def test_the_history_may_be_asked_for(http: FlaskClient) -> None:
+    whole = body(http.get("/history"))
+    assert sorted(whole) == ["at", "began", "decisions", "dropped"]
+    assert body(http.get("/history?pod=ml/alone"))["decisions"] == []
+    assert body(http.get("/history?node=n1&namespace=ml"))["decisions"] == []
+    unknown = http.get("/history?gang=ml/no")
+    assert (unknown.status_code, body(unknown)) == (
+        404,
+        {"Error": "linkwise: no gang ml/no is known"},
+    )
+
+
+@pytest.mark.parametrize("said", ["pod=alone", "pod=/alone", "gang=ml/"])
+def test_a_name_without_its_namespace_is_refused(said: str, http: FlaskClient) -> None:
+    reply = http.get(f"/history?{said}")
+    text = f"linkwise: {said}: expected NAMESPACE/NAME"
+    assert (reply.status_code, body(reply)) == (400, {"Error": text})
+
+
 def test_the_metrics_parse_and_count_what_was_asked(extender: Asked) -> None:
     extender.post("filter", b"{")
 

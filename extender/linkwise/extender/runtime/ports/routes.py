@@ -15,6 +15,7 @@ from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
 from linkwise.extender.explain.explainer import Explainer
+from linkwise.extender.explain.history import Asked, view_history
 from linkwise.extender.explain.idle.idle_pods import view_idle
 from linkwise.extender.explain.names_said import why_unknown
 from linkwise.extender.explain.state import view_state
@@ -33,6 +34,7 @@ from linkwise.serving.gone import GoneError
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Response])
+_OF_HISTORY = ("namespace", "pod", "gang", "node")
 _SHARE = 0.25  # of a processor's time, for all views together
 
 
@@ -119,6 +121,16 @@ def _add_views(app: Flask, loop: Loop, share: FairShare) -> None:
     @view("/idle")
     def idle() -> Response:
         return _json(msgspec.json.encode(view_idle(loop.snapshot())))
+
+    @view("/history")
+    def history() -> Response:
+        asked = Asked(**{name: request.args.get(name, "") for name in _OF_HISTORY})
+        for name, said in (("pod", asked.pod), ("gang", asked.gang)):
+            if said and not all(said.partition("/")):
+                text = f"linkwise: {name}={said}: expected NAMESPACE/NAME"
+                return _json(wire.write_error(text), 400)
+        found = view_history(loop.snapshot(), asked)
+        return _unknown(found) if isinstance(found, str) else _json(msgspec.json.encode(found))
 
     @view("/use")
     def use() -> Response:

@@ -1,0 +1,187 @@
+"""What the extender decided and carried out, as the log and `kubectl linkwise history` tell it.
+
+Names and reasons come from tenants, so all texts are bounded: thousands of decisions are kept.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from linkwise.extender.api.actions import (
+    Action,
+    Correct,
+    Evict,
+    LiftGate,
+    WithdrawPlan,
+    WritePlan,
+)
+from linkwise.extender.api.extender_calls import BindOrder
+from linkwise.extender.api.records import GangKey, PodRecord
+from linkwise.topology import names
+from linkwise.topology.annotations.plan import read_gpus
+
+MOST = 4000  # that a leader keeps
+_MOST_NODES = 16
+_LONGEST_WHY = 1024  # as an Event's message
+
+
+class What(Enum):
+    PLANNED = "planned"
+    WITHDRAWN = "plan withdrawn"
+    GATE_LIFTED = "gate lifted"
+    BOUND = "bound"
+    CORRECTED = "GPUs corrected"
+    EVICTED = "evicted"
+    RESERVED = "reserved"
+    MOVED = "reservation moved"
+    GIVEN_UP = "reservation given up"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    at: float  # seconds since 1970
+    what: What
+    pod: str = ""  # namespace/name; empty: it is about the gang as a whole
+    gang: str = ""  # namespace/name; empty: the pod is in none
+    nodes: tuple[str, ...] = ()  # the first of them
+    more_nodes: int = 0  # left out of *nodes*
+    uid: str = ""  # the pod's
+    gpus: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # container -> uuids
+    count: int = 0  # of GPUs
+    why: str = ""
+    for_whom: str = ""  # `GangKey.title` of who gets the room
+    priority: int | None = None
+    for_priority: int | None = None  # of who gets the room
+    from_annotation: bool = False  # an earlier leader made this plan, as the pod says
+
+    @property
+    def who(self) -> str:
+        return self.pod or f"gang {self.gang}"
+
+    @property
+    def namespace(self) -> str:
+        return (self.pod or self.gang).partition("/")[0]
+
+    @property
+    def where(self) -> str:
+        """Such as `gpu-1, gpu-2 and 3 more`."""
+        more = f" and {self.more_nodes} more" if self.more_nodes else ""
+        return f"{', '.join(self.nodes)}{more}"
+
+    @property
+    def reason(self) -> str:
+        """Why, with the priorities if they are known."""
+        if self.priority is None or self.for_priority is None:
+            return self.why
+        return f"{self.why} (priority {self.priority}, for priority {self.for_priority})"
+
+    @property
+    def sentence(self) -> str:
+        """The line of the log."""
+        told = self._told()
+        return f"{told}: {self.reason}" if self.why else told
+
+    def _told(self) -> str:
+        amount = f"{self.count} GPU{'' if self.count == 1 else 's'} on {self.where}"
+        match self.what:
+            case What.PLANNED:
+                return f"planned {self.who} on {self.where}"
+            case What.WITHDRAWN:
+                return f"withdrew the plan of {self.who}"
+            case What.GATE_LIFTED:
+                return f"lifted the gate of {self.who}"
+            case What.BOUND:
+                return f"bound {self.who} to {self.where}"
+            case What.CORRECTED:
+                return f"corrected the GPUs of {self.who}"
+            case What.EVICTED:
+                return f"evicted {self.who}"
+            case What.RESERVED:
+                return f"reserved {amount} for {self.for_whom}"
+            case What.MOVED:
+                return f"moved the reservation of {self.for_whom} to {amount}"
+            case What.GIVEN_UP:
+                return f"gave up the reservation of {self.for_whom}"
+
+    @property
+    def bytes(self) -> int:
+        """About how much memory it takes."""
+        texts = (self.pod, self.gang, *self.nodes, self.why, self.for_whom)
+        uuids = sum(len(uuid) for share in self.gpus.values() for uuid in share)
+        return 500 + sum(map(len, texts)) + uuids
+
+
+def of_action(action: Action, record: PodRecord | None, at: float) -> Decision | None:
+    """What has been decided if *action* has been carried out; None: nothing to tell of. *record*
+    is the pod's, if it is still there."""
+    gang, bound_to = ("", "") if record is None else (record.gang_name, record.node)
+    about = Decision(at, What.PLANNED, str(action.pod), gang, uid=action.pod.uid)
+    match action:
+        case WritePlan() if not action.again:
+            why = f"the plan before was withdrawn: {action.instead}" if action.instead else ""
+            return replace(_with_gpus(about, action.node, action.annotations), why=_cut(why))
+        case WithdrawPlan() if action.annotations:
+            why, nodes = _cut(action.why), _named(action.node)
+            return replace(about, what=What.WITHDRAWN, nodes=nodes, why=why)
+        case LiftGate():
+            return replace(about, what=What.GATE_LIFTED)
+        case Correct():
+            return replace(_with_gpus(about, bound_to, action.annotations), what=What.CORRECTED)
+        case Evict():
+            to = action.for_whom
+            return replace(
+                about,
+                what=What.EVICTED,
+                gang=action.gang,
+                nodes=_named(action.node),
+                why=_cut(action.why),
+                for_whom="" if to is None else to.title,
+                priority=action.priority,
+                for_priority=None if to is None else to.priority,
+            )
+        case _:
+            return None
+
+
+def of_bind(order: BindOrder, record: PodRecord | None, at: float) -> Decision:
+    gang = "" if record is None else record.gang_name
+    about = Decision(at, What.BOUND, f"{order.namespace}/{order.name}", gang, uid=order.uid)
+    return _with_gpus(about, order.node, order.annotations)
+
+
+def of_reservation(
+    what: What,
+    key: GangKey,
+    at: float,
+    why: str,
+    gpus: Mapping[str, int],
+) -> Decision:
+    """*gpus*: node -> bitmask, of those that are reserved, or were."""
+    named = sorted(gpus)
+    return Decision(
+        at,
+        what,
+        f"{key.namespace}/{key.name}" if key.uid else "",
+        "" if key.uid else f"{key.namespace}/{key.name}",
+        tuple(named[:_MOST_NODES]),
+        max(len(named) - _MOST_NODES, 0),
+        count=sum(mask.bit_count() for mask in gpus.values()),
+        why=_cut(why),
+        for_whom=key.title,
+    )
+
+
+def _with_gpus(decision: Decision, node: str, annotations: Mapping[str, str]) -> Decision:
+    text = annotations.get(names.GPUS)
+    gpus = read_gpus(text) if text else {}
+    return replace(decision, nodes=_named(node), gpus=gpus, count=sum(map(len, gpus.values())))
+
+
+def _named(node: str) -> tuple[str, ...]:
+    return (node,) if node else ()
+
+
+def _cut(text: str) -> str:
+    """One line, of bounded length."""
+    text = "".join(c if c.isprintable() else " " for c in text[: _LONGEST_WHY + 1])
+    return text if len(text) <= _LONGEST_WHY else f"{text[: _LONGEST_WHY - 1]}…"
