@@ -395,7 +395,7 @@ def _start_of(reservation: Reservation, now: float) -> str:
         return "pods are evicted for it"
     if earliest.start <= now:
         return "all are free"
-    if earliest.start == math.inf:
+    if not earliest.known or earliest.start == math.inf:
         return "when all are free is not known"
     return f"all are free at {clock(earliest.start)}{'' if earliest.sure else ', by an estimate'}"
 
