@@ -8,6 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import repeat
+from traceback import format_exc
 from unittest.mock import patch
 
 import click
@@ -49,19 +50,17 @@ def live(
     days: float = 1.0,
     order: QueueOrder = QueueOrder.AGE,
     other_filters: bool = False,
+    hostile: bool = False,
 ) -> Lived:
     began = time.perf_counter()
-    fate = Fate(seed, days, order, other_filters=other_filters)
+    fate = Fate(seed, days, order, other_filters=other_filters, hostile=hostile)
+    judge = _live_through(fate)
     world = fate.world
-    with small_samples(world.sample):
-        judge = Judge(world)
-        fate.begin()
-        ends = world.now + fate.seconds
-        for until, then in ((ends, fate.heal), (ends + HEALED_SECONDS, lambda: None)):
-            while world.now < until and not world.failures:
-                world.live(min(world.now + LOOK_SECONDS, until), judge.before_jump)
-                judge.look()
-            then()
+    if fate.hostile is not None and fate.is_calm and not world.failures:
+        plain = Fate(seed, days, order, hostile=True, plain=fate.hostile.got)
+        _live_through(plain)
+        world.failures += plain.world.failures
+        print("WAITS", seed, len(fate.hostile.got), sum(fate.waits().values()), sum(plain.waits().values()), len(fate.jobs), max((fate.waits()[n]-plain.waits()[n], n) for n in fate.jobs), [(n, round(fate.waits()[n]), round(plain.waits()[n])) for n in fate.jobs if abs(fate.waits()[n]-plain.waits()[n])>100])
     return Lived(
         seed,
         time.perf_counter() - began,
@@ -71,6 +70,28 @@ def live(
         judge.checks,
         tuple(dict.fromkeys(world.failures)),
     )
+
+
+def _live_through(fate: Fate) -> Judge:
+    world = fate.world
+    with small_samples(world.sample):
+        judge = Judge(world)
+        try:
+            _live_on(fate, judge)
+        except Exception:
+            world.failures.append(f"a call fails at {world.now:.0f}: {format_exc()}")
+    return judge
+
+
+def _live_on(fate: Fate, judge: Judge) -> None:
+    world = fate.world
+    fate.begin()
+    ends = world.now + fate.seconds
+    for until, then in ((ends, fate.heal), (ends + HEALED_SECONDS, lambda: None)):
+        while world.now < until and not world.failures:
+            world.live(min(world.now + LOOK_SECONDS, until), judge.before_jump)
+            judge.look()
+        then()
 
 
 def _seeds(text: str) -> list[int]:
@@ -89,8 +110,9 @@ def _seeds(text: str) -> list[int]:
 @click.option(
     "--other-filters", is_flag=True, help="kube-scheduler has some that Linkwise does not know."
 )
+@click.option("--hostile", is_flag=True, help="A tenant writes whatever the API server accepts.")
 @click.option("--jobs", default=1, help="Seeds at the same time.")
-def main(seeds: str, days: float, queue_order: str, other_filters: bool, jobs: int) -> None:
+def main(seeds: str, days: float, queue_order: str, other_filters: bool, hostile: bool, jobs: int) -> None:
     """Live through simulated days, and say what promise was broken."""
     if os.environ.get("PYTHONHASHSEED") != "0":  # a seed is to be the same each time
         os.execve(
@@ -102,7 +124,7 @@ def main(seeds: str, days: float, queue_order: str, other_filters: bool, jobs: i
     with ProcessPoolExecutor(jobs) as pool:
         lived = []
         orders, filters = repeat(QueueOrder(queue_order)), repeat(other_filters)
-        for one in pool.map(live, wanted, repeat(days), orders, filters):
+        for one in pool.map(live, wanted, repeat(days), orders, filters, repeat(hostile)):
             lived.append(one)
             how = "; ".join(one.failures[:3]) or "ok"
             click.echo(f"seed {one.seed}: {how}, {one.seconds:.1f} s, {one.pods} pods")

@@ -9,6 +9,9 @@
 - If kube-scheduler has filters that Linkwise does not know, and they would let a gang or pod go
   somewhere all along, it goes within STUCK_SECONDS.
 - The core's own audit finds nothing, and the core is not busy while nothing happens.
+- No call of the core fails, and no pod or gang is isolated because of a defect.
+- Of an honest tenant, pods are evicted only for what is more important, or with their gang that
+  gives up.
 """
 
 import math
@@ -24,6 +27,7 @@ from linkwise.extender.api.extender_calls import FilterCall
 from linkwise.extender.api.records import GangKey
 from linkwise.extender.core import Core
 from linkwise.extender.gangs.partial_admission import LONGEST_SECONDS
+from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.queue.queue_order import QueueOrder
 from linkwise.extender.queue.reservations import Reservation
 from linkwise.kube.objects import Pod
@@ -31,6 +35,7 @@ from linkwise.simulator.scheduler.cache import SchedulerCache
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_gpus, read_plan
 from tests.all_or_nothing import AllOrNothing, gang_of
+from tests.liveness.hostile import NAMESPACE, is_honest
 from tests.liveness.world import World
 from tests.other_filters import go_together, room_of
 
@@ -62,7 +67,7 @@ class Judge:
         state = self._state_now()
         if state != self._state:
             self._state, self._quiet_since = state, world.now
-        world.failures += self._law.look(world.pods.values(), world.now, world.writes_lost_at)
+        self._look_at_gangs()
         self._look_at_idling(then)
         quiet_at = max(self._quiet_since, world.faults_at) + BOUND_SECONDS
         if world.now < quiet_at <= then or (world.now == quiet_at):
@@ -79,18 +84,49 @@ class Judge:
                 f"{hold.title} waits for a server: {owner}" for owner in self._servers_in(hold)
             ]
 
-    def _judge_eviction(self, pod: Pod) -> None:
+    def _look_at_gangs(self) -> None:
         world = self._world
-        world.failures += self._law.look(world.pods.values(), world.now, world.writes_lost_at)
-        if broken := self._law.evicted(pod):
+        honest = filter(is_honest, world.pods.values())
+        world.failures += self._law.look(honest, world.now, world.writes_lost_at)
+
+    # Evictions.
+
+    def _judge_eviction(self, pod: Pod, by: Evict | Pod) -> None:
+        world = self._world
+        self._look_at_gangs()
+        if isinstance(by, Evict) and (broken := self._law.evicted(pod)):
             world.failures.append(broken)
+        if is_honest(pod) and not self._may_evict(pod, by):
+            whom = by.for_whom if isinstance(by, Evict) else by.metadata.name
+            world.failures.append(f"{pod.metadata.name} is evicted for {whom} at {world.now:.0f}")
+
+    def _may_evict(self, victim: Pod, by: Evict | Pod) -> bool:
+        if isinstance(by, Pod):
+            return by.spec.priority > victim.spec.priority
+        if not by.for_whom:
+            return bool(gang_of(victim))  # which gives up what it has of its GPUs
+        claimants = [
+            pod.spec.priority
+            for pod in self._world.pods.values()
+            if pod.status.phase not in ("Succeeded", "Failed")
+            and by.for_whom in (f"gang {gang_of(pod)}", f"pod {_title(pod)}")
+        ]
+        allowed = self._world.settings.preempt
+        consents = victim.metadata.annotations.get(names.PREEMPTIBLE) == "true"
+        return (
+            (consents or allowed is Preempt.LOWER_PRIORITY)
+            and allowed is not Preempt.NEVER
+            and min(claimants, default=victim.spec.priority) > victim.spec.priority
+        )
 
     # No pod is forgotten.
 
     def _state_now(self) -> object:
-        """A value that differs after each change that a component could see."""
+        """A value that differs after each change that a component could see, but those of hostile
+        pods that take no room: they may go on for ever."""
         world = self._world
-        pods = hash(frozenset(map(id, world.pods.values())))
+        counting = (pod for pod in world.pods.values() if is_honest(pod) or pod.spec.node_name)
+        pods = hash(frozenset(map(id, counting)))
         return pods, hash(frozenset(map(id, world.nodes.values()))), id(world.core)
 
     def _nobody_is_forgotten(self, now: float) -> None:
@@ -114,6 +150,8 @@ class Judge:
         for plans in by_gang.values():
             if any(map(self._is_kept, plans)) or not all(map(self._goes, plans)):
                 continue
+            if not is_honest(world.pods[plans[0].pod.uid]):
+                continue
             if not go_together(self._room(), ((world.pods[p.pod.uid], p.node) for p in plans)):
                 continue
             who = ", ".join(sorted(plan.pod.name for plan in plans))
@@ -121,9 +159,10 @@ class Judge:
             found.append(f"{who} could go to {', '.join(nodes)} at {now:.0f}")
         victims = sorted(action.pod.name for action in actions if isinstance(action, Evict))
         for_whom = fresh._planner.preemption.preemptions.keys()
+        for_honest = any(key.namespace != NAMESPACE for key in for_whom)
         # Where kube-scheduler's filters refuse a gang, the core evicts no pod in vain.
         may_be_vain = world.other_filters
-        if victims and not (may_be_vain or self._may_wait_with_evictions() or self._rest(for_whom)):
+        if victims and for_honest and not (may_be_vain or self._may_wait_with_evictions() or self._rest(for_whom)):
             found.append(f"the core does not evict {', '.join(victims)} at {now:.0f}")
         return [*found, *self._singles(fresh, now)]
 
@@ -182,7 +221,7 @@ class Judge:
         waiting: dict[str, list[Pod]] = {}
         of_gang = Counter(map(gang_of, self._world.pods.values()))
         for pod in sorted(self._world.pods.values(), key=lambda pod: pod.metadata.name):
-            if _waits(pod) or _is_gated(pod):
+            if is_honest(pod) and (_waits(pod) or _is_gated(pod)):
                 waiting.setdefault(gang_of(pod) or pod.metadata.uid, []).append(pod)
         for who, pods in waiting.items():
             gang = gang_of(pods[0])
@@ -234,7 +273,7 @@ class Judge:
         world = self._world
         kept = {name for name, book in world.core._cache.nodes.items() if book.set_aside}
         for pod in world.pods.values():
-            if not _waits(pod) or names.GANG in pod.metadata.annotations:
+            if not (is_honest(pod) and _waits(pod)) or names.GANG in pod.metadata.annotations:
                 continue
             asked = tuple(
                 node
@@ -313,6 +352,10 @@ class Judge:
         if by_timers > _BUSY + 2 * sum(map(_waits, world.pods.values())):
             world.failures.append(f"{by_timers} decisions in a minute at {world.now:.0f}")
             world.decided.clear()
+
+
+def _title(pod: Pod) -> str:
+    return f"{pod.metadata.namespace}/{pod.metadata.name}"
 
 
 def _waits(pod: Pod) -> bool:
