@@ -1,6 +1,6 @@
 """What a seed decides: machines, which workloads want what and when, and what goes wrong."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -18,6 +18,7 @@ MODELS = ("H100", "V100", "A100")
 NAMESPACES = ("red", "blue", "green")
 HOUR = 3600.0
 _MOST_WAITING = 16
+_CALM_HOURS = 0.3
 _MOST_BESIDE = 12  # beside a hostile tenant, where none of them is left out
 
 
@@ -52,7 +53,7 @@ class Fate:
         *,
         other_filters: bool = False,
         hostile: bool = False,
-        plain: Collection[str] | None = None,
+        plain: Mapping[str, int] | None = None,
     ) -> None:
         """*other_filters*: kube-scheduler has some that Linkwise does not know. *hostile*: with a
         hostile tenant; *plain*: the pods of it that are made, as plain ones. Then what the others
@@ -73,6 +74,9 @@ class Fate:
         self.jobs: dict[str, Job] = {}
         self.world.on_end = self._ended
         self.longest_hours = draw.choice([0.3, 2.0, 6.0])
+        self.is_calm = hostile and seed % 2 == 0
+        if self.is_calm:  # where many wait for hours, one that comes first changes who is next
+            self.longest_hours = min(self.longest_hours, _CALM_HOURS)
         # Where nothing else happens, nothing else wakes a pod that was forgotten.
         self.how_many = draw.choice([8, 25, 40])
         model = draw.choice(MACHINES)
@@ -80,9 +84,10 @@ class Fate:
             machine = model if draw.random() < 0.7 else draw.choice(MACHINES)
             self.world.add_node(f"n{number}", machine)
         self.world.on_bind = self._bound_one
-        self.hostile = Hostile(self.world, seed, self.seconds) if hostile else None
         self.plain = plain
-        self.is_calm = hostile and seed % 2 == 0
+        self.hostile = (
+            Hostile(self.world, seed, self.seconds, through_queue=self.is_calm) if hostile else None
+        )
         if other_filters:
             self.world.other_filters += drawn_filters(
                 seed, sorted(self.world.nodes), self.world.now, self.seconds
@@ -177,7 +182,8 @@ class Fate:
             priority=job.priority,
             gated=job.gated,
         )
-        self.world.runs_for[pod.metadata.uid] = job.seconds * self._draw_of(name).uniform(0.95, 1.05)
+        share = self._draw_of(name).uniform(0.95, 1.05)
+        self.world.runs_for[pod.metadata.uid] = job.seconds * share
 
     def _bound_one(self, pod: Pod) -> None:
         name, _, rank = pod.metadata.name.partition("-")
@@ -187,13 +193,11 @@ class Fate:
             if job.started is None and len(job.bound) >= int(job.said.get("gang-min", job.size)):
                 job.started = self.world.now
 
-    def waits(self) -> dict[str, float]:
-        """For how long each job waited, or waits."""
-        now = self.world.now
-        return {
-            job.name: (now if job.started is None else job.started) - job.asked
-            for job in self.jobs.values()
-        }
+    def waits(self) -> float:
+        """For how long jobs waited, or wait, in the mean."""
+        now, jobs = self.world.now, self.jobs.values()
+        waits = [(now if job.started is None else job.started) - job.asked for job in jobs]
+        return sum(waits) / len(waits) if waits else 0.0
 
     def _ended(self, pod: Pod) -> None:
         name, world = pod.metadata.name, self.world

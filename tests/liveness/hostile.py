@@ -7,7 +7,7 @@ Left out is what would harm others in any cluster, whatever places the pods: ant
 pods of other namespaces, and more CPUs than a node has.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -113,13 +113,16 @@ class Wave:
 
 
 class Hostile:
-    def __init__(self, world: World, seed: int, seconds: float) -> None:
+    def __init__(self, world: World, seed: int, seconds: float, *, through_queue: bool) -> None:
+        """*through_queue*: none of its pods takes GPUs past the scheduling queue."""
         self._world = world
+        self._twists = _TWISTS + (_REFUSED if through_queue else _PAST_QUEUE)
         draw = self._draw = Random(f"hostile {seed}")
         self._waves = [
             self._wave(f"h{number}", seconds) for number in range(draw.choice([4, 12, 30]))
         ]
-        self.got: set[str] = set()  # the names of its pods that kubelets gave GPUs
+        # The names of its pods that kubelets gave GPUs, with their priorities.
+        self.got: dict[str, int] = {}
         world.on_admit = self._admitted
 
     def _wave(self, name: str, seconds: float) -> Wave:
@@ -132,15 +135,16 @@ class Hostile:
             gpus=gpus,
             seconds=30.0 * 60 ** draw.random(),
             patience=draw.choice([5.0, 60.0, 10 * _MINUTE, _HOUR]),
-            returns=draw.choice([0, 0, 1, 5]),
+            returns=draw.choice([0, 0, 1, 8]),
             priority=draw.choice([-1_000_000, 0, 0, 0, 1]),  # within its quota
             is_gang=draw.random() < 0.5,
-            twists=tuple(draw.sample(_TWISTS, draw.choice([1, 1, 1, 2, 3]))),
+            twists=tuple(draw.sample(self._twists, draw.choice([1, 1, 1, 2, 3]))),
         )
 
-    def begin(self, plain: Collection[str] | None = None) -> None:
-        """*plain*: the names of the pods that are to be made, all of them plain."""
-        world = self._world
+    def begin(self, plain: Mapping[str, int] | None = None) -> None:
+        """*plain*: the names of the pods that are to be made, all of them plain, with their
+        priorities."""
+        world, self._plain = self._world, plain or {}
         for wave in self._waves:
             ranks = [
                 rank for rank in range(wave.pods) if plain is None or _name(wave, rank) in plain
@@ -164,18 +168,26 @@ class Hostile:
             return pod
 
         made = world.make(
-            name, wave.gpus, namespace=NAMESPACE, said=said, priority=wave.priority, alter=alter
+            name,
+            wave.gpus,
+            namespace=NAMESPACE,
+            said=said,
+            priority=self._plain.get(name, wave.priority),
+            alter=alter,
         )
         world.runs_for[made.metadata.uid] = wave.seconds
         again = partial(self._come, wave, rank, plain_size, returns - 1) if returns else None
-        world.after(wave.patience, partial(self._go, made.metadata.uid, again))
+        until = world.now + _HOUR if plain_size else 0.0  # a plain one waits for its turn
+        world.after(wave.patience, partial(self._go, made.metadata.uid, wave, until, again))
 
-    def _go(self, uid: str, again: Callable[[], None] | None) -> None:
+    def _go(self, uid: str, wave: Wave, until: float, again: Callable[[], None] | None) -> None:
         world = self._world
         pod = world.pods.get(uid)
-        if pod is not None and pod.spec.node_name and pod.status.phase in ("Pending", "Running"):
-            world.after(world.runs_for[uid], partial(self._go, uid, again))
-            return
+        if pod is not None and pod.status.phase in ("Pending", "Running"):
+            stays = wave.seconds if pod.spec.node_name else wave.patience
+            if pod.spec.node_name or world.now < until:
+                world.after(stays, partial(self._go, uid, wave, until, again))
+                return
         if pod is not None:
             world.remove(pod)
         if again is not None:
@@ -183,7 +195,7 @@ class Hostile:
 
     def _admitted(self, pod: Pod) -> None:
         if not is_honest(pod):
-            self.got.add(pod.metadata.name)
+            self.got[pod.metadata.name] = pod.spec.priority
 
 
 def _name(wave: Wave, rank: int) -> str:
@@ -306,11 +318,18 @@ def _pinned(draw: Random, world: World, pod: Pod) -> Pod:
     return change(pod, spec=change(pod.spec, node_name=_target(draw, world), scheduling_gates=()))
 
 
+def _pinned_in_vain(draw: Random, world: World, pod: Pod) -> Pod:
+    """On a full node, whose kubelet refuses it."""
+    books = world.core._cache.nodes
+    full = sorted(name for name in world.nodes if name in books and not books[name].free)
+    return change(pod, spec=change(pod.spec, node_name=draw.choice(full))) if full else pod
+
+
 def _bound_by_another(draw: Random, world: World, pod: Pod) -> Pod:
     node = _target(draw, world)
     world.after(draw.uniform(0.1, 20.0), partial(world.bind_past, pod.metadata.uid, node))
-    own = draw.choice(["default-scheduler", "other", "volcano"])
-    return change(pod, spec=change(pod.spec, scheduler_name=own))
+    name = draw.choice(["default-scheduler", "other"])
+    return change(pod, spec=change(pod.spec, scheduler_name=name))
 
 
 def _target(draw: Random, world: World) -> str:
@@ -334,6 +353,8 @@ def _forged(draw: Random, world: World, pod: Pod) -> Pod:
     node = draw.choice(sorted(world.nodes))
     uuids = world.uuids(node, *range(draw.choice([1, 4, 8])))
     plan = Plan(id="p", node=node, uid=draw.choice(["", "*"]), made=world.now)
+    if draw.random() < 0.5:  # for as long as it waits
+        pod = change(pod, spec=change(pod.spec, scheduling_gates=(SchedulingGate("a.b/c"),)))
     return _annotated(
         pod,
         draw.choice(
@@ -376,7 +397,8 @@ def _changing(draw: Random, world: World, pod: Pod) -> Pod:
     def say(times: int) -> None:
         known = world.pods.get(uid)
         if known is not None and known.metadata.deletion_timestamp is None:
-            world.put_pod(draw.choice([_odd_annotations, _gang_of_others, _lie])(draw, world, known))
+            twist = draw.choice([_odd_annotations, _gang_of_others, _lie])
+            world.put_pod(twist(draw, world, known))
             if times:
                 world.after(draw.uniform(0.1, 30.0), partial(say, times - 1))
 
@@ -386,11 +408,14 @@ def _changing(draw: Random, world: World, pod: Pod) -> Pod:
 
 def _lingering(draw: Random, world: World, pod: Pod) -> Pod:
     """It is deleted soon, and its processes stay until its time is over."""
-    name = pod.metadata.name
+    name, uid = pod.metadata.name, pod.metadata.uid
 
     def delete() -> None:
-        world.stuck.add(name)
-        world.terminate(name)
+        known = world.pods.get(uid)
+        if known is not None and known.spec.node_name:
+            world.stuck.add(name)
+            world.terminate(name)
+            world.after(world.runs_for[uid], partial(world.stuck.discard, name))
 
     world.after(draw.uniform(1.0, 300.0), delete)
     return pod
@@ -405,11 +430,11 @@ _TWISTS: tuple[Twist, ...] = (
     _odd_amount,
     _many_containers,
     _many_terms,
-    _pinned,
-    _bound_by_another,
     _forged,
     _odd_priority,
     _gated,
     _changing,
     _lingering,
 )
+_REFUSED: tuple[Twist, ...] = (_pinned_in_vain,)
+_PAST_QUEUE: tuple[Twist, ...] = (_pinned, _bound_by_another)

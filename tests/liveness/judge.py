@@ -11,7 +11,7 @@
 - The core's own audit finds nothing, and the core is not busy while nothing happens.
 - No call of the core fails, and no pod or gang is isolated because of a defect.
 - Of an honest tenant, pods are evicted only for what is more important, or with their gang that
-  gives up.
+  gives up. Its jobs wait no longer beside a hostile tenant than beside a plain one, within a bound.
 """
 
 import math
@@ -47,6 +47,7 @@ _FILTERED_LOOK_SECONDS = 300.0
 _MOST_WAYS = 8  # to place a gang, of which each costs a core that starts
 _BUSY = 240  # decisions in a minute; and two for each that waits, as one looks at few
 _SLACK_SECONDS = 1.0
+DELAYED_SECONDS, _DELAYED_SHARE = 600.0, 0.25  # twice what was measured
 
 
 class Judge:
@@ -123,9 +124,10 @@ class Judge:
 
     def _state_now(self) -> object:
         """A value that differs after each change that a component could see, but those of hostile
-        pods that take no room: they may go on for ever."""
+        pods without GPUs: they may go on for ever."""
         world = self._world
-        counting = (pod for pod in world.pods.values() if is_honest(pod) or pod.spec.node_name)
+        with_gpus = {pod for pods in world.held.values() for pod in pods}
+        counting = (p for p in world.pods.values() if is_honest(p) or _title(p) in with_gpus)
         pods = hash(frozenset(map(id, counting)))
         return pods, hash(frozenset(map(id, world.nodes.values()))), id(world.core)
 
@@ -162,7 +164,8 @@ class Judge:
         for_honest = any(key.namespace != NAMESPACE for key in for_whom)
         # Where kube-scheduler's filters refuse a gang, the core evicts no pod in vain.
         may_be_vain = world.other_filters
-        if victims and for_honest and not (may_be_vain or self._may_wait_with_evictions() or self._rest(for_whom)):
+        may_wait = may_be_vain or self._may_wait_with_evictions() or self._rest(for_whom)
+        if victims and for_honest and not may_wait:
             found.append(f"the core does not evict {', '.join(victims)} at {now:.0f}")
         return [*found, *self._singles(fresh, now)]
 
@@ -352,6 +355,15 @@ class Judge:
         if by_timers > _BUSY + 2 * sum(map(_waits, world.pods.values())):
             world.failures.append(f"{by_timers} decisions in a minute at {world.now:.0f}")
             world.decided.clear()
+
+
+def delayed(beside_hostile: float, beside_plain: float) -> list[str]:
+    """What is wrong with how long jobs waited, in the mean, beside a hostile tenant, and beside one
+    of which plain pods took as many GPUs for as long. Of a single job that proves nothing: a pod
+    that comes a second earlier may change who is next."""
+    is_fine = beside_hostile <= beside_plain + DELAYED_SECONDS + _DELAYED_SHARE * beside_plain
+    waits = f"{beside_hostile:.0f} s, and {beside_plain:.0f} s beside plain pods"
+    return [] if is_fine else [f"jobs wait for {waits}, in the mean"]
 
 
 def _title(pod: Pod) -> str:
