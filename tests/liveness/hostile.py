@@ -325,6 +325,12 @@ def _pinned_in_vain(draw: Random, world: World, pod: Pod) -> Pod:
     return change(pod, spec=change(pod.spec, node_name=draw.choice(full))) if full else pod
 
 
+def _bound_by_none(draw: Random, world: World, pod: Pod) -> Pod:
+    """A gang, or a pod behind our gate, of a scheduler that there is not."""
+    pod = change(pod, spec=change(pod.spec, scheduler_name="other"))
+    return draw.choice([_gated, _odd_timeout])(draw, world, pod)
+
+
 def _bound_by_another(draw: Random, world: World, pod: Pod) -> Pod:
     node = _target(draw, world)
     world.after(draw.uniform(0.1, 20.0), partial(world.bind_past, pod.metadata.uid, node))
@@ -430,6 +436,7 @@ _TWISTS: tuple[Twist, ...] = (
     _odd_amount,
     _many_containers,
     _many_terms,
+    _bound_by_none,
     _forged,
     _odd_priority,
     _gated,
