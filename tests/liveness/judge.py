@@ -180,15 +180,18 @@ class Judge:
         return all(key in known and known[key].refused for key in gangs)
 
     def _is_kept(self, action: WritePlan) -> bool:
-        """Whether the core reserves some of these GPUs for others. Its order may differ from a new
-        core's, because it has seen run times."""
+        """Whether the core reserves some of these GPUs for others, be they free or of a plan that
+        is not carried out. Its order may differ from a new core's, because it has seen run times.
+        """
         world = self._world
         book = world.core._cache.nodes.get(action.node)
         if book is None or book.machine is None:
             return True
         gpus = read_gpus(action.annotations[names.GPUS])
         mask = book.machine.mask_of([uuid for share in gpus.values() for uuid in share])
-        return bool(book.set_aside & mask)
+        record = world.core._cache.pods.get(action.pod.uid)
+        others = (kept for key, kept in book.reserved.items() if record and key != record.gang)
+        return bool(book.set_aside & mask) or any(kept & mask for kept in others)
 
     def _goes(self, action: WritePlan) -> bool:
         world = self._world
