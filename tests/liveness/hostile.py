@@ -121,9 +121,9 @@ class Hostile:
         self._waves = [
             self._wave(f"h{number}", seconds) for number in range(draw.choice([4, 12, 30]))
         ]
-        # The names of its pods that kubelets gave GPUs, with their priorities.
+        # The names of its pods that got GPUs, or plans, with their priorities.
         self.got: dict[str, int] = {}
-        world.on_admit = self._admitted
+        world.on_gpus = self._got
 
     def _wave(self, name: str, seconds: float) -> Wave:
         draw = self._draw
@@ -193,7 +193,7 @@ class Hostile:
         if again is not None:
             world.after(1.0, again)
 
-    def _admitted(self, pod: Pod) -> None:
+    def _got(self, pod: Pod) -> None:
         if not is_honest(pod):
             self.got[pod.metadata.name] = pod.spec.priority
 

@@ -14,7 +14,7 @@ from random import Random
 
 import msgspec
 
-from linkwise.extender.api.actions import Action, Emit, Evict
+from linkwise.extender.api.actions import Action, Emit, Evict, WritePlan
 from linkwise.extender.api.extender_calls import BindOrder, Outcome
 from linkwise.extender.core import Core
 from linkwise.extender.quarantine import culprit_of
@@ -75,7 +75,7 @@ class World(Cluster):
         self.decided: list[float] = []
         self.on_end: Callable[[Pod], object] = lambda _: None
         self.on_bind: Callable[[Pod], object] = lambda _: None
-        self.on_admit: Callable[[Pod], object] = lambda _: None
+        self.on_gpus: Callable[[Pod], object] = lambda _: None  # planned for it, or given to it
         # The victim, and the claimant if kube-scheduler preempts.
         self.on_evict: Callable[[Pod, Evict | Pod], object] = lambda *_: None
         wire = Wire(
@@ -239,6 +239,8 @@ class World(Cluster):
         pod = self.pods.get(action.pod.uid)
         if isinstance(action, Evict) and pod is not None:
             self.on_evict(pod, action)
+        if isinstance(action, WritePlan) and pod is not None:
+            self.on_gpus(pod)
         return super().carry_out(action)
 
     def post_binding(self, order: BindOrder) -> bool:
@@ -349,7 +351,7 @@ class World(Cluster):
         if given:
             self.held.setdefault(node, {})[key] = given
             self._publish_soon(node)
-            self.on_admit(pod)
+            self.on_gpus(pod)
         self.after(self.random.uniform(0.5, 20.0), lambda: self._run(uid))
 
     def _give(self, pod: Pod, node: str) -> Mapping[str, tuple[str, ...]] | None:
