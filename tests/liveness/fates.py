@@ -100,7 +100,8 @@ class Fate:
             at = draw.uniform(0, self.seconds * 0.8)
             for twin in range(draw.choice([1, 1, 2, 4])):  # they come at the same time
                 world.at(world.now + at, partial(self._submit, f"j{number}x{twin}"))
-        for number in range(draw.choice([0, 0, 1, 2])):
+        # Whole-cluster gangs wait for as long as a server runs: which one is evicted is chance.
+        for number in range(0 if self.is_calm else draw.choice([0, 0, 1, 2])):
             world.at(world.now + draw.uniform(0, self.seconds), partial(self._serve, number))
         if self.hostile is not None:
             self.hostile.begin(self.plain)

@@ -53,8 +53,9 @@ DELAYED_SECONDS, _DELAYED_SHARE = 400.0, 0.25  # twice what was measured
 class Judge:
     def __init__(self, world: World) -> None:
         self._world = world
-        self._quiet_since = world.now
+        self._quiet_since = self._still_since = world.now
         self._state: object = None
+        self._whole_state: object = None
         self._over_since: dict[str, float] = {}
         self.checks = 0
         self._law = AllOrNothing()
@@ -65,9 +66,15 @@ class Judge:
     def before_jump(self, then: float) -> None:
         """Call it before the clock goes on."""
         world = self._world
-        state = self._state_now()
+        # What hostile pods without GPUs do may go on for ever.
+        with_gpus = {pod for pods in world.held.values() for pod in pods}
+        pods = world.pods.values()
+        state = self._state_of(p for p in pods if is_honest(p) or _title(p) in with_gpus)
         if state != self._state:
             self._state, self._quiet_since = state, world.now
+        whole_state = self._state_of(pods)
+        if whole_state != self._whole_state:
+            self._whole_state, self._still_since = whole_state, world.now
         self._look_at_gangs()
         self._look_at_idling(then)
         quiet_at = max(self._quiet_since, world.faults_at) + BOUND_SECONDS
@@ -122,14 +129,11 @@ class Judge:
 
     # No pod is forgotten.
 
-    def _state_now(self) -> object:
-        """A value that differs after each change that a component could see, but those of hostile
-        pods without GPUs: they may go on for ever."""
+    def _state_of(self, pods: Iterable[Pod]) -> object:
+        """A value that differs after each change of a node, of the core's process or of *pods*."""
         world = self._world
-        with_gpus = {pod for pods in world.held.values() for pod in pods}
-        counting = (p for p in world.pods.values() if is_honest(p) or _title(p) in with_gpus)
-        pods = hash(frozenset(map(id, counting)))
-        return pods, hash(frozenset(map(id, world.nodes.values()))), id(world.core)
+        nodes = hash(frozenset(map(id, world.nodes.values())))
+        return hash(frozenset(map(id, pods))), nodes, id(world.core)
 
     def _nobody_is_forgotten(self, now: float) -> None:
         self.checks += 1
@@ -354,7 +358,7 @@ class Judge:
         world = self._world
         recent = [at for at in world.decided if at > world.now - 60.0]
         world.decided[:] = recent
-        by_timers = len({at for at in recent if at >= self._quiet_since + 1.0})
+        by_timers = len({at for at in recent if at >= self._still_since + 1.0})
         if by_timers > _BUSY + 2 * sum(map(_waits, world.pods.values())):
             world.failures.append(f"{by_timers} decisions in a minute at {world.now:.0f}")
             world.decided.clear()
