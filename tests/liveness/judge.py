@@ -47,7 +47,7 @@ _FILTERED_LOOK_SECONDS = 300.0
 _MOST_WAYS = 8  # to place a gang, of which each costs a core that starts
 _BUSY = 240  # decisions in a minute; and two for each that waits, as one looks at few
 _SLACK_SECONDS = 1.0
-DELAYED_SECONDS, _DELAYED_SHARE = 400.0, 0.25  # twice what was measured
+DELAYED_SECONDS, _DELAYED_SHARE = 400.0, 0.25  # more than measured
 
 
 class Judge:
