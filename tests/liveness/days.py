@@ -8,6 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import repeat
+from traceback import format_exc
 from unittest.mock import patch
 
 import click
@@ -16,7 +17,7 @@ from linkwise.extender.placement.nodes import scheduler_feedback
 from linkwise.extender.queue import unschedulable_pods
 from linkwise.extender.queue.queue_order import QueueOrder
 from tests.liveness.fates import Fate
-from tests.liveness.judge import Judge
+from tests.liveness.judge import Judge, delayed
 
 LOOK_SECONDS = 900.0
 HEALED_SECONDS = 7200.0
@@ -31,6 +32,7 @@ class Lived:
     calls: int
     lost: int
     checks: int
+    longer: float  # that jobs wait beside a hostile tenant than beside a plain one, in the mean
     failures: tuple[str, ...]
 
 
@@ -49,19 +51,18 @@ def live(
     days: float = 1.0,
     order: QueueOrder = QueueOrder.AGE,
     other_filters: bool = False,
+    hostile: bool = False,
 ) -> Lived:
     began = time.perf_counter()
-    fate = Fate(seed, days, order, other_filters=other_filters)
+    fate = Fate(seed, days, order, other_filters=other_filters, hostile=hostile)
+    judge = _live_through(fate)
     world = fate.world
-    with small_samples(world.sample):
-        judge = Judge(world)
-        fate.begin()
-        ends = world.now + fate.seconds
-        for until, then in ((ends, fate.heal), (ends + HEALED_SECONDS, lambda: None)):
-            while world.now < until and not world.failures:
-                world.live(min(world.now + LOOK_SECONDS, until), judge.before_jump)
-                judge.look()
-            then()
+    longer = 0.0
+    if fate.hostile is not None and fate.is_calm and not world.failures:
+        plain = Fate(seed, days, order, hostile=True, plain=fate.hostile.got)
+        _live_through(plain)
+        longer = fate.waits() - plain.waits()
+        world.failures += plain.world.failures + delayed(fate.waits(), plain.waits())
     return Lived(
         seed,
         time.perf_counter() - began,
@@ -69,8 +70,31 @@ def live(
         world.scheduler.wire.calls,
         world.scheduler.wire.lost,
         judge.checks,
+        longer,
         tuple(dict.fromkeys(world.failures)),
     )
+
+
+def _live_through(fate: Fate) -> Judge:
+    world = fate.world
+    with small_samples(world.sample):
+        judge = Judge(world)
+        try:
+            _live_on(fate, judge)
+        except Exception:
+            world.failures.append(f"a call fails at {world.now:.0f}: {format_exc()}")
+    return judge
+
+
+def _live_on(fate: Fate, judge: Judge) -> None:
+    world = fate.world
+    fate.begin()
+    ends = world.now + fate.seconds
+    for until, then in ((ends, fate.heal), (ends + HEALED_SECONDS, lambda: None)):
+        while world.now < until and not world.failures:
+            world.live(min(world.now + LOOK_SECONDS, until), judge.before_jump)
+            judge.look()
+        then()
 
 
 def _seeds(text: str) -> list[int]:
@@ -89,8 +113,11 @@ def _seeds(text: str) -> list[int]:
 @click.option(
     "--other-filters", is_flag=True, help="kube-scheduler has some that Linkwise does not know."
 )
+@click.option("--hostile", is_flag=True, help="A tenant writes whatever the API server accepts.")
 @click.option("--jobs", default=1, help="Seeds at the same time.")
-def main(seeds: str, days: float, queue_order: str, other_filters: bool, jobs: int) -> None:
+def main(
+    seeds: str, days: float, queue_order: str, other_filters: bool, hostile: bool, jobs: int
+) -> None:
     """Live through simulated days, and say what promise was broken."""
     if os.environ.get("PYTHONHASHSEED") != "0":  # a seed is to be the same each time
         os.execve(
@@ -102,7 +129,7 @@ def main(seeds: str, days: float, queue_order: str, other_filters: bool, jobs: i
     with ProcessPoolExecutor(jobs) as pool:
         lived = []
         orders, filters = repeat(QueueOrder(queue_order)), repeat(other_filters)
-        for one in pool.map(live, wanted, repeat(days), orders, filters):
+        for one in pool.map(live, wanted, repeat(days), orders, filters, repeat(hostile)):
             lived.append(one)
             how = "; ".join(one.failures[:3]) or "ok"
             click.echo(f"seed {one.seed}: {how}, {one.seconds:.1f} s, {one.pods} pods")
@@ -112,6 +139,7 @@ def main(seeds: str, days: float, queue_order: str, other_filters: bool, jobs: i
         f"{len(broken)} broke one; {sum(one.pods for one in lived)} pods, "
         f"{sum(one.calls for one in lived)} calls, {sum(one.lost for one in lived)} of them lost, "
         f"{sum(one.checks for one in lived)} looks at who waits; "
+        f"jobs wait for {max(one.longer for one in lived):.0f} s longer at most; "
         f"{sum(one.seconds for one in lived) / len(lived):.1f} s a seed"
     )
     sys.exit(bool(broken))

@@ -1,6 +1,6 @@
 """What a seed decides: machines, which workloads want what and when, and what goes wrong."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -9,6 +9,7 @@ from linkwise.extender.core import CoreSettings
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.queue.queue_order import QueueOrder
 from linkwise.kube.objects import Pod
+from tests.liveness.hostile import Hostile
 from tests.liveness.world import Trouble, World
 from tests.other_filters import drawn_filters
 
@@ -17,6 +18,8 @@ MODELS = ("H100", "V100", "A100")
 NAMESPACES = ("red", "blue", "green")
 HOUR = 3600.0
 _MOST_WAITING = 16
+_CALM_HOURS = 0.3
+_MOST_BESIDE = 12  # beside a hostile tenant, where none of them is left out
 
 
 @dataclass
@@ -31,7 +34,10 @@ class Job:
     said: dict[str, str]
     priority: int
     gated: bool
+    asked: float  # when it came
     done: set[int] = field(default_factory=set)
+    bound: set[int] = field(default_factory=set)  # ever
+    started: float | None = None  # when its minimum was bound
 
     @property
     def is_over(self) -> bool:
@@ -40,10 +46,19 @@ class Job:
 
 class Fate:
     def __init__(
-        self, seed: int, days: float, order: QueueOrder, *, other_filters: bool = False
+        self,
+        seed: int,
+        days: float,
+        order: QueueOrder,
+        *,
+        other_filters: bool = False,
+        hostile: bool = False,
+        plain: Mapping[str, int] | None = None,
     ) -> None:
-        """*other_filters*: kube-scheduler has some that Linkwise does not know."""
-        self.draw = Random(seed)
+        """*other_filters*: kube-scheduler has some that Linkwise does not know. *hostile*: with a
+        hostile tenant; *plain*: the pods of it that are made, as plain ones. Then what the others
+        do depends on the seed alone, and in every other seed nothing goes wrong."""
+        self.seed, self.draw = seed, Random(seed)
         self.seconds = days * 24 * HOUR
         draw = self.draw
         self.settings = CoreSettings(
@@ -59,12 +74,20 @@ class Fate:
         self.jobs: dict[str, Job] = {}
         self.world.on_end = self._ended
         self.longest_hours = draw.choice([0.3, 2.0, 6.0])
+        self.is_calm = hostile and seed % 2 == 0
+        if self.is_calm:  # where many wait for hours, one that comes first changes who is next
+            self.longest_hours = min(self.longest_hours, _CALM_HOURS)
         # Where nothing else happens, nothing else wakes a pod that was forgotten.
         self.how_many = draw.choice([8, 25, 40])
         model = draw.choice(MACHINES)
         for number in range(self.nodes):
             machine = model if draw.random() < 0.7 else draw.choice(MACHINES)
             self.world.add_node(f"n{number}", machine)
+        self.world.on_bind = self._bound_one
+        self.plain = plain
+        self.hostile = (
+            Hostile(self.world, seed, self.seconds, through_queue=self.is_calm) if hostile else None
+        )
         if other_filters:
             self.world.other_filters += drawn_filters(
                 seed, sorted(self.world.nodes), self.world.now, self.seconds
@@ -72,12 +95,18 @@ class Fate:
 
     def begin(self) -> None:
         draw, world = self.draw, self.world
-        for number in range(self.how_many):
+        many = self.how_many if self.hostile is None else min(self.how_many, _MOST_BESIDE)
+        for number in range(many):
             at = draw.uniform(0, self.seconds * 0.8)
             for twin in range(draw.choice([1, 1, 2, 4])):  # they come at the same time
                 world.at(world.now + at, partial(self._submit, f"j{number}x{twin}"))
-        for number in range(draw.choice([0, 0, 1, 2])):
+        # Whole-cluster gangs wait for as long as a server runs: which one is evicted is chance.
+        for number in range(0 if self.is_calm else draw.choice([0, 0, 1, 2])):
             world.at(world.now + draw.uniform(0, self.seconds), partial(self._serve, number))
+        if self.hostile is not None:
+            self.hostile.begin(self.plain)
+        if self.is_calm:
+            return
         for _ in range(draw.choice([5, 15, 40])):
             world.at(world.now + draw.uniform(0, self.seconds), self._strike)
         world.trouble.calls_lost = draw.choice([0.0, 0.0, 0.05, 0.2])
@@ -94,9 +123,14 @@ class Fate:
 
     # Which workloads want what.
 
+    def _draw_of(self, name: str) -> Random:
+        """What is drawn for one job, pod or server, whatever has become of others."""
+        return self.draw if self.hostile is None else Random(f"{name} {self.seed}")
+
     def _submit(self, name: str) -> None:
-        draw = self.draw
-        if sum(not pod.spec.node_name for pod in self.world.pods.values()) > _MOST_WAITING:
+        draw = self._draw_of(name)
+        waiting = sum(not pod.spec.node_name for pod in self.world.pods.values())
+        if self.hostile is None and waiting > _MOST_WAITING:
             return  # each event has all of them tried again: more cost much and show nothing new
         size = draw.choice([1, 1, 1, 2, 2, 3, 4, self.nodes])
         gpus = draw.choice([1, 2, 4, 8, 8]) if size > 1 else draw.choice([1, 1, 2, 4, 8])
@@ -107,9 +141,10 @@ class Fate:
             size,
             gpus,
             seconds,
-            self._said(seconds),
+            self._said(draw, seconds),
             draw.choice([0, 0, 0, 0, 1, 2]),
             gated=draw.random() < 0.2,
+            asked=self.world.now,
         )
         if size > 1:
             job.said |= {"gang": job.name, "gang-size": str(size)}
@@ -120,8 +155,7 @@ class Fate:
             late = draw.uniform(0, 3) if draw.random() < 0.2 else 0.0
             self.world.after(late, partial(self._make, job, rank))
 
-    def _said(self, seconds: float) -> dict[str, str]:
-        draw = self.draw
+    def _said(self, draw: Random, seconds: float) -> dict[str, str]:
         said: dict[str, str] = {}
         if draw.random() < 0.4:
             honest = seconds * draw.choice([1.0, 1.2, 1.2, 0.5])
@@ -149,7 +183,22 @@ class Fate:
             priority=job.priority,
             gated=job.gated,
         )
-        self.world.runs_for[pod.metadata.uid] = job.seconds * self.draw.uniform(0.95, 1.05)
+        share = self._draw_of(name).uniform(0.95, 1.05)
+        self.world.runs_for[pod.metadata.uid] = job.seconds * share
+
+    def _bound_one(self, pod: Pod) -> None:
+        name, _, rank = pod.metadata.name.partition("-")
+        job = self.jobs.get(name)
+        if job is not None:
+            job.bound.add(int(rank))
+            if job.started is None and len(job.bound) >= int(job.said.get("gang-min", job.size)):
+                job.started = self.world.now
+
+    def waits(self) -> float:
+        """For how long jobs waited, or wait, in the mean."""
+        now, jobs = self.world.now, self.jobs.values()
+        waits = [(now if job.started is None else job.started) - job.asked for job in jobs]
+        return sum(waits) / len(waits) if waits else 0.0
 
     def _ended(self, pod: Pod) -> None:
         name, world = pod.metadata.name, self.world
@@ -175,11 +224,12 @@ class Fate:
         self._make_server(f"web{number}")
 
     def _make_server(self, name: str) -> None:
+        draw = self._draw_of(name)
         if self.world.find(name) is None:
             self.world.make(
                 name,
-                self.draw.choice([1, 1, 2]),
-                namespace=self.draw.choice(NAMESPACES),
+                draw.choice([1, 1, 2]),
+                namespace=draw.choice(NAMESPACES),
                 said={},
                 owner="ReplicaSet",
                 restart_policy="Always",

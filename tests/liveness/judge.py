@@ -9,6 +9,9 @@
 - If kube-scheduler has filters that Linkwise does not know, and they would let a gang or pod go
   somewhere all along, it goes within STUCK_SECONDS.
 - The core's own audit finds nothing, and the core is not busy while nothing happens.
+- No call of the core fails, and no pod or gang is isolated because of a defect.
+- Of an honest tenant, pods are evicted only for what is more important, or with their gang that
+  gives up. Its jobs wait no longer beside a hostile tenant than beside a plain one, within a bound.
 """
 
 import math
@@ -24,6 +27,7 @@ from linkwise.extender.api.extender_calls import FilterCall
 from linkwise.extender.api.records import GangKey
 from linkwise.extender.core import Core
 from linkwise.extender.gangs.partial_admission import LONGEST_SECONDS
+from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.queue.queue_order import QueueOrder
 from linkwise.extender.queue.reservations import Reservation
 from linkwise.kube.objects import Pod
@@ -31,6 +35,7 @@ from linkwise.simulator.scheduler.cache import SchedulerCache
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_gpus, read_plan
 from tests.all_or_nothing import AllOrNothing, gang_of
+from tests.liveness.hostile import NAMESPACE, is_honest
 from tests.liveness.world import World
 from tests.other_filters import go_together, room_of
 
@@ -42,13 +47,15 @@ _FILTERED_LOOK_SECONDS = 300.0
 _MOST_WAYS = 8  # to place a gang, of which each costs a core that starts
 _BUSY = 240  # decisions in a minute; and two for each that waits, as one looks at few
 _SLACK_SECONDS = 1.0
+DELAYED_SECONDS, _DELAYED_SHARE = 400.0, 0.25  # more than measured
 
 
 class Judge:
     def __init__(self, world: World) -> None:
         self._world = world
-        self._quiet_since = world.now
+        self._quiet_since = self._still_since = world.now
         self._state: object = None
+        self._whole_state: object = None
         self._over_since: dict[str, float] = {}
         self.checks = 0
         self._law = AllOrNothing()
@@ -59,10 +66,16 @@ class Judge:
     def before_jump(self, then: float) -> None:
         """Call it before the clock goes on."""
         world = self._world
-        state = self._state_now()
+        # What hostile pods without GPUs do may go on for ever.
+        with_gpus = {pod for pods in world.held.values() for pod in pods}
+        pods = world.pods.values()
+        state = self._state_of(p for p in pods if is_honest(p) or _title(p) in with_gpus)
         if state != self._state:
             self._state, self._quiet_since = state, world.now
-        world.failures += self._law.look(world.pods.values(), world.now, world.writes_lost_at)
+        whole_state = self._state_of(pods)
+        if whole_state != self._whole_state:
+            self._whole_state, self._still_since = whole_state, world.now
+        self._look_at_gangs()
         self._look_at_idling(then)
         quiet_at = max(self._quiet_since, world.faults_at) + BOUND_SECONDS
         if world.now < quiet_at <= then or (world.now == quiet_at):
@@ -79,19 +92,48 @@ class Judge:
                 f"{hold.title} waits for a server: {owner}" for owner in self._servers_in(hold)
             ]
 
-    def _judge_eviction(self, pod: Pod) -> None:
+    def _look_at_gangs(self) -> None:
         world = self._world
-        world.failures += self._law.look(world.pods.values(), world.now, world.writes_lost_at)
-        if broken := self._law.evicted(pod):
+        honest = filter(is_honest, world.pods.values())
+        world.failures += self._law.look(honest, world.now, world.writes_lost_at)
+
+    # Evictions.
+
+    def _judge_eviction(self, pod: Pod, by: Evict | Pod) -> None:
+        world = self._world
+        self._look_at_gangs()
+        if isinstance(by, Evict) and (broken := self._law.evicted(pod)):
             world.failures.append(broken)
+        if is_honest(pod) and not self._may_evict(pod, by):
+            whom = by.for_whom if isinstance(by, Evict) else by.metadata.name
+            world.failures.append(f"{pod.metadata.name} is evicted for {whom} at {world.now:.0f}")
+
+    def _may_evict(self, victim: Pod, by: Evict | Pod) -> bool:
+        if isinstance(by, Pod):
+            return by.spec.priority > victim.spec.priority
+        if not by.for_whom:
+            return bool(gang_of(victim))  # which gives up what it has of its GPUs
+        claimants = [
+            pod.spec.priority
+            for pod in self._world.pods.values()
+            if pod.status.phase not in ("Succeeded", "Failed")
+            and by.for_whom in (f"gang {gang_of(pod)}", f"pod {_title(pod)}")
+        ]
+        allowed = self._world.settings.preempt
+        consents = victim.metadata.annotations.get(names.PREEMPTIBLE) == "true"
+        return (
+            (consents or allowed is Preempt.LOWER_PRIORITY)
+            and allowed is not Preempt.NEVER
+            and min(claimants, default=victim.spec.priority) > victim.spec.priority
+        )
 
     # No pod is forgotten.
 
-    def _state_now(self) -> object:
-        """A value that differs after each change that a component could see."""
+    def _state_of(self, pods: Iterable[Pod]) -> object:
+        """A value that differs after each change of a node, of the core's process or of *pods*."""
         world = self._world
-        pods = hash(frozenset(map(id, world.pods.values())))
-        return pods, hash(frozenset(map(id, world.nodes.values()))), id(world.core)
+        nodes = hash(frozenset(map(id, world.nodes.values())))
+        return hash(frozenset(map(id, pods))), nodes, id(world.core)
 
     def _nobody_is_forgotten(self, now: float) -> None:
         self.checks += 1
@@ -114,6 +156,8 @@ class Judge:
         for plans in by_gang.values():
             if any(map(self._is_kept, plans)) or not all(map(self._goes, plans)):
                 continue
+            if not is_honest(world.pods[plans[0].pod.uid]):
+                continue
             if not go_together(self._room(), ((world.pods[p.pod.uid], p.node) for p in plans)):
                 continue
             who = ", ".join(sorted(plan.pod.name for plan in plans))
@@ -121,9 +165,11 @@ class Judge:
             found.append(f"{who} could go to {', '.join(nodes)} at {now:.0f}")
         victims = sorted(action.pod.name for action in actions if isinstance(action, Evict))
         for_whom = fresh._planner.preemption.preemptions.keys()
+        for_honest = any(key.namespace != NAMESPACE for key in for_whom)
         # Where kube-scheduler's filters refuse a gang, the core evicts no pod in vain.
         may_be_vain = world.other_filters
-        if victims and not (may_be_vain or self._may_wait_with_evictions() or self._rest(for_whom)):
+        may_wait = may_be_vain or self._may_wait_with_evictions() or self._rest(for_whom)
+        if victims and for_honest and not may_wait:
             found.append(f"the core does not evict {', '.join(victims)} at {now:.0f}")
         return [*found, *self._singles(fresh, now)]
 
@@ -138,15 +184,18 @@ class Judge:
         return all(key in known and known[key].refused for key in gangs)
 
     def _is_kept(self, action: WritePlan) -> bool:
-        """Whether the core reserves some of these GPUs for others. Its order may differ from a new
-        core's, because it has seen run times."""
+        """Whether the core reserves some of these GPUs for others, be they free or of a plan that
+        is not carried out. Its order may differ from a new core's, because it has seen run times.
+        """
         world = self._world
         book = world.core._cache.nodes.get(action.node)
         if book is None or book.machine is None:
             return True
         gpus = read_gpus(action.annotations[names.GPUS])
         mask = book.machine.mask_of([uuid for share in gpus.values() for uuid in share])
-        return bool(book.set_aside & mask)
+        record = world.core._cache.pods.get(action.pod.uid)
+        others = (kept for key, kept in book.reserved.items() if record and key != record.gang)
+        return bool(book.set_aside & mask) or any(kept & mask for kept in others)
 
     def _goes(self, action: WritePlan) -> bool:
         world = self._world
@@ -182,7 +231,7 @@ class Judge:
         waiting: dict[str, list[Pod]] = {}
         of_gang = Counter(map(gang_of, self._world.pods.values()))
         for pod in sorted(self._world.pods.values(), key=lambda pod: pod.metadata.name):
-            if _waits(pod) or _is_gated(pod):
+            if is_honest(pod) and (_waits(pod) or _is_gated(pod)):
                 waiting.setdefault(gang_of(pod) or pod.metadata.uid, []).append(pod)
         for who, pods in waiting.items():
             gang = gang_of(pods[0])
@@ -234,7 +283,7 @@ class Judge:
         world = self._world
         kept = {name for name, book in world.core._cache.nodes.items() if book.set_aside}
         for pod in world.pods.values():
-            if not _waits(pod) or names.GANG in pod.metadata.annotations:
+            if not (is_honest(pod) and _waits(pod)) or names.GANG in pod.metadata.annotations:
                 continue
             asked = tuple(
                 node
@@ -309,10 +358,23 @@ class Judge:
         world = self._world
         recent = [at for at in world.decided if at > world.now - 60.0]
         world.decided[:] = recent
-        by_timers = len({at for at in recent if at >= self._quiet_since + 1.0})
+        by_timers = len({at for at in recent if at >= self._still_since + 1.0})
         if by_timers > _BUSY + 2 * sum(map(_waits, world.pods.values())):
             world.failures.append(f"{by_timers} decisions in a minute at {world.now:.0f}")
             world.decided.clear()
+
+
+def delayed(beside_hostile: float, beside_plain: float) -> list[str]:
+    """What is wrong with how long jobs waited, in the mean, beside a hostile tenant, and beside one
+    of which plain pods took as many GPUs for as long. Of a single job that proves nothing: a pod
+    that comes a second earlier may change who is next."""
+    is_fine = beside_hostile <= beside_plain + DELAYED_SECONDS + _DELAYED_SHARE * beside_plain
+    waits = f"{beside_hostile:.0f} s, and {beside_plain:.0f} s beside plain pods"
+    return [] if is_fine else [f"jobs wait for {waits}, in the mean"]
+
+
+def _title(pod: Pod) -> str:
+    return f"{pod.metadata.namespace}/{pod.metadata.name}"
 
 
 def _waits(pod: Pod) -> bool:

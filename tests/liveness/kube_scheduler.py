@@ -39,6 +39,7 @@ from linkwise.topology.names import DEFAULT_RESOURCE
 T = TypeVar("T")
 change = msgspec.structs.replace
 _ENDED = ("Succeeded", "Failed")
+OWN_NAME = "default-scheduler"
 HELD_SECONDS = 12.0  # for so long the extender lets a bind call wait for other members
 
 
@@ -175,7 +176,7 @@ class Api:
     """What it writes, each of which comes back as an event."""
 
     put: Callable[[Pod], object]
-    delete: Callable[[Pod], object]  # with grace, as for a victim
+    delete: Callable[[Pod, Pod], object]  # a victim, with grace, for a claimant
 
 
 @dataclass
@@ -231,7 +232,7 @@ class KubeScheduler:
             was_there = known is not None and known.spec.node_name
             added, changed = ClusterEvent.ASSIGNED_POD_ADDED, ClusterEvent.ASSIGNED_POD_CHANGED
             self.queue.move_all(changed if was_there else added, now)
-        else:
+        elif pod.spec.scheduler_name == OWN_NAME:
             self.pods[uid] = pod
             if not self.cluster.is_assumed(uid):
                 if known is not None or not pod.spec.scheduling_gates:
@@ -378,7 +379,7 @@ class KubeScheduler:
             return ""
         node = preemption.pick(agreed)
         for victim in agreed[node]:
-            self.api.delete(victim)
+            self.api.delete(victim, pod)
         for other in self.cluster.nominated_below(node, pod.spec.priority):
             status = change(other.status, nominated_node_name="")
             self.api.put(change(other, status=status))

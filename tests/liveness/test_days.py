@@ -20,6 +20,7 @@ from tests.liveness.world import Trouble, World
         ("0-1", ()),
         ("2", ("--queue-order", "multifactor")),
         ("4", ("--other-filters",)),
+        ("12-13", ("--hostile",)),
     ],
 )
 def test_every_promise_is_kept_whatever_goes_wrong(seeds: str, more: tuple[str, ...]) -> None:

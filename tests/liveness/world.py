@@ -9,18 +9,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from heapq import heappop, heappush
-from itertools import count
+from itertools import count, islice
 from random import Random
 
 import msgspec
 
-from linkwise.extender.api.actions import Action, Emit, Evict
+from linkwise.extender.api.actions import Action, Emit, Evict, WritePlan
 from linkwise.extender.api.extender_calls import BindOrder, Outcome
 from linkwise.extender.core import Core
-from linkwise.kube.objects import Node, ObjectMeta, OwnerReference, Pod, PodSpec, SchedulingGate
+from linkwise.extender.quarantine import culprit_of
+from linkwise.kube.objects import (
+    Node,
+    ObjectMeta,
+    OwnerReference,
+    Pod,
+    PodSpec,
+    SchedulingGate,
+    whole,
+)
 from linkwise.simulator.scheduler import OtherFilter
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_gpus, read_plan
+from linkwise.topology.errors import AnnotationError
 from tests.extender.cluster import GPU, Cluster, container
 from tests.liveness.kube_scheduler import Api, KubeScheduler, Wire
 
@@ -49,7 +59,8 @@ class World(Cluster):
     sample: int = 1 << 30
     other_filters: list[OtherFilter] = field(default_factory=list)
     trouble: Trouble = field(default_factory=Trouble)
-    held: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)  # by the kubelets
+    # By the kubelets: node -> namespace/pod -> container -> GPUs.
+    held: dict[str, dict[str, Mapping[str, tuple[str, ...]]]] = field(default_factory=dict)
     stuck: set[str] = field(default_factory=set)  # pods, by name, that never end terminating
     no_plugin: set[str] = field(default_factory=set)  # nodes
     faults_at: float = 0.0  # when something last went wrong
@@ -63,7 +74,10 @@ class World(Cluster):
         self._numbers = count()
         self.decided: list[float] = []
         self.on_end: Callable[[Pod], object] = lambda _: None
-        self.on_evict: Callable[[Pod], object] = lambda _: None
+        self.on_bind: Callable[[Pod], object] = lambda _: None
+        self.on_gpus: Callable[[Pod], object] = lambda _: None  # planned for it, or given to it
+        # The victim, and the claimant if kube-scheduler preempts.
+        self.on_evict: Callable[[Pod, Evict | Pod], object] = lambda *_: None
         wire = Wire(
             core=lambda: None if self.trouble.no_leader else self.core,
             now=lambda: self.now,
@@ -135,9 +149,14 @@ class World(Cluster):
             self.answer_read(read)
         for action in actions:
             self.core.done(action, self.carry_out(action), self.now)
-        defects = self.core.take_defects()
-        assert not defects, defects
+        for defect in self.core.take_defects():
+            self.failures.append(f"the core isolates {self._whose(defect)}: {defect!r}")
         return bool(actions or reads)
+
+    def _whose(self, defect: Exception) -> str:
+        culprit = culprit_of(defect)
+        pod = self.pods.get(culprit) if isinstance(culprit, str) else None
+        return str(culprit if pod is None else f"{pod.metadata.namespace}/{pod.metadata.name}")
 
     # Objects, and the components that hear of them.
 
@@ -210,22 +229,33 @@ class World(Cluster):
             self.faults_at = self.writes_lost_at = self.now
             if self.random.random() < 0.5:
                 return Outcome.UNKNOWN
-            super().carry_out(action)
+            self._carry_out(action)
             return Outcome.UNKNOWN
         if isinstance(action, Evict) and self.trouble.evictions_refused:
-            return Outcome.REFUSED if self.random.random() < 0.9 else super().carry_out(action)
+            return Outcome.REFUSED if self.random.random() < 0.9 else self._carry_out(action)
+        return self._carry_out(action)
+
+    def _carry_out(self, action: Action) -> Outcome:
+        pod = self.pods.get(action.pod.uid)
+        if isinstance(action, Evict) and pod is not None:
+            self.on_evict(pod, action)
+        if isinstance(action, WritePlan) and pod is not None:
+            self.on_gpus(pod)
         return super().carry_out(action)
 
     def post_binding(self, order: BindOrder) -> bool:
         bound = super().post_binding(order)
         if bound:
-            pod = self.pods[order.uid]
-            self.after(self.random.uniform(0.5, 5.0), lambda: self._admit(pod.metadata.uid))
+            self.on_bind(self.pods[order.uid])
+            self._admit_soon(order.uid)
         return bound
 
-    def _evict(self, name: str) -> Outcome:
-        self.on_evict(self.pod(name))
-        return super()._evict(name)
+    def bind_past(self, uid: str, node: str) -> None:
+        """Another scheduler binds the pod, if it has no node yet."""
+        pod = self.pods.get(uid)
+        if pod is not None and not pod.spec.node_name and not pod.spec.scheduling_gates:
+            self.put_pod(change(pod, spec=change(pod.spec, node_name=node)))
+            self._admit_soon(uid)
 
     # Pods.
 
@@ -240,6 +270,7 @@ class World(Cluster):
         owner: str = "Job",
         restart_policy: str = "Never",
         gated: bool = False,
+        alter: Callable[[Pod], Pod] = lambda pod: pod,
     ) -> Pod:
         self._made += 1
         gates = (SchedulingGate(name=names.GATE),) if gated else ()
@@ -261,7 +292,10 @@ class World(Cluster):
                 scheduling_gates=gates,
             ),
         )
-        return self.put_pod(pod)
+        pod = self.put_pod(alter(pod))
+        if pod.spec.node_name:
+            self._admit_soon(pod.metadata.uid)
+        return pod
 
     def end(self, uid: str, phase: str) -> None:
         """Its containers have ended."""
@@ -284,7 +318,8 @@ class World(Cluster):
         took = self.random.uniform(0.0, grace)
         self.after(took, lambda: self._bury(pod.metadata.uid))
 
-    def _delete_for_another(self, pod: Pod) -> None:
+    def _delete_for_another(self, pod: Pod, claimant: Pod) -> None:
+        self.on_evict(pod, claimant)
         self.terminate(pod.metadata.name)
 
     def _bury(self, uid: str) -> None:
@@ -299,6 +334,9 @@ class World(Cluster):
 
     # Kubelets.
 
+    def _admit_soon(self, uid: str) -> None:
+        self.after(self.random.uniform(0.5, 5.0), lambda: self._admit(uid))
+
     def _admit(self, uid: str) -> None:
         pod = self.pods.get(uid)
         if pod is None or pod.status.phase != "Pending" or pod.metadata.deletion_timestamp:
@@ -310,22 +348,28 @@ class World(Cluster):
             self.put_pod(change(pod, status=status))
             self.on_end(self.pods[uid])
             return
-        self.held[node][key] = given
-        self._publish_soon(node)
+        if given:
+            self.held.setdefault(node, {})[key] = given
+            self._publish_soon(node)
+            self.on_gpus(pod)
         self.after(self.random.uniform(0.5, 20.0), lambda: self._run(uid))
 
-    def _give(self, pod: Pod, node: str) -> tuple[str, ...] | None:
-        held = self.held.setdefault(node, {})
-        taken = {uuid for gpus in held.values() for uuid in gpus}
+    def _give(self, pod: Pod, node: str) -> Mapping[str, tuple[str, ...]] | None:
+        pods = self.held.get(node, {}).values()
+        taken = {uuid for given in pods for gpus in given.values() for uuid in gpus}
         free = [g.uuid for g in self.machine(node).gpus if g.uuid not in taken]
-        wanted = int(pod.spec.containers[0].resources.limits.get(GPU, 0))
-        if node in self.no_plugin or len(free) < wanted:
+        asked = {c.name: c.resources.limits for c in pod.spec.containers}
+        wanted = {c: n for c, limits in asked.items() if (n := whole(limits.get(GPU, 0)))}
+        has_shares = any(names.is_share(name, GPU) for limits in asked.values() for name in limits)
+        no_gpus = node in self.no_plugin and wanted
+        if no_gpus or has_shares or len(free) < sum(wanted.values()):
             return None
-        said = pod.metadata.annotations
-        planned: tuple[str, ...] = ()
-        if names.GPUS in said and read_plan(said[names.PLAN]).node == node:
-            planned = read_gpus(said[names.GPUS])["main"]
-        return planned if planned and set(planned) <= set(free) else tuple(free[:wanted])
+        planned = _planned(pod, node)
+        flat = [uuid for gpus in planned.values() for uuid in gpus]
+        if wanted == {c: len(gpus) for c, gpus in planned.items()} and set(flat) <= set(free):
+            return planned
+        rest = iter(free)
+        return {container: tuple(islice(rest, n)) for container, n in wanted.items()}
 
     def _run(self, uid: str) -> None:
         pod = self.pods.get(uid)
@@ -351,7 +395,7 @@ class World(Cluster):
         if node in self.no_plugin:
             self.after(5.0, lambda: self._publish(node))
             return
-        pods = {key: {"main": gpus} for key, gpus in self.held.get(node, {}).items()}
+        pods = {key: dict(given) for key, given in self.held.get(node, {}).items()}
         if node in self.nodes and pods != self.in_use(node):
             self.set_in_use(node, pods)
 
@@ -371,3 +415,13 @@ class World(Cluster):
     def set_health(self, node: str, *unhealthy: int) -> None:
         super().set_health(node, *unhealthy)
         self.after(self.random.uniform(0.1, 9.0), lambda: self._offer(node))
+
+
+def _planned(pod: Pod, node: str) -> Mapping[str, tuple[str, ...]]:
+    """The GPUs of the plan that names this pod and this node, as the plugin reads it."""
+    said = pod.metadata.annotations
+    try:
+        plan, gpus = read_plan(said[names.PLAN]), read_gpus(said[names.GPUS])
+    except (KeyError, AnnotationError):
+        return {}
+    return gpus if (plan.uid, plan.node) == (pod.metadata.uid, node) else {}
