@@ -105,19 +105,20 @@ class Judge:
         if isinstance(by, Evict) and (broken := self._law.evicted(pod)):
             world.failures.append(broken)
         if is_honest(pod) and not self._may_evict(pod, by):
-            whom = by.for_whom if isinstance(by, Evict) else by.metadata.name
+            whom = _claimant(by) if isinstance(by, Evict) else by.metadata.name
             world.failures.append(f"{pod.metadata.name} is evicted for {whom} at {world.now:.0f}")
 
     def _may_evict(self, victim: Pod, by: Evict | Pod) -> bool:
         if isinstance(by, Pod):
             return by.spec.priority > victim.spec.priority
-        if not by.for_whom:
+        claimant = _claimant(by)
+        if not claimant:
             return bool(gang_of(victim))  # which gives up what it has of its GPUs
         claimants = [
             pod.spec.priority
             for pod in self._world.pods.values()
             if pod.status.phase not in ("Succeeded", "Failed")
-            and by.for_whom in (f"gang {gang_of(pod)}", f"pod {_title(pod)}")
+            and claimant in (f"gang {gang_of(pod)}", f"pod {_title(pod)}")
         ]
         allowed = self._world.settings.preempt
         consents = victim.metadata.annotations.get(names.PREEMPTIBLE) == "true"
@@ -371,6 +372,11 @@ def delayed(beside_hostile: float, beside_plain: float) -> list[str]:
     is_fine = beside_hostile <= beside_plain + DELAYED_SECONDS + _DELAYED_SHARE * beside_plain
     waits = f"{beside_hostile:.0f} s, and {beside_plain:.0f} s beside plain pods"
     return [] if is_fine else [f"jobs wait for {waits}, in the mean"]
+
+
+def _claimant(evict: Evict) -> str:
+    """Who gets the room, as `GangKey.title`; empty: none does."""
+    return "" if evict.for_whom is None else evict.for_whom.title
 
 
 def _title(pod: Pod) -> str:

@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 import pytest
 
-from linkwise.extender.api.actions import Evict, PodRef
+from linkwise.extender.api.actions import Beneficiary, Evict, PodRef
 from linkwise.extender.api.extender_calls import FilterAnswer, FilterCall
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.core import Core
@@ -71,7 +71,8 @@ def test_an_honest_pod_is_evicted_only_for_what_is_more_important(
         said = {"gang": "g", "gang-size": "2"}
         world.make(f"g-{rank}", 1, namespace=NAMESPACE, said=said, priority=priority)
     ref = PodRef("red", "v", victim.metadata.uid)
-    world.on_evict(victim, Evict(ref, "to make room", for_whom=f"gang {NAMESPACE}/g"))
+    to = Beneficiary(f"gang {NAMESPACE}/g", claimant, PodRef(NAMESPACE, "g-0", "g-0"))
+    world.on_evict(victim, Evict(ref, "to make room", for_whom=to))
     assert any("v is evicted for gang hostile/g" in text for text in world.failures) is is_seen
 
 
