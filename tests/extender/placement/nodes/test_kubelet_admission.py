@@ -2,6 +2,8 @@
 
 from datetime import UTC, datetime
 
+import pytest
+
 from linkwise.extender.api.extender_calls import BindOrder, BindRefusal, Outcome
 from linkwise.extender.placement.nodes.kubelet_admission import FIRST_PAUSE_SECONDS
 from tests.extender.cluster import GPU, Cluster, change
@@ -128,6 +130,22 @@ def test_a_pod_that_ran_and_is_refused_by_a_kubelet_that_started_again_closes_no
     at.delete("first")
     at.add_pod("second", 1)
     assert at.schedule("second") == "n1"
+
+
+@pytest.mark.parametrize(("intruder", "closes"), [(8, False), (4, True)])
+def test_a_pod_whose_gpus_another_took_by_naming_the_node_closes_nothing(
+    intruder: int, closes: bool
+) -> None:
+    at = cluster("n1")
+    at.add_pod("planned", 4)
+    at.bind("planned", "n1")
+    at.add_pod("intruder", intruder, node="n1")
+    at.settle()
+    refuse(at, "planned", "OutOfnvidia.com/gpu")
+    at.delete("intruder")
+    at.settle()
+    at.add_pod("next", 1)
+    assert at.filter("next").failed == ({"n1": REFUSES} if closes else {})
 
 
 def test_what_failed_before_an_extender_came_closes_nothing() -> None:

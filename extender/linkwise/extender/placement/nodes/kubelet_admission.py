@@ -1,7 +1,8 @@
 """Tracks what kubelets refuse: all pods with GPUs, or those of a template.
 
 A refused pod has failed for good, and the next one like it would too. Only pods that the extender
-placed count: others may ask for what is not there.
+placed count: others may ask for what is not there. Nor does it count if pods that it did not place
+took the GPUs first: it shows nothing of the kubelet.
 
 A kubelet refuses *all pods with GPUs* while no plugin is registered. After the first refusal the
 extender places no other pod on that node until its allocatable GPUs rise, as they do when a plugin
@@ -26,7 +27,7 @@ from dataclasses import dataclass
 
 from linkwise.extender.api.records import PodRecord, Refusal, Template
 from linkwise.extender.cache.cache import Cache
-from linkwise.extender.cache.node_info import NO_TOPOLOGY
+from linkwise.extender.cache.node_info import NO_TOPOLOGY, NodeInfo
 
 # After a plugin is gone, the kubelet's next status no longer counts its GPUs as allocatable. It
 # writes its status every 10 s.
@@ -108,6 +109,8 @@ class KubeletAdmission:
         # Where pods are placed by count, there are no plans.
         if record.plan_for(record.node) is None and info.no_topology != NO_TOPOLOGY:
             return
+        if refusal is Refusal.OF_GPUS and _is_crowded_out(record, info):
+            return
         if refusal is Refusal.OF_GPUS or record.template is None:
             self._refuses_all(record.node, now)
         else:
@@ -172,3 +175,12 @@ class KubeletAdmission:
         info = self._cache.nodes.get(record.node)
         beside = None if info is None else info.tried_beside
         return beside is not None and record.uid not in beside
+
+
+def _is_crowded_out(record: PodRecord, info: NodeInfo) -> bool:
+    """Whether the node had too few GPUs for the pod beside those that named the node themselves, or
+    that another scheduler placed there."""
+    assert info.record is not None, "_refused() checked it"
+    others = (p for p in info.bound.values() if p.live and p.plan_for(info.name) is None)
+    strange = sum(pod.demand.gpus for pod in others if pod.uid != record.uid)
+    return bool(strange) and strange + record.demand.gpus > info.record.offers.gpus
