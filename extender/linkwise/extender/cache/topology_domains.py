@@ -99,7 +99,8 @@ class Domains:
 
     def _level(self, key: str) -> _Level:
         found = self._levels.get(key)
-        if found is None and not self._keys[key]:  # pods may name thousands that no node has
+        if found is None and not (self._keys[key] or key in self._kept):
+            # Pods may name thousands that no node has.
             return _Level(key, (), len(self._labels))
         if found is None:
             if len(self._levels) >= _MOST_LEVELS:
