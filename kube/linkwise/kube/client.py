@@ -28,6 +28,7 @@ from kubernetes.config import ConfigException, load_incluster_config, load_kube_
 from linkwise.kube.clock import ServerClock
 from linkwise.kube.connections import Connections, UnsentError
 from linkwise.kube.errors import UNREACHED, ApiError, LoadError, error_of
+from linkwise.kube.structs import build_structs
 
 __all__ = ["ApiError", "KubeClient", "LoadError", "Stream"]
 
@@ -101,6 +102,7 @@ class KubeClient:
         self._limit = _Limit()
         self._timeout = urllib3.Timeout(connect=min(timeout_seconds, 5.0), read=timeout_seconds)
         self.url: str = configuration.host.rstrip("/")
+        build_structs()  # a program has its client before its threads
 
     @classmethod
     def load(cls, *, kubeconfig: str | None, server: str | None = None) -> "KubeClient":
