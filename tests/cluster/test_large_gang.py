@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from linkwise.kube.objects import Pod
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_plan
 from tests.cluster.support.host.waiting import wait_for
@@ -65,6 +66,10 @@ def cordon_a_planned_node(world: SwitchWorld) -> None:
     world.client.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}})
 
 
+def marked(world: SwitchWorld) -> list[Pod]:
+    return [pod for pod in world.pods() if names.STARTED in pod.metadata.annotations]
+
+
 @pytest.mark.parametrize(
     "strike", [nothing, kill_the_leader, make_some_again, cordon_a_planned_node]
 )
@@ -81,5 +86,5 @@ def test_a_gang_of_many_is_bound_whole(
     look.until_bound(members, 120.0)
     assert not given_twice(world.pods())
     wait_for(lambda: '"phase":"running"' in world.asked("/gangs"), "it runs")
-    marked = [p for p in world.pods() if names.STARTED in p.metadata.annotations]
-    assert len(marked) == 1
+    wait_for(lambda: marked(world), "the extender has written that it started")
+    assert len(marked(world)) == 1
