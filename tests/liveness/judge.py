@@ -2,7 +2,7 @@
 
 - **No pod is forgotten.** If an extender that starts now on the same API server would place a pod,
   and kube-scheduler would let it go there, it has been placed within BOUND_SECONDS.
-- **Nothing idles for ever.** If the reservations of a namespace leave more than the share of the
+- **Nothing idles forever.** If the reservations of a namespace leave more than the share of the
   GPUs that its gangs could use idle, they do so for no longer than the limit. No reservation waits
   for a server to end.
 - **All or nothing.** `tests.all_or_nothing`, between any two moments.
@@ -66,7 +66,7 @@ class Judge:
     def before_jump(self, then: float) -> None:
         """Call it before the clock goes on."""
         world = self._world
-        # What hostile pods without GPUs do may go on for ever.
+        # What hostile pods without GPUs do may go on forever.
         with_gpus = {pod for pods in world.held.values() for pod in pods}
         pods = world.pods.values()
         state = self._state_of(p for p in pods if is_honest(p) or _title(p) in with_gpus)
@@ -310,7 +310,7 @@ class Judge:
         fresh.filter(FilterCall(Pod(), ()), now)
         return fresh
 
-    # Nothing idles for ever.
+    # Nothing idles forever.
 
     def _look_at_idling(self, then: float) -> None:
         world = self._world

@@ -82,7 +82,7 @@ def test_what_only_wakes_a_pod_is_no_decision(action: Action) -> None:
     assert of_action(action, None, 5.0) is None
 
 
-def test_a_reason_is_one_line_whoever_wrote_it() -> None:
+def test_a_reason_is_one_line_also_if_a_tenant_wrote_it() -> None:
     decision = of_action(Evict(POD, "gang a\nevicted ml/b\x1b[31m"), None, 5.0)
     assert decision is not None
     assert decision.why == "gang a evicted ml/b [31m"

@@ -1,4 +1,4 @@
-"""How long the steps of a round took, if somebody wants to know."""
+"""How long the steps of a round took, at debug."""
 
 import logging
 from itertools import count

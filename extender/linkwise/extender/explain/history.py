@@ -64,7 +64,7 @@ def _earlier_plans(snapshot: Snapshot, known: set[str]) -> Iterator[Decision]:
 
 
 def _is_of_namespace(decision: Decision, namespace: str) -> bool:
-    """Or for somebody there."""
+    """Whether it is about a pod or gang there, or gives room to one."""
     _, _, for_whom = decision.for_whom.partition(" ")
     return namespace in (decision.namespace, for_whom.partition("/")[0])
 

@@ -8,9 +8,9 @@ magnitude, and for such a distribution (a Pareto tail) the time left grows with 
 of pods that wait goes by `means`. The times are in memory only. A standby learns them too, and
 keeps them when it leads; a new process starts without any.
 
-Whoever ends soon may use GPUs that are reserved for others, so two things must not deceive. Pods
+Pods that end soon may use GPUs that are reserved for others, so these times must not deceive. Pods
 that still run count too: those that ended are mostly the short ones. And a declared time is a word
-that a namespace keeps or breaks: where too many pods ran longer, it counts as if it was not given.
+that a namespace keeps or breaks: if too many of its pods ran longer, its words do not count.
 """
 
 import math

@@ -10,7 +10,7 @@ import numpy as np
 from linkwise.kube.filters.nodes import Ints
 from linkwise.kube.filters.pod_affinity import AffinityTerm, Namespaces, select_all
 from linkwise.kube.filters.pod_facts import PodFacts
-from linkwise.kube.filters.selectors import selects, test_of
+from linkwise.kube.filters.selectors import selects, value_test
 
 _MOST_COUNTS = 512  # remembered; pods may have any terms
 _K = TypeVar("_K")
@@ -169,7 +169,7 @@ class PlacedPods:
             if term.selector is None:
                 return []
             for requirement in term.selector:
-                label, test = requirement.key, test_of(requirement)
+                label, test = requirement.key, value_test(requirement)
                 pods = [pod for pod in pods if test(pod.facts.labels.get(label))]
         return pods
 

@@ -30,7 +30,7 @@ def holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
     return test is not None and test(labels.get(requirement.key), requirement.values)
 
 
-def test_of(requirement: Requirement) -> Callable[[str | None], bool]:
+def value_test(requirement: Requirement) -> Callable[[str | None], bool]:
     """What `holds` asks of the value of the requirement's key; for very many values."""
     test, values = _TESTS.get(requirement.operator), frozenset(requirement.values)
     if test is None:
