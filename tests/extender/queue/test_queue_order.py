@@ -269,6 +269,18 @@ def test_what_a_more_urgent_gang_reserves_counts_first_within_the_share() -> Non
     assert [held.key.name for held in at.core.reservations.all()] == ["large"]
 
 
+def test_the_order_learns_that_a_namespace_breaks_its_word() -> None:
+    at = Cluster(CoreSettings(queue_order=QueueOrder.MULTIFACTOR))
+    at.add_node("n0", "hgx-h100")
+    for number in range(3):
+        at.add_pod(f"liar-{number}", 1, expected_duration="1m")
+        assert at.schedule(f"liar-{number}")
+    at.settle()
+    assert not at.core.snapshot(at.now).ordering.broken
+    at.pass_time(1200)
+    assert at.core.snapshot(at.now).ordering.broken == {"ml"}
+
+
 @pytest.mark.parametrize("rivals", [1, 8])
 def test_the_last_of_all_gets_its_turn_under_any_stream_of_others(
     rivals: int, monkeypatch: pytest.MonkeyPatch

@@ -316,6 +316,28 @@ def test_a_pod_passes_if_it_ends_before_the_gang_could_start(
     assert hold.start == at.now + 3600
 
 
+@pytest.mark.parametrize(("liars", "passes"), [(2, True), (3, False)])
+def test_no_pod_passes_once_too_many_of_its_namespace_ran_longer_than_declared(
+    liars: int, passes: bool
+) -> None:
+    """Found: pods that declared a second and ran for hours kept a gang waiting for a day."""
+    at = cluster()
+    run(at, "first", 4, "n2", expected_duration="2h")
+    late = [run(at, f"liar-{number}", 1, "n2", expected_duration="1m") for number in range(liars)]
+    at.pass_time(600)
+    at.add_gang("g", 2, 8)
+    at.settle()
+    at.add_pod("late", 8, said={"expected_duration": "1m"})
+    assert bool(at.filter("late").node_names) is passes
+    for name in late:
+        end(at, name)
+    assert bool(at.filter("late").node_names) is passes, "that they ended changes nothing"
+    at.pass_time(LOOK_SECONDS)
+    hold = hold_of(at, "g")
+    assert hold is not None
+    assert hold.earliest.sure is passes, "of what runs, the declared end does not count either"
+
+
 def test_a_pod_that_prefers_nodes_by_itself_sees_and_scores_reserved_gpus_too() -> None:
     """Filter returns all nodes for such a pod, by another path than the best node alone."""
     at = cluster()
