@@ -2,6 +2,15 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from kubernetes.client import Configuration
+
+from linkwise.kube import structs
+from linkwise.kube.client import KubeClient
+from linkwise.serving.system import Workers
 
 # Threads change places as often as they can. More than half of the runs ended with a crash.
 PROGRAM = """
@@ -33,3 +42,12 @@ def test_threads_that_decode_for_the_first_time_at_once_crash_nothing() -> None:
     for _ in range(5):
         ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, check=False)
         assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize("begin", [lambda: KubeClient(Configuration()), Workers])
+def test_clients_and_servers_build_all_structs_first(begin: Callable[[], object]) -> None:
+    class Later(msgspec.Struct):
+        name: str
+
+    begin()
+    assert Later in structs._built

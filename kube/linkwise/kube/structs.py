@@ -1,8 +1,8 @@
 """Lets msgspec build what it knows of its structs while no other thread needs them.
 
 msgspec 0.22 builds it at the first use of a class, and lets other threads use the unfinished result
-meanwhile: the process ends with a segmentation fault. Programs decode in many threads from their
-start on.
+meanwhile: the process ends with a segmentation fault. So whatever begins to decode in threads
+builds all structs first: the client of the API server, and each server.
 """
 
 import threading
@@ -15,7 +15,7 @@ _built: set[type[msgspec.Struct]] = set()
 
 
 def build_structs() -> None:
-    """Build all structs of the modules that are imported by now. Call it before threads begin."""
+    """Build all structs of the modules that are imported by now."""
     with _lock:
         for kind in _below(msgspec.Struct):
             if kind not in _built:

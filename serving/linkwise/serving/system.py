@@ -6,6 +6,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Lock, Thread
 
+from linkwise.kube.structs import build_structs
+
 _MOST_IDLE = 32  # threads that wait for the next connection
 _DESCRIPTORS = 8192
 _ESTABLISHED = 1  # of linux/tcp_states.h: neither side has sent a FIN, nor a reset
@@ -18,6 +20,7 @@ class Workers:
         self._waiting: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._lock = Lock()
         self.idle = 0
+        build_structs()  # the handlers decode in many threads at once
 
     def run(self, job: Callable[[], None]) -> None:
         with self._lock:

@@ -15,7 +15,6 @@ from linkwise.extender.flags import DURATION, PLACE
 from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
 from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import LoadError
-from linkwise.kube.structs import build_structs
 from linkwise.serving.certificates.callers import Place
 from linkwise.serving.certificates.keeper import FileKeeper, Keeper
 from linkwise.serving.certificates.pairs import Lifetime, Pair
@@ -145,7 +144,6 @@ def command(
 ) -> None:
     """Give GPU pods their scheduler and their gate, and refuse wrong annotations."""
     begin_log(log_level, log_format)
-    build_structs()  # with certificates of files there is no client, which does it
     rules = Rules(resource_name, scheduler_name, Gating(gate), IndexedJobs(indexed_jobs))
 
     def use(pair: Pair) -> None:
