@@ -321,12 +321,14 @@ def test_no_pod_passes_once_too_many_of_its_namespace_ran_longer_than_declared(
     liars: int, passes: bool
 ) -> None:
     """Found: pods that declared a second and ran for hours kept a gang waiting for a day."""
-    at = cluster()
+    at = cluster(nodes=3)
     run(at, "first", 4, "n2", expected_duration="2h")
-    late = [run(at, f"liar-{number}", 1, "n2", expected_duration="1m") for number in range(liars)]
+    run(at, "other", 5, "n3", expected_duration="9h")
+    late = [run(at, f"liar-{number}", 1, "n3", expected_duration="1m") for number in range(liars)]
     at.pass_time(600)
     at.add_gang("g", 2, 8)
     at.settle()
+    assert held(at, "g") == {"n1": 8, "n2": 8}
     at.add_pod("late", 8, said={"expected_duration": "1m"})
     assert bool(at.filter("late").node_names) is passes
     for name in late:
@@ -336,6 +338,22 @@ def test_no_pod_passes_once_too_many_of_its_namespace_ran_longer_than_declared(
     hold = hold_of(at, "g")
     assert hold is not None
     assert hold.earliest.sure is passes, "of what runs, the declared end does not count either"
+
+
+def test_no_pod_passes_while_one_on_the_reserved_gpus_runs_longer_than_declared() -> None:
+    """Found: a tenant that kept its word with many small pods followed each long one by another."""
+    at = cluster()
+    run(at, "first", 4, "n2", expected_duration="2h")
+    run(at, "liar", 1, "n2", expected_duration="1m")
+    at.add_gang("g", 2, 8)
+    at.settle()
+    at.add_pod("quick", 8, said={"expected_duration": "1m"})
+    assert at.filter("quick").node_names
+    at.pass_time(600)
+    assert not at.filter("quick").node_names
+    end(at, "liar")
+    at.pass_time(LOOK_SECONDS)
+    assert at.filter("quick").node_names
 
 
 def test_a_pod_that_prefers_nodes_by_itself_sees_and_scores_reserved_gpus_too() -> None:

@@ -42,6 +42,7 @@ class EarliestStart:
     start: float  # when all GPUs are free, as far as is known; infinity: a server uses some of them
     sure: bool  # all pods on these GPUs say when they end; else the start is an estimate
     known: bool  # False: of some of these pods nothing says when they end
+    late: bool  # one of these pods runs for longer than it declared
 
     def is_better_than(self, other: "EarliestStart", now: float) -> bool:
         """Whether a reservation should move from *other* to this place.
@@ -110,7 +111,7 @@ def earliest(
     gpus: dict[str, int] = {}
     for spot in spots:
         gpus[spot.node] = gpus.get(spot.node, 0) | spot.gpus
-    to_free, start, sure, known = 0, now, True, True
+    to_free, start, sure, known, late = 0, now, True, True, False
     for node, mask in gpus.items():
         info = cache.nodes.get(node)
         there = () if info is None else running_pods.on(info, now).all
@@ -118,8 +119,8 @@ def earliest(
             if tenant.gpus & mask:
                 to_free += (tenant.gpus & mask).bit_count()
                 start, sure = max(start, tenant.end), sure and tenant.sure
-                known = known and tenant.known
-    return EarliestStart(tuple(spots), gpus, to_free, start, sure, known)
+                known, late = known and tenant.known, late or tenant.late
+    return EarliestStart(tuple(spots), gpus, to_free, start, sure, known, late)
 
 
 def fits_without_servers(

@@ -382,7 +382,10 @@ def _longest(pods: Sequence[PodRecord], run_time: RunTimeOf) -> float | None:
 
 
 def _passable_until(earliest: EarliestStart, now: float) -> float:
-    """An estimated start may come sooner, so then others may use only half of the wait."""
+    """An estimated start may come sooner, so then others may use only half of the wait. If a pod
+    there runs for longer than it declared, none may: each could be followed by another one."""
+    if earliest.late:
+        return -math.inf
     if earliest.sure:
         return earliest.start
     return now + _PASSING_SHARE * (earliest.start - now)

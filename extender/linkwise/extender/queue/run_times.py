@@ -148,7 +148,7 @@ class RunTimes:
         self._began[pod.uid] = kind, namespace, said, began
         self._running.setdefault(kind, _Running()).add(began)
         if said is not None:
-            self._words.setdefault(namespace, _Words()).due.add(began + _broken_after(said))
+            self._words.setdefault(namespace, _Words()).due.add(began + broken_after(said))
 
     def ended(self, pod: PodRecord, seconds: float) -> None:
         """Record that *pod* ended *seconds* after it got its GPUs."""
@@ -170,8 +170,8 @@ class RunTimes:
             del self._running[kind]
         if said is not None:
             words = self._words[namespace]
-            words.due.remove(began + _broken_after(said))
-            words.kept.append(seconds <= _broken_after(said))
+            words.due.remove(began + broken_after(said))
+            words.kept.append(seconds <= broken_after(said))
             if len(self._words) > _MOST_KINDS and not words.due:
                 del self._words[namespace]
 
@@ -257,7 +257,7 @@ def expected_run_time(
     return next((means[kind] for kind in _kinds(pod) if kind in means), LEAST_SECONDS)
 
 
-def _broken_after(said: float) -> float:
+def broken_after(said: float) -> float:
     """After how many seconds a pod has broken its word."""
     return _LATE * said + _LATE_SECONDS
 

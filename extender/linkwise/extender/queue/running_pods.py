@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from linkwise.extender.api.records import PodRecord, ResourceList
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_info import NodeInfo, plan_on
-from linkwise.extender.queue.run_times import RunTimes
+from linkwise.extender.queue.run_times import RunTimes, broken_after
 
 # After the grace period of a pod, or its end, the kubelet and the plugin return its GPUs within
 # seconds. A pod that takes longer is stuck: a dead node, a process in the driver, a finalizer.
@@ -32,6 +32,7 @@ class Tenant:
     end: float  # when its GPUs come free; infinity: never by itself
     sure: bool  # the pod declares its end, or is ending, or never ends; else it is an estimate
     known: bool = True  # False: the estimate has no ground, as no such pod has ended yet
+    late: bool = False  # it runs for longer than it declared
 
     @property
     def endless(self) -> bool:
@@ -124,6 +125,7 @@ class RunningPods:
         written = plan_on(record, info.name) if record.node else self._cache.plans.get(record.uid)
         since = record.created if written is None else written.plan.made
         said = record.ask.expected_seconds
+        late = said is not None and now > since + broken_after(said)
         if not self._run_times.word_counts(record.ref.namespace):
             said = None
         if said is not None and written is not None and since + said > now:
@@ -132,4 +134,6 @@ class RunningPods:
             return Tenant(record.uid, gpus, record.needs, 1, math.inf, sure=True)
         age = max(now - since, 0.0)
         end, known = now + self._run_times.left(record, age), self._run_times.learnt(record, age)
-        return Tenant(record.uid, gpus, record.needs, 1, end, sure=False, known=known is not None)
+        return Tenant(
+            record.uid, gpus, record.needs, 1, end, sure=False, known=known is not None, late=late
+        )
