@@ -28,6 +28,15 @@ UNNAMED = {"plx-8-pxb", "mixed-5", "gpu-manager-6"}  # their sources give no mod
         ("NVIDIA B200", "blackwell", (10, 0), 18, 40.1, 48.0),
         ("NVIDIA GB200", "blackwell", (10, 0), 18, 40.1, 48.0),
         ("NVIDIA GeForce RTX 5090", "blackwell", (12, 0), 0, 40.1, 48.0),
+        ("NVIDIA GeForce RTX 4060 Ti", "ada-lovelace", (8, 9), 0, 20.0, 24.0),
+        # Numbers of GeForce come again in other generations.
+        ("Quadro RTX 4000", "turing", (7, 5), 0, 20.0, 12.0),
+        ("Quadro RTX 5000", "turing", (7, 5), 1, 20.0, 12.0),
+        ("Quadro RTX 6000", "turing", (7, 5), 2, 20.0, 12.0),
+        ("NVIDIA RTX 4000 SFF Ada Generation", "ada-lovelace", (8, 9), 0, 20.0, 24.0),
+        ("NVIDIA RTX 5000 Ada Generation", "ada-lovelace", (8, 9), 0, 20.0, 24.0),
+        ("NVIDIA RTX A5000", "ampere", (8, 6), 0, 12.0, 24.0),
+        ("NVIDIA RTX PRO 5000 Blackwell", "blackwell", (12, 0), 0, 40.1, 48.0),
     ],
 )
 def test_a_known_model(
@@ -76,6 +85,8 @@ def test_a_model_nobody_has_heard_of_gets_the_slowest_of_each_kind() -> None:
     assert (facts.family, facts.compute_capability, facts.nvlinks) == ("undefined", None, 0)
     assert facts.pcie_gbytes_per_s == 12.0
     assert facts.inter_socket_gbytes_per_s == 6.0
+    known = (facts_of(gpu.model) for name in machine_names() for gpu in recorded_machine(name).gpus)
+    assert facts.nvlink_gbytes_per_s <= min(each.nvlink_gbytes_per_s for each in known)
 
 
 @pytest.mark.parametrize(
@@ -94,6 +105,17 @@ def test_an_unknown_name_is_told_by_its_compute_capability(
 ) -> None:
     facts = facts_of_gpu(Gpu("GPU-1", 0, "Frobnicator", 1, compute_capability=capability))
     assert (facts.family, facts.nvlink_gbytes_per_s) == (family, nvlink)
+
+
+def test_the_compute_capability_decides_against_a_name() -> None:
+    def family(model: str, major: int, minor: int) -> str:
+        gpu = Gpu("GPU-1", 0, model, 1, compute_capability=(major, minor))
+        return facts_of_gpu(gpu).family
+
+    assert family("NVIDIA GeForce RTX 5090", 8, 9) == "ada-lovelace"
+    assert family("NVIDIA GeForce RTX 5090", 12, 0) == "blackwell"
+    gb300 = Gpu("GPU-1", 0, "NVIDIA B200", 1, compute_capability=(10, 3))
+    assert facts_of_gpu(gb300) == facts_of("NVIDIA B200"), "the same family"
 
 
 @pytest.mark.parametrize("name", sorted(set(machine_names()) - UNNAMED))

@@ -50,7 +50,7 @@ _SPEEDS: dict[str, tuple[float, float]] = {  # family -> PCIe, between sockets
     "undefined": (_GEN3, _QPI),
 }
 
-_UNKNOWN_NVLINK = 20.0  # as NCCL does for a chip it does not know
+_UNKNOWN_NVLINK = 12.0  # the slowest of all, so that no unknown chip wins over a known one
 
 
 def _nvlink_gbytes_per_s(capability: ComputeCapability | None) -> float:
@@ -94,8 +94,9 @@ _MODELS: tuple[tuple[str, ModelFacts], ...] = (
     (r"\bB300", _facts("blackwell", (10, 3), 275040, 18)),
     (r"\bB[12]00", _facts("blackwell", (10, 0), 183359, 18)),
     (r"\bRTX PRO \d+.*Blackwell|\bRTX PRO 6000", _facts("blackwell", (12, 0), 97887, 0)),
+    # Quadro RTX 4000 and RTX 4000 Ada are no RTX 4000 of GeForce, which begins with 4050.
     (r"\bRTX 5090", _facts("blackwell", (12, 0), 32607, 0)),
-    (r"\bRTX 50\d0", _facts("blackwell", (12, 0), None, 0)),
+    (r"\bRTX 50[5-9]0", _facts("blackwell", (12, 0), None, 0)),
     (r"\bGH200", _facts("hopper", (9, 0), 97871, 18, _ARM)),
     (r"\bH200", _facts("hopper", (9, 0), 143771, 18)),
     (r"\bH100.*NVL", _facts("hopper", (9, 0), 95830, 12)),
@@ -109,7 +110,7 @@ _MODELS: tuple[tuple[str, ModelFacts], ...] = (
     (r"\bL4\b", _facts("ada-lovelace", (8, 9), 23034, 0)),
     (r"\bL20?\b", _facts("ada-lovelace", (8, 9), None, 0)),
     (r"\bRTX 4090", _facts("ada-lovelace", (8, 9), 24564, 0)),
-    (r"\bRTX 40\d0", _facts("ada-lovelace", (8, 9), None, 0)),
+    (r"\bRTX 40[5-9]0", _facts("ada-lovelace", (8, 9), None, 0)),
     (r"\bA100.*80 ?GB", _facts("ampere", (8, 0), 81920, 12)),
     (r"\bA100", _facts("ampere", (8, 0), 40960, 12)),
     (r"\bA800", _facts("ampere", (8, 0), 81920, 8)),
@@ -120,10 +121,11 @@ _MODELS: tuple[tuple[str, ModelFacts], ...] = (
     (r"\bRTX A6000", _facts("ampere", (8, 6), 49140, 4)),
     (r"\bRTX A\d+", _facts("ampere", (8, 6), None, 0)),
     (r"\bRTX 3090", _facts("ampere", (8, 6), 24576, 4)),
-    (r"\bRTX 30\d0", _facts("ampere", (8, 6), None, 0)),
+    (r"\bRTX 30[5-9]0", _facts("ampere", (8, 6), None, 0)),
     (r"\bT4G?\b", _facts("turing", (7, 5), 15360, 0)),
     (r"\bQuadro RTX 8000", _facts("turing", (7, 5), 49152, 2)),
-    (r"\bQuadro RTX [56]000|\bTITAN RTX", _facts("turing", (7, 5), 24576, 2)),
+    (r"\bQuadro RTX 6000|\bTITAN RTX", _facts("turing", (7, 5), 24576, 2)),
+    (r"\bQuadro RTX 5000", _facts("turing", (7, 5), 16384, 1)),
     (r"\bRTX 2080 Ti", _facts("turing", (7, 5), 11264, 2)),
     (r"\bRTX 20\d0|\bGTX 16\d0|\bQuadro RTX", _facts("turing", (7, 5), None, 0)),
     (r"\bV100.*PCIe.*32 ?GB", _facts("volta", (7, 0), 32768, 0)),
@@ -173,8 +175,10 @@ def _facts_of_capability(capability: ComputeCapability) -> ModelFacts:
 
 
 def facts_of_gpu(gpu: Gpu) -> ModelFacts:
-    """Return the facts as `facts_of`, but use the compute capability if the name is unknown."""
+    """Return the facts as `facts_of`, but those of the compute capability if that is known, and of
+    another family than the name: names come again in other generations."""
     facts = facts_of(gpu.model)
-    if facts is UNKNOWN and gpu.compute_capability is not None:
-        return _facts_of_capability(gpu.compute_capability)
-    return facts
+    if gpu.compute_capability is None:
+        return facts
+    known = _facts_of_capability(gpu.compute_capability)
+    return known if facts is UNKNOWN or facts.family != known.family else facts

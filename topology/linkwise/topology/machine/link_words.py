@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from itertools import combinations
 
 from linkwise.topology.errors import MachineError
-from linkwise.topology.machine.hardware import facts_of
+from linkwise.topology.machine.hardware import facts_of_gpu
 from linkwise.topology.machine.model import MAX_NVLINKS, Gpu, Link, LinkClass
 
 SELF = "X"
@@ -88,7 +88,7 @@ def links_of(gpus: Sequence[Gpu], words: Words | None, pcie: Words | None) -> tu
 
 
 def _nvlinks_of_chip(gpu: Gpu) -> int:
-    return facts_of(gpu.model).nvlinks or NVLINKS_OF_AN_UNKNOWN_CHIP
+    return facts_of_gpu(gpu).nvlinks or NVLINKS_OF_AN_UNKNOWN_CHIP
 
 
 def _place(gpus: Sequence[Gpu], row: int, column: int, table: str) -> str:
