@@ -215,6 +215,16 @@ def test_a_basic_policy_beats_the_reading_of_an_indexed_job() -> None:
     assert isinstance(told(of_indexed(job), [job]).answer, NoGang)
 
 
+def test_the_basic_group_that_every_job_gets_says_nothing() -> None:
+    """Kubernetes 1.37 with WorkloadWithJob: 3 of 4 pods of an Indexed Job started."""
+    job, group = indexed_job(), native(basic={})
+    group["metadata"]["ownerReferences"] = [reference(job)]
+    answer = gang(in_native_group(of_indexed(job)), job, group)
+    assert (answer.rule, answer.size, answer.basis) == ("job", 4, Basis.HEURISTIC)
+    job["spec"]["scheduling"] = {"schedulingPolicy": {"basic": {}}}
+    assert isinstance(told(in_native_group(of_indexed(job)), [job, group]).answer, NoGang)
+
+
 def test_a_basic_group_that_a_child_job_got_unasked_leaves_its_jobset_a_gang() -> None:
     child = owner("batch/v1 Job", "gpt-node-0")
     node = {"spec": {"parallelism": 4, "completions": 4, "template": template()}}

@@ -30,6 +30,7 @@ from linkwise.extender.podgrouper.workloads.answer import (
 )
 from linkwise.extender.podgrouper.workloads.case import Case, OwnerGoneError, UnreadError
 from linkwise.extender.podgrouper.workloads.declared import DeclaredGroup
+from linkwise.extender.podgrouper.workloads.kinds import JOB
 from linkwise.extender.podgrouper.workloads.systems import DECLARED, System, owned_by
 from linkwise.extender.podgrouper.workloads.workload import FoundWorkload
 from linkwise.kube.fields import UnreadableError
@@ -97,6 +98,10 @@ def _with_owner(case: Case, group: DeclaredGroup) -> Answer:
         return owned
     same = isinstance(owned, FoundWorkload) and group.controller in _uids(owned)
     if group.basic:
+        if isinstance(owned, FoundWorkload) and same and case.is_controlled_by(JOB):
+            # Kubernetes 1.37 makes a basic group for each Job that chooses no policy. What a Job
+            # has chosen itself is in `owned`.
+            return owned.settle()
         # The Job controller sets `basic` for each Job of a JobSet too; the JobSet stays a gang.
         by_another = bool(group.controller) and not same
         if isinstance(owned, FoundWorkload) and owned.basis is Basis.NATURE and by_another:
