@@ -26,7 +26,7 @@ from linkwise.extender.api.extender_calls import (
 )
 from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.api.spans import DEFAULT_LEVELS
-from linkwise.extender.api.unlocked import RunUnlocked, run_inline
+from linkwise.extender.api.unlocked import RunUnlocked, nothing, run_inline
 from linkwise.extender.api.views import Counts, Explanation, GangView, NodeView
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.ingest import Ingest
@@ -304,7 +304,7 @@ class Core:
         self._reader.owner_read(read, found, now)
 
     def rejudge(self, now: float) -> bool:
-        """Judge some of the pods again whose owner was read; return whether there may be more."""
+        """Judge some of the pods again whose owner was read, or whose group changed; return whether there may be more."""
         records = self._reader.take_to_rejudge(now)
         for record in records:
             before = self._cache.pods.get(record.uid)
@@ -488,6 +488,8 @@ class Core:
             for record in [*self._kept_out.values()]:
                 self._put_pod(record, now)
         self._binder.end_doubts(now)
+        while self.rejudge(now):  # pods of groups that others have named, or left
+            self._aside(nothing)
         actions = self._walled(lambda: self._round(now), now)
         try:  # what was decided is carried out, whatever goes wrong from here on
             while self._leave_out_skipped(now):

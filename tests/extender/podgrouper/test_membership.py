@@ -315,3 +315,47 @@ def test_pods_that_ran_before_we_came_are_not_evicted_though_their_gang_is_not_w
     cluster.pass_time(SURELY)
     assert planned(cluster)  # what is missing follows as there is room
     assert cluster.sound()
+
+
+KUEUE_GROUP = "kueue.x-k8s.io/pod-group-name"
+KUEUE_TOTAL = "kueue.x-k8s.io/pod-group-total-count"
+COSCHEDULING = "scheduling.x-k8s.io/pod-group"
+
+
+def in_group(name: str, gpus: int, label: str) -> Pod:
+    """A pod of group g, which has three pods."""
+    made = pod(name, None, {label: "g"}, {KUEUE_TOTAL: "3"}, gpus=gpus)
+    return msgspec.convert(made, Pod)
+
+
+GROUP = owner("scheduling.x-k8s.io/v1alpha1 PodGroup", "g", {"minMember": 3})
+DRIVER_AND_WORKERS = (("driver", 0), ("w-0", 8), ("w-1", 8))
+
+
+@pytest.mark.parametrize("label", [KUEUE_GROUP, COSCHEDULING])
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 2, 0), (1, 0, 2)])
+def test_a_driver_without_gpus_is_one_of_the_group_that_it_names(
+    cluster: Cluster, label: str, order: tuple[int, ...]
+) -> None:
+    """Found: "2 of 3 members exist" though 3 did."""
+    there_is(cluster, GROUP)
+    for number in order[:-1]:
+        create(cluster, in_group(*DRIVER_AND_WORKERS[number], label))
+    assert planned(cluster) == []
+    create(cluster, in_group(*DRIVER_AND_WORKERS[order[-1]], label))
+    assert planned(cluster) == ["w-0", "w-1"]
+    assert cluster.sound()
+
+
+def test_a_group_without_gpus_is_read_by_nobody_until_a_pod_with_gpus_names_it(
+    cluster: Cluster,
+) -> None:
+    create(cluster, *(in_group(f"cpu-{number}", 0, COSCHEDULING) for number in range(3)))
+    assert cluster.core.gangs(cluster.now) == ()
+    assert cluster.reads == []
+    there_is(cluster, GROUP)
+    create(cluster, in_group("w-0", 8, COSCHEDULING))
+    assert planned(cluster) == ["w-0"]
+    cluster.delete("w-0")
+    cluster.settle()
+    assert cluster.core.gangs(cluster.now) == ()

@@ -39,6 +39,7 @@ from linkwise.extender.podgrouper.equivalence import digest
 from linkwise.extender.podgrouper.membership import Judged, Membership
 from linkwise.extender.podgrouper.owner_cache import FetchOwner, Found
 from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
+from linkwise.extender.podgrouper.workloads.declared import group_named
 from linkwise.kube.filters.pod_facts import NO_RULES, PodFacts, PodRules, claims_of, pod_rules
 from linkwise.kube.filters.requests import Resized, resized
 from linkwise.kube.labels import COMPLETION_INDEX
@@ -178,7 +179,8 @@ class Ingest:
         if self._leaves_alone(pod):
             self._membership.forget(pod.metadata.uid)
             return _left_alone(self._record(pod, requests, Judged(NOTHING_SAID)))
-        if not requests.asks_for_members:
+        in_group = not requests.invalid and group_named(pod) is not None
+        if not (requests.asks_for_members or in_group):
             self._membership.forget(pod.metadata.uid)
             return self._record(pod, requests, Judged(requests.ask, requests.invalid))
         judged = self._membership.follow(pod, requests.ask, requests.demand.gpus, now)

@@ -143,6 +143,7 @@ def _alone(case: Case, group: DeclaredGroup, owned: FoundWorkload | NoGang | Non
         because=group.because,
         open_ended=group.size is None,
         owners=frozenset({group.name.uid, group.controller} - {""}),
+        counts_all=group.gpu_minimum is None,
     )
 
 

@@ -14,6 +14,7 @@ from linkwise.extender.api.annotations import MAX_GANG, GangAsk, PodRequest
 from linkwise.extender.podgrouper.decide import recognise
 from linkwise.extender.podgrouper.equivalence import digest, without_long_annotations
 from linkwise.extender.podgrouper.explicit import RULE as EXPLICIT
+from linkwise.extender.podgrouper.named_groups import NamedGroups
 from linkwise.extender.podgrouper.owner_cache import FetchOwner, Found, OwnerCache
 from linkwise.extender.podgrouper.workloads.answer import (
     Answer,
@@ -68,30 +69,35 @@ class Membership:
         self._owners = OwnerCache()
         self._alike: dict[bytes, Judged] = {}  # by evidence, of pods that depend on no other object
         self._known: dict[str, _Known] = {}  # by uid, of pods that depend on other objects
-        self._to_rejudge: dict[str, None] = {}  # uids of `_known` to judge again
+        self._named = NamedGroups()
+        self._to_rejudge: dict[str, None] = {}  # uids of `_known` and `_named` to judge again
 
     def judged(self, pod: Pod, ask: PodRequest, gpus: int) -> Judged:
         """Judge a pod as a caller sent it, which may be newer than the watch's. Does not follow
         it."""
         pod = without_long_annotations(pod)
         evidence = _evidence(pod, gpus)
-        return self._remembered(pod, evidence) or self._judge(pod, ask, evidence)[0]
+        return self._remembered(pod, evidence) or self._judge(pod, ask, gpus, evidence)[0]
 
     def follow(self, pod: Pod, ask: PodRequest, gpus: int, now: float) -> Judged:
         """Judge a pod as the watch shows it, and keep what it depends on up to date until
         `forget`."""
         uid = pod.metadata.uid
         pod = without_long_annotations(pod)
+        self._to_rejudge.update(dict.fromkeys(self._named.put(pod, takes_gpus=gpus > 0)))
+        if not (gpus or ask.gang or self._named.takes_gpus(uid)):
+            self._let_go(uid)
+            return Judged(ask)
         evidence = _evidence(pod, gpus)
         judged = self._remembered(pod, evidence)
         if judged is None:
-            judged, refs, needs = self._judge(pod, ask, evidence)
+            judged, refs, needs = self._judge(pod, ask, gpus, evidence)
             if refs:
                 self._known[uid] = _Known(evidence, judged, pod)
                 self._owners.hangs_on(uid, refs, needs, now)
         known = self._known.get(uid)
         if known is not None and known.evidence != evidence:
-            self.forget(uid)
+            self._let_go(uid)
         elif known is not None:
             if known.pod is not pod:  # `take_to_rejudge` returns the newest version
                 self._known[uid] = replace(known, pod=pod)
@@ -99,9 +105,13 @@ class Membership:
         return judged
 
     def forget(self, uid: str) -> None:
+        self._to_rejudge.update(dict.fromkeys(self._named.drop(uid)))
+        self._let_go(uid)
+
+    def _let_go(self, uid: str) -> None:
+        self._to_rejudge.pop(uid, None)
         if self._known.pop(uid, None) is not None:
             self._owners.forget(uid)
-            self._to_rejudge.pop(uid, None)
 
     def take_reads(self, now: float) -> tuple[FetchOwner, ...]:
         return tuple(self._owners.take_reads(now))
@@ -120,7 +130,8 @@ class Membership:
         uids = [*islice(self._to_rejudge, _AT_ONCE)]
         for uid in uids:
             del self._to_rejudge[uid]
-        return [self._known[uid].pod for uid in uids]
+        pods = (self._named.pod(uid) or self._known[uid].pod for uid in uids)
+        return [*pods]
 
     def _remembered(self, pod: Pod, evidence: bytes) -> Judged | None:
         known = self._known.get(pod.metadata.uid)
@@ -129,12 +140,12 @@ class Membership:
         return self._alike.get(evidence)
 
     def _judge(
-        self, pod: Pod, ask: PodRequest, evidence: bytes
+        self, pod: Pod, ask: PodRequest, gpus: int, evidence: bytes
     ) -> tuple[Judged, frozenset[ObjectRef], NeedsOwner | None]:
         view = self._owners.view(pod)
         answer = recognise(pod, view, resource=self._resource, indexed_jobs=self._indexed_jobs)
         hidden = [ref for ref in sorted(view.asked) if view.get(ref) is Missing.FORBIDDEN]
-        judged = _judged(ask, answer, hidden)
+        judged = _judged(ask, answer, hidden, takes_gpus=gpus > 0)
         if not view.asked:
             if len(self._alike) >= _MOST_ALIKE:
                 self._alike.clear()
@@ -169,13 +180,17 @@ def _evidence(pod: Pod, gpus: int) -> bytes:
     return digest(words)
 
 
-def _judged(ask: PodRequest, answer: Answer, hidden: list[ObjectRef]) -> Judged:
+def _judged(
+    ask: PodRequest, answer: Answer, hidden: list[ObjectRef], *, takes_gpus: bool
+) -> Judged:
+    if not (takes_gpus or ask.gang or isinstance(answer, Recognised)):
+        return Judged(ask)  # kube-scheduler alone places it
     why = [] if answer.rule in _PLAIN else [f"{answer.rule}: {answer.because}"]
     why += [f"{ref} may not be read" for ref in hidden if str(ref) not in answer.because]
     because = "; ".join(why)
     match answer:
         case Recognised():
-            return Judged(_member(ask, answer, because))
+            return Judged(_member(ask, answer, because, takes_gpus=takes_gpus))
         case NoGang():
             return Judged(replace(ask, gang=None, role=answer.member.role, because=because))
         case Refused():
@@ -185,21 +200,23 @@ def _judged(ask: PodRequest, answer: Answer, hidden: list[ObjectRef]) -> Judged:
             return Judged(replace(ask, gang=None, because=because), awaits=f"gang: {waits}")
 
 
-def _member(ask: PodRequest, found: Recognised, because: str) -> PodRequest:
+def _member(ask: PodRequest, found: Recognised, because: str, *, takes_gpus: bool) -> PodRequest:
     """*ask* with the gang that was found. Only pods that take GPUs count as members, unless the
-    pods' own annotations name the gang and its size."""
+    pods' own annotations name the gang and its size, or nothing says which ones take GPUs."""
     member = found.member
     gang = ask.gang
     if gang is None:
         gang = GangAsk(
             name=_name(found.gang),
-            size=found.gpu_size + found.done,
-            minimum=max(found.gpu_minimum, 1) + found.done,
+            size=(found.size if found.counts_all else found.gpu_size) + found.done,
+            minimum=max(found.minimum if found.counts_all else found.gpu_minimum, 1) + found.done,
             source=found.gang.uid or found.gang.kind,
             done=found.done,
             open_ended=found.open_ended,
         )
-        if (gang.size <= 1 or not found.gpu_size) and not gang.open_ended:
+        if not (takes_gpus or found.counts_all):
+            gang = None
+        elif (gang.size <= 1 or not (found.gpu_size or found.counts_all)) and not gang.open_ended:
             because, gang = f"{because}; no other takes GPUs", None
         elif gang.minimum > MAX_GANG:
             because, gang = f"{because}; more than {MAX_GANG} are not planned together", None

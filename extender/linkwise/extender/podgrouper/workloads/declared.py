@@ -32,7 +32,7 @@ from linkwise.kube.fields import (
     number,
     text,
 )
-from linkwise.kube.objects import Quantity, whole
+from linkwise.kube.objects import Pod, Quantity, whole
 
 _MOST_LEVELS = 8  # of subgroups; KAI's groupers make two
 KUEUE = "kueue.x-k8s.io/"
@@ -43,6 +43,16 @@ OLD_COSCHEDULING = "pod-group.scheduling.sigs.k8s.io"
 VOLCANO_GROUP = "scheduling.k8s.io/group-name"
 VOLCANO_GROUP_TOO = "scheduling.volcano.sh/group-name"
 KAI_GROUP = "pod-group-name"
+_GROUP_KEYS = (
+    KUEUE + "pod-group-name",
+    KOORDINATOR + "name",
+    f"{OLD_COSCHEDULING}/name",
+    COSCHEDULING,
+    OLD_COSCHEDULING,
+    VOLCANO_GROUP,
+    VOLCANO_GROUP_TOO,
+    KAI_GROUP,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +64,29 @@ class DeclaredGroup:
     rule: str
     because: str
     size: int | None = None  # None: it declares only a minimum
-    gpu_minimum: int | None = None  # of `minimum`, those that take GPUs; None: all, or unknown
+    gpu_minimum: int | None = None  # of `minimum`, those that take GPUs; None: unknown
     role: str = "pod"
     basic: bool = False  # it declares that its pods are not a gang
     controller: str = ""  # uid of the object that created the group; empty: a person did
     object: bool = True  # an object declares it; False: only its pods do
     queue: str = ""
     priority_class: str = ""
+
+
+def group_named(pod: Pod) -> tuple[str, ...] | None:
+    """What identifies the group that *pod* names, if all its pods count towards its minimum,
+    whatever they take. None: it names no such group."""
+    meta, native, workload = pod.metadata, pod.spec.scheduling_group, pod.spec.workload_ref
+    if native is not None and native.pod_group_name:
+        return meta.namespace, "schedulingGroup", native.pod_group_name
+    if workload is not None and workload.name:
+        part = workload.pod_group, workload.pod_group_replica_key
+        return meta.namespace, "workloadRef", workload.name, *part
+    for key in _GROUP_KEYS:
+        name = meta.labels.get(key) or meta.annotations.get(key)
+        if name:
+            return meta.namespace, key, name
+    return None
 
 
 def native_pod_group(case: Case) -> DeclaredGroup | None:
