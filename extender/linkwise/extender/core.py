@@ -304,7 +304,8 @@ class Core:
         self._reader.owner_read(read, found, now)
 
     def rejudge(self, now: float) -> bool:
-        """Judge some of the pods again whose owner was read, or whose group changed; return whether there may be more."""
+        """Judge some of the pods again whose owner was read, or whose group changed; return whether
+        there may be more."""
         records = self._reader.take_to_rejudge(now)
         for record in records:
             before = self._cache.pods.get(record.uid)

@@ -159,6 +159,14 @@ def test_a_group_that_the_pods_owner_controls_is_the_owners_gang() -> None:
     assert "runs 4 worker" in answer.because
 
 
+def test_the_old_label_of_the_name_alone_means_the_pod_group_of_that_name() -> None:
+    """Found: RoleBasedGroup labels its pods so, and all were refused."""
+    group = owner(POD_GROUP, "g", {"minMember": 3})
+    made = pod("w-0", None, {"pod-group.scheduling.sigs.k8s.io/name": "g"}, gpus=4)
+    answer = gang(made, group)
+    assert (answer.rule, answer.minimum) == ("coscheduling", 3)
+
+
 def test_a_group_that_a_person_made_stands_for_itself_and_more_may_join() -> None:
     job = pytorch_job()
     group = owner(POD_GROUP, "mine", {"minMember": 6})

@@ -362,3 +362,32 @@ def test_a_pod_that_takes_gpus_counts_whatever_its_group_says() -> None:
 def test_of_several_groups_with_gpus_all_are_waited_for() -> None:
     others = WORKERS.replace("workers", "others")
     assert counts(of_yunikorn(f"[{HEAD},{WORKERS},{others}]")) == (7, 7, 6, 6)
+
+
+@pytest.mark.parametrize(("policy", "least"), [("LeaderReady", (1, 3)), ("LeaderCreated", (3, 3))])
+def test_a_leader_in_a_group_of_kueue_waits_for_no_worker_that_comes_once_it_is_ready(
+    policy: str, least: tuple[int, int]
+) -> None:
+    """Found: Kueue's own example of a LeaderWorkerSet waited for ever."""
+    spec = {
+        "startupPolicy": policy,
+        "leaderWorkerTemplate": {"size": 3, "workerTemplate": template(8)},
+    }
+    lws = owner("leaderworkerset.x-k8s.io/v1 LeaderWorkerSet", "vllm", spec)
+
+    def minimum(name: str, worker: int) -> int:
+        labels = {
+            "leaderworkerset.sigs.k8s.io/name": "vllm",
+            "leaderworkerset.sigs.k8s.io/group-index": "0",
+            "leaderworkerset.sigs.k8s.io/worker-index": str(worker),
+            "kueue.x-k8s.io/pod-group-name": "leaderworkerset-vllm-0-1",
+        }
+        said = {
+            "leaderworkerset.sigs.k8s.io/size": "3",
+            "kueue.x-k8s.io/pod-group-total-count": "3",
+        }
+        answer = gang(pod(name, owner("apps/v1 StatefulSet", "vllm"), labels, said, gpus=8), lws)
+        assert (answer.rule, answer.size) == ("kueue", 3)
+        return answer.minimum
+
+    assert (minimum("vllm-0", 0), minimum("vllm-0-1", 1)) == least

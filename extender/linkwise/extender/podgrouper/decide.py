@@ -91,9 +91,11 @@ def _explicit(case: Case, ask: GangAsk) -> Answer:
 def _with_owner(case: Case, group: DeclaredGroup) -> Answer:
     """Merge a declared group with the pod's owner: if the group belongs to the pod's own workload,
     both declare the same gang."""
-    if not group.object and group.minimum > 1:
-        return _alone(case, group, None)  # the pod declares everything, so no object is read
     owned = _owned(case)
+    if not group.object and group.minimum > 1:
+        # The pod declares everything. Its owner only says which pods are created later.
+        pending = isinstance(owned, NeedsOwner) and not owned.missing
+        return owned if pending else _alone(case, group, None, late=_late(owned))
     if isinstance(owned, _Unclear):
         return owned
     same = isinstance(owned, FoundWorkload) and group.controller in _uids(owned)
@@ -115,11 +117,22 @@ def _with_owner(case: Case, group: DeclaredGroup) -> Answer:
             return settled
         because = f"{group.because}; {owned.because}"
         return replace(settled, basis=Basis.DECLARED, rule=group.rule, because=because)
-    return _alone(case, group, owned)
+    return _alone(case, group, owned, late=_late(owned))
 
 
-def _alone(case: Case, group: DeclaredGroup, owned: FoundWorkload | NoGang | None) -> Recognised:
-    """The declared group as the gang; the role and the rank come from the pod's owner."""
+def _late(owned: FoundWorkload | NoGang | _Unclear) -> int:
+    """How many pods of its workload are created only after this one runs or has ended."""
+    if not isinstance(owned, FoundWorkload):
+        return 0
+    work = owned.workload
+    return work.size - sum(role.pods for role in work.wave(owned.key))
+
+
+def _alone(
+    case: Case, group: DeclaredGroup, owned: FoundWorkload | NoGang | None, *, late: int
+) -> Recognised:
+    """The declared group as the gang; the role and the rank come from the pod's owner. The pod
+    waits for none of those that come *late*."""
     size = group.minimum if group.size is None else group.size
     if isinstance(owned, FoundWorkload):
         member = owned.member
@@ -128,7 +141,7 @@ def _alone(case: Case, group: DeclaredGroup, owned: FoundWorkload | NoGang | Non
         member = case.member(
             group.role, index, index, queue=group.queue, priority_class=group.priority_class
         )
-    least = min(group.minimum, size)
+    least = max(min(group.minimum, size - late), 1)
     fewer = 0 if group.gpu_minimum is None else group.minimum - group.gpu_minimum
     return Recognised(
         gang=group.name,
@@ -136,7 +149,7 @@ def _alone(case: Case, group: DeclaredGroup, owned: FoundWorkload | NoGang | Non
         minimum=least,
         gpu_size=max(size - fewer, 0) if case.takes_gpus else 0,
         gpu_minimum=max(least - fewer, 0) if case.takes_gpus else 0,
-        wave=size,
+        wave=max(size - late, 1),
         member=member,
         basis=Basis.DECLARED,
         rule=group.rule,

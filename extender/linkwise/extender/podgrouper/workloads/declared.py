@@ -186,9 +186,9 @@ def yunikorn(case: Case) -> DeclaredGroup | None:
 def old_coscheduling_labels(case: Case) -> DeclaredGroup | None:
     """scheduler-plugins of 2020: the pod's labels have both the name and the minimum."""
     name, key = case.labels.get(f"{OLD_COSCHEDULING}/name"), f"{OLD_COSCHEDULING}/min-available"
-    if not name:
+    if not name or key not in case.labels:
         return None
-    least = count(case.labels.get(key, ""), key)
+    least = count(case.labels[key], key)
     return _of_pods(case, "coscheduling-labels", "pod-group", name, least, f"{key}: {least}")
 
 
@@ -196,6 +196,8 @@ def coscheduling(case: Case) -> DeclaredGroup | None:
     for label, kind in (
         (COSCHEDULING, COSCHEDULING_POD_GROUP),
         (OLD_COSCHEDULING, OLD_COSCHEDULING_POD_GROUP),
+        # RoleBasedGroup (sgl-project/rbg, pkg/scheduler) gives its pods the name alone.
+        (f"{OLD_COSCHEDULING}/name", COSCHEDULING_POD_GROUP),
     ):
         name = case.labels.get(label)
         if name:
