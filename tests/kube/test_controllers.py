@@ -183,3 +183,44 @@ def test_what_has_no_pods_makes_none_and_what_has_unknown_ones_is_not_guessed() 
     for kind in ("apps/v1 DaemonSet", "kubeflow.org/v1 Notebook"):
         with pytest.raises(UnknownControllerError):
             pods_of(workload(kind, {"template": GPUS}), {})
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "argoproj.io/v1alpha1 Workflow",
+        "kaito.sh/v1beta1 Workspace",
+        "kubeflow.org/v1alpha2 MPIJob",
+        "nvidia.com/v1alpha1 DynamoGraphDeployment",
+        "serving.kserve.io/v1beta1 InferenceService",
+        "sparkoperator.k8s.io/v1beta2 SparkApplication",
+    ],
+)
+def test_an_unknown_kind_is_not_taken_for_one_without_pods(kind: str) -> None:
+    """Found: one without a list `containers` was dropped in silence, and all of it fitted."""
+    with pytest.raises(UnknownControllerError):
+        pods_of(workload(kind, {"executor": {"instances": 4}, "mpiReplicaSpecs": {}}), {})
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "kueue.x-k8s.io/v1beta1 LocalQueue",
+        "monitoring.coreos.com/v1 ServiceMonitor",
+        "scheduling.x-k8s.io/v1alpha1 PodGroup",
+        "networking.k8s.io/v1 Ingress",
+    ],
+)
+def test_what_stands_beside_workloads_makes_no_pods(kind: str) -> None:
+    assert pods_of(workload(kind, {}), {}) == Made((), ())
+
+
+def test_a_ray_job_on_a_cluster_that_is_there_creates_its_submitter_alone() -> None:
+    spec: Object = {"clusterSelector": {"ray.io/cluster": "there"}, "entrypoint": "python -c 1"}
+    (made,) = pods_of(workload("ray.io/v1 RayJob", spec), {}).pods
+    assert made.body["metadata"]["labels"]["ray.io/originated-from-crd"] == "RayJob"
+    by_users = {**spec, "submitterPodTemplate": GPUS}
+    (made,) = pods_of(workload("ray.io/v1 RayJob", by_users), {}).pods
+    assert made.body["spec"]["containers"] == GPUS["spec"]["containers"]
+    by_http = {**spec, "submissionMode": "HTTPMode"}
+    assert pods_of(workload("ray.io/v1 RayJob", by_http), {}).pods == ()

@@ -94,8 +94,9 @@ def _with_owner(case: Case, group: DeclaredGroup) -> Answer:
     owned = _owned(case)
     if not group.object and group.minimum > 1:
         # The pod declares everything. Its owner only says which pods are created later.
-        pending = isinstance(owned, NeedsOwner) and not owned.missing
-        return owned if pending else _alone(case, group, None, late=_late(owned))
+        if isinstance(owned, NeedsOwner) and not owned.missing:
+            return owned
+        return _alone(case, group, None, late=_late(owned))
     if isinstance(owned, _Unclear):
         return owned
     same = isinstance(owned, FoundWorkload) and group.controller in _uids(owned)

@@ -8,6 +8,7 @@ from linkwise.kube.fields import Fields, at, items, mapping, number, ordinal, te
 from linkwise.kube.labels import LWS, RAY
 
 _TEMPLATE = "spec.template"
+_SUBMITTER = "ray-job-submitter"  # KubeRay's name of the container
 
 
 def deployment(fields: Fields, _given: Given) -> Iterator[Child]:
@@ -123,6 +124,21 @@ def _of_group(template: Fields, index: int) -> dict[str, str]:
 def _count(said: Fields, key: str) -> int:
     value = said.get(key)
     return (ordinal(value) or 0) if isinstance(value, str) else 0
+
+
+def ray_job(fields: Fields, given: Given) -> Iterator[Child]:
+    """A RayCluster. With `clusterSelector`, the job goes to one that is there, and only the Job of
+    its submitter is created, if any is."""
+    if not mapping(fields, "spec.clusterSelector"):
+        yield from ray_above("spec.rayClusterSpec")(fields, given)
+    elif text(fields, "spec.submissionMode") in ("", "K8sJobMode"):
+        where, name = "spec.submitterPodTemplate", text(fields, "metadata.name")
+        template = mapping(fields, where) or {"spec": {"containers": [{"name": _SUBMITTER}]}}
+        said = mapping(template, "metadata")
+        labels = {**mapping(said, "labels"), RAY + "originated-from-crd": "RayJob"}
+        template = {**template, "metadata": {**said, "labels": labels}}
+        spec = {"completions": 1, "parallelism": 1, "template": template}
+        yield child(fields, "batch/v1 Job", name, spec, inner=_TEMPLATE, outer=where)
 
 
 def ray_above(where: str) -> Callable[[Fields, Given], Iterator[Child]]:

@@ -19,12 +19,14 @@ from linkwise.kube.controllers.batch import (
 )
 from linkwise.kube.controllers.child import Child, UnknownControllerError
 from linkwise.kube.controllers.kubeflow import REPLICA_SPECS, training_job
+from linkwise.kube.controllers.podless import creates_no_pods
 from linkwise.kube.controllers.serving import (
     copies,
     deployment,
     leader_worker_set,
     ray_above,
     ray_cluster,
+    ray_job,
     stateful_set,
 )
 from linkwise.kube.fields import Fields, UnreadableError, group_of, mapping, text
@@ -33,6 +35,8 @@ MOST_PODS = 4096
 """Of one object, as of one gang."""
 
 _KUBEFLOW = "kubeflow.org"
+# Its operator made a StatefulSet of workers and a Job of the launcher; later ones read its fields.
+_OLD_MPI_JOB = (_KUBEFLOW, "MPIJob"), f"{_KUBEFLOW}/v1alpha2"
 _KINDS: Mapping[tuple[str, str], Callable[[Fields, Given], Iterator[Child]]] = {
     ("batch", "Job"): job,
     ("batch", "CronJob"): cron_job,
@@ -48,7 +52,7 @@ _KINDS: Mapping[tuple[str, str], Callable[[Fields, Given], Iterator[Child]]] = {
     ("batch.volcano.sh", "Job"): volcano_job,
     ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"): leader_worker_set,
     ("ray.io", "RayCluster"): ray_cluster,
-    ("ray.io", "RayJob"): ray_above("spec.rayClusterSpec"),
+    ("ray.io", "RayJob"): ray_job,
     ("ray.io", "RayService"): ray_above("spec.rayClusterConfig"),
 }
 
@@ -79,15 +83,17 @@ def children(fields: Fields, given: Given) -> Iterator[Child]:
     """Yield what the controller of *fields* creates; nothing for an object without pods, such as a
     Service or a PodGroup.
 
-    Raises UnknownControllerError for an unknown kind with a pod template, and UnreadableError if a
+    Raises UnknownControllerError for any kind of which that is unknown, and UnreadableError if a
     count of pods is none.
     """
     kind = (group_of(text(fields, "apiVersion")), text(fields, "kind"))
     make = _KINDS.get(kind)
     if kind[0] == _KUBEFLOW and any(k.endswith(REPLICA_SPECS) for k in mapping(fields, "spec")):
         make = training_job
+    if kind == _OLD_MPI_JOB[0] and text(fields, "apiVersion") == _OLD_MPI_JOB[1]:
+        make = unknown
     if make is None:
-        if _has_template(fields):
+        if _has_template(fields) or not creates_no_pods(*kind):
             raise UnknownControllerError(qualified_kind(fields))
         return
     try:
