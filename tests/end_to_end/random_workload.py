@@ -6,23 +6,25 @@ must hold. Then every pod is deleted, and nothing may be left. See docs/testing.
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
+from random import Random
 from traceback import format_exc
 
 import click
 
-from tests.end_to_end import promises
-from tests.end_to_end.workload import Workload, bring_back, cordon, workload
+from tests.end_to_end import hostile, promises
+from tests.end_to_end.workload import Step, Workload, bring_back, cordon, workload
 from tests.end_to_end.world import JOBS, PODS, World, running_world
 from tests.other_filters import drawn_filters
 
 REST_SECONDS = 25.0  # wall clock; the longest wait inside is 10, for kube-scheduler's five minutes
 # Half an hour of the world's clock, as in a day: gangs that filters refuse take turns meanwhile.
 _FILTERED_REST_SECONDS = 60.0
+_HOSTILE = 4  # one world of so many has a hostile tenant
 _STORY_SECONDS = 6.0  # about, from the start of the world to its healing
 # How far the extender's clock is before the API server's, one world after the other.
 _WRONG_SECONDS = (0.0, 0.0, 0.0, 300.0, 0.0, 0.0, 0.0, -300.0)
@@ -49,6 +51,8 @@ def run(seed: int, *, other_filters: bool = False) -> Result:
     know."""
     began = time.monotonic()
     script = workload(seed)
+    if seed % _HOSTILE == 2:
+        script = beside(hostile.Hostile(seed).acts(), script, seed)
     nodes = [f"n{number}" for number in range(1, len(script.machines) + 1)]
     rest_seconds = _FILTERED_REST_SECONDS if other_filters else REST_SECONDS
     filters = drawn_filters(seed, nodes, began, _STORY_SECONDS) if other_filters else ()
@@ -85,6 +89,15 @@ def run(seed: int, *, other_filters: bool = False) -> Result:
         )
 
 
+def beside(acts: Sequence[hostile.Act], script: Workload, seed: int) -> Workload:
+    """*script* with *acts* in between, in their order."""
+    places = sorted(Random(seed).choices(range(len(script.steps)), k=len(acts)))
+    steps = list(script.steps)
+    for place, act in reversed([*zip(places, acts, strict=True)]):
+        steps.insert(place, Step(0.0, act.what, act.do))
+    return replace(script, steps=tuple(steps))
+
+
 def live_through(world: World, script: Workload) -> None:
     for step in script.steps:
         time.sleep(step.pause_seconds)
@@ -97,6 +110,7 @@ def heal(world: World) -> None:
     """End every misfortune, and wait until everything that suffers one is through with it."""
     world.journal.say("FATE", "all is healed")
     world.server.clear_faults()
+    hostile.leave(world)
     world.wait_for_errands()
     for name, node in world.nodes.items():
         node.happens(partial(bring_back, world, name)).result(30)

@@ -5,6 +5,7 @@ A few seeds here; docs/testing.md has the command for more, and for a failing on
 
 import pytest
 
+from tests.end_to_end.hostile import Hostile, evictions_of_others
 from tests.end_to_end.random_workload import run, seeds_of, told
 from tests.end_to_end.workload import workload
 
@@ -28,6 +29,32 @@ def test_a_seed_always_tells_the_same_story() -> None:
         (step.what, step.pause_seconds) for step in again.steps
     ]
     assert [step.what for step in workload(18).steps] != [step.what for step in first.steps]
+
+
+def test_a_hostile_tenant_of_a_seed_always_does_the_same() -> None:
+    first, again, other = (Hostile(seed).acts() for seed in (17, 17, 18))
+    assert [act.what for act in first] == [act.what for act in again]
+    assert [act.what for act in first] != [act.what for act in other]
+
+
+@pytest.mark.parametrize(
+    ("namespace", "victim", "reason", "is_seen"),
+    [
+        ("hostile", "ml/single1", "OthersEvicted", True),
+        ("hostile", "hostile/h0-1", "OthersEvicted", False),
+        ("hostile", "ml/single1", "FailedScheduling", False),
+        ("ml", "hostile/h0-1", "OthersEvicted", False),
+    ],
+)
+def test_an_eviction_for_a_pod_of_the_hostile_tenant_is_seen(
+    namespace: str, victim: str, reason: str, is_seen: bool
+) -> None:
+    event = {
+        "reason": reason,
+        "involvedObject": {"namespace": namespace, "name": "h0-0"},
+        "message": f"pod {victim} was evicted to make room",
+    }
+    assert bool(evictions_of_others([event])) is is_seen
 
 
 def test_seeds_are_named_alone_or_from_to() -> None:

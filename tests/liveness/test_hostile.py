@@ -15,9 +15,9 @@ from linkwise.extender.verbs.filter import Filter
 from linkwise.kube.objects import Pod
 from tests.extender.cluster import change
 from tests.liveness.fates import Fate
-from tests.liveness.hostile import NAMESPACE, is_honest
 from tests.liveness.judge import DELAYED_SECONDS, Judge, delayed
 from tests.liveness.world import World
+from tests.odd_pods import NAMESPACE, is_honest
 
 
 @contextmanager
