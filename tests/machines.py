@@ -25,6 +25,18 @@ DGX_2 = recorded_machine("dgx2-v100")  # 16 GPUs on an NVSwitch
 PCIE_8 = recorded_machine("p100-pcie-8")  # no NVLink: 0-3 and 4-7 behind a PCIe switch each
 MIXED_5 = recorded_machine("mixed-5")  # GPU 0 alone on its NUMA node
 
+T4_4 = read_matrix(
+    """
+        GPU0  GPU1  GPU2  GPU3  CPU Affinity
+  GPU0   X    SYS   SYS   SYS   0-15,32-47
+  GPU1  SYS    X    NODE  NODE  16-31,48-63
+  GPU2  SYS   NODE   X    NODE  16-31,48-63
+  GPU3  SYS   NODE  NODE   X    16-31,48-63
+""",
+    model="Tesla T4",
+)
+"""GPU 0 alone on its socket; NCCL counts 10 GB/s for every pair."""
+
 
 def machine(table: str) -> Machine:
     """The machine that a table of `nvidia-smi topo -m` shows; its GPUs are of no known model."""

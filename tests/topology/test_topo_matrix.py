@@ -50,7 +50,7 @@ def test_however_it_was_pasted_it_is_the_same_machine(pasted: str) -> None:
     assert read_matrix(pasted) == read_matrix(PRINTED)
 
 
-def test_old_drivers_say_soc_name_nics_directly_and_know_no_numa_column() -> None:
+def test_old_drivers_say_soc_name_nics_directly_and_print_cpus_for_numa_nodes() -> None:
     machine = read_matrix(
         "      GPU0  GPU1  mlx5_0  CPU Affinity\n"
         "GPU0   X    SOC   PIX     0-19,40-59\n"
@@ -59,7 +59,28 @@ def test_old_drivers_say_soc_name_nics_directly_and_know_no_numa_column() -> Non
     assert machine.link(0, 1).kind is LinkClass.SYS
     assert machine.nics[0].name == "mlx5_0"
     assert machine.nics[0].closeness == (LinkClass.PIX, LinkClass.SYS)
-    assert machine.gpus[0].numa_nodes == ()
+    assert [gpu.numa_nodes for gpu in machine.gpus] == [(0,), (1,)]
+
+
+@pytest.mark.parametrize(
+    ("header", "cells", "nodes"),
+    [
+        ("CPU Affinity", ("16-31", "0-15", "16-31"), [(0,), (1,), (0,)]),
+        ("CPU Affinity", ("0-15", "N/A", ""), [(0,), (), ()]),
+        ("CPU Affinity  NUMA Affinity", ("0-15  N/A", "0-15  N/A", "16-31  N/A"), [(), (), ()]),
+        ("", ("", "", ""), [(), (), ()]),
+    ],
+)
+def test_cpus_stand_for_the_numa_node_only_if_there_is_no_such_column(
+    header: str, cells: tuple[str, ...], nodes: list[tuple[int, ...]]
+) -> None:
+    machine = read_matrix(
+        f"      GPU0  GPU1  GPU2  {header}\n"
+        f"GPU0   X    SYS   SYS   {cells[0]}\n"
+        f"GPU1  SYS    X    SYS   {cells[1]}\n"
+        f"GPU2  SYS   SYS    X    {cells[2]}\n"
+    )
+    assert [gpu.numa_nodes for gpu in machine.gpus] == nodes
 
 
 @pytest.mark.parametrize(
