@@ -37,6 +37,16 @@ T4_4 = read_matrix(
 )
 """GPU 0 alone on its socket; NCCL counts 10 GB/s for every pair."""
 
+TWO_SWITCHES = """
+        GPU0  GPU1  GPU2  GPU3  NUMA Affinity
+  GPU0   X    PIX   SYS   SYS   0
+  GPU1  PIX    X    SYS   SYS   0
+  GPU2  SYS   SYS    X    PIX   1
+  GPU3  SYS   SYS   PIX    X    1
+"""
+GEFORCE_4 = read_matrix(TWO_SWITCHES, model="NVIDIA GeForce RTX 4090")
+"""Two GPUs below each of two PCIe switches, without peer-to-peer access."""
+
 
 def machine(table: str) -> Machine:
     """The machine that a table of `nvidia-smi topo -m` shows; its GPUs are of no known model."""
@@ -78,6 +88,10 @@ _KINDS = st.tuples(
     st.text() | st.sampled_from(sorted(_CAPABILITIES)), st.integers(0, 2**40)
 )  # model, memory in MiB
 _PCIE = st.sampled_from([link for link in LinkClass if link is not LinkClass.NVLINK])
-_LINKS = st.builds(Link, _PCIE) | st.builds(
-    Link, _PCIE, st.integers(1, MAX_NVLINKS), through_switch=st.booleans()
+_LINKS = st.builds(Link, _PCIE, peer_to_peer=st.booleans()) | st.builds(
+    Link,
+    _PCIE,
+    st.integers(1, MAX_NVLINKS),
+    through_switch=st.booleans(),
+    peer_to_peer=st.booleans(),
 )

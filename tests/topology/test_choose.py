@@ -9,8 +9,19 @@ import pytest
 from linkwise.topology.errors import RequestError
 from linkwise.topology.machine.model import Link, LinkClass, Machine, Nic
 from linkwise.topology.machine.recorded import recorded_machine
+from linkwise.topology.machine.topo_matrix import read_matrix
 from linkwise.topology.sets.choose import Choice, better_of, choose, nearest_miss, pack, ranked
-from tests.machines import BRIDGED_8, DGX_1V, DGX_2, HGX_H100, PCIE_8, T4_4, TWO_ISLANDS
+from tests.machines import (
+    BRIDGED_8,
+    DGX_1V,
+    DGX_2,
+    GEFORCE_4,
+    HGX_H100,
+    PCIE_8,
+    T4_4,
+    TWO_ISLANDS,
+    TWO_SWITCHES,
+)
 from tests.topology.brute_force import (
     JUDGES,
     PCIE_TREE_16,
@@ -210,6 +221,13 @@ def test_a_closer_link_counts_for_more_than_what_is_left() -> None:
     free = set_of(0, 1, 2, 3)
     assert indices(choose(machine, free, 2)) == (0, 1)
     assert [indices(choice) for choice in pack(machine, free, 2, 1)] == [(0, 1)]
+
+
+def test_geforce_cards_below_one_switch_are_taken_last() -> None:
+    assert indices(choose(GEFORCE_4, 0b1111, 2)) == (0, 2)
+    assert [indices(choice) for choice in pack(GEFORCE_4, 0b1111, 2, 2)] == [(0, 2), (1, 3)]
+    opened = replace(GEFORCE_4, links=read_matrix(TWO_SWITCHES).links)
+    assert indices(choose(opened, 0b1111, 2)) == (0, 1)
 
 
 def test_one_gpu_model_counts_for_more_than_a_closer_link() -> None:

@@ -11,11 +11,13 @@ SYS; NIC columns named `mlx5_0` or `NIC0` with a legend below; GPU numbers with 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from uuid import NAMESPACE_DNS, uuid5
 
 from linkwise.topology.errors import MachineError
 from linkwise.topology.machine.link_words import SELF, is_word, links_of, read_pcie_class, word_of
 from linkwise.topology.machine.model import MAX_GPUS, Gpu, LinkClass, Machine, Nic
+from linkwise.topology.machine.peer_table import split_peers
 
 UNKNOWN_MODEL = "GPU"
 NOT_KNOWN = "N/A"
@@ -44,8 +46,11 @@ class _Table:
 def read_matrix(text: str, *, model: str = UNKNOWN_MODEL, node: str = "") -> Machine:
     """Return the machine in *text*: all GPUs of one *model*, with uuids generated from *node*.
 
+    Beside the table there may be that of `nvidia-smi topo -p2p r`.
+
     Raises MachineError with the row and the column of what it cannot read.
     """
+    text, peers = split_peers(_TERMINAL_CODE.sub("", text))
     table = _read_table(text)
     names = sorted((name for name in table.devices if _GPU_NAME.fullmatch(name)), key=_index)
     if len(names) > MAX_GPUS:
@@ -69,7 +74,12 @@ def read_matrix(text: str, *, model: str = UNKNOWN_MODEL, node: str = "") -> Mac
         for name in table.devices
         if name not in names
     )
-    return Machine(gpus=gpus, links=links_of(gpus, words, None), nics=nics)
+    of_positions = {
+        (one, other): peers[pair]
+        for (one, first), (other, second) in combinations(enumerate(gpus), 2)
+        if (pair := frozenset((first.index, second.index))) in peers
+    }
+    return Machine(gpus=gpus, links=links_of(gpus, words, None, of_positions), nics=nics)
 
 
 def write_matrix(machine: Machine) -> str:
