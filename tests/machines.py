@@ -25,6 +25,28 @@ DGX_2 = recorded_machine("dgx2-v100")  # 16 GPUs on an NVSwitch
 PCIE_8 = recorded_machine("p100-pcie-8")  # no NVLink: 0-3 and 4-7 behind a PCIe switch each
 MIXED_5 = recorded_machine("mixed-5")  # GPU 0 alone on its NUMA node
 
+T4_4 = read_matrix(
+    """
+        GPU0  GPU1  GPU2  GPU3  CPU Affinity
+  GPU0   X    SYS   SYS   SYS   0-15,32-47
+  GPU1  SYS    X    NODE  NODE  16-31,48-63
+  GPU2  SYS   NODE   X    NODE  16-31,48-63
+  GPU3  SYS   NODE  NODE   X    16-31,48-63
+""",
+    model="Tesla T4",
+)
+"""GPU 0 alone on its socket; NCCL counts 10 GB/s for every pair."""
+
+TWO_SWITCHES = """
+        GPU0  GPU1  GPU2  GPU3  NUMA Affinity
+  GPU0   X    PIX   SYS   SYS   0
+  GPU1  PIX    X    SYS   SYS   0
+  GPU2  SYS   SYS    X    PIX   1
+  GPU3  SYS   SYS   PIX    X    1
+"""
+GEFORCE_4 = read_matrix(TWO_SWITCHES, model="NVIDIA GeForce RTX 4090")
+"""Two GPUs below each of two PCIe switches, without peer-to-peer access."""
+
 
 def machine(table: str) -> Machine:
     """The machine that a table of `nvidia-smi topo -m` shows; its GPUs are of no known model."""
@@ -66,6 +88,10 @@ _KINDS = st.tuples(
     st.text() | st.sampled_from(sorted(_CAPABILITIES)), st.integers(0, 2**40)
 )  # model, memory in MiB
 _PCIE = st.sampled_from([link for link in LinkClass if link is not LinkClass.NVLINK])
-_LINKS = st.builds(Link, _PCIE) | st.builds(
-    Link, _PCIE, st.integers(1, MAX_NVLINKS), through_switch=st.booleans()
+_LINKS = st.builds(Link, _PCIE, peer_to_peer=st.booleans()) | st.builds(
+    Link,
+    _PCIE,
+    st.integers(1, MAX_NVLINKS),
+    through_switch=st.booleans(),
+    peer_to_peer=st.booleans(),
 )

@@ -114,6 +114,10 @@ def test_must_is_part_of_the_set() -> None:
         ("--machine dgx-a100 --size 2 --free 0,2,3", "as good, but spread over 2 NUMA nodes"),
         ("--machine dgx-a100 --size 2", "as good in everything; the lower indices win"),
         (
+            "--machine plx-8-pxb --size 2 --free 0,2,3",
+            "as fast, but linked less closely: PXB against PIX",
+        ),
+        (
             "--machine h200-nvl-2x4 --size 1 --free 0-4",
             "equally fast, but what it leaves free is worth less: ",
         ),

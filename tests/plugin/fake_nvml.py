@@ -184,6 +184,12 @@ class FakeNvml:
     def nvmlDeviceGetTopologyCommonAncestor(self, first: int, second: int) -> int:
         return LEVELS[self.machine.link(first, second).pcie]
 
+    def nvmlDeviceGetP2PStatus(self, first: int, second: int, capability: int) -> int:
+        assert capability in (pynvml.NVML_P2P_CAPS_INDEX_READ, pynvml.NVML_P2P_CAPS_INDEX_WRITE)
+        if self.machine.link(first, second).peer_to_peer:
+            return int(pynvml.NVML_P2P_STATUS_OK)
+        return int(pynvml.NVML_P2P_STATUS_CHIPSET_NOT_SUPPORTED)
+
     def ends(self, handle: int) -> list[End]:
         """The other end of each active link of one GPU: device type, bus id."""
         ends: list[End] = []

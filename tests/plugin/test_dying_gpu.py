@@ -30,6 +30,7 @@ FACTS = (
     "nvmlDeviceGetCudaComputeCapability",
     "nvmlDeviceGetMemoryAffinity",
     "nvmlDeviceGetTopologyCommonAncestor",
+    "nvmlDeviceGetP2PStatus",
     "nvmlDeviceGetNvLinkState",
     "nvmlDeviceGetNvLinkRemoteDeviceType",
     "nvmlDeviceGetNvLinkRemotePciInfo",

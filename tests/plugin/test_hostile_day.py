@@ -35,6 +35,7 @@ DYING = (
     "nvmlDeviceGetCudaComputeCapability",
     "nvmlDeviceGetMemoryAffinity",
     "nvmlDeviceGetTopologyCommonAncestor",
+    "nvmlDeviceGetP2PStatus",
     "nvmlDeviceGetNvLinkState",
 )
 

@@ -11,8 +11,18 @@ from linkwise.plugin.gpus.inventory import Probe, Snapshot
 from linkwise.plugin.nvml.library import Nvml, sysfs_bus_id
 from linkwise.plugin.nvml.source import NvmlInventory
 from linkwise.topology.annotations.labels import node_labels
+from linkwise.topology.annotations.node_annotation import write_topology
 from linkwise.topology.machine.model import Link, LinkClass, Machine
-from tests.machines import BRIDGED_8, DGX_1V, DGX_2, DGX_A100, HGX_H100, PCIE_8, TWO_ISLANDS
+from tests.machines import (
+    BRIDGED_8,
+    DGX_1V,
+    DGX_2,
+    DGX_A100,
+    GEFORCE_4,
+    HGX_H100,
+    PCIE_8,
+    TWO_ISLANDS,
+)
 from tests.plugin.fake_nvml import NO_SYSFS, Fabric, FakeNvml, nvml_bus_id
 
 NOT_SUPPORTED = pynvml.NVML_ERROR_NOT_SUPPORTED
@@ -25,7 +35,7 @@ def read(driver: FakeNvml) -> Snapshot:
 
 
 @pytest.mark.parametrize(
-    "machine", [DGX_1V, BRIDGED_8, DGX_A100, HGX_H100, TWO_ISLANDS, DGX_2, PCIE_8]
+    "machine", [DGX_1V, BRIDGED_8, DGX_A100, HGX_H100, TWO_ISLANDS, DGX_2, PCIE_8, GEFORCE_4]
 )
 def test_a_driver_that_answers_well_tells_the_machine_as_it_is(machine: Machine) -> None:
     snapshot = read(FakeNvml(machine))
@@ -86,6 +96,7 @@ def test_any_other_error_names_the_call_and_the_gpu_and_no_label_is_made_of_it(c
         "nvmlDeviceGetNvLinkState",
         "nvmlDeviceGetGpuFabricInfoV",
         "nvmlDeviceGetMigMode",
+        "nvmlDeviceGetP2PStatus",
     ],
 )
 def test_a_driver_too_old_for_a_call_still_tells_its_gpus(call: str) -> None:
@@ -173,7 +184,7 @@ def test_one_gpu_that_is_lost_does_not_restart_the_library() -> None:
 
 def test_every_call_we_make_is_one_of_the_librarys() -> None:
     ours = [name for name in vars(Nvml) if name.startswith("nvml")]
-    assert len(ours) == 32
+    assert len(ours) == 33
     assert [name for name in ours if not callable(getattr(pynvml, name, None))] == []
 
 
@@ -295,6 +306,52 @@ def test_a_level_between_the_known_ones_counts_as_the_farther(level: int, link: 
     driver = FakeNvml(PCIE_8)
     driver.faults["nvmlDeviceGetTopologyCommonAncestor"] = lambda *_: level
     assert set(read(driver).machine.links) == {Link(link)}
+
+
+def test_the_driver_says_which_gpus_have_peer_to_peer_access() -> None:
+    driver = FakeNvml(GEFORCE_4)
+    told = read(driver).machine
+    assert told.links == GEFORCE_4.links
+    assert '"no_p2p":[[1,2,3],[2,3],[3]]' in write_topology(told)
+    driver.faults["nvmlDeviceGetP2PStatus"] = lambda *_: pynvml.NVML_P2P_STATUS_OK
+    assert all(link.peer_to_peer for link in read(driver).machine.links)
+
+
+def test_access_one_way_is_none() -> None:
+    driver = FakeNvml(PCIE_8)
+    driver.faults["nvmlDeviceGetP2PStatus"] = lambda first, _, access: (
+        pynvml.NVML_P2P_STATUS_DISABLED_BY_REGKEY
+        if (first, access) == (0, pynvml.NVML_P2P_CAPS_INDEX_WRITE)
+        else pynvml.NVML_P2P_STATUS_OK
+    )
+    pairs = read(driver).machine.pairs()
+    assert {first for first, _, link in pairs if not link.peer_to_peer} == {0}
+
+
+@pytest.mark.parametrize("machine", [GEFORCE_4, PCIE_8])
+def test_where_the_driver_does_not_know_of_access_the_models_names_decide(
+    machine: Machine,
+) -> None:
+    silent, unsure = FakeNvml(machine), FakeNvml(machine)
+    silent.fail("nvmlDeviceGetP2PStatus", NOT_SUPPORTED)
+    unsure.faults["nvmlDeviceGetP2PStatus"] = lambda *_: pynvml.NVML_P2P_STATUS_UNKNOWN
+    for driver in (silent, unsure):
+        snapshot = read(driver)
+        assert snapshot.machine.links == machine.links
+        assert snapshot.warnings == ()
+
+
+def test_an_access_that_the_driver_fails_to_tell_again_stays_with_a_warning() -> None:
+    driver = FakeNvml(PCIE_8)
+    driver.faults["nvmlDeviceGetP2PStatus"] = lambda *_: pynvml.NVML_P2P_STATUS_NOT_SUPPORTED
+    inventory = NvmlInventory(driver, sys_root=NO_SYSFS)
+    inventory.read()
+    driver.fail("nvmlDeviceGetP2PStatus", UNKNOWN)
+    snapshot = inventory.read()
+    assert not any(link.peer_to_peer for link in snapshot.machine.links)
+    assert snapshot.warnings == (
+        "nvmlDeviceGetP2PStatus of GPUs 0-1: Unknown Error (and 27 more pairs)",
+    )
 
 
 def test_a_clique_is_told_when_all_gpus_share_it() -> None:

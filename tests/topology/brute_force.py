@@ -145,6 +145,7 @@ class BruteForceJudge:
                 preferred,
                 worth,
                 -len(models),
+                0 if enough else self.classes[gpus],
                 self.remaining_value[free & ~gpus],
                 self.tidiness[gpus],
             )

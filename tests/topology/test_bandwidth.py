@@ -9,7 +9,16 @@ from linkwise.topology.machine.recorded import machine_names, recorded_machine
 from linkwise.topology.sets.bandwidth import bandwidth, islands, pair_gbytes_per_s, ring_class
 from linkwise.topology.sets.rings import disjoint_rings
 from linkwise.topology.sets.tables import table_of
-from tests.machines import BRIDGED_8, DGX_1V, DGX_2, DGX_A100, HGX_H100, PCIE_8, TWO_ISLANDS
+from tests.machines import (
+    BRIDGED_8,
+    DGX_1V,
+    DGX_2,
+    DGX_A100,
+    GEFORCE_4,
+    HGX_H100,
+    PCIE_8,
+    TWO_ISLANDS,
+)
 from tests.topology.brute_force import JUDGES, judge_of, subsets
 
 
@@ -30,6 +39,9 @@ from tests.topology.brute_force import JUDGES, judge_of, subsets
         pytest.param(TWO_ISLANDS, 0b11, 123.6, id="two GPUs of a 4-way bridge: 6 links"),
         pytest.param(PCIE_8, 0b1111, 12.0, id="PCIe Gen3 below one switch"),
         pytest.param(PCIE_8, 0b11111, 10.0, id="PCIe Gen3 through the host bridge"),
+        pytest.param(GEFORCE_4, 0b0011, 8.3333, id="GeForce: two share a switch's way up"),
+        pytest.param(GEFORCE_4, 0b0101, 13.8889, id="GeForce: two switches"),
+        pytest.param(GEFORCE_4, 0b0111, 8.3333, id="GeForce: two of three share a way up"),
         pytest.param(PCIE_8, 0b1, 5000.0, id="a lone GPU"),
         pytest.param(PCIE_8, 0, 0.0, id="no GPU"),
     ],
@@ -85,6 +97,24 @@ def test_a_dgx_1v_under_mapas_constants(
 def test_a_pair_without_nvlink_is_worth_its_pcie_path(pcie: LinkClass, gbytes_per_s: float) -> None:
     machine = pair_of(Link(pcie), "NVIDIA A10", "NVIDIA A10")
     assert pair_gbytes_per_s(machine, 0, 1) == gbytes_per_s
+
+
+def test_the_more_gpus_share_a_way_to_the_hosts_memory_the_less_each_has_of_it() -> None:
+    links = tuple(replace(link, peer_to_peer=False) for link in PCIE_8.links)
+    machine = replace(PCIE_8, links=links)
+    slot = 12.0 / 1.2**2
+    for gpus, share in ((0b1, 0), (0b11, 2), (0b111, 3), (0b1111, 4), (0b110111, 3)):
+        expected = slot / share if share else 5000.0
+        assert bandwidth(machine, gpus) == pytest.approx(expected, abs=1e-4)
+        assert table_of(machine).values[gpus] == bandwidth(machine, gpus)
+
+
+def test_gpus_below_a_switch_that_reach_each_other_leave_its_way_up_alone() -> None:
+    links = [Link(LinkClass.PIX), *[Link(LinkClass.PIX, peer_to_peer=False)] * 5]
+    machine = Machine(PCIE_8.gpus[:4], tuple(links))
+    assert bandwidth(machine, 0b0011) == 12.0
+    assert bandwidth(machine, 0b0101) == pytest.approx(4.1667)
+    assert [table_of(machine).values[gpus] for gpus in (0b0011, 0b0101)] == [12.0, 4.1667]
 
 
 def test_of_two_models_the_slower_one_counts() -> None:

@@ -9,8 +9,19 @@ import pytest
 from linkwise.topology.errors import RequestError
 from linkwise.topology.machine.model import Link, LinkClass, Machine, Nic
 from linkwise.topology.machine.recorded import recorded_machine
+from linkwise.topology.machine.topo_matrix import read_matrix
 from linkwise.topology.sets.choose import Choice, better_of, choose, nearest_miss, pack, ranked
-from tests.machines import BRIDGED_8, DGX_1V, DGX_2, HGX_H100, PCIE_8, TWO_ISLANDS
+from tests.machines import (
+    BRIDGED_8,
+    DGX_1V,
+    DGX_2,
+    GEFORCE_4,
+    HGX_H100,
+    PCIE_8,
+    T4_4,
+    TWO_ISLANDS,
+    TWO_SWITCHES,
+)
 from tests.topology.brute_force import (
     JUDGES,
     PCIE_TREE_16,
@@ -193,6 +204,44 @@ def test_what_is_left_counts_for_more_than_one_numa_node() -> None:
     machine, free = replace(TWO_ISLANDS, gpus=gpus), ALL_8 & ~set_of(3)
     assert indices(choose(machine, free, 2)) == (0, 1)
     assert [indices(choice) for choice in pack(machine, free, 2, 1)] == [(0, 1)]
+
+
+def test_of_equally_fast_sets_the_one_that_is_linked_most_closely_is_taken() -> None:
+    machine = replace(T4_4, gpus=tuple(replace(gpu, numa_nodes=()) for gpu in T4_4.gpus))
+    assert indices(choose(machine, 0b1111, 2)) == (1, 2)
+    assert indices(choose(machine, 0b1111, 3)) == (1, 2, 3)
+    assert [indices(choice) for choice in pack(machine, 0b1111, 2, 1)] == [(1, 2)]
+    assert better_of(machine, 0b1111, set_of(0, 1), set_of(1, 2)) == set_of(1, 2)
+
+
+def test_a_closer_link_counts_for_more_than_what_is_left() -> None:
+    """All pairs but (2,3) have 12 GB/s. (0,1) is the closest, and leaves (2,3) with 10 GB/s."""
+    links = [LinkClass.PIX, LinkClass.PXB, LinkClass.PXB, LinkClass.PXB, LinkClass.PXB]
+    machine = Machine(T4_4.gpus, (*map(Link, links), Link(LinkClass.SYS)))
+    free = set_of(0, 1, 2, 3)
+    assert indices(choose(machine, free, 2)) == (0, 1)
+    assert [indices(choice) for choice in pack(machine, free, 2, 1)] == [(0, 1)]
+
+
+def test_geforce_cards_below_one_switch_are_taken_last() -> None:
+    assert indices(choose(GEFORCE_4, 0b1111, 2)) == (0, 2)
+    assert [indices(choice) for choice in pack(GEFORCE_4, 0b1111, 2, 2)] == [(0, 2), (1, 3)]
+    opened = replace(GEFORCE_4, links=read_matrix(TWO_SWITCHES).links)
+    assert indices(choose(opened, 0b1111, 2)) == (0, 1)
+
+
+def test_one_gpu_model_counts_for_more_than_a_closer_link() -> None:
+    gpus = (*T4_4.gpus[:2], *(replace(gpu, model="Quadro RTX 8000") for gpu in T4_4.gpus[2:]))
+    machine = replace(T4_4, gpus=gpus)
+    assert indices(choose(machine, 0b0111, 2)) == (0, 1)
+    assert [indices(choice) for choice in pack(machine, 0b0111, 2, 1)] == [(0, 1)]
+
+
+def test_where_a_link_below_nvlink_is_enough_a_closer_one_does_not_count() -> None:
+    machine = replace(T4_4, gpus=tuple(replace(gpu, numa_nodes=()) for gpu in T4_4.gpus))
+    assert indices(choose(machine, 0b1111, 2, prefer=LinkClass.SYS)) == (0, 1)
+    packed = pack(machine, 0b1111, 2, 1, prefer=LinkClass.SYS)
+    assert [indices(choice) for choice in packed] == [(0, 1)]
 
 
 def test_bandwidth_counts_where_the_preferred_class_cannot_be_had() -> None:

@@ -12,7 +12,7 @@ from linkwise.topology.errors import AnnotationError, MachineError, VersionError
 from linkwise.topology.machine.model import Machine
 from linkwise.topology.machine.recorded import machine_names, recorded_machine
 from linkwise.topology.machine.topology_manager import Policy, Scope, Source, TopologyManager
-from tests.machines import any_machine, machine
+from tests.machines import GEFORCE_4, any_machine, machine
 
 BRIDGED_PAIR = machine(
     """
@@ -88,6 +88,28 @@ def test_unknown_fields_of_this_version_are_ignored() -> None:
     assert read_topology(changed(colour="green")) == BRIDGED_PAIR
 
 
+def test_pairs_without_peer_to_peer_access_are_told_by_index() -> None:
+    text = write_topology(GEFORCE_4)
+    assert '"links":["PIX SYS SYS","SYS SYS","PIX"],"no_p2p":[[1,2,3],[2,3],[3]]' in text
+    one = replace(GEFORCE_4.links[0], peer_to_peer=True)
+    some = replace(GEFORCE_4, links=(one, *GEFORCE_4.links[1:]))
+    assert '"no_p2p":[[2,3],[2,3],[3]]' in write_topology(some)
+    assert "no_p2p" not in write_topology(BRIDGED_PAIR)
+
+
+def test_of_a_plugin_that_says_nothing_of_it_the_models_names_do() -> None:
+    fields: dict[str, object] = json.loads(write_topology(GEFORCE_4))
+    del fields["no_p2p"]
+    assert read_topology(json.dumps(fields)) == GEFORCE_4
+
+
+def test_a_driver_may_give_geforce_cards_access() -> None:
+    links = tuple(replace(link, peer_to_peer=True) for link in GEFORCE_4.links)
+    opened = replace(GEFORCE_4, links=links)
+    assert '"no_p2p":[[],[],[]]' in write_topology(opened)
+    assert read_topology(write_topology(opened)) == opened
+
+
 def test_unhealthy_gpus_are_told_by_index() -> None:
     assert [gpu.healthy for gpu in read_topology(changed(unhealthy=[1])).gpus] == [True, False]
 
@@ -131,6 +153,9 @@ GPU_1 = ["GPU-b", 1, 0]
         (changed(links=["NV0/SYS"]), "links, row 0: 'NV0/SYS': expected like SYS, NV12/NODE"),
         (changed(links=["NV99/SYS"]), "99 NVLinks: expected 0 to 36"),
         (changed(links=["NV4/NVLINK"]), "'NVLINK': expected SYS, NODE, PHB, PXB or PIX"),
+        (changed(no_p2p=[]), "1 rows of no_p2p"),
+        (changed(no_p2p=[[0]]), "indices of later GPUs in no_p2p, row 0"),
+        (changed(no_p2p=[[9]]), "indices of later GPUs in no_p2p, row 0"),
         (changed(nics=[["mlx5_0", "PIX"]]), "NIC mlx5_0: 1 entries: expected 2"),
         (changed(nics=[["mlx5_0", "PIX NV4"]]), "NIC mlx5_0: 'NV4'"),
         (changed(nic_gbit_per_s=[400, 400]), "1 speeds of its NICs"),

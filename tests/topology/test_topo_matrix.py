@@ -1,5 +1,7 @@
 """Tables of `nvidia-smi topo -m`, as drivers print them and as people paste them."""
 
+from itertools import combinations
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +10,7 @@ from linkwise.topology.errors import MachineError
 from linkwise.topology.machine.model import LinkClass, Machine
 from linkwise.topology.machine.recorded import machine_names, recorded_machine
 from linkwise.topology.machine.topo_matrix import read_matrix, write_matrix
-from tests.machines import any_machine
+from tests.machines import TWO_SWITCHES, any_machine
 
 PRINTED = (  # driver 550, on a terminal: tabs, an underlined header, two tabs before the last
     "\x1b[4m\tGPU0\tGPU1\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m\n"
@@ -50,7 +52,66 @@ def test_however_it_was_pasted_it_is_the_same_machine(pasted: str) -> None:
     assert read_matrix(pasted) == read_matrix(PRINTED)
 
 
-def test_old_drivers_say_soc_name_nics_directly_and_know_no_numa_column() -> None:
+PEERS = """
+        GPU0  GPU1  GPU2  GPU3
+  GPU0   X    OK    CNS   U
+  GPU1   OK    X    OK    U
+  GPU2   CNS   OK    X    NS
+  GPU3   U     U     NS    X
+
+Legend:
+
+  X    = Self
+  OK   = Status Ok
+  CNS  = Chipset not supported
+"""
+PAIRS = list(combinations(range(4), 2))
+
+
+def apart(text: str, model: str) -> list[tuple[int, int]]:
+    """The pairs without peer-to-peer access."""
+    machine = read_matrix(text, model=model)
+    return [(a, b) for a, b, link in machine.pairs() if not link.peer_to_peer]
+
+
+def test_the_table_of_peer_to_peer_access_may_stand_beside_that_of_links() -> None:
+    found = {model: apart(TWO_SWITCHES + PEERS, model) for model in ("RTX 4090", "L40S")}
+    assert found["RTX 4090"] == [(0, 2), (0, 3), (1, 3), (2, 3)]  # U: its name decides
+    assert found["L40S"] == [(0, 2), (2, 3)]
+    both = read_matrix(TWO_SWITCHES + PEERS)
+    assert read_matrix(PEERS + TWO_SWITCHES) == both
+    coloured = PEERS.replace("        GPU0", "\x1b[4m        GPU0").replace(
+        "GPU3\n", "GPU3\x1b[0m\n"
+    )
+    assert read_matrix(TWO_SWITCHES + coloured) == both
+
+
+@pytest.mark.parametrize(
+    ("model", "pairs"),
+    [
+        ("NVIDIA GeForce RTX 4090", PAIRS),
+        ("RTX 5090", PAIRS),
+        ("NVIDIA-GeForce-RTX-3080", PAIRS),
+        ("NVIDIA L20", []),
+        ("NVIDIA RTX 5000 Ada Generation", []),
+        ("Quadro RTX 4000", []),
+        ("GPU", []),
+    ],
+)
+def test_without_such_a_table_the_name_of_the_model_decides(
+    model: str, pairs: list[tuple[int, int]]
+) -> None:
+    assert apart(TWO_SWITCHES, model) == pairs
+
+
+def test_a_bridge_gives_geforce_cards_access() -> None:
+    bridged = TWO_SWITCHES.replace("GPU0   X    PIX", "GPU0   X    NV4").replace(
+        "GPU1  PIX ", "GPU1  NV4 "
+    )
+    assert apart(bridged, "NVIDIA GeForce RTX 3090") == PAIRS[1:]
+
+
+def test_old_drivers_say_soc_name_nics_directly_and_print_cpus_for_numa_nodes() -> None:
     machine = read_matrix(
         "      GPU0  GPU1  mlx5_0  CPU Affinity\n"
         "GPU0   X    SOC   PIX     0-19,40-59\n"
@@ -59,7 +120,28 @@ def test_old_drivers_say_soc_name_nics_directly_and_know_no_numa_column() -> Non
     assert machine.link(0, 1).kind is LinkClass.SYS
     assert machine.nics[0].name == "mlx5_0"
     assert machine.nics[0].closeness == (LinkClass.PIX, LinkClass.SYS)
-    assert machine.gpus[0].numa_nodes == ()
+    assert [gpu.numa_nodes for gpu in machine.gpus] == [(0,), (1,)]
+
+
+@pytest.mark.parametrize(
+    ("header", "cells", "nodes"),
+    [
+        ("CPU Affinity", ("16-31", "0-15", "16-31"), [(0,), (1,), (0,)]),
+        ("CPU Affinity", ("0-15", "N/A", ""), [(0,), (), ()]),
+        ("CPU Affinity  NUMA Affinity", ("0-15  N/A", "0-15  N/A", "16-31  N/A"), [(), (), ()]),
+        ("", ("", "", ""), [(), (), ()]),
+    ],
+)
+def test_cpus_stand_for_the_numa_node_only_if_there_is_no_such_column(
+    header: str, cells: tuple[str, ...], nodes: list[tuple[int, ...]]
+) -> None:
+    machine = read_matrix(
+        f"      GPU0  GPU1  GPU2  {header}\n"
+        f"GPU0   X    SYS   SYS   {cells[0]}\n"
+        f"GPU1  SYS    X    SYS   {cells[1]}\n"
+        f"GPU2  SYS   SYS    X    {cells[2]}\n"
+    )
+    assert [gpu.numa_nodes for gpu in machine.gpus] == nodes
 
 
 @pytest.mark.parametrize(

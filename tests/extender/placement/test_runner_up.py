@@ -11,6 +11,7 @@ from linkwise.topology.machine.model import LinkClass, Nic
 from linkwise.topology.machine.recorded import recorded_machine
 from tests.extender.cluster import Cluster, container
 from tests.extender.placement.test_choices import add, busy, named
+from tests.machines import T4_4
 
 
 def runner_up(at: Cluster, gang: str = "g") -> RunnerUpView | None:
@@ -241,6 +242,37 @@ def test_a_single_pod_lost_nothing_but_lower_indices() -> None:
     assert of_single(at) == RunnerUpView(
         ("n0",), (1, 2), 40.0, EQUAL, "lowest indices", "lowest indices"
     )
+
+
+def test_a_single_pod_gets_the_closer_link_on_one_node() -> None:
+    at = Cluster()
+    at.add_node("n0", T4_4)
+    at.add_pod("s", 3)
+    found = of_single(at)
+    assert at.indices("s") == (1, 2, 3)
+    assert (found.gpus, found.verdict) == ((0, 1, 2), LOST)
+    assert found.why == "closest link: NODE against SYS"
+
+
+def test_a_single_pod_gets_the_closer_link_of_two_nodes() -> None:
+    at = Cluster()
+    at.add_node("a-far", T4_4)
+    at.add_node("z-close", T4_4)
+    busy(at, "a-far", 2, 3)
+    busy(at, "z-close", 0, 1)
+    at.add_pod("s", 2)
+    found = of_single(at)
+    assert at.indices("s") == (2, 3)
+    assert (found.nodes, found.verdict) == (("a-far",), LOST)
+    assert found.why == "closest link: NODE against SYS"
+
+
+def test_a_gang_on_one_node_gets_the_closer_link() -> None:
+    at = Cluster()
+    at.add_node("n0", T4_4)
+    found = placed(at, 3, 1)
+    assert found.gpus == (0, 1, 2)
+    assert (found.verdict, found.why) == (LOST, "closest link: NODE against SYS")
 
 
 def test_a_single_gpu_talks_to_nobody() -> None:

@@ -16,7 +16,8 @@ link_classes = st.sampled_from(LinkClass)
 @st.composite
 def links(draw: st.DrawFn) -> Link:
     nvlinks = draw(st.integers(0, 2))
-    return Link(draw(pcie_classes), nvlinks, bool(nvlinks) and draw(st.booleans()))
+    switched = bool(nvlinks) and draw(st.booleans())
+    return Link(draw(pcie_classes), nvlinks, switched, draw(st.booleans()))
 
 
 @st.composite
@@ -42,6 +43,12 @@ def machines(draw: st.DrawFn, *, fewest: int = 1) -> Machine:
         for number in range(draw(st.integers(0, 2)))
     )
     return Machine(gpus, tuple(draw(links()) for _ in range(pairs)), nics)
+
+
+def with_access(machine: Machine) -> Machine:
+    """The same machine, with peer-to-peer access between all its GPUs."""
+    links = tuple(replace(link, peer_to_peer=True) for link in machine.links)
+    return replace(machine, links=links)
 
 
 @st.composite

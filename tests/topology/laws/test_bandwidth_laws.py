@@ -13,7 +13,7 @@ from linkwise.topology.sets.bandwidth import bandwidth, pair_gbytes_per_s, ring_
 from linkwise.topology.sets.rings import disjoint_rings
 from linkwise.topology.sets.tables import MachineTable, fingerprint
 from tests.topology.brute_force import members, most_disjoint, rings
-from tests.topology.laws.strategies import machines, renamed, renamed_set
+from tests.topology.laws.strategies import machines, renamed, renamed_set, with_access
 
 
 @given(machines())
@@ -54,7 +54,7 @@ def test_more_nvlinks_never_lower_a_value(machine: Machine, data: st.DataObject)
     assert_never_lower(machine, replace(machine, links=tuple(links)))
 
 
-@given(machines(fewest=2), st.data())
+@given(machines(fewest=2).map(with_access), st.data())
 def test_a_closer_pcie_path_never_lowers_a_value(machine: Machine, data: st.DataObject) -> None:
     which = data.draw(st.integers(0, len(machine.links) - 1))
     links = list(machine.links)
@@ -69,6 +69,11 @@ def assert_never_lower(before: Machine, after: Machine) -> None:
 
 
 @given(machines(fewest=2))
+def test_without_peer_to_peer_access_no_value_is_higher(machine: Machine) -> None:
+    assert_never_lower(machine, with_access(machine))
+
+
+@given(machines(fewest=2).map(with_access))
 def test_a_ring_of_a_class_is_worth_at_least_the_slowest_link_of_that_class(
     machine: Machine,
 ) -> None:

@@ -25,6 +25,9 @@ def why_not(machine: Machine, taken: Choice, other: Choice, prefer: LinkClass) -
     mixed, pure = table.models[other.gpus], table.models[taken.gpus]
     if mixed > pure:
         return f"as fast, but of {mixed} GPU models against {pure}"
+    if speed_counts and other.ring_class < taken.ring_class:
+        far, near = other.ring_class.name, taken.ring_class.name
+        return f"as fast, but linked less closely: {far} against {near}"
     if other.remaining_value < taken.remaining_value:
         so_far = "equally fast" if speed_counts else "good enough"
         return (
@@ -34,8 +37,8 @@ def why_not(machine: Machine, taken: Choice, other: Choice, prefer: LinkClass) -
     spread, least = table.numa_nodes[other.gpus], table.numa_nodes[taken.gpus]
     if spread > least:
         return f"as good, but spread over {spread} NUMA nodes against {least}"
-    far, near = table.nic_classes[other.gpus], table.nic_classes[taken.gpus]
-    if far < near:
-        farther, nearer = LinkClass(int(far)).name, LinkClass(int(near)).name
-        return f"as good, but its closest common NIC is {farther} away against {nearer}"
+    there, here = table.nic_classes[other.gpus], table.nic_classes[taken.gpus]
+    if there < here:
+        far, near = LinkClass(int(there)).name, LinkClass(int(here)).name
+        return f"as good, but its closest common NIC is {far} away against {near}"
     return "as good in everything; the lower indices win"

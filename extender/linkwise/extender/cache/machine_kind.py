@@ -171,6 +171,14 @@ class MachineKind:
             return ENOUGH
         return float(self.table.values[gpus])
 
+    def closeness(self, request: GpuRequest, gpus: Masks) -> NDArray[np.int8]:
+        """The link classes of these sets, where they decide between equal qualities: all are
+        NVLINK that are worth ENOUGH."""
+        classes, prefer = self.table.ring_classes[gpus], request.requirement.prefer
+        kept = prefer is not LinkClass.NVLINK
+        found: NDArray[np.int8] = np.where(kept & (classes >= prefer), LinkClass.NVLINK, classes)
+        return found
+
     def qualities(self, request: GpuRequest, free: Masks) -> Floats:
         """The quality of the best set within each mask of free GPUs; -inf if none is suitable."""
         allowed = self.allowed(request.requirement)

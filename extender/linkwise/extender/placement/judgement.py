@@ -31,6 +31,7 @@ class GangJudgement:
     worth: float  # as `together`, or ENOUGH if the GPUs have the preferred link
     models: int
     own: float  # GB/s of the slowest member's own ring, or ENOUGH
+    closeness: int  # link class of the GPUs of the node where they are least close
     level: int  # the nearest level that all nodes share; 0: one node
     level_name: str  # empty: they share none
     room: int  # how many pods like the first fit on that node or in that domain
@@ -92,6 +93,9 @@ def judge(
         worth=_least(parts, prefer, reach),
         models=len(models),
         own=_slowest(view, pod_sets, places),
+        closeness=min(
+            int(kind.closeness(pod_sets[0].request, np.array([mask]))[0]) for kind, mask in parts
+        ),
         level=level,
         level_name=view.levels[level - 1].key if shares else "",
         room=_room(view, pod_sets[0], next(iter(gpus)), level, models),
@@ -121,6 +125,8 @@ def _differences(one: GangJudgement, other: GangJudgement, *, alone: bool) -> It
         yield Difference(
             "slowest pod's ring", one.own > other.own, (_own(one), _own(other)), "GB/s"
         )
+    if alone:
+        yield from _closeness(one, other)
     if one.nodes != other.nodes:
         yield Difference(
             "fewest nodes", one.nodes < other.nodes, (str(one.nodes), str(other.nodes))
@@ -167,7 +173,14 @@ def _fullest(one: GangJudgement, other: GangJudgement) -> Iterator[Difference]:
         yield Difference(_FULLEST, one.room < other.room, values, "pods")
 
 
+def _closeness(one: GangJudgement, other: GangJudgement) -> Iterator[Difference]:
+    if one.closeness != other.closeness:
+        values = _class(one.closeness), _class(other.closeness)
+        yield Difference("closest link", one.closeness > other.closeness, values)
+
+
 def _on_one_node(one: GangJudgement, other: GangJudgement) -> Iterator[Difference]:
+    yield from _closeness(one, other)
     if one.outlook is not None and other.outlook is not None:
         if one.outlook != other.outlook:
             yield Difference("outlook", one.outlook > other.outlook, ("", ""))

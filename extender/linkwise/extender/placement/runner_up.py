@@ -133,19 +133,20 @@ def _best_elsewhere(view: ClusterView, row: int, pods: PodSet, single: Single) -
     able[row] = False
     rows = np.flatnonzero(able)
     quality, gpus = np.full(len(rows), -np.inf), np.zeros(len(rows), dtype=np.int64)
-    damage, free_share = np.zeros(len(rows)), np.ones(len(rows))
+    close, damage, free_share = (np.zeros(len(rows)) for _ in range(3))
     for number in np.unique(table.kinds[rows]).tolist():
         places, kind = np.flatnonzero(table.kinds[rows] == number), view.kinds[number]
         free = table.free[rows[places]]
         quality[places] = kind.qualities(pods.request, free)
         gpus[places] = taken = kind.taken_within(pods.request, free)
+        close[places] = kind.closeness(pods.request, taken)
         damage[places] = kind.damages(free, taken)
         free_share[places] = popcount(free) / kind.all_gpus.bit_count()
     if (suits := np.flatnonzero(gpus)).size:
         lost = np.zeros(len(rows))
         lost[suits] = _lost(view, rows[suits], gpus[suits], pods, single)
         ranks = table.name_ranks()[rows]
-        best = first_of(suits, -quality, lost, damage, free_share, ranks)
+        best = first_of(suits, -quality, -close, lost, damage, free_share, ranks)
         yield [(int(rows[best]), int(gpus[best]))]
 
 

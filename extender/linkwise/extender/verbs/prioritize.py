@@ -1,8 +1,9 @@
 """Implements prioritize: which of the nodes that passed is best for a pod.
 
 The scores keep the order of the pod's choices (docs/topology.md): bandwidth, then what later pods
-lose, then how full the node is. The best node alone has BEST_SCORE. A node where the pod is
-placed by count has 0, less than each with a suitable set.
+lose, then how full the node is. How close the links are decides about the best node only, which
+alone has BEST_SCORE. A node where the pod is placed by count has 0, less than each with a suitable
+set.
 """
 
 from collections.abc import Sequence
@@ -65,7 +66,7 @@ class Prioritize:
             return [0] * len(names)
         fits = quality > -np.inf
         lost_room, damage = worth.lost_room[rows], worth.damage[rows]
-        free_share = worth.free_share[rows]
+        close, free_share = worth.closeness[rows], worth.free_share[rows]
         ratio = np.where(fits, quality / best, 0.0)
         later = lost_room if lost_room.any() else damage
         spared = 1 - later / max(later.max(), _ANY)
@@ -73,6 +74,7 @@ class Prioritize:
         scores = np.where(fits, np.clip(scores, 1, BEST_SCORE - 1), 0).astype(np.int64)
         ranks = np.where(rows >= 0, cache.rows.name_ranks()[rows], len(cache.rows))
         places = np.arange(len(names))
-        scores[first_of(places, -quality, lost_room, damage, free_share, ranks)] = BEST_SCORE
+        best = first_of(places, -quality, -close, lost_room, damage, free_share, ranks)
+        scores[best] = BEST_SCORE
         as_list: list[int] = scores.tolist()
         return as_list

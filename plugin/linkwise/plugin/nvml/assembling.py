@@ -4,14 +4,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
+from typing import TypeVar
 
 import pynvml
 
 from linkwise.plugin.gpus import sysfs
 from linkwise.plugin.gpus.inventory import Finding
 from linkwise.plugin.nvml.nvlink_topology import ActiveLink, End, RawGpu, clique_of, link_all
-from linkwise.plugin.nvml.reading import GpuReading, Levels
+from linkwise.plugin.nvml.reading import GpuReading, OfPairs, Pairs
 from linkwise.topology.machine.model import Link, LinkClass
+
+T = TypeVar("T")
 
 _DISTANCES = (  # rising
     (pynvml.NVML_TOPOLOGY_SINGLE, LinkClass.PIX),  # and "internal", two GPUs of one board
@@ -34,7 +37,7 @@ class Wired:
 
 def wire(
     found: Sequence[GpuReading],
-    levels: Levels,
+    pairs: Pairs,
     *,
     dead: frozenset[str],
     absent: frozenset[str],
@@ -43,17 +46,27 @@ def wire(
     """*dead* are the uuids of GPUs whose present answers do not count. *absent* are the bus ids of
     known GPUs that could not be read."""
     raws = _raw_gpus(found, dead=dead, absent=absent, sys_root=sys_root)
-    links, bent = link_all(raws, _distances(levels, found), absent=absent)
+    distances, peers = _distances(pairs.levels, found), _by_positions(pairs.peers, found)
+    links, bent = link_all(raws, distances, peers, absent=absent)
     clique, torn = clique_of(raws)
     return Wired(links, clique, (*bent, *torn), _links_down(raws, found))
 
 
-def _distances(levels: Levels, found: Sequence[GpuReading]) -> dict[tuple[int, int], LinkClass]:
+def _distances(
+    levels: OfPairs[int], found: Sequence[GpuReading]
+) -> dict[tuple[int, int], LinkClass]:
     """By positions. A level between the known ones counts as the next farther one."""
     return {
-        (i, j): next((link for limit, link in _DISTANCES if levels[pair] <= limit), LinkClass.SYS)
+        places: next((link for limit, link in _DISTANCES if level <= limit), LinkClass.SYS)
+        for places, level in _by_positions(levels, found).items()
+    }
+
+
+def _by_positions(of_pairs: OfPairs[T], found: Sequence[GpuReading]) -> dict[tuple[int, int], T]:
+    return {
+        (i, j): of_pairs[pair]
         for (i, first), (j, second) in combinations(enumerate(found), 2)
-        if (pair := frozenset((first.gpu.uuid, second.gpu.uuid))) in levels
+        if (pair := frozenset((first.gpu.uuid, second.gpu.uuid))) in of_pairs
     }
 
 
@@ -70,6 +83,7 @@ def _raw_gpus(
     return [
         RawGpu(
             index=reading.gpu.index,
+            model=reading.gpu.model,
             bus_id=reading.gpu.pci_bus_id,
             numa_nodes=reading.gpu.numa_nodes,
             nvlinks=tuple(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import combinations
 
+from linkwise.topology.machine.link_words import peer_by_name
 from linkwise.topology.machine.model import Link, LinkClass
 
 
@@ -40,6 +41,7 @@ class RawGpu:
     """
 
     index: int
+    model: str
     bus_id: str | None
     numa_nodes: tuple[int, ...]
     nvlinks: tuple[ActiveLink, ...]
@@ -51,13 +53,15 @@ class RawGpu:
 def link_all(
     gpus: Sequence[RawGpu],
     distances: Mapping[tuple[int, int], LinkClass],
+    peers: Mapping[tuple[int, int], bool],
     *,
     absent: Collection[str] = (),
 ) -> tuple[tuple[Link, ...], tuple[str, ...]]:
     """The links of all pairs, in the order of `Machine.links`, and warnings.
 
-    *distances* maps pairs of positions to their PCIe distance, if the driver knew it. *absent* are
-    bus ids of GPUs that are known to be on this machine and could not be read.
+    *distances* maps pairs of positions to their PCIe distance, and *peers* to whether they have
+    peer-to-peer access, if the driver knew it. *absent* are bus ids of GPUs that are known to be on
+    this machine and could not be read.
     """
     warnings: list[str] = []
     direct = _direct_links(gpus, absent, warnings)
@@ -76,7 +80,10 @@ def link_all(
             )
         nvlinks = min(there, back)
         switched = _switched_links(gpus[first], gpus[second])
-        links.append(Link(pcie, max(nvlinks, switched), through_switch=switched > nvlinks))
+        most = max(nvlinks, switched)
+        by_name = peer_by_name(gpus[first].model, gpus[second].model, most)
+        peer = peers.get((first, second), by_name)
+        links.append(Link(pcie, most, through_switch=switched > nvlinks, peer_to_peer=peer))
     if unknown:  # in many virtual machines all of them
         warnings.append(
             f"the driver does not know the distance of {len(unknown)} pairs of GPUs; "

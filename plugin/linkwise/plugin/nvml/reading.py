@@ -4,11 +4,12 @@ If the driver fails to repeat an answer, the last one stays, so that a dying GPU
 node's labels with it. The plugin never guesses an answer that the driver never gave.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pynvml
 
@@ -120,29 +121,76 @@ def _fabric(nvml: Nvml, asks: Questions, handle: Handle) -> Fabric:
     return fabric
 
 
-Levels = Mapping[frozenset[str], int]
-"""NVML's topology level of pairs of uuids."""
+T = TypeVar("T")
+OfPairs = Mapping[frozenset[str], T]
+"""By pairs of uuids."""
 
 
-def read_levels(
-    nvml: Nvml, known: Levels, found: Sequence[GpuReading], dead: frozenset[str]
-) -> tuple[Levels, tuple[str, ...]]:
-    """The distance of each pair of GPUs, if the driver knows it or once gave it; and warnings,
-    except about pairs with a GPU in trouble or in *dead*."""
-    levels: dict[frozenset[str], int] = {}
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """What the driver said about pairs of GPUs: NVML's topology level, and whether they have
+    peer-to-peer access. It may not know either."""
+
+    levels: OfPairs[int] = field(default_factory=dict)
+    peers: OfPairs[bool] = field(default_factory=dict)
+
+
+_ACCESSES = (pynvml.NVML_P2P_CAPS_INDEX_READ, pynvml.NVML_P2P_CAPS_INDEX_WRITE)
+
+
+def read_pairs(
+    nvml: Nvml, known: Pairs, found: Sequence[GpuReading], dead: frozenset[str]
+) -> tuple[Pairs, tuple[str, ...]]:
+    """What the driver says of each pair of GPUs, or once said; and warnings, except about pairs
+    with a GPU in trouble or in *dead*."""
+    levels, far = _ask_of_pairs(
+        "nvmlDeviceGetTopologyCommonAncestor",
+        nvml.nvmlDeviceGetTopologyCommonAncestor,
+        known.levels,
+        found,
+        dead,
+    )
+    peers, apart = _ask_of_pairs(
+        "nvmlDeviceGetP2PStatus", partial(_peer_to_peer, nvml), known.peers, found, dead
+    )
+    return Pairs(levels, peers), (*far, *apart)
+
+
+def _peer_to_peer(nvml: Nvml, first: Handle, second: Handle) -> bool | None:
+    """None if the driver does not know. As for NCCL, both ways count: reading and writing."""
+    statuses = {nvml.nvmlDeviceGetP2PStatus(first, second, access) for access in _ACCESSES}
+    if pynvml.NVML_P2P_STATUS_UNKNOWN in statuses:
+        return None
+    return statuses == {pynvml.NVML_P2P_STATUS_OK}
+
+
+def _ask_of_pairs(
+    call: str,
+    ask: Callable[[Handle, Handle], T | None],
+    known: OfPairs[T],
+    found: Sequence[GpuReading],
+    dead: frozenset[str],
+) -> tuple[OfPairs[T], tuple[str, ...]]:
+    answers: dict[frozenset[str], T] = {}
     failed: list[str] = []
     for first, second in combinations(found, 2):
         pair = frozenset((first.gpu.uuid, second.gpu.uuid))
+        if pair & dead and pair in known:
+            answers[pair] = known[pair]
+            continue
         try:
-            levels[pair] = nvml.nvmlDeviceGetTopologyCommonAncestor(first.handle, second.handle)
+            answer = ask(first.handle, second.handle)
         except pynvml.NVMLError as error:
             if not_supported(error):
                 continue
             if pair in known:
-                levels[pair] = known[pair]
+                answers[pair] = known[pair]
             if not (first.trouble or second.trouble or pair & dead):
                 failed.append(f"{first.gpu.index}-{second.gpu.index}: {error}")
+        else:
+            if answer is not None:
+                answers[pair] = answer
     if not failed:
-        return levels, ()
+        return answers, ()
     more = f" (and {len(failed) - 1} more pairs)" if len(failed) > 1 else ""
-    return levels, (f"nvmlDeviceGetTopologyCommonAncestor of GPUs {failed[0]}{more}",)
+    return answers, (f"{call} of GPUs {failed[0]}{more}",)

@@ -29,9 +29,9 @@ from linkwise.plugin.nvml.reading import (
     MINOR,
     GpuReading,
     LeftOutError,
-    Levels,
+    Pairs,
     read_gpu,
-    read_levels,
+    read_pairs,
 )
 from linkwise.topology.errors import MachineError
 from linkwise.topology.machine.model import Machine, Nic
@@ -65,7 +65,7 @@ class NvmlInventory:
         self._loads = Loads(self._nvml, self._driver)
         self._sys_root, self._minors_needed = sys_root, minors_needed
         self._known: dict[str, Mapping[str, Any]] = {}  # answers, by uuid and then by call
-        self._levels: Levels = {}
+        self._pairs = Pairs()
         self._nics: Mapping[tuple[str, ...], tuple[Nic, ...]] = {}
         self._counted: int | None = None  # at the last reading
         self._of_reading: dict[str, tuple[Finding, ...]] = {}  # valid until the next reading
@@ -166,11 +166,11 @@ class NvmlInventory:
         self._links = {r.gpu.uuid: tuple(link.number for link in r.nvlinks.up) for r in found}
         probe = self._probe_all(uuids)
         dead = probe.unanswered | {uuid for uuid in uuids if _has(probe, uuid, _DEAD)}
-        far = self._read_levels(found, dead)
+        far = self._read_pairs(found, dead)
         nics, of_nics = self._read_nics(found)
         wired = wire(
             found,
-            self._levels,
+            self._pairs,
             dead=dead,
             absent=self._absent(uuids),
             sys_root=self._sys_root,
@@ -283,10 +283,10 @@ class NvmlInventory:
             if uuid not in found and BUS_ID in answers
         )
 
-    def _read_levels(self, found: list[GpuReading], dead: frozenset[str]) -> tuple[str, ...]:
-        ask = partial(read_levels, self._nvml, self._levels, found, dead)
+    def _read_pairs(self, found: list[GpuReading], dead: frozenset[str]) -> tuple[str, ...]:
+        ask = partial(read_pairs, self._nvml, self._pairs, found, dead)
         try:
-            self._levels, warnings = self._driver.run("distances", ask)
+            self._pairs, warnings = self._driver.run("distances", ask)
         except NoAnswerError:
             return (f"distances between GPUs: {self._driver.hangs}",)
         return warnings

@@ -10,9 +10,10 @@ reading gives back exactly the machine that was written. Two GPUs joined by a br
 `models` holds name, memory in MiB, compute capability; `gpus` uuid, index, which of `models`, PCI
 bus id, NUMA nodes. `links` has one text for each GPU but the last: its links to the GPUs after it,
 written `SYS`, `NV12/NODE` (12 NVLinks, and the PCIe path beside them) or `NV12s/PXB` (through an
-NVSwitch). `nics` holds name and class to each GPU; `nic_gbit_per_s`, the speed of each, 0 if it is
-unknown; `unhealthy`, indices. What is empty is left out, and unknown fields are ignored, so a field
-can be added without a new version.
+NVSwitch). `no_p2p` has, for each GPU but the last, the indices of the GPUs after it with which it
+has no peer-to-peer access; if it is missing, the models' names decide. `nics` holds name and class
+to each GPU; `nic_gbit_per_s`, the speed of each, 0 if it is unknown; `unhealthy`, indices. What is
+empty is left out, and unknown fields are ignored, so a field can be added without a new version.
 
 What the kubelet's Topology Manager demands, if that is known: policy, scope, what said so, options:
 
@@ -32,13 +33,14 @@ These GPUs are in `unhealthy` too, so a reader that knows no parts gives none of
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import msgspec
 
 from linkwise.topology import names
 from linkwise.topology.annotations.annotation_json import check_version, decode
 from linkwise.topology.errors import AnnotationError, MachineError
-from linkwise.topology.machine.link_words import read_pcie_class
+from linkwise.topology.machine.link_words import peer_by_name, read_pcie_class
 from linkwise.topology.machine.model import Gpu, Link, Machine, Nic
 from linkwise.topology.machine.parts import MigProfile, Part
 from linkwise.topology.machine.topology_manager import Policy, Scope, Source, TopologyManager
@@ -100,6 +102,7 @@ class _Topology(
     models: tuple[_Model, ...]
     gpus: tuple[_Gpu, ...]
     links: tuple[str, ...] = ()
+    no_p2p: tuple[tuple[int, ...], ...] | None = None
     nics: tuple[_Nic, ...] = ()
     nic_gbit_per_s: tuple[int, ...] = ()
     unhealthy: tuple[int, ...] = ()
@@ -123,6 +126,7 @@ def write_topology(machine: Machine) -> str:
             for gpu in machine.gpus
         ),
         links=tuple(_rows_of(machine)),
+        no_p2p=_without_peers(machine),
         nics=tuple(
             _Nic(nic.name, " ".join(link.name for link in nic.closeness)) for nic in machine.nics
         ),
@@ -217,6 +221,19 @@ def _rows_of(machine: Machine) -> Iterator[str]:
         yield " ".join(_token(machine.link(row, column)) for column in range(row + 1, count))
 
 
+def _without_peers(machine: Machine) -> tuple[tuple[int, ...], ...] | None:
+    """Return None if all pairs have peer-to-peer access, as their models' names say."""
+    gpus = machine.gpus
+    found: list[list[int]] = [[] for _ in gpus[1:]]
+    usual = True
+    for first, second, link in machine.pairs():
+        usual &= link.peer_to_peer
+        usual &= peer_by_name(gpus[first].model, gpus[second].model, link.nvlinks)
+        if not link.peer_to_peer:
+            found[first].append(gpus[second].index)
+    return None if usual else tuple(map(tuple, found))
+
+
 def _token(link: Link) -> str:
     if not link.nvlinks:
         return link.pcie.name
@@ -260,12 +277,32 @@ def _read_links(topology: _Topology, text: str) -> Iterator[Link]:
     rows = len(topology.gpus) - 1
     if len(topology.links) != max(rows, 0):
         raise AnnotationError(names.TOPOLOGY, text, f"{rows} rows of links")
+    without_peers = topology.no_p2p
+    if without_peers is not None and len(without_peers) != len(topology.links):
+        raise AnnotationError(names.TOPOLOGY, text, f"{len(topology.links)} rows of no_p2p")
     for row, line in enumerate(topology.links):
-        tokens = line.split(" ")
-        if len(tokens) != rows - row:
+        tokens, others = line.split(" "), topology.gpus[row + 1 :]
+        if len(tokens) != len(others):
             raise AnnotationError(names.TOPOLOGY, text, f"{rows - row} links in row {row}")
-        for token in tokens:
-            yield _read_link(token, f"links, row {row}")
+        apart = None if without_peers is None else {*without_peers[row]}
+        if apart and not apart <= {gpu.index for gpu in others}:
+            raise AnnotationError(
+                names.TOPOLOGY, text, f"indices of later GPUs in no_p2p, row {row}"
+            )
+        for token, other in zip(tokens, others, strict=True):
+            link = _read_link(token, f"links, row {row}")
+            peer = (
+                _peer_by_name(topology, topology.gpus[row], other, link)
+                if apart is None
+                else other.index not in apart
+            )
+            yield replace(link, peer_to_peer=peer)
+
+
+def _peer_by_name(topology: _Topology, first: _Gpu, second: _Gpu, link: Link) -> bool:
+    # Places in models were checked when the GPUs were read.
+    one, other = topology.models[first.model].name, topology.models[second.model].name
+    return peer_by_name(one, other, link.nvlinks)
 
 
 def _read_link(token: str, where: str) -> Link:

@@ -174,6 +174,19 @@ def _facts_of_capability(capability: ComputeCapability) -> ModelFacts:
     return _facts("undefined", capability, None, 0)
 
 
+_NO_PEER_TO_PEER = re.compile(r"\bGeForce\b|\bRTX[ -][2-5]0[5-9]0", re.IGNORECASE)
+
+
+@lru_cache(maxsize=1024)
+def has_peer_to_peer(model: str) -> bool:
+    """Whether GPUs of this model reach each other over PCIe, if nothing else is known.
+
+    GeForce cards do not (NVIDIA/nccl#1309). Of others a driver may say so: a virtual machine, or
+    access control on the way.
+    """
+    return _NO_PEER_TO_PEER.search(model) is None
+
+
 def facts_of_gpu(gpu: Gpu) -> ModelFacts:
     """Return the facts as `facts_of`, but those of the compute capability if that is known, and of
     another family than the name: names come again in other generations."""

@@ -1,20 +1,21 @@
 """Links as the words of `nvidia-smi topo`, and tables of these words.
 
-Recorded machines and printed tables use the same words, so this module reads both. Two rules settle
-what such a table leaves open:
+Recorded machines and printed tables use the same words, so this module reads both. Three rules
+settle what such a table leaves open:
 
 * `topo -m` shows only the NVLinks of a pair that has some. The PCIe path beside them comes from a
   second table (`topo -mp`) if there is one, else from NUMA: NODE on the same node, otherwise SYS.
 * NVLinks pass through an NVSwitch if a GPU shows more of them, summed over its peers, than its chip
   has. A V100 has 6, so one that shows NV6 to each of 15 others must use a switch.
+* Peer-to-peer access is in a third table (`topo -p2p r`); without it, the models' names decide.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 
 from linkwise.topology.errors import MachineError
-from linkwise.topology.machine.hardware import facts_of_gpu
+from linkwise.topology.machine.hardware import facts_of_gpu, has_peer_to_peer
 from linkwise.topology.machine.model import MAX_NVLINKS, Gpu, Link, LinkClass
 
 SELF = "X"
@@ -26,6 +27,7 @@ _PCIE_CLASSES["SOC"] = LinkClass.SYS  # what drivers before 2017 printed
 _NVLINKS = re.compile(r"NV([0-9]{1,2})")
 
 Words = Sequence[Sequence[str]]
+NO_PEERS_TOLD: Mapping[tuple[int, int], bool] = {}
 
 
 def is_word(text: str) -> bool:
@@ -60,10 +62,21 @@ def word_of(link: Link) -> str:
     return f"NV{link.nvlinks}" if link.nvlinks else link.pcie.name
 
 
-def links_of(gpus: Sequence[Gpu], words: Words | None, pcie: Words | None) -> tuple[Link, ...]:
+def peer_by_name(first: str, second: str, nvlinks: int) -> bool:
+    """Return `Link.peer_to_peer` of a pair, if only its models are known."""
+    return nvlinks > 0 or (has_peer_to_peer(first) and has_peer_to_peer(second))
+
+
+def links_of(
+    gpus: Sequence[Gpu],
+    words: Words | None,
+    pcie: Words | None,
+    peers: Mapping[tuple[int, int], bool] = NO_PEERS_TOLD,
+) -> tuple[Link, ...]:
     """Return a machine's links in the order of `Machine.links`, from square tables of words.
 
-    Without any table, NUMA decides. Raises MachineError with the row and column of a cell that is
+    Without any table, NUMA decides. *peers* says of pairs of positions, the lower first, whether
+    they have peer-to-peer access. Raises MachineError with the row and column of a cell that is
     unknown, missing, or not the same both ways.
     """
     if words is not None:
@@ -82,6 +95,9 @@ def links_of(gpus: Sequence[Gpu], words: Words | None, pcie: Words | None) -> tu
             pcie=_pcie_class(gpus, words, pcie, (first, second)),
             nvlinks=count,
             through_switch=count > 0 and (switched[first] or switched[second]),
+            peer_to_peer=peers.get(
+                (first, second), peer_by_name(gpus[first].model, gpus[second].model, count)
+            ),
         )
         for (first, second), count in zip(pairs, nvlinks, strict=True)
     )

@@ -84,11 +84,16 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The paths between two GPUs, the same both ways: their PCIe distance, and any NVLinks."""
+    """The paths between two GPUs, the same both ways: their PCIe distance, and any NVLinks.
+
+    Without `peer_to_peer` neither reaches the other's memory over PCIe: what takes the PCIe path
+    goes through the host's memory.
+    """
 
     pcie: LinkClass
     nvlinks: int = 0
     through_switch: bool = False
+    peer_to_peer: bool = True
 
     def __post_init__(self) -> None:
         if self.pcie is LinkClass.NVLINK:

@@ -11,11 +11,13 @@ SYS; NIC columns named `mlx5_0` or `NIC0` with a legend below; GPU numbers with 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from uuid import NAMESPACE_DNS, uuid5
 
 from linkwise.topology.errors import MachineError
 from linkwise.topology.machine.link_words import SELF, is_word, links_of, read_pcie_class, word_of
 from linkwise.topology.machine.model import MAX_GPUS, Gpu, LinkClass, Machine, Nic
+from linkwise.topology.machine.peer_table import split_peers
 
 UNKNOWN_MODEL = "GPU"
 NOT_KNOWN = "N/A"
@@ -44,8 +46,11 @@ class _Table:
 def read_matrix(text: str, *, model: str = UNKNOWN_MODEL, node: str = "") -> Machine:
     """Return the machine in *text*: all GPUs of one *model*, with uuids generated from *node*.
 
+    Beside the table there may be that of `nvidia-smi topo -p2p r`.
+
     Raises MachineError with the row and the column of what it cannot read.
     """
+    text, peers = split_peers(_TERMINAL_CODE.sub("", text))
     table = _read_table(text)
     names = sorted((name for name in table.devices if _GPU_NAME.fullmatch(name)), key=_index)
     if len(names) > MAX_GPUS:
@@ -69,7 +74,12 @@ def read_matrix(text: str, *, model: str = UNKNOWN_MODEL, node: str = "") -> Mac
         for name in table.devices
         if name not in names
     )
-    return Machine(gpus=gpus, links=links_of(gpus, words, None), nics=nics)
+    of_positions = {
+        (one, other): peers[pair]
+        for (one, first), (other, second) in combinations(enumerate(gpus), 2)
+        if (pair := frozenset((first.index, second.index))) in peers
+    }
+    return Machine(gpus=gpus, links=links_of(gpus, words, None, of_positions), nics=nics)
 
 
 def write_matrix(machine: Machine) -> str:
@@ -175,22 +185,36 @@ def _closeness(table: _Table, gpus: Sequence[str], nic: str) -> tuple[LinkClass,
 
 
 def _numa_nodes(table: _Table, name: str) -> tuple[int, ...]:
-    """Read `3`, `0-1`, `0,2`, `-1` or `N/A` of the NUMA column; empty if there is no such
-    column."""
+    """Read `3`, `0-1`, `0,2`, `-1` or `N/A` of the NUMA column. Drivers before 2020 print no such
+    column: GPUs of the same CPUs then count as one node."""
     if "NUMA Affinity" not in table.affinities:
-        return ()
-    cells = table.rows[name][len(table.devices) :]
-    column = table.affinities.index("NUMA Affinity")
-    if column >= len(cells) or cells[column] == NOT_KNOWN:
+        return _nodes_by_cpus(table, name)
+    cell = _affinity(table, name, "NUMA Affinity")
+    if cell is None:
         return ()
     nodes: list[int] = []
-    for part in cells[column].split(","):
+    for part in cell.split(","):
         match = _NUMA_RANGE.fullmatch(part)
         if match is None or (match[2] and not 0 <= int(match[1]) <= int(match[2])):
             raise MachineError(
-                f"table, row {name}, column NUMA Affinity: {cells[column]!r}: "
+                f"table, row {name}, column NUMA Affinity: {cell!r}: "
                 "expected nodes like 3, 0-1 or N/A"
             )
         first = int(match[1])
         nodes += range(first, int(match[2] or first) + 1)
     return tuple(dict.fromkeys(nodes))
+
+
+def _nodes_by_cpus(table: _Table, name: str) -> tuple[int, ...]:
+    """Number the CPU affinities by their first row; empty if the row has none."""
+    own = _affinity(table, name, "CPU Affinity")
+    cells = (_affinity(table, device, "CPU Affinity") for device in table.devices)
+    known = list(dict.fromkeys(cell for cell in cells if cell is not None))
+    return () if own is None else (known.index(own),)
+
+
+def _affinity(table: _Table, name: str, column: str) -> str | None:
+    """Return a cell to the right of the devices; None if it is missing or not known."""
+    cells = table.rows.get(name, ())[len(table.devices) :]
+    place = table.affinities.index(column) if column in table.affinities else len(cells)
+    return cells[place] if place < len(cells) and cells[place] != NOT_KNOWN else None

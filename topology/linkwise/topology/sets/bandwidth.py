@@ -4,6 +4,8 @@ nccl-tests prints this number as *busbw*, so a user can check it. It is the band
 ring, or rings, through the set:
 - two or more GPUs: the slowest hop of the best ring through them. A hop is worth its NVLinks or its
   PCIe path, whichever is faster. With NVSwitch each GPU reaches every other at full speed.
+- where GPUs have no peer-to-peer access, what they send over PCIe goes through the host's memory,
+  and all GPUs below one PCIe switch share its way up.
 - three or more joined by NVLinks without a switch: each ring that uses NVLinks of its own counts
   twice, once each way round (`rings.disjoint_rings`).
 - a lone GPU uses no link.
@@ -12,25 +14,37 @@ This is the definition, for one set; `tables.py` computes it for all sets of a m
 Sources: docs/topology.md.
 """
 
+import math
+
 from linkwise.topology.machine.hardware import facts_of_gpu
-from linkwise.topology.machine.model import Gpu, LinkClass, Machine
+from linkwise.topology.machine.model import Gpu, Link, LinkClass, Machine
 from linkwise.topology.sets.rings import MOST_GPUS, Counts, best_bottleneck, disjoint_rings
 
 LOCAL_GBYTES_PER_S = 5000.0
 """The value of a lone GPU: NCCL's "local", finite so that it fits into JSON."""
 
 ROOT_COST = 1.2  # NCCL: peer to peer through an Intel root costs 6/5; no node tells its CPU
+MEMORY_COST = ROOT_COST**2
+"""Through the host's memory the data passes the root twice. A way between sockets costs another
+6/5. This gives the 35 and 28 GB/s that NVIDIA/nccl#1639 has of 4 and 8 RTX 5090."""
 
 
-def _pcie_gbytes_per_s(pcie: LinkClass, first: Gpu, second: Gpu) -> float:
+def _pcie_gbytes_per_s(link: Link, first: Gpu, second: Gpu) -> float:
     facts = facts_of_gpu(first), facts_of_gpu(second)
-    through_switch = min(fact.pcie_gbytes_per_s for fact in facts)
-    if pcie >= LinkClass.PXB:
-        return through_switch
-    if pcie >= LinkClass.NODE:
-        return through_switch / ROOT_COST
+    slot = min(fact.pcie_gbytes_per_s for fact in facts)
     between_sockets = min(fact.inter_socket_gbytes_per_s for fact in facts)
-    return min(through_switch / ROOT_COST, between_sockets)
+    if not link.peer_to_peer:
+        through_memory = slot / MEMORY_COST
+        if link.pcie >= LinkClass.PXB:
+            return through_memory / 2  # both share the way up (NVIDIA/nccl#1309)
+        if link.pcie >= LinkClass.NODE:
+            return through_memory
+        return min(through_memory / ROOT_COST, between_sockets)
+    if link.pcie >= LinkClass.PXB:
+        return slot
+    if link.pcie >= LinkClass.NODE:
+        return slot / ROOT_COST
+    return min(slot / ROOT_COST, between_sockets)
 
 
 def pair_gbytes_per_s(machine: Machine, first: int, second: int) -> float:
@@ -38,7 +52,7 @@ def pair_gbytes_per_s(machine: Machine, first: int, second: int) -> float:
     model's if they differ."""
     link, ends = machine.link(first, second), (machine.gpus[first], machine.gpus[second])
     nvlink = link.nvlinks * min(facts_of_gpu(gpu).nvlink_gbytes_per_s for gpu in ends)
-    return max(nvlink, _pcie_gbytes_per_s(link.pcie, *ends))
+    return max(nvlink, _pcie_gbytes_per_s(link, *ends))
 
 
 def direct_nvlinks(machine: Machine, first: int, second: int) -> int:
@@ -73,11 +87,35 @@ def bandwidth(machine: Machine, gpus: int) -> float:
     if len(members) < 2:
         return LOCAL_GBYTES_PER_S if members else 0.0
     hops = [[0.0 if a == b else pair_gbytes_per_s(machine, a, b) for b in members] for a in members]
-    slowest_hop = best_bottleneck(hops)
+    slowest_hop = min(best_bottleneck(hops), _into_memory(machine, gpus))
     if len(members) == 2:
         return round(slowest_hop, 4)
     per_link = min(facts_of_gpu(machine.gpus[a]).nvlink_gbytes_per_s for a in members)
     return round(max(slowest_hop, 2 * per_link * _nvlink_rings(machine, members)), 4)
+
+
+def sharing_the_way_up(machine: Machine) -> tuple[int, ...]:
+    """Return for each GPU the set of the others below its PCIe switches with which it talks through
+    the host's memory."""
+    found = [0] * len(machine.gpus)
+    for first, second, link in machine.pairs():
+        if link.pcie >= LinkClass.PXB and not link.peer_to_peer and not link.nvlinks:
+            found[first] |= 1 << second
+            found[second] |= 1 << first
+    return tuple(found)
+
+
+def _into_memory(machine: Machine, gpus: int) -> float:
+    """Return the GB/s that the GPU with the smallest share of its way up can send to the host's
+    memory; infinity if none shares it."""
+    sharing = sharing_the_way_up(machine)
+    shares = [
+        facts_of_gpu(machine.gpus[a]).pcie_gbytes_per_s
+        / (MEMORY_COST * (1 + (sharing[a] & gpus).bit_count()))
+        for a in positions_of(gpus)
+        if sharing[a] & gpus
+    ]
+    return min(shares, default=math.inf)
 
 
 def _nvlink_rings(machine: Machine, members: tuple[int, ...]) -> int:

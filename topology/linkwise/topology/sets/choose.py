@@ -50,9 +50,9 @@ def choose(
     *within*: only these GPUs may be taken; the other free ones stay for the jobs to come.
 
     A ring through the set keeps to *require* or closer. Among such sets, in this order: one that
-    keeps to *prefer* → most bandwidth → fewest GPU models → most left for the jobs to come → fewest
-    NUMA nodes → nearest common NIC → lowest indices. If *prefer* is lower than NVLINK and some set
-    keeps to it, bandwidth does not count.
+    keeps to *prefer* → most bandwidth → fewest GPU models → closest link class → most left for the
+    jobs to come → fewest NUMA nodes → nearest common NIC → lowest indices. If *prefer* is lower
+    than NVLINK and some set keeps to it, neither bandwidth nor the class counts.
 
     *running* are the GPU sets that come free as a whole, one per pod or gang. If they are known,
     `outlook` judges what is left, in place of `MachineTable.remaining_value`. Raises RequestError
@@ -206,9 +206,12 @@ def _best_of(
     enough = bool(preferred.any())
     if enough:
         sets = sets[preferred]
-    if not enough or prefer is LinkClass.NVLINK:
+    bandwidth_counts = not enough or prefer is LinkClass.NVLINK
+    if bandwidth_counts:
         sets = _most(sets, table.units[sets])
     sets = _most(sets, -table.models[sets])
+    if bandwidth_counts:
+        sets = _most(sets, table.ring_classes[sets])
     sets = _most(sets, _left(table, sets, free, running))
     sets = _most(sets, -table.numa_nodes[sets])
     sets = _most(sets, table.nic_classes[sets])
@@ -239,9 +242,10 @@ def _choice(table: MachineTable, gpus: int, left: int) -> Choice:
 
 
 # The worth of a set inside a pack is one integer, so that totals compare digit by digit: has the
-# preferred class | bandwidth in units | GPU models | NUMA nodes and NIC. Less of the last two is
-# better.
-_TIDINESS = 10_000  # more than 16 sets' NUMA nodes and NICs can add up to
+# preferred class | bandwidth in units | GPU models | link class | NUMA nodes and NIC. Less of the
+# models, and of the last two, is better.
+_TIDINESS = 1_000  # more than 16 sets' NUMA nodes and NICs can add up to
+_CLASSES = 128  # more than the link classes of 16 sets can add up to
 _MODELS = 32  # more than the models of 16 sets can add up to
 _PREFERRED = 10**16  # more than 16 sets' bandwidth can add up to
 
@@ -252,9 +256,12 @@ def _partitions(
 ) -> tuple[Masks, Masks]:
     """Return the worth of each set, and of each union of sets; both [2^n]."""
     preferred = table.ring_classes >= prefer
-    counted = np.where(preferred & (prefer is not LinkClass.NVLINK), 0, table.units)
+    is_enough = preferred & (prefer is not LinkClass.NVLINK)
+    units = np.where(is_enough, 0, table.units)
+    classes = np.where(is_enough, 0, table.ring_classes.astype(np.int64))
     untidy = 8 * table.numa_nodes.astype(np.int64) + (LinkClass.NVLINK - table.nic_classes)
-    worth = (counted * _MODELS - table.models.astype(np.int64)) * _TIDINESS - untidy
+    worth = (units * _MODELS - table.models.astype(np.int64)) * _CLASSES + classes
+    worth = worth * _TIDINESS - untidy
     worth += preferred * _PREFERRED
     usable = (subsets.sizes(table.count) == size) & (table.ring_classes >= require)
     weights = np.where(usable, worth, subsets.INFEASIBLE)

@@ -16,11 +16,13 @@ from linkwise.topology.machine.model import LinkClass, Machine
 from linkwise.topology.sets import subsets
 from linkwise.topology.sets.bandwidth import (
     LOCAL_GBYTES_PER_S,
+    MEMORY_COST,
     direct_nvlinks,
     islands,
     nvlink_counts,
     pair_gbytes_per_s,
     positions_of,
+    sharing_the_way_up,
 )
 from linkwise.topology.sets.rings import MOST_GPUS, disjoint_rings
 
@@ -102,7 +104,9 @@ def fingerprint(machine: Machine) -> Hashable:
                 gpu.numa_node,
             )
         )
-    links = tuple((link.pcie, link.nvlinks, link.through_switch) for link in machine.links)
+    links = tuple(
+        (link.pcie, link.nvlinks, link.through_switch, link.peer_to_peer) for link in machine.links
+    )
     nics = tuple(sorted((nic.closeness, nic.gbit_per_s or 0) for nic in machine.nics))
     return tuple(speeds), links, nics, tuple(_model_numbers(machine))
 
@@ -176,7 +180,7 @@ def _values(machine: Machine) -> Floats:
     per_link = subsets.least(
         np.array([facts_of_gpu(gpu).nvlink_gbytes_per_s for gpu in machine.gpus]), np.inf
     )
-    slowest_hop = subsets.best_bottlenecks(hops)
+    slowest_hop = np.minimum(subsets.best_bottlenecks(hops), _into_memory(machine))
     rings = _nvlink_rings(machine)
     with_rings = np.flatnonzero(rings)
     values = slowest_hop.copy()
@@ -186,6 +190,20 @@ def _values(machine: Machine) -> Floats:
     values[subsets.layer(count, 1)] = LOCAL_GBYTES_PER_S
     values[0] = 0.0
     return np.round(values, 4)
+
+
+def _into_memory(machine: Machine) -> Floats:
+    """Return [2^n], as `bandwidth` has it for one set."""
+    count = len(machine.gpus)
+    masks, sizes = np.arange(1 << count), subsets.sizes(count)
+    found: Floats = np.full(1 << count, np.inf)
+    for position, others in enumerate(sharing_the_way_up(machine)):
+        if others:
+            slot = facts_of_gpu(machine.gpus[position]).pcie_gbytes_per_s
+            shared = (masks >> position & 1 == 1) & (masks & others != 0)
+            share = slot / (MEMORY_COST * (1.0 + sizes[masks & others].astype(np.float64)))
+            found = np.where(shared, np.minimum(found, share), found)
+    return found
 
 
 def _nvlink_rings(machine: Machine) -> NDArray[np.int64]:

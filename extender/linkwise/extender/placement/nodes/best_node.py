@@ -22,21 +22,22 @@ from linkwise.extender.placement.room.room import LatestRoom, Left, Room
 from linkwise.topology.machine.model import MAX_GPUS
 
 _MOST_WISHES = 64
-OfSet = tuple[float, int, float, float]
-"""Quality, set, damage, share of the node's GPUs that is free"""
-_NONE: OfSet = (-np.inf, 0, 0.0, 1.0)  # for a node without a suitable set
+OfSet = tuple[float, int, int, float, float]
+"""Quality, set, closeness, damage, share of the node's GPUs that is free"""
+_NONE: OfSet = (-np.inf, 0, 0, 0.0, 1.0)  # for a node without a suitable set
 _FEW = 64  # rows: so many are judged one by one, more by kind
 
 
 @dataclass(slots=True)
 class NodeWorth:
-    """[rows] the quality of the best suitable set (-inf: there is none), the set (0: none), the
-    room that later pods lose by it in GPUs, its damage to them in GB/s (0: there is no set), and
-    the share of the node's GPUs that is free. `of` caches all but the lost room by kind and free
-    GPUs."""
+    """[rows] the quality of the best suitable set (-inf: there is none), the set (0: none), how
+    closely it is linked, the room that later pods lose by it in GPUs, its damage to them in GB/s
+    (0: there is no set), and the share of the node's GPUs that is free. `of` caches all but the
+    lost room by kind and free GPUs."""
 
     quality: Floats
     taken: Ints
+    closeness: Ints
     lost_room: Floats
     damage: Floats
     free_share: Floats
@@ -47,12 +48,14 @@ class NodeWorth:
     @classmethod
     def of_none(cls, rows: int) -> "NodeWorth":
         quality, taken = np.full(rows, -np.inf), np.zeros(rows, dtype=np.int64)
-        return cls(quality, taken, np.zeros(rows), np.zeros(rows), np.ones(rows), {})
+        close = taken.copy()
+        return cls(quality, taken, close, np.zeros(rows), np.zeros(rows), np.ones(rows), {})
 
     def copy(self) -> "NodeWorth":
         return NodeWorth(
             self.quality.copy(),
             self.taken.copy(),
+            self.closeness.copy(),
             self.lost_room.copy(),
             self.damage.copy(),
             self.free_share.copy(),
@@ -94,7 +97,13 @@ class BestNode:
         """The best of the rows *places*, which are not empty."""
         ranks = self._cache.rows.name_ranks()
         return first_of(
-            places, -worth.quality, worth.lost_room, worth.damage, worth.free_share, ranks
+            places,
+            -worth.quality,
+            -worth.closeness,
+            worth.lost_room,
+            worth.damage,
+            worth.free_share,
+            ranks,
         )
 
     def worth_in(self, view: NodesView, request: GpuRequest, needs: ResourceList) -> NodeWorth:
@@ -160,16 +169,19 @@ class BestNode:
             return
         for row in rows.tolist():
             found = self._of(request, worth, int(table.kinds[row]), int(table.free[row]))
-            worth.quality[row], worth.taken[row], worth.damage[row], worth.free_share[row] = found
+            worth.quality[row], worth.taken[row], worth.closeness[row] = found[:3]
+            worth.damage[row], worth.free_share[row] = found[3:]
 
     def _judge_by_kind(
         self, request: GpuRequest, worth: NodeWorth, rows: Ints, table: NodeTable
     ) -> None:
-        worth.quality[rows], worth.taken[rows], worth.damage[rows], worth.free_share[rows] = _NONE
+        worth.quality[rows], worth.taken[rows], worth.closeness[rows] = _NONE[:3]
+        worth.damage[rows], worth.free_share[rows] = _NONE[3:]
         for kind, places, free in by_kind(self._cache, table, rows):
             of_kind = rows[places]
             worth.quality[of_kind] = kind.qualities(request, free)
             worth.taken[of_kind] = taken = kind.taken_within(request, free)
+            worth.closeness[of_kind] = kind.closeness(request, taken)
             worth.damage[of_kind] = kind.damages(free, taken)
             worth.free_share[of_kind] = popcount(free) / kind.all_gpus.bit_count()
 
@@ -183,7 +195,8 @@ class BestNode:
             quality = float(kind.qualities(request, masks)[0])
             taken = int(kind.taken_within(request, masks)[0])
             share = free.bit_count() / kind.all_gpus.bit_count()
-            known = worth.of[key] = (quality, taken, kind.damage(free, taken), share)
+            close = int(kind.closeness(request, np.array([taken]))[0])
+            known = worth.of[key] = (quality, taken, close, kind.damage(free, taken), share)
         return known
 
     def _judge_room(

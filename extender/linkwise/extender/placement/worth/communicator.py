@@ -153,14 +153,14 @@ def cover(
     standard: Standard,
 ) -> tuple[int, float]:
     """The GPUs of *count* members on a node that reach *standard*, and their damage: least damage,
-    then fewest NUMA nodes, nearest NIC, lowest indices."""
+    of those linked most closely, then fewest NUMA nodes, nearest NIC, lowest indices."""
     covers, own = _covers(kind, request, kind.reach(request, free, count), count)
     worth = worths(kind, request.requirement.prefer, reach)[covers | beside]
     covers = covers[(worth >= standard.worth) & (own >= standard.own)]
     table = kind.table
-    damage = kind.damages(free, covers)
+    damage, close = kind.damages(free, covers), kind.closeness(request, covers | beside)
     untidy = 8 * table.numa_nodes[covers].astype(np.int64) - table.nic_classes[covers]
-    first = np.lexsort((untidy, damage))[0]
+    first = np.lexsort((untidy, damage, -close))[0]
     return int(covers[first]), float(damage[first])
 
 
