@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 
 from linkwise.cli.__main__ import main
 from linkwise.topology.machine.topo_matrix import write_matrix
-from tests.machines import BRIDGED_8
+from tests.machines import BRIDGED_8, PCIE_8
 
 
 def choose(*words: str, stdin: str | bytes | None = None) -> Result:
@@ -225,6 +225,27 @@ def test_what_the_speeds_rest_on_is_said_where_the_model_is_not_known() -> None:
     assert "note" not in known.stdout
 
 
+@pytest.mark.parametrize("model", ["", "NVIDIA H100 80GB HBM3", "NVIDIA A100-PCIE-40GB"])
+def test_a_table_without_nvlinks_says_so_unless_its_gpus_have_none(model: str) -> None:
+    table = write_matrix(PCIE_8)
+    said = ("--model", model) if model else ()
+    words = ("--machine", "-", "--size", "2")
+    answer = choose(*words, *said, stdin=table)
+    assert (
+        "For - it\nrests on a table without NVLinks: `nvidia-smi topo -mp` leaves" in answer.stdout
+    )
+    assert "without NVLinks" in str(as_json(*words, *said, stdin=table)["caveat"])
+    assert "without NVLinks" not in choose(*words, "--model", "NVIDIA L4", stdin=table).stdout
+    assert "without NVLinks" not in choose(*words, *said, stdin=TABLE).stdout
+
+
+def test_a_machines_file_without_nvlinks_says_what_it_means(tmp_path: Path) -> None:
+    file = tmp_path / "machines.json"
+    listed = CliRunner().invoke(main, ["machines", "a100-pcie-2", "-o", "json"])
+    file.write_text(listed.stdout)
+    assert "without NVLinks" not in choose("--machine", str(file), "--size", "2").stdout
+
+
 def test_a_machine_is_picked_out_of_a_file_by_its_name(tmp_path: Path) -> None:
     file = tmp_path / "mine#1.json"
     file.write_text(CliRunner().invoke(main, ["machines", "-o", "json"]).stdout)
@@ -247,7 +268,7 @@ BAD = [
     ("--machine= --size 2", "--machine '': expected a recorded machine, a file, or -"),
     ("--machine #dgx-a100 --size 2", "--machine '#dgx-a100': expected a recorded machine"),
     ("--machine - --size 2 --model=", '--model: expected a name like "NVIDIA L40S"'),
-    ("--machine - --size 2", "--machine -: table: no header"),
+    ("--machine - --size 2", "--machine -: table: no text: expected what `nvidia-smi"),
     ("--machine dgx-a100 --size 2 --free ,", "expected GPU indices like 0,2,5-7"),
     ("--machine dgx-a100 --size 2 --free 7-5", "--free 7-5: 7-5: expected 5-7"),
     ("--machine dgx-a100 --size 2 --free 1-", "'1-': expected GPU indices"),
