@@ -9,10 +9,11 @@ SYS; NIC columns named `mlx5_0` or `NIC0` with a legend below; GPU numbers with 
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from uuid import NAMESPACE_DNS, uuid5
 
 from linkwise.topology.errors import MachineError
-from linkwise.topology.machine.hardware import UNKNOWN, facts_of_gpu
+from linkwise.topology.machine.hardware import UNKNOWN, facts_of, facts_of_gpu
 from linkwise.topology.machine.link_words import SELF, links_of, read_pcie_class, word_of
 from linkwise.topology.machine.model import MAX_GPUS, Gpu, LinkClass, Machine, Nic
 from linkwise.topology.machine.other_prints import (
@@ -73,6 +74,27 @@ def read_matrix(text: str, *, model: str = UNKNOWN_MODEL, node: str = "") -> Mac
     if lacks_nvlinks(machine) and is_matrix_pci(text):
         raise MachineError(MATRIX_PCI)
     return machine
+
+
+def of_model(machine: Machine, model: str) -> Machine:
+    """Return the machine of a table as `read_matrix` would have with this *model*, and with the
+    memory that such GPUs have."""
+    facts = facts_of(model)
+    gpus = tuple(
+        replace(
+            gpu,
+            model=model,
+            memory_mib=facts.memory_mib or 0,
+            compute_capability=facts.compute_capability,
+        )
+        for gpu in machine.gpus
+    )
+    every = range(len(gpus))
+    words = [
+        [SELF if row == column else word_of(machine.link(row, column)) for column in every]
+        for row in every
+    ]
+    return replace(machine, gpus=gpus, links=links_of(gpus, words, None))
 
 
 def lacks_nvlinks(machine: Machine) -> bool:
