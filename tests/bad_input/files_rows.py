@@ -145,7 +145,7 @@ ROWS = (
         "machine file",
         "empty",
         "",
-        "linkwise: --machine FILE: table: no header: expected a line that begins GPU0 GPU1 ...",
+        "linkwise: --machine FILE: table: no text: expected what `nvidia-smi topo -m` prints",
     ),
     Row(
         "machine file",
@@ -216,7 +216,8 @@ ROWS = (
         "topo -m table",
         "no table",
         "NVIDIA-SMI has failed\n",
-        "linkwise: --machine FILE: table: no header: expected a line that begins GPU0 GPU1 ...",
+        "linkwise: --machine FILE: table: none in 'NVIDIA-SMI has failed': expected what "
+        "`nvidia-smi topo -m` prints",
     ),
     Row(
         "topo -m table",
@@ -229,7 +230,7 @@ ROWS = (
         "topo -m table",
         "unknown word",
         TABLE.replace("NV4", "NVX"),
-        "linkwise: --machine FILE: links, row GPU0, column GPU1: 'NVX': expected X, SYS, "
+        "linkwise: --machine FILE: table, row GPU0, column GPU1: 'NVX': expected X, SYS, "
         "NODE, PHB, PXB, PIX or NV and a number",
     ),
     Row(

@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 
 from linkwise.cli.__main__ import main
 from linkwise.topology.machine.topo_matrix import write_matrix
-from tests.machines import BRIDGED_8
+from tests.machines import BRIDGED_8, PCIE_8
 
 
 def choose(*words: str, stdin: str | bytes | None = None) -> Result:
@@ -229,6 +229,27 @@ def test_what_the_speeds_rest_on_is_said_where_the_model_is_not_known() -> None:
     assert "note" not in known.stdout
 
 
+@pytest.mark.parametrize("model", ["", "NVIDIA H100 80GB HBM3", "NVIDIA A100-PCIE-40GB"])
+def test_a_table_without_nvlinks_says_so_unless_its_gpus_have_none(model: str) -> None:
+    table = write_matrix(PCIE_8)
+    said = ("--model", model) if model else ()
+    words = ("--machine", "-", "--size", "2")
+    answer = choose(*words, *said, stdin=table)
+    assert (
+        "For - it\nrests on a table without NVLinks: `nvidia-smi topo -mp` leaves" in answer.stdout
+    )
+    assert "without NVLinks" in str(as_json(*words, *said, stdin=table)["caveat"])
+    assert "without NVLinks" not in choose(*words, "--model", "NVIDIA L4", stdin=table).stdout
+    assert "without NVLinks" not in choose(*words, *said, stdin=TABLE).stdout
+
+
+def test_a_machines_file_without_nvlinks_says_what_it_means(tmp_path: Path) -> None:
+    file = tmp_path / "machines.json"
+    listed = CliRunner().invoke(main, ["machines", "a100-pcie-2", "-o", "json"])
+    file.write_text(listed.stdout)
+    assert "without NVLinks" not in choose("--machine", str(file), "--size", "2").stdout
+
+
 def test_a_machine_is_picked_out_of_a_file_by_its_name(tmp_path: Path) -> None:
     file = tmp_path / "mine#1.json"
     file.write_text(CliRunner().invoke(main, ["machines", "-o", "json"]).stdout)
@@ -251,7 +272,7 @@ BAD = [
     ("--machine= --size 2", "--machine '': expected a recorded machine, a file, or -"),
     ("--machine #dgx-a100 --size 2", "--machine '#dgx-a100': expected a recorded machine"),
     ("--machine - --size 2 --model=", '--model: expected a name like "NVIDIA L40S"'),
-    ("--machine - --size 2", "--machine -: table: no header"),
+    ("--machine - --size 2", "--machine -: table: no text: expected what `nvidia-smi"),
     ("--machine dgx-a100 --size 2 --free ,", "expected GPU indices like 0,2,5-7"),
     ("--machine dgx-a100 --size 2 --free 7-5", "--free 7-5: 7-5: expected 5-7"),
     ("--machine dgx-a100 --size 2 --free 1-", "'1-': expected GPU indices"),
@@ -331,3 +352,69 @@ def test_a_nearest_miss_of_such_a_machine_says_so_too() -> None:
 def test_a_machine_that_was_read_needs_no_caveat() -> None:
     assert "rests on" not in choose("--machine", "hgx-h100", "--size", "2").stdout
     assert "caveat" not in as_json("--machine", "hgx-h100", "--size", "2")
+
+
+WITHOUT_NVLINKS = """
+      GPU0  GPU1  GPU2  GPU3  GPU4  GPU5  GPU6  GPU7  CPU Affinity  NUMA Affinity
+GPU0   X    NV18  NODE  NV18  NV18  NV18  NV18  NV18  0-55          0
+GPU1  NV18   X    NODE  NV18  NV18  NV18  NV18  NV18  0-55          0
+GPU2  NODE  NODE   X    NODE  SYS   SYS   SYS   SYS   0-55          0
+GPU3  NV18  NV18  NODE   X    NV18  NV18  NV18  NV18  0-55          0
+GPU4  NV18  NV18  SYS   NV18   X    NV18  NV18  NV18  56-111        1
+GPU5  NV18  NV18  SYS   NV18  NV18   X    NV18  NV18  56-111        1
+GPU6  NV18  NV18  SYS   NV18  NV18  NV18   X    NV18  56-111        1
+GPU7  NV18  NV18  SYS   NV18  NV18  NV18  NV18   X    56-111        1
+"""
+
+
+@pytest.mark.parametrize("free", ["0-7", "0,2", "0,1,2,4", "2,5-7"])
+def test_a_gpu_that_lost_its_nvlinks_is_the_first_for_a_single_gpu(free: str) -> None:
+    words = ("--machine", "-", "--model", "NVIDIA B200", "--size", "1", "--free", free)
+    answer = as_json(*words, stdin=WITHOUT_NVLINKS)
+    assert gpus_of(answer, "chosen") == [2]
+
+
+def test_what_spares_the_others_is_said() -> None:
+    words = ("--machine", "-", "--model", "NVIDIA B200", "--size", "1")
+    answer = as_json(*words, stdin=WITHOUT_NVLINKS)
+    assert (
+        answer["why"] == "as good, but it has more NVLinks, which later jobs may use: 18 against 0"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (
+            "a100-pcie-8-bridged --free 0-3,5-7 --gang 3x2",
+            "about as fast, but the ring of its slowest member has 16.0 GB/s against 240.0",
+        ),
+        ("gpu-manager-6 --gang 4x1", "it is slower: 6.0 GB/s against 10.0"),
+        (
+            "p3.16xlarge --free 0-3,5-7 --gang 3x1",
+            "as good, but later jobs lose more: 27.5 GB/s against",
+        ),
+        ("p4d.24xlarge --free 1-7 --gang 4x1", "as good, but spread over 2 NUMA nodes against 1"),
+        ("l40s-4 --gang 2x1", "as good, but its closest common NIC is SYS away against NODE"),
+        ("dgx-a100 --gang 8x1", "no other set would do"),
+    ],
+)
+def test_the_rule_by_which_a_gang_got_its_gpus_is_said(words: str, why: str) -> None:
+    assert str(as_json("--machine", *words.split())["why"]).startswith(why)
+
+
+def test_the_runner_up_of_a_gang_keeps_to_what_it_requires() -> None:
+    words = "a100-pcie-8-bridged --gang 1x2 --free 0,2,3 --require-link nvlink"
+    answer = as_json("--machine", *words.split())
+    assert (answer["runner_up"], answer["why"]) == (None, "no other set would do")
+
+
+def test_equal_sets_of_a_gang_are_equal_in_all_that_is_shown() -> None:
+    for name in ("dgx1-v100", "a100-pcie-8-bridged", "p100-pcie-8", "hgx-h100"):
+        for gang in ("2x1", "2x2", "3x1", "2x3"):
+            answer = as_json("--machine", name, "--free", "0-3,5-7", "--gang", gang)
+            if answer["why"] == "as good in everything; the lower indices win":
+                chosen, other = answer["chosen"], answer["runner_up"]
+                assert isinstance(chosen, dict)
+                assert isinstance(other, dict)
+                assert {**chosen, "gpus": ()} == {**other, "gpus": ()}

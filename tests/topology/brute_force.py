@@ -97,6 +97,12 @@ class BruteForceJudge:
             return self.machine.link(*gpus).kind
         return max(min(self.machine.link(*edge).kind for edge in ring) for ring in rings(gpus))
 
+    def _nvlinks(self, gpu: int) -> int:
+        others = (other for other in range(len(self.machine.gpus)) if other != gpu)
+        links = [self.machine.link(gpu, other) for other in others]
+        switched = max((link.nvlinks for link in links if link.through_switch), default=0)
+        return switched + sum(link.nvlinks for link in links if not link.through_switch)
+
     def _tidiness(self, gpus: tuple[int, ...]) -> tuple[int, int]:
         """More is better: fewer NUMA nodes, then a nearer NIC for all."""
         nodes = {self.machine.gpus[gpu].numa_node for gpu in gpus}
@@ -147,6 +153,7 @@ class BruteForceJudge:
                 -len(models),
                 0 if enough else self.classes[gpus],
                 self.remaining_value[free & ~gpus],
+                -sum(map(self._nvlinks, members(gpus))),
                 self.tidiness[gpus],
             )
 

@@ -124,7 +124,7 @@ def test_a_printed_table_is_read_from_a_file_too() -> None:
 @pytest.mark.parametrize(
     ("text", "name", "error"),
     [
-        ("", None, "no header"),
+        ("", None, "no text"),
         ("{", None, "machines file: Input data was truncated"),
         ("{}", None, "missing required field `machines`"),
         ('{"machines":{}}', None, "no machine in it: expected one or more"),

@@ -1,6 +1,10 @@
 """Tables of `nvidia-smi topo -m`, as drivers print them and as people paste them."""
 
+import json
+import re
+from collections.abc import Callable
 from itertools import combinations
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -9,7 +13,7 @@ from hypothesis import strategies as st
 from linkwise.topology.errors import MachineError
 from linkwise.topology.machine.model import LinkClass, Machine
 from linkwise.topology.machine.recorded import machine_names, recorded_machine
-from linkwise.topology.machine.topo_matrix import read_matrix, write_matrix
+from linkwise.topology.machine.topo_matrix import lacks_nvlinks, read_matrix, write_matrix
 from tests.machines import TWO_SWITCHES, any_machine
 
 PRINTED = (  # driver 550, on a terminal: tabs, an underlined header, two tabs before the last
@@ -22,6 +26,9 @@ PRINTED = (  # driver 550, on a terminal: tabs, an underlined header, two tabs b
     "  SYS  = Connection traversing PCIe as well as the SMP interconnect between NUMA nodes\n"
     "\nNIC Legend:\n\n  NIC0: mlx5_0\n  NIC1: mlx5_1\n"
 )
+
+
+SQUARE = "      GPU0  GPU1\nGPU0   X    NV4\nGPU1  NV4    X\n"
 
 
 def test_a_real_print_is_read_whole() -> None:
@@ -111,6 +118,167 @@ def test_a_bridge_gives_geforce_cards_access() -> None:
     assert apart(bridged, "NVIDIA GeForce RTX 3090") == PAIRS[1:]
 
 
+def lines(change: Callable[[str], str]) -> str:
+    """The printed table with each line changed."""
+    return "".join(change(line) + "\n" for line in PRINTED.splitlines())
+
+
+def cut_at(width: int) -> str:
+    """The printed table as a terminal of this width shows it, each of its lines one of the text."""
+    shown = PRINTED.replace("\x1b[4m", "").replace("\x1b[0m", "").expandtabs(8)
+    return "".join(
+        line[start : start + width] + "\n"
+        for line in shown.splitlines()
+        for start in range(0, len(line) or 1, width)
+    )
+
+
+NO_CODES = PRINTED.replace("\x1b[4m", "").replace("\x1b[0m", "")
+
+
+@pytest.mark.parametrize(
+    "pasted",
+    [
+        PRINTED.replace("\x1b", ""),
+        PRINTED.replace("\x1b", "^["),
+        PRINTED.replace("\x1b[4m", "\x1b[01;31m\x1b[K").replace("\x1b[0m", "\x1b[m\x1b[K"),
+        json.dumps(PRINTED),
+        json.dumps(json.dumps(PRINTED)),
+        lines(lambda line: line.replace("\t", "^I") + "$"),
+        lines(lambda line: "> > " + line),
+        lines(lambda line: "# " + line),
+        lines(lambda line: "topo.txt:12:" + line),
+        lines(lambda line: "topo.txt-12-" + line),
+        lines(lambda line: "2026-11-26T10:15:00.123Z stdout F " + line),
+        lines(lambda line: "Nov 26 10:15:00 n1 check[812]: " + line),
+        lines(lambda line: "[pod/check-x7k2p/main] " + line),
+        lines(lambda line: "[1,0]<stdout>:" + line),
+        lines(lambda line: "+" + line),
+        lines(lambda line: f'    "{line}",'),
+        NO_CODES.replace("\t", " | "),
+        NO_CODES.replace("\t", " | ").replace("GPU0 |  X", "--|--|--|--|--|--|--\nGPU0 |  X"),
+        NO_CODES.replace("\t", " \u2502 ").replace(
+            "\nGPU", "\n\u251c\u2500\u2500\u253c\u2500\nGPU"
+        ),
+        NO_CODES.replace("\t", "&nbsp;&nbsp;").replace("\n", "<br/>"),
+        NO_CODES.replace("\t", "</td><td>").replace("\n", "</td></tr>\n<tr><td>"),
+        NO_CODES.replace("\t", "\u00a0\u2003").replace("-", "\u2013"),
+        NO_CODES.replace("\t", "\u200b\t\ufeff"),
+        NO_CODES.replace("\t", ", ").replace("GPU1, NIC0", "GPU1,NIC0"),
+        NO_CODES.replace("NUMA Affinity", "NUMA").replace("CPU Affinity", "CPU"),
+        NO_CODES.replace("\tGPU1\tNIC0\tNIC1\tCPU", "GPU1NIC0NIC1CPU"),
+        NO_CODES.replace("Affinity\t", "Affinity"),
+        NO_CODES.replace("NV12\tPXB\tSYS\t48", "NV12PXBSYS48").replace("\t X \tNV", "X NV"),
+        NO_CODES.replace("3\t\tN/A\n", "3N/A"),
+        *(cut_at(width) for width in range(30, 70)),
+        NO_CODES + NO_CODES,
+        NO_CODES + "\tGPU0\tGPU1\nGPU0\tX\tOK\nGPU1\tOK\tX\n",
+    ],
+)
+def test_what_pasting_adds_and_loses_changes_nothing(pasted: str) -> None:
+    assert read_matrix(pasted) == read_matrix(PRINTED)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Failed to run topology matrix\n", "none in 'Failed to run topology matrix': expected"),
+        ("nvidia-smi: command not found", "none in 'nvidia-smi: command not found': expected"),
+        ("x" * 99, f"none in '{'x' * 57}...': expected what `nvidia-smi topo -m` prints"),
+        ("== Hops between two GPUs ==\n  GPU0 GPU1\nGPU0 0 2\nGPU1 2 0\n", "`rocm-smi --showtopo`"),
+        ("  GPU0 GPU1\nGPU0 0 XGMI\nGPU1 XGMI 0\n", "this is `rocm-smi --showtopo` of AMD GPUs"),
+        ("LINK TYPE TABLE:\n   0000:0c:00.0\n0000:0c:00.0  SELF\n", "this is `amd-smi topology`"),
+        ("GPU 0: NVIDIA H200 (UUID: GPU-00)\n", "`nvidia-smi -L`, the list of GPUs: expected"),
+        ("GPU 0: NVIDIA H200 (UUID: GPU-00)\n  Link 0: 26 GB/s\n", "this is `nvidia-smi nvlink`"),
+        ("| NVIDIA-SMI 570.86  Driver Version: 570.86 |\n", "this is `nvidia-smi`, the state"),
+        (SQUARE.replace("NV4", "OK"), "this is `nvidia-smi topo -p2p`: expected"),
+        (SQUARE.replace("NV4", "CNS"), "this is `nvidia-smi topo -p2p`: expected"),
+    ],
+)
+def test_another_print_is_named(text: str, said: str) -> None:
+    with pytest.raises(MachineError, match=re.escape(said)) as refused:
+        read_matrix(text)
+    assert "expected what `nvidia-smi topo -m` prints" in str(refused.value)
+
+
+PCI = SQUARE.replace("NV4", "SYS")
+PCI_LEGEND = "\nLegend:\n\n  X    = Self\n  NODE = one NUMA node\n  PIX  = one PCIe bridge\n"
+
+
+@pytest.mark.parametrize("text", ["$ nvidia-smi topo -mp\n" + PCI, PCI + PCI_LEGEND])
+def test_a_print_without_nvlinks_is_refused_unless_the_gpus_have_none(text: str) -> None:
+    for model in ("GPU", "NVIDIA H100 80GB HBM3"):
+        with pytest.raises(MachineError, match="`nvidia-smi topo -mp`, which leaves NVLinks out"):
+            read_matrix(text, model=model)
+    assert not lacks_nvlinks(read_matrix(text, model="NVIDIA L40S"))
+
+
+def test_a_print_that_shows_nvlinks_or_may_show_some_is_read() -> None:
+    assert lacks_nvlinks(read_matrix(PCI + PCI_LEGEND + "  NV#  = # NVLinks\n"))
+    assert not lacks_nvlinks(read_matrix(SQUARE + PCI_LEGEND))
+
+
+def damaged(random: Random, text: str) -> str:
+    """The text with one thing cut, lost, mistyped or doubled."""
+    at = random.randrange(len(text))
+    rows = text.splitlines(keepends=True)
+    row = random.randrange(len(rows))
+    blanks = random.choice([found.span() for found in re.finditer(r"[ \t]+", text)])
+    typed = random.choice("0123456789GPUNVIXSYODEHB \t\n-,/")
+    return random.choice(
+        [
+            text[:at] + text[at + random.randint(1, 3) :],
+            text[: blanks[0]] + text[blanks[1] :],
+            text[:at] + typed + text[at + 1 :],
+            text[:at] + typed + text[at:],
+            text[:at] + text[at + 1 : at + 2] + text[at : at + 1] + text[at + 2 :],
+            "".join(rows[: row + 1] + rows[row:]),
+            "".join(rows[:row] + rows[row + 1 :]),
+            text[: 1 + at],
+            text[at % 60 :],
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["dgx1-v100", "a100-pcie-8-bridged", "hgx-h100", "p4d.24xlarge", "mixed-5"]
+)
+def test_a_damaged_table_is_refused_in_one_line_or_read_as_it_was(name: str) -> None:
+    machine, random, read = recorded_machine(name), Random(name), 0
+    whole = write_matrix(machine)
+    for _ in range(250):
+        text = whole
+        for _ in range(random.choice((1, 1, 2, 3))):
+            text = damaged(random, text + " \n")
+        try:
+            again = read_matrix(text)
+        except MachineError as error:
+            assert "\n" not in str(error)  # noqa: PT017 - either outcome is right
+        else:
+            assert [link.kind for link in again.links] == [link.kind for link in machine.links]
+            assert [link.nvlinks for link in again.links] == [
+                link.nvlinks for link in machine.links
+            ]
+            read += 1
+    assert read > 30
+
+
+def test_a_lost_tab_never_makes_another_machine() -> None:
+    machine = recorded_machine("dgx-a100")
+    whole = write_matrix(machine)
+    read = 0
+    for found in re.finditer(r"(?<=\S) +(?=\S)", whole.partition("\n\n")[0]):
+        try:
+            again = read_matrix(whole[: found.start()] + whole[found.end() :])
+        except MachineError as error:
+            assert whole[: found.start()].split()[-1] in str(error)  # noqa: PT017
+        else:
+            assert again.nics == machine.nics
+            assert [gpu.numa_nodes for gpu in again.gpus] == [g.numa_nodes for g in machine.gpus]
+            read += 1
+    assert read > 80
+
+
 def test_old_drivers_say_soc_name_nics_directly_and_print_cpus_for_numa_nodes() -> None:
     machine = read_matrix(
         "      GPU0  GPU1  mlx5_0  CPU Affinity\n"
@@ -127,7 +295,7 @@ def test_old_drivers_say_soc_name_nics_directly_and_print_cpus_for_numa_nodes() 
     ("header", "cells", "nodes"),
     [
         ("CPU Affinity", ("16-31", "0-15", "16-31"), [(0,), (1,), (0,)]),
-        ("CPU Affinity", ("0-15", "N/A", ""), [(0,), (), ()]),
+        ("CPU Affinity", ("0-15", "N/A", "N/A"), [(0,), (), ()]),
         ("CPU Affinity  NUMA Affinity", ("0-15  N/A", "0-15  N/A", "16-31  N/A"), [(), (), ()]),
         ("", ("", "", ""), [(), (), ()]),
     ],
@@ -165,15 +333,13 @@ def test_made_up_uuids_depend_on_the_node_alone() -> None:
     assert one.gpus[0].uuid != other.gpus[0].uuid
 
 
-SQUARE = "      GPU0  GPU1\nGPU0   X    NV4\nGPU1  NV4    X\n"
-
-
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("", "no header: expected a line that begins GPU0 GPU1"),
-        ("nvidia-smi: command not found", "no header"),
-        ("GPU0 X NV4\nGPU1 NV4 X", "no header"),
+        ("", "no text: expected what `nvidia-smi topo -m` prints"),
+        ("GPU0 X NV4\nGPU1 NV4 X", "no header: expected a line that begins GPU0 GPU1"),
+        ("GPU0 GPU1 CPUX\nGPU0 X NV4\n", "header: 'CPUX'|header: 'X': expected columns like GPU0"),
+        ("GPU0 NIC0 mlx5_0\nGPU0 X PIX PIX\n", "header: 'mlx5_0': expected columns like GPU0"),
         ("GPU0 GPU1\n", "no row GPU0: expected a row for every GPU column"),
         ("GPU0 GPU1\nGPU0 X NV4\n", "no row GPU1"),
         (SQUARE.replace("GPU1  NV4    X", "GPU1  NV4"), "row GPU1, column GPU1: missing"),
@@ -185,7 +351,30 @@ SQUARE = "      GPU0  GPU1\nGPU0   X    NV4\nGPU1  NV4    X\n"
         (SQUARE.replace("X    NV4", "X    SYS"), "expected the same both ways"),
         (SQUARE.replace("NV4", "NV0"), "column GPU1: 'NV0': expected NV1 to NV36"),
         (SQUARE.replace("NV4", "NVX"), "'NVX': expected X, SYS, NODE, PHB, PXB, PIX or NV and"),
-        (SQUARE.replace("NV4", "OK"), "row GPU0, column GPU1: 'OK': expected"),
+        (SQUARE.replace("NV4", "MX"), "row GPU0, column GPU1: 'MX': expected"),
+        (
+            SQUARE.replace("GPU0   X    NV4", "GPU0   X    NV4  NV4"),
+            "row GPU0: 3 links: expected 2",
+        ),
+        ("GPU0 CPU Affinity\nGPU0 X far\n", "column CPU Affinity: 'far': expected CPUs like"),
+        (
+            "GPU0 GPU1 CPU Affinity\nGPU0 X NV40-15\nGPU1 NV4 X 0-15\n",
+            "row GPU0, column GPU1: 'NV40-15': expected X",
+        ),
+        (
+            "GPU0 GPU1 CPU Affinity NUMA Affinity\nGPU0 X NV4 0-150\nGPU1 NV4 X 0-15 0\n",
+            "row GPU0: '0-150' after the links: expected 2 cells as in other rows",
+        ),
+        (
+            "GPU0 GPU1 mlx5_0\nGPU0 X NV4 PIX\nGPU1 NV4 X PIX\nmlx5_0 PIX SYS X\n",
+            "row GPU1, column mlx5_0: 'PIX', but row mlx5_0, column GPU1: 'SYS'",
+        ),
+        (SQUARE + "NIC3 PIX SYS\n", "row NIC3: expected one of the columns GPU0 GPU1"),
+        (SQUARE + SQUARE.replace("NV4", "NV2"), "several tables that differ"),
+        (
+            "GPU0 GPU1\nGPU0 X\n" + "NV4\n" * 9 + "GPU1 NV4 X\n",
+            "row GPU0: on 10 lines: expected 8 at most",
+        ),
         (SQUARE.replace("X    NV4", "NV4  NV4"), "row GPU0, column GPU0: 'NV4': expected X"),
         ("GPU0 NIC0\nGPU0 X NV4\n", "row GPU0, column NIC0: 'NV4': expected SYS, NODE"),
         ("GPU0 CPU Affinity NUMA Affinity\nGPU0 X 0-3 far\n", "column NUMA Affinity: 'far'"),

@@ -386,6 +386,12 @@ def whole(quantity: Quantity) -> int:
     return _rounded_up(quantity, 1)
 
 
+def is_extended(resource: str) -> bool:
+    """True for an extended resource, such as nvidia.com/gpu. Its amounts are whole numbers, and
+    requests equal limits (Kubernetes' `IsExtendedResourceName`)."""
+    return "/" in resource and "kubernetes.io/" not in resource
+
+
 def _rounded_up(quantity: Quantity, scale: int) -> int:
     if isinstance(quantity, str) and not _QUANTITY.fullmatch(quantity):
         raise ValueError(f'{quantity!r}: expected a quantity like 8, "500m" or "64Gi"')

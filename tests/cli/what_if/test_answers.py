@@ -309,7 +309,7 @@ def test_the_pod_that_has_the_scarce_resource_makes_room(tmp_path: Path) -> None
         runs(it, name, 1, "n1")
         it.put_pod(asks(it.pod(name), amount))
     new = pod("new", 2)
-    new["spec"]["containers"][0]["resources"]["requests"] = {efa: "4"}
+    new["spec"]["containers"][0]["resources"]["limits"][efa] = "4"
     _, found = answer(tmp_path, listed(it), new)
     assert [each["pod"] for each in found["room"][0]["pods"]] == ["ml/c-has-it"]
     assert found["room"][0]["fewest"]

@@ -274,3 +274,56 @@ def test_the_class_gives_the_priority(tmp_path: Path) -> None:
     }
     _, found = answer(tmp_path, a_list([*given["items"], other]), made)
     assert found["notes"] == []
+
+
+LIMITS = {"nvidia.com/gpu": 2, "vpc.amazonaws.com/efa": "1"}
+
+
+@pytest.mark.parametrize(
+    ("resources", "said"),
+    [
+        (
+            {"limits": {"nvidia.com/gpu": "500m"}},
+            "spec.containers[0].resources.limits[nvidia.com/gpu]: '500m': expected a whole number",
+        ),
+        (
+            {"limits": LIMITS, "requests": {"vpc.amazonaws.com/efa": "1500m"}},
+            "spec.containers[0].resources.requests[vpc.amazonaws.com/efa]: '1500m': expected a ",
+        ),
+        (
+            {"requests": {"nvidia.com/gpu": 2}},
+            "resources.requests[nvidia.com/gpu]: 2: expected limits[nvidia.com/gpu] of the same",
+        ),
+        (
+            {"limits": LIMITS, "requests": {"nvidia.com/gpu": "1"}},
+            "resources.requests[nvidia.com/gpu]: '1': expected limits[nvidia.com/gpu] of the same",
+        ),
+    ],
+)
+def test_what_kubernetes_refuses_of_extended_resources_is_refused(
+    resources: Object, said: str, tmp_path: Path
+) -> None:
+    container = {"name": "main", "image": "x", "resources": resources}
+    submitted = pod("half", 0, containers=[container])
+    text = refusal(tmp_path, listed(cluster("dgx-a100")), submitted)
+    assert "job.yaml: document 1: pod half: spec.containers[0].resources." in text
+    assert said in text
+    made = manifest("batch/v1 Job", "t", {"template": {"spec": submitted["spec"]}})
+    assert said in refusal(tmp_path, listed(cluster("dgx-a100")), made)
+
+
+def test_an_init_container_is_named_as_such(tmp_path: Path) -> None:
+    container = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "0.5"}}}
+    submitted = pod("half", 1, initContainers=[container])
+    text = refusal(tmp_path, listed(cluster("dgx-a100")), submitted)
+    assert "spec.initContainers[0].resources.limits[nvidia.com/gpu]: '0.5': expected" in text
+
+
+@pytest.mark.parametrize("count", ["2", "2000m", "2e0"])
+def test_a_whole_number_may_be_written_in_any_way(count: str, tmp_path: Path) -> None:
+    resources = {
+        "limits": {"nvidia.com/gpu": count},
+        "requests": {"nvidia.com/gpu": 2, "cpu": "500m"},
+    }
+    submitted = pod("two", 0, containers=[{"name": "main", "resources": resources}])
+    assert answer(tmp_path, listed(cluster("dgx-a100")), submitted)[0] == 0

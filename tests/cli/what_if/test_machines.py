@@ -10,6 +10,9 @@ from tests.extender.podgrouper.pods import Object
 PRODUCT = "nvidia.com/gpu.product"
 DGX = {PRODUCT: "NVIDIA-A100-SXM4-40GB", "nvidia.com/gpu.count": "8"}
 
+DGX4 = {PRODUCT: "NVIDIA-A100-SXM4-40GB", "nvidia.com/gpu.count": "4"}
+TYPE = "node.kubernetes.io/instance-type"
+
 
 def node(name: str, gpus: int, labels: Object | None = None) -> Object:
     counts = {"nvidia.com/gpu": str(gpus), "cpu": "96", "memory": "1Ti", "pods": "110"}
@@ -57,7 +60,7 @@ def test_one_gpu_needs_no_record(tmp_path: Path) -> None:
     ("labels", "because"),
     [
         ({}, "no label nvidia.com/gpu.product"),
-        ({PRODUCT: "NVIDIA-B200"}, "no recorded machine has 8 x NVIDIA-B200"),
+        ({PRODUCT: "NVIDIA-H200-NVL-X"}, "no recorded machine has 8 x NVIDIA-H200-NVL-X"),
         ({PRODUCT: "NVIDIA-GeForce-RTX-4090"}, "may be rtx4090-8-phb, rtx4090-8-sys"),
         ({PRODUCT: "NVIDIA-A100-SXM4-40GB-SHARED"}, "shared"),
         ({**DGX, "nvidia.com/gpu.replicas": "4"}, "shared"),
@@ -72,6 +75,113 @@ def test_what_cannot_be_guessed_is_left_out(labels: Object, because: str, tmp_pa
     assert left["nodes"] == ["n1"]
     assert because in left["because"]
     assert "left out  n1: " in what_if(tmp_path, given, pod("new", 8)).stdout
+
+
+@pytest.mark.parametrize(
+    ("product", "gbytes_per_s"),
+    [
+        ("NVIDIA-A100-SXM4-80GB", 240.0),
+        ("A100-SXM4-40GB", 240.0),
+        ("NVIDIA-A800-SXM4-80GB", 160.0),
+        ("NVIDIA-H20", 370.8),
+        ("NVIDIA-H20-3e", 370.8),
+        ("NVIDIA-B200", 721.8),
+        ("NVIDIA-B300-SXM6-AC", 721.8),
+    ],
+)
+def test_eight_gpus_of_a_board_with_nvswitches_need_no_record(
+    product: str, gbytes_per_s: float, tmp_path: Path
+) -> None:
+    given = a_list([node("n1", 8, {PRODUCT: product, "nvidia.com/gpu.count": "8"})])
+    for gpus in (2, 5, 8):
+        status, found = answer(tmp_path, given, pod("new", gpus))
+        assert (status, found["guesses"][0]["machine"]) == (0, "a board with NVSwitches")
+        assert found["parts"][0]["places"][0]["gbytes_per_s"] == gbytes_per_s
+
+
+@pytest.mark.parametrize(
+    "product",
+    ["NVIDIA-A100-80GB-PCIe", "NVIDIA-H100-PCIe", "NVIDIA-H100-NVL", "NVIDIA-GH200-480GB"],
+)
+def test_cards_in_slots_are_on_no_board(product: str, tmp_path: Path) -> None:
+    given = a_list([node("n1", 8, {PRODUCT: product}), node("n2", 8, DGX)])
+    found = answer(tmp_path, given, pod("new", 8))[1]
+    assert [left["nodes"] for left in found["left_out"]] == [["n1"]]
+
+
+@pytest.mark.parametrize(
+    ("labels", "machine"),
+    [
+        ({TYPE: "p5.48xlarge"}, "p5.48xlarge"),
+        ({TYPE: "Standard_ND96asr_v4"}, "azure-ndv4"),
+        ({TYPE: "Standard_ND40rs_v2", PRODUCT: "Tesla-V100-SXM2-32GB"}, "azure-ndv2"),
+        ({TYPE: "a3-ultragpu-8g", PRODUCT: "NVIDIA-H200"}, "a3-ultra-h200"),
+    ],
+)
+def test_a_clouds_instance_type_names_the_machine(
+    labels: Object, machine: str, tmp_path: Path
+) -> None:
+    found = answer(tmp_path, a_list([node("n1", 8, labels)]), pod("new", 8))[1]
+    assert found["guesses"][0]["machine"] == machine
+
+
+@pytest.mark.parametrize(
+    "labels", [{TYPE: "p5.48xlarge", PRODUCT: "NVIDIA-L40S"}, {TYPE: "m5.large"}]
+)
+def test_an_instance_type_of_other_gpus_says_nothing(labels: Object, tmp_path: Path) -> None:
+    given = a_list([node("n1", 8, labels), node("n2", 8, DGX)])
+    found = answer(tmp_path, given, pod("new", 8))[1]
+    assert [left["nodes"] for left in found["left_out"]] == [["n1"]]
+
+
+def test_what_is_left_out_makes_no_never(tmp_path: Path) -> None:
+    given = a_list([node("n1", 8, {PRODUCT: "NVIDIA-L40S"}), node("n2", 4, DGX4)])
+    status, found = answer(tmp_path, given, pod("new", 8))
+    assert (status, found["never"], found["room"]) == (1, None, [])
+    assert (found["cluster"]["nodes"], found["cluster"]["gpus"]["free"]) == (1, 4)
+    text = what_if(tmp_path, given, pod("new", 8)).stdout
+    assert "It does not fit on the nodes that are known. The nodes left out may take it." in text
+    assert "  when      not known: nodes with GPUs are left out\n" in text
+    assert "never" not in text
+    several = a_list([pod("a", 8), pod("b", 1)])
+    assert "never" not in what_if(tmp_path, given, several).stdout
+    assert answer(tmp_path, a_list([node("n2", 4, DGX4)]), pod("new", 8))[1]["never"] is not None
+
+
+def test_gpus_that_the_kubelet_does_not_offer_are_unhealthy(tmp_path: Path) -> None:
+    sick = node("n1", 8, DGX)
+    sick["status"]["allocatable"] = {**sick["status"]["allocatable"], "nvidia.com/gpu": "7"}
+    gpus = answer(tmp_path, a_list([sick]), pod("new", 1))[1]["cluster"]["gpus"]
+    assert (gpus["free"], gpus["unhealthy"]) == (7, 1)
+
+
+def test_a_table_has_the_model_that_the_label_says(tmp_path: Path) -> None:
+    file = tmp_path / "b200.txt"
+    table = "GPU0 GPU1\nGPU0 X NV18\nGPU1 NV18 X\n"
+    file.write_text(table)
+    labels = {PRODUCT: "NVIDIA-B200", "pool": "train"}
+    given = a_list([node("n1", 2, labels)])
+    found = answer(tmp_path, given, pod("new", 2), "--assume", f"pool=train={file}")[1]
+    assert found["parts"][0]["places"][0]["gbytes_per_s"] == 721.8
+
+
+def tainted(name: str, key: str) -> Object:
+    made = node(name, 8, DGX)
+    return {**made, "spec": {"taints": [{"key": key, "effect": "NoSchedule", "value": "present"}]}}
+
+
+def test_a_taint_of_the_resource_is_tolerated_unless_the_operator_says_otherwise(
+    tmp_path: Path,
+) -> None:
+    given = a_list([tainted("n1", "nvidia.com/gpu")])
+    status, found = answer(tmp_path, given, pod("new", 2))
+    assert (status, len(found["notes"])) == (0, 1)
+    assert found["notes"][0].startswith("taints nvidia.com/gpu count as tolerated, as by the adm")
+    said = "--no-extended-resource-toleration"
+    status, found = answer(tmp_path, given, pod("new", 2), said)
+    assert (status, found["notes"]) == (1, [])
+    assert answer(tmp_path, a_list([tainted("n1", "team")]), pod("new", 2))[0] == 1
+    assert answer(tmp_path, a_list([node("n1", 8, DGX)]), pod("new", 2))[1]["notes"] == []
 
 
 def test_the_operator_says_what_machine_it_is(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import click
 
 from linkwise.cli.choose.answer import ChosenSet, write_json, write_text
-from linkwise.cli.choose.comparison import why_not
+from linkwise.cli.choose.comparison import why_not, why_not_for_gang
 from linkwise.cli.choose.gpu_list import read_gpus, write_gpus
 from linkwise.cli.choose.machine_source import NamedMachine, read_machine
 from linkwise.cli.errors import BadInputError
@@ -161,32 +161,26 @@ def _answer_for_a_gang(
     named: NamedMachine, question: ChooseQuestion, gang: tuple[int, int]
 ) -> ChosenSet:
     """All its GPUs are one communicator, so the ring through all of them counts first."""
-    from linkwise.extender.cache.machine_kind import (
-        MachineKind,  # a tenth of a second that others do not wait for
-    )
-    from linkwise.extender.placement.one_machine import gang_on
+    # A tenth of a second that others do not wait for.
+    from linkwise.extender.cache.machine_kind import MachineKind
+    from linkwise.extender.placement.one_machine import gang_on, runner_up_on
 
     machine, free = question.machine, question.free
-    members = gang_on(
-        MachineKind(machine, 0), free, *gang, require=question.require, prefer=question.prefer
-    )
+    kind, require, prefer = MachineKind(machine, 0), question.require, question.prefer
+    members = gang_on(kind, free, *gang, require=require, prefer=prefer)
     if not members:
         return _refusal_of_a_gang(named, question, gang)
-    taken = sum(members)
-    others = ranked(machine, free, question.size, prefer=question.prefer, limit=2)
-    other = next((each for each in others if each.gpus != taken), None)
-    chosen = _as_choice(machine, free, taken)
+    found = runner_up_on(kind, free, members, require=require, prefer=prefer)
+    others = () if found is None else tuple(found.other.gpus.values())
     return ChosenSet(
         named.name,
         machine,
         free,
         question.size,
         policy="ring",
-        chosen=chosen,
-        runner_up=other,
-        why="no other set would do"
-        if other is None
-        else why_not(machine, chosen, other, question.prefer),
+        chosen=_as_choice(machine, free, sum(members)),
+        runner_up=_as_choice(machine, free, others[0]) if others else None,
+        why="no other set would do" if found is None else why_not_for_gang(found.difference),
         gang=gang,
         members=members,
     )

@@ -10,20 +10,26 @@ from linkwise.topology.errors import MachineError
 from linkwise.topology.machine.model import Machine
 from linkwise.topology.machine.recorded import (
     CAVEATS,
+    is_printed,
     machine_names,
     read_machine_file,
     recorded_machine,
     records,
 )
+from linkwise.topology.machine.topo_matrix import lacks_nvlinks
 
 _MOST_NEAR = 3
+_NO_NVLINKS = (
+    "rests on a table without NVLinks: `nvidia-smi topo -mp` leaves them out, `nvidia-smi topo -m` "
+    "shows them"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class NamedMachine:
     name: str  # as the operator wrote it
     machine: Machine
-    caveat: str = ""  # of a recorded machine that was not read as a whole
+    caveat: str = ""  # of a machine of which not all may have been read
 
 
 def read_machine(source: str, model: str | None, option: str = "--machine") -> NamedMachine:
@@ -40,7 +46,10 @@ def read_machine(source: str, model: str | None, option: str = "--machine") -> N
             caveat = CAVEATS.get(records()[source].kind, "")
             return NamedMachine(source, recorded_machine(source), caveat)
         path, name = _split(source, option)
-        return NamedMachine(source, read_machine_file(_read(path, option), name, model=model))
+        text = _read(path, option)
+        machine = read_machine_file(text, name, model=model)
+        unsure = is_printed(text) and lacks_nvlinks(machine)
+        return NamedMachine(source, machine, _NO_NVLINKS if unsure else "")
     except MachineError as error:
         raise BadInputError(f"{option} {source}: {error}") from None
 

@@ -113,6 +113,7 @@ class _Asking:
             parts = self._with_starts(
                 world, before, groups, parts, can=never is None or len(parts) > 1
             )
+        left_out = (*self._known.left_out, *self._unusable(before))
         return WhatIfAnswer(
             at=self._at,
             job=self._job.titles,
@@ -120,9 +121,9 @@ class _Asking:
             cluster=_use_of(before),
             parts=tuple(parts),
             room=room,
-            never=never,
+            never=None if left_out else never,
             guesses=self._known.guesses,
-            left_out=(*self._known.left_out, *self._unusable(before)),
+            left_out=left_out,
             presumed=_presumed(before),
             notes=tuple(dict.fromkeys(self._notes)),
         )
@@ -328,8 +329,8 @@ class _Asking:
 
 
 def _use_of(snapshot: Snapshot) -> ClusterUse:
-    use = view_use(snapshot)
-    return ClusterUse(use.nodes, use.gpus)
+    known = sum(node.machine is not None for node in snapshot.nodes)
+    return ClusterUse(known, view_use(snapshot).gpus)
 
 
 def _records(snapshot: Snapshot, found: FreedPods) -> list[PodRecord]:

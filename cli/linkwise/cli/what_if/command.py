@@ -101,6 +101,13 @@ from linkwise.topology import names
     help="Node labels that name domains above the node, nearest first, separated by commas. Give "
     "the extender's value.",
 )
+@click.option(
+    "--extended-resource-toleration/--no-extended-resource-toleration",
+    default=True,
+    show_default=True,
+    help="Whether the API server's admission plugin of this name lets the job's pods tolerate "
+    "taints with the resource as key, as on EKS and GKE.",
+)
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
 def what_if_command(
     paths: tuple[str, ...],
@@ -115,6 +122,7 @@ def what_if_command(
     preempt: str,
     queue_order: str,
     span_levels: str | None,
+    extended_resource_toleration: bool,
     output: str,
 ) -> None:
     """Say where a job would go if it was submitted now, when it would start, and what would make
@@ -135,6 +143,7 @@ def what_if_command(
         preempt=preempt,
         queue_order=queue_order,
         span_levels=span_levels,
+        extended_resource_toleration=extended_resource_toleration,
     )
     if replay:
         say(run.written(run.past_answer(asked), output))

@@ -41,6 +41,7 @@ class Asked:
     preempt: str
     queue_order: str
     span_levels: str | None
+    extended_resource_toleration: bool
 
 
 def answer(asked: Asked) -> WhatIfAnswer:
@@ -48,7 +49,9 @@ def answer(asked: Asked) -> WhatIfAnswer:
     now = _begin(asked)
     assumed = [read_assumption(said) for said in asked.assumed]
     listing = read_listing(asked.paths)
-    job = read_job(asked.jobs, asked.namespace, known_classes(listing), now)
+    taints = {taint.key for node in listing.nodes.values() for taint in node.spec.taints}
+    tolerated = taints if asked.extended_resource_toleration else ()
+    job = read_job(asked.jobs, asked.namespace, known_classes(listing), now, tolerated)
     known = know_machines([*listing.nodes.values()], assumed, asked.resource)
     return ask(WhatIfQuestion(listing, known, job, _settings(asked), now))
 

@@ -82,7 +82,14 @@ def _verdict(answer: WhatIfAnswer) -> str:
     if answer.never is not None:
         of = "It" if len(answer.parts) == 1 else "All of it"
         return f"{of} can never start on these nodes, even if every pod that can end had ended."
+    if _is_not_known(answer):
+        return "It does not fit on the nodes that are known. The nodes left out may take it."
     return "It does not fit now."
+
+
+def _is_not_known(answer: WhatIfAnswer) -> bool:
+    """Whether it would never start on the nodes that are known, and others were left out."""
+    return not answer.fits and not answer.room and answer.never is None
 
 
 def _placed(parts: Sequence[JobPart]) -> Iterator[str]:
@@ -162,6 +169,8 @@ def _is_never(part: JobPart, answer: WhatIfAnswer) -> bool:
     """Whether the part can never start. Of several, one may only be in the way of the others."""
     if len(answer.parts) == 1:
         return answer.never is not None
+    if answer.left_out:
+        return False
     return part.why is not None and part.why.in_vain == NEVER_FITS
 
 
@@ -173,7 +182,9 @@ def _when(part: JobPart, answer: WhatIfAnswer) -> Iterator[str]:
     if part.evicts:
         pods = pods_in_words(len(part.evicts))
         yield fact("evicts", f"Linkwise would evict {pods} for it: {some(part.evicts)}")
-    if part.start is None:
+    if part.start is None and _is_not_known(answer):
+        yield fact("when", "not known: nodes with GPUs are left out")
+    elif part.start is None:
         yield fact("when", "unknown: it needs GPUs of pods that do not say when they end")
     else:
         when = _time(part.start.at)

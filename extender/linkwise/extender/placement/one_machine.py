@@ -1,15 +1,20 @@
-"""The GPU sets that a gang gets on one machine: the cluster's search with a single node."""
+"""The GPU sets that a gang gets on one machine, and what else it could have: the cluster's search
+with a single node."""
+
+from collections.abc import Sequence
 
 import numpy as np
 
 from linkwise.extender.api.annotations import TopologyRequirement
 from linkwise.extender.api.records import ResourceList, Template
+from linkwise.extender.api.spans import ANYWHERE
 from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind
 from linkwise.extender.cache.node_table import NodeTable
 from linkwise.extender.placement.cluster_view import ClusterView
 from linkwise.extender.placement.gang_placement import place
 from linkwise.extender.placement.request import PodSet
 from linkwise.extender.placement.result import NoRoom
+from linkwise.extender.placement.runner_up import RunnerUp, runner_up
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role
 from linkwise.topology.machine.model import LinkClass
 
@@ -27,6 +32,33 @@ def gang_on(
 ) -> tuple[int, ...]:
     """The GPU set (bitmask) of each of *members* members with *size* GPUs, in the order of ranks;
     empty if the *free* GPUs (bitmask) have no room for all."""
+    found = place(*_question(kind, free, members, size, require, prefer))
+    return () if isinstance(found, NoRoom) else tuple(spot.gpus for spot in found)
+
+
+def runner_up_on(
+    kind: MachineKind,
+    free: int,
+    members: Sequence[int],
+    *,
+    require: LinkClass = LinkClass.SYS,
+    prefer: LinkClass = LinkClass.NVLINK,
+) -> RunnerUp | None:
+    """The best other placement than *members*, which `gang_on` returned for the same *free* GPUs;
+    None if there is no other."""
+    size = members[0].bit_count()
+    view, pod_sets = _question(kind, free, len(members), size, require, prefer)
+    return runner_up(view, pod_sets, [(0, gpus) for gpus in members], ANYWHERE)
+
+
+def _question(
+    kind: MachineKind,
+    free: int,
+    members: int,
+    size: int,
+    require: LinkClass,
+    prefer: LinkClass,
+) -> tuple[ClusterView, list[PodSet]]:
     rows = NodeTable()
     row = rows.add("machine")
     rows.kinds[row], rows.free[row] = 0, free
@@ -41,5 +73,4 @@ def gang_on(
         1,
         np.ones(1, dtype=np.bool_),
     )
-    found = place(ClusterView(rows.copy(), (kind,), ()), [pods])
-    return () if isinstance(found, NoRoom) else tuple(spot.gpus for spot in found)
+    return ClusterView(rows.copy(), (kind,), ()), [pods]

@@ -6,7 +6,7 @@ from linkwise.extender.api.views import Explanation, GangExplanation, GangView, 
 from linkwise.extender.core import CoreSettings
 from linkwise.extender.explain.explainer import Explainer
 from linkwise.extender.explain.texts import explanation_text
-from linkwise.extender.explain.texts.format import duration
+from linkwise.extender.explain.texts.format import duration, gib_in_words
 from linkwise.kube.objects import Condition
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
@@ -425,3 +425,11 @@ def test_a_planned_gang_shows_its_plan_and_its_deadline() -> None:
 )
 def test_ages_are_short(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("gib", "text"),
+    [(0, "0 GiB"), (1.5, "1.5 GiB"), (999, "999 GiB"), (1120, "1.09 TiB"), (2048, "2 TiB")],
+)
+def test_memory_is_in_units_that_people_read(gib: float, text: str) -> None:
+    assert gib_in_words(int(gib * 2**30)) == text

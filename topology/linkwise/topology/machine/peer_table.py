@@ -6,8 +6,8 @@ Its cells say for each pair of GPUs whether one can read the other's memory: OK,
 import re
 from collections.abc import Mapping
 
-OK, UNKNOWN = "OK", "U"
-_STATUSES = frozenset({OK, "CNS", "GNS", "TNS", "NS", "DR", UNKNOWN})
+from linkwise.topology.machine.other_prints import P2P_OK, P2P_UNKNOWN, P2P_WORDS, is_p2p
+
 _GPU = re.compile(r"GPU([0-9]{1,4})")
 
 
@@ -27,12 +27,12 @@ def split_peers(text: str) -> tuple[str, Mapping[frozenset[int], bool]]:
         names = [name for name in words if _GPU.fullmatch(name)]
         if words and names == words and len(words) > 1:
             columns, header = names, number
-        elif len(words) > 1 and names == words[:1] and not _STATUSES.isdisjoint(words[1:]):
+        elif len(words) > 1 and names == words[:1] and is_p2p(words[1:]):
             left_out |= {header, number}
             for column, word in zip(columns, words[1:], strict=False):
                 pair = frozenset((int(names[0][3:]), int(column[3:])))
-                if word in _STATUSES - {UNKNOWN} and len(pair) == 2:
-                    peers[pair] = peers.get(pair, True) and word == OK
+                if word in P2P_WORDS - {P2P_UNKNOWN} and len(pair) == 2:
+                    peers[pair] = peers.get(pair, True) and word == P2P_OK
     kept = [line for number, line in enumerate(lines) if number not in left_out]
     has_links = any(_GPU.match(line.strip()) for line in kept)
     return ("\n".join(kept), peers) if left_out and has_links else (text, {})

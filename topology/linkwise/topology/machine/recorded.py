@@ -82,6 +82,11 @@ def recorded_machine(name: str, *, node: str = "") -> Machine:
     return _pick(records(), name, node)
 
 
+def is_printed(text: str) -> bool:
+    """True if a file's text is a printed table, and not the format of `machines.json`."""
+    return not text.lstrip().startswith("{")
+
+
 def read_machine_file(
     text: str, name: str | None = None, *, model: str | None = None, node: str = ""
 ) -> Machine:
@@ -89,7 +94,7 @@ def read_machine_file(
 
     *name* picks one of several; *model* adds what a table does not say. Raises MachineError.
     """
-    if not text.lstrip().startswith("{"):
+    if is_printed(text):
         if name is not None:
             raise MachineError(f"#{name}: a table holds one machine without a name: leave it out")
         return (

@@ -51,8 +51,9 @@ def choose(
 
     A ring through the set keeps to *require* or closer. Among such sets, in this order: one that
     keeps to *prefer* → most bandwidth → fewest GPU models → closest link class → most left for the
-    jobs to come → fewest NUMA nodes → nearest common NIC → lowest indices. If *prefer* is lower
-    than NVLINK and some set keeps to it, neither bandwidth nor the class counts.
+    jobs to come → fewest NVLinks, which later jobs may use → fewest NUMA nodes → nearest common NIC
+    → lowest indices. If *prefer* is lower than NVLINK and some set keeps to it, neither bandwidth
+    nor the class counts.
 
     *running* are the GPU sets that come free as a whole, one per pod or gang. If they are known,
     `outlook` judges what is left, in place of `MachineTable.remaining_value`. Raises RequestError
@@ -213,6 +214,7 @@ def _best_of(
     if bandwidth_counts:
         sets = _most(sets, table.ring_classes[sets])
     sets = _most(sets, _left(table, sets, free, running))
+    sets = _most(sets, -table.nvlinks[sets])
     sets = _most(sets, -table.numa_nodes[sets])
     sets = _most(sets, table.nic_classes[sets])
     return int(sets[0])
@@ -285,6 +287,7 @@ def _pack(
         if len(covers):
             covers = _most(covers, -(-totals[covers] // _TIDINESS))  # all but NUMA nodes and NICs
             covers = _most(covers, _left(table, covers, free, running))
+            covers = _most(covers, -table.nvlinks[covers])
             covers = _most(covers, totals[covers])
             cover = int(covers[0])
             parts = _parts(table, cover, size, weights, totals)

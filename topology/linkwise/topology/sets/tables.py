@@ -43,7 +43,7 @@ class MachineTable:
     it keeps to. `best` [n+1, 2^n] is the best value of any k of the GPUs, -inf if there are fewer.
     `numa_nodes` [2^n] counts the NUMA nodes that a set spans; all GPUs of unknown nodes count as
     one more. `nic_classes` [2^n] is the closeness of the nearest common NIC. `models` [2^n] counts
-    the GPU models in a set.
+    the GPU models in a set, `nvlinks` [2^n] the NVLinks that its GPUs have to any GPU.
 
     `remaining_value` [2^n] is what a set of free GPUs is worth to the jobs to come, from 0 to 1 of
     the idle machine: for each usual job size from 2 on, the best total value of disjoint sets of
@@ -60,6 +60,7 @@ class MachineTable:
         self.numa_nodes = _numa_nodes(machine)
         self.nic_classes = _nic_classes(machine)
         self.models = _models(machine)
+        self.nvlinks = _nvlinks(machine)
         self.units = np.rint(self.values * UNITS_PER_GBYTE).astype(np.int64)
         packed = _packed(self.units, self.count)
         self.remaining_value = _remaining_value(packed)
@@ -69,6 +70,7 @@ class MachineTable:
         self._best: dict[LinkClass, Floats] = {}
         for array in (self.ring_classes, self.values, self.numa_nodes, self.nic_classes):
             array.flags.writeable = False
+        self.nvlinks.flags.writeable = False
         self.units.flags.writeable = self.remaining_value.flags.writeable = False
         self.remaining_gbytes_per_s.flags.writeable = self.models.flags.writeable = False
         for array in self.side_by_side.values():
@@ -232,6 +234,21 @@ def _model_numbers(machine: Machine) -> list[int]:
 def _models(machine: Machine) -> NDArray[np.int8]:
     numbers = _model_numbers(machine)
     return subsets.sizes(max(numbers) + 1)[subsets.union([1 << number for number in numbers])]
+
+
+def _nvlinks(machine: Machine) -> NDArray[np.int16]:
+    direct, switched = [0] * len(machine.gpus), [0] * len(machine.gpus)
+    for first, second, link in machine.pairs():
+        for gpu in (first, second):
+            if link.through_switch:
+                switched[gpu] = max(switched[gpu], link.nvlinks)
+            else:
+                direct[gpu] += link.nvlinks
+    masks = np.arange(1 << len(machine.gpus))
+    counts = np.zeros(len(masks), dtype=np.int16)
+    for gpu, count in enumerate(map(sum, zip(direct, switched, strict=True))):
+        counts[masks >> gpu & 1 == 1] += count
+    return counts
 
 
 def _numa_nodes(machine: Machine) -> NDArray[np.int8]:

@@ -1,6 +1,6 @@
 """The job of the question: its manifests' pods, as their controllers would create them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -23,7 +23,17 @@ from linkwise.kube.controllers.batch import Given
 from linkwise.kube.controllers.child import UnknownControllerError
 from linkwise.kube.controllers.workload import MadePod, pods_of
 from linkwise.kube.fields import UnreadableError, controller_of, text
-from linkwise.kube.objects import Pod, PodStatus, SchedulingGate
+from linkwise.kube.objects import (
+    Container,
+    Pod,
+    PodStatus,
+    Resources,
+    SchedulingGate,
+    Toleration,
+    is_extended,
+    milli,
+    whole,
+)
 from linkwise.topology import names
 
 change = msgspec.structs.replace
@@ -42,9 +52,17 @@ class Job:
 
 
 def read_job(
-    paths: Sequence[str], namespace: str, classes: Mapping[str, PriorityClass], now: float
+    paths: Sequence[str],
+    namespace: str,
+    classes: Mapping[str, PriorityClass],
+    now: float,
+    tolerated: Collection[str] = (),
 ) -> Job:
-    """Read the job. Raises BadInputError with file, document and field."""
+    """Read the job. Raises BadInputError with file, document and field.
+
+    Pods tolerate taints whose key is an extended resource that they take, if it is in *tolerated*:
+    so the admission plugin ExtendedResourceToleration has it.
+    """
     pods: dict[tuple[str, str], Pod] = {}
     places: dict[str, str] = {}
     objects: dict[ObjectRef, Fields] = {}
@@ -75,7 +93,10 @@ def read_job(
         of = f"only {', '.join(sorted(set(seen)))}" if seen else "nothing"
         raise BadInputError(f"--submit {', '.join(paths)}: {of} there: expected a job or a pod")
     notes: dict[str, None] = {}
-    ready = tuple(_as_created(pod, classes, now, notes) for pod in pods.values())
+    ready = tuple(
+        _tolerating(_as_created(pod, classes, now, notes), tolerated, notes)
+        for pod in pods.values()
+    )
     titles = {pod.metadata.uid: title for pod, title in zip(ready, title_of.values(), strict=True)}
     said = tuple(dict.fromkeys(titles.values()))
     return Job(ready, objects, said, titles, places, tuple(notes))
@@ -139,7 +160,50 @@ def _pod(fields: Mapping[str, object], where: str) -> Pod:
         raise unreadable(error, where, "pod") from None
     if not pod.spec.containers:
         raise BadInputError(f"{where}: spec.containers: expected one or more")
+    for field, container in _containers(pod):
+        _check_resources(container.resources, f"{where}: pod {pod.metadata.name}: {field}")
     return pod
+
+
+def _containers(pod: Pod) -> Iterator[tuple[str, Container]]:
+    for number, container in enumerate(pod.spec.init_containers):
+        yield f"spec.initContainers[{number}]", container
+    for number, container in enumerate(pod.spec.containers):
+        yield f"spec.containers[{number}]", container
+
+
+def _check_resources(resources: Resources, where: str) -> None:
+    """Refuse what the API server refuses of extended resources: parts, and requests unlike the
+    limits."""
+    for of, said in (("limits", resources.limits), ("requests", resources.requests)):
+        for name, quantity in said.items():
+            place = f"{where}.resources.{of}[{name}]: {quantity!r}"
+            if not is_extended(name):
+                continue
+            try:
+                is_whole = whole(quantity) * 1000 == milli(quantity)
+            except ValueError:
+                continue  # the core says what is wrong
+            if not is_whole:
+                raise BadInputError(f"{place}: expected a whole number")
+            limit = resources.limits.get(name)
+            if limit is None or milli(limit) != milli(quantity):
+                raise BadInputError(f"{place}: expected limits[{name}] of the same amount")
+
+
+def _tolerating(pod: Pod, tolerated: Collection[str], notes: dict[str, None]) -> Pod:
+    resources = (container.resources for _, container in _containers(pod))
+    taken = {name for each in resources for name in (*each.limits, *each.requests)}
+    more = []
+    for name in sorted(taken.intersection(tolerated)):
+        toleration = Toleration(key=name, operator="Exists")
+        if toleration not in pod.spec.tolerations:
+            more.append(toleration)
+            notes[
+                f"taints {name} count as tolerated, as by the admission plugin "
+                "ExtendedResourceToleration; if there is none: --no-extended-resource-toleration"
+            ] = None
+    return change(pod, spec=change(pod.spec, tolerations=(*pod.spec.tolerations, *more)))
 
 
 def _as_created(

@@ -2,13 +2,16 @@
 
 A node gives its GPUs' model and number in the labels of NVIDIA's GPU feature discovery. If all
 recorded machines of that model and number have the same values, one of them stands for the node.
-Otherwise the operator names the machine, or the node is left out.
+Eight GPUs on a board with NVSwitches need no record: all sets of one size are equal. A cloud's
+instance type may name the machine too. Otherwise the operator names it, or the node is left out.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import combinations
 
 import msgspec
 import numpy as np
@@ -20,14 +23,26 @@ from linkwise.topology import names
 from linkwise.topology.annotations.labels import GFD_PREFIX, node_labels
 from linkwise.topology.annotations.node_annotation import write_topology
 from linkwise.topology.machine.hardware import facts_of
-from linkwise.topology.machine.model import Gpu, Machine
+from linkwise.topology.machine.model import Gpu, Link, LinkClass, Machine
 from linkwise.topology.machine.recorded import machine_names, recorded_machine, records
-from linkwise.topology.machine.topo_matrix import made_up_uuid
+from linkwise.topology.machine.topo_matrix import UNKNOWN_MODEL, made_up_uuid, of_model
 from linkwise.topology.sets.tables import table_of
 
 PRODUCT, COUNT = GFD_PREFIX + "gpu.product", GFD_PREFIX + "gpu.count"
 REPLICAS, STRATEGY = GFD_PREFIX + "gpu.replicas", GFD_PREFIX + "mig.strategy"
+INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 _NOT_REAL = frozenset({"mock", "fixture"})
+_BOARD = 8  # GPUs of a board with NVSwitches; those of four have none, or are a part of one
+# HGX and DGX boards from A100 on, by NVML's names; those of PCIe cards say PCIe or NVL.
+_ON_A_BOARD = re.compile(r"\b(?:A[18]00.SXM|H[128]00\b|H20\b|B[123]00\b)", re.IGNORECASE)
+_IN_A_SLOT = re.compile(r"PCIe|NVL", re.IGNORECASE)
+_CLOUDS: dict[str, str] = {  # instance type -> recorded machine, where its own name is another
+    "p3dn.24xlarge": "p3.16xlarge",
+    "Standard_ND40rs_v2": "azure-ndv2",
+    "Standard_ND96asr_v4": "azure-ndv4",
+    "Standard_ND96isr_H100_v5": "azure-ndv5",
+    "a3-ultragpu-8g": "a3-ultra-h200",
+}
 change = msgspec.structs.replace
 
 
@@ -104,17 +119,17 @@ def know_machines(nodes: Sequence[Node], assumed: Sequence[Assumption], resource
         if assumption is not None:
             used.add(assumption.said)
             _check(assumption, node, offered)
-            found: tuple[str, Machine] | str = (assumption.name, assumption.machine)
+            found: tuple[str, Machine] | str = (assumption.name, _as_labelled(assumption, node))
             because = f"--assume {assumption.said}"
         else:
             found = _guess(node, offered)
-            because = f"{PRODUCT}={node.metadata.labels.get(PRODUCT)}, {offered} GPUs"
+            because = _because(node, offered)
         if isinstance(found, str):
             left_out[found].append(node.metadata.name)
             known.append(node)
         else:
             guesses[found[0], because].append(node.metadata.name)
-            known.append(_with_topology(node, *found))
+            known.append(_with_topology(node, *found, resource))
     for each in assumed:
         if each.said not in used:
             raise BadInputError(
@@ -138,6 +153,15 @@ def _offered(node: Node, resource: str) -> int:
     return 0
 
 
+def _healthy(node: Node, resource: str, gpus: int) -> int:
+    """Return how many of the GPUs the kubelet offers; all if it does not say."""
+    text = node.status.allocatable.get(resource)
+    try:
+        return gpus if text is None else whole(text)
+    except ValueError:
+        return gpus
+
+
 def _check(assumption: Assumption, node: Node, offered: int) -> None:
     have = len(assumption.machine.gpus)
     if offered and offered != have:
@@ -151,8 +175,10 @@ def _guess(node: Node, offered: int) -> tuple[str, Machine] | str:
     """Return a machine and its name, or why there is none."""
     labels = node.metadata.labels
     product, said = labels.get(PRODUCT, ""), labels.get(COUNT, "")
+    of_cloud = _of_cloud(labels.get(INSTANCE_TYPE, ""), product, offered)
     if not product:
-        return f"no label {PRODUCT} and no topology annotation: --assume SELECTOR=MACHINE"
+        why = f"no label {PRODUCT} and no topology annotation: --assume SELECTOR=MACHINE"
+        return of_cloud or why
     if not offered:
         return "its kubelet offers no GPUs"
     if product.endswith("-SHARED") or labels.get(REPLICAS, "1") not in ("0", "1"):
@@ -162,12 +188,65 @@ def _guess(node: Node, offered: int) -> tuple[str, Machine] | str:
     if offered == 1:
         return _single(product)
     found = _recorded(product, offered)
+    if len(found) == 1:
+        return found[0], recorded_machine(found[0])
+    if of_cloud is not None:
+        return of_cloud
+    if offered == _BOARD and _ON_A_BOARD.search(product) and not _IN_A_SLOT.search(product):
+        return "a board with NVSwitches", _board(product.replace("-", " "))
     if not found:
         return f"no recorded machine has {offered} x {product}: --assume SELECTOR=MACHINE"
-    if len(found) > 1:
-        several = ", ".join(found)
-        return f"{offered} x {product} may be {several}: --assume SELECTOR=MACHINE"
-    return found[0], recorded_machine(found[0])
+    several = ", ".join(found)
+    return f"{offered} x {product} may be {several}: --assume SELECTOR=MACHINE"
+
+
+def _because(node: Node, offered: int) -> str:
+    labels = node.metadata.labels
+    key = PRODUCT if PRODUCT in labels else INSTANCE_TYPE
+    return f"{key}={labels.get(key)}, {offered} GPUs"
+
+
+def _of_cloud(instance_type: str, product: str, offered: int) -> tuple[str, Machine] | None:
+    """Return the recorded machine of a cloud's instance type, unless its GPUs are others."""
+    name = _CLOUDS.get(instance_type, instance_type)
+    if name not in machine_names():
+        return None
+    machine = recorded_machine(name)
+    same = not product or facts_of(product).family == facts_of(machine.gpus[0].model).family
+    return (name, machine) if same and len(machine.gpus) == offered else None
+
+
+def _board(model: str) -> Machine:
+    """Return eight GPUs that all reach NVSwitches, four on each of two sockets."""
+    facts = facts_of(model)
+    gpus = tuple(
+        Gpu(
+            f"GPU-{number}",
+            number,
+            model,
+            facts.memory_mib or 0,
+            numa_nodes=(number * 2 // _BOARD,),
+            compute_capability=facts.compute_capability,
+        )
+        for number in range(_BOARD)
+    )
+    links = (
+        Link(
+            LinkClass.NODE if one.numa_nodes == other.numa_nodes else LinkClass.SYS,
+            facts.nvlinks,
+            through_switch=True,
+        )
+        for one, other in combinations(gpus, 2)
+    )
+    return Machine(gpus=gpus, links=tuple(links))
+
+
+def _as_labelled(assumption: Assumption, node: Node) -> Machine:
+    """Return the machine with the model that the node's label says, if a table does not say it."""
+    product, machine = node.metadata.labels.get(PRODUCT, ""), assumption.machine
+    if not product or any(gpu.model != UNKNOWN_MODEL for gpu in machine.gpus):
+        return machine
+    return of_model(machine, product.replace("-", " "))
 
 
 @cache
@@ -204,10 +283,14 @@ def _single(product: str) -> tuple[str, Machine]:
     return "one GPU", Machine(gpus=(gpu,), links=())
 
 
-def _with_topology(node: Node, name: str, machine: Machine) -> Node:
+def _with_topology(node: Node, name: str, machine: Machine, resource: str) -> Node:
+    """Write the machine on the node. Which GPUs are unhealthy is not known: the last ones count
+    as such, as many as the kubelet does not offer."""
     meta = node.metadata
+    healthy = _healthy(node, resource, len(machine.gpus))
     gpus = tuple(
-        replace(gpu, uuid=made_up_uuid(meta.name, name, gpu.index)) for gpu in machine.gpus
+        replace(gpu, uuid=made_up_uuid(meta.name, name, gpu.index), healthy=place < healthy)
+        for place, gpu in enumerate(machine.gpus)
     )
     # The model does not say which other machines a machine shares a fabric with.
     clique = meta.labels.get(GFD_PREFIX + "gpu.clique")

@@ -6,6 +6,7 @@ from linkwise.extender.api.records import ResourceList
 from linkwise.extender.api.views import ClosedNodes
 
 _GIB = 1 << 30
+_MOST_GIB = 999.5  # three digits
 _MOST_NODES = 8
 
 # A pod's summary, by its state.
@@ -68,7 +69,8 @@ def cpus_in_words(milli_cpu: int) -> str:
 
 
 def gib_in_words(memory: int) -> str:
-    return f"{max(memory, 0) / _GIB:.3g} GiB"
+    gib = max(memory, 0) / _GIB
+    return f"{gib:.3g} GiB" if gib < _MOST_GIB else f"{gib / 1024:.3g} TiB"
 
 
 def idle_for(since: float, at: float, *, at_least: bool) -> str:
