@@ -46,7 +46,7 @@ def test_the_same_for_programs() -> None:
         "policy": "ring",
         "free": [0, 1, 2],
         "size": 2,
-        "chosen": {"gpus": [0, 2], "link": "NVLINK", "gbytes_per_s": 240.0, "future": 0.0},
+        "chosen": {"gpus": [0, 2], "link": "NVLINK", "gbytes_per_s": 210.0, "future": 0.0},
         "runner_up": {"gpus": [0, 1], "link": "SYS", "gbytes_per_s": 16.0, "future": 0.0},
         "why": "its link is SYS, and nvlink or closer is preferred",
     }

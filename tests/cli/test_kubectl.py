@@ -116,8 +116,8 @@ def test_a_gang_is_explained_in_words() -> None:
 
 def test_a_gang_with_gpus_is_told_what_else_there_was() -> None:
     told = lines("explain", "gang/train")
-    assert "  worth     370.8 GB/s estimated: ring on n1 370.8" in told
-    other = told.index("  runner-up n1, GPUs 0,1,2,3,4,6: 370.8 GB/s, as the cluster is now")
+    assert "  worth     422.1 GB/s estimated: ring on n1 422.1" in told
+    other = told.index("  runner-up n1, GPUs 0,1,2,3,4,6: 422.1 GB/s, as the cluster is now")
     assert told[other + 1] == "            as good, but for lowest indices"
     as_json = json.loads(run("explain", "gang/train", "-o", "json").stdout)
     (train,) = (
@@ -127,7 +127,7 @@ def test_a_gang_with_gpus_is_told_what_else_there_was() -> None:
     assert train["runner_up"]["nodes"] == ["n1"]
     assert train["runner_up"]["verdict"] == "equal"
     of_member = json.loads(run("explain", "train-0", "-o", "json").stdout)
-    assert of_member["communicator"] == {"together": 370.8, "inside": 370.8}
+    assert of_member["communicator"] == {"together": 422.1, "inside": 422.1}
 
 
 def test_without_a_name_everything_that_waits_is_explained() -> None:
@@ -161,7 +161,7 @@ def test_gangs_are_a_table() -> None:
     huge, train = (row.split(maxsplit=8) for row in rows)
     assert huge[:7] == ["huge", "forming", "0", "0", "3", "3", "-"]
     assert huge[8].startswith("-           room for 1 of 3 members; most on one node: n")
-    assert train[:7] == ["train", "planned", "0", "1", "1", "1", "371"]
+    assert train[:7] == ["train", "planned", "0", "1", "1", "1", "422"]
     assert train[8].startswith("in ")
     header, *rows = lines("gangs", "-A")
     assert header.startswith("NAMESPACE  NAME   PHASE")

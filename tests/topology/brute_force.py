@@ -18,12 +18,14 @@ Edge = tuple[int, int]
 
 @dataclass(frozen=True)
 class Speeds:
-    """GB/s: per NVLink, below one PCIe switch, through the CPU's root, between sockets."""
+    """GB/s: per NVLink, below one PCIe switch, through the CPU's root, between sockets; and the
+    share of the NVLinks' speed that NVSwitches reduce at."""
 
     nvlink: float
     switch: float
     root: float
     sockets: float
+    reducing: float = 0.0
 
     def of(self, pcie: LinkClass) -> float:
         if pcie in (LinkClass.PIX, LinkClass.PXB):
@@ -81,7 +83,9 @@ class BruteForceJudge:
             return [0.0, 5000.0, self._hop(gpus) if len(gpus) == 2 else 0.0][len(gpus)]
         links = {edge: self.machine.link(*edge) for edge in combinations(gpus, 2)}
         if all(link.through_switch for link in links.values()):
-            return min(link.nvlinks for link in links.values()) * self.speeds.nvlink
+            gain = self.speeds.reducing * 2 * (len(gpus) - 1) / (len(gpus) + 1)
+            speed = min(link.nvlinks for link in links.values()) * self.speeds.nvlink
+            return max(1.0, gain) * speed
         left = Counter({edge: link.nvlinks for edge, link in links.items() if link.nvlinks})
         nvlink_rings = {
             frozenset(ring) for ring in rings(gpus) if all(edge in left for edge in ring)
@@ -162,8 +166,9 @@ class BruteForceJudge:
 
 JUDGES = {
     "DGX-1V": (DGX_1V, Speeds(nvlink=20, switch=12, root=10, sockets=6)),
-    "bridged pairs": (BRIDGED_8, Speeds(nvlink=20, switch=24, root=20, sockets=16)),
-    "NVSwitch": (HGX_H100, Speeds(nvlink=20.6, switch=48, root=40, sockets=22)),
+    # Of 12 NVLinks of 20 GB/s, a bridge between two cards carries 7/8.
+    "bridged pairs": (BRIDGED_8, Speeds(nvlink=17.5, switch=24, root=20, sockets=16)),
+    "NVSwitch": (HGX_H100, Speeds(nvlink=20.6, switch=48, root=40, sockets=22, reducing=0.796875)),
     "two islands": (TWO_ISLANDS, Speeds(nvlink=20.6, switch=48, root=40, sockets=22)),
 }
 

@@ -187,7 +187,7 @@ def test_a_taint_of_the_resource_is_tolerated_unless_the_operator_says_otherwise
 def test_the_operator_says_what_machine_it_is(tmp_path: Path) -> None:
     given = a_list([node("n1", 8, {"pool": "train"}), node("n2", 8, {"pool": "other"})])
     status, found = answer(tmp_path, given, pod("new", 8), "--assume", "pool=train=hgx-h100")
-    assert (status, found["parts"][0]["places"][0]["gbytes_per_s"]) == (0, 370.8)
+    assert (status, found["parts"][0]["places"][0]["gbytes_per_s"]) == (0, 459.6375)
     assert [guess["nodes"] for guess in found["guesses"]] == [["n1"]]
     assert [left["nodes"] for left in found["left_out"]] == [["n2"]]
 

@@ -43,7 +43,7 @@ def test_over_nodes_each_member_is_told_of_the_ring_on_its_own() -> None:
     found = {at.plan(name).node: estimate(at, name) for name in ("g-0", "g-1")}  # type: ignore[union-attr]
     # Between zones half is left of the 48 GB/s that either node's NICs carry.
     assert found == {
-        "a": CommunicatorEstimate(together=24.0, inside=370.8, between=24.0),
+        "a": CommunicatorEstimate(together=24.0, inside=459.6, between=24.0),
         "b": CommunicatorEstimate(together=24.0, inside=120.0, between=24.0),
     }
 
@@ -90,7 +90,7 @@ def test_a_level_that_only_the_gang_names_counts_as_the_search_counts_it() -> No
         at.add_node(f"n{number}", "hgx-h100", labels={"rack": f"r{number}", ZONE: "a"})
     at.add_gang("g", 2, 8, prefer_span="rack")
     at.settle()
-    told = CommunicatorEstimate(together=43.2, inside=370.8, between=43.2)
+    told = CommunicatorEstimate(together=43.2, inside=459.6, between=43.2)
     assert estimate(at, "g-0") == told  # a tenth is lost between racks
     (gang,) = at.core.gangs(at.now)
     assert gang.communicator is not None

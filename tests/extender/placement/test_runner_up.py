@@ -79,7 +79,7 @@ def test_the_same_worth_at_more_cost_to_others() -> None:
     found = placed(at, 2, 2)
     assert found.nodes == ("whole",)
     assert (found.verdict, found.criterion) == (LOST, "damage")
-    assert found.why == "damage: 278.1 against 370.8 GB/s"
+    assert found.why == "damage: 278.1 against 393.0 GB/s"
 
 
 def test_a_domain_that_is_less_full() -> None:
@@ -127,7 +127,7 @@ def test_equal_in_all_but_the_name() -> None:
     at.add_gang("g", 1, 8)
     at.settle()
     found = of(at)
-    assert found == RunnerUpView(("n1",), (), 370.8, EQUAL, "name", "name")
+    assert found == RunnerUpView(("n1",), (), 459.6, EQUAL, "name", "name")
 
 
 def test_nothing_else_has_room() -> None:
@@ -283,7 +283,7 @@ def test_a_single_gpu_talks_to_nobody() -> None:
     at.add_pod("s", 1)
     found = of_single(at)
     assert found == RunnerUpView(
-        ("a-linked",), (), None, LOST, "damage", "damage: 0.0 against 278.1 GB/s"
+        ("a-linked",), (), None, LOST, "damage", "damage: 0.0 against 300.3 GB/s"
     )
 
 
@@ -379,7 +379,7 @@ def test_it_is_told_beside_what_the_gang_has() -> None:
     assert of_gang is not None
     assert of_pod is not None
     told = [
-        "  worth     48.0 GB/s estimated: slowest ring on n0 370.8, between nodes 48.0",
+        "  worth     48.0 GB/s estimated: slowest ring on n0 459.6, between nodes 48.0",
         "  runner-up n0, n2: 43.2 GB/s, as the cluster is now",
         "            lost by worth: 48.0 against 43.2 GB/s",
     ]
@@ -387,7 +387,7 @@ def test_it_is_told_beside_what_the_gang_has() -> None:
     lines = explanation_text.pod(of_pod, at.now).splitlines()
     assert lines[-5:-2] == told
     planned = (
-        "  planned   in a gang of 48.0 GB/s estimated: ring on this node 370.8, between nodes 48.0"
+        "  planned   in a gang of 48.0 GB/s estimated: ring on this node 459.6, between nodes 48.0"
     )
     assert planned in lines
 

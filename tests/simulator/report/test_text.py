@@ -17,8 +17,8 @@ ALL_OF_IT = """\
       Linkwise                      alone, NVIDIA's choice, draw 1 of 1
       node     GPUs  link     GB/s  node     GPUs  link     GB/s
  A  train  gang of 2 runs; together 16.0 GB/s; alone: 16.0 GB/s
-  A0  bridged  0-1   NVLINK  240.0  bridged  0,2   SYS      16.0
-  A1  bridged  2-3   NVLINK  240.0  bridged  1,3   SYS      16.0
+  A0  bridged  0-1   NVLINK  210.0  bridged  0,2   SYS      16.0
+  A1  bridged  2-3   NVLINK  210.0  bridged  1,3   SYS      16.0
  B  lone  pod runs; alone: runs
   B   odd      0                    odd      2
  C  done  pod has ended; alone: runs
@@ -200,6 +200,6 @@ def test_long_names_of_nodes_are_cut_in_the_table_and_whole_in_the_picture() -> 
     node = replace(NODES[0], name=name, title="4 GPUs")
     report = report_of([node], [pod], [[pod]], seed=1)
 
-    row = "a-node-…le.org  0-1   NVLINK  240.0"
+    row = "a-node-…le.org  0-1   NVLINK  210.0"
     assert f"  A   {row}  {row}\n" in shown(report)
     assert f"{name}  4 GPUs  (2 free)\n" in shown(report)

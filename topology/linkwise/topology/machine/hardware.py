@@ -21,8 +21,10 @@ class ModelFacts:
     """Facts about a model. Speeds are GB/s in one direction.
 
     `family` is GPU Feature Discovery's word. `nvlinks` is the chip's number of NVLinks, 0 if it has
-    none or if that is unknown. `pcie_gbytes_per_s` is x16 below one switch. The speed between
-    sockets is that of the CPUs in NVIDIA's own server of the GPU's generation.
+    none or if that is unknown. `sharp_share` is the part of the NVLinks' speed that NVLink SHARP
+    uses, 0 if NVSwitches of the GPU's generation do not reduce. `pcie_gbytes_per_s` is x16 below
+    one switch. The speed between sockets is that of the CPUs in NVIDIA's own server of the GPU's
+    generation.
     """
 
     family: str
@@ -30,6 +32,7 @@ class ModelFacts:
     memory_mib: int | None
     nvlinks: int
     nvlink_gbytes_per_s: float
+    sharp_share: float
     pcie_gbytes_per_s: float
     inter_socket_gbytes_per_s: float
 
@@ -66,6 +69,14 @@ def _nvlink_gbytes_per_s(capability: ComputeCapability | None) -> float:
     return 20.0 if capability >= (7, 0) else 18.0
 
 
+def _sharp_share(capability: ComputeCapability | None) -> float:
+    """NCCL's `nvlsEfficiency`, and its 15 of 16 channels that carry data (`src/graph/tuning.cc`).
+    NVSwitches reduce since their third generation, Hopper's; none joins Blackwell's cards."""
+    if capability is None or not (9, 0) <= capability < (12, 0):
+        return 0.0
+    return (0.85 if capability < (10, 0) else 0.74) * 15 / 16
+
+
 def _facts(
     family: str,
     capability: ComputeCapability | None,
@@ -80,6 +91,7 @@ def _facts(
         memory_mib=memory_mib,
         nvlinks=nvlinks,
         nvlink_gbytes_per_s=_nvlink_gbytes_per_s(capability),
+        sharp_share=_sharp_share(capability),
         pcie_gbytes_per_s=pcie,
         inter_socket_gbytes_per_s=usual_inter_socket if inter_socket is None else inter_socket,
     )
@@ -172,6 +184,12 @@ def _facts_of_capability(capability: ComputeCapability) -> ModelFacts:
         if capability <= newest:
             return _facts(family, capability, None, 0)
     return _facts("undefined", capability, None, 0)
+
+
+def is_a100_card(gpu: Gpu) -> bool:
+    """Whether the name says that this is an A100 or A30 of PCIe form: only a bridge joins two."""
+    is_card = "pcie" in gpu.model.lower()
+    return is_card and facts_of_gpu(gpu).compute_capability == (8, 0)
 
 
 _NO_PEER_TO_PEER = re.compile(r"\bGeForce\b|\bRTX[ -][2-5]0[5-9]0", re.IGNORECASE)

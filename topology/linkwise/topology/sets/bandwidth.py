@@ -8,6 +8,7 @@ ring, or rings, through the set:
   and all GPUs below one PCIe switch share its way up.
 - three or more joined by NVLinks without a switch: each ring that uses NVLinks of its own counts
   twice, once each way round (`rings.disjoint_rings`).
+- two or more on NVSwitches that reduce (NVLink SHARP): what these reach, if it is more.
 - a lone GPU uses no link.
 
 This is the definition, for one set; `tables.py` computes it for all sets of a machine.
@@ -15,8 +16,9 @@ Sources: docs/topology.md.
 """
 
 import math
+from itertools import combinations
 
-from linkwise.topology.machine.hardware import facts_of_gpu
+from linkwise.topology.machine.hardware import facts_of_gpu, is_a100_card
 from linkwise.topology.machine.model import Gpu, Link, LinkClass, Machine
 from linkwise.topology.sets.rings import MOST_GPUS, Counts, best_bottleneck, disjoint_rings
 
@@ -52,7 +54,47 @@ def pair_gbytes_per_s(machine: Machine, first: int, second: int) -> float:
     model's if they differ."""
     link, ends = machine.link(first, second), (machine.gpus[first], machine.gpus[second])
     nvlink = link.nvlinks * min(facts_of_gpu(gpu).nvlink_gbytes_per_s for gpu in ends)
+    if _is_bridge(machine, first, second):
+        nvlink *= BRIDGE_SHARE
     return max(nvlink, _pcie_gbytes_per_s(link, *ends))
+
+
+BRIDGE_SHARE = 7 / 8
+"""A bridge between two A100 cards carries less than NCCL counts: 208 of 240 GB/s
+(NVIDIA/nccl-tests#178)."""
+
+
+def _is_bridge(machine: Machine, first: int, second: int) -> bool:
+    """Whether a bridge joins these two A100, and not a board: cards by their name, or two of
+    several GPUs that have no NVLink to another one."""
+    if direct_nvlinks(machine, first, second) == 0:
+        return False
+    if any(facts_of_gpu(machine.gpus[end]).compute_capability != (8, 0) for end in (first, second)):
+        return False
+    if len(machine.gpus) == 2:
+        return is_a100_card(machine.gpus[0])
+    return not any(
+        direct_nvlinks(machine, end, other)
+        for end in (first, second)
+        for other in range(len(machine.gpus))
+        if other not in (first, second)
+    )
+
+
+_MOST_GAIN = 8
+"""GPUs up to which more of them gain more: 8 B200 reach 830 GB/s (NVIDIA/nccl#1807), 72 GB200 840
+(coreweave/nccl-tests#43)."""
+
+
+def sharp_gain(count: int) -> float:
+    """Return how much more busbw *count* GPUs get than their NVLinks' speed, if the NVSwitches
+    reduce without loss.
+
+    Each GPU sends its data once into the switch and a share of 1/n once to all others; a ring sends
+    2(n-1)/n. Where busbw is counted as for a ring, that is a gain of 2(n-1)/(n+1).
+    """
+    known = min(count, _MOST_GAIN)
+    return 2 * (known - 1) / (known + 1)
 
 
 def direct_nvlinks(machine: Machine, first: int, second: int) -> int:
@@ -90,6 +132,9 @@ def bandwidth(machine: Machine, gpus: int) -> float:
     slowest_hop = min(best_bottleneck(hops), _into_memory(machine, gpus))
     if len(members) == 2:
         return round(slowest_hop, 4)
+    if all(machine.link(a, b).through_switch for a, b in combinations(members, 2)):
+        share = min(facts_of_gpu(machine.gpus[a]).sharp_share for a in members)
+        return round(slowest_hop * max(1.0, share * sharp_gain(len(members))), 4)
     per_link = min(facts_of_gpu(machine.gpus[a]).nvlink_gbytes_per_s for a in members)
     return round(max(slowest_hop, 2 * per_link * _nvlink_rings(machine, members)), 4)
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from linkwise.topology.machine.hardware import facts_of_gpu
+from linkwise.topology.machine.hardware import facts_of_gpu, is_a100_card
 from linkwise.topology.machine.model import LinkClass, Machine
 from linkwise.topology.sets import subsets
 from linkwise.topology.sets.bandwidth import (
@@ -23,6 +23,7 @@ from linkwise.topology.sets.bandwidth import (
     pair_gbytes_per_s,
     positions_of,
     sharing_the_way_up,
+    sharp_gain,
 )
 from linkwise.topology.sets.rings import MOST_GPUS, disjoint_rings
 
@@ -103,6 +104,9 @@ def fingerprint(machine: Machine) -> Hashable:
                 facts.nvlink_gbytes_per_s,
                 facts.pcie_gbytes_per_s,
                 facts.inter_socket_gbytes_per_s,
+                facts.sharp_share,
+                facts.compute_capability == (8, 0),
+                is_a100_card(gpu),
                 gpu.numa_node,
             )
         )
@@ -182,16 +186,37 @@ def _values(machine: Machine) -> Floats:
     per_link = subsets.least(
         np.array([facts_of_gpu(gpu).nvlink_gbytes_per_s for gpu in machine.gpus]), np.inf
     )
-    slowest_hop = np.minimum(subsets.best_bottlenecks(hops), _into_memory(machine))
+    slowest_hop: Floats = np.minimum(subsets.best_bottlenecks(hops), _into_memory(machine))
     rings = _nvlink_rings(machine)
     with_rings = np.flatnonzero(rings)
     values = slowest_hop.copy()
     values[with_rings] = np.maximum(
         slowest_hop[with_rings], 2 * per_link[with_rings] * rings[with_rings]
     )
+    values *= _sharp_gains(machine)
     values[subsets.layer(count, 1)] = LOCAL_GBYTES_PER_S
     values[0] = 0.0
     return np.round(values, 4)
+
+
+def _sharp_gains(machine: Machine) -> Floats:
+    """Return [2^n]: how much faster a set is by NVSwitches that reduce; 1 without them."""
+    count = len(machine.gpus)
+    shares = np.array([facts_of_gpu(gpu).sharp_share for gpu in machine.gpus])
+    if not shares.any():
+        return np.ones(1 << count)
+    masks = np.arange(1 << count)
+    reached = [1 << position for position in range(count)]
+    for first, second, link in machine.pairs():
+        if link.through_switch:
+            reached[first] |= 1 << second
+            reached[second] |= 1 << first
+    apart = np.zeros(1 << count, dtype=bool)
+    for position, others in enumerate(reached):
+        apart |= (masks >> position & 1 == 1) & (masks & ~others != 0)
+    gain = np.array([sharp_gain(size) for size in range(count + 1)])[subsets.sizes(count)]
+    gains: Floats = np.where(apart, 1.0, np.maximum(1.0, subsets.least(shares, 1.0) * gain))
+    return gains
 
 
 def _into_memory(machine: Machine) -> Floats:
@@ -203,8 +228,9 @@ def _into_memory(machine: Machine) -> Floats:
         if others:
             slot = facts_of_gpu(machine.gpus[position]).pcie_gbytes_per_s
             shared = (masks >> position & 1 == 1) & (masks & others != 0)
-            share = slot / (MEMORY_COST * (1.0 + sizes[masks & others].astype(np.float64)))
-            found = np.where(shared, np.minimum(found, share), found)
+            sharing = sizes[masks & others].astype(np.float64)
+            share = slot / (MEMORY_COST * (1 + sharing))
+            found[shared] = np.minimum(found, share)[shared]
     return found
 
 
