@@ -8,7 +8,8 @@ from linkwise.kube.fields import Fields, at, items, mapping, number, ordinal, te
 from linkwise.kube.labels import LWS, RAY
 
 _TEMPLATE = "spec.template"
-_SUBMITTER = "ray-job-submitter"  # KubeRay's name of the container
+# KubeRay runs the head's image in it. Whose head that is, only a selector says.
+_SUBMITTER = {"name": "ray-job-submitter", "image": "the-cluster's"}
 
 
 def deployment(fields: Fields, _given: Given) -> Iterator[Child]:
@@ -133,7 +134,7 @@ def ray_job(fields: Fields, given: Given) -> Iterator[Child]:
         yield from ray_above("spec.rayClusterSpec")(fields, given)
     elif text(fields, "spec.submissionMode") in ("", "K8sJobMode"):
         where, name = "spec.submitterPodTemplate", text(fields, "metadata.name")
-        template = mapping(fields, where) or {"spec": {"containers": [{"name": _SUBMITTER}]}}
+        template = mapping(fields, where) or {"spec": {"containers": [_SUBMITTER]}}
         said = mapping(template, "metadata")
         labels = {**mapping(said, "labels"), RAY + "originated-from-crd": "RayJob"}
         template = {**template, "metadata": {**said, "labels": labels}}

@@ -13,7 +13,6 @@ from linkwise.kube.controllers.batch import (
     cron_job,
     job,
     job_set,
-    train_job,
     unknown,
     volcano_job,
 )
@@ -29,6 +28,7 @@ from linkwise.kube.controllers.serving import (
     ray_job,
     stateful_set,
 )
+from linkwise.kube.controllers.trainer import train_job
 from linkwise.kube.fields import Fields, UnreadableError, group_of, mapping, text
 
 MOST_PODS = 4096
