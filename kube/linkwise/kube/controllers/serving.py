@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from linkwise.kube.controllers.batch import Given
 from linkwise.kube.controllers.child import Child, child, generated, pod
 from linkwise.kube.fields import Fields, at, items, mapping, number, ordinal, text
-from linkwise.kube.labels import LWS, RAY
+from linkwise.kube.labels import AIBRIX, LWS, RAY
 
 _TEMPLATE = "spec.template"
 # KubeRay runs the head's image in it. Whose head that is, only a selector says.
@@ -125,6 +125,17 @@ def _of_group(template: Fields, index: int) -> dict[str, str]:
 def _count(said: Fields, key: str) -> int:
     value = said.get(key)
     return (ordinal(value) or 0) if isinstance(value, str) else 0
+
+
+def pod_set(fields: Fields, _given: Given) -> Iterator[Child]:
+    """The pods of AIBrix's PodSet, `<set>-<index>`."""
+    name, template = text(fields, "metadata.name"), mapping(fields, _TEMPLATE)
+    for index in range(number(fields, "spec.podGroupSize", 1)):
+        labels = {AIBRIX + "podset-name": name, AIBRIX + "pod-group-index": str(index)}
+        inherited = mapping(fields, "metadata.labels")
+        said = mapping(template, "metadata.labels")
+        kept = {key: str(value) for key, value in inherited.items() if key not in said}
+        yield pod(fields, _TEMPLATE, template, f"{name}-{index}", {**kept, **labels})
 
 
 def ray_job(fields: Fields, given: Given) -> Iterator[Child]:

@@ -19,6 +19,7 @@ from linkwise.extender.podgrouper.workloads.kinds import (
     NATIVE_POD_GROUP,
     NATIVE_WORKLOAD,
     OLD_COSCHEDULING_POD_GROUP,
+    POD_GANG,
     VOLCANO_JOB,
     VOLCANO_POD_GROUP,
     OwnerKind,
@@ -49,6 +50,7 @@ OLD_COSCHEDULING = "pod-group.scheduling.sigs.k8s.io"
 VOLCANO_GROUP = "scheduling.k8s.io/group-name"
 VOLCANO_GROUP_TOO = "scheduling.volcano.sh/group-name"
 KAI_GROUP = "pod-group-name"
+GROVE = "grove.io/"
 _GROUP_KEYS = (
     KUEUE + "pod-group-name",
     KOORDINATOR + "name",
@@ -58,6 +60,7 @@ _GROUP_KEYS = (
     VOLCANO_GROUP,
     VOLCANO_GROUP_TOO,
     KAI_GROUP,
+    GROVE + "podgang",
 )
 
 
@@ -115,7 +118,7 @@ def native_pod_group(case: Case) -> DeclaredGroup | None:
     least = number(owner, _POLICY + "gang.minCount", 1) if gang else 1
     rule = "native-pod-group"
     group = _of_pod_group(case, NATIVE_POD_GROUP, owner, name, rule, least, basic=not gang)
-    group = _within(group, owner)
+    group = _within(group, _topology(owner))
     root = _gang_above(case, owner)
     return group if root is None else _of_composite(case, root, group, name)
 
@@ -158,12 +161,15 @@ def _of_composite(case: Case, root: Fields, group: DeclaredGroup, own: str) -> D
             text(root, "spec.workloadRef.templateName"),
         ),
     )
-    return _within(whole_gang, root)
+    return _within(whole_gang, _topology(root))
 
 
-def _within(group: DeclaredGroup, owner: Fields) -> DeclaredGroup:
-    """*group* with the topology that its object requires."""
-    keys = [text(item, "key") for item in items(owner, "spec.schedulingConstraints.topology")]
+def _topology(owner: Fields) -> list[str]:
+    return [text(item, "key") for item in items(owner, "spec.schedulingConstraints.topology")]
+
+
+def _within(group: DeclaredGroup, keys: list[str]) -> DeclaredGroup:
+    """*group* with the node labels *keys*, of each of which its object requires one value."""
     keys = [NODE if key == _HOSTNAME else key for key in keys if LABEL_KEY.fullmatch(key)]
     if not keys:
         return group
@@ -353,6 +359,21 @@ def _least_in_subgroups(owner: Fields) -> int:
         return sum(sorted(those)[:wanted])
 
     return max(least("", number(owner, "spec.minSubGroup", 0), _MOST_LEVELS), 1)
+
+
+def grove(case: Case) -> DeclaredGroup | None:
+    """A PodGang of Grove, as Dynamo creates too (ai-dynamo/grove,
+    scheduler/api/core/v1alpha1/podgang.go): the `minReplicas` of all its groups start together."""
+    name = case.labels.get(GROVE + "podgang")
+    if not name:
+        return None
+    owner = case.read(POD_GANG, name)
+    within = "spec.podgroups"
+    least = sum(number(each, "minReplicas", 0, within=within) for each in items(owner, within))
+    group = _of_pod_group(case, POD_GANG, owner, name, "grove", least)
+    required = text(owner, "spec.topologyConstraint.packConstraint.required")
+    group = _within(group, [required] if required else [])
+    return replace(group, subgroup=case.said(GROVE + "podclique"))
 
 
 def _min_member(case: Case, kind: OwnerKind, name: str, rule: str) -> DeclaredGroup:

@@ -56,6 +56,8 @@ OLD_COSCHEDULING_POD_GROUP = OwnerKind(
 )
 VOLCANO_POD_GROUP = OwnerKind("scheduling.volcano.sh", "PodGroup", "podgroups", ("v1beta1",))
 KAI_POD_GROUP = OwnerKind("scheduling.run.ai", "PodGroup", "podgroups", ("v2alpha2",))
+POD_GANG = OwnerKind("scheduler.grove.io", "PodGang", "podgangs", ("v1alpha1",))
+POD_SET = OwnerKind("orchestration.aibrix.ai", "PodSet", "podsets", ("v1alpha1",))
 
 READ = (
     JOB,
@@ -79,5 +81,7 @@ READ = (
     OLD_COSCHEDULING_POD_GROUP,
     VOLCANO_POD_GROUP,
     KAI_POD_GROUP,
+    POD_GANG,
+    POD_SET,
 )
 """All owners that the extender may read; its ClusterRole allows `get` on exactly these."""
