@@ -21,6 +21,7 @@ VERSIONS = {(kind.group, kind.kind): kind.versions[0] for kind in READ}
 NO_TEMPLATE = {
     ("apps", "Deployment"),
     ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"),
+    ("orchestration.aibrix.ai", "PodSet"),
     ("ray.io", "RayCluster"),
 }
 

@@ -121,6 +121,17 @@ def test_a_list_may_mix_pods_and_workloads_of_all_kinds() -> None:
     ]
 
 
+def test_two_jobs_of_one_generated_name_are_two() -> None:
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"generateName": "sweep-"},
+        "spec": {"template": template()},
+    }
+    answers = told_json("-f", "-", given=yaml.safe_dump_all([job, job]))
+    assert len({each["name"] for each in answers}) == 2
+
+
 def test_beside_the_pods_of_a_cluster_its_workloads_create_no_others() -> None:
     done = owner("batch/v1 Job", "done", {"template": template()})
     answers = told_json("-f", "-", given=json.dumps(a_list(JOB, done, *MEMBERS)))

@@ -106,19 +106,107 @@ def test_the_owner_of_a_pod_is_what_created_it() -> None:
     assert owner["kind"] == "ReplicaSet"
 
 
-def test_a_train_job_has_the_pods_of_its_runtime() -> None:
-    node = {"name": "node", "template": {"spec": {"template": GPUS}}}
+STEP = "trainer.kubeflow.org/trainjob-ancestor-step"
+TRAIN_JOB = "trainer.kubeflow.org/v1alpha1 TrainJob"
+
+
+def replicated(
+    name: str, resources: object = None, *, trains: bool = True, **said: object
+) -> Object:
+    containers = [{"name": "node", "image": "x", **({"resources": resources} if resources else {})}]
+    labels = {"labels": {STEP: "trainer"}} if trains else {}
+    pods = {"template": {"spec": {"containers": containers}}}
+    return {"name": name, "template": {"metadata": labels, "spec": pods}, **said}
+
+
+def of_runtime(spec: Object, *jobs: Object, **policy: object) -> Made:
     runtime: Object = {
-        "spec": {
-            "mlPolicy": {"numNodes": 3},
-            "template": {"spec": {"replicatedJobs": [node]}},
-        }
+        "spec": {"mlPolicy": policy, "template": {"spec": {"replicatedJobs": list(jobs)}}}
     }
-    made = workload("trainer.kubeflow.org/v1alpha1 TrainJob", {"runtimeRef": {"name": "torch"}})
-    given = {("ClusterTrainingRuntime", "torch"): runtime}
-    assert [name[:-6] for name in names(pods_of(made, given))] == [
-        f"lm-node-0-{n}" for n in range(3)
+    made = workload(TRAIN_JOB, {"runtimeRef": {"name": "torch"}, **spec})
+    return pods_of(made, {("ClusterTrainingRuntime", "torch"): runtime})
+
+
+def test_a_train_job_has_the_pods_of_its_runtime() -> None:
+    made = of_runtime({}, replicated("node"), numNodes=3)
+    assert [name[:-6] for name in names(made)] == [f"lm-node-0-{n}" for n in range(3)]
+    initializer = replicated("data", trains=False)
+    made = of_runtime({"trainer": {"numNodes": 2}}, initializer, replicated("node"), numNodes=3)
+    assert [name[:-6] for name in names(made)] == ["lm-data-0-0", "lm-node-0-0", "lm-node-0-1"]
+
+
+@pytest.mark.parametrize(("launcher_works", "nodes", "pods"), [(True, 4, 4), (False, 4, 5)])
+def test_the_launcher_of_an_mpi_runtime_is_one_of_its_nodes(
+    launcher_works: bool, nodes: int, pods: int
+) -> None:
+    """Found: six pods for four nodes, because both replicated Jobs counted as the trainer's."""
+    trainer = {"numNodes": nodes, "resourcesPerNode": {"limits": {"nvidia.com/gpu": 8}}}
+    node, launcher = replicated("node", trains=False), replicated("launcher")
+    mpi = {"runLauncherAsNode": launcher_works}
+    made = of_runtime({"trainer": trainer}, node, launcher, numNodes=1, mpi=mpi)
+    assert len(made.pods) == pods
+    assert names(made)[-1].startswith("lm-launcher-0-0")
+    with_gpus = [pod for pod in made.pods if "resources" in pod.body["spec"]["containers"][0]]
+    assert len(with_gpus) == (pods if launcher_works else 1)
+
+
+def test_what_each_node_takes_is_merged_with_what_its_runtime_says() -> None:
+    """Trainer 2.3; before, the runtime's CPUs were gone."""
+    said = {"requests": {"cpu": 8}, "limits": {"nvidia.com/gpu": 1}}
+    trainer = {"resourcesPerNode": {"limits": {"nvidia.com/gpu": 8}}}
+    made = of_runtime({"trainer": trainer}, replicated("node", said))
+    (container,) = made.pods[0].body["spec"]["containers"]
+    assert container["resources"] == {"requests": {"cpu": 8}, "limits": {"nvidia.com/gpu": 8}}
+
+
+def test_patches_of_the_runtime_reach_the_pods() -> None:
+    """There users write Linkwise's annotations. Found: they were ignored."""
+    containers = [{"name": "node", "image": "mine"}, {"name": "logs", "image": "z"}]
+    pods = {
+        "metadata": {"annotations": {"linkwise.dev/gpu-model": "A100"}},
+        "spec": {"nodeSelector": {"zone": "b"}, "containers": containers},
+    }
+    job = {"name": "node", "template": {"spec": {"template": pods}}}
+    template = {"metadata": {"labels": {"team": "a"}}, "spec": {"replicatedJobs": [job]}}
+    other = {"spec": {"replicatedJobs": [{**job, "name": "other"}]}}
+    patches = [{"trainingRuntimeSpec": {"template": each}} for each in (template, other)]
+    resources = {"limits": {"nvidia.com/gpu": 8}}
+    made = of_runtime({"runtimePatches": patches}, replicated("node", resources))
+    body = made.pods[0].body
+    assert body["metadata"]["annotations"]["linkwise.dev/gpu-model"] == "A100"
+    assert body["spec"]["nodeSelector"] == {"zone": "b"}
+    assert body["spec"]["containers"] == [
+        {"name": "node", "image": "mine", "resources": resources},
+        {"name": "logs", "image": "z"},
     ]
+    (job_set, _) = made.between
+    assert mapping(job_set, "metadata.labels")["team"] == "a"
+
+
+def test_overrides_of_older_trainers_reach_the_pods() -> None:
+    override = {
+        "targetJobs": [{"name": "node"}],
+        "metadata": {"annotations": {"linkwise.dev/gang": "g"}},
+        "spec": {"nodeSelector": {"zone": "b"}},
+    }
+    body = of_runtime({"podTemplateOverrides": [override]}, replicated("node")).pods[0].body
+    assert body["metadata"]["annotations"]["linkwise.dev/gang"] == "g"
+    assert body["spec"]["nodeSelector"] == {"zone": "b"}
+
+
+def test_a_null_in_a_patch_takes_a_field_away() -> None:
+    patch = {"spec": {"template": {"spec": {"containers": [{"name": "node", "resources": None}]}}}}
+    job = {"name": "node", "template": patch}
+    patches = [{"trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [job]}}}}]
+    made = of_runtime({"runtimePatches": patches}, replicated("node", {"limits": {"cpu": 1}}))
+    assert made.pods[0].body["spec"]["containers"] == [{"name": "node", "image": "x"}]
+
+
+def test_the_pods_of_a_job_set_restart_on_failure_unless_it_says_otherwise() -> None:
+    """As its webhook writes. Found: the simulator refused JobSets that leave it to the webhook."""
+    job = {"name": "node", "template": {"spec": {"template": GPUS}}}
+    made = pods_of(workload("jobset.x-k8s.io/v1alpha2 JobSet", {"replicatedJobs": [job]}), {})
+    assert made.pods[0].body["spec"]["restartPolicy"] == "OnFailure"
 
 
 def test_a_train_job_without_its_runtime_says_what_each_node_takes() -> None:

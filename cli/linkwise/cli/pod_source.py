@@ -77,19 +77,20 @@ def _items(paths: Sequence[str]) -> list[tuple[str, ObjectRef, Fields]]:
     found = []
     for path in paths:
         for place, said in objects_in(read_text("-f", path), shown("-f", path)):
-            item = _named(without_nulls(said))
+            item = _named(without_nulls(said), place)
             ref = ref_of(item, place)
             metadata = {**item["metadata"], "namespace": ref.namespace, "name": ref.name}
             found.append((place, ref, {**item, "metadata": metadata}))
     return sorted(found, key=lambda each: bool(controller_of(each[2])))
 
 
-def _named(item: Fields) -> Fields:
+def _named(item: Fields, place: str) -> Fields:
     metadata = item.get("metadata")
     if not isinstance(metadata, dict) or metadata.get("name"):
         return item  # `ref_of` reports what is wrong
     prefix = text(metadata, "generateName")
-    name = {"name": generated(prefix.removesuffix("-"))} if prefix else {}
+    # The API server gives each object of one prefix a name of its own.
+    name = {"name": generated(prefix.removesuffix("-"), place)} if prefix else {}
     return {**item, "metadata": {**metadata, **name}}
 
 

@@ -325,6 +325,16 @@ def test_of_several_parts_the_one_that_never_fits_is_named(tmp_path: Path) -> No
     assert "  when      never" not in single
 
 
+def test_of_two_that_are_too_large_each_is_named(tmp_path: Path) -> None:
+    """Found: the second waited for the first to end."""
+    parts = [job("one", 2, 8), job("two", 2, 8)]
+    for each in parts:
+        (container,) = each["spec"]["template"]["spec"]["containers"]
+        container["resources"]["requests"] = {"cpu": "5000"}
+    text = what_if(tmp_path, listed(cluster("dgx-a100")), a_list(parts)).stdout
+    assert text.count("  when      never") == 2
+
+
 def test_an_idle_cluster_says_whether_it_is_never(tmp_path: Path) -> None:
     """Random jobs on random clusters: a job "never" starts if it would not start on the empty
     cluster."""

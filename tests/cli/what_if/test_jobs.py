@@ -197,7 +197,21 @@ spec:
         - {name: main, resources: {limits: {nvidia.com/gpu: 2}}}
 """
     status, found = answer(tmp_path, listed(cluster("dgx-a100")), text)
-    assert (status, found["job"]) == (0, ["Job.batch ml/sweep-what-if"])
+    (job,) = found["job"]
+    assert (status, job[:-5]) == (0, "Job.batch ml/sweep-")
+
+
+def test_two_jobs_of_one_generated_name_are_two(tmp_path: Path) -> None:
+    one, two = (manifest("batch/v1 Job", "", job_spec(1, template(gpus))) for gpus in (1, 2))
+    for each in (one, two):
+        each["metadata"] = {"generateName": "sweep-"}
+    text = yaml.safe_dump_all([one, two])
+    status, found = answer(tmp_path, listed(cluster("dgx-a100")), text)
+    assert (status, len(set(found["job"]))) == (0, 2)
+    assert sorted(len(place["gpus"]) for part in found["parts"] for place in part["places"]) == [
+        1,
+        2,
+    ]
 
 
 @pytest.mark.parametrize(

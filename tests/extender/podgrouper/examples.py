@@ -131,6 +131,22 @@ OLD_MPI = owner(
 )
 OLD_MPI_LABELS = {"group_name": "kubeflow.org", "mpi_job_name": "old", "mpi_role_type": "worker"}
 
+POD_GANG = owner(
+    "scheduler.grove.io/v1alpha1 PodGang",
+    "group",
+    {
+        "podgroups": [
+            {"name": "group-prefill", "podReferences": [], "minReplicas": 1},
+            {"name": "group-decode", "podReferences": [], "minReplicas": 4},
+        ]
+    },
+)
+POD_SET = owner(
+    "orchestration.aibrix.ai/v1alpha1 PodSet",
+    "decode-0",
+    {"podGroupSize": 2, "template": template()},
+)
+
 GANGS: dict[str, Example] = {
     "native-pod-group": Example(
         pod("lm-0", schedulingGroup={"podGroupName": "group"}),
@@ -232,6 +248,30 @@ GANGS: dict[str, Example] = {
         4,
         4,
         "pod",
+    ),
+    "grove": Example(
+        pod("w", labels={"grove.io/podgang": "group", "grove.io/podclique": "group-decode"}),
+        (POD_GANG,),
+        "ml/PodGang.scheduler.grove.io/group",
+        5,
+        5,
+        "pod",
+    ),
+    "podset": Example(
+        pod(
+            "decode-0-1",
+            POD_SET,
+            {
+                "stormservice.orchestration.aibrix.ai/pod-group-index": "1",
+                "role-name": "decode",
+            },
+        ),
+        (POD_SET,),
+        "ml/PodSet.orchestration.aibrix.ai/decode-0",
+        2,
+        2,
+        "decode",
+        1,
     ),
     "tfjob": expect(
         training("TFJob", "worker", 3, chief=1, ps=2, worker=4),

@@ -123,6 +123,19 @@ ALONE: dict[str, Example] = {
         "",
         role="worker",
     ),
+    "dlrover": Example(
+        pod(
+            "job-worker-3",
+            owner("elastic.iml.github.io/v1alpha1 ElasticJob", "job"),
+            {
+                "elasticjob.dlrover/replica-type": "worker",
+                "elasticjob.dlrover/replica-index": "3",
+            },
+        ),
+        (),
+        "",
+        role="worker",
+    ),
     "statefulset": Example(pod("nb-0", STATEFUL), (), ""),
     "deployment": Example(deployed("triton"), (), ""),
     "replicationcontroller": Example(pod("edges-v1-lk9s2", CONTROLLER), (), ""),

@@ -15,7 +15,11 @@ from linkwise.kube.errors import ApiError
 from linkwise.simulator.api_server.kinds import KINDS
 
 # Of MPIJobs the stand-in has two versions, as two kinds; here one will do.
-SERVED = tuple(f"{kind.root}/" for kind in KINDS if kind.api_version != "kubeflow.org/v2beta1")
+SERVED = tuple(
+    f"{kind.root}/namespaces/ml/{kind.plural}/"
+    for kind in KINDS
+    if kind.api_version != "kubeflow.org/v2beta1"
+)
 
 
 def fetch(kind: OwnerKind, name: str = "train", *paths: str) -> FetchOwner:

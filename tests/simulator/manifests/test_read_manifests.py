@@ -444,8 +444,8 @@ BROKEN = {
         'expected a text: write it in quotes, "4"',
     ),
     "a Job of a JobSet that restarts for ever": (
-        workload(JOB_SET, JOBS.replace("restartPolicy: Never, ", "")),
-        "spec.restartPolicy: missing: expected Never or OnFailure in a Job",
+        workload(JOB_SET, JOBS.replace("restartPolicy: Never, ", "restartPolicy: Always, ")),
+        "spec.restartPolicy: 'Always': expected Never or OnFailure in a Job",
     ),
     "a TrainJob without its runtime": (
         workload(TRAIN, "runtimeRef: {name: torch}"),

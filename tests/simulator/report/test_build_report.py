@@ -8,9 +8,10 @@ import pytest
 from linkwise.kube.labels import COMPLETION_INDEX as INDEX
 from linkwise.kube.objects import Pod
 from linkwise.simulator.report.build_report import report_of, seen_pods
-from linkwise.simulator.report.model import PodTimes, SeenPod
+from linkwise.simulator.report.model import GangSeen, PodTimes, SeenPod, faults
 from linkwise.simulator.report.pod_recorder import Sighting
 
+change = msgspec.structs.replace
 GPU = {"limits": {"nvidia.com/gpu": 2}}
 
 
@@ -113,7 +114,7 @@ def test_what_each_holds_held_and_waits_for_is_its_own() -> None:
         {"default/runs": {"main": ("G1", "G0")}},
         {"default/runs": frozenset({"G0", "G1"}), "default/ended": frozenset({"G2", "G3"})},
         {"default/waits": "No room."},
-        {"default/runs": 3},
+        {"default/runs": GangSeen("g", 3)},
         {},
     )
 
@@ -128,6 +129,22 @@ def test_what_each_holds_held_and_waits_for_is_its_own() -> None:
     assert (ended.held_gpus, ended.ended) == (frozenset(), True)
     assert ended.had == frozenset({"G2", "G3"})
     assert (waits.node, waits.held_gpus, waits.waits) == ("", frozenset(), "No room.")
+
+
+@pytest.mark.parametrize("said", [gang("g", "3"), {}])
+def test_a_member_without_gpus_is_one_of_those_that_its_gang_needs(said: dict[str, str]) -> None:
+    """Its annotations say so, or a group that the extender knows."""
+    pods = [pod("driver", resources={}, **said), pod("w-0", **said), pod("w-1", **said)]
+    gangs = {f"default/{each.metadata.name}": GangSeen("g", 3) for each in pods}
+    sightings = [Sighting(each, order, {}, PodTimes(0.0)) for order, each in enumerate(pods)]
+    held = {f"default/w-{n}": {"main": (f"G{n}",)} for n in range(2)}
+    for waits in (False, True):
+        if waits:
+            lone = change(pods[0], spec=change(pods[0].spec, node_name=""))
+            sightings[0] = Sighting(lone, 0, {}, PodTimes(0.0))
+        found = seen_pods(sightings, held, {}, {}, gangs, {})
+        half = [fault for fault in faults(found) if fault.startswith("gang")]
+        assert half == (["gang default/g: 2 of 3 members run"] if waits else [])
 
 
 @pytest.mark.parametrize(

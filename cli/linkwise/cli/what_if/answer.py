@@ -54,6 +54,7 @@ class JobPart:
     waits_for: tuple[Holder, ...]  # the holders of the GPUs that it would get
     evicts: tuple[str, ...]  # pods that Linkwise would evict for it
     why: GangExplanation | Explanation | None  # of a part that waits
+    never: bool = False  # it cannot start, even alone and without every pod that could go
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ from linkwise.kube.objects import Pod
 
 _MOMENT_SECONDS = 15.0  # events within this time count as "now"
 _MOST_NAMED = 20
+_MOST_ALONE = 20  # parts of a job that are tried alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,7 @@ class _Asking:
         parts = self._parts(world, groups)
         if self._listing.budgets is None and any(part.evicts for part in parts):
             self._notes.append("PodDisruptionBudgets were not given: none is counted")
+        left_out = (*self._known.left_out, *self._unusable(before))
         room: tuple[Room, ...] = ()
         never = None
         if not fits:
@@ -113,7 +115,8 @@ class _Asking:
             parts = self._with_starts(
                 world, before, groups, parts, can=never is None or len(parts) > 1
             )
-        left_out = (*self._known.left_out, *self._unusable(before))
+            if never is not None and not left_out:
+                parts = self._with_nevers(groups, parts)
         return WhatIfAnswer(
             at=self._at,
             job=self._job.titles,
@@ -215,14 +218,34 @@ class _Asking:
 
     # Room
 
-    def _room(self, groups: Sequence[Group]) -> tuple[tuple[Room, ...], Never | None]:
+    def _trials(self, pods: Sequence[Pod]) -> Trials:
         settings = replace(self._settings, preempt=Preempt.NEVER)
         running = [pod for pod in self._others if pod.spec.node_name]
         world = self._world(running, settings, ends=False)
         # Pods that are ending make room in any case.
         world.remove([pod.metadata.uid for pod in running if _is_ending(pod, self._at)])
         world.settle()
-        trials = Trials(world, self._job.pods)
+        return Trials(world, pods)
+
+    def _with_nevers(self, groups: Sequence[Group], parts: Sequence[JobPart]) -> list[JobPart]:
+        """Mark the parts that can never start. Of several, one may only be in the way of others."""
+        if len(parts) == 1:
+            return [replace(part, never=True) for part in parts]
+        found, left = [], _MOST_ALONE
+        for group, part in zip(groups, parts, strict=True):
+            never = False
+            if part.state == WAITS and part.start is None and left:
+                left -= 1
+                others = {uid for each in groups if each is not group for uid in each.uids}
+                trials = self._trials(
+                    [pod for pod in self._job.pods if pod.metadata.uid not in others]
+                )
+                never = not trials.starts_without([record.uid for record in trials.may_go()])
+            found.append(replace(part, never=never))
+        return found
+
+    def _room(self, groups: Sequence[Group]) -> tuple[tuple[Room, ...], Never | None]:
+        trials = self._trials(self._job.pods)
         found = fewest_to_go(trials, lambda _: True)
         if found is None:
             all_uids = [record.uid for record in trials.may_go()]

@@ -16,7 +16,7 @@ from linkwise.cli.what_if.answer import (
     WhatIfAnswer,
 )
 from linkwise.cli.what_if.facts import fact, some
-from linkwise.extender.api.views import NEVER_FITS, Explanation, GangExplanation
+from linkwise.extender.api.views import Explanation, GangExplanation
 from linkwise.extender.explain.texts import explanation_text
 from linkwise.extender.explain.texts.format import duration, gpus_in_words, pods_in_words
 
@@ -165,18 +165,9 @@ def _waiting(part: JobPart, others: int, answer: WhatIfAnswer) -> Iterator[str]:
         yield from explanation_text.in_short(why, answer.at).splitlines()[1:]
 
 
-def _is_never(part: JobPart, answer: WhatIfAnswer) -> bool:
-    """Whether the part can never start. Of several, one may only be in the way of the others."""
-    if len(answer.parts) == 1:
-        return answer.never is not None
-    if answer.left_out:
-        return False
-    return part.why is not None and part.why.in_vain == NEVER_FITS
-
-
 def _when(part: JobPart, answer: WhatIfAnswer) -> Iterator[str]:
     at = answer.at
-    if _is_never(part, answer):
+    if part.never:
         yield fact("when", "never")
         return
     if part.evicts:

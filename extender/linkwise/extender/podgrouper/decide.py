@@ -29,7 +29,7 @@ from linkwise.extender.podgrouper.workloads.answer import (
     Refused,
 )
 from linkwise.extender.podgrouper.workloads.case import Case, OwnerGoneError, UnreadError
-from linkwise.extender.podgrouper.workloads.declared import DeclaredGroup
+from linkwise.extender.podgrouper.workloads.declared import DeclaredGroup, counted
 from linkwise.extender.podgrouper.workloads.kinds import JOB
 from linkwise.extender.podgrouper.workloads.systems import DECLARED, System, owned_by
 from linkwise.extender.podgrouper.workloads.workload import FoundWorkload
@@ -99,26 +99,49 @@ def _with_owner(case: Case, group: DeclaredGroup) -> Answer:
         return _alone(case, group, None, late=_late(owned))
     if isinstance(owned, _Unclear):
         return owned
-    same = isinstance(owned, FoundWorkload) and group.controller in _uids(owned)
+    if isinstance(owned, FoundWorkload) and group.controller in _uids(owned):
+        return _of_owner(case, group, owned)
     if group.basic:
-        if isinstance(owned, FoundWorkload) and same and case.is_controlled_by(JOB):
-            # Kubernetes 1.37 makes a basic group for each Job that chooses no policy. What a Job
-            # has chosen itself is in `owned`.
-            return owned.settle()
         # The Job controller sets `basic` for each Job of a JobSet too; the JobSet stays a gang.
-        by_another = bool(group.controller) and not same
-        if isinstance(owned, FoundWorkload) and owned.basis is Basis.NATURE and by_another:
+        if isinstance(owned, FoundWorkload) and owned.basis is Basis.NATURE and group.controller:
             return owned.settle()
         return NoGang(owned.member, group.rule, group.because)
+    if group.is_composite:
+        whole = _guarded(lambda: counted(case, group), group.rule)
+        if isinstance(whole, OwnerGoneError):
+            return _awaited(whole, group.rule) or _settled(owned)
+        return whole if isinstance(whole, _Unclear) else _of_itself(case, whole, owned)
+    return _of_itself(case, group, owned)
+
+
+def _of_itself(case: Case, group: DeclaredGroup, owned: FoundWorkload | NoGang) -> Answer:
     if group.minimum <= 1:
         return _settled(owned)  # a minimum of one delays no pod, so the group adds nothing
-    if isinstance(owned, FoundWorkload) and same:
-        settled = owned.settle(group.minimum)
-        if isinstance(settled, NoGang):
-            return settled
-        because = f"{group.because}; {owned.because}"
-        return replace(settled, basis=Basis.DECLARED, rule=group.rule, because=because)
     return _alone(case, group, owned, late=_late(owned))
+
+
+def _of_owner(case: Case, group: DeclaredGroup, owned: FoundWorkload) -> Recognised | NoGang:
+    """The owner's gang, as the group that was made for it says."""
+    if group.basic and case.is_controlled_by(JOB):
+        # Kubernetes 1.37 makes a basic group for each Job that chooses no policy. What a Job has
+        # chosen itself is in `owned`.
+        return owned.settle()
+    if group.basic:
+        return NoGang(owned.member, group.rule, group.because)
+    if group.minimum <= 1 and not group.is_composite:
+        return owned.settle()  # a minimum of one delays no pod, so the group adds nothing
+    settled = owned.settle(None if group.is_composite else group.minimum)
+    if isinstance(settled, NoGang):
+        return settled
+    # A group of some of the owner's pods says nothing about where the others run.
+    has_all = group.is_composite or group.minimum >= settled.wave
+    return replace(
+        settled,
+        basis=Basis.DECLARED,
+        rule=group.rule,
+        because=f"{group.because}; {owned.because}",
+        require=group.require if has_all else (),
+    )
 
 
 def _late(owned: FoundWorkload | NoGang | _Unclear) -> int:
@@ -140,7 +163,12 @@ def _alone(
     else:
         index = case.index()
         member = case.member(
-            group.role, index, index, queue=group.queue, priority_class=group.priority_class
+            group.role,
+            index,
+            index,
+            queue=group.queue,
+            priority_class=group.priority_class,
+            subgroup=group.subgroup,
         )
     least = max(min(group.minimum, size - late), 1)
     fewer = 0 if group.gpu_minimum is None else group.minimum - group.gpu_minimum
@@ -157,6 +185,7 @@ def _alone(
         because=group.because,
         open_ended=group.size is None,
         owners=frozenset({group.name.uid, group.controller} - {""}),
+        require=group.require,
         counts_all=group.gpu_minimum is None,
     )
 
@@ -194,10 +223,16 @@ def _ask(system: System, case: Case) -> DeclaredGroup | FoundWorkload | NoGang |
         return found
     if system.owners:  # the owner was deleted, so the garbage collector deletes the pod too
         return NoGang(case.member("pod", case.index()), system.rule, str(found))
-    if found.why is not Missing.NOT_FOUND:
-        return None  # the group that it names cannot be read, so its owner decides
-    because = f"{found}: the pod waits for it"
-    return NeedsOwner(found.ref, found.paths, system.rule, because, missing=True)
+    return _awaited(found, system.rule)
+
+
+def _awaited(gone: OwnerGoneError, rule: str) -> NeedsOwner | None:
+    """The pod waits for an object of its group that does not exist yet. None: it cannot be read,
+    so the pod's owner decides."""
+    if gone.why is not Missing.NOT_FOUND:
+        return None
+    because = f"{gone}: the pod waits for it"
+    return NeedsOwner(gone.ref, gone.paths, rule, because, missing=True)
 
 
 def _guarded(

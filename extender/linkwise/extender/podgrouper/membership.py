@@ -11,6 +11,7 @@ from itertools import islice
 import msgspec
 
 from linkwise.extender.api.annotations import MAX_GANG, GangAsk, PodRequest
+from linkwise.extender.api.spans import Spans
 from linkwise.extender.podgrouper.decide import recognise
 from linkwise.extender.podgrouper.equivalence import digest, without_long_annotations
 from linkwise.extender.podgrouper.explicit import RULE as EXPLICIT
@@ -27,6 +28,7 @@ from linkwise.extender.podgrouper.workloads.answer import (
     Recognised,
     Refused,
 )
+from linkwise.extender.podgrouper.workloads.kinds import COMPOSITE_POD_GROUP
 from linkwise.kube.objects import OwnerReference, Pod, SchedulingGroup, WorkloadReference
 from linkwise.topology import names
 
@@ -85,7 +87,8 @@ class Membership:
         uid = pod.metadata.uid
         pod = without_long_annotations(pod)
         self._to_rejudge.update(dict.fromkeys(self._named.put(pod, takes_gpus=gpus > 0)))
-        if not (gpus or ask.gang or self._named.takes_gpus(uid)):
+        counts = gpus or ask.gang or self._named.takes_gpus(uid)
+        if not (counts or self._named.may_be_united(pod)):
             self._let_go(uid)
             return Judged(ask)
         evidence = _evidence(pod, gpus)
@@ -102,7 +105,7 @@ class Membership:
             if known.pod is not pod:  # `take_to_rejudge` returns the newest version
                 self._known[uid] = replace(known, pod=pod)
             self._owners.waits(uid, now, waits=_waits(pod))
-        return judged
+        return judged if counts or self._named.takes_gpus(uid) else Judged(ask)
 
     def forget(self, uid: str) -> None:
         self._to_rejudge.update(dict.fromkeys(self._named.drop(uid)))
@@ -146,6 +149,9 @@ class Membership:
         answer = recognise(pod, view, resource=self._resource, indexed_jobs=self._indexed_jobs)
         hidden = [ref for ref in sorted(view.asked) if view.get(ref) is Missing.FORBIDDEN]
         judged = _judged(ask, answer, hidden, takes_gpus=gpus > 0)
+        if isinstance(answer, Recognised) and answer.gang.kind == COMPOSITE_POD_GROUP.qualified:
+            root = answer.gang.namespace, answer.gang.kind, answer.gang.name
+            self._to_rejudge.update(dict.fromkeys(self._named.unite(pod, root)))
         if not view.asked:
             if len(self._alike) >= _MOST_ALIKE:
                 self._alike.clear()
@@ -227,7 +233,12 @@ def _member(ask: PodRequest, found: Recognised, because: str, *, takes_gpus: boo
         role=member.role,
         subgroup=member.subgroup,
         because=because,
+        spans=_within(ask.spans, found.require) if gang is not None else ask.spans,
     )
+
+
+def _within(spans: Spans, levels: tuple[str, ...]) -> Spans:
+    return replace(spans, require=(*spans.require, *levels)) if levels else spans
 
 
 def _name(gang: GangName) -> str:

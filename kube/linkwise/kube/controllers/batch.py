@@ -1,17 +1,15 @@
-"""The objects that Jobs, CronJobs, JobSets, TrainJobs and Volcano Jobs create."""
+"""The objects that Jobs, CronJobs, JobSets and Volcano Jobs create."""
 
 from collections.abc import Iterator, Mapping
 
 from linkwise.kube.controllers.child import Child, UnknownControllerError, child, generated, pod
-from linkwise.kube.fields import Fields, UnreadableError, at, items, mapping, number, text
+from linkwise.kube.fields import Fields, at, items, mapping, number, text
 from linkwise.kube.labels import COMPLETION_INDEX, JOB_SET_LABEL, VOLCANO
 
 Given = Mapping[tuple[str, str], Fields]
 """Kind and name -> object: what a controller may read beside the object itself."""
 
 _BATCH = "batch.kubernetes.io/"
-_TRAINER_STEP = "trainer.kubeflow.org/trainjob-ancestor-step"
-_RUNTIME_TEMPLATE = "spec.template.spec"
 
 
 def job(fields: Fields, _given: Given) -> Iterator[Child]:
@@ -102,6 +100,8 @@ def _job_of_set(
     within = f"spec.replicatedJobs[{place}]"
     pods = number(item, "template.spec.parallelism", 1, within=within)
     defaults = {"completionMode": "Indexed", "parallelism": pods, "completions": pods}
+    # JobSet's webhook writes it (kubernetes-sigs/jobset, pkg/webhooks/jobset_webhook.go).
+    spec = {"restartPolicy": "OnFailure", **spec}
     if at(fields, "spec.network.enableDNSHostnames") is not False and "subdomain" not in spec:
         spec = {**spec, "subdomain": text(fields, "spec.network.subdomain") or name}
     marked = {
@@ -122,65 +122,6 @@ def _job_of_set(
         labels={**mapping(item, "template.metadata.labels"), **labels},
         annotations={**mapping(item, "template.metadata.annotations"), **labels},
     )
-
-
-def train_job(fields: Fields, given: Given) -> Iterator[Child]:
-    """Its JobSet. The template is in a runtime: one of those *given*, or else one node after the
-    other with `resourcesPerNode`, as Kubeflow's own runtimes have it."""
-    runtime = given.get(
-        (
-            text(fields, "spec.runtimeRef.kind") or "ClusterTrainingRuntime",
-            text(fields, "spec.runtimeRef.name"),
-        )
-    )
-    runtime = _plain_runtime(fields) if runtime is None else runtime
-    nodes = number(fields, "spec.trainer.numNodes", number(runtime, "spec.mlPolicy.numNodes", 1))
-    launcher = at(runtime, "spec.mlPolicy.mpi.runLauncherAsNode") is True
-    spec = mapping(runtime, _RUNTIME_TEMPLATE)
-    replicated = [
-        _with_nodes(fields, item, max(nodes - 1, 1) if launcher else nodes)
-        for item in items(spec, "replicatedJobs")
-    ]
-    yield child(
-        fields,
-        "jobset.x-k8s.io/v1alpha2 JobSet",
-        text(fields, "metadata.name"),
-        {**spec, "replicatedJobs": replicated},
-        inner="",
-        outer="",
-        labels=mapping(fields, "spec.labels"),
-        annotations=mapping(fields, "spec.annotations"),
-    )
-
-
-def _plain_runtime(fields: Fields) -> Fields:
-    if not mapping(fields, "spec.trainer.resourcesPerNode"):
-        said = text(fields, "spec.runtimeRef.name")
-        raise UnreadableError(
-            f"spec.trainer.resourcesPerNode: missing, and the runtime {said!r} was not given: "
-            "expected either of them"
-        )
-    image = text(fields, "spec.trainer.image") or "the-runtime's"
-    # The API server's default for a JobSet's pods would be Always, which no Job accepts.
-    pods = {"restartPolicy": "Never", "containers": [{"name": "node", "image": image}]}
-    item = {"name": "node", "template": {"spec": {"template": {"spec": pods}}}}
-    return {"spec": {"template": {"spec": {"replicatedJobs": [item]}}}}
-
-
-def _with_nodes(fields: Fields, item: Fields, nodes: int) -> Fields:
-    """The replicated Job, with what the TrainJob says of its trainer if it is the trainer's."""
-    step = mapping(item, "template.metadata.labels").get(_TRAINER_STEP)
-    if (step or text(item, "name")) not in ("trainer", "node"):
-        return item
-    job_spec, pods = mapping(item, "template.spec"), mapping(item, "template.spec.template")
-    resources = mapping(fields, "spec.trainer.resourcesPerNode")
-    containers = [
-        {**each, "resources": resources} if resources and text(each, "name") == "node" else each
-        for each in items(pods, "spec.containers")
-    ]
-    pods = {**pods, "spec": {**mapping(pods, "spec"), "containers": containers}}
-    counted = {**job_spec, "parallelism": nodes, "completions": nodes, "template": pods}
-    return {**item, "template": {**mapping(item, "template"), "spec": counted}}
 
 
 def volcano_job(fields: Fields, _given: Given) -> Iterator[Child]:

@@ -29,6 +29,7 @@ _GROUPS = frozenset(
         "storage.k8s.io",
         # Queues and groups.
         "kueue.x-k8s.io",
+        "scheduler.grove.io",
         "scheduling.run.ai",
         "scheduling.sigs.k8s.io",
         "scheduling.volcano.sh",

@@ -5,10 +5,11 @@ from collections.abc import Callable, Iterator
 from linkwise.kube.controllers.batch import Given
 from linkwise.kube.controllers.child import Child, child, generated, pod
 from linkwise.kube.fields import Fields, at, items, mapping, number, ordinal, text
-from linkwise.kube.labels import LWS, RAY
+from linkwise.kube.labels import AIBRIX, LWS, RAY
 
 _TEMPLATE = "spec.template"
-_SUBMITTER = "ray-job-submitter"  # KubeRay's name of the container
+# KubeRay runs the head's image in it. Whose head that is, only a selector says.
+_SUBMITTER = {"name": "ray-job-submitter", "image": "the-cluster's"}
 
 
 def deployment(fields: Fields, _given: Given) -> Iterator[Child]:
@@ -126,6 +127,17 @@ def _count(said: Fields, key: str) -> int:
     return (ordinal(value) or 0) if isinstance(value, str) else 0
 
 
+def pod_set(fields: Fields, _given: Given) -> Iterator[Child]:
+    """The pods of AIBrix's PodSet, `<set>-<index>`."""
+    name, template = text(fields, "metadata.name"), mapping(fields, _TEMPLATE)
+    for index in range(number(fields, "spec.podGroupSize", 1)):
+        labels = {AIBRIX + "podset-name": name, AIBRIX + "pod-group-index": str(index)}
+        inherited = mapping(fields, "metadata.labels")
+        said = mapping(template, "metadata.labels")
+        kept = {key: str(value) for key, value in inherited.items() if key not in said}
+        yield pod(fields, _TEMPLATE, template, f"{name}-{index}", {**kept, **labels})
+
+
 def ray_job(fields: Fields, given: Given) -> Iterator[Child]:
     """A RayCluster. With `clusterSelector`, the job goes to one that is there, and only the Job of
     its submitter is created, if any is."""
@@ -133,7 +145,7 @@ def ray_job(fields: Fields, given: Given) -> Iterator[Child]:
         yield from ray_above("spec.rayClusterSpec")(fields, given)
     elif text(fields, "spec.submissionMode") in ("", "K8sJobMode"):
         where, name = "spec.submitterPodTemplate", text(fields, "metadata.name")
-        template = mapping(fields, where) or {"spec": {"containers": [{"name": _SUBMITTER}]}}
+        template = mapping(fields, where) or {"spec": {"containers": [_SUBMITTER]}}
         said = mapping(template, "metadata")
         labels = {**mapping(said, "labels"), RAY + "originated-from-crd": "RayJob"}
         template = {**template, "metadata": {**said, "labels": labels}}

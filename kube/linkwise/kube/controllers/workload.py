@@ -13,7 +13,6 @@ from linkwise.kube.controllers.batch import (
     cron_job,
     job,
     job_set,
-    train_job,
     unknown,
     volcano_job,
 )
@@ -24,11 +23,13 @@ from linkwise.kube.controllers.serving import (
     copies,
     deployment,
     leader_worker_set,
+    pod_set,
     ray_above,
     ray_cluster,
     ray_job,
     stateful_set,
 )
+from linkwise.kube.controllers.trainer import train_job
 from linkwise.kube.fields import Fields, UnreadableError, group_of, mapping, text
 
 MOST_PODS = 4096
@@ -51,6 +52,7 @@ _KINDS: Mapping[tuple[str, str], Callable[[Fields, Given], Iterator[Child]]] = {
     ("trainer.kubeflow.org", "ClusterTrainingRuntime"): lambda _fields, _given: iter(()),
     ("batch.volcano.sh", "Job"): volcano_job,
     ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"): leader_worker_set,
+    ("orchestration.aibrix.ai", "PodSet"): pod_set,
     ("ray.io", "RayCluster"): ray_cluster,
     ("ray.io", "RayJob"): ray_job,
     ("ray.io", "RayService"): ray_above("spec.rayClusterConfig"),

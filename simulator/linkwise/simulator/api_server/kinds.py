@@ -10,6 +10,7 @@ class ResourceKind:
     api_version: str = "v1"
     namespaced: bool = True
     has_status: bool = True  # clients write `/status` separately
+    also: tuple[str, ...] = ()  # versions that manifests may name for the same objects
 
     @property
     def root(self) -> str:
@@ -43,6 +44,11 @@ STORAGE = (
     ResourceKind("CSINode", "csinodes", "storage.k8s.io/v1", namespaced=False, has_status=False),
 )
 
+# Kubernetes 1.35 to 1.37 have each of these objects in other versions.
+_NATIVE = tuple(
+    f"scheduling.k8s.io/{version}" for version in ("v1alpha1", "v1alpha2", "v1alpha3", "v1beta1")
+)
+
 # Owners of pods that the extender reads.
 OWNERS = (
     ResourceKind("StatefulSet", "statefulsets", "apps/v1"),
@@ -59,12 +65,17 @@ OWNERS = (
     ResourceKind("LeaderWorkerSet", "leaderworkersets", "leaderworkerset.x-k8s.io/v1"),
     ResourceKind("Job", "jobs", "batch.volcano.sh/v1alpha1"),
     ResourceKind("RayCluster", "rayclusters", "ray.io/v1"),
-    ResourceKind("PodGroup", "podgroups", "scheduling.k8s.io/v1alpha2"),
-    ResourceKind("Workload", "workloads", "scheduling.k8s.io/v1alpha1"),
+    ResourceKind("PodGroup", "podgroups", "scheduling.k8s.io/v1beta1", also=_NATIVE),
+    ResourceKind(
+        "CompositePodGroup", "compositepodgroups", "scheduling.k8s.io/v1alpha3", also=_NATIVE
+    ),
+    ResourceKind("Workload", "workloads", "scheduling.k8s.io/v1beta1", also=_NATIVE),
     ResourceKind("PodGroup", "podgroups", "scheduling.x-k8s.io/v1alpha1"),
     ResourceKind("PodGroup", "podgroups", "scheduling.sigs.k8s.io/v1alpha1"),
     ResourceKind("PodGroup", "podgroups", "scheduling.volcano.sh/v1beta1"),
     ResourceKind("PodGroup", "podgroups", "scheduling.run.ai/v2alpha2"),
+    ResourceKind("PodGang", "podgangs", "scheduler.grove.io/v1alpha1"),
+    ResourceKind("PodSet", "podsets", "orchestration.aibrix.ai/v1alpha1"),
 )
 
 # Other workloads that manifests may have, and what stands between a workload and its pods.

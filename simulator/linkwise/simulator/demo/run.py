@@ -26,7 +26,7 @@ from linkwise.simulator.jobs.controller import JobController
 from linkwise.simulator.jobs.workloads import WorkloadController
 from linkwise.simulator.manifests.read_manifests import Manifest, collection_of, is_suspended
 from linkwise.simulator.report.build_report import key_of, seen_pods
-from linkwise.simulator.report.model import Rival, SeenPod
+from linkwise.simulator.report.model import GangSeen, Rival, SeenPod
 from linkwise.simulator.report.pod_recorder import ENDED, PodRecorder, Sighting
 from linkwise.simulator.scheduler import SchedulerLoop, SchedulerSettings
 from linkwise.topology import names
@@ -253,7 +253,11 @@ class ManifestRun:
             if s.pod.status.phase == "Failed"
         }
         gangs = self._gangs() if self._linkwise else ()
-        needed = {f"{g.namespace}/{m.pod}": g.minimum for g in gangs for m in g.members}
+        needed = {
+            f"{gang.namespace}/{member.pod}": GangSeen(gang.name, gang.minimum)
+            for gang in gangs
+            for member in gang.members
+        }
         return seen_pods(
             sightings, self.held(), self._had, waits, needed, self._workloads.roots, invalid
         )

@@ -86,9 +86,13 @@ class ObjectReader:
         body = self._mapping(value, path, "an object with apiVersion and kind")
         kind = self._text(body, path, "kind", "Pod, Job or another")
         version = self._text(body, path, "apiVersion", f"{_versions(kind)} (of {kind})")
-        known = {each.api_version for each in KINDS if each.name == kind} | (
-            {"v1"} if kind == "List" else set()
-        )
+        served = {
+            also: each.api_version
+            for each in KINDS
+            if each.name == kind
+            for also in (each.api_version, *each.also)
+        }
+        known = served.keys() | ({"v1"} if kind == "List" else set())
         groups = {group_of(each) for each in known}
         # A kind of this name in another group is another kind.
         meant = not group_of(version) or group_of(version) in groups or kind in ("Pod", "Job")
@@ -103,7 +107,8 @@ class ObjectReader:
         namespace, name = self._metadata(body, path, kind)
         by = controller_of(body)
         controller = text(by, "kind"), text(by, "name")
-        yield Found(self, path, _as_applied(body, namespace), name, controller)
+        applied = {**_as_applied(body, namespace), "apiVersion": served.get(version, version)}
+        yield Found(self, path, applied, name, controller)
 
     def check(self, found: Found) -> None:
         """Check the fields that the programs read of a Pod or a Job."""

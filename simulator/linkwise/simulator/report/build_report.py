@@ -13,6 +13,7 @@ from dataclasses import replace
 from linkwise.kube.labels import COMPLETION_INDEX, LWS
 from linkwise.kube.objects import Pod
 from linkwise.simulator.report.model import (
+    GangSeen,
     NodeReport,
     PodPlace,
     PodReport,
@@ -50,22 +51,24 @@ def seen_pods(
     held: Held,
     had: Mapping[str, frozenset[str]],
     waits: Mapping[str, str],
-    gangs: Mapping[str, int],
+    gangs: Mapping[str, GangSeen],
     workloads: Mapping[str, str],
     invalid: Collection[str] = (),
 ) -> tuple[SeenPod, ...]:
     """Return the record of every pod that takes GPUs, in the order of *sightings*.
 
     The mappings are by namespace/name. *held*: its GPUs now. *had*: all GPUs it was seen with.
-    *waits*: why it has no node. *gangs*: the minimum of its gang, used if the pod does not say.
+    *waits*: why it has no node. *gangs*: its gang, as the extender has it.
     *workloads* is by the uid of a pod's owner: the name of the manifest from which it comes.
     *invalid*: those that cannot be placed, because of what they ask for.
     """
+    beside = _without_gpus(sightings, gangs)
     found = [
         SeenPod(
             pod=key_of(sighting.pod),
             workload=_workload(sighting.pod, workloads),
-            needed=_needed(sighting.pod) or gangs.get(key_of(sighting.pod), 0),
+            needed=_needed(sighting.pod, gangs, beside),
+            gang=_gang(sighting.pod, gangs),
             member=sighting.pod.metadata.annotations.get(COMPLETION_INDEX, ""),
             times=sighting.times,
             node=sighting.pod.spec.node_name,
@@ -189,12 +192,37 @@ def _workload(pod: Pod, workloads: Mapping[str, str]) -> str:
     return name if meta.namespace == "default" else f"{meta.namespace}/{name}"
 
 
-def _needed(pod: Pod) -> int:
+def _needed(pod: Pod, gangs: Mapping[str, GangSeen], beside: Mapping[str, int]) -> int:
+    """Return how many pods with GPUs its gang needs; 0 if it is in none. What the pod says counts,
+    then what the extender says."""
+    gang = gangs.get(key_of(pod))
+    needed = _size_said(pod) or (gang.minimum if gang else 0)
+    return max(needed - beside.get(_gang(pod, gangs), 0), 1) if needed else 0
+
+
+def _gang(pod: Pod, gangs: Mapping[str, GangSeen]) -> str:
+    gang, said = gangs.get(key_of(pod)), pod.metadata.annotations.get(names.GANG)
+    name = said or (gang.name if gang else "")
+    return f"{pod.metadata.namespace}/{name}" if name else ""
+
+
+def _size_said(pod: Pod) -> int:
     """Return the gang size in the pod's annotation; 0 if it is absent or wrong."""
     if names.GANG not in pod.metadata.annotations:
         return 0
     size = pod.metadata.annotations.get(names.GANG_SIZE, "")
     return int(size) if size.isascii() and size.isdecimal() else 0
+
+
+def _without_gpus(
+    sightings: Sequence[Sighting], gangs: Mapping[str, GangSeen]
+) -> Mapping[str, int]:
+    """Count the members of each gang that take no GPUs and have a node."""
+    return Counter(
+        _gang(each.pod, gangs)
+        for each in sightings
+        if each.pod.spec.node_name and not takes_gpus(each.pod)
+    )
 
 
 def _holds_none(pod: Pod) -> str:

@@ -288,6 +288,13 @@ def letters() -> Iterator[str]:
             yield first + second
 
 
+class GangSeen(NamedTuple):
+    """A pod's gang: `minimum` members start together, those without GPUs too."""
+
+    name: str
+    minimum: int
+
+
 @dataclass(frozen=True, slots=True)
 class SeenPod:
     """The record of one pod: its plan at the binding, and the kubelet's list."""
@@ -301,6 +308,7 @@ class SeenPod:
     planned: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # container -> GPU uuids
     held: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     had: frozenset[str] = frozenset()  # all GPUs that it was seen to hold
+    gang: str = ""  # as the extender calls it; empty: the workload is the gang, if `needed`
     ended: bool = False  # succeeded, and gave its GPUs back
     waits: str = ""  # why it holds none
     invalid: bool = False  # what it asks for is wrong
@@ -343,7 +351,7 @@ def _half_gangs(pods: tuple[SeenPod, ...]) -> Iterator[str]:
     gangs: dict[str, list[SeenPod]] = {}
     for pod in pods:
         if pod.needed:
-            gangs.setdefault(pod.workload, []).append(pod)
+            gangs.setdefault(pod.gang or pod.workload, []).append(pod)
     for name, members in gangs.items():
         running = sum(1 for member in members if member.held or member.ended)
         needed = max(member.needed for member in members)

@@ -20,7 +20,7 @@ from linkwise.cli.text_file import read_text, shown
 from linkwise.cli.what_if.given.listing import PriorityClass
 from linkwise.extender.podgrouper.workloads.answer import ObjectRef
 from linkwise.kube.controllers.batch import Given
-from linkwise.kube.controllers.child import UnknownControllerError
+from linkwise.kube.controllers.child import UnknownControllerError, generated
 from linkwise.kube.controllers.workload import MadePod, pods_of
 from linkwise.kube.fields import UnreadableError, controller_of, text
 from linkwise.kube.objects import (
@@ -118,7 +118,9 @@ def _named(item: Fields, namespace: str, where: str) -> Fields:
     if not isinstance(metadata, dict):
         return item  # `ref_of` reports what is wrong
     prefix = metadata.get("generateName")
-    said = {"name": f"{prefix}what-if"} if isinstance(prefix, str) and prefix else {}
+    # The API server gives each object of one prefix a name of its own.
+    has_prefix = isinstance(prefix, str) and prefix
+    said = {"name": generated(str(prefix).removesuffix("-"), where)} if has_prefix else {}
     home = {} if metadata.get("namespace") else {"namespace": namespace}
     api_version, kind = item.get("apiVersion"), item.get("kind")
     uid = f"{_UID}/{api_version}/{kind}/{namespace}/{metadata.get('name') or where}"

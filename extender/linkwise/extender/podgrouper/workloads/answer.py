@@ -102,6 +102,7 @@ class Recognised:
     done: int = 0  # members that succeeded, are never recreated, and are not in `size`
     open_ended: bool = False  # more pods than `size` may join
     owners: frozenset[str] = frozenset()  # uids of the objects that define the gang
+    require: tuple[str, ...] = ()  # levels at which its members must share one domain
     counts_all: bool = False  # which members take GPUs is unknown: those without count too
 
 

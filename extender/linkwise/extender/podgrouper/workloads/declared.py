@@ -9,14 +9,17 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from linkwise.extender.podgrouper.workloads.answer import GangName, ObjectRef
+from linkwise.extender.api.spans import LABEL_KEY, NODE
+from linkwise.extender.podgrouper.workloads.answer import GangName, Missing, ObjectRef
 from linkwise.extender.podgrouper.workloads.case import Case, OwnerGoneError
 from linkwise.extender.podgrouper.workloads.kinds import (
+    COMPOSITE_POD_GROUP,
     COSCHEDULING_POD_GROUP,
     KAI_POD_GROUP,
     NATIVE_POD_GROUP,
     NATIVE_WORKLOAD,
     OLD_COSCHEDULING_POD_GROUP,
+    POD_GANG,
     VOLCANO_JOB,
     VOLCANO_POD_GROUP,
     OwnerKind,
@@ -35,6 +38,10 @@ from linkwise.kube.fields import (
 from linkwise.kube.objects import Pod, Quantity, whole
 
 _MOST_LEVELS = 8  # of subgroups; KAI's groupers make two
+_MOST_COMPOSITES = 4  # levels of groups that kube-scheduler accepts, those of pods among them
+_HOSTNAME = "kubernetes.io/hostname"
+_PARENT = "spec.parentCompositePodGroupName"
+_POLICY = "spec.schedulingPolicy."
 KUEUE = "kueue.x-k8s.io/"
 KOORDINATOR = "gang.scheduling.koordinator.sh/"
 YUNIKORN = "yunikorn.apache.org/"
@@ -43,6 +50,7 @@ OLD_COSCHEDULING = "pod-group.scheduling.sigs.k8s.io"
 VOLCANO_GROUP = "scheduling.k8s.io/group-name"
 VOLCANO_GROUP_TOO = "scheduling.volcano.sh/group-name"
 KAI_GROUP = "pod-group-name"
+GROVE = "grove.io/"
 _GROUP_KEYS = (
     KUEUE + "pod-group-name",
     KOORDINATOR + "name",
@@ -52,6 +60,7 @@ _GROUP_KEYS = (
     VOLCANO_GROUP,
     VOLCANO_GROUP_TOO,
     KAI_GROUP,
+    GROVE + "podgang",
 )
 
 
@@ -71,6 +80,14 @@ class DeclaredGroup:
     object: bool = True  # an object declares it; False: only its pods do
     queue: str = ""
     priority_class: str = ""
+    require: tuple[str, ...] = ()  # levels at which its pods must share one domain
+    subgroup: str = ""  # the pod's own group, if others are in the gang too
+    # The Workload and its template of a group of groups; empty: `minimum` is that of the gang.
+    template: tuple[str, str] = ("", "")
+
+    @property
+    def is_composite(self) -> bool:
+        return bool(self.template[0])
 
 
 def group_named(pod: Pod) -> tuple[str, ...] | None:
@@ -97,11 +114,101 @@ def native_pod_group(case: Case) -> DeclaredGroup | None:
         return None
     name = said.pod_group_name
     owner = case.read(NATIVE_POD_GROUP, name)
-    policy = "spec.schedulingPolicy."
-    if has(owner, policy + "gang"):
-        least = number(owner, policy + "gang.minCount", 1)
-        return _of_pod_group(case, NATIVE_POD_GROUP, owner, name, "native-pod-group", least)
-    return _of_pod_group(case, NATIVE_POD_GROUP, owner, name, "native-pod-group", 1, basic=True)
+    gang = has(owner, _POLICY + "gang")
+    least = number(owner, _POLICY + "gang.minCount", 1) if gang else 1
+    rule = "native-pod-group"
+    group = _of_pod_group(case, NATIVE_POD_GROUP, owner, name, rule, least, basic=not gang)
+    group = _within(group, _topology(owner))
+    root = _gang_above(case, owner)
+    return group if root is None else _of_composite(case, root, group, name)
+
+
+def _gang_above(case: Case, group: Fields) -> Fields | None:
+    """The highest CompositePodGroup (Kubernetes 1.37) above *group* that is a gang, as all between
+    the two are. The groups below one of policy `basic` start on their own."""
+    found = None
+    for _ in range(_MOST_COMPOSITES):
+        above = text(found or group, _PARENT)
+        if not above:
+            break
+        try:
+            parent = case.read(COMPOSITE_POD_GROUP, above)
+        except OwnerGoneError as error:
+            if error.why is Missing.NOT_FOUND:
+                raise
+            break  # an older ClusterRole, or a cluster without the kind
+        if not has(parent, _POLICY + "gang"):
+            break
+        found = parent
+    return found
+
+
+def _of_composite(case: Case, root: Fields, group: DeclaredGroup, own: str) -> DeclaredGroup:
+    """All groups below *root* are one gang. How many pods that are, `decide` asks the pod's owner,
+    or else `counted`: no group knows those beside it."""
+    name = text(root, "metadata.name")
+    ref = _ref(case, COMPOSITE_POD_GROUP, name)
+    whole_gang = DeclaredGroup(
+        GangName(ref.namespace, ref.qualified_kind, name, text(root, "metadata.uid")),
+        group.minimum,
+        group.rule,
+        f"{group.because}, below {ref}",
+        controller=_maker(root),
+        priority_class=text(root, "spec.priorityClassName"),
+        subgroup=own,
+        template=(
+            text(root, "spec.workloadRef.workloadName"),
+            text(root, "spec.workloadRef.templateName"),
+        ),
+    )
+    return _within(whole_gang, _topology(root))
+
+
+def _topology(owner: Fields) -> list[str]:
+    return [text(item, "key") for item in items(owner, "spec.schedulingConstraints.topology")]
+
+
+def _within(group: DeclaredGroup, keys: list[str]) -> DeclaredGroup:
+    """*group* with the node labels *keys*, of each of which its object requires one value."""
+    keys = [NODE if key == _HOSTNAME else key for key in keys if LABEL_KEY.fullmatch(key)]
+    if not keys:
+        return group
+    because = f"{group.because} in one {' and one '.join(keys)}"
+    return replace(group, require=tuple(keys), because=because)
+
+
+def counted(case: Case, group: DeclaredGroup) -> DeclaredGroup:
+    """A group of groups with the pods that its Workload's templates say. Raises as `Case.read`."""
+    workload, called = group.template
+    owner = case.read(NATIVE_WORKLOAD, workload)
+    waiting = [*items(owner, "spec.compositePodGroupTemplates")]
+    found = None
+    while waiting and found is None:
+        each = waiting.pop()
+        found = each if text(each, "name") == called else None
+        waiting += items(each, "compositePodGroupTemplates")
+    ref = _ref(case, NATIVE_WORKLOAD, workload)
+    if found is None:
+        raise UnreadableError(f"spec.workloadRef.templateName: {called!r}: not in {ref}")
+    least = _least_below(found, _MOST_COMPOSITES)
+    return replace(group, minimum=least, because=f"{group.because}; {ref}: {least} at once")
+
+
+def _least_below(template: Fields, levels: int) -> int:
+    """How many pods start together below a CompositePodGroupTemplate. Of a template, one group or
+    several may be made: `minGroupCount` beyond the templates counts the smallest again."""
+    within = "schedulingPolicy.gang."
+    those = [number(each, within + "minCount", 1) for each in items(template, "podGroupTemplates")]
+    if levels:
+        those += [
+            _least_below(each, levels - 1)
+            for each in items(template, "compositePodGroupTemplates")
+            if has(each, "schedulingPolicy.gang")
+        ]
+    if not those:
+        return 1
+    wanted = number(template, within + "minGroupCount", len(those))
+    return sum(those) + max(wanted - len(those), 0) * min(those)
 
 
 def native_workload(case: Case) -> DeclaredGroup | None:
@@ -252,6 +359,21 @@ def _least_in_subgroups(owner: Fields) -> int:
         return sum(sorted(those)[:wanted])
 
     return max(least("", number(owner, "spec.minSubGroup", 0), _MOST_LEVELS), 1)
+
+
+def grove(case: Case) -> DeclaredGroup | None:
+    """A PodGang of Grove, as Dynamo creates too (ai-dynamo/grove,
+    scheduler/api/core/v1alpha1/podgang.go): the `minReplicas` of all its groups start together."""
+    name = case.labels.get(GROVE + "podgang")
+    if not name:
+        return None
+    owner = case.read(POD_GANG, name)
+    within = "spec.podgroups"
+    least = sum(number(each, "minReplicas", 0, within=within) for each in items(owner, within))
+    group = _of_pod_group(case, POD_GANG, owner, name, "grove", least)
+    required = text(owner, "spec.topologyConstraint.packConstraint.required")
+    group = _within(group, [required] if required else [])
+    return replace(group, subgroup=case.said(GROVE + "podclique"))
 
 
 def _min_member(case: Case, kind: OwnerKind, name: str, rule: str) -> DeclaredGroup:

@@ -10,6 +10,10 @@ class OwnerKind:
     plural: str
     versions: tuple[str, ...]  # tried in this order if no reference names one
 
+    @property
+    def qualified(self) -> str:
+        return f"{self.kind}.{self.group}"
+
     def paths(self, namespace: str, name: str, version: str = "") -> tuple[str, ...]:
         versions = (version,) if version else self.versions
         return tuple(
@@ -40,13 +44,20 @@ RAY_CLUSTER = OwnerKind("ray.io", "RayCluster", "rayclusters", ("v1", "v1alpha1"
 NATIVE_POD_GROUP = OwnerKind(
     "scheduling.k8s.io", "PodGroup", "podgroups", ("v1beta1", "v1alpha3", "v1alpha2")
 )
-NATIVE_WORKLOAD = OwnerKind("scheduling.k8s.io", "Workload", "workloads", ("v1alpha1",))
+COMPOSITE_POD_GROUP = OwnerKind(
+    "scheduling.k8s.io", "CompositePodGroup", "compositepodgroups", ("v1beta1", "v1alpha3")
+)
+NATIVE_WORKLOAD = OwnerKind(
+    "scheduling.k8s.io", "Workload", "workloads", ("v1beta1", "v1alpha3", "v1alpha1")
+)
 COSCHEDULING_POD_GROUP = OwnerKind("scheduling.x-k8s.io", "PodGroup", "podgroups", ("v1alpha1",))
 OLD_COSCHEDULING_POD_GROUP = OwnerKind(
     "scheduling.sigs.k8s.io", "PodGroup", "podgroups", ("v1alpha1",)
 )
 VOLCANO_POD_GROUP = OwnerKind("scheduling.volcano.sh", "PodGroup", "podgroups", ("v1beta1",))
 KAI_POD_GROUP = OwnerKind("scheduling.run.ai", "PodGroup", "podgroups", ("v2alpha2",))
+POD_GANG = OwnerKind("scheduler.grove.io", "PodGang", "podgangs", ("v1alpha1",))
+POD_SET = OwnerKind("orchestration.aibrix.ai", "PodSet", "podsets", ("v1alpha1",))
 
 READ = (
     JOB,
@@ -64,10 +75,13 @@ READ = (
     VOLCANO_JOB,
     RAY_CLUSTER,
     NATIVE_POD_GROUP,
+    COMPOSITE_POD_GROUP,
     NATIVE_WORKLOAD,
     COSCHEDULING_POD_GROUP,
     OLD_COSCHEDULING_POD_GROUP,
     VOLCANO_POD_GROUP,
     KAI_POD_GROUP,
+    POD_GANG,
+    POD_SET,
 )
 """All owners that the extender may read; its ClusterRole allows `get` on exactly these."""

@@ -7,6 +7,7 @@ from linkwise.extender.podgrouper.workloads.case import Case
 from linkwise.extender.podgrouper.workloads.kinds import (
     DEPLOYMENT,
     LEADER_WORKER_SET,
+    POD_SET,
     RAY_CLUSTER,
     STATEFUL_SET,
 )
@@ -28,7 +29,7 @@ from linkwise.kube.fields import (
     ordinal,
     text,
 )
-from linkwise.kube.labels import LWS, RAY
+from linkwise.kube.labels import AIBRIX, LWS, RAY
 
 KSERVE = "serving.kserve.io/inferenceservice"
 
@@ -61,6 +62,21 @@ def leader_worker_set(case: Case) -> FoundWorkload | None:
         because=f"group {group} of {ref} has {size} pods",
         subgroup=case.said(LWS + "subgroup-index"),
     )
+
+
+def pod_set(case: Case) -> FoundWorkload:
+    """One replica of a role of AIBrix's StormService that spans several pods
+    (vllm-project/aibrix, pkg/controller/podset/podset_controller.go)."""
+    owner = case.read_controller(POD_SET)
+    assert case.controller is not None
+    ref = ObjectRef(POD_SET.group, POD_SET.kind, case.namespace, case.controller.name)
+    size = number(owner, "spec.podGroupSize", 1)
+    roles = (role_of(case, "pod", size, mapping(owner, "spec.template")),)
+    work = workload(case, ref, owner, roles)
+    index = ordinal(case.said(AIBRIX + "pod-group-index"))
+    because = f"{ref} has {size} pods"
+    shown = case.said("role-name").lower()
+    return found(case, work, "pod", index, rule="podset", because=because, shown_role=shown)
 
 
 def kserve_multi_node(case: Case) -> FoundWorkload | None:

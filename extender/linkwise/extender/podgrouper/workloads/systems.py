@@ -97,6 +97,7 @@ DECLARED: tuple[System, ...] = (
         declared.volcano_pod_group,
     ),
     System("kai", "KAI PodGroup", "yes", "PodGroup.scheduling.run.ai", declared.kai),
+    System("grove", "Grove PodGang", "yes", "PodGang.scheduler.grove.io", declared.grove),
 )
 
 
@@ -188,6 +189,14 @@ _GANGS = (
         frozenset({_kind(kinds.RAY_CLUSTER)}),
     ),
     System(
+        "podset",
+        "AIBrix PodSet",
+        "yes",
+        "PodSet.orchestration.aibrix.ai",
+        serving.pod_set,
+        frozenset({_kind(kinds.POD_SET)}),
+    ),
+    System(
         "kserve-multi-node",
         "KServe, several nodes for one model",
         "yes, one per generation",
@@ -251,6 +260,15 @@ _SINGLES = (
         role="driver",
         role_label="spark-role",
         index_label="spark-exec-id",
+    ),
+    _single(
+        "DLRover",
+        frozenset({("elastic.iml.github.io", "ElasticJob")}),
+        "dlrover",
+        "its master runs first, asks for workers, and goes on with fewer",
+        role="worker",
+        role_label="elasticjob.dlrover/replica-type",
+        index_label="elasticjob.dlrover/replica-index",
     ),
     _single(
         "Dask",
@@ -355,7 +373,7 @@ _SINGLES = (
         "StatefulSet",
         frozenset({_STATEFUL_SET}),
         "statefulset",
-        "a pod is made once the one before it is ready, so none can wait for the next",
+        "its pods are made one after the other, or are copies; a gang says linkwise.dev/gang",
     ),
     _single("Deployment", frozenset({_REPLICA_SET}), "deployment", "its replicas are copies"),
     _single(
