@@ -122,8 +122,8 @@ def test_it_is_not_asked_where_plugins_refuse_every_node(world: World) -> None:
     world.start()
     world.create("p", 4)
     assert world.says("p", "Unschedulable") == (
-        "0/2 nodes are available: 2 Insufficient nvidia.com/gpu. no new claims to deallocate, "
-        "preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."
+        "0/2 nodes are available: 2 Insufficient nvidia.com/gpu. preemption: 0/2 nodes are "
+        "available: 2 Preemption is not helpful for scheduling."
     )
     assert world.extender.calls == []
 
@@ -137,7 +137,7 @@ def test_a_pod_that_fits_nowhere_is_told_why_for_every_node(world: World) -> Non
     world.create("p", 4)
     assert world.says("p", "Unschedulable") == (
         "0/5 nodes are available: 1 node(s) had untolerated taint(s), 1 node(s) were "
-        "unschedulable, 3 Insufficient nvidia.com/gpu. no new claims to deallocate, preemption: "
+        "unschedulable, 3 Insufficient nvidia.com/gpu. preemption: "
         "0/5 nodes are available: 5 Preemption is not helpful for scheduling."
     )
 
@@ -154,8 +154,8 @@ def test_a_refusal_is_shown_with_its_reasons_counted(world: World) -> None:
     world.start()
     world.create("p")
     assert world.says("p", "Unschedulable") == (
-        "0/3 nodes are available: 1 no such link, 2 gang waits. no new claims to deallocate, "
-        "preemption: 0/3 nodes are available: 3 No preemption victims found for incoming pod."
+        "0/3 nodes are available: 1 no such link, 2 gang waits. preemption: "
+        "0/3 nodes are available: 3 No preemption victims found for incoming pod."
     )
 
 
@@ -169,8 +169,8 @@ def test_a_refusal_for_good_makes_no_candidate_for_preemption(world: World) -> N
     world.start()
     world.create("p")
     assert world.says("p", "Unschedulable") == (
-        "0/2 nodes are available: 2 no GPUs of that kind. no new claims to deallocate, "
-        "preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."
+        "0/2 nodes are available: 2 no GPUs of that kind. preemption: "
+        "0/2 nodes are available: 2 Preemption is not helpful for scheduling."
     )
 
 
@@ -180,7 +180,7 @@ def test_no_names_at_all_means_no_node(world: World) -> None:
     world.start()
     world.create("p")
     assert world.says("p", "Unschedulable") == (
-        "0/1 nodes are available: no new claims to deallocate, preemption: 0/1 nodes are "
+        "0/1 nodes are available: preemption: 0/1 nodes are "
         "available: 1 Preemption is not helpful for scheduling."
     )
 

@@ -5,6 +5,11 @@ from collections.abc import Iterable
 
 from linkwise.kube.objects import Condition
 
+# From Kubernetes 1.37 on, kube-scheduler tries no member of a PodGroup whose pods differ in the
+# scheduler, the priority or the preemption policy; the priority must be the PodGroup's own
+# (`validatePodGroup` in its schedule_one_podgroup.go).
+GROUP_REFUSED = "all pods in a single pod group should have the same "
+
 _PORT = re.compile(r":\d+(?=->)")  # of the caller: each try has another
 
 

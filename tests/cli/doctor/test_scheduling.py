@@ -103,6 +103,17 @@ def test_what_kube_scheduler_says_on_the_pods_is_told_at_once_and_alone(ago: flo
     assert found.page == "failures.md#when-kube-scheduler-cannot-call-the-extender"
 
 
+def test_a_group_that_kube_scheduler_refuses_has_nothing_to_do_with_calls() -> None:
+    refused = {
+        "reason": "SchedulerError",
+        "message": "all pods in a single pod group should have the same priority as the pod "
+        "group's priority, got 100 and 0",
+    }
+    found = only(with_pods(pod("a", gpus=8, ago=5, **refused)))
+    assert found.what == f"it cannot try 1 pod, such as ml/a: {refused['message']}"
+    assert found.page == "docs/workloads.md#what-kube-scheduler-refuses"
+
+
 def test_a_second_scheduler_that_is_silent_has_a_page_of_its_own() -> None:
     waits = pod("waits", gpus=8, scheduler="linkwise-scheduler")
     found = only(with_pods(waits, facts=replace(WELL, state=replace(STATE, calls={}))))

@@ -15,6 +15,7 @@ from linkwise.extender.placement import gang_placement as place_module
 from linkwise.extender.placement.cluster_view import ClusterView
 from linkwise.extender.placement.request import PodSet
 from linkwise.extender.quarantine import LEFT_OUT
+from linkwise.kube.objects import Condition
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
 
@@ -259,6 +260,63 @@ def test_a_late_echo_of_an_earlier_plan_is_not_answered() -> None:
     plan = at.plan("g-0")
     assert plan is not None
     assert plan.epoch == 3
+
+
+PRIORITY = (
+    "all pods in a single pod group should have the same priority as the pod group's priority, "
+    "got 100 and 0"
+)
+REFUSED = f"default-scheduler refuses its PodGroup: {PRIORITY}"
+
+
+def say(at: Cluster, name: str, reason: str, message: str) -> None:
+    """kube-scheduler writes why it did not place this pod, and clears its nomination."""
+    pod = at.pod(name)
+    said = (Condition("PodScheduled", "False", reason=reason, message=message),)
+    at.put_pod(change(pod, status=change(pod.status, conditions=said, nominated_node_name="")))
+
+
+def test_a_gang_whose_pod_group_kube_scheduler_refuses_holds_nothing_and_says_so() -> None:
+    at = cluster()
+    members = planned(at)
+    for name in members:
+        say(at, name, "SchedulerError", PRIORITY)
+    at.settle()
+    for _ in range(3):  # kube-scheduler tries again and again
+        assert (at.phase("g"), at.plan("g-0"), at.plan("g-1")) == ("refused", None, None)
+        assert [at.pod(name).status.nominated_node_name for name in members] == ["", ""]
+        say(at, "g-0", "SchedulerError", PRIORITY)
+        at.pass_time(10.0)
+    assert [e.message for e in at.events if e.reason == "GangWaiting"] == [f"gang ml/g: {REFUSED}"]
+    assert at.schedule(at.add_pod("other", 8).metadata.name)
+    assert at.filter("g-0").failed["n1"] == f"linkwise: gang g: {REFUSED}"
+
+
+def test_it_is_planned_once_kube_scheduler_tries_its_members_again() -> None:
+    """Somebody has created the group again, with the priority of its pods."""
+    at = cluster()
+    members = planned(at)
+    for name in members:
+        say(at, name, "SchedulerError", PRIORITY)
+    at.settle()
+    for name in members:
+        say(at, name, "Unschedulable", at.filter(name).failed["n1"])
+    at.settle()
+    assert at.phase("g") == "planned"
+
+
+def test_a_member_that_kube_scheduler_refuses_beside_a_running_gang_holds_nothing() -> None:
+    at = cluster(3)
+    planned(at, 3, gang_min="2")
+    at.delete("g-2")
+    assert at.schedule("g-0")
+    assert at.schedule("g-1")
+    at.add_pod("g-2", 8, gang="g", gang_size="3", gang_min="2", rank="2")
+    say(at, "g-2", "SchedulerError", PRIORITY)
+    at.settle()
+    assert (at.phase("g"), at.plan("g-2")) == ("running", None)
+    assert at.filter("g-2").failed["n1"] == f"linkwise: gang g: {REFUSED}"
+    assert at.evicted == []
 
 
 def test_members_that_contradict_each_other_are_refused_with_both_named() -> None:

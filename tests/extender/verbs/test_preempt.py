@@ -52,6 +52,19 @@ def test_a_node_where_that_would_leave_half_a_gang_elsewhere_is_left_out() -> No
     assert preempt(at, "urgent", n1=["g-0"], n3=["alone"]) == {"n3": ["alone"]}
 
 
+def test_a_node_whose_named_victims_are_elsewhere_too_is_left_out() -> None:
+    """From Kubernetes 1.37 on, kube-scheduler may name all pods of a group, and ends the whole
+    preemption if an answer has a victim that is not on its node."""
+    at = cluster(3)
+    run_gang(at, "g", ["n1", "n2"], gpus=8)
+    run(at, "alone", 8, "n3")
+    at.add_pod("urgent", 4, priority=1)
+    whole = ["g-0", "g-1"]
+    assert preempt(at, "urgent", n1=whole, n2=whole, n3=["alone"]) == {"n3": ["alone"]}
+    at.add_pod("no-gpus", 0, priority=1)
+    assert preempt(at, "no-gpus", n1=whole, n3=["alone"]) == {"n3": ["alone"]}
+
+
 def test_members_that_a_gang_can_spare_may_go_alone() -> None:
     at = cluster(2)
     run_gang(at, "g", ["n1", "n2"], gpus=8, gang_min="1")

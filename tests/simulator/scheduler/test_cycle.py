@@ -282,7 +282,7 @@ def test_an_assumed_pod_counts_until_it_is_given_up() -> None:
 def test_equal_reasons_are_counted_and_sorted() -> None:
     reasons = {"a": ("x", "y"), "b": ("x",), "c": ()}
     assert words.fit_error(4, reasons, helpful=1) == (
-        "0/4 nodes are available: 1 y, 2 x. no new claims to deallocate, preemption: "
+        "0/4 nodes are available: 1 y, 2 x. preemption: "
         "0/4 nodes are available: 1 No preemption victims found for incoming pod., "
         "3 Preemption is not helpful for scheduling."
     )

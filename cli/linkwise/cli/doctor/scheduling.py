@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from linkwise.cli.doctor.facts import EXTENDER, SCHEDULER, Facts, SeenPod
 from linkwise.cli.doctor.finding import Finding, Level
 from linkwise.extender.api.views import StateView
+from linkwise.kube.pod_conditions import GROUP_REFUSED
 
 SILENT_SECONDS = 600.0  # kube-scheduler tries every pod again within five minutes
 _SKEW_SECONDS = 60.0  # between this machine's clock and the leader's
@@ -60,15 +61,19 @@ def _of_second_scheduler(facts: Facts) -> Iterator[Finding]:
 
 def _of_broken_off(facts: Facts) -> Iterator[Finding]:
     """What kube-scheduler itself writes on pods within seconds, as if it cannot call."""
-    failing: dict[str, list[SeenPod]] = {}
+    failing: dict[tuple[str, bool], list[SeenPod]] = {}
     for pod in facts.pods:
         if pod.live and not pod.spec.node_name and pod.broken_off and pod.takes(facts.resource):
-            failing.setdefault(pod.spec.scheduler_name, []).append(pod)
-    for scheduler, pods in sorted(failing.items()):
+            in_group = pod.broken_off.startswith(GROUP_REFUSED)
+            failing.setdefault((pod.spec.scheduler_name, in_group), []).append(pod)
+    for (scheduler, in_group), pods in sorted(failing.items()):
         many = f"{len(pods)} pod{'' if len(pods) == 1 else 's'}"
         what = f"it cannot try {many}, such as {pods[0].key}: {pods[0].broken_off}"
         todo = "look the error up there"
         page = "failures.md#when-kube-scheduler-cannot-call-the-extender"
+        if in_group:
+            todo = "create the PodGroup and its pods again, with the same in all of them"
+            page = "docs/workloads.md#what-kube-scheduler-refuses"
         yield Finding(Level.PROBLEM, (scheduler,), what, todo, page)
 
 

@@ -9,6 +9,7 @@ from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_info import plan_on
 from linkwise.extender.gangs.gang import Gang, Standing
 from linkwise.extender.placement.result import Spot
+from linkwise.kube.pod_conditions import GROUP_REFUSED
 
 Members = tuple[PodRecord, ...]
 
@@ -130,7 +131,7 @@ def members_of(cache: Cache, gang: Gang) -> GangMembers:
         size=size,
         minimum=max((minimum_of(member) for member in seats), default=size),
         timeout_seconds=min((s for ask in asks if (s := ask.timeout_seconds)), default=None),
-        clash="" if started else _clash(live),
+        clash=_refused_group(unbound) or ("" if started else _clash(live)),
         seats=seats,
         extra=extra,
         bound=tuple(member for member in seats if member.node),
@@ -255,6 +256,15 @@ def _of_run(member: PodRecord, gang: Gang) -> bool:
 def minimum_of(member: PodRecord) -> int:
     """How many members must be placed for this one to start."""
     return member.ask.gang.minimum if member.ask.gang is not None else 1
+
+
+def _refused_group(unbound: Sequence[PodRecord]) -> str:
+    """Why kube-scheduler tries no member of a native group; empty: it does. It writes this on each
+    waiting member, and goes on trying."""
+    for member in unbound:
+        if member.broken_off.startswith(GROUP_REFUSED):
+            return f"{member.scheduler} refuses its PodGroup: {member.broken_off}"
+    return ""
 
 
 def _clash(live: Sequence[PodRecord]) -> str:

@@ -4,7 +4,7 @@ kube-scheduler chooses the victims by counts of GPUs, one pod at a time. The ext
 - the links fit;
 - GPUs that are reserved for a more urgent gang do not count as room;
 - no gang is left half: its other members on the node become victims too. If it has members on other
-  nodes, the answer omits the node, since kube-scheduler evicts on one node only.
+  nodes, the answer omits the node, since an extender can name victims on that node only.
 If only the extender refused the nodes, newer kube-schedulers call without victims; then the
 extender names the cheapest.
 
@@ -53,12 +53,13 @@ class PreemptVerb:
     def answer(self, record: PodRecord, asked: Mapping[str, Victims], now: float) -> PreemptAnswer:
         """*record* describes the pod as kube-scheduler sent it. *asked*: the victims that
         kube-scheduler chose, by node."""
+        asked = {node: those for node, those in asked.items() if self._are_on(node, those)}
         if record.left_alone:
-            return PreemptAnswer(dict(asked))
+            return PreemptAnswer(asked)
         if record.invalid or record.awaits or not record.preempts:
             return PreemptAnswer()
         if not (record.demand.gpus or record.shares):
-            return PreemptAnswer(dict(asked))
+            return PreemptAnswer(asked)
         planned = record.ask.gang is not None and record.demand.gpus
         if planned and not belongs_to_by_count(self._cache, record):
             return PreemptAnswer()
@@ -85,6 +86,14 @@ class PreemptVerb:
             record, any_victims=any_victims, awaits_room=awaits_room
         )
         return PreemptAnswer(victims)
+
+    def _are_on(self, node: str, those: Victims) -> bool:
+        """Whether no victim is known to be on another node. From Kubernetes 1.37 on, kube-scheduler
+        may name all pods of a PodGroup with `disruptionMode: all`, wherever they are. It looks for
+        the victims of the answer on the node alone (`convertPodUIDToPod`), and ends the whole
+        preemption with an error if one is elsewhere."""
+        pods = (self._cache.pods.get(uid) for uid in those.uids)
+        return all(pod is None or pod.node in ("", node) for pod in pods)
 
     def _victims(
         self, what_if: WhatIf, record: PodRecord, node: str, asked: Victims

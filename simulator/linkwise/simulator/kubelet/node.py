@@ -99,8 +99,7 @@ class Kubelet:
         )
         self._pods: dict[str, _Record] = {}
         self._lock = Lock()  # guards _pods, _endpoints and _gone_since; never held during a call
-        self._endpoints: dict[str, Endpoint] = {}
-        self._replaced: list[Endpoint] = []  # endpoints whose resource registered again
+        self._endpoints: dict[str, list[Endpoint]] = {}  # by resource; the last one is asked
         self._gone_since: dict[str, float] = {}
         self._over: set[str] = set()  # pods that ended here, until the API server removes them
         self._outbox = StatusOutbox(client)
@@ -145,8 +144,8 @@ class Kubelet:
         if self._reflector is not None:
             self._reflector.stop()
         with self._lock:
-            endpoints = [*self._endpoints.values(), *self._replaced]
-            self._endpoints, self._replaced = {}, []
+            endpoints = [each for plugins in self._endpoints.values() for each in plugins]
+            self._endpoints = {}
         for endpoint in endpoints:
             endpoint.close()  # cancels a call that the worker may wait for
         for server in self._servers:
@@ -181,10 +180,7 @@ class Kubelet:
             if self._stopping:
                 endpoint.close()
                 return
-            before = self._endpoints.get(resource)
-            if before is not None:  # its stream stays open: see _gone
-                self._replaced.append(before)
-            self._endpoints[resource] = endpoint
+            self._endpoints.setdefault(resource, []).append(endpoint)
             self._gone_since.pop(resource, None)
             self._manager.set_plugin(resource, endpoint)
         endpoint.watch(
@@ -199,16 +195,20 @@ class Kubelet:
                 self._manager.set_devices(endpoint.resource, devices)
 
     def _gone(self, endpoint: Endpoint) -> None:
-        """Handle the end of a stream. The kubelet knows plugins by resource alone, so the end of an
-        earlier plugin's stream cuts off its successor."""
+        """Handle the end of a stream. If another plugin of the resource is left, it is asked, and
+        the devices stay as they were listed last. Before Kubernetes 1.37 the kubelet knew plugins
+        by resource alone, and the end of an earlier one's stream cut off its successor."""
         with self._lock:
-            current = self._endpoints.pop(endpoint.resource, None)
-            if current is not None:
-                self._gone_since[endpoint.resource] = time.monotonic()
-                self._manager.set_unhealthy(endpoint.resource)
-        for one in (endpoint, current):
-            if one is not None:
-                one.close()
+            left = self._endpoints.get(endpoint.resource, [])
+            if endpoint in left:
+                left.remove(endpoint)
+                if left:
+                    self._manager.set_plugin(endpoint.resource, left[-1])
+                else:
+                    del self._endpoints[endpoint.resource]
+                    self._gone_since[endpoint.resource] = time.monotonic()
+                    self._manager.set_unhealthy(endpoint.resource)
+        endpoint.close()
 
     # Queries of podresources (servers.Bookkeeper)
 

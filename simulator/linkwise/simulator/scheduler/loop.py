@@ -238,7 +238,7 @@ class SchedulerLoop(ControlLoop):
                     self._queue.move_all(ClusterEvent.ASSIGNED_POD_LABELS, now)
             else:
                 self._pods[uid] = pod
-                self._waiting(pod, now, is_new=known is None)
+                self._waiting(pod, now)
             if _gives_up_room(known, pod, kind):
                 self._queue.move_all(ClusterEvent.ASSIGNED_POD_GONE, now)
             self._changed.notify_all()
@@ -250,14 +250,11 @@ class SchedulerLoop(ControlLoop):
         if self._cluster.remove_pod(uid):
             self._queue.move_all(ClusterEvent.ASSIGNED_POD_GONE, now)
 
-    def _waiting(self, pod: Pod, now: float, *, is_new: bool) -> None:
+    def _waiting(self, pod: Pod, now: float) -> None:
         ours = pod.spec.scheduler_name == self._settings.scheduler_name
         if not ours or self._cluster.is_assumed(pod.metadata.uid):
             return
-        # A gated pod counts on its nominated node from its first change on, not when it is first
-        # seen. So a scheduler that starts does not keep its room.
-        if not (is_new and pod.spec.scheduling_gates):
-            self._cluster.nominate(pod)
+        self._cluster.nominate(pod)
         self._queue.update(pod, now)
 
     # Tries

@@ -27,8 +27,7 @@ def fit_error(
     message = f"0/{nodes} nodes are available:"
     if histogram:
         message += f" {histogram}."
-    # The first words come from the plugin for resource claims, which finds none.
-    return f"{message} no new claims to deallocate, preemption: {_preemption(nodes, helpful)}"
+    return f"{message} preemption: {_preemption(nodes, helpful)}"
 
 
 def _preemption(nodes: int, helpful: int) -> str:
