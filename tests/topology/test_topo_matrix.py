@@ -95,6 +95,9 @@ NO_CODES = PRINTED.replace("\x1b[4m", "").replace("\x1b[0m", "")
         lines(lambda line: "[1,0]<stdout>:" + line),
         lines(lambda line: "+" + line),
         lines(lambda line: f'    "{line}",'),
+        lines(lambda line: f"\u2502 {line}   \u2502"),
+        lines(lambda line: f"{line} \\\\"),
+        lines(lambda line: json.dumps({"log": line + "\n", "stream": "stdout"})),
         NO_CODES.replace("\t", " | "),
         NO_CODES.replace("\t", " | ").replace("GPU0 |  X", "--|--|--|--|--|--|--\nGPU0 |  X"),
         NO_CODES.replace("\t", " \u2502 ").replace(
@@ -112,6 +115,7 @@ NO_CODES = PRINTED.replace("\x1b[4m", "").replace("\x1b[0m", "")
         NO_CODES.replace("3\t\tN/A\n", "3N/A"),
         *(cut_at(width) for width in range(30, 70)),
         NO_CODES + NO_CODES,
+        NO_CODES.replace("Legend:\n", "", 1),
         NO_CODES + "\tGPU0\tGPU1\nGPU0\tX\tOK\nGPU1\tOK\tX\n",
     ],
 )
@@ -292,7 +296,7 @@ def test_made_up_uuids_depend_on_the_node_alone() -> None:
         (SQUARE + SQUARE.replace("NV4", "NV2"), "several tables that differ"),
         (
             "GPU0 GPU1\nGPU0 X\n" + "NV4\n" * 9 + "GPU1 NV4 X\n",
-            "row GPU0: on 10 lines: expected 8 at most",
+            "row GPU0: on more than 8 lines: expected one",
         ),
         (SQUARE.replace("X    NV4", "NV4  NV4"), "row GPU0, column GPU0: 'NV4': expected X"),
         ("GPU0 NIC0\nGPU0 X NV4\n", "row GPU0, column NIC0: 'NV4': expected SYS, NODE"),
