@@ -160,6 +160,8 @@ def test_a_print_without_nvlinks_is_refused_unless_the_gpus_have_none(text: str)
 def test_a_print_that_shows_nvlinks_or_may_show_some_is_read() -> None:
     assert lacks_nvlinks(read_matrix(PCI + PCI_LEGEND + "  NV#  = # NVLinks\n"))
     assert not lacks_nvlinks(read_matrix(SQUARE + PCI_LEGEND))
+    both = f"$ nvidia-smi topo -m\n{PCI}$ nvidia-smi topo -mp\n{PCI}"
+    assert lacks_nvlinks(read_matrix(both))
 
 
 def damaged(random: Random, text: str) -> str:
