@@ -21,6 +21,7 @@ from tests.machines import (
     T4_4,
     TWO_ISLANDS,
     TWO_SWITCHES,
+    machine,
 )
 from tests.topology.brute_force import (
     JUDGES,
@@ -378,3 +379,20 @@ def test_sixteen_gpus_in_a_tree_keep_the_whole_socket_whole() -> None:
         (8, 9, 10, 11),
         (12, 13, 14, 15),
     ]
+
+
+ONE_WITHOUT_NVLINKS = machine("""
+      GPU0  GPU1  GPU2  GPU3
+GPU0   X    NV18  NODE  NV18
+GPU1  NV18   X    NODE  NV18
+GPU2  NODE  NODE   X    NODE
+GPU3  NV18  NV18  NODE   X
+""")
+
+
+@pytest.mark.parametrize("free", [0b1111, 0b0111, 0b0101])
+def test_a_gpu_without_nvlinks_goes_first_where_others_would_do(free: int) -> None:
+    chosen = choose(ONE_WITHOUT_NVLINKS, free, 1)
+    assert chosen is not None
+    assert chosen.gpus == 0b100
+    assert [each.gpus for each in pack(ONE_WITHOUT_NVLINKS, free, 1, 1)] == [0b100]

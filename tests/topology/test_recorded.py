@@ -160,3 +160,8 @@ def test_a_bad_file_is_refused_with_the_place(text: str, name: str | None, error
 def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(MachineError, match=r"'dgx-9': not known: expected one of: dgx1-p100, .*"):
         recorded_machine("dgx-9")
+
+
+def test_a_table_inside_json_is_a_table() -> None:
+    table = "GPU0 GPU1\nGPU0 X NV4\nGPU1 NV4 X\n"
+    assert read_machine_file(json.dumps({"stdout": table})) == read_machine_file(table)

@@ -155,6 +155,9 @@ NO_CODES = PRINTED.replace("\x1b[4m", "").replace("\x1b[0m", "")
         lines(lambda line: "[1,0]<stdout>:" + line),
         lines(lambda line: "+" + line),
         lines(lambda line: f'    "{line}",'),
+        lines(lambda line: f"\u2502 {line}   \u2502"),
+        lines(lambda line: f"{line} \\\\"),
+        lines(lambda line: json.dumps({"log": line + "\n", "stream": "stdout"})),
         NO_CODES.replace("\t", " | "),
         NO_CODES.replace("\t", " | ").replace("GPU0 |  X", "--|--|--|--|--|--|--\nGPU0 |  X"),
         NO_CODES.replace("\t", " \u2502 ").replace(
@@ -172,6 +175,7 @@ NO_CODES = PRINTED.replace("\x1b[4m", "").replace("\x1b[0m", "")
         NO_CODES.replace("3\t\tN/A\n", "3N/A"),
         *(cut_at(width) for width in range(30, 70)),
         NO_CODES + NO_CODES,
+        NO_CODES.replace("Legend:\n", "", 1),
         NO_CODES + "\tGPU0\tGPU1\nGPU0\tX\tOK\nGPU1\tOK\tX\n",
     ],
 )
@@ -216,6 +220,8 @@ def test_a_print_without_nvlinks_is_refused_unless_the_gpus_have_none(text: str)
 def test_a_print_that_shows_nvlinks_or_may_show_some_is_read() -> None:
     assert lacks_nvlinks(read_matrix(PCI + PCI_LEGEND + "  NV#  = # NVLinks\n"))
     assert not lacks_nvlinks(read_matrix(SQUARE + PCI_LEGEND))
+    both = f"$ nvidia-smi topo -m\n{PCI}$ nvidia-smi topo -mp\n{PCI}"
+    assert lacks_nvlinks(read_matrix(both))
 
 
 def damaged(random: Random, text: str) -> str:
@@ -373,7 +379,7 @@ def test_made_up_uuids_depend_on_the_node_alone() -> None:
         (SQUARE + SQUARE.replace("NV4", "NV2"), "several tables that differ"),
         (
             "GPU0 GPU1\nGPU0 X\n" + "NV4\n" * 9 + "GPU1 NV4 X\n",
-            "row GPU0: on 10 lines: expected 8 at most",
+            "row GPU0: on more than 8 lines: expected one",
         ),
         (SQUARE.replace("X    NV4", "NV4  NV4"), "row GPU0, column GPU0: 'NV4': expected X"),
         ("GPU0 NIC0\nGPU0 X NV4\n", "row GPU0, column NIC0: 'NV4': expected SYS, NODE"),

@@ -99,6 +99,13 @@ def test_eight_gpus_of_a_board_with_nvswitches_need_no_record(
         assert found["parts"][0]["places"][0]["gbytes_per_s"] == gbytes_per_s
 
 
+def test_a_tray_of_four_is_a_board_too(tmp_path: Path) -> None:
+    given = a_list([node("n1", 4, {PRODUCT: "NVIDIA-GB300"})])
+    found = answer(tmp_path, given, pod("new", 3))[1]
+    assert found["guesses"][0]["machine"] == "a board with NVSwitches"
+    assert found["parts"][0]["places"][0]["gbytes_per_s"] == 721.8
+
+
 @pytest.mark.parametrize(
     "product",
     ["NVIDIA-A100-80GB-PCIe", "NVIDIA-H100-PCIe", "NVIDIA-H100-NVL", "NVIDIA-GH200-480GB"],
@@ -160,9 +167,13 @@ def test_a_table_has_the_model_that_the_label_says(tmp_path: Path) -> None:
     table = "GPU0 GPU1\nGPU0 X NV18\nGPU1 NV18 X\n"
     file.write_text(table)
     labels = {PRODUCT: "NVIDIA-B200", "pool": "train"}
-    given = a_list([node("n1", 2, labels)])
-    found = answer(tmp_path, given, pod("new", 2), "--assume", f"pool=train={file}")[1]
+    given, said = a_list([node("n1", 2, labels)]), f"pool=train={file}"
+    found = answer(tmp_path, given, pod("new", 2), "--assume", said)[1]
     assert found["parts"][0]["places"][0]["gbytes_per_s"] == 721.8
+    assert found["guesses"][0]["because"] == f"--assume {said}"
+    file.write_text(table.replace("NV18", "SYS"))
+    found = answer(tmp_path, given, pod("new", 2), "--assume", said)[1]
+    assert "; it rests on a table without NVLinks: " in found["guesses"][0]["because"]
 
 
 def tainted(name: str, key: str) -> Object:

@@ -19,7 +19,7 @@ from linkwise.topology.machine.recorded import (
 from linkwise.topology.machine.topo_matrix import lacks_nvlinks
 
 _MOST_NEAR = 3
-_NO_NVLINKS = (
+NO_NVLINKS = (
     "rests on a table without NVLinks: `nvidia-smi topo -mp` leaves them out, `nvidia-smi topo -m` "
     "shows them"
 )
@@ -49,7 +49,7 @@ def read_machine(source: str, model: str | None, option: str = "--machine") -> N
         text = _read(path, option)
         machine = read_machine_file(text, name, model=model)
         unsure = is_printed(text) and lacks_nvlinks(machine)
-        return NamedMachine(source, machine, _NO_NVLINKS if unsure else "")
+        return NamedMachine(source, machine, NO_NVLINKS if unsure else "")
     except MachineError as error:
         raise BadInputError(f"{option} {source}: {error}") from None
 

@@ -32,6 +32,7 @@ _PRINTS = tuple(
 P2P_OK, P2P_UNKNOWN = "OK", "U"
 P2P_WORDS = frozenset({P2P_OK, "CNS", "GNS", "TNS", "NS", "DR", P2P_UNKNOWN})
 _MATRIX_PCI_COMMAND = re.compile(r"\btopo\s+(?:-mp|--matrix_pci)\b")
+_MATRIX_COMMAND = re.compile(r"\btopo\s+(?:-m|--matrix)\b")
 _SHOWN = 60  # characters
 
 
@@ -56,4 +57,5 @@ def is_matrix_pci(text: str) -> bool:
     """True if a table without NVLinks says that it is `nvidia-smi topo -mp`: by the command, or by
     its legend, which has no line for NV#. Drivers that know NODE print that line with `-m`."""
     of_pci = "NODE" in text and bool(re.search(r"\bPIX\s+=", text)) and "NV#" not in text
-    return of_pci or bool(_MATRIX_PCI_COMMAND.search(text))
+    said = _MATRIX_PCI_COMMAND.search(text) and not _MATRIX_COMMAND.search(text)
+    return of_pci or bool(said)

@@ -73,7 +73,8 @@ AFFINITY_WORDS = {
 # Words, or what the end of a line left of them.
 _MORE_LINKS = re.compile(r"[A-Z0-9/,-]+")
 _MORE_AFFINITIES = re.compile(r"[N/A0-9,-]+")
-_LEGEND = re.compile(r"\b(NIC[0-9]+)\s*:\s*(\S.*?)[\s|\"',$]*(?=\bNIC[0-9]+\s*:|$)", re.MULTILINE)
+_LEGEND = re.compile(r"\b(NIC[0-9]+)\s*:\s*(\S.*?)[^\w\n]*(?=\bNIC[0-9]+\s*:|$)", re.MULTILINE)
+_LEGEND_TITLE = re.compile(r"\bLegend\W*$")
 
 _Words = Sequence[str]
 
@@ -137,7 +138,7 @@ def plain_text(text: str) -> str:
 
 
 def _words(line: str) -> _Words:
-    if line.rstrip(" \t|\"',$").endswith("Legend:"):
+    if _LEGEND_TITLE.search(line):
         return ["Legend:"]
     found = (part for word in _WORD.findall(line) for part in _BETWEEN.split(word))
     return [word for part in found if (word := part.strip(".")).strip("/,-_")]
@@ -227,7 +228,8 @@ def _header_above(lines: Sequence[_Words], row: int) -> Header | None:
         parts.insert(0, " ".join(words[first or 0 :]))
         if first is None:
             continue
-        headers = (_columns(text) for text in _joined(parts))
+        # Lines below the first may be none of its: then rows have as many links without them.
+        headers = (_columns(text) for text in (*_joined(parts), parts[0]))
         header = next((each for each in headers if isinstance(each, Header)), None)
         if header is None or (found is not None and _twice(header.devices)):
             break
@@ -300,7 +302,7 @@ def _parts_of_rows(header: Header, lines: Sequence[_Words]) -> Iterator[tuple[st
         cells = _cells(words)
         starts = _starts(header, cells)
         before = cells[: starts[0] if starts else len(cells)]
-        if _goes_on(header, _cells(" ".join(parts).split()), before):
+        if len(parts) <= _MOST_LINES and _goes_on(header, _cells(" ".join(parts).split()), before):
             parts.append(" ".join(before))
         for start, end in pairwise((*starts, len(cells))):
             if name:
@@ -313,10 +315,11 @@ def _parts_of_rows(header: Header, lines: Sequence[_Words]) -> Iterator[tuple[st
 def _goes_on(header: Header, row: _Words, cells: _Words) -> bool:
     """True if *cells* continue a row that still wants links, or cells at all; links always do."""
     links = sum(map(is_word, row))
-    legal = _MORE_LINKS if links < len(header.devices) else _MORE_AFFINITIES
+    more = any(map(is_word, cells)) or links < len(header.devices)
+    legal = _MORE_LINKS if more else _MORE_AFFINITIES
     whole = links + sum(1 for cell in row if _AFFINITY.fullmatch(cell))
-    wanted = whole < len(header.devices) + len(header.affinities)
-    return any(map(is_word, cells)) or (wanted and bool(cells) and all(map(legal.fullmatch, cells)))
+    wanted = more or whole < len(header.devices) + len(header.affinities)
+    return wanted and bool(cells) and all(map(legal.fullmatch, cells))
 
 
 def _starts(header: Header, cells: _Words) -> tuple[int, ...]:
@@ -339,9 +342,7 @@ def _read_row(header: Header, name: str, parts: Sequence[str]) -> Row:
         columns = " ".join(header.devices)
         raise MachineError(f"table: row {name}: expected one of the columns {columns}")
     if len(parts) > _MOST_LINES:
-        raise MachineError(
-            f"table, row {name}: on {len(parts)} lines: expected {_MOST_LINES} at most"
-        )
+        raise MachineError(f"table, row {name}: on more than {_MOST_LINES} lines: expected one")
     readings = [_row_of(header, name, _cells(text.split())) for text in _joined(parts)]
     row = next((each for each in readings if isinstance(each, Row)), None)
     if row is None:

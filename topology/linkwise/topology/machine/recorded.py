@@ -83,8 +83,10 @@ def recorded_machine(name: str, *, node: str = "") -> Machine:
 
 
 def is_printed(text: str) -> bool:
-    """True if a file's text is a printed table, and not the format of `machines.json`."""
-    return not text.lstrip().startswith("{")
+    """True if a file's text is a printed table, maybe inside other JSON, and not the format of
+    `machines.json`."""
+    in_json = "GPU0" in text and '"machines"' not in text
+    return in_json or not text.lstrip().startswith("{")
 
 
 def read_machine_file(

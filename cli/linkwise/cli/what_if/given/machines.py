@@ -2,7 +2,7 @@
 
 A node gives its GPUs' model and number in the labels of NVIDIA's GPU feature discovery. If all
 recorded machines of that model and number have the same values, one of them stands for the node.
-Eight GPUs on a board with NVSwitches need no record: all sets of one size are equal. A cloud's
+GPUs on a board with NVSwitches need no record: all sets of one size are equal. A cloud's
 instance type may name the machine too. Otherwise the operator names it, or the node is left out.
 """
 
@@ -16,7 +16,7 @@ from itertools import combinations
 import msgspec
 import numpy as np
 
-from linkwise.cli.choose.machine_source import read_machine
+from linkwise.cli.choose.machine_source import NO_NVLINKS, read_machine
 from linkwise.cli.errors import BadInputError
 from linkwise.kube.objects import Node, whole
 from linkwise.topology import names
@@ -25,16 +25,24 @@ from linkwise.topology.annotations.node_annotation import write_topology
 from linkwise.topology.machine.hardware import facts_of
 from linkwise.topology.machine.model import Gpu, Link, LinkClass, Machine
 from linkwise.topology.machine.recorded import machine_names, recorded_machine, records
-from linkwise.topology.machine.topo_matrix import UNKNOWN_MODEL, made_up_uuid, of_model
+from linkwise.topology.machine.topo_matrix import (
+    UNKNOWN_MODEL,
+    lacks_nvlinks,
+    made_up_uuid,
+    of_model,
+)
 from linkwise.topology.sets.tables import table_of
 
 PRODUCT, COUNT = GFD_PREFIX + "gpu.product", GFD_PREFIX + "gpu.count"
 REPLICAS, STRATEGY = GFD_PREFIX + "gpu.replicas", GFD_PREFIX + "mig.strategy"
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 _NOT_REAL = frozenset({"mock", "fixture"})
-_BOARD = 8  # GPUs of a board with NVSwitches; those of four have none, or are a part of one
-# HGX and DGX boards from A100 on, by NVML's names; those of PCIe cards say PCIe or NVL.
-_ON_A_BOARD = re.compile(r"\b(?:A[18]00.SXM|H[128]00\b|H20\b|B[123]00\b)", re.IGNORECASE)
+# GPUs of a board that all reach NVSwitches, by NVML's names: HGX and DGX from A100 on, and trays of
+# GB200 NVL72. Boards of four without Grace have no NVSwitch, or are a part of one of eight.
+_BOARDS = (
+    (8, re.compile(r"\b(?:A[18]00.SXM|H[128]00\b|H20\b|B[123]00\b)", re.IGNORECASE)),
+    (4, re.compile(r"\bGB[23]00\b", re.IGNORECASE)),
+)
 _IN_A_SLOT = re.compile(r"PCIe|NVL", re.IGNORECASE)
 _CLOUDS: dict[str, str] = {  # instance type -> recorded machine, where its own name is another
     "p3dn.24xlarge": "p3.16xlarge",
@@ -54,6 +62,11 @@ class Assumption:
     labels: Mapping[str, str | None]  # None: the label exists, with any value
     name: str
     machine: Machine
+
+    @property
+    def is_printed(self) -> bool:
+        """Whether the machine is of a table, which says no models."""
+        return all(gpu.model == UNKNOWN_MODEL for gpu in self.machine.gpus)
 
     def holds_for(self, node: Node) -> bool:
         labels = node.metadata.labels
@@ -119,8 +132,11 @@ def know_machines(nodes: Sequence[Node], assumed: Sequence[Assumption], resource
         if assumption is not None:
             used.add(assumption.said)
             _check(assumption, node, offered)
-            found: tuple[str, Machine] | str = (assumption.name, _as_labelled(assumption, node))
+            machine = _as_labelled(assumption, node)
+            found: tuple[str, Machine] | str = (assumption.name, machine)
             because = f"--assume {assumption.said}"
+            if assumption.is_printed and lacks_nvlinks(machine):
+                because += f"; it {NO_NVLINKS}"
         else:
             found = _guess(node, offered)
             because = _because(node, offered)
@@ -192,8 +208,9 @@ def _guess(node: Node, offered: int) -> tuple[str, Machine] | str:
         return found[0], recorded_machine(found[0])
     if of_cloud is not None:
         return of_cloud
-    if offered == _BOARD and _ON_A_BOARD.search(product) and not _IN_A_SLOT.search(product):
-        return "a board with NVSwitches", _board(product.replace("-", " "))
+    boards = (count == offered and on_it.search(product) for count, on_it in _BOARDS)
+    if any(boards) and not _IN_A_SLOT.search(product):
+        return "a board with NVSwitches", _board(product.replace("-", " "), offered)
     if not found:
         return f"no recorded machine has {offered} x {product}: --assume SELECTOR=MACHINE"
     several = ", ".join(found)
@@ -216,8 +233,8 @@ def _of_cloud(instance_type: str, product: str, offered: int) -> tuple[str, Mach
     return (name, machine) if same and len(machine.gpus) == offered else None
 
 
-def _board(model: str) -> Machine:
-    """Return eight GPUs that all reach NVSwitches, four on each of two sockets."""
+def _board(model: str, count: int) -> Machine:
+    """Return GPUs that all reach NVSwitches, one half of them on each of two sockets."""
     facts = facts_of(model)
     gpus = tuple(
         Gpu(
@@ -225,10 +242,10 @@ def _board(model: str) -> Machine:
             number,
             model,
             facts.memory_mib or 0,
-            numa_nodes=(number * 2 // _BOARD,),
+            numa_nodes=(number * 2 // count,),
             compute_capability=facts.compute_capability,
         )
-        for number in range(_BOARD)
+        for number in range(count)
     )
     links = (
         Link(
@@ -244,7 +261,7 @@ def _board(model: str) -> Machine:
 def _as_labelled(assumption: Assumption, node: Node) -> Machine:
     """Return the machine with the model that the node's label says, if a table does not say it."""
     product, machine = node.metadata.labels.get(PRODUCT, ""), assumption.machine
-    if not product or any(gpu.model != UNKNOWN_MODEL for gpu in machine.gpus):
+    if not product or not assumption.is_printed:
         return machine
     return of_model(machine, product.replace("-", " "))
 
