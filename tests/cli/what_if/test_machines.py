@@ -96,7 +96,11 @@ def test_eight_gpus_of_a_board_with_nvswitches_need_no_record(
     for gpus in (2, 5, 8):
         status, found = answer(tmp_path, given, pod("new", gpus))
         assert (status, found["guesses"][0]["machine"]) == (0, "a board with NVSwitches")
-        assert found["parts"][0]["places"][0]["gbytes_per_s"] == gbytes_per_s
+        (place,) = found["parts"][0]["places"]
+        assert place["link"] == "NVLINK"
+        # From four GPUs on, the switches add numbers up on their way.
+        assert place["gbytes_per_s"] >= gbytes_per_s
+        assert gpus > 2 or place["gbytes_per_s"] == gbytes_per_s
 
 
 def test_a_tray_of_four_is_a_board_too(tmp_path: Path) -> None:
