@@ -65,7 +65,8 @@ def test_in_a_mixed_cluster_the_best_machines_are_what_a_job_could_have_had() ->
     whole, twice, thrice = (job(f"j{gpus}", gpus) for gpus in (8, 16, 24))
     slow, fast = (there.bandwidth((Part(node, ALL),)) for node in (0, 1))
     assert slow < fast / 4
-    assert there.best_bandwidth(whole) == there.best_bandwidth(twice) == fast
+    assert there.best_bandwidth(whole) == fast
+    assert there.best_bandwidth(twice) == 8 * 48.0 < fast  # the NICs of a node
     assert there.best_bandwidth(thrice) == slow
     assert there.bandwidth((Part(0, ALL), Part(1, ALL))) == slow
     run = Run(whole, 0.0, (Part(0, ALL),))

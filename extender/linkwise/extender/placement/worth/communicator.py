@@ -15,8 +15,10 @@ import numpy as np
 from linkwise.extender.cache.machine_kind import ENOUGH, Floats, GpuRequest, MachineKind
 from linkwise.extender.cache.node_table import Ints
 from linkwise.extender.placement.worth.reach import Reach
+from linkwise.topology.machine.hardware import facts_of_gpu
 from linkwise.topology.machine.model import LinkClass
 from linkwise.topology.sets import subsets
+from linkwise.topology.sets.bandwidth import sharp_gain
 
 _MOST_ARRAYS = 256  # cached; an array for 16 GPUs takes half a MiB
 _MOST_MASKS = 8192  # remembered at once, of the 65,536 of 16 GPUs
@@ -42,6 +44,16 @@ def worths(kind: MachineKind, prefer: LinkClass, reach: Reach) -> Floats:
     if reach.fabric:
         between = np.maximum(between, kind.fabric)
     return np.minimum(inside, between)
+
+
+def reduced_in_fabric(kind: MachineKind, gpus: int, count: int) -> float:
+    """The GB/s of *count* GPUs in a fabric, these of one node among them, if its NVSwitches reduce.
+
+    All placements of a gang in one fabric gain as much, so the search need not count them.
+    """
+    members = [gpu for p, gpu in enumerate(kind.machine.gpus) if gpus >> p & 1]
+    share = min(facts_of_gpu(gpu).sharp_share for gpu in members)
+    return round(float(kind.fabric[gpus]) * share * sharp_gain(count), 4)
 
 
 @lru_cache(maxsize=_MOST_ARRAYS)

@@ -4,11 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from linkwise.extender.cache.machine_kind import MachineKind
-from linkwise.extender.placement.worth.communicator import worths
+from linkwise.extender.placement.worth.communicator import reduced_in_fabric, worths
 from linkwise.extender.placement.worth.reach import Reach, reach_of
-from linkwise.topology.machine.hardware import facts_of_gpu
 from linkwise.topology.machine.model import LinkClass
-from linkwise.topology.sets.bandwidth import sharp_gain
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +48,9 @@ def estimate_of(
     together = min(float(worths(kind, LinkClass.NVLINK, reach)[gpus]) for kind, gpus in of_part)
     if reach.fabric:
         count = sum(gpus.bit_count() for _, gpus in parts)
-        reduced = min(_reduced_in_fabric(*part, count) for part in of_part)
+        reduced = min(reduced_in_fabric(*part, count) for part in of_part)
         between, together = max(between, reduced), max(together, reduced)
     return Estimate(inside, between, together)
-
-
-def _reduced_in_fabric(kind: MachineKind, gpus: int, count: int) -> float:
-    """The GB/s of *count* GPUs if the fabric's NVSwitches reduce. All members of a gang in one
-    fabric gain as much, so only users read this: the search need not count them."""
-    members = [gpu for p, gpu in enumerate(kind.machine.gpus) if gpus >> p & 1]
-    share = min(facts_of_gpu(gpu).sharp_share for gpu in members)
-    return round(float(kind.fabric[gpus]) * share * sharp_gain(count), 4)
 
 
 def _is_shared(shares: Sequence[Share], level: int) -> bool:

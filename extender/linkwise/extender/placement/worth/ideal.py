@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from linkwise.extender.cache.machine_kind import MachineKind
-from linkwise.extender.placement.worth.communicator import worths
+from linkwise.extender.placement.worth.communicator import reduced_in_fabric, worths
 from linkwise.extender.placement.worth.reach import ONE_NODE, Reach
 from linkwise.topology.machine.model import LinkClass
 from linkwise.topology.sets import subsets
@@ -37,4 +37,5 @@ def _on(kind: MachineKind, allowed: int, gpus: int, least: int, near: Reach) -> 
     on_one = worths(kind, LinkClass.NVLINK, ONE_NODE)[masks[sizes == gpus]]
     some = (sizes >= least) & (sizes < gpus)
     on_several = worths(kind, LinkClass.NVLINK, near)[masks[some]]
-    return float(max(on_one.max(initial=0.0), on_several.max(initial=0.0)))
+    reduced = [reduced_in_fabric(kind, mask, gpus) for mask in masks[some].tolist() if near.fabric]
+    return float(max(on_one.max(initial=0.0), on_several.max(initial=0.0), *reduced))
