@@ -6,6 +6,8 @@ from typing import Any
 
 import yaml
 
+from tests.cluster.support.programs.binaries import NEWEST
+
 DAEMONSET = Path(__file__).parents[1] / "daemonset"
 BASE = DAEMONSET / "base"
 OVERLAYS = tuple(sorted(path.name for path in (DAEMONSET / "overlays").iterdir()))
@@ -37,7 +39,7 @@ STATIC_POD: dict[str, Any] = {
         "containers": [
             {
                 "name": "kube-scheduler",
-                "image": "registry.k8s.io/kube-scheduler:v1.36.3",
+                "image": f"registry.k8s.io/kube-scheduler:{NEWEST}",
                 "command": [
                     "kube-scheduler",
                     "--authentication-kubeconfig=/etc/kubernetes/scheduler.conf",

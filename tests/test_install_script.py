@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.cluster.support.programs.binaries import NEWEST
 from tests.manifests import DAEMONSET, STATIC_POD
 
 OVERLAY = DAEMONSET / "overlays" / "kubeadm"
@@ -272,16 +273,16 @@ def test_what_others_changed_meanwhile_stays(node: Node) -> None:
     node.done("install")
     upgraded = node.pod
     (container,) = upgraded["spec"]["containers"]
-    container["image"] = "registry.k8s.io/kube-scheduler:v1.37.0"
+    container["image"] = "registry.k8s.io/kube-scheduler:v1.38.0"
     container["command"].insert(1, "--v=4")
     container["env"].insert(0, {"name": "NO_PROXY", "value": "10.96.0.0/12"})
     upgraded["spec"]["volumes"].insert(0, {"name": "x", "hostPath": {"path": "/x"}})
     node.write(upgraded)
     assert "kube-scheduler" in node.done("install")
-    assert "v1.36" in (node.ours / "before.yaml").read_text(), "no patched one takes its place"
+    assert NEWEST in (node.ours / "before.yaml").read_text(), "no patched one takes its place"
     node.done("uninstall")
     (container,) = node.pod["spec"]["containers"]
-    assert container["image"].endswith("v1.37.0")
+    assert container["image"].endswith("v1.38.0")
     assert container["command"] == [
         "kube-scheduler",
         "--v=4",
@@ -296,7 +297,7 @@ def test_what_others_changed_meanwhile_stays(node: Node) -> None:
 def test_after_an_upgrade_without_the_patch_it_is_done_again(node: Node) -> None:
     node.done("install")
     upgraded = json.loads(json.dumps(STATIC_POD))
-    upgraded["spec"]["containers"][0]["image"] = "registry.k8s.io/kube-scheduler:v1.37.0"
+    upgraded["spec"]["containers"][0]["image"] = "registry.k8s.io/kube-scheduler:v1.38.0"
     text = node.write(upgraded)
     assert "does not name" in node.run("check").stdout
     node.done("install")
@@ -351,7 +352,7 @@ def test_an_upgrade_meanwhile_is_not_undone(node: Node, task: str) -> None:
     if task == "uninstall":
         node.done("install")
     upgraded = json.loads(json.dumps(STATIC_POD))
-    upgraded["spec"]["containers"][0]["image"] = "registry.k8s.io/kube-scheduler:v1.37.0"
+    upgraded["spec"]["containers"][0]["image"] = "registry.k8s.io/kube-scheduler:v1.38.0"
     # The manifest has been read when the next one is made beside it.
     mv, cp = (shutil.which(name) for name in ("mv", "cp"))
     text = json.dumps(upgraded)

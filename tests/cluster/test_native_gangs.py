@@ -1,4 +1,4 @@
-"""Kubernetes' own gangs (PodGroup, alpha in 1.36) in the real kube-scheduler with Linkwise's
+"""Kubernetes' own gangs (PodGroup, beta in 1.37) in the real kube-scheduler with Linkwise's
 extender: the group goes to the nodes of the plan, whole or not at all.
 
 kube-scheduler tries such a group in one step: it asks the extender about each pod, assumes the
@@ -23,10 +23,11 @@ from tests.cluster.support.scheduling.scheduling_world import (
     started_world,
 )
 
-GATES = "--feature-gates=GenericWorkload=true,GangScheduling=true"
-# With this gate the Job controller creates a PodGroup for each Job whose pods all run at once.
+GATES = "--feature-gates=GenericWorkload=true"
+# With this gate the Job controller creates a PodGroup for each Job.
 OF_JOBS = f"{GATES},WorkloadWithJob=true"
-GROUPS = f"/apis/scheduling.k8s.io/v1alpha2/namespaces/{NAMESPACE}/podgroups"
+API = "scheduling.k8s.io/v1beta1"
+GROUPS = f"/apis/{API}/namespaces/{NAMESPACE}/podgroups"
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +36,13 @@ def started(run_directory: Path) -> Iterator[SchedulingWorld]:
     control = ControlPlane(
         directory,
         disable_admission=ADMISSION_OFF,
-        api_flags=(OF_JOBS, "--runtime-config=scheduling.k8s.io/v1alpha2=true"),
+        api_flags=(OF_JOBS, f"--runtime-config={API}=true"),
         controller_flags=("--controllers=job-controller,podgroup-protection-controller", OF_JOBS),
     )
     control.start()
-    with started_world(SchedulingWorld(control, scheduler_flags=(GATES,))) as world:
+    flags = ("--preempt=lower-priority",)
+    made = SchedulingWorld(control, scheduler_flags=(GATES,), extender_flags=flags)
+    with started_world(made) as world:
         yield world
 
 
@@ -60,15 +63,21 @@ def is_empty(world: SchedulingWorld) -> bool:
     return not world.taken()
 
 
-def create_group(world: SchedulingWorld, name: str, policy: dict[str, Any]) -> None:
-    spec = {"schedulingPolicy": policy}
+def create_group(world: SchedulingWorld, name: str, policy: dict[str, Any], **more: object) -> None:
+    spec = {"schedulingPolicy": policy, **more}
     world.client.post(GROUPS, {"metadata": {"name": name}, "spec": spec})
 
 
-def create_member(world: SchedulingWorld, name: str, group: str, gpus: int = 8) -> str:
+def create_member(
+    world: SchedulingWorld, name: str, group: str, gpus: int = 8, priority: int = 0
+) -> str:
     resources = {"limits": {GPU: str(gpus)}}
     container = {"name": "main", "image": "none", "resources": resources}
-    spec = {"containers": [container], "schedulingGroup": {"podGroupName": group}}
+    spec = {
+        "containers": [container],
+        "schedulingGroup": {"podGroupName": group},
+        "priority": priority,
+    }
     world.client.post(
         f"/api/v1/namespaces/{NAMESPACE}/pods", {"metadata": {"name": name}, "spec": spec}
     )
@@ -79,7 +88,7 @@ def scheduled(world: SchedulingWorld, group: str) -> str:
     """Return kube-scheduler's status of the group; "" before it has tried the group."""
     status = world.client.get(f"{GROUPS}/{group}", dict[str, Any]).get("status", {})
     told = {each["type"]: str(each["status"]) for each in status.get("conditions", ())}
-    return told.get("PodGroupScheduled", "")
+    return told.get("PodGroupInitiallyScheduled", "")
 
 
 def bound(world: SchedulingWorld, names: list[str]) -> list[str]:
@@ -120,7 +129,8 @@ def test_a_native_gang_without_room_takes_none_and_starts_once_there_is(
 
     world.delete("occupant")
 
-    world.wait_bound(members)
+    # kube-scheduler puts the whole group off, for longer each time.
+    wait_for(lambda: bound(world, members) == members, "all are bound", 60)
     wait_for(lambda: scheduled(world, "large") == "True", "the group was scheduled as one")
 
 
@@ -133,7 +143,64 @@ def test_a_native_gang_starts_with_its_minimum_and_grows(world: SchedulingWorld)
 
     world.delete("occupant")
 
+    wait_for(lambda: bound(world, members) == members, "all are bound", 60)
+
+
+def test_a_group_of_another_priority_than_its_pods_holds_nothing_and_says_why(
+    world: SchedulingWorld,
+) -> None:
+    create_group(world, "forgotten", {"gang": {"minCount": 2}})
+    members = [
+        create_member(world, f"forgotten-{rank}", "forgotten", priority=100) for rank in range(2)
+    ]
+    why = "default-scheduler refuses its PodGroup: all pods in a single pod group should have the"
+    told = f"GangWaiting: gang {NAMESPACE}/PodGroup.scheduling.k8s.io/forgotten: {why}"
+    wait_for(lambda: any(told in text for text in world.events(members[0])), told, 30)
+    assert "should have the same priority" in world.extender.explain(NAMESPACE, members[0])
+
+    others = [world.create(f"other-{number}") for number in range(4)]
+
+    world.wait_bound(others)
+    assert [world.nominated(name) for name in members] == ["", ""]
+
+
+def test_only_linkwise_evicts_for_a_native_gang_and_then_it_starts_whole(
+    world: SchedulingWorld,
+) -> None:
+    humble = [world.create(f"humble-{number}", priority=1) for number in range(4)]
+    world.wait_bound(humble)
+    create_group(world, "urgent", {"gang": {"minCount": 2}}, priority=1000)
+    members = [create_member(world, f"urgent-{rank}", "urgent", priority=1000) for rank in range(2)]
+
+    def all_bound() -> bool:
+        world.bury_terminating()
+        return bound(world, members) == members
+
+    wait_for(all_bound, "the gang is bound", 60)
+    assert len(world.pods()) == 4
+    assert any(
+        text.startswith("OthersEvicted: ") for name in members for text in world.events(name)
+    )
+
+
+def test_a_group_that_is_disrupted_as_a_whole_keeps_no_pod_from_preempting_elsewhere(
+    world: SchedulingWorld,
+) -> None:
+    """kube-scheduler names all members for each of their nodes, and takes no answer with a victim
+    that is on another node."""
+    create_group(world, "whole", {"gang": {"minCount": 2}}, disruptionMode={"all": {}}, priority=1)
+    members = [create_member(world, f"whole-{rank}", "whole", priority=1) for rank in range(2)]
     world.wait_bound(members)
+    alone = [world.create(f"alone-{number}", priority=2) for number in range(2)]
+    world.wait_bound(alone)
+    world.create("top", priority=1000)
+
+    def is_bound() -> bool:
+        world.bury_terminating()
+        return bool(world.node_of("top"))
+
+    wait_for(is_bound, "the pod has preempted", 60)
+    assert bound(world, members) == members
 
 
 def test_members_of_a_group_that_is_not_there_yet_wait_for_it(world: SchedulingWorld) -> None:
@@ -152,7 +219,14 @@ def test_pods_of_a_basic_group_go_one_by_one(world: SchedulingWorld) -> None:
     wait_for(lambda: len(bound(world, members)) == 4, "as many run as there is room for")
 
 
-def test_a_job_whose_controller_makes_the_group_is_one_gang(world: SchedulingWorld) -> None:
+@pytest.mark.parametrize(
+    "scheduling",
+    [{}, {"scheduling": {"schedulingPolicy": {"gang": {}}}}],
+    ids=["a basic group, which nobody chose", "a gang, which the Job chose"],
+)
+def test_a_job_whose_controller_makes_the_group_is_one_gang(
+    world: SchedulingWorld, scheduling: dict[str, object]
+) -> None:
     template = {
         "metadata": {"labels": {"app": "lm"}},
         "spec": {
@@ -165,6 +239,7 @@ def test_a_job_whose_controller_makes_the_group_is_one_gang(world: SchedulingWor
         "parallelism": 4,
         "completionMode": "Indexed",
         "template": template,
+        **scheduling,
     }
     world.create("occupant", gpus=8)
     world.wait_bound(["occupant"])
@@ -181,7 +256,7 @@ def test_a_job_whose_controller_makes_the_group_is_one_gang(world: SchedulingWor
 
     world.delete("occupant")
 
-    world.wait_bound(members)
+    wait_for(lambda: bound(world, members) == members, "all are bound", 60)
     (gang,) = [
         line for line in world.extender.get("/gangs?format=text").splitlines() if "lm" in line
     ]

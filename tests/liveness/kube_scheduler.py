@@ -235,6 +235,7 @@ class KubeScheduler:
         elif pod.spec.scheduler_name == OWN_NAME:
             self.pods[uid] = pod
             if not self.cluster.is_assumed(uid):
+                # As before 1.37, where it is harder for Linkwise.
                 if known is not None or not pod.spec.scheduling_gates:
                     self.cluster.nominate(pod)
                 self.queue.update(pod, now)

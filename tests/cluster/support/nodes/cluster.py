@@ -21,6 +21,8 @@ from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.nodes.node import RealNode
 
 POD_RANGE = "10.244.0.0/16"
+# From Kubernetes 1.37 on, kube-proxy ends when its Node is deleted, and a kubelet starts it again.
+_AGAIN = "trap 'kill $!; wait; exit' TERM; while true; do \"$@\" & wait; sleep 1; done"
 
 
 class RealCluster:
@@ -51,7 +53,10 @@ class RealCluster:
         self.nodes: Mapping[str, RealNode] = {node.name: node for node in made}
         self.kube_proxy = LoggedProcess(
             "kube-proxy",
-            [str(self.control.programs / "kube-proxy"), f"--config={self._write_proxy()}"],
+            [
+                *("sh", "-c", _AGAIN, "sh"),
+                *(str(self.control.programs / "kube-proxy"), f"--config={self._write_proxy()}"),
+            ],
             self.control.logs / "kube-proxy.log",
         )
 
