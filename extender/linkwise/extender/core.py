@@ -303,6 +303,12 @@ class Core:
         """The result of a read; None: the API server did not respond. Then call `rejudge`."""
         self._reader.owner_read(read, found, now)
 
+    @property
+    def steps_to_rejudge(self) -> int:
+        """How many calls of `rejudge` are enough for those that are known now. A tenant may add
+        others all the time, so nobody waits for the last of them."""
+        return self._reader.steps_to_rejudge
+
     def rejudge(self, now: float) -> bool:
         """Judge some of the pods again whose owner was read, or whose group changed; return whether
         there may be more."""
@@ -489,7 +495,8 @@ class Core:
             for record in [*self._kept_out.values()]:
                 self._put_pod(record, now)
         self._binder.end_doubts(now)
-        while self.rejudge(now):  # pods of groups that others have named, or left
+        for _ in range(self.steps_to_rejudge):  # pods of groups that others have named, or left
+            self.rejudge(now)
             self._aside(nothing)
         actions = self._walled(lambda: self._round(now), now)
         try:  # what was decided is carried out, whatever goes wrong from here on

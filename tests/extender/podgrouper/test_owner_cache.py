@@ -1,7 +1,8 @@
 """The objects that pods hang on: read once, read again when it matters, and forgotten."""
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
@@ -9,9 +10,9 @@ import pytest
 from linkwise.extender.api.extender_calls import BindCall, BindRefusal
 from linkwise.extender.podgrouper.owner_cache import MOST_AT_ONCE, STALE_SECONDS
 from linkwise.extender.podgrouper.workloads.answer import IndexedJobs, Missing
-from linkwise.kube.objects import Pod
+from linkwise.kube.objects import Pod, Resources
 from linkwise.topology import names
-from tests.extender.cluster import Cluster
+from tests.extender.cluster import Cluster, change
 from tests.extender.owned import (
     INDEX,
     SURELY,
@@ -26,6 +27,8 @@ from tests.extender.owned import (
     why,
 )
 from tests.extender.podgrouper.pods import pod, ref_of
+
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -341,6 +344,29 @@ def test_an_answer_that_comes_after_its_pods_went_is_nobodys(cluster: Cluster) -
     assert cluster.core.rejudge(cluster.now)
     create(cluster, member(after, 1))
     assert planned(cluster) == ["train-0-0", "train-1-0"]
+
+
+def test_a_round_ends_though_ever_more_pods_are_to_be_judged_again(cluster: Cluster) -> None:
+    """A pod with GPUs joins and leaves a group of pods without any, again and again."""
+    for number in range(200):
+        pod = grouped(f"idle-{number}", "g")
+        idle = (change(pod.spec.containers[0], resources=Resources()),)
+        cluster.put_pod(change(pod, spec=change(pod.spec, containers=idle)))
+    taker = cluster.put_pod(grouped("taker", "g"))
+    pauses = 0
+
+    def aside(work: Callable[[], T]) -> T:
+        nonlocal pauses
+        pauses += 1
+        labels = taker.metadata.labels if pauses % 2 else {}
+        said = change(taker, metadata=change(taker.metadata, labels=labels))
+        if pauses < 100:
+            cluster.core.pod_event("MODIFIED", said, cluster.now)
+        return work()
+
+    cluster.core.set_unlocker(aside)
+    cluster.core.decide(cluster.now)
+    assert pauses < 20
 
 
 def test_indexed_jobs_may_be_no_gangs(cluster: Cluster) -> None:

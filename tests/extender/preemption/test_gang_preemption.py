@@ -6,10 +6,11 @@ import pytest
 
 from linkwise.extender.api.actions import Emit, EventType, Evict
 from linkwise.extender.api.extender_calls import Outcome
-from linkwise.extender.api.records import GangKey
+from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.cache.pending_writes import LOST_SECONDS
 from linkwise.extender.core import CoreSettings
 from linkwise.extender.gangs.partial_admission import LONGEST_SECONDS
+from linkwise.extender.preemption.disruption_budgets import _Budget
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.preemption.spared_pods import SPARED_SECONDS
 from linkwise.extender.queue.running_pods import STUCK_SECONDS
@@ -314,6 +315,35 @@ def test_a_budget_that_forbids_the_cheapest_leads_to_the_next() -> None:
     at.core.replace_budgets(at.budgets, at.now)
     add_gang(at, "urgent", 1, priority=1)
     assert at.evicted == ["old"]
+
+
+def test_the_budgets_of_other_tenants_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    at = cluster()
+    run(at, "humble", 8, "n1")
+    run(at, "other", 8, "n2")
+    label(at, "other", app="guarded")
+    mine = budget(0, app="guarded")
+    theirs = [
+        change(mine, metadata=change(mine.metadata, name=f"b{number}", namespace="hostile"))
+        for number in range(100)
+    ]
+    at.core.replace_budgets([mine, *theirs[:50]], at.now)
+    for each in theirs[50:]:
+        at.core.budget_event("ADDED", each, at.now)
+    looks: list[_Budget] = []
+    covers = _Budget.covers
+
+    def counted(each: _Budget, pod: PodRecord) -> bool:
+        looks.append(each)
+        return covers(each, pod)
+
+    monkeypatch.setattr(_Budget, "covers", counted)
+    add_gang(at, "urgent", 1, priority=1)
+    assert at.evicted == ["humble"]
+    assert 0 < len(looks) < 50
+    for each in theirs:
+        at.core.budget_event("DELETED", each, at.now)
+    assert at.core._budgets._budgets.keys() == {"ml"}
 
 
 def test_of_a_gang_no_member_is_evicted_where_a_budget_allows_only_some() -> None:

@@ -61,3 +61,54 @@ def test_a_kubelet_that_cannot_resize_does_not_count() -> None:
         pod, status=msgspec.structs.replace(pod.status, container_statuses=(silent,))
     )
     assert pod_requests(pod)["cpu"] == 3000
+
+
+class Counted(int):
+    """It counts how often any of them is compared."""
+
+    compared = 0
+
+    def __add__(self, other: int) -> "Counted":
+        return Counted(int(self) + int(other))
+
+    __radd__ = __add__
+
+    def __gt__(self, other: int) -> bool:
+        Counted.compared += 1
+        return int(self) > int(other)
+
+
+@pytest.mark.parametrize("restart_policy", ["Always", ""])
+def test_containers_with_resources_of_their_own_are_not_looked_at_for_each_other(
+    restart_policy: str,
+) -> None:
+    """A tenant may write thousands."""
+
+    def some(where: str, **more: str) -> list[Json]:
+        asked = [{"requests": {f"x.com/{where}{number}": "1"}} for number in range(200)]
+        return [{"name": f"{where}{n}", "resources": r, **more} for n, r in enumerate(asked)]
+
+    spec = {
+        "initContainers": some("i", restartPolicy=restart_policy),
+        "containers": some("c"),
+    }
+    pod = msgspec.convert({"spec": spec}, Pod)
+    Counted.compared = 0
+    total = pod_requests(pod, lambda _, quantity: Counted(quantity))
+    assert total == {f"x.com/{where}{number}": 1 for where in "ic" for number in range(200)}
+    assert Counted.compared < 4_000
+
+
+def test_an_init_container_counts_with_the_sidecars_before_it() -> None:
+    def container(cpu: str, **more: str) -> Json:
+        return {"name": f"c{cpu}", "resources": {"requests": {"cpu": cpu}}, **more}
+
+    begins = [
+        container("8"),
+        container("1", restartPolicy="Always"),
+        container("5"),
+        container("2", restartPolicy="Always"),
+    ]
+    for main, cpu in (("1", 8000), ("6", 9000)):
+        spec = {"initContainers": begins, "containers": [container(main)]}
+        assert pod_requests(msgspec.convert({"spec": spec}, Pod)) == {"cpu": cpu}

@@ -7,11 +7,12 @@ for a week.
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from enum import Enum
 from functools import lru_cache
+from itertools import chain
 from typing import TypeVar
 
 from linkwise.extender.api.durations import DURATION, seconds_of
@@ -29,6 +30,7 @@ MAX_GANG = 4096
 MOST_GPUS = 7 * MAX_GPUS
 # Of one pod, too: far more than users write, and few enough to be read for thousands of nodes.
 MOST_CONTAINERS = 64  # with GPUs of one name
+MOST_NAMES = 16  # of GPUs; NVIDIA's plugin gives one machine's a dozen
 # Of its node selector and required node affinity. And so many tolerations.
 MOST_TESTS, MOST_VALUES = 500, 5_000
 _MIB = 1024 * 1024
@@ -193,13 +195,16 @@ def ask_of(annotations: Mapping[str, str], labels: Mapping[str, str]) -> PodRequ
 
 def demand_of(pod: Pod, resource: str) -> PodDemand:
     """The containers of *pod* that take *resource*. Raises ValueError for a bad quantity."""
-    wanted: list[ContainerDemand] = []
+    found = (_demand(container, role, resource) for container, role in _containers(pod))
+    return _shared(tuple(chain.from_iterable(found)))
+
+
+def _containers(pod: Pod) -> Iterator[tuple[Container, Role]]:
     for container in pod.spec.init_containers:
         sidecar = container.restart_policy == "Always"
-        wanted += _demand(container, Role.SIDECAR if sidecar else Role.INIT, resource)
+        yield container, Role.SIDECAR if sidecar else Role.INIT
     for container in pod.spec.containers:
-        wanted += _demand(container, Role.MAIN, resource)
-    return _shared(tuple(wanted))
+        yield container, Role.MAIN
 
 
 def oversize(
@@ -217,6 +222,8 @@ def oversize(
     for name, of_name in wants:
         if (count := len(of_name.containers)) > MOST_CONTAINERS:
             return f"{name}: {count} containers of one pod: expected {MOST_CONTAINERS} at most"
+    if len(wants) > MOST_NAMES:
+        return f"{len(wants)} names of GPUs in one pod: expected {MOST_NAMES} at most"
     if not any(of_name.gpus for _, of_name in wants):
         return ""
     terms = _node_terms(pod)
@@ -244,10 +251,13 @@ def shares_of(pod: Pod, managed: str) -> tuple[tuple[str, PodDemand], ...]:
 
     Raises ValueError for a bad quantity.
     """
-    containers = (*pod.spec.init_containers, *pod.spec.containers)
-    named = {name for container in containers for name in _amounts(container)}
-    found = ((name, demand_of(pod, name)) for name in sorted(named) if is_share(name, managed))
-    return tuple((name, demand) for name, demand in found if demand.gpus)
+    # In one pass: each container may have a resource of its own.
+    wanted: dict[str, list[ContainerDemand]] = {}
+    for container, role in _containers(pod):
+        for name in {*_amounts(container)}:
+            if is_share(name, managed):
+                wanted.setdefault(name, []).extend(_demand(container, role, name))
+    return tuple((name, _shared(tuple(found))) for name, found in sorted(wanted.items()) if found)
 
 
 def _amounts(container: Container) -> Iterable[str]:

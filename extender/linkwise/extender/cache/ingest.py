@@ -200,8 +200,13 @@ class Ingest:
         """The result of a read; None: the API server did not respond."""
         self._membership.owner_read(read, found, now)
 
+    @property
+    def steps_to_rejudge(self) -> int:
+        """See `Membership`."""
+        return self._membership.steps_to_rejudge
+
     def take_to_rejudge(self, now: float) -> list[PodRecord]:
-        """The next few pods that a read affects; call it until there are none."""
+        """The next few pods that a read affects."""
         return [self.follow(pod, now) for pod in self._membership.take_to_rejudge()]
 
     def node(self, node: Node) -> NodeRecord:

@@ -128,6 +128,12 @@ class Membership:
             self._known[uid] = replace(self._known[uid], evidence=b"")
             self._to_rejudge[uid] = None
 
+    @property
+    def steps_to_rejudge(self) -> int:
+        """How many calls of `take_to_rejudge` return those that are to be judged again now. Others
+        may come meanwhile, all the time."""
+        return -(-len(self._to_rejudge) // _AT_ONCE)
+
     def take_to_rejudge(self) -> list[Pod]:
         """The next pods to pass to `follow` again: at most 64 of maybe thousands."""
         uids = [*islice(self._to_rejudge, _AT_ONCE)]

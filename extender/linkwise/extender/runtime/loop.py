@@ -461,7 +461,9 @@ class Loop:
         try:
             with self._lock:
                 self._core.owner_read(read, found, self._clock())
-            while self._rejudge():
+                steps = self._core.steps_to_rejudge
+            for _ in range(steps):
+                self._rejudge()
                 self._stopping.wait(_GAP_SECONDS)
         except Exception:
             self._defect("owners", f"the core could not process {read}")

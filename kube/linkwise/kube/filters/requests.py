@@ -39,16 +39,19 @@ def pod_requests(pod: Pod, read: Amount = amount) -> Counter[str]:
             found |= _counted(each, read)
         return found
 
+    # Only what the container itself requests is looked at: each may request resources of its own.
+    # All else is in `together` at the end.
     spec = pod.spec
     together, peak = Counter[str](), Counter[str]()
     for container in spec.init_containers:
+        wanted = request(container)
         if container.restart_policy == "Always":
-            together += request(container)
-            peak |= together
+            together.update(wanted)
         else:
-            peak |= together + request(container)
+            for name, needed in wanted.items():
+                peak[name] = max(peak[name], together[name] + needed)
     for container in spec.containers:
-        together += request(container)
+        together.update(request(container))
     total = together | peak
     for name, needed in _counted(_requested(spec.resources), read).items():
         if name in (_CPU, _MEMORY) or name.startswith(_HUGEPAGES):

@@ -5,18 +5,29 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from linkwise.extender.api.annotations import MOST_CONTAINERS, MOST_TESTS, MOST_VALUES
+from linkwise.extender.api import annotations
+from linkwise.extender.api.annotations import (
+    MOST_CONTAINERS,
+    MOST_NAMES,
+    MOST_TESTS,
+    MOST_VALUES,
+    shares_of,
+)
 from linkwise.extender.placement.room.room import _sets
 from linkwise.kube.objects import (
     Affinity,
+    Container,
     NodeAffinity,
     NodeSelector,
     NodeSelectorTerm,
     Pod,
+    PodSpec,
     Requirement,
+    Resources,
     Toleration,
 )
 from linkwise.topology import names
+from linkwise.topology.demand import ContainerDemand, Role
 from tests.extender.cluster import GPU, Cluster, change, container
 
 
@@ -103,6 +114,40 @@ def test_more_containers_with_gpus_than_users_write_are_refused_in_words() -> No
     (why,) = at.filter("many").unresolvable.values()
     assert why == f"linkwise: {GPU}: 65 containers of one pod: expected 64 at most"
     assert at.schedule("others") == "n1"
+
+
+def with_shares(count: int) -> list[Container]:
+    """Each of another name."""
+    profiles = (f"nvidia.com/mig-1g.{number}gb" for number in range(count))
+    return [
+        change(container(f"c{number}", 0), resources=Resources(limits={name: "1"}))
+        for number, name in enumerate(profiles)
+    ]
+
+
+def test_more_names_of_gpus_than_users_write_are_refused_in_words() -> None:
+    at = Cluster()
+    at.add_node("n1", "hgx-h100")
+    at.add_pod("few", containers=with_shares(MOST_NAMES - 1))
+    at.add_pod("many", containers=with_shares(MOST_NAMES))
+    assert "expected" not in repr(at.filter("few"))
+    (why,) = at.filter("many").unresolvable.values()
+    assert why == "linkwise: 17 names of GPUs in one pod: expected 16 at most"
+
+
+def test_each_container_is_looked_at_once_however_many_names_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks: list[str] = []
+    look = annotations._demand
+
+    def counted(asks: Container, role: Role, name: str) -> list[ContainerDemand]:
+        looks.append(name)
+        return look(asks, role, name)
+
+    monkeypatch.setattr(annotations, "_demand", counted)
+    pod = Pod(spec=PodSpec(containers=tuple(with_shares(500))))
+    assert len(shares_of(pod, GPU)) == len(looks) == 500
 
 
 def with_tolerations(count: int) -> Callable[[Pod], Pod]:
