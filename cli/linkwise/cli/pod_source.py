@@ -105,6 +105,9 @@ def _is_stored(item: Fields) -> bool:
 
 def _pod(item: Fields, where: str) -> Pod:
     try:
-        return msgspec.convert(item, Pod)
+        pod = msgspec.convert(item, Pod)
     except msgspec.ValidationError as error:
         raise unreadable(error, where, "pod") from None
+    if not pod.spec.containers:
+        raise BadInputError(f"{where}: spec.containers: expected one or more")
+    return pod
