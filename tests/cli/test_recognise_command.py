@@ -210,20 +210,34 @@ POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n"
             yaml.safe_dump({**JOB, "spec": {"parallelism": -1}}),
             "document 1: spec.parallelism: -1: expected a whole number from 0 to 1000000",
         ),
-        ("a: [1\nb: 2\n", "line 2: did not find expected ',' or ']'"),
-        ('{"a": [1}', "line 1: did not find expected ',' or ']'"),
-        ("a: \0\n", "character '\\x00': control characters are not allowed"),
-        ("just text\n", "document 1: expected an object with apiVersion and kind"),
-        (POD + "---\n- 1\n", "document 2: expected an object with apiVersion and kind"),
+        ("a: [1\nb: 2\n", "document 1: line 2: expected ',' or ']', but got ':'"),
+        ('{"a": [1}', "document 1: line 1: expected ',' or ']', but got '}'"),
+        ("a: \0\n", "document 1: line 1: character '\\x00': control characters are not allowed"),
+        (
+            "just text\n",
+            "document 1: line 1: 'just text': expected an object with apiVersion and kind",
+        ),
+        (
+            POD + "---\n- 1\n",
+            "document 2: line 5: a list: expected an object with apiVersion and kind",
+        ),
         ("kind: Pod\nmetadata: {name: a}\n", "document 1: apiVersion: expected a text"),
         ("apiVersion: v1\nmetadata: {name: a}\n", "document 1: kind: expected a text"),
         ("apiVersion: v1\nkind: Pod\n", "document 1: metadata: expected an object"),
         ("apiVersion: v1\nkind: Pod\nmetadata: {}\n", "document 1: metadata.name: expected a text"),
         (POD.replace("a}", "a, namespace: 7}"), "document 1: metadata.namespace: expected a text"),
-        ("apiVersion: v1\nkind: List\nitems: 3\n", "document 1: items: expected a list"),
+        ("apiVersion: v1\nkind: List\nitems: 3\n", "document 1: line 3: items: 3: expected a list"),
         (
             "apiVersion: v1\nkind: List\nitems: [4]\n",
-            "document 1: items[0]: expected an object with apiVersion and kind",
+            "document 1: line 3: items[0]: 4: expected an object with apiVersion and kind",
+        ),
+        (
+            POD.replace("a}", "a, name: b}"),
+            "document 1: line 3: metadata.name: this key stands here twice",
+        ),
+        (
+            '{"kind": "Pod",\n"kind": "Job"}',
+            "document 1: line 2: kind: this key stands here twice",
         ),
         (
             POD.replace("a}", "a, labels: {x: 7}}"),
@@ -269,7 +283,7 @@ def test_aliases_of_aliases_are_refused_and_not_written_out() -> None:
         lines.append(f"{key}: &{key} [{', '.join([f'*{last}'] * 9)}]")
     result = told("-f", "-", given="\n".join(lines))
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "more than 1000000 values in one document" in result.stderr
+    assert "more than 100000 values in one document" in result.stderr
     assert "an alias that contains itself" in told("-f", "-", given="a: &a [*a]").stderr
 
 

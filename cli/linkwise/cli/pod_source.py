@@ -12,13 +12,13 @@ from linkwise.cli.documents import (
     objects_in,
     ref_of,
     unreadable,
-    without_nulls,
 )
 from linkwise.cli.errors import BadInputError
 from linkwise.cli.text_file import read_text, shown
 from linkwise.extender.podgrouper.workloads.answer import ObjectRef
 from linkwise.kube.controllers.child import UnknownControllerError, generated
 from linkwise.kube.controllers.workload import pods_of
+from linkwise.kube.documents import without_nulls
 from linkwise.kube.fields import UnreadableError, controller_of, text
 from linkwise.kube.objects import Pod
 
@@ -105,6 +105,9 @@ def _is_stored(item: Fields) -> bool:
 
 def _pod(item: Fields, where: str) -> Pod:
     try:
-        return msgspec.convert(item, Pod)
+        pod = msgspec.convert(item, Pod)
     except msgspec.ValidationError as error:
         raise unreadable(error, where, "pod") from None
+    if not pod.spec.containers:
+        raise BadInputError(f"{where}: spec.containers: expected one or more")
+    return pod

@@ -47,6 +47,25 @@ def items(fields: Fields, path: str) -> tuple[Fields, ...]:
     return tuple(item for item in found if isinstance(item, Mapping))
 
 
+def listed(fields: Fields, path: str, *, needed: bool = True) -> tuple[Fields, ...]:
+    """The objects in the list at *path*. Raises UnreadableError if it is none, has anything else,
+    or is missing although it is *needed*."""
+    found = at(fields, path)
+    if found is None and not needed:
+        return ()
+    if not isinstance(found, list | tuple) or (needed and not found):
+        raise UnreadableError(f"{path}: {_type(found)}: expected a list with one item or more")
+    for place, item in enumerate(found):
+        if not isinstance(item, Mapping):
+            raise UnreadableError(f"{path}[{place}]: {_type(item)}: expected a mapping")
+    return tuple(found)
+
+
+def _type(found: object) -> str:
+    names = {dict: "a mapping", list: "a list", type(None): "missing"}
+    return "empty" if found == [] else names.get(type(found), repr(found))
+
+
 def number(fields: Fields, path: str, default: int, *, within: str = "") -> int:
     """A count of pods. Raises UnreadableError, whose text names the field as `within.path`."""
     found = at(fields, path)

@@ -218,7 +218,7 @@ def test_two_jobs_of_one_generated_name_are_two(tmp_path: Path) -> None:
     ("submitted", "said"),
     [
         ("", "nothing there: expected a job or a pod"),
-        ("kind: [", "line 2: did not find"),
+        ("kind: [", "line 1: expected the node content"),
         (manifest("v1 Service", "s", {}), "only Service there: expected a job or a pod"),
         (
             manifest("apps/v1 DaemonSet", "d", {"template": GPUS}),
@@ -241,7 +241,7 @@ def test_two_jobs_of_one_generated_name_are_two(tmp_path: Path) -> None:
         ),
         ("[" * 500, "line 1: more than 200 levels deep"),
         ("[" * 100_000, "line 1: "),  # newer versions of PyYAML refuse this themselves
-        ("kind: !!bool maybe", "job.yaml: 'maybe'"),
+        ("kind: !!bool maybe", "job.yaml: document 1: line 1: kind: 'maybe'"),
         ("kind: !!timestamp x", "job.yaml: "),
         ("kind: !!int ''", "job.yaml: "),
         (

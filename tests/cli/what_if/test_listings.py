@@ -75,8 +75,8 @@ def test_nodes_alone_are_an_idle_cluster(tmp_path: Path) -> None:
         ("\n ", "-f standard input: empty"),
         (a_list([]), "contains no Node"),
         ([], "expected an object with apiVersion and kind"),
-        ("{", "line 2: did not find"),
-        ({"apiVersion": "v1", "kind": "List", "items": {}}, "items: expected a list"),
+        ("{", "line 1: expected the node content"),
+        ({"apiVersion": "v1", "kind": "List", "items": {}}, "items: a mapping: expected a list"),
         (a_list([{"kind": "Node", "metadata": {}}]), "items[0]: apiVersion: expected a text"),
         (a_list([{"apiVersion": "v1", "kind": "Node"}]), "items[0]: metadata.name: expected"),
         (

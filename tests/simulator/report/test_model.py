@@ -64,6 +64,22 @@ def test_an_init_container_that_has_ended_is_no_fault() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("held", "is_fault"),
+    [
+        ({"c": ("G2", "G3")}, False),  # of those of the init container, whichever
+        ({"c": ("G2", "G4")}, True),
+        ({"c": ("G2",)}, True),
+        ({"init": ("G0", "G1", "G2", "G3"), "c": ("G2", "G3")}, True),  # a sidecar keeps its own
+    ],
+)
+def test_a_larger_init_container_hands_its_gpus_on_in_the_kubelets_order(
+    held: dict[str, tuple[str, ...]], is_fault: bool
+) -> None:
+    planned = {"init": ("G0", "G1", "G2", "G3"), "c": ("G0", "G1")}
+    assert bool(faults([SeenPod("a", "a", 0, planned=planned, held=held)])) is is_fault
+
+
 def test_a_gpu_held_twice_is_a_fault_that_names_both_pods() -> None:
     first = SeenPod("a", "a", 0, node="n", planned={"c": ("G0", "G1")}, held={"c": ("G0", "G1")})
     second = SeenPod("b", "b", 0, node="n", planned={"c": ("G1",)}, held={"c": ("G1",)})

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from linkwise.kube.controllers.child import Child, UnknownControllerError, child, generated, pod
-from linkwise.kube.fields import Fields, at, items, mapping, number, text
+from linkwise.kube.fields import Fields, at, listed, mapping, number, text
 from linkwise.kube.labels import COMPLETION_INDEX, JOB_SET_LABEL, VOLCANO
 
 Given = Mapping[tuple[str, str], Fields]
@@ -57,7 +57,7 @@ def cron_job(fields: Fields, _given: Given) -> Iterator[Child]:
 
 
 def job_set(fields: Fields, _given: Given) -> Iterator[Child]:
-    replicated = items(fields, "spec.replicatedJobs")
+    replicated = listed(fields, "spec.replicatedJobs")
     counts = [
         number(item, "replicas", 1, within=f"spec.replicatedJobs[{place}]")
         for place, item in enumerate(replicated)
@@ -132,7 +132,7 @@ def volcano_job(fields: Fields, _given: Given) -> Iterator[Child]:
         for field in ("schedulerName", "priorityClassName")
         if text(fields, f"spec.{field}")
     }
-    for place, task in enumerate(items(fields, "spec.tasks")):
+    for place, task in enumerate(listed(fields, "spec.tasks")):
         role, template = text(task, "name"), mapping(task, "template")
         for index in range(number(task, "replicas", 1, within=f"spec.tasks[{place}]")):
             said = {

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from linkwise.kube.controllers.batch import Given
 from linkwise.kube.controllers.child import Child, child, pod
-from linkwise.kube.fields import Fields, at, mapping, number, text
+from linkwise.kube.fields import Fields, UnreadableError, at, mapping, number, text
 from linkwise.kube.labels import TRAINING
 
 REPLICA_SPECS = "ReplicaSpecs"
@@ -20,7 +20,13 @@ def training_job(fields: Fields, _given: Given) -> Iterator[Child]:
         if not key.endswith(REPLICA_SPECS):
             continue
         found = mapping(fields, f"spec.{key}").items()
-        specs = {role: spec for role, spec in found if isinstance(spec, Mapping)}
+        specs: dict[str, Fields] = {}
+        for role, spec in found:
+            if not isinstance(spec, Mapping):
+                raise UnreadableError(f"spec.{key}.{role}: {spec!r}: expected a mapping")
+            specs[role] = spec
+        if not specs:
+            raise UnreadableError(f"spec.{key}: expected a mapping with a role or more")
         roles = {role.lower() for role in specs}
         for said, spec in specs.items():
             role, path = said.lower(), f"spec.{key}.{said}.template"

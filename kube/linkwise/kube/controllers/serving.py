@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from linkwise.kube.controllers.batch import Given
 from linkwise.kube.controllers.child import Child, child, generated, pod
-from linkwise.kube.fields import Fields, at, items, mapping, number, ordinal, text
+from linkwise.kube.fields import Fields, at, listed, mapping, number, ordinal, text
 from linkwise.kube.labels import AIBRIX, LWS, RAY
 
 _TEMPLATE = "spec.template"
@@ -169,7 +169,7 @@ def ray_cluster(fields: Fields, _given: Given) -> Iterator[Child]:
     labels = _ray_labels(name, "head", "headgroup")
     yield pod(fields, head, mapping(fields, head), f"{name}-head", labels)
     scales = at(fields, "spec.enableInTreeAutoscaling") is True
-    for place, group in enumerate(items(fields, "spec.workerGroupSpecs")):
+    for place, group in enumerate(listed(fields, "spec.workerGroupSpecs", needed=False)):
         if at(group, "suspend") is True:
             continue
         path, said = f"spec.workerGroupSpecs[{place}].template", text(group, "groupName")

@@ -8,7 +8,17 @@ from collections.abc import Iterator, Mapping
 
 from linkwise.kube.controllers.batch import Given
 from linkwise.kube.controllers.child import Child, child
-from linkwise.kube.fields import Fields, UnreadableError, at, has, items, mapping, number, text
+from linkwise.kube.fields import (
+    Fields,
+    UnreadableError,
+    at,
+    has,
+    items,
+    listed,
+    mapping,
+    number,
+    text,
+)
 
 _STEP = "trainer.kubeflow.org/trainjob-ancestor-step"
 _TRAINER = "trainer"
@@ -36,7 +46,7 @@ def train_job(fields: Fields, given: Given) -> Iterator[Child]:
     ]
     replicated = [
         _with_trainer(fields, runtime, _patched(fields, item, patches))
-        for item in items(template, "spec.replicatedJobs")
+        for item in listed(template, "spec.replicatedJobs")
     ]
     said = [template, *patches]
     yield child(

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import msgspec
 
 from linkwise.kube.controllers.workload import Made
+from linkwise.kube.documents import Document, Path, dotted, objects_of, shown, without_nulls
 from linkwise.kube.fields import at, controller_of, group_of, text
 from linkwise.kube.objects import Pod, milli, whole
 from linkwise.simulator.api_server.kinds import KINDS
 from linkwise.simulator.jobs.job_rules import Job
-from linkwise.simulator.manifests.located_yaml import Document, Path, dotted
 from linkwise.topology import names
 
 RUN_SECONDS = "simulator.linkwise.dev/run-seconds"
@@ -81,9 +81,13 @@ class ObjectReader:
     def line_of(self, path: Path) -> int:
         return self._document.line_of(path)
 
-    def objects(self, value: object, path: Path) -> Iterator[Found]:
-        """Yield the objects at *path*, those of Lists too, with what identifies them checked."""
-        body = self._mapping(value, path, "an object with apiVersion and kind")
+    def objects(self) -> Iterator[Found]:
+        """Yield the objects of the document, with what identifies them checked. Raises
+        DocumentError, too."""
+        for path, body in objects_of(self._document):
+            yield self._found(body, path)
+
+    def _found(self, body: dict[str, object], path: Path) -> Found:
         kind = self._text(body, path, "kind", "Pod, Job or another")
         version = self._text(body, path, "apiVersion", f"{_versions(kind)} (of {kind})")
         served = {
@@ -92,23 +96,17 @@ class ObjectReader:
             if each.name == kind
             for also in (each.api_version, *each.also)
         }
-        known = served.keys() | ({"v1"} if kind == "List" else set())
-        groups = {group_of(each) for each in known}
+        groups = {group_of(each) for each in served}
         # A kind of this name in another group is another kind.
         meant = not group_of(version) or group_of(version) in groups or kind in ("Pod", "Job")
-        if known and meant and version not in known:
+        if served and meant and version not in served:
             expected = f"{version!r}: expected {_versions(kind)} for a {kind}"
             raise self._error((*path, "apiVersion"), expected)
-        if kind == "List":
-            items = self._list(body, path, "items", "the objects of the list")
-            for index, item in enumerate(items):
-                yield from self.objects(item, (*path, "items", index))
-            return
         namespace, name = self._metadata(body, path, kind)
         by = controller_of(body)
         controller = text(by, "kind"), text(by, "name")
         applied = {**_as_applied(body, namespace), "apiVersion": served.get(version, version)}
-        yield Found(self, path, applied, name, controller)
+        return Found(self, path, applied, name, controller)
 
     def check(self, found: Found) -> None:
         """Check the fields that the programs read of a Pod or a Job."""
@@ -187,7 +185,7 @@ class ObjectReader:
             value = spec.get(field)
             if value is not None and (type(value) is not int or not 0 <= value <= largest):
                 expected = f"expected a whole number from 0 to {largest}"
-                raise self._error((*path, field), f"{_shown(value)}: {expected}")
+                raise self._error((*path, field), f"{shown(value)}: {expected}")
         mode = self._text(
             spec, path, "completionMode", "Indexed or NonIndexed", default="NonIndexed"
         )
@@ -305,7 +303,7 @@ class ObjectReader:
 
     def _mapping(self, value: object, path: Path, expected: str) -> dict[str, object]:
         if not isinstance(value, dict):
-            raise self._error(path, f"{_shown(value)}: expected {expected}")
+            raise self._error(path, f"{shown(value)}: expected {expected}")
         return value
 
     def _child(
@@ -327,7 +325,7 @@ class ObjectReader:
     ) -> list[object]:
         value = self._present(parent.get(field), path, field, expected)
         if not isinstance(value, list):
-            raise self._error((*path, field), f"{_shown(value)}: expected a list: {expected}")
+            raise self._error((*path, field), f"{shown(value)}: expected a list: {expected}")
         return value
 
     def _text(
@@ -344,7 +342,7 @@ class ObjectReader:
             return default
         value = self._present(value, path, field, expected)
         if not isinstance(value, str) or not value:
-            raise self._error((*path, field), f"{_shown(value)}: expected {expected}, as a text")
+            raise self._error((*path, field), f"{shown(value)}: expected {expected}, as a text")
         return value
 
     def _present(self, value: object, path: Path, field: str, expected: str) -> object:
@@ -382,26 +380,6 @@ def _as_applied(body: dict[str, object], namespace: str) -> dict[str, object]:
 
 def _is_extended(resource: str) -> bool:
     return "/" in resource and not resource.startswith("kubernetes.io/")
-
-
-def without_nulls(body: dict[str, object]) -> dict[str, object]:
-    """Remove nulls: the API server treats a null field as absent."""
-    return {key: _pruned(value) for key, value in body.items() if value is not None}
-
-
-def _pruned(value: object) -> object:
-    if isinstance(value, list):
-        return [_pruned(item) for item in value]
-    return without_nulls(value) if isinstance(value, dict) else value
-
-
-def _shown(value: object) -> str:
-    """Name a value's type in YAML's words, with the value itself if it is short."""
-    if isinstance(value, dict):
-        return "a mapping"
-    if isinstance(value, list):
-        return "a list"
-    return "nothing" if value is None else repr(value)
 
 
 def _steps(path: str) -> Path:

@@ -11,14 +11,13 @@ from pathlib import Path as FilePath
 from linkwise.kube.controllers.batch import Given
 from linkwise.kube.controllers.child import UnknownControllerError
 from linkwise.kube.controllers.workload import pods_of
+from linkwise.kube.documents import DocumentError, read_documents, without_nulls
 from linkwise.kube.fields import UnreadableError, at, mapping, text
 from linkwise.simulator.api_server.kinds import KINDS
-from linkwise.simulator.manifests.located_yaml import LocatedYamlError, read_documents
 from linkwise.simulator.manifests.object_reader import (
     Found,
     ManifestError,
     ObjectReader,
-    without_nulls,
 )
 
 _LARGEST_FILE = 2 * 1024 * 1024  # bytes; reading keeps every line, and takes seconds for so many
@@ -84,9 +83,9 @@ def _read_text(text: str, file: str) -> list[Found]:
         found = [
             each
             for document in read_documents(text)
-            for each in ObjectReader(file, document).objects(document.value, ())
+            for each in ObjectReader(file, document).objects()
         ]
-    except LocatedYamlError as error:
+    except DocumentError as error:
         raise ManifestError(file, error.line, error.document, error.field, error.problem) from None
     if not found:
         raise ManifestError(file, 1, 0, "", "no object in it: expected a Pod or a workload")

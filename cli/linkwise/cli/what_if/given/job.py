@@ -13,7 +13,6 @@ from linkwise.cli.documents import (
     objects_in,
     ref_of,
     unreadable,
-    without_nulls,
 )
 from linkwise.cli.errors import BadInputError
 from linkwise.cli.text_file import read_text, shown
@@ -22,6 +21,7 @@ from linkwise.extender.podgrouper.workloads.answer import ObjectRef
 from linkwise.kube.controllers.batch import Given
 from linkwise.kube.controllers.child import UnknownControllerError, generated
 from linkwise.kube.controllers.workload import MadePod, pods_of
+from linkwise.kube.documents import without_nulls
 from linkwise.kube.fields import UnreadableError, controller_of, text
 from linkwise.kube.objects import (
     Container,
