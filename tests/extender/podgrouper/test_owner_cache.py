@@ -369,6 +369,26 @@ def test_a_round_ends_though_ever_more_pods_are_to_be_judged_again(cluster: Clus
     assert pauses < 20
 
 
+def test_pods_of_a_large_owner_are_judged_again_few_at_a_time(cluster: Cluster) -> None:
+    steps = {}
+    for name, containers in (("small", 1), ("large", 300)):
+        train = job(name, 60)
+        cluster.put_pod(member(train, 0))
+        for rank in range(1, 60):
+            cluster.put_pod(member(train, rank))
+        spec = train["spec"]["template"]["spec"]
+        spec["containers"] = [{**spec["containers"][0], "name": f"c{n}"} for n in range(containers)]
+        (read,) = cluster.core.owners_to_read(cluster.now)
+        cluster.core.owner_read(read, train, cluster.now)
+        steps[name] = cluster.core.steps_to_rejudge
+        calls = 0
+        while cluster.core.rejudge(cluster.now):
+            calls += 1
+        assert calls == steps[name]
+    assert steps["small"] == 1
+    assert steps["large"] > 10
+
+
 def test_indexed_jobs_may_be_no_gangs(cluster: Cluster) -> None:
     cluster.settings = replace(cluster.settings, indexed_jobs=IndexedJobs.NONE)
     cluster.restart()
@@ -381,17 +401,22 @@ def test_indexed_jobs_may_be_no_gangs(cluster: Cluster) -> None:
 def test_people_are_told_which_rule_found_the_gang_and_what_could_not_be_read(
     cluster: Cluster,
 ) -> None:
-    train, hidden = job("train", 2), job("hidden", 2)
-    cluster.owners = {ref_of(train): train, ref_of(hidden): Missing.FORBIDDEN}
-    create(cluster, member(train, 0), member(hidden, 0))
+    train, hidden, large = job("train", 2), job("hidden", 2), job("large", 2)
+    cluster.owners = {
+        ref_of(train): train,
+        ref_of(hidden): Missing.FORBIDDEN,
+        ref_of(large): Missing.TOO_LARGE,
+    }
+    create(cluster, member(train, 0), member(hidden, 0), member(large, 0))
     cluster.add_pod("alone", 1)
     rules = {}
-    for name in ("train-0-0", "hidden-0-0", "alone"):
+    for name in ("train-0-0", "hidden-0-0", "large-0-0", "alone"):
         told = cluster.core.explain("ml", name, cluster.now)
         assert told is not None
         rules[name] = told.because
     assert rules == {
         "train-0-0": "job: Job.batch ml/train is Indexed and runs all its 2 pods at once",
         "hidden-0-0": "job: Job.batch ml/hidden may not be read",
+        "large-0-0": "job: Job.batch ml/large is too large to be read",
         "alone": "",
     }

@@ -7,7 +7,7 @@ import pytest
 
 from linkwise.extender.podgrouper.owner_cache import FetchOwner
 from linkwise.extender.podgrouper.workloads.answer import Missing, ObjectRef
-from linkwise.extender.podgrouper.workloads.kinds import MPI_JOB, READ, OwnerKind
+from linkwise.extender.podgrouper.workloads.kinds import JOB, MPI_JOB, READ, OwnerKind
 from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.owner_reader import OwnerReads
 from linkwise.kube.client import KubeClient
@@ -55,6 +55,19 @@ def test_a_kind_that_nobody_serves_is_not_the_same_as_an_object_that_is_not_ther
         OwnerReads(client, ExtenderMetrics()).read(fetch(MPI_JOB, "train", *paths))
         is Missing.NOT_FOUND
     )
+
+
+@pytest.mark.parametrize(("containers", "is_read"), [(100, True), (1000, False)])
+def test_of_an_object_with_very_many_containers_only_that_is_known(
+    client: KubeClient, containers: int, is_read: bool
+) -> None:
+    large = made("batch/v1", "Job")
+    one = {"image": "x" * 90, "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    spec = {"containers": [{"name": f"c{number}", **one} for number in range(containers)]}
+    large["spec"] = {"template": {"spec": spec}}
+    client.post("/apis/batch/v1/namespaces/ml/jobs", large)
+    found = OwnerReads(client, ExtenderMetrics()).read(fetch(JOB))
+    assert (found is not Missing.TOO_LARGE) is is_read
 
 
 class _Refusing(KubeClient):

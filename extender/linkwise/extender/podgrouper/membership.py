@@ -5,8 +5,8 @@ the core asks about a waiting pod several times, and lists the pods to judge aga
 was read.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
 
 import msgspec
 
@@ -32,7 +32,9 @@ from linkwise.extender.podgrouper.workloads.kinds import COMPOSITE_POD_GROUP
 from linkwise.kube.objects import OwnerReference, Pod, SchedulingGroup, WorkloadReference
 from linkwise.topology import names
 
-_AT_ONCE = 64  # pods to judge again in one step; each takes some 0.15 ms, and calls wait meanwhile
+# Pods to judge again in one step, and the bytes of the objects that they are judged by. Each pod
+# takes some 0.15 ms, and some more for each byte, and calls wait meanwhile.
+_AT_ONCE, _BYTES_AT_ONCE = 64, 64 << 10
 _MOST_ALIKE = 4096  # cached answers; each some 1 KB
 _PLAIN = frozenset({EXPLICIT, "bare-pod"})  # rules that an explanation need not name
 
@@ -132,11 +134,23 @@ class Membership:
     def steps_to_rejudge(self) -> int:
         """How many calls of `take_to_rejudge` return those that are to be judged again now. Others
         may come meanwhile, all the time."""
-        return -(-len(self._to_rejudge) // _AT_ONCE)
+        return sum(1 for _ in self._steps())
+
+    def _steps(self) -> Iterator[list[str]]:
+        """The pods of each step, by uid. A pod of a large object may be one alone."""
+        step, size = list[str](), 0
+        for uid in self._to_rejudge:
+            size += (more := self._owners.size(uid))
+            if step and (len(step) == _AT_ONCE or size > _BYTES_AT_ONCE):
+                yield step
+                step, size = [], more
+            step.append(uid)
+        if step:
+            yield step
 
     def take_to_rejudge(self) -> list[Pod]:
         """The next pods to pass to `follow` again: at most 64 of maybe thousands."""
-        uids = [*islice(self._to_rejudge, _AT_ONCE)]
+        uids = next(self._steps(), [])
         for uid in uids:
             del self._to_rejudge[uid]
         pods = (self._named.pod(uid) or self._known[uid].pod for uid in uids)
@@ -153,7 +167,11 @@ class Membership:
     ) -> tuple[Judged, frozenset[ObjectRef], NeedsOwner | None]:
         view = self._owners.view(pod)
         answer = recognise(pod, view, resource=self._resource, indexed_jobs=self._indexed_jobs)
-        hidden = [ref for ref in sorted(view.asked) if view.get(ref) is Missing.FORBIDDEN]
+        hidden = [
+            f"{ref} {found.value}"
+            for ref in sorted(view.asked)
+            if (found := view.get(ref)) is Missing.FORBIDDEN or found is Missing.TOO_LARGE
+        ]
         judged = _judged(ask, answer, hidden, takes_gpus=gpus > 0)
         if isinstance(answer, Recognised) and answer.gang.kind == COMPOSITE_POD_GROUP.qualified:
             root = answer.gang.namespace, answer.gang.kind, answer.gang.name
@@ -192,13 +210,11 @@ def _evidence(pod: Pod, gpus: int) -> bytes:
     return digest(words)
 
 
-def _judged(
-    ask: PodRequest, answer: Answer, hidden: list[ObjectRef], *, takes_gpus: bool
-) -> Judged:
+def _judged(ask: PodRequest, answer: Answer, hidden: list[str], *, takes_gpus: bool) -> Judged:
     if not (takes_gpus or ask.gang or isinstance(answer, Recognised)):
         return Judged(ask)  # kube-scheduler alone places it
     why = [] if answer.rule in _PLAIN else [f"{answer.rule}: {answer.because}"]
-    why += [f"{ref} may not be read" for ref in hidden if str(ref) not in answer.because]
+    why += [text for text in hidden if text not in answer.because]
     because = "; ".join(why)
     match answer:
         case Recognised():

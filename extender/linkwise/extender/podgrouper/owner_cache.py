@@ -9,6 +9,8 @@ periodically while such pods wait. It is dropped with its last pod.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from linkwise.extender.api.timers import Timers
 from linkwise.extender.podgrouper.workloads.answer import Missing, NeedsOwner, ObjectRef
 from linkwise.kube.fields import Fields, text
@@ -41,6 +43,7 @@ class FetchOwner:
 class _Entry:
     paths: tuple[str, ...] = ()
     object: Found | None = None  # None: not read yet
+    size: int = 0  # bytes of `object` as JSON
     read: int = 0  # the step at which the read of `object` began
     read_at: float = 0.0
     doubted: bool = False  # a pod was deleted since: the owner may want fewer
@@ -70,6 +73,10 @@ class OwnerCache:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def size(self, uid: str) -> int:
+        """The bytes of all objects that the pod was judged by."""
+        return sum(self._entries[ref].size for ref in self._refs.get(uid, ()))
 
     def view(self, pod: Pod) -> "OwnerView":
         """The objects that are valid for *pod*. If the pod is not followed, it counts as newer
@@ -156,6 +163,7 @@ class OwnerCache:
         if found is None:
             return set()
         changed, entry.object, entry.read = found != entry.object, found, read.step
+        entry.size = 0 if isinstance(found, Missing) else len(msgspec.json.encode(found))
         pending, entry.pending = entry.pending, set()
         return set(entry.pods) if changed else pending
 

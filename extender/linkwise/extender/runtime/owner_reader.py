@@ -23,7 +23,11 @@ _RESULTS = {
     Missing.FORBIDDEN: "forbidden",
     Missing.NOT_SERVED: "unserved",
     Missing.NO_NAME: "missing",
+    Missing.TOO_LARGE: "too-large",
 }
+# Of what the rules read, as JSON; some 100 pod templates. Each pod of the object is judged by all
+# of it, while calls wait.
+MOST_BYTES = 32 << 10
 
 
 class OwnerReads:
@@ -53,7 +57,8 @@ class OwnerReads:
 
     def _get(self, asked: FetchOwner, path: str) -> Found | None:
         try:
-            return essence(self._client.get(path, dict[str, object]))
+            found = essence(self._client.get(path, dict[str, object]))
+            return Missing.TOO_LARGE if len(msgspec.json.encode(found)) > MOST_BYTES else found
         except msgspec.DecodeError as error:
             log.warning("%s: %s", asked.ref, error)
             return None

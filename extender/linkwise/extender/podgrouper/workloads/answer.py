@@ -38,6 +38,7 @@ class Missing(Enum):
     FORBIDDEN = "may not be read"
     NO_NAME = "is no name that an object can have"
     NOT_SERVED = "is of a kind that this cluster does not have"
+    TOO_LARGE = "is too large to be read"
 
 
 Objects = Mapping[ObjectRef, Mapping[str, object] | Missing]

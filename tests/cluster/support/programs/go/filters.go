@@ -216,7 +216,7 @@ func verdicts(given *world) (map[string]verdict, error) {
 	ctx, end := context.WithCancel(context.Background())
 	defer end()
 	client := fake.NewSimpleClientset(given.objects()...)
-	informers := scheduler.NewInformerFactory(client, 0)
+	informers := scheduler.NewInformerFactory(client, 0, nil)
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: client.EventsV1()})
 	started, err := scheduler.New(ctx, client, informers, nil, profile.NewRecorderFactory(broadcaster))
 	if err != nil {
