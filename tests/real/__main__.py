@@ -9,7 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,39 +46,62 @@ def main(folder: Path) -> None:
 
 def _ask(file: Path, question: Question) -> Iterator[str]:
     """Yield what is wrong with the answer."""
-    if "choose" in question:
-        words = shlex.split(question["choose"])
-        done = _run("linkwise", "choose", "--machine", str(file), *words, "-o", "json")
-        if "refused" in question:
-            yield from _not_refused(done, question["refused"])
-        elif done.returncode:
-            yield f"{question['choose']}: {done.stderr.strip()}"
-        elif (chosen := json.loads(done.stdout)["chosen"]["gpus"]) != question["gpus"]:
-            yield f"{question['choose']}: GPUs {chosen}, expected {question['gpus']}"
-    elif "gangs" in question:
-        done = _run("linkwise", "recognise", "-f", str(file), "-o", "json")
-        expected = sorted(map(list, question["gangs"]))
-        if done.returncode:
-            yield f"recognise: {done.stderr.strip()}"
-        elif (gangs := _gangs(json.loads(done.stdout)["pods"])) != expected:
-            yield f"recognise: {gangs}, expected {expected}"
-    elif "unknown" in question:
-        done = _run("linkwise", "recognise", "-f", str(file))
-        yield from _not_refused(done, question["unknown"])
-    else:
-        nodes = [word for node in question["starts"] for word in ("--node", node)]
-        words = [*nodes, "--no-baseline", "--fail-if-waiting", str(file)]
-        done = _run("linkwise-simulator", *words)
-        if done.returncode:
-            yield f"the simulator: exit status {done.returncode}: {done.stdout}{done.stderr}"
+    judge = next(judge for key, judge in _JUDGES.items() if key in question)
+    yield from judge(file, question)
 
 
-def _not_refused(done: "subprocess.CompletedProcess[str]", words: str) -> Iterator[str]:
-    lines = done.stderr.strip().splitlines()
-    if done.returncode not in (1, 2):
-        yield f"exit status {done.returncode}, expected a refusal with {words!r}"
-    elif len(lines) != 1 or words not in lines[0]:
-        yield f"{done.stderr.strip()}: expected one line with {words!r}"
+def _choose(file: Path, question: Question) -> Iterator[str]:
+    options = question["choose"]
+    done = _run("linkwise", "choose", "--machine", file, *shlex.split(options), "-o", "json")
+    if "refused" in question:
+        lines = done.stderr.strip().splitlines()
+        if not done.returncode or len(lines) != 1 or question["refused"] not in lines[0]:
+            yield f"{options}: {_all(done)}: expected one line with {question['refused']!r}"
+    elif done.returncode:
+        yield f"{options}: {_all(done)}"
+    elif (chosen := json.loads(done.stdout)["chosen"]["gpus"]) != question["gpus"]:
+        yield f"{options}: GPUs {chosen}, expected {question['gpus']}"
+
+
+def _notes(file: Path, question: Question) -> Iterator[str]:
+    done = _run("linkwise", "choose", "--machine", file, *shlex.split(question["notes"]))
+    if question["says"] not in done.stdout:
+        yield f"{question['notes']}: {_all(done)}: expected {question['says']!r}"
+
+
+def _recognise(file: Path, question: Question) -> Iterator[str]:
+    done = _run("linkwise", "recognise", "-f", file, "-o", "json")
+    expected = sorted(map(list, question["gangs"]))
+    if done.returncode:
+        yield f"recognise: {_all(done)}"
+    elif (gangs := _gangs(json.loads(done.stdout)["pods"])) != expected:
+        yield f"recognise: {gangs}, expected {expected}"
+
+
+def _unknown(file: Path, question: Question) -> Iterator[str]:
+    done = _run("linkwise", "recognise", "-f", file)
+    if done.returncode != 1 or question["unknown"] not in _all(done):
+        yield f"recognise: {_all(done)}: expected {question['unknown']!r}"
+
+
+def _starts(file: Path, question: Question) -> Iterator[str]:
+    nodes = [word for node in question["starts"] for word in ("--node", node)]
+    done = _run("linkwise-simulator", *nodes, "--no-baseline", "--fail-if-waiting", file)
+    if done.returncode:
+        yield f"the simulator: {_all(done)}"
+
+
+_JUDGES: Mapping[str, Callable[[Path, Question], Iterator[str]]] = {
+    "choose": _choose,
+    "notes": _notes,
+    "gangs": _recognise,
+    "unknown": _unknown,
+    "starts": _starts,
+}
+
+
+def _all(done: "subprocess.CompletedProcess[str]") -> str:
+    return f"exit status {done.returncode}: {(done.stdout + done.stderr).strip()}"
 
 
 def _gangs(pods: Sequence[Mapping[str, Any]]) -> list[list[str]]:
@@ -96,8 +119,8 @@ def _gangs(pods: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     )
 
 
-def _run(program: str, *words: str) -> "subprocess.CompletedProcess[str]":
-    command = [str(_BIN / program), *words]
+def _run(program: str, *words: str | Path) -> "subprocess.CompletedProcess[str]":
+    command = [str(_BIN / program), *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
 
 

@@ -391,3 +391,13 @@ def test_a_leader_in_a_group_of_kueue_waits_for_no_worker_that_comes_once_it_is_
         return answer.minimum
 
     assert (minimum("vllm-0", 0), minimum("vllm-0-1", 1)) == least
+
+
+@pytest.mark.parametrize(("worker", "least"), [("0", 1), ("1", 3)])
+def test_a_leader_whose_set_is_not_known_waits_for_no_worker(worker: str, least: int) -> None:
+    labels = {
+        "leaderworkerset.sigs.k8s.io/worker-index": worker,
+        "kueue.x-k8s.io/pod-group-name": "leaderworkerset-vllm-0-1",
+    }
+    said = {"kueue.x-k8s.io/pod-group-total-count": "3"}
+    assert gang(pod("vllm-0", None, labels, said, gpus=8)).minimum == least

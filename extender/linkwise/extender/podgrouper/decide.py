@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TypeVar
 
-from linkwise.extender.api.annotations import GangAsk, ask_of
+from linkwise.extender.api.annotations import MAX_GANG, GangAsk, ask_of
 from linkwise.extender.podgrouper.explicit import (
     RULE,
     clash_with_group,
@@ -34,6 +34,7 @@ from linkwise.extender.podgrouper.workloads.kinds import JOB
 from linkwise.extender.podgrouper.workloads.systems import DECLARED, System, owned_by
 from linkwise.extender.podgrouper.workloads.workload import FoundWorkload
 from linkwise.kube.fields import UnreadableError
+from linkwise.kube.labels import LWS
 from linkwise.kube.objects import Pod
 from linkwise.topology import names
 from linkwise.topology.errors import AnnotationError
@@ -96,7 +97,7 @@ def _with_owner(case: Case, group: DeclaredGroup) -> Answer:
         # The pod declares everything. Its owner only says which pods are created later.
         if isinstance(owned, NeedsOwner) and not owned.missing:
             return owned
-        return _alone(case, group, None, late=_late(owned))
+        return _alone(case, group, None, late=_late(case, owned))
     if isinstance(owned, _Unclear):
         return owned
     if isinstance(owned, FoundWorkload) and group.controller in _uids(owned):
@@ -117,7 +118,7 @@ def _with_owner(case: Case, group: DeclaredGroup) -> Answer:
 def _of_itself(case: Case, group: DeclaredGroup, owned: FoundWorkload | NoGang) -> Answer:
     if group.minimum <= 1:
         return _settled(owned)  # a minimum of one delays no pod, so the group adds nothing
-    return _alone(case, group, owned, late=_late(owned))
+    return _alone(case, group, owned, late=_late(case, owned))
 
 
 def _of_owner(case: Case, group: DeclaredGroup, owned: FoundWorkload) -> Recognised | NoGang:
@@ -144,10 +145,13 @@ def _of_owner(case: Case, group: DeclaredGroup, owned: FoundWorkload) -> Recogni
     )
 
 
-def _late(owned: FoundWorkload | NoGang | _Unclear) -> int:
+def _late(case: Case, owned: FoundWorkload | NoGang | _Unclear) -> int:
     """How many pods of its workload are created only after this one runs or has ended."""
     if not isinstance(owned, FoundWorkload):
-        return 0
+        # Only the LeaderWorkerSet says whether it creates the workers before the leader is ready.
+        # A leader without one waits for none: it might wait forever.
+        is_leader = case.controller is None and case.labels.get(f"{LWS}worker-index") == "0"
+        return MAX_GANG if is_leader else 0
     work = owned.workload
     return work.size - sum(role.pods for role in work.wave(owned.key))
 
