@@ -100,11 +100,6 @@ KNOWN: dict[str, tuple[Case, str, str]] = {
         "NodeUnschedulable",
         "node(s) were unschedulable",
     ),
-    "another node is named": (
-        {"pod": pod("new", nodeName="n3")},
-        "NodeName",
-        "node(s) didn't match the requested node name",
-    ),
     "a taint": (
         {
             "nodes": [
@@ -301,7 +296,7 @@ def test_each_plugin_refuses_the_node_that_it_knows_a_reason_against(
 
 
 def test_every_plugin_has_a_known_answer() -> None:
-    assert {plugin for _, plugin, _ in KNOWN.values()} == {*PLUGINS, "NodeName"}
+    assert {plugin for _, plugin, _ in KNOWN.values()} == {*PLUGINS}
 
 
 def test_a_pod_that_no_node_can_take_is_refused_before_nodes_are_looked_at(asked: Plugins) -> None:
@@ -309,17 +304,22 @@ def test_a_pod_that_no_node_can_take_is_refused_before_nodes_are_looked_at(asked
     assert ask(asked, case).plugins == {"n1": "VolumeRestrictions"}
 
 
-def test_nodes_that_a_name_leaves_out_are_not_looked_at(asked: Plugins) -> None:
-    field = {"key": "metadata.name", "operator": "In", "values": ["n3"]}
-    terms = {"nodeSelectorTerms": [{"matchFields": [field]}]}
-    affinity = {
-        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms},
+FIELD = {"key": "metadata.name", "operator": "In", "values": ["n3"]}
+TERMS = {"nodeSelectorTerms": [{"matchFields": [FIELD]}]}
+BY_FIELD = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": TERMS}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "plugin"), [({"affinity": BY_FIELD}, "NodeAffinity"), ({"nodeName": "n3"}, "NodeName")]
+)
+def test_nodes_that_a_name_leaves_out_are_not_looked_at(
+    asked: Plugins, spec: Json, plugin: str
+) -> None:
+    nodes = [node("n1", unschedulable=True), node("n3")]
+    assert ask(asked, {"nodes": nodes, "pod": pod("new", **spec)}).plugins == {
+        "n1": plugin,
+        "n3": "",
     }
-    case: Case = {
-        "nodes": [node("n1", unschedulable=True), node("n3")],
-        "pod": pod("new", affinity=affinity),
-    }
-    assert ask(asked, case).plugins == {"n1": "NodeAffinity", "n3": ""}
 
 
 def test_a_case_is_stored_as_the_api_server_does(asked: Plugins) -> None:

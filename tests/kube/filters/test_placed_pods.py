@@ -7,7 +7,6 @@ import msgspec
 from linkwise.kube.filters.placed_pods import PlacedPods
 from linkwise.kube.filters.pod_affinity import AffinityTerm
 from linkwise.kube.filters.pod_facts import PodFacts, pod_facts
-from linkwise.kube.filters.selectors import EVERYTHING
 from linkwise.kube.objects import Pod, Requirement
 from tests.kube.filters.cases import apart, pod, term
 
@@ -29,10 +28,10 @@ TERMS = (
     ),
     (AffinityTerm("zone", WEB, frozenset({"x"}), (Requirement("team", "Exists"),)),),
     (AffinityTerm("zone", WEB, frozenset({"x"})),),
-    (AffinityTerm("zone", EVERYTHING, frozenset(), EVERYTHING),),
+    (AffinityTerm("zone", (), frozenset(), ()),),
     (
         AffinityTerm("zone", WEB, frozenset({"x", "y"})),
-        AffinityTerm("rack", EVERYTHING, frozenset({"y"})),
+        AffinityTerm("rack", (), frozenset({"y"})),
     ),
 )
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from linkwise.kube.filters.nodes import NO_DOMAIN, Bools, Ints, at_rows, in_all, per_domain
 from linkwise.kube.filters.rejection import Rejection
-from linkwise.kube.filters.selectors import EVERYTHING, Selector, selector_of, selects
+from linkwise.kube.filters.selectors import Selector, selector_of, selects
 from linkwise.kube.objects import PodAffinity, PodAffinityTerm
 
 _PLUGIN = "InterPodAffinity"
@@ -41,15 +41,10 @@ class AffinityTerm:
         return inside and selects(self.selector, pod.labels)
 
     def resolved(self, namespaces: Namespaces) -> "AffinityTerm":
-        """Return the term with its selected namespaces by name, as a pod that comes has it.
-
-        A selector that selects a namespace without labels selects all: kube-scheduler asks it about
-        such a one in place of each pod's own.
-        """
-        if self.namespace_selector is None:
+        """Return the term with its selected namespaces by name, as a pod that comes has it. The
+        empty selector, which selects all, stays."""
+        if not self.namespace_selector:
             return self
-        if selects(self.namespace_selector, {}):
-            return replace(self, namespace_selector=EVERYTHING)
         named = (n for n, labels in namespaces.items() if selects(self.namespace_selector, labels))
         return replace(self, namespaces=self.namespaces.union(named), namespace_selector=None)
 

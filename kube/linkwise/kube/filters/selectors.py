@@ -8,7 +8,6 @@ from linkwise.kube.objects import LabelSelector, Requirement
 Selector = tuple[Requirement, ...] | None
 """All of them must hold: `()` selects everything. None selects nothing."""
 
-EVERYTHING: Selector = ()
 _INTEGER = re.compile(r"([+-]?)0*([0-9]{1,19})")  # Python reads no number of any length
 _INT64 = range(-(2**63), 2**63)
 
