@@ -293,7 +293,7 @@ def test_beside_it_stands_what_kubernetes_alone_would_have_given(directory: Path
     with started(directory, *words) as demo:
         assert demo.ends(RUN_SECONDS) == 0, demo.errors
 
-    assert re.search(r"^  A   n2 +0-1 +NVLINK  240\.0  n[12] +\S+ +[A-Z]+", demo.output, re.M)
+    assert re.search(r"^  A   n2 +0-1 +NVLINK  210\.0  n[12] +\S+ +[A-Z]+", demo.output, re.M)
     assert "2 draws (seed 5)" in " ".join(demo.output.split())
     assert "OK: 1 of 1 pods hold exactly" in demo.output
     assert page.read_text().count('<svg class="machine"') == 2 * 2
