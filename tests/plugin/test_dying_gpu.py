@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pynvml
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from linkwise.plugin.device_plugin.containers import Granting, grant
@@ -72,6 +72,7 @@ def test_a_gpu_that_answers_nothing_but_its_uuid_leaves_the_machine_as_it_was(
 
 
 @given(st.sets(st.sampled_from(FACTS)), st.integers(0, 7), st.sampled_from([LOST, UNKNOWN]))
+@example({"nvmlDeviceGetTopologyCommonAncestor", "nvmlDeviceGetP2PStatus"}, 0, LOST)
 @settings(deadline=None)
 def test_whatever_it_does_not_answer_any_more_stays_what_it_was(
     calls: set[str], gpu: int, error: int

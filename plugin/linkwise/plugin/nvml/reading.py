@@ -141,7 +141,7 @@ _ACCESSES = (pynvml.NVML_P2P_CAPS_INDEX_READ, pynvml.NVML_P2P_CAPS_INDEX_WRITE)
 def read_pairs(
     nvml: Nvml, known: Pairs, found: Sequence[GpuReading], dead: frozenset[str]
 ) -> tuple[Pairs, tuple[str, ...]]:
-    """What the driver says of each pair of GPUs, or once said; and warnings, except about pairs
+    """What the driver says of each pair of GPUs, or once said; and a warning, except about pairs
     with a GPU in trouble or in *dead*."""
     levels, far = _ask_of_pairs(
         "nvmlDeviceGetTopologyCommonAncestor",
@@ -153,7 +153,7 @@ def read_pairs(
     peers, apart = _ask_of_pairs(
         "nvmlDeviceGetP2PStatus", partial(_peer_to_peer, nvml), known.peers, found, dead
     )
-    return Pairs(levels, peers), (*far, *apart)
+    return Pairs(levels, peers), far or apart  # a GPU that does not answer gives no answer to both
 
 
 def _peer_to_peer(nvml: Nvml, first: Handle, second: Handle) -> bool | None:
