@@ -222,7 +222,7 @@ def test_pods_of_a_basic_group_go_one_by_one(world: SchedulingWorld) -> None:
 @pytest.mark.parametrize(
     "scheduling",
     [{}, {"scheduling": {"schedulingPolicy": {"gang": {}}}}],
-    ids=["a basic group, which nobody chose", "a gang, which the Job chose"],
+    ids=["a basic group, which the Job did not choose", "a gang, which the Job chose"],
 )
 def test_a_job_whose_controller_makes_the_group_is_one_gang(
     world: SchedulingWorld, scheduling: dict[str, object]

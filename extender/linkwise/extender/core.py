@@ -306,7 +306,7 @@ class Core:
     @property
     def steps_to_rejudge(self) -> int:
         """How many calls of `rejudge` are enough for those that are known now. A tenant may add
-        others all the time, so nobody waits for the last of them."""
+        others all the time, so no caller waits for the last of them."""
         return self._reader.steps_to_rejudge
 
     def rejudge(self, now: float) -> bool:

@@ -212,7 +212,7 @@ def _in_words(text: str, error: yaml.MarkedYAMLError) -> yaml.MarkedYAMLError:
     except yaml.MarkedYAMLError as told:
         return told
     except (yaml.YAMLError, ValueError):
-        pass
+        pass  # it tells no better
     return error
 
 

@@ -368,7 +368,7 @@ def test_of_several_groups_with_gpus_all_are_waited_for() -> None:
 def test_a_leader_in_a_group_of_kueue_waits_for_no_worker_that_comes_once_it_is_ready(
     policy: str, least: tuple[int, int]
 ) -> None:
-    """Found: Kueue's own example of a LeaderWorkerSet waited for ever."""
+    """Found: Kueue's own example of a LeaderWorkerSet waited forever."""
     spec = {
         "startupPolicy": policy,
         "leaderWorkerTemplate": {"size": 3, "workerTemplate": template(8)},
