@@ -267,6 +267,24 @@ def test_a_single_pod_gets_the_closer_link_of_two_nodes() -> None:
     assert found.why == "closest link: NODE against SYS"
 
 
+def test_of_other_nodes_the_one_with_the_closer_link_is_the_runner_up() -> None:
+    at = Cluster()
+    for name, taken in (("a-far", (2, 3)), ("y-close", (0, 1)), ("z-close", (0, 1))):
+        at.add_node(name, T4_4)
+        busy(at, name, *taken)
+    at.add_pod("s", 2)
+    assert of_single(at).nodes == ("z-close",)
+
+
+def test_a_gang_gets_the_closer_link_of_one_numa_node() -> None:
+    at = Cluster()
+    add(at, "n0", machine="plx-8-pxb")
+    busy(at, "n0", 1, 4, 5, 6, 7)
+    at.add_gang("g", 2, 1)
+    at.settle()
+    assert {at.indices(f"g-{rank}") for rank in range(2)} == {(2,), (3,)}
+
+
 def test_a_gang_on_one_node_gets_the_closer_link() -> None:
     at = Cluster()
     at.add_node("n0", T4_4)
