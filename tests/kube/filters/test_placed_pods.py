@@ -4,7 +4,7 @@ import random
 
 import msgspec
 
-from linkwise.kube.filters.placed_pods import PlacedPods
+from linkwise.kube.filters.placed_pods import MOST_COUNTS, PlacedPods
 from linkwise.kube.filters.pod_affinity import AffinityTerm
 from linkwise.kube.filters.pod_facts import PodFacts, pod_facts
 from linkwise.kube.objects import Pod, Requirement
@@ -82,3 +82,16 @@ def test_nothing_is_remembered_of_pods_that_are_gone() -> None:
         placed.drop(str(number))
     kept = (getattr(placed, field) for field in vars(placed))
     assert not any(each for each in kept if isinstance(each, dict))
+
+
+def test_a_forgotten_count_is_in_doubt_only_until_all_are_tried_again() -> None:
+    draw, placed = random.Random(28), PlacedPods()
+    of_each = [AffinityTerm("zone", WEB, frozenset({str(n)})) for n in range(MOST_COUNTS + 1)]
+    for number, one in enumerate(of_each):
+        assert not placed.may_have_opened
+        placed.selected((one,), ROWS, invites=True)
+        placed.put(str(number), drawn(draw), 0)
+    assert placed.may_have_opened
+    placed.forget_openings()
+    placed.put("later", drawn(draw), 0)
+    assert not placed.may_have_opened

@@ -25,7 +25,8 @@ _NODES_A_POD = 32  # a search of so many nodes takes as long as a look at a pod
 # planned and bound. So looks at a gang of so many pods that only makes progress are rate-limited:
 # they are this far apart for each pod, and take a tenth of a core (docs/decisions/0038).
 LARGE_GANG = 64
-# A cluster's claims may change many times a second, and each change may help any gang that waits.
+# A cluster's claims may change many times a second, and each change may help any gang that waits. So
+# may each pod, while pods wait that together look at more others than the cache counts.
 SURROUNDINGS_SECONDS = 1.0
 SECONDS_A_POD = 0.0001
 
@@ -83,7 +84,7 @@ class Changes:
         self._looked_at = 0
         self._news_seen = NO_NEWS
         self.surroundings_changed = False  # volumes, claims or namespaces
-        self._surroundings_due = 0.0
+        self._surroundings_due = self._around_due = 0.0
         self._defects = defects
 
     def take(self, now: float) -> set[GangKey]:
@@ -98,6 +99,10 @@ class Changes:
             self.surroundings_changed = False
             self._surroundings_due = now + SURROUNDINGS_SECONDS
             self.refusals_ended()
+        if cache.around.may_have_opened and now >= self._around_due:
+            cache.around.forget_openings()
+            self._around_due = now + SURROUNDINGS_SECONDS
+            cache.room += 1
         if self._registry.refused and self._lifecycle.news() != self._news_seen:
             self._news_seen = self._lifecycle.news()
             self._take_up_refused(now)
@@ -152,8 +157,9 @@ class Changes:
 
     def next_due(self) -> float | None:
         """When the next postponed look is due."""
-        due = self._surroundings_due if self.surroundings_changed else None
-        times = (due, self._postponed.next())
+        surroundings = self._surroundings_due if self.surroundings_changed else None
+        around = self._around_due if self._cache.around.may_have_opened else None
+        times = (surroundings, around, self._postponed.next())
         return min((time for time in times if time is not None), default=None)
 
     def look_at_all(self) -> None:

@@ -12,7 +12,7 @@ from linkwise.kube.filters.pod_affinity import AffinityTerm, Namespaces, select_
 from linkwise.kube.filters.pod_facts import PodFacts
 from linkwise.kube.filters.selectors import selects, value_test
 
-_MOST_COUNTS = 512  # remembered; pods may have any terms
+MOST_COUNTS = 512  # remembered; pods may have any terms
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 _NO_PODS: Mapping[str, "Placed"] = {}
@@ -30,7 +30,8 @@ class PlacedPods:
     `openings` with each that may let a pod in. Both know the counts that were requested before.
 
     A count is kept up to date from its first request on, so a cluster without affinity and spread
-    only pays for the entry of each pod.
+    only pays for the entry of each pod. Of more than `MOST_COUNTS` the oldest are forgotten. From
+    then on no change can be told from an opening, and `may_have_opened` says that there was one.
     """
 
     def __init__(self) -> None:
@@ -45,7 +46,8 @@ class PlacedPods:
         self._users: Counter[tuple[str, str]] = Counter()  # of claims that are no pod's own
         self._counts: dict[_Key, Ints] = {}  # the last one used comes last
         self._inviting: set[_Key] = set()  # more of these pods may let others in
-        self._is_full = False  # some are forgotten
+        self._is_full = False  # some are forgotten since `forget_openings`
+        self.may_have_opened = False  # for a pod whose count is forgotten
 
     def put(self, uid: str, facts: PodFacts, row: int, *, leaving: bool = False) -> None:
         """Add a pod, or move it. *leaving*: it has a deletionTimestamp."""
@@ -87,6 +89,10 @@ class PlacedPods:
                     del self._users[claim]
         self._count(pod, -1)
 
+    def forget_openings(self) -> None:
+        """All who wait are tried again: they request the counts anew that they still need."""
+        self._is_full = self.may_have_opened = False
+
     def get(self, uid: str) -> Placed | None:
         return self._pods.get(uid)
 
@@ -109,7 +115,7 @@ class PlacedPods:
         if counts is not None:
             self._counts[key] = counts
         else:
-            while len(self._counts) >= _MOST_COUNTS:
+            while len(self._counts) >= MOST_COUNTS:
                 oldest = next(iter(self._counts))
                 del self._counts[oldest]
                 self._inviting.discard(oldest)
@@ -175,7 +181,7 @@ class PlacedPods:
 
     def _count(self, pod: Placed, sign: int) -> None:
         matters = self._is_full or bool(pod.facts.rules or pod.facts.claims)
-        self.openings += self._is_full
+        self.may_have_opened |= self._is_full
         for key in self._counts:
             if key.counts(pod):
                 self._add(key, pod.row, sign)

@@ -1,0 +1,72 @@
+"""Gangs that wait for other pods, of which the cache counts only so many kinds."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from linkwise.extender.gangs.gang_search import GangSearch
+from linkwise.extender.gangs.members import GangMembers
+from linkwise.extender.placement.result import NoRoom, Spot
+from linkwise.kube.filters import placed_pods
+from linkwise.kube.objects import Affinity, LabelSelector, Pod, PodAffinity, PodAffinityTerm
+from tests.extender.cluster import Cluster, change
+
+HOST = "kubernetes.io/hostname"
+WAITING = [f"w{number}" for number in range(5)]
+
+
+@pytest.fixture
+def at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """Five gangs; each waits for a server of its own, and three kinds of pods are counted."""
+    monkeypatch.setattr(placed_pods, "MOST_COUNTS", 3)
+    at = Cluster()
+    for number in range(2):
+        at.add_node(f"n{number}")
+    for name in WAITING:
+        at.add_pod(name, 1, said={"gang": name, "gang_size": "1"}, alter=near_server_of(name))
+    at.settle()
+    assert at.places(*WAITING) == [""] * len(WAITING)
+    yield at
+
+
+def near_server_of(name: str) -> Callable[[Pod], Pod]:
+    selector = LabelSelector(match_labels={"serves": name})
+    term = PodAffinityTerm(topology_key=HOST, label_selector=selector)
+    near = PodAffinity(required_during_scheduling_ignored_during_execution=(term,))
+    return lambda pod: change(pod, spec=change(pod.spec, affinity=Affinity(pod_affinity=near)))
+
+
+def add_server(at: Cluster, name: str, node: str) -> None:
+    def labelled(pod: Pod) -> Pod:
+        return change(pod, metadata=change(pod.metadata, labels={"serves": name}))
+
+    at.add_pod(f"server-of-{name}", node=node, alter=labelled)
+    at.settle()
+
+
+@pytest.mark.parametrize("name", WAITING)
+def test_each_gang_finds_its_pod_within_a_second(at: Cluster, name: str) -> None:
+    for number in range(3):  # others come before it, in the same second
+        add_server(at, f"nobody-{number}", "n0")
+    add_server(at, name, "n1")
+    at.pass_time(1)
+    assert at.places(name) == ["n1"]
+
+
+def test_pods_that_come_wake_the_gangs_once_a_second(
+    at: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searches: list[GangMembers] = []
+    seek = GangSearch.seek
+
+    def counted(
+        search: GangSearch, members: GangMembers, now: float, **given: Any
+    ) -> list[Spot] | NoRoom:
+        searches.append(members)
+        return seek(search, members, now, **given)
+
+    monkeypatch.setattr(GangSearch, "seek", counted)
+    for number in range(100):
+        add_server(at, f"nobody-{number}", "n0")
+    assert len(searches) <= len(WAITING)
