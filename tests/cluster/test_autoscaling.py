@@ -85,7 +85,11 @@ def test_a_gang_stays_off_nodes_with_another_taint(world: SchedulingWorld) -> No
     world.control.kubectl("taint", "node", "n1", "maintenance=now:NoSchedule")
     try:
         members = world.create_gang("train", 4)
-        world.wait_waiting(members[0], "no room for the whole gang")
+        # kube-scheduler may try the first ones before the gang is whole, and then not again.
+        wait_for(
+            lambda: any("no room for the whole gang" in world.reason(each) for each in members),
+            "a member waits for room for the whole gang",
+        )
         assert not world.taken()
     finally:
         world.control.kubectl("taint", "node", "n1", "maintenance-")
