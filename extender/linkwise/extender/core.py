@@ -260,6 +260,7 @@ class Core:
 
     def _read_pod(self, pod: Pod, now: float) -> None:
         try:
+            self._prepare(pod)
             record = self._reader.follow(pod, now)
         except Exception as defect:  # it costs this pod alone
             self._defects.append(defect)
@@ -481,8 +482,13 @@ class Core:
 
     def _record(self, pod: Pod, now: float) -> PodRecord:
         """The pod of a call may be newer or older than the watch's; its requests are the same."""
+        self._prepare(pod)
         record = self._reader.pod(pod)
         return self._quarantine.seen(record, now) or replace(record, invalid=LEFT_OUT, gang=None)
+
+    def _prepare(self, pod: Pod) -> None:
+        if self._reader.takes_long(pod):
+            self._aside(lambda: self._reader.prepare(pod))
 
     # Work for the loop.
 

@@ -1,6 +1,6 @@
 """Gangs that wait for other pods, of which the cache counts only so many kinds."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ WAITING = [f"w{number}" for number in range(5)]
 
 
 @pytest.fixture
-def at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+def at(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """Five gangs; each waits for a server of its own, and three kinds of pods are counted."""
     monkeypatch.setattr(placed_pods, "MOST_COUNTS", 3)
     at = Cluster()
@@ -27,7 +27,7 @@ def at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
         at.add_pod(name, 1, said={"gang": name, "gang_size": "1"}, alter=near_server_of(name))
     at.settle()
     assert at.places(*WAITING) == [""] * len(WAITING)
-    yield at
+    return at
 
 
 def near_server_of(name: str) -> Callable[[Pod], Pod]:

@@ -5,11 +5,12 @@ is computed once.
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import count
 from sys import intern
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -62,6 +63,7 @@ from linkwise.topology.errors import AnnotationError
 
 _MOST_RULES = 32  # the weight of a pod's; each costs time for each pod of its namespaces
 _MOST_WISHES = 1024  # remembered; each some 2 KB
+_MANY_CONTAINERS = 64  # of a pod; more take longer to read than others should wait
 _MOST_PLAN = 16 * 1024  # characters of the two annotations; the extender's have a tenth of it
 # The claims of a StatefulSet's pods differ by their ordinals, and these pods are alike.
 _DIGITS = re.compile(r"\d+")
@@ -79,6 +81,8 @@ _RESOURCE = re.compile(r"[a-z0-9][-.a-z0-9]*/[A-Za-z0-9](?:[-_.A-Za-z0-9]*[A-Za-
 # kube-scheduler spreads their pods over zones and nodes, even if they do not request it.
 _SPREAD_OWNERS = frozenset({"ReplicaSet", "StatefulSet", "ReplicationController"})
 
+T = TypeVar("T")
+
 
 class _TemplateKey(msgspec.Struct, frozen=True):
     namespace: str
@@ -94,12 +98,10 @@ class _TemplateKey(msgspec.Struct, frozen=True):
     volumes: list[str]
 
 
-class _WishesKey(msgspec.Struct, frozen=True):
-    """All input of `Ingest._read_wishes`."""
+class _SpecKey(msgspec.Struct, frozen=True):
+    """All input of `_read_spec`."""
 
     namespace: str
-    said: dict[str, str]
-    index: str | None
     node_selector: dict[str, str]
     affinity: Affinity | None
     tolerations: tuple[Toleration, ...]
@@ -111,25 +113,35 @@ class _WishesKey(msgspec.Struct, frozen=True):
     priority: int
     scheduler: str
     claims: tuple[dict[str, str], ...]
+    volumes: list[str]
     matched: dict[str, str]  # the labels that `matchLabelKeys` name
     resized: Resized
 
 
 @dataclass(frozen=True, slots=True)
-class _Wishes:
-    ask: PodRequest
+class _OfSpec:
+    """What a pod requests, whatever its annotations say."""
+
     demand: PodDemand
+    shares: tuple[tuple[str, PodDemand], ...]
     invalid: str
-    template: Template | None
     needs: ResourceList
     prefers: bool
-    shares: tuple[tuple[str, PodDemand], ...] = ()
-    rules: PodRules = NO_RULES
+    rules: PodRules
+    template: bytes  # equal for pods that may have one `Template`
+
+
+@dataclass(frozen=True, slots=True)
+class _Wishes:
+    of_spec: _OfSpec
+    ask: PodRequest
+    invalid: str
+    template: Template | None
 
     @property
     def asks_for_members(self) -> bool:
         """Whether the pod's gang matters."""
-        return not self.invalid and bool(self.demand.gpus or self.ask.gang)
+        return not self.invalid and bool(self.of_spec.demand.gpus or self.ask.gang)
 
 
 class Ingest:
@@ -151,40 +163,41 @@ class Ingest:
         self.unnamed_before = 0.0
         self._membership = Membership(resource, indexed_jobs)
         self._numbers = count()
-        self._known: dict[bytes, _Wishes] = {}
+        self._specs: dict[bytes, _OfSpec] = {}
+        self._asks: dict[bytes, tuple[PodRequest, str]] = {}
         # Only pods hold references, so a template is freed with the last pod made from it.
         self._templates: WeakValueDictionary[bytes, Template] = WeakValueDictionary()
 
     def pod(self, pod: Pod) -> PodRecord:
         """Read a pod that a caller sent, maybe before the watch shows it. Never raises: the record
         keeps a parse error as `invalid`, and calls about the pod report it."""
-        requests = self._wishes(pod)
+        wishes = self._wishes(pod)
         if self._leaves_alone(pod):
-            return _left_alone(self._record(pod, requests, Judged(NOTHING_SAID)))
-        if not requests.asks_for_members:
-            return self._record(pod, requests, Judged(requests.ask, requests.invalid))
-        judged = self._membership.judged(pod, requests.ask, requests.demand.gpus)
-        return self._record(pod, requests, judged)
+            return _left_alone(self._record(pod, wishes, Judged(NOTHING_SAID)))
+        if not wishes.asks_for_members:
+            return self._record(pod, wishes, Judged(wishes.ask, wishes.invalid))
+        judged = self._membership.judged(pod, wishes.ask, wishes.of_spec.demand.gpus)
+        return self._record(pod, wishes, judged)
 
-    def _record(self, pod: Pod, requests: "_Wishes", judged: Judged) -> PodRecord:
+    def _record(self, pod: Pod, wishes: "_Wishes", judged: Judged) -> PodRecord:
         created = pod.metadata.creation_timestamp
         unnamed = created is not None and created.timestamp() < self.unnamed_before
         return _record(
-            pod, requests, judged, self._resource, self._ahead_from, believes_unnamed=unnamed
+            pod, wishes, judged, self._resource, self._ahead_from, believes_unnamed=unnamed
         )
 
     def follow(self, pod: Pod, now: float) -> PodRecord:
         """Read a pod from the watch; the objects that it depends on are read until `forget`."""
-        requests = self._wishes(pod)
+        wishes = self._wishes(pod)
         if self._leaves_alone(pod):
             self._membership.forget(pod.metadata.uid)
-            return _left_alone(self._record(pod, requests, Judged(NOTHING_SAID)))
-        in_group = not requests.invalid and group_named(pod) is not None
-        if not (requests.asks_for_members or in_group):
+            return _left_alone(self._record(pod, wishes, Judged(NOTHING_SAID)))
+        in_group = not wishes.invalid and group_named(pod) is not None
+        if not (wishes.asks_for_members or in_group):
             self._membership.forget(pod.metadata.uid)
-            return self._record(pod, requests, Judged(requests.ask, requests.invalid))
-        judged = self._membership.follow(pod, requests.ask, requests.demand.gpus, now)
-        return self._record(pod, requests, judged)
+            return self._record(pod, wishes, Judged(wishes.ask, wishes.invalid))
+        judged = self._membership.follow(pod, wishes.ask, wishes.of_spec.demand.gpus, now)
+        return self._record(pod, wishes, judged)
 
     def forget(self, uid: str) -> None:
         self._membership.forget(uid)
@@ -226,97 +239,66 @@ class Ingest:
     def _leaves_alone(self, pod: Pod) -> bool:
         return bool(self._namespaces) and pod.metadata.namespace not in self._namespaces
 
+    def takes_long(self, pod: Pod) -> bool:
+        """Whether `prepare` should come first."""
+        spec = pod.spec
+        return len(spec.containers) + len(spec.init_containers) > _MANY_CONTAINERS
+
+    def prepare(self, pod: Pod) -> None:
+        """Read what the next call about *pod* needs first, while others use this object: a pod of
+        15,000 containers takes some 0.3 s."""
+        self._of_spec(pod)
+
     def _wishes(self, pod: Pod) -> "_Wishes":
         """A waiting pod changes several times, and the pods of a job are equal: the result for
         equal input is computed once."""
-        spec, meta = pod.spec, pod.metadata
+        of_spec, (ask, wrong) = self._of_spec(pod), self._ask(pod)
+        invalid = of_spec.invalid or wrong
+        template = None
+        if of_spec.demand.gpus or of_spec.shares or ask.gang or invalid:
+            template = self._template(of_spec.template, pod.spec)
+            if why := _too_long(pod.metadata.annotations):
+                ask, invalid = NOTHING_SAID, invalid or why
+        return _Wishes(of_spec, ask, invalid, template)
+
+    def _ask(self, pod: Pod) -> tuple[PodRequest, str]:
+        """What the pod's annotations say, or what is wrong with them."""
+        meta = pod.metadata
         said = {k: v for k, v in meta.annotations.items() if k.startswith(names.PREFIX)}
         for ours in names.BY_EXTENDER:
             said.pop(ours, None)
-        words = msgspec.json.encode(
-            _WishesKey(
-                meta.namespace,
-                said,
-                meta.annotations.get(COMPLETION_INDEX) or meta.labels.get(COMPLETION_INDEX),
-                spec.node_selector,
-                spec.affinity,
-                spec.tolerations,
-                spec.topology_spread_constraints,
-                spec.init_containers,
-                spec.containers,
-                spec.overhead,
-                spec.resources,
-                spec.priority,
-                spec.scheduler_name,
-                spec.resource_claims,
-                {
-                    key: meta.labels[key]
-                    for constraint in spec.topology_spread_constraints
-                    for key in constraint.match_label_keys
-                    if key in meta.labels
-                },
-                resized(pod),
-            ),
-            order="deterministic",
-        )
-        key = digest(words)
-        found = self._known.get(key)
-        if found is None:
-            found = self._read_wishes(pod)
-            if len(self._known) >= _MOST_WISHES:
-                self._known.clear()
-            self._known[key] = found
-        if found.template is not None and (why := _too_long(meta.annotations)):
-            return replace(found, ask=NOTHING_SAID, invalid=found.invalid or why)
-        return found
+        index = meta.annotations.get(COMPLETION_INDEX) or meta.labels.get(COMPLETION_INDEX)
+        key = digest(msgspec.json.encode((said, index), order="deterministic"))
+        return _once(self._asks, key, lambda: _read_ask(pod))
 
-    def _read_wishes(self, pod: Pod) -> "_Wishes":
-        ask, demand, invalid = NOTHING_SAID, NO_DEMAND, ""
-        shares: tuple[tuple[str, PodDemand], ...] = ()
-        try:
-            demand = demand_of(pod, self._resource)
-            shares = shares_of(pod, self._resource)
-        except ValueError as error:
-            invalid = f"{self._resource}: {error}"
-        else:
-            invalid = oversize(pod, demand, shares, self._resource)
-            try:
-                ask = ask_of(pod.metadata.annotations, pod.metadata.labels)
-            except AnnotationError as error:
-                invalid = invalid or str(error)
-        wanted = demand.gpus or shares or ask.gang or invalid
-        template = self._template(pod) if wanted else None
-        needs = pod_needs(pod, demand, self._resource)
-        prefers, rules = _prefers(pod.spec), pod_rules(pod)
-        if rules.weight > _MOST_RULES:
-            rules = NO_RULES  # kube-scheduler keeps them
-        return _Wishes(ask, demand, invalid, template, needs, prefers, shares, rules)
-
-    def _template(self, pod: Pod) -> Template:
-        spec = pod.spec
-        words = msgspec.json.encode(
-            _TemplateKey(
-                pod.metadata.namespace,
-                spec.node_selector,
-                spec.affinity,
-                spec.tolerations,
-                [
-                    (asked.requests, asked.limits)
-                    for asked in (
-                        spec.resources,
-                        *(c.resources for c in (*spec.init_containers, *spec.containers)),
-                    )
-                ],
-                spec.priority,
-                spec.scheduler_name,
-                spec.resource_claims,
-                spec.topology_spread_constraints,
-                [tuple(port) for port in pod_rules(pod).ports],
-                [_DIGITS.sub("0", claim.name) for claim in claims_of(pod)],
-            ),
-            order="deterministic",
+    def _of_spec(self, pod: Pod) -> _OfSpec:
+        spec, meta = pod.spec, pod.metadata
+        words = _SpecKey(
+            meta.namespace,
+            spec.node_selector,
+            spec.affinity,
+            spec.tolerations,
+            spec.topology_spread_constraints,
+            spec.init_containers,
+            spec.containers,
+            spec.overhead,
+            spec.resources,
+            spec.priority,
+            spec.scheduler_name,
+            spec.resource_claims,
+            [_DIGITS.sub("0", claim.name) for claim in claims_of(pod)],
+            {
+                key: meta.labels[key]
+                for constraint in spec.topology_spread_constraints
+                for key in constraint.match_label_keys
+                if key in meta.labels
+            },
+            resized(pod),
         )
-        key = digest(words)
+        key = digest(msgspec.json.encode(words, order="deterministic"))
+        return _once(self._specs, key, lambda: _read_spec(pod, self._resource, words.volumes))
+
+    def _template(self, key: bytes, spec: PodSpec) -> Template:
         found = self._templates.get(key)
         if found is None:
             number = next(self._numbers)
@@ -325,26 +307,86 @@ class Ingest:
         return found
 
 
+def _once(known: dict[bytes, T], key: bytes, read: Callable[[], T]) -> T:
+    """The result for this key, read once while it is remembered."""
+    found = known.get(key)
+    if found is None:
+        found = read()
+        if len(known) >= _MOST_WISHES:
+            known.clear()
+        known[key] = found
+    return found
+
+
+def _read_ask(pod: Pod) -> tuple[PodRequest, str]:
+    try:
+        return ask_of(pod.metadata.annotations, pod.metadata.labels), ""
+    except AnnotationError as error:
+        return NOTHING_SAID, str(error)
+
+
+def _read_spec(pod: Pod, resource: str, volumes: list[str]) -> _OfSpec:
+    demand, invalid = NO_DEMAND, ""
+    shares: tuple[tuple[str, PodDemand], ...] = ()
+    try:
+        demand = demand_of(pod, resource)
+        shares = shares_of(pod, resource)
+    except ValueError as error:
+        invalid = f"{resource}: {error}"
+    else:
+        invalid = oversize(pod, demand, shares, resource)
+    rules = pod_rules(pod)
+    template = _template_key(pod, rules, volumes)
+    if rules.weight > _MOST_RULES:
+        rules = NO_RULES  # kube-scheduler keeps them
+    needs = pod_needs(pod, demand, resource)
+    return _OfSpec(demand, shares, invalid, needs, _prefers(pod.spec), rules, template)
+
+
+def _template_key(pod: Pod, rules: PodRules, volumes: list[str]) -> bytes:
+    spec = pod.spec
+    words = _TemplateKey(
+        pod.metadata.namespace,
+        spec.node_selector,
+        spec.affinity,
+        spec.tolerations,
+        [
+            (asked.requests, asked.limits)
+            for asked in (
+                spec.resources,
+                *(c.resources for c in (*spec.init_containers, *spec.containers)),
+            )
+        ],
+        spec.priority,
+        spec.scheduler_name,
+        spec.resource_claims,
+        spec.topology_spread_constraints,
+        [tuple(port) for port in rules.ports],
+        volumes,
+    )
+    return digest(msgspec.json.encode(words, order="deterministic"))
+
+
 def _record(
     pod: Pod,
-    requests: _Wishes,
+    wishes: _Wishes,
     judged: Judged,
     resource: str,
     least: int,
     *,
     believes_unnamed: bool,
 ) -> PodRecord:
-    meta, spec, status = pod.metadata, pod.spec, pod.status
+    meta, spec, status, of_spec = pod.metadata, pod.spec, pod.status, wishes.of_spec
     written = None
-    if requests.template is not None and names.PLAN in meta.annotations:
+    if wishes.template is not None and names.PLAN in meta.annotations:
         written = _plan_of(pod, believes_unnamed=believes_unnamed)
-    size, created = requests.demand.gpus, meta.creation_timestamp
+    size, created = of_spec.demand.gpus, meta.creation_timestamp
     ref = PodRef(meta.namespace, meta.name, meta.uid)
     gates = {gate.name for gate in spec.scheduling_gates}
     ended, gated = status.phase in _ENDED, names.GATE in gates
     nominated = status.nominated_node_name
     planned = written is not None and (nominated == written.plan.node or bool(judged.awaits))
-    open_ = bool(size or requests.shares) and not (judged.invalid or ended or spec.node_name)
+    open_ = bool(size or of_spec.shares) and not (judged.invalid or ended or spec.node_name)
     unschedulable = open_ and _is_unschedulable(pod)
     # A nominated pod is about to be tried on its node, or others are evicted there for it. And if a
     # pod waits for something else, such as a volume, a plan would reserve GPUs for nothing.
@@ -353,7 +395,7 @@ def _record(
     queue = _queue(pod)
     keeps_place = queue is not None and not unschedulable and size >= least
     # Shares are chosen at the bind, so a single pod that takes some is not planned ahead.
-    ahead = open_ and not requests.shares and (gated or planned or in_line or keeps_place)
+    ahead = open_ and not of_spec.shares and (gated or planned or in_line or keeps_place)
     gang = _gang_of(ref, judged.ask, ahead=ahead)
     owner_kind = next((owner.kind for owner in meta.owner_references if owner.controller), "")
     leaving_until = meta.deletion_timestamp
@@ -366,14 +408,14 @@ def _record(
         leaving=leaving_until is not None,
         priority=spec.priority,
         created=0.0 if created is None else created.timestamp(),
-        needs=requests.needs,
-        prefers=requests.prefers or any(o.kind in _SPREAD_OWNERS for o in meta.owner_references),
-        demand=requests.demand,
-        shares=requests.shares,
+        needs=of_spec.needs,
+        prefers=of_spec.prefers or any(o.kind in _SPREAD_OWNERS for o in meta.owner_references),
+        demand=of_spec.demand,
+        shares=of_spec.shares,
         ask=judged.ask,
         invalid=judged.invalid,
         awaits="" if spec.node_name else judged.awaits,
-        template=requests.template,
+        template=wishes.template,
         nominated=nominated,
         gated=gated,
         held_back=len(gates) > gated or bool(judged.awaits and not spec.node_name),
@@ -381,7 +423,7 @@ def _record(
         started=_is_marked(pod, believes_unnamed=believes_unnamed),
         scheduler=spec.scheduler_name,
         asked=_was_asked_about(pod) or _had_a_turn(judged.ask, written, queue, gated=gated),
-        unschedulable=unschedulable and (gang is None or not requests.demand.gpus),
+        unschedulable=unschedulable and (gang is None or not of_spec.demand.gpus),
         fits_nowhere=_fits_nowhere(pod) if open_ else "",
         broken_off=scheduler_error(pod.status.conditions) if open_ else "",
         preempts=spec.preemption_policy != "Never",
@@ -391,8 +433,8 @@ def _record(
         owner_kind=owner_kind,
         queue=queue,
         leaving_until=leaving_until.timestamp() if leaving_until is not None else 0.0,
-        labels=labels if requests.demand.gpus or requests.shares else {},
-        facts=None if ended else _facts(pod, labels, requests.rules),
+        labels=labels if of_spec.demand.gpus or of_spec.shares else {},
+        facts=None if ended else _facts(pod, labels, of_spec.rules),
         gang=gang,
     )
 

@@ -25,8 +25,8 @@ _NODES_A_POD = 32  # a search of so many nodes takes as long as a look at a pod
 # planned and bound. So looks at a gang of so many pods that only makes progress are rate-limited:
 # they are this far apart for each pod, and take a tenth of a core (docs/decisions/0038).
 LARGE_GANG = 64
-# A cluster's claims may change many times a second, and each change may help any gang that waits. So
-# may each pod, while pods wait that together look at more others than the cache counts.
+# A cluster's claims may change many times a second, and each change may help any gang that waits.
+# So may each pod, while gangs wait that together look at more others than the cache counts.
 SURROUNDINGS_SECONDS = 1.0
 SECONDS_A_POD = 0.0001
 

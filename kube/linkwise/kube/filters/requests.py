@@ -70,6 +70,8 @@ def resized(pod: Pod) -> Resized:
     statuses = {
         each.name: each for each in (*status.container_statuses, *status.init_container_statuses)
     }
+    if not statuses:
+        return {}
     never = any(
         each.type == "PodResizePending" and each.reason == "Infeasible"
         for each in status.conditions
