@@ -39,7 +39,7 @@ class ProcessClock:
 class Candidate:
     """One process in the election."""
 
-    def __init__(self, server: ApiServer, name: str, mark: str = "") -> None:
+    def __init__(self, server: ApiServer, name: str) -> None:
         self.clock, self.lost = ProcessClock(), list[str]()
         self.rounds = self.silences = self.failures = 0
         self.client = KubeClient.load(kubeconfig=None, server=server.url)
@@ -51,7 +51,6 @@ class Candidate:
             timing=OFTEN,
             on_lost=self.lost.append,
             on_silence=self._hear_silence,
-            mark=mark,
             clock=self.clock,
         )
         whole_round = self.elector._round
@@ -99,8 +98,8 @@ def deployed(client: KubeClient) -> None:
 def join(server: ApiServer) -> Iterator["Join"]:
     joined: list[Candidate] = []
 
-    def one(name: str, mark: str = "") -> Candidate:
-        joined.append(Candidate(server, name, mark))
+    def one(name: str) -> Candidate:
+        joined.append(Candidate(server, name))
         return joined[-1]
 
     yield one
@@ -109,10 +108,7 @@ def join(server: ApiServer) -> Iterator["Join"]:
 
 
 class Join(Protocol):
-    def __call__(self, name: str, mark: str = "") -> Candidate: ...
-
-
-MARK = "example.com/edition-2"
+    def __call__(self, name: str) -> Candidate: ...
 
 
 def spec(client: KubeClient) -> dict[str, Any]:
@@ -371,62 +367,3 @@ def test_one_whose_lease_was_given_to_another_by_hand_says_to_whom(
     client.patch(LEASE, {"spec": {"holderIdentity": "x", "leaseTransitions": 4}})
     wait_for(lambda: first.lost)
     assert first.lost == ["lease extender: lost: x has it, term 4"]
-
-
-def mark(client: KubeClient) -> tuple[str, str]:
-    """The time and the term of the mark."""
-    metadata = client.get(LEASE, dict[str, Any])["metadata"]
-    since, _, term = metadata.get("annotations", {}).get(MARK, "").partition(", term ")
-    return since, term
-
-
-def led(candidate: Candidate) -> Candidate:
-    candidate.start()
-    wait_for(lambda: candidate.acts)
-    return candidate
-
-
-def test_the_mark_keeps_its_time_while_every_holder_is_of_the_edition(
-    client: KubeClient, join: Join
-) -> None:
-    began = time.time()
-    first = led(join("a", MARK))
-    since, term = mark(client)
-    assert term == "1"
-    assert began - 1 < first.elector.marked_since < time.time() + 1
-    first.look()  # it renews
-    assert mark(client) == (since, "1")
-    first.elector.outbid(6)
-    assert mark(client) == (since, "7")
-    first.stop(release=True)
-    second = led(join("b", MARK))
-    assert mark(client) == (since, "8")
-    assert second.elector.marked_since == first.elector.marked_since
-
-
-@pytest.mark.parametrize("told", ["", "yesterday, term 1", "2020-01-01T00:00:00.000000Z, term 9"])
-def test_the_time_of_the_mark_begins_where_the_last_holder_had_none(
-    client: KubeClient, join: Join, told: str
-) -> None:
-    older = led(join("a"))
-    assert older.elector.marked_since == 0
-    older.stop(release=True)
-    client.patch(LEASE, {"metadata": {"annotations": {MARK: told, "kept": "yes"}}})
-    began = time.time()
-    newer = led(join("b", MARK))
-    assert newer.elector.marked_since > began - 1
-    assert mark(client)[1] == "2"
-    assert client.get(LEASE, dict[str, Any])["metadata"]["annotations"]["kept"] == "yes"
-
-
-def test_a_holder_of_another_edition_between_two_ends_the_time(
-    client: KubeClient, join: Join
-) -> None:
-    first = led(join("a", MARK))
-    first.stop(release=True)
-    between = led(join("b"))
-    assert mark(client)[1] == "1"  # it leaves the mark as it was
-    between.stop(release=True)
-    second = led(join("c", MARK))
-    assert mark(client)[1] == "3"
-    assert second.elector.marked_since > first.elector.marked_since

@@ -35,7 +35,6 @@ from linkwise.kube.lease import Elector, Timing
 from linkwise.serving.certificates.pairs import Lifetime
 from linkwise.serving.program import LOG_FORMAT, LOG_LEVEL, begin_log, exit_on_signals
 from linkwise.serving.system import raise_limit
-from linkwise.topology import names
 from linkwise.topology.names import DEFAULT_RESOURCE
 
 log = logging.getLogger("linkwise.extender")
@@ -360,7 +359,6 @@ def _elector(settings: Settings, client: KubeClient, calling: LeaderEndpoints | 
         name=settings.lease_name,
         identity=f"{place}{uuid4()}",
         predecessors=place if settings.pod_name else "",
-        mark=names.PLANS_NAME_PODS,
         timing=settings.timing,
         on_lost=_lost,
         on_silence=calling.withdraw if calling is not None else lambda: None,

@@ -182,11 +182,6 @@ class Core:
             self._put_pod(pod, now)
         self._planner.believe_no_older()
 
-    def believe_unnamed(self, before: float) -> None:
-        """Let decisions of older extenders, which do not name their pod, count on pods created
-        *before* that time, in seconds since 1970. It applies to what is read from now on."""
-        self._reader.unnamed_before = before
-
     def stand_by(self) -> None:
         """Decide nothing; the loop calls it periodically while another replica leads."""
         self._planner.changes.forget()

@@ -13,10 +13,6 @@ Each takeover raises the Lease's `leaseTransitions`. That number is the term, a 
 everything written in it. If a holder could not renew and no other has taken the Lease, it goes on
 in its term. If another has, it has lost for good.
 
-An edition of a program may change what its holders write. So each holder marks the Lease with its
-term, and with the time since which every holder has been of that edition. A holder of another
-edition leaves the mark with an earlier term, and the time begins again after it.
-
 docs/decisions/0011-leader-and-fencing.md says why this is not the kubernetes package's election.
 """
 
@@ -95,8 +91,7 @@ class Elector:
     *predecessors* has ended, as this process replaces it; the elector then takes the Lease at once.
 
     *on_lost* is called once, in its own thread, when another process holds the Lease: this process
-    must not act again. *mark* is the annotation of the Lease for the mark of this edition; without
-    one there is no mark. *on_silence* is called from the elector's thread when another's Lease was
+    must not act again. *on_silence* is called from the elector's thread when another's Lease was
     not renewed for `silence_seconds`: its holder may live, but do not count on it. It may raise
     ApiError.
     """
@@ -112,7 +107,6 @@ class Elector:
         on_lost: Callable[[str], object],
         on_silence: Callable[[], object] = lambda: None,
         predecessors: str = "",
-        mark: str = "",
         clock: Callable[[], float] = steady_seconds,
     ) -> None:
         self.identity, self.timing = identity, timing
@@ -123,7 +117,7 @@ class Elector:
         )
         self._client, self._clock, self._on_lost = client, clock, on_lost
         self._on_silence = on_silence
-        self._predecessors, self._mark = predecessors, mark
+        self._predecessors = predecessors
         self._collection = _COLLECTION.format(namespace)
         self._path, self._name = f"{self._collection}/{name}", name
         self._on_change: Callable[[], object] = lambda: None
@@ -133,7 +127,6 @@ class Elector:
         self._silence_told = False
         self._absent_since: float | None = None  # None: there is a Lease
         self._term = 0  # 0: this process never held the Lease
-        self._marked_since = 0.0
         self._may_until = -math.inf
         self._lost = False
         self._trouble = ""
@@ -144,12 +137,6 @@ class Elector:
     def term(self) -> int:
         """The term of this process; 0 before it holds the Lease."""
         return self._term
-
-    @property
-    def marked_since(self) -> float:
-        """Since when every holder has been of this edition, in seconds since 1970 by the clock of
-        the first of them; 0 without a mark, and before this process holds the Lease."""
-        return self._marked_since
 
     def act_seconds(self) -> float:
         """Seconds for which this process may still begin to act; 0 or less: not at all."""
@@ -292,7 +279,7 @@ class Elector:
 
     def _create(self) -> None:
         sent = self._clock()
-        lease = self._marked(_Lease(metadata={"name": self._name}, spec=self._spec(1, None)), 0)
+        lease = _Lease(metadata={"name": self._name}, spec=self._spec(1, None))
         try:
             stored = self._client.create(self._collection, lease, _Lease)
         except ApiError as error:
@@ -327,17 +314,7 @@ class Elector:
     def _write(self, old: _Lease, term: int, acquired: str | None) -> None:
         sent = self._clock()
         lease = msgspec.structs.replace(old, spec=self._spec(term, acquired))
-        lease = self._marked(lease, old.term)
         self._hold(self._client.replace(self._path, lease, _Lease), sent)
-
-    def _marked(self, lease: _Lease, last_term: int) -> _Lease:
-        """*lease* with the mark of its term. If the mark is not of *last_term*, the time begins."""
-        if not self._mark:
-            return lease
-        said = lease.metadata.get("annotations") or {}
-        since = _since(said.get(self._mark, ""), last_term) or _now()
-        said = {**said, self._mark: f"{since}, term {lease.term}"}
-        return msgspec.structs.replace(lease, metadata={**lease.metadata, "annotations": said})
 
     def _spec(self, term: int, acquired: str | None) -> _Spec:
         now = _now()
@@ -354,9 +331,6 @@ class Elector:
         self._note_holder(self.identity)
         self._seen, self._seen_at = stored, self._clock()
         self._term = stored.term
-        if self._mark:
-            mark = stored.metadata.get("annotations", {}).get(self._mark, "")
-            self._marked_since = _seconds(_since(mark, stored.term))
         self._may_until = sent + self.timing.renew_deadline_seconds
         if first:
             self._on_change()
@@ -372,20 +346,6 @@ class Elector:
         why = f"lease {self._name}: lost: {who}, term {found.term if found else 0}"
         log.error("%s", why)
         Thread(target=self._on_lost, args=(why,), name="lease lost", daemon=True).start()
-
-
-def _since(mark: str, term: int) -> str:
-    """The time of a *mark*, if it is of this term; else empty."""
-    since, _, of_term = mark.partition(", term ")
-    return since if of_term == str(term) and _seconds(since) else ""
-
-
-def _seconds(when: str) -> float:
-    """Seconds since 1970; 0 if *when* is no time."""
-    try:
-        return datetime.strptime(when, _MICROSECONDS).replace(tzinfo=UTC).timestamp()
-    except ValueError:
-        return 0.0
 
 
 def _now() -> str:

@@ -1,13 +1,12 @@
 """Annotations that a copied pod manifest brought along: they promise nothing, and the extender
 reports no mistake because of them."""
 
-import msgspec
 import pytest
 
 from linkwise.extender.api.actions import Evict
-from linkwise.extender.core import Core, CoreSettings
+from linkwise.extender.core import CoreSettings
 from linkwise.topology import names
-from linkwise.topology.annotations.plan import Plan, read_plan, write_gpus, write_plan
+from linkwise.topology.annotations.plan import Plan, write_gpus, write_plan
 from tests.extender.cluster import Cluster
 
 
@@ -72,28 +71,6 @@ def test_pods_put_on_a_node_with_the_same_old_plan_are_no_mistake_of_ours() -> N
     assert at.core.audit() == []
 
 
-def older(at: Cluster, *pods: str) -> None:
-    """The pods carry what an older extender would have written: nothing that names them."""
-    for name in pods:
-        said = at.pod(name).metadata.annotations
-        if names.PLAN in said:
-            unnamed = msgspec.structs.replace(read_plan(said[names.PLAN]), uid="")
-            at.annotate(name, plan=write_plan(unnamed))
-        if names.STARTED in said:
-            at.annotate(name, gang_started="true")
-
-
-def led_by_a_new_edition(at: Cluster, since: float) -> None:
-    """A process takes over; *since* then every leader has named the pods."""
-    at.core = Core(at.settings)
-    at.core.replace_nodes(at.nodes.values(), at.now)
-    at.core.replace_pods(at.pods.values(), at.now)
-    at.core.replace_budgets([], at.now)
-    at.core.believe_unnamed(since)
-    at.core.replace_pods(at.pods.values(), at.now)
-    at.core.lead(2, at.now)
-
-
 def running_gang(at: Cluster) -> list[str]:
     members = at.add_gang("g", 2, 2)
     at.settle()
@@ -124,12 +101,10 @@ def test_a_plan_that_names_no_pod_holds_nothing() -> None:
         "plan": '{"v":1,"id":"x","node":"n1"}',
     }
     at.add_pod("forged", 2, node="n1", said=said)
-    for since in (0.0, at.now):  # the clock of pods has whole seconds
-        led_by_a_new_edition(at, since)
-        at.settle()
-        view = at.core.explain("ml", "forged", at.now)
-        assert view is not None
-        assert view.gpus == {}
+    at.settle()
+    view = at.core.explain("ml", "forged", at.now)
+    assert view is not None
+    assert view.gpus == {}
     assert at.plan("forged") is None
 
 
@@ -162,61 +137,4 @@ def test_a_restored_backup_is_planned_as_new_pods_are() -> None:
     at.settle()
     assert [at.schedule(name) for name in members] == ["n1", "n1"]
     assert {name: len(at.gpus(name)["main"]) for name in members} == dict.fromkeys(before, 2)
-    assert at.sound()
-
-
-def test_what_an_older_extender_wrote_counts_on_pods_that_existed_before_the_upgrade() -> None:
-    at = cluster()
-    members = running_gang(at)
-    older(at, *members)
-    held = [at.gpus(name) for name in members]
-    at.now += 86_400 * 90
-    led_by_a_new_edition(at, since=at.now)
-    assert at.settle() == []
-    assert at.free("n1") == 4
-    assert at.phase("g") == "running"
-    for name, gpus in zip(members, held, strict=True):
-        view = at.core.explain("ml", name, at.now)
-        assert view is not None
-        assert view.gpus == gpus
-    at.delete(members[0])  # it has started, so the other one stays
-    at.pass_time(10_000)
-    assert at.evicted == []
-
-
-def test_a_gang_half_bound_by_an_older_extender_is_completed_with_the_same_plan() -> None:
-    at = cluster()
-    first, second = at.add_gang("g", 2, 2)
-    at.settle()
-    ident = read_plan(at.pod(second).metadata.annotations[names.PLAN]).id
-    at.schedule(first)
-    older(at, first, second)
-    at.now += 5
-    led_by_a_new_edition(at, since=at.now)
-    at.settle()
-    assert at.schedule(second) == "n1"
-    plan = at.plan(second)
-    assert plan is not None
-    assert plan.id == ident  # and now it names its pod
-    at.settle()
-    assert at.phase("g") == "running"
-    assert at.free("n1") == 4
-    assert at.sound()
-
-
-def test_leaders_of_both_editions_in_turn_give_no_gpu_twice() -> None:
-    """A rolling update that goes back and forth: each time the new edition leads again, what the
-    older one wrote before counts."""
-    at = cluster()
-    for turn in range(4):
-        name = f"single-{turn}"
-        at.add_pod(name, 2)
-        assert at.schedule(name) == "n1"
-        if turn % 2 == 0:
-            older(at, name)
-        at.now += 10
-        led_by_a_new_edition(at, since=at.now)
-        assert at.free("n1") == 8 - 2 * (turn + 1)
-    given = [uuid for turn in range(4) for uuid in at.gpus(f"single-{turn}")["main"]]
-    assert len(given) == len(set(given)) == 8
     assert at.sound()

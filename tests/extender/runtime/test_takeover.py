@@ -36,7 +36,6 @@ class Told:
     term: int = 0
     handed_over: bool = True
     switches: int = 0
-    marked_since: float = 0.0
     left: float = 0.0
     outbids: list[int] = field(default_factory=list)
     on_change: Callable[[], object] = lambda: None

@@ -57,6 +57,3 @@ PLAN = PREFIX + "plan"
 STARTED = PREFIX + "gang-started"
 QUEUE = PREFIX + "queue"
 BY_EXTENDER = (GPUS, PLAN, STARTED, QUEUE)
-
-# On the extender's Lease.
-PLANS_NAME_PODS = PREFIX + "plans-name-pods"

@@ -6,7 +6,6 @@ A pod with a plan is bound at once and keeps its GPUs until it ends. If it says 
 ends then; otherwise its end is unknown, and it never ends here.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from heapq import heappop, heappush
@@ -55,7 +54,6 @@ class World:
         self._planned: dict[str, None] = {}  # uids of pods that may be bound
         self._ends: list[tuple[float, str]] = []
         self.core = Core(settings)
-        self.core.believe_unnamed(math.inf)  # an older extender may have written the plans
         self.core.replace_nodes(self.nodes.values(), now)
         self.core.replace_pods(self.pods.values(), now)
         self.core.replace_budgets(budgets, now)

@@ -158,9 +158,6 @@ class Ingest:
         unschedulable pod of *ahead_from* GPUs or more is planned ahead."""
         self._resource, self._ahead_from = resource, ahead_from
         self._namespaces = frozenset(namespaces)
-        # Seconds since 1970. Older extenders wrote decisions that do not name their pod. On pods
-        # created before this time they count.
-        self.unnamed_before = 0.0
         self._membership = Membership(resource, indexed_jobs)
         self._numbers = count()
         self._specs: dict[bytes, _OfSpec] = {}
@@ -180,11 +177,7 @@ class Ingest:
         return self._record(pod, wishes, judged)
 
     def _record(self, pod: Pod, wishes: "_Wishes", judged: Judged) -> PodRecord:
-        created = pod.metadata.creation_timestamp
-        unnamed = created is not None and created.timestamp() < self.unnamed_before
-        return _record(
-            pod, wishes, judged, self._resource, self._ahead_from, believes_unnamed=unnamed
-        )
+        return _record(pod, wishes, judged, self._resource, self._ahead_from)
 
     def follow(self, pod: Pod, now: float) -> PodRecord:
         """Read a pod from the watch; the objects that it depends on are read until `forget`."""
@@ -373,13 +366,11 @@ def _record(
     judged: Judged,
     resource: str,
     least: int,
-    *,
-    believes_unnamed: bool,
 ) -> PodRecord:
     meta, spec, status, of_spec = pod.metadata, pod.spec, pod.status, wishes.of_spec
     written = None
     if wishes.template is not None and names.PLAN in meta.annotations:
-        written = _plan_of(pod, believes_unnamed=believes_unnamed)
+        written = _plan_of(pod)
     size, created = of_spec.demand.gpus, meta.creation_timestamp
     ref = PodRef(meta.namespace, meta.name, meta.uid)
     gates = {gate.name for gate in spec.scheduling_gates}
@@ -420,7 +411,7 @@ def _record(
         gated=gated,
         held_back=len(gates) > gated or bool(judged.awaits and not spec.node_name),
         written=written,
-        started=_is_marked(pod, believes_unnamed=believes_unnamed),
+        started=_is_marked(pod),
         scheduler=spec.scheduler_name,
         asked=_was_asked_about(pod) or _had_a_turn(judged.ask, written, queue, gated=gated),
         unschedulable=unschedulable and (gang is None or not of_spec.demand.gpus),
@@ -537,7 +528,7 @@ def _gang_of(ref: PodRef, ask: PodRequest, *, ahead: bool) -> GangKey | None:
     return GangKey(ref.namespace, ref.name, ref.uid) if ahead else None
 
 
-def _plan_of(pod: Pod, *, believes_unnamed: bool) -> WrittenPlan | None:
+def _plan_of(pod: Pod) -> WrittenPlan | None:
     """The plan on a pod. A malformed one, or one that another pod was given, counts as none, as the
     plugin treats it."""
     said = pod.metadata.annotations
@@ -545,7 +536,7 @@ def _plan_of(pod: Pod, *, believes_unnamed: bool) -> WrittenPlan | None:
     if len(plan) + len(gpus) > _MOST_PLAN:
         return None
     uid, written = _written(plan, gpus)
-    return written if uid == pod.metadata.uid or (believes_unnamed and not uid) else None
+    return written if uid == pod.metadata.uid else None
 
 
 @lru_cache(maxsize=1024)  # each is read on several events, and again at its bind
@@ -558,10 +549,9 @@ def _written(plan: str, gpus: str) -> tuple[str, WrittenPlan | None]:
         return "", None
 
 
-def _is_marked(pod: Pod, *, believes_unnamed: bool) -> bool:
-    """Whether this pod's own mark says that its gang has started. Older extenders wrote `true`."""
-    mark = pod.metadata.annotations.get(names.STARTED, "")
-    return bool(mark) and (mark == pod.metadata.uid or (believes_unnamed and mark == "true"))
+def _is_marked(pod: Pod) -> bool:
+    """Whether this pod's own mark says that its gang has started."""
+    return pod.metadata.annotations.get(names.STARTED, "") == pod.metadata.uid
 
 
 def _queue(pod: Pod) -> QueueNote | None:

@@ -24,11 +24,6 @@ class Lead(Protocol):
     def switches(self) -> int:
         """Changes of the leader that this process has seen."""
 
-    @property
-    def marked_since(self) -> float:
-        """Since when every leader has written decisions that name their pod, in seconds since
-        1970."""
-
     def act_seconds(self) -> float:
         """For how long this process may still start to act; 0 or less: it may not."""
 
@@ -48,7 +43,7 @@ class Lead(Protocol):
 class _Alone:
     """The Lead of the only process: it always leads."""
 
-    term, handed_over, switches, marked_since = 0, True, 0, 0.0
+    term, handed_over, switches = 0, True, 0
 
     def act_seconds(self) -> float:
         return math.inf

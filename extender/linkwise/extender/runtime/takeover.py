@@ -76,8 +76,6 @@ class Takeover:
         lead. False: this process stopped or lost the Lease meanwhile."""
         if not self._lead.handed_over:
             self._stopping.wait(_SETTLE_SECONDS)
-        with self._lock:
-            self._core.believe_unnamed(self._lead.marked_since)
         number = self._pods.list_again()
         while not self._pods.has_listed(number):
             self._alive()

@@ -62,7 +62,7 @@ class Plan(
     with, by a copied manifest or a restored backup, names another pod.
     """
 
-    uid: str = ""  # of the pod; empty in plans of older extenders, and in the extender's memory
+    uid: str = ""  # of the pod; empty in the extender's memory
     id: Text  # the same for all members placed together
     node: Text
     leader: int = 0  # the term of the leader that made it; 0: there was no election
