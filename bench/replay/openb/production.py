@@ -16,6 +16,9 @@ from math import gcd
 
 import numpy as np
 
+from bench.replay.openb.policies import Policy
+from bench.replay.openb.state import State
+from bench.replay.traces.openb import MILLI, Ints, OpenbTrace, Request
 from linkwise.extender.api.actions import PodRef
 from linkwise.extender.api.annotations import (
     PodRequest,
@@ -36,9 +39,6 @@ from linkwise.extender.placement.shares.choice import (
     ShareRoom,
     search,
 )
-from linkwise.replay.openb.policies import Policy
-from linkwise.replay.openb.state import State
-from linkwise.replay.traces.openb import MILLI, Ints, OpenbTrace, Request
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role
 from linkwise.topology.machine.model import Gpu, Link, LinkClass, Machine
 
