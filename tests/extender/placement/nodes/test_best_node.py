@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linkwise.extender.api.annotations import TopologyRequirement
 from linkwise.extender.api.extender_calls import FilterCall
 from linkwise.extender.api.records import ResourceList
+from linkwise.extender.api.requirement import TopologyRequirement
 from linkwise.extender.cache import row_log
 from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.core import Core, CoreSettings
