@@ -16,7 +16,8 @@ import click
 import msgspec
 
 from bench.support.figures import milliseconds, percentile, print_table, this_machine
-from linkwise.extender.core import Core, CoreSettings
+from linkwise.extender.core import Core
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.explain.explainer import Explainer
 from linkwise.extender.explain.texts import explanation_text
 from linkwise.kube.objects import (

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from bench.replay.baselines import placements
 from bench.replay.baselines.queues import Easy, Fifo, Greedy
-from linkwise.extender.core import CoreSettings
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.queue.queue_order import QueueOrder
 from linkwise.replay.core import objects
 from linkwise.replay.core.cluster import CoreCluster

@@ -17,7 +17,8 @@ import msgspec
 from linkwise.extender.api.action_effects import applied
 from linkwise.extender.api.actions import Action, Emit, Evict, WritePlan
 from linkwise.extender.api.extender_calls import BindCall, BindOrder, BindWaits, FilterCall, Outcome
-from linkwise.extender.core import Core, CoreSettings
+from linkwise.extender.core import Core
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.kube.objects import (
     Condition,
     Container,

@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 import pytest
 
-from linkwise.extender.core import CoreSettings
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.queue.queue_order import QueueOrder

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from linkwise.extender.api.actions import PodRef
 from linkwise.extender.api.annotations import NOTHING_SAID
 from linkwise.extender.api.records import GangKey, PodRecord, ResourceList
-from linkwise.extender.core import CoreSettings
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.explain.explainer import Explainer
 from linkwise.extender.explain.texts import explanation_text
 from linkwise.extender.queue import queue_order

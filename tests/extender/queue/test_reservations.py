@@ -8,7 +8,7 @@ import pytest
 
 from linkwise.extender.api.extender_calls import BindRefusal
 from linkwise.extender.api.records import GangKey
-from linkwise.extender.core import CoreSettings
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.cycle.reserve import LOOK_SECONDS
 from linkwise.extender.queue.reservations import FreshGpus, Reservation
 from linkwise.extender.queue.run_times import LEAST_SECONDS, MANY

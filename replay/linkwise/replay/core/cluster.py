@@ -22,7 +22,8 @@ from linkwise.extender.api.extender_calls import (
     Outcome,
 )
 from linkwise.extender.api.records import GangKey
-from linkwise.extender.core import Core, CoreSettings
+from linkwise.extender.core import Core
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.kube.objects import Condition, Node, Pod
 from linkwise.replay.core import objects
 from linkwise.replay.core.may_run import MayRun

@@ -3,7 +3,7 @@
 import pytest
 
 from linkwise.extender.api.views import Explanation, GangExplanation, GangView, RequestView
-from linkwise.extender.core import CoreSettings
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.explain.explainer import Explainer
 from linkwise.extender.explain.texts import explanation_text
 from linkwise.extender.explain.texts.format import duration, gib_in_words
