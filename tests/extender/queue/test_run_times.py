@@ -189,3 +189,9 @@ def test_of_very_many_namespaces_the_words_of_the_last_ones_are_remembered(
             times.ended(pod, 3600.0)
     assert len(times._words) == 64
     assert not times.word_counts("team-199")
+
+
+def test_of_a_kind_of_owner_no_more_is_remembered_than_a_kind_may_have() -> None:
+    """A pod may name an owner whose kind has a million letters."""
+    times = after(*((replace(JOB, owner_kind="K" * 1_000_000), 60.0),) * ENOUGH)
+    assert all(len(part) <= 63 for kind in times.means(3600.0) for part in kind)

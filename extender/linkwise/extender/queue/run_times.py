@@ -30,6 +30,7 @@ ENOUGH = 3  # pods that ran for longer
 MANY = 8  # pods that ended: the chance that the next one outlasts them all is one in nine
 _MOST_TIMES = 64  # remembered of each kind
 _MOST_KINDS = 4096
+_LONGEST_KIND = 63  # letters, of a custom resource; the API server lets a pod's owner have any kind
 
 # A word is broken by a pod that runs for a tenth longer, and for longer than pods take to start and
 # end. So many broken words, and more than one of ten, and a namespace's words do not count.
@@ -318,6 +319,6 @@ def broken_after(said: float) -> float:
 def _kinds(pod: PodRecord) -> Iterator[PodKind]:
     """The most specific kind first."""
     namespace = pod.ref.namespace
-    yield namespace, pod.owner_kind, str(pod.needs.gpus)
+    yield namespace, pod.owner_kind[:_LONGEST_KIND], str(pod.needs.gpus)
     yield (namespace,)
     yield ()
