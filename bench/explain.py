@@ -28,6 +28,7 @@ from linkwise.kube.objects import (
     ObjectMeta,
     Pod,
     PodSpec,
+    PodStatus,
     Resources,
     SchedulingGate,
 )
@@ -142,6 +143,7 @@ def _pod(
             node_name=node,
             scheduling_gates=(SchedulingGate(name=names.GATE),) if gated else (),
         ),
+        status=PodStatus(phase="Running" if node else "Pending"),
     )
 
 

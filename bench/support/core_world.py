@@ -190,7 +190,9 @@ class World:
         said = {**meta.annotations, **order.annotations}
         spec = msgspec.structs.replace(pod.spec, node_name=node)
         metadata = msgspec.structs.replace(meta, annotations=said)
-        self.put(msgspec.structs.replace(pod, metadata=metadata, spec=spec), holds)
+        status = msgspec.structs.replace(pod.status, phase="Running")  # its kubelet is quick
+        bound = msgspec.structs.replace(pod, metadata=metadata, spec=spec, status=status)
+        self.put(bound, holds)
         holds.of("bind", lambda: self.core.end_bind(order, Outcome.DONE, self.now))
 
     def released(self, holds: "Holds") -> list[str]:

@@ -305,10 +305,10 @@ class Core:
         before = self._cache.pods.get(record.uid)
         if before != record:
             if before is not None and record.ended:
-                self._note_run_time(before, now)
+                self._note_run_time(before, now, ran=before.admitted or record.admitted)
             if record.gang is not None:
                 self._note_age(record.gang, before, record, now)
-            if record.node and not record.ended and record.demand.gpus:
+            if record.admitted and not record.ended and record.demand.gpus:
                 self._run_times.runs(record, _began(record))
             self._cache.put_pod(record)
             self._planner.pod_changed(before, record, now)
@@ -332,7 +332,7 @@ class Core:
         record = self._cache.pods.get(uid)
         if record is None:
             return
-        self._tried(lambda: self._note_run_time(record, now))
+        self._tried(lambda: self._note_run_time(record, now, ran=record.admitted))
         self._tried(lambda: self._cache.drop_pod(uid))
         self._tried(lambda: self._planner.pod_gone(record, now))
 
@@ -387,9 +387,12 @@ class Core:
                     raise
         return work()
 
-    def _note_run_time(self, ends: PodRecord, now: float) -> None:
-        if ends.node and not ends.ended and ends.demand.gpus:
-            self._run_times.ended(ends, max(now - _began(ends), 0.0))
+    def _note_run_time(self, ends: PodRecord, now: float, *, ran: bool) -> None:
+        """Pods that never *ran* teach nothing: who may create pods could invent any number."""
+        if ran and ends.node and not ends.ended and ends.demand.gpus:
+            began = _began(ends)
+            self._run_times.runs(ends, began)  # a short run may show only when it is over
+            self._run_times.ended(ends, max(now - began, 0.0))
 
     def unheard(self, now: float) -> None:
         """The watch of pods is broken: changes of pods may show much later."""

@@ -366,6 +366,7 @@ def goes_as_decided(before: PodRecord, record: PodRecord) -> bool:
         fits_nowhere=record.fits_nowhere,
         broken_off=record.broken_off,
         running=record.running,
+        admitted=record.admitted,
         queue=record.queue,
         labels=record.labels,
     )
