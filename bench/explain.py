@@ -16,7 +16,8 @@ import click
 import msgspec
 
 from bench.support.figures import milliseconds, percentile, print_table, this_machine
-from linkwise.extender.core import Core, CoreSettings
+from linkwise.extender.core import Core
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.explain.explainer import Explainer
 from linkwise.extender.explain.texts import explanation_text
 from linkwise.kube.objects import (
@@ -27,6 +28,7 @@ from linkwise.kube.objects import (
     ObjectMeta,
     Pod,
     PodSpec,
+    PodStatus,
     Resources,
     SchedulingGate,
 )
@@ -141,6 +143,7 @@ def _pod(
             node_name=node,
             scheduling_gates=(SchedulingGate(name=names.GATE),) if gated else (),
         ),
+        status=PodStatus(phase="Running" if node else "Pending"),
     )
 
 

@@ -10,7 +10,7 @@ import click
 
 from bench.support.core_world import GPU, Holds, World, member
 from bench.support.figures import milliseconds, print_table, this_machine
-from linkwise.extender.core import CoreSettings
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.preemption.policy import Preempt
 
 BAR_MS = 20.0

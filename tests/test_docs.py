@@ -14,6 +14,8 @@ import pytest
 from flask import Flask
 from prometheus_client.core import CollectorRegistry
 
+from bench.replay.__main__ import jobs as replay_of_jobs
+from bench.replay.openb.command import openb as replay_of_openb
 from linkwise.cli.__main__ import main as cli
 from linkwise.extender.__main__ import command as extender
 from linkwise.extender.api.views import Counts
@@ -33,8 +35,6 @@ from linkwise.kube.lease import Elector
 from linkwise.plugin.__main__ import main as plugin
 from linkwise.plugin.app import create_app as create_plugin_app
 from linkwise.plugin.metrics import Metrics as PluginMetrics
-from linkwise.replay.command import jobs as replay_of_jobs
-from linkwise.replay.openb.command import openb as replay_of_openb
 from linkwise.simulator.__main__ import command as simulator
 from linkwise.topology import names
 from linkwise.topology.annotations.labels import node_labels

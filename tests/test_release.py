@@ -1,7 +1,9 @@
-"""The release workflow: what makes something that is published comes from locks alone."""
+"""The workflows: what makes something that is published comes from locks alone."""
 
 import re
+import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import yaml
@@ -9,7 +11,8 @@ import yaml
 from tests.manifests import DAEMONSET
 
 ROOT = DAEMONSET.parent
-JOBS = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yaml").read_text())["jobs"]
+WORKFLOWS = ROOT / ".github" / "workflows"
+JOBS = yaml.safe_load((WORKFLOWS / "release.yaml").read_text())["jobs"]
 # It has no rights, and hands nothing to other jobs.
 TEST = "test"
 LOCKED = ("--require-hashes", "--no-index")
@@ -37,7 +40,15 @@ def test_every_lock_that_is_named_exists(job: str) -> None:
     assert not [lock for lock in named if not (ROOT / lock).is_file()]
 
 
-@pytest.mark.parametrize("job", sorted(JOBS))
-def test_every_action_is_named_by_commit(job: str) -> None:
-    used = [step["uses"] for step in JOBS[job]["steps"] if "uses" in step]
+@pytest.mark.parametrize("workflow", sorted(WORKFLOWS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_action_is_named_by_commit(workflow: Path) -> None:
+    used = re.findall(r"uses: (\S+)", workflow.read_text())
+    assert used
     assert not [each for each in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", each)]
+
+
+def test_a_change_is_tested_on_the_oldest_python_that_is_promised() -> None:
+    on_pr = yaml.safe_load((WORKFLOWS / "on-pr.yaml").read_text())["jobs"]
+    pythons = on_pr["test"]["strategy"]["matrix"]["python"]
+    promised = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
+    assert promised == f">={pythons[0]}"

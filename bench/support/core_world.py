@@ -17,7 +17,8 @@ import msgspec
 from linkwise.extender.api.action_effects import applied
 from linkwise.extender.api.actions import Action, Emit, Evict, WritePlan
 from linkwise.extender.api.extender_calls import BindCall, BindOrder, BindWaits, FilterCall, Outcome
-from linkwise.extender.core import Core, CoreSettings
+from linkwise.extender.core import Core
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.kube.objects import (
     Condition,
     Container,
@@ -189,7 +190,9 @@ class World:
         said = {**meta.annotations, **order.annotations}
         spec = msgspec.structs.replace(pod.spec, node_name=node)
         metadata = msgspec.structs.replace(meta, annotations=said)
-        self.put(msgspec.structs.replace(pod, metadata=metadata, spec=spec), holds)
+        status = msgspec.structs.replace(pod.status, phase="Running")  # its kubelet is quick
+        bound = msgspec.structs.replace(pod, metadata=metadata, spec=spec, status=status)
+        self.put(bound, holds)
         holds.of("bind", lambda: self.core.end_bind(order, Outcome.DONE, self.now))
 
     def released(self, holds: "Holds") -> list[str]:

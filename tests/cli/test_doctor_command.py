@@ -11,7 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from linkwise.cli.kubectl import main
-from linkwise.extender.core import Core, CoreSettings
+from linkwise.extender.core import Core
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.runtime.loop import Loop
 from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.ports.routes import create_app

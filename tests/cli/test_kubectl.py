@@ -24,7 +24,8 @@ from linkwise.extender.api.views import (
     NodeView,
     WouldStartView,
 )
-from linkwise.extender.core import Core, CoreSettings
+from linkwise.extender.core import Core
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.explain.usage import view_use
 from linkwise.extender.runtime.loop import Loop
 from linkwise.extender.runtime.metrics import ExtenderMetrics

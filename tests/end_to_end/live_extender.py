@@ -8,7 +8,8 @@ from collections.abc import Callable
 from socket import SO_REUSEADDR, SOL_SOCKET, socket
 from threading import Thread
 
-from linkwise.extender.core import Core, CoreSettings
+from linkwise.extender.core import Core
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.runtime.loop import BARRIER_SECONDS, Loop
 from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.ports.dispatch import Verbs

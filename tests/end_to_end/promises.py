@@ -13,7 +13,8 @@ from dataclasses import replace
 from linkwise.extender.api.actions import WritePlan
 from linkwise.extender.api.extender_calls import FilterCall
 from linkwise.extender.api.views import GangView, NodeView
-from linkwise.extender.core import Core, CoreSettings
+from linkwise.extender.core import Core
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.explain.explainer import Explainer
 from linkwise.extender.explain.usage import view_nodes
 from linkwise.extender.runtime.metrics import ExtenderMetrics

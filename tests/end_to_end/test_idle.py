@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from linkwise.extender.api.views import IdlePod, IdleView
-from linkwise.extender.core import CoreSettings
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.explain.idle.idle_pods import view_idle
 from tests.end_to_end import manifests
 from tests.end_to_end.world import PODS, World, running_world

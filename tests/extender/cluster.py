@@ -22,7 +22,8 @@ from linkwise.extender.api.extender_calls import (
     Outcome,
     PriorityAnswer,
 )
-from linkwise.extender.core import Core, CoreSettings
+from linkwise.extender.core import Core
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.podgrouper.owner_cache import FetchOwner, Found
 from linkwise.extender.podgrouper.workloads.answer import Missing, ObjectRef
 from linkwise.kube.objects import (

@@ -6,7 +6,7 @@ import pytest
 
 from linkwise.extender.api.records import GangKey
 from linkwise.extender.api.views import Explanation, ReasonCount, SearchView, WouldStartView
-from linkwise.extender.core import CoreSettings
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.explain.texts import explanation_text
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.kube.objects import Condition, ContainerStatus, Pod, Quantity, Resources

@@ -4,7 +4,7 @@ import pytest
 
 from linkwise.extender.api.actions import Action, LiftGate, NoteQueue, WithdrawPlan
 from linkwise.extender.api.extender_calls import BindOrder, Outcome, PreemptCall, Victims
-from linkwise.extender.core import CoreSettings
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.settings import Settings, SettingsError
 from linkwise.kube.objects import Pod
 from linkwise.topology import names

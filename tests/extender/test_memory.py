@@ -54,6 +54,9 @@ def a_day(cluster: Cluster, number: int) -> None:
     create(cluster, member(made, 0), member(made, 1))
     cluster.settle()
     cluster.filter("too-many-1")
+    for pod in [*cluster.pods.values()]:
+        if pod.spec.node_name:
+            cluster.set_phase(pod.metadata.name, "Running")
     cluster.pass_time(HOUR)
     for pod in [*cluster.pods.values()]:
         cluster.delete(pod.metadata.name)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
-from linkwise.extender.core import CoreSettings
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.queue.queue_order import QueueOrder
 from linkwise.kube.objects import Pod

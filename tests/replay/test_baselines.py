@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linkwise.replay.baselines.device_plugin import nvidias_choice
-from linkwise.replay.baselines.placements import (
+from bench.replay.baselines.device_plugin import nvidias_choice
+from bench.replay.baselines.placements import (
     Placement,
     buddy,
     consolidated,
@@ -13,10 +13,10 @@ from linkwise.replay.baselines.placements import (
     packed,
     spread,
 )
-from linkwise.replay.baselines.queues import Easy, Fifo, Greedy
+from bench.replay.baselines.queues import Easy, Fifo, Greedy
+from bench.replay.schedulers import LINKWISE, MULTIFACTOR, SCHEDULERS
 from linkwise.replay.driver import replay
 from linkwise.replay.jobs import Part
-from linkwise.replay.schedulers import LINKWISE, MULTIFACTOR, SCHEDULERS
 from linkwise.topology.machine.recorded import recorded_machine
 from linkwise.topology.sets.partition import choose_partition
 from tests.replay.made_up import assert_possible, by_name, fleet, job, random_jobs

@@ -1,4 +1,4 @@
-"""`linkwise-simulator replay`, as users run it."""
+"""`python -m bench.replay`, as users run it."""
 
 import csv
 import subprocess
@@ -9,11 +9,11 @@ from statistics import fmean
 import pytest
 from click.testing import CliRunner, Result
 
-from linkwise.replay.command import command
+from bench.replay.__main__ import command
+from bench.replay.openb.run import POLICIES, allocated_curve
+from bench.replay.openb.sample import Sample
+from bench.replay.traces.openb import OpenbTrace, read_openb
 from linkwise.replay.jobs import evenly
-from linkwise.replay.openb.run import POLICIES, allocated_curve
-from linkwise.replay.openb.sample import Sample
-from linkwise.replay.traces.openb import OpenbTrace, read_openb
 from tests.replay.made_up import random_jobs, write_csv
 from tests.replay.test_openb import write, write_published
 
@@ -37,16 +37,17 @@ def test_one_line_for_each_scheduler_and_the_same_again_byte_for_byte(trace: Pat
     assert "fifo: " in first.stderr  # the wall time
 
 
-def test_python_m_leads_to_it_past_the_simulator_itself(trace: Path) -> None:
-    words = ["replay", str(trace), "--nodes", "3", "--scheduler", "fifo"]
+def test_python_m_runs_it(trace: Path) -> None:
+    words = [str(trace), "--nodes", "3", "--scheduler", "fifo"]
     done = subprocess.run(
-        [sys.executable, "-m", "linkwise.simulator", *words],
+        [sys.executable, "-m", "bench.replay", *words],
+        cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
         timeout=120,
         check=True,
     )
-    assert done.stdout == run(*words[1:]).stdout
+    assert done.stdout == run(*words).stdout
 
 
 def test_figures_go_to_a_csv_file(trace: Path, tmp_path: Path) -> None:

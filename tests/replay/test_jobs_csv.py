@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from linkwise.replay.errors import TraceError
-from linkwise.replay.traces.jobs_csv import Reading, read_jobs
+from bench.replay.errors import TraceError
+from bench.replay.traces.jobs_csv import Reading, read_jobs
 from tests.replay.made_up import fleet
 
 HEAD = "job_id,submit_s,duration_s,num_gpus,vc"

@@ -2,10 +2,10 @@
 
 import pytest
 
+from bench.replay.measure import figures
+from bench.replay.schedulers import SCHEDULERS
 from linkwise.replay.driver import replay
 from linkwise.replay.jobs import Fleet, Part, Run
-from linkwise.replay.measure import figures
-from linkwise.replay.schedulers import SCHEDULERS
 from tests.replay.made_up import fleet, job
 
 ALL = 0xFF

@@ -10,11 +10,11 @@ from random import Random
 import numpy as np
 import pytest
 
-from linkwise.replay.errors import TraceError
-from linkwise.replay.openb.policies import Fgd, typical_pods
-from linkwise.replay.openb.run import POLICIES, PUBLISHED, allocated_curve
-from linkwise.replay.openb.state import State
-from linkwise.replay.traces.openb import (
+from bench.replay.errors import TraceError
+from bench.replay.openb.policies import Fgd, typical_pods
+from bench.replay.openb.run import POLICIES, PUBLISHED, allocated_curve
+from bench.replay.openb.state import State
+from bench.replay.traces.openb import (
     ARRIVALS,
     MILLI,
     OpenbTrace,

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from linkwise.replay import plots, report
-from linkwise.replay.command import command
-from linkwise.replay.measure import Figures
-from linkwise.replay.openb.run import POLICIES, allocated_curve
-from linkwise.replay.plots import Axis, Curve, Dots, curves, points
-from linkwise.replay.traces.openb import read_openb
+from bench.replay import plots, report
+from bench.replay.__main__ import command
+from bench.replay.measure import Figures
+from bench.replay.openb.run import POLICIES, allocated_curve
+from bench.replay.plots import Axis, Curve, Dots, curves, points
+from bench.replay.traces.openb import read_openb
 from tests.replay.made_up import random_jobs, write_csv
 from tests.replay.test_openb import write, write_published
 
@@ -144,5 +144,5 @@ def test_without_matplotlib_it_says_what_to_install(
     assert run(*words).exit_code == 0
     done = run(*words, "--plot", tmp_path / "plot.svg")
     assert done.exit_code == 2
-    assert "pip install 'linkwise[plots]'" in done.stderr
+    assert "pip install matplotlib" in done.stderr
     assert not (tmp_path / "plot.svg").exists()

@@ -3,9 +3,9 @@ the extender's."""
 
 import numpy as np
 
-from linkwise.replay.openb.production import Linkwise, UnderKubeScheduler
-from linkwise.replay.openb.state import State
-from linkwise.replay.traces.openb import OpenbNode, OpenbTrace, Request
+from bench.replay.openb.production import Linkwise, UnderKubeScheduler
+from bench.replay.openb.state import State
+from bench.replay.traces.openb import OpenbNode, OpenbTrace, Request
 from tests.extender.cluster import Cluster
 from tests.replay.test_room import LARGE, MIX, OLD, SMALL, lost, made_up
 

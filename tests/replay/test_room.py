@@ -9,10 +9,10 @@ from random import Random
 import numpy as np
 import pytest
 
-from linkwise.replay.openb.room import Mix, Room, rests
-from linkwise.replay.openb.run import POLICIES, allocated_curve
-from linkwise.replay.openb.state import State
-from linkwise.replay.traces.openb import OpenbNode, OpenbTrace, Request
+from bench.replay.openb.room import Mix, Room, rests
+from bench.replay.openb.run import POLICIES, allocated_curve
+from bench.replay.openb.state import State
+from bench.replay.traces.openb import OpenbNode, OpenbTrace, Request
 
 LARGE = OpenbNode("large", 96_000, 393_216, 8, "G2")
 SMALL = OpenbNode("small", 104_000, 524_288, 2, "T4")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from linkwise.replay.openb.sample import Sample, most_nodes
+from bench.replay.openb.sample import Sample, most_nodes
 
 
 @pytest.mark.parametrize(

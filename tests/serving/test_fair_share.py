@@ -48,9 +48,9 @@ def test_who_asks_a_hundred_times_makes_another_wait_for_one_turn() -> None:
     first = Asker(share, "greedy", order)
     wait_for(lambda: order)
     others = [Asker(share, "greedy", order) for _ in range(20)]
-    wait_for(lambda: len(share._waiting.get("greedy", ())) == 20)
+    wait_for(lambda: len(share._waiting) == 20)
     modest = Asker(share, "modest", order)
-    wait_for(lambda: "modest" in share._waiting)
+    wait_for(lambda: len(share._waiting) == 21)
     for each in others:
         each.done.set()
     modest.done.set()
@@ -82,9 +82,9 @@ def test_who_hangs_up_waits_no_longer_and_holds_nobody_up() -> None:
     first = Asker(share, "a", order)
     wait_for(lambda: order)
     gone = Asker(share, "b", order)
-    wait_for(lambda: "b" in share._waiting)
+    wait_for(lambda: len(share._waiting) == 1)
     last = Asker(share, "c", order)
-    wait_for(lambda: "c" in share._waiting)
+    wait_for(lambda: len(share._waiting) == 2)
     gone.hung_up = True
     gone.thread.join(10)
     assert gone.ended == "gone"

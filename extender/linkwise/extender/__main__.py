@@ -18,7 +18,7 @@ import click
 import msgspec
 
 from linkwise.extender.api.spans import DEFAULT_LEVELS
-from linkwise.extender.core import Core, CoreSettings
+from linkwise.extender.core import Core
 from linkwise.extender.flags import DURATION, IDLE_LIMIT, LEVELS, PLACE
 from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
 from linkwise.extender.preemption.policy import Preempt
@@ -291,24 +291,7 @@ def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT. Raises LoadError, ListenError."""
     raise_limit()
     metrics = ExtenderMetrics()
-    core = Core(
-        CoreSettings(
-            resource_name=settings.resource_name,
-            gang_timeout_seconds=settings.gang_timeout_seconds,
-            gang_timeout_max_seconds=settings.gang_timeout_max_seconds,
-            max_refusals=settings.max_refusals,
-            lift_gates_after_seconds=settings.lift_gates_after_seconds,
-            span_levels=settings.span_levels,
-            indexed_jobs=settings.indexed_jobs,
-            namespaces=settings.namespaces,
-            hold_share=settings.hold_share,
-            hold_limit_seconds=settings.hold_limit_seconds,
-            preempt=settings.preempt,
-            reclaim_idle=dict(settings.reclaim_idle),
-            reclaim_notice_seconds=settings.reclaim_notice_seconds,
-            queue_order=settings.queue_order,
-        )
-    )
+    core = Core(settings)
     client = KubeClient.load(kubeconfig=settings.kubeconfig, server=settings.api_server)
     calling = _calling(settings, client)
     elector = _elector(settings, client, calling) if settings.leader_elect else None

@@ -5,8 +5,8 @@ Not thread-safe: the loop holds one lock around every call. `now` is in seconds 
 learns from a call is in memory only.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import replace
 from typing import TypeVar
 
 from linkwise.extender.api.actions import Action
@@ -25,7 +25,6 @@ from linkwise.extender.api.extender_calls import (
     PriorityAnswer,
 )
 from linkwise.extender.api.records import GangKey, PodRecord
-from linkwise.extender.api.spans import DEFAULT_LEVELS
 from linkwise.extender.api.unlocked import RunUnlocked, nothing, run_inline
 from linkwise.extender.api.views import Counts, Explanation, GangView, NodeView
 from linkwise.extender.cache.cache import Cache
@@ -33,6 +32,7 @@ from linkwise.extender.cache.ingest import Ingest
 from linkwise.extender.cache.node_info import plan_on
 from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.cache.surroundings import Surrounding, Surroundings
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.cycle.planner import Planner
 from linkwise.extender.cycle.round import NoteStep, no_note
 from linkwise.extender.explain.explainer import Explainer
@@ -40,11 +40,8 @@ from linkwise.extender.explain.snapshot import Own, Snapshot, SnapshotCamera
 from linkwise.extender.explain.usage import view_counts, view_nodes
 from linkwise.extender.invariants import audit
 from linkwise.extender.podgrouper.owner_cache import FetchOwner, Found
-from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
 from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
-from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.quarantine import LEFT_OUT, Quarantine, culprit_of, whose
-from linkwise.extender.queue.queue_order import QueueOrder
 from linkwise.extender.queue.run_times import RunTimes
 from linkwise.extender.queue.scheduling_queue import Ages
 from linkwise.extender.verbs.barrier import Barrier
@@ -55,30 +52,10 @@ from linkwise.extender.verbs.preempt import PreemptVerb
 from linkwise.extender.verbs.prioritize import Prioritize
 from linkwise.kube.objects import Node, Pod, PodDisruptionBudget
 from linkwise.topology import names
-from linkwise.topology.names import DEFAULT_RESOURCE
 
 T = TypeVar("T")
 _MOST_CULPRITS = 8  # in one round or call
 _AT_ONCE = 64  # pods or nodes of a list; each takes some 0.05 ms, while calls wait
-
-
-@dataclass(frozen=True, slots=True)
-class CoreSettings:
-    resource_name: str = DEFAULT_RESOURCE
-    gang_timeout_seconds: float = 600.0
-    gang_timeout_max_seconds: float = 3600.0  # whatever a pod says
-    max_refusals: int = 3  # plans of one gang that kube-scheduler may refuse in a row
-    lift_gates_after_seconds: float | None = None  # of gangs without room; None: never
-    span_levels: tuple[str, ...] = DEFAULT_LEVELS  # of domains above the node, nearest first
-    hold_share: float = 0.5  # how many of the GPUs that a gang could use may be reserved
-    hold_limit_seconds: float = 7200.0  # how long reserved GPUs may idle beyond that share
-    preempt: Preempt = Preempt.CONSENTING  # the pods that may be evicted for a more important gang
-    # namespace -> for how many seconds its pods have to be idle before they may be evicted
-    reclaim_idle: Mapping[str, float] = field(default_factory=dict)
-    reclaim_notice_seconds: float = 600.0  # between the Event about an idle pod and its eviction
-    queue_order: QueueOrder = QueueOrder.AGE  # of gangs and pods of equal priority
-    indexed_jobs: IndexedJobs = IndexedJobs.ALL  # which of them are gangs
-    namespaces: tuple[str, ...] = ()  # the pods of all others are left alone; empty: of none
 
 
 class Core:
@@ -113,21 +90,11 @@ class Core:
         self._planner = Planner(
             self._cache,
             pending_writes,
-            gang_timeout_seconds=settings.gang_timeout_seconds,
-            gang_timeout_max_seconds=settings.gang_timeout_max_seconds,
-            max_refusals=settings.max_refusals,
-            lift_gates_after_seconds=settings.lift_gates_after_seconds,
-            span_levels=settings.span_levels,
-            hold_share=settings.hold_share,
-            hold_limit_seconds=settings.hold_limit_seconds,
-            preempt=settings.preempt,
-            reclaim_namespaces=settings.reclaim_idle,
-            reclaim_notice_seconds=settings.reclaim_notice_seconds,
+            settings,
             activity=self._activity,
             budgets=self._budgets,
             run_times=self._run_times,
             ages=self._ages,
-            queue_order=settings.queue_order,
         )
         self._planner.changes.run_unlocked = self._aside
         self._planner.round.note_step = self._note_step
@@ -338,10 +305,10 @@ class Core:
         before = self._cache.pods.get(record.uid)
         if before != record:
             if before is not None and record.ended:
-                self._note_run_time(before, now)
+                self._note_run_time(before, now, ran=before.admitted or record.admitted)
             if record.gang is not None:
                 self._note_age(record.gang, before, record, now)
-            if record.node and not record.ended and record.demand.gpus:
+            if record.admitted and not record.ended and record.demand.gpus:
                 self._run_times.runs(record, _began(record))
             self._cache.put_pod(record)
             self._planner.pod_changed(before, record, now)
@@ -365,7 +332,7 @@ class Core:
         record = self._cache.pods.get(uid)
         if record is None:
             return
-        self._tried(lambda: self._note_run_time(record, now))
+        self._tried(lambda: self._note_run_time(record, now, ran=record.admitted))
         self._tried(lambda: self._cache.drop_pod(uid))
         self._tried(lambda: self._planner.pod_gone(record, now))
 
@@ -420,9 +387,12 @@ class Core:
                     raise
         return work()
 
-    def _note_run_time(self, ends: PodRecord, now: float) -> None:
-        if ends.node and not ends.ended and ends.demand.gpus:
-            self._run_times.ended(ends, max(now - _began(ends), 0.0))
+    def _note_run_time(self, ends: PodRecord, now: float, *, ran: bool) -> None:
+        """Pods that never *ran* teach nothing: who may create pods could invent any number."""
+        if ran and ends.node and not ends.ended and ends.demand.gpus:
+            began = _began(ends)
+            self._run_times.runs(ends, began)  # a short run may show only when it is over
+            self._run_times.ended(ends, max(now - began, 0.0))
 
     def unheard(self, now: float) -> None:
         """The watch of pods is broken: changes of pods may show much later."""

@@ -9,15 +9,13 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 
 from linkwise.extender.api.durations import seconds_of
-from linkwise.extender.api.spans import DEFAULT_LEVELS, LABEL_KEY, NODE
-from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
-from linkwise.extender.preemption.policy import Preempt
-from linkwise.extender.queue.queue_order import QueueOrder
+from linkwise.extender.api.spans import LABEL_KEY, NODE
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.kube.lease import Timing
 from linkwise.serving.certificates.callers import Place
 from linkwise.serving.certificates.pairs import Lifetime
 from linkwise.topology.errors import LinkwiseError
-from linkwise.topology.names import DEFAULT_RESOURCE, RESOURCE_NAME
+from linkwise.topology.names import RESOURCE_NAME
 
 _TIMING = Timing()  # client-go's own
 _CERTIFICATES = Lifetime()
@@ -33,10 +31,11 @@ class SettingsError(LinkwiseError):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(CoreSettings):
+    """The core's, and those of the program around it."""
+
     kubeconfig: str | None = None  # None and no api_server: the pod's own service account
     api_server: str | None = None  # a plain URL, for an API server that asks for no credentials
-    resource_name: str = DEFAULT_RESOURCE
     listen_address: str = "0.0.0.0"  # kube-scheduler calls from another pod
     listen_port: int = 9402  # for kube-scheduler; the plugin has 9401, the webhook 9403
     status_port: int = 9404  # for all other clients
@@ -49,34 +48,6 @@ class Settings:
     caller_secret: Place | None = None  # stores the caller's certificate; the extender signs it
     # After it, kube-scheduler treats the call as failed, and the pod as not bound.
     call_timeout_seconds: float = 15.0
-    # Long enough to pull a training image on a cold node, short enough that a partial gang does
-    # not block GPUs for a night.
-    gang_timeout_seconds: float = 600.0
-    # No pod may say more than this or the above: for as long, its gang keeps GPUs from others
-    # without a start.
-    gang_timeout_max_seconds: float = 3600.0
-    max_refusals: int = 3  # plans of one gang that kube-scheduler may refuse in a row
-    # Only a node autoscaler gains by it: kube-scheduler tries pods without a gate again and again.
-    lift_gates_after_seconds: float | None = None
-    # Of the GPUs that a gang could use, half may be reserved for all that wait for them; new pods
-    # may use the other half. The first in the scheduling queue gets its reservation in any case,
-    # or it would starve.
-    hold_share: float = 0.5
-    # A gang that needs more than the share leaves GPUs idle while it collects them. Longer than
-    # most jobs of minutes, which then make room for it; shorter than a working day.
-    hold_limit_seconds: float = 7200.0
-    # The eviction of a gang loses the work of all its members, so its owner must allow it.
-    preempt: Preempt = Preempt.CONSENTING
-    # (namespace, seconds): its pods may be evicted once they have been idle for so long.
-    reclaim_idle: tuple[tuple[str, float], ...] = ()
-    # Long enough for a person who sees the Event to save what a notebook has.
-    reclaim_notice_seconds: float = 600.0
-    # What users expect; any other order changes whom they wait for.
-    queue_order: QueueOrder = QueueOrder.AGE
-    span_levels: tuple[str, ...] = DEFAULT_LEVELS  # of domains above the node, nearest first
-    indexed_jobs: IndexedJobs = IndexedJobs.ALL  # which of them are gangs; many are shards
-    # For a canary: the pods of all other namespaces are left alone. Empty: of none.
-    namespaces: tuple[str, ...] = ()
     # Of calls that are no binds: kube-scheduler sends one filter call at a time. Binds wait for the
     # API server and for each other, so any number may wait.
     request_threads: int = 24

@@ -5,12 +5,12 @@ client that sends many requests waits longer, and delays each other client by at
 """
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Condition
 
 from linkwise.serving.gone import GoneError
+from linkwise.serving.turns import Turns
 
 _LOOK_SECONDS = 0.1  # between two checks whether the caller still waits
 
@@ -27,7 +27,7 @@ class FairShare:
     ) -> None:
         self._pause_for = 1 / share - 1  # seconds, for each second of work
         self._clock, self._cost = clock, cost
-        self._waiting: dict[str, deque[object]] = {}  # by source; the next source comes first
+        self._waiting: Turns[object] = Turns()
         self._busy, self._free_at = False, 0.0
         self._changed = Condition()
 
@@ -45,26 +45,19 @@ class FairShare:
     def _begin(self, source: str, waits: Callable[[], bool]) -> None:
         ticket = object()
         with self._changed:
-            tickets = self._waiting.setdefault(source, deque())
-            tickets.append(ticket)
-            while not self._is_next(tickets, ticket):
+            self._waiting.add(source, ticket)
+            while not self._is_next(ticket):
                 self._changed.wait(_LOOK_SECONDS)
                 if not waits():
-                    tickets.remove(ticket)
-                    if not tickets:
-                        del self._waiting[source]
+                    self._waiting.drop(ticket)
                     self._changed.notify_all()
                     raise GoneError
-            tickets.popleft()
-            del self._waiting[source]
-            if tickets:
-                self._waiting[source] = tickets  # behind all the others
+            self._waiting.take()
             self._busy = True
 
-    def _is_next(self, tickets: deque[object], ticket: object) -> bool:
-        first = next(iter(self._waiting.values()))
+    def _is_next(self, ticket: object) -> bool:
         free = not self._busy and self._clock() >= self._free_at
-        return free and first is tickets and tickets[0] is ticket
+        return free and next(iter(self._waiting)) is ticket
 
     def _end(self, cost: float) -> None:
         with self._changed:

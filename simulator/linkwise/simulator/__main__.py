@@ -1,5 +1,4 @@
 """`linkwise-simulator` runs the user's manifests on a simulated cluster with the real programs.
-`linkwise-simulator replay` runs a trace in simulated time.
 
 Only this module exits. The exit status is 0 if everything is as planned; 1 if it is not, if no pod
 got GPUs, if a pod asks for something wrong, or if a program failed; 2 if the command line or a
@@ -19,7 +18,6 @@ from typing import NoReturn
 import click
 
 from linkwise.kube.client import ApiError
-from linkwise.replay.command import command as replay
 from linkwise.simulator.demo.cluster import ClusterTimeoutError, SimulatedNode
 from linkwise.simulator.demo.simulation import Simulation
 from linkwise.simulator.manifests.object_reader import ManifestError
@@ -135,7 +133,7 @@ def command(
     verbose: bool,
 ) -> None:
     """Run Kubernetes manifests on a simulated GPU cluster with the real Linkwise programs, and show
-    which pod got which GPUs. `linkwise-simulator replay --help`: traces in simulated time."""
+    which pod got which GPUs."""
     if twice := next((n.name for n in nodes if [m.name for m in nodes].count(n.name) > 1), ""):
         raise click.BadParameter(f"{twice} is given twice", param_hint="--node")
     try:
@@ -200,8 +198,6 @@ def _end(text: str, status: int) -> NoReturn:
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["replay"]:
-        replay(sys.argv[2:], prog_name="linkwise-simulator replay")
     command(prog_name="linkwise-simulator")
 
 

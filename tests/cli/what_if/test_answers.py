@@ -9,7 +9,7 @@ import pytest
 from linkwise.cli.what_if.room import fewest_to_go
 from linkwise.cli.what_if.trials import Trials
 from linkwise.cli.what_if.world import World
-from linkwise.extender.core import CoreSettings
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.kube.objects import Pod, Resources
 from tests.cli.what_if.asking import (

@@ -11,7 +11,7 @@ from linkwise.cli.what_if.past.ground import Ground, ground_of
 from linkwise.cli.what_if.past.jobs import PastJob
 from linkwise.cli.what_if.past.lives import Life
 from linkwise.cli.what_if.past.stock import KubeScheduler
-from linkwise.extender.core import CoreSettings
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.kube.objects import Container, ObjectMeta, Pod, PodSpec, Resources
 from linkwise.replay.driver import replay
 from linkwise.replay.jobs import Job, Run

@@ -1,11 +1,11 @@
+from typing import Any
+
 import pytest
 
-from linkwise.extender.api.annotations import (
-    GangAsk,
-    PodRequest,
+from linkwise.extender.api.annotations import GangAsk, PodRequest, ask_of, demand_of
+from linkwise.extender.api.requirement import (
+    HardwareRequirement,
     TopologyRequirement,
-    ask_of,
-    demand_of,
     is_model,
     words_of,
 )
@@ -23,6 +23,10 @@ def ask(**said: str) -> PodRequest:
     return ask_of({f"linkwise.dev/{key.replace('_', '-')}": text for key, text in said.items()}, {})
 
 
+def of_each(**hardware: Any) -> TopologyRequirement:
+    return TopologyRequirement(hardware=HardwareRequirement(**hardware))
+
+
 def test_a_pod_that_says_nothing_prefers_nvlink_and_requires_nothing() -> None:
     said = ask_of({"prometheus.io/scrape": "true"}, {})
     assert said.requirement == TopologyRequirement(require=LinkClass.SYS, prefer=LinkClass.NVLINK)
@@ -35,10 +39,22 @@ def test_a_pod_that_says_nothing_prefers_nvlink_and_requires_nothing() -> None:
         ({"require_link": "nvlink"}, TopologyRequirement(require=LinkClass.NVLINK)),
         ({"require_link": "switch"}, TopologyRequirement(require=LinkClass.PXB)),
         ({"prefer_link": "node"}, TopologyRequirement(prefer=LinkClass.SYS)),
-        ({"gpu_model": "H100, h200"}, TopologyRequirement(models=(("h100",), ("h200",)))),
-        ({"gpu_model": "A100-SXM4"}, TopologyRequirement(models=(("a100", "sxm4"),))),
-        ({"gpu_memory": "40Gi"}, TopologyRequirement(memory_mib=40 * 1024)),
-        ({"gpu_memory": "80G"}, TopologyRequirement(memory_mib=76294)),
+        (
+            {"gpu_model": "H100, h200"},
+            of_each(models=(("h100",), ("h200",))),
+        ),
+        (
+            {"gpu_model": "A100-SXM4"},
+            of_each(models=(("a100", "sxm4"),)),
+        ),
+        (
+            {"gpu_memory": "40Gi"},
+            of_each(memory_mib=40 * 1024),
+        ),
+        (
+            {"gpu_memory": "80G"},
+            of_each(memory_mib=76294),
+        ),
     ],
 )
 def test_which_gpus_will_do(said: dict[str, str], expected: TopologyRequirement) -> None:

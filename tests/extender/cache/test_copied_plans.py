@@ -4,7 +4,7 @@ reports no mistake because of them."""
 import pytest
 
 from linkwise.extender.api.actions import Evict
-from linkwise.extender.core import CoreSettings
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import Plan, write_gpus, write_plan
 from tests.extender.cluster import Cluster

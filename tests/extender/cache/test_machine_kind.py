@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from linkwise.extender.api.annotations import TopologyRequirement
+from linkwise.extender.api.requirement import TopologyRequirement
 from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role
 from linkwise.topology.machine.model import LinkClass, Machine

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 
 from linkwise.extender.api.actions import WritePlan
 from linkwise.extender.api.unlocked import run_inline
-from linkwise.extender.core import CoreSettings
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.cycle import allocate, changes
 from linkwise.extender.gangs import lifecycle
 from tests.extender.cluster import Cluster, change

@@ -16,7 +16,7 @@ from linkwise.extender.api.actions import (
 from linkwise.extender.api.decisions import Decision, What, of_action, of_reservation
 from linkwise.extender.api.extender_calls import Outcome
 from linkwise.extender.api.records import GangKey
-from linkwise.extender.core import CoreSettings
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.cycle.history import History
 from linkwise.extender.preemption.gang_preemption import IDLING_SECONDS, TRY_SECONDS
 from linkwise.extender.preemption.policy import Preempt

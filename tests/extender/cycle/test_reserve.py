@@ -7,7 +7,7 @@ from unittest.mock import patch
 import pytest
 
 from linkwise.extender.api.records import GangKey
-from linkwise.extender.core import CoreSettings
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.queue import earliest_start
 from linkwise.kube.objects import OwnerReference, Pod
 from tests.extender.cluster import Cluster, change

@@ -1,7 +1,7 @@
 """What the extender says of its own part in the cluster, for `kubectl linkwise doctor`."""
 
 from linkwise.extender.api.views import StateView, UnplannedPod
-from linkwise.extender.core import CoreSettings
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.explain.state import view_state
 from linkwise.topology import names
 from tests.extender.cluster import START, Cluster

@@ -9,7 +9,7 @@ import pytest
 from linkwise.extender.api.actions import WritePlan
 from linkwise.extender.api.extender_calls import BindOrder, Outcome
 from linkwise.extender.api.records import GangKey
-from linkwise.extender.core import CoreSettings
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.gangs.gang import IMPOSSIBLE, Gang, Phase, Standing, phase_of
 from linkwise.extender.placement import gang_placement as place_module
 from linkwise.extender.placement.cluster_view import ClusterView

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from linkwise.extender.api.actions import Evict, MarkStarted
-from linkwise.extender.core import CoreSettings
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.gangs.partial_admission import LONGEST_SECONDS, MOMENT_SECONDS
 from linkwise.kube.objects import Pod, Taint, Toleration
 from linkwise.topology import names

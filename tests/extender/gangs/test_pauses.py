@@ -3,7 +3,7 @@
 import pytest
 
 from linkwise.extender.api.records import GangKey
-from linkwise.extender.core import CoreSettings
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.gangs.gang import Gang, News
 from linkwise.kube.objects import Container
 from tests.extender.cluster import Cluster

@@ -3,7 +3,7 @@
 import pytest
 
 from linkwise.extender.api.actions import Evict
-from linkwise.extender.core import CoreSettings
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.gangs.repair import LEAVING_SECONDS, PATIENCE_SECONDS, REASON
 from tests.extender.cluster import Cluster
 

@@ -2,7 +2,7 @@
 
 from linkwise.extender.api.actions import Action, Evict, MarkStarted
 from linkwise.extender.api.extender_calls import BindOrder, Outcome
-from linkwise.extender.core import CoreSettings
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.topology import names
 from tests.extender.cluster import Cluster
 

@@ -4,7 +4,7 @@ import pytest
 
 from linkwise.extender.api.actions import Evict, WithdrawPlan
 from linkwise.extender.api.extender_calls import BindOrder, Outcome
-from linkwise.extender.core import CoreSettings
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.explain.texts import explanation_text
 from tests.extender.cluster import Cluster, change
 from tests.extender.gangs.test_lifecycle import cluster, planned, running

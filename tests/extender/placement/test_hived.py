@@ -7,7 +7,7 @@ evicted in cases 7 and 8 stands in test_preemption.py. Parts of one gang that wa
 are nothing that a gang can say here: a span is wanted of all its members.
 """
 
-from linkwise.extender.core import CoreSettings
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.kube.objects import PodSpec
 from tests.extender.cluster import Cluster, change
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from linkwise.extender.api.annotations import TopologyRequirement
 from linkwise.extender.api.records import ResourceList, Template
+from linkwise.extender.api.requirement import TopologyRequirement
 from linkwise.extender.api.spans import Spans
 from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind
 from linkwise.extender.cache.node_table import NodeTable

@@ -13,7 +13,7 @@ from linkwise.extender.api.spans import (
     ordered,
     spans_of,
 )
-from linkwise.extender.core import CoreSettings
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.topology.machine.recorded import recorded_machine
 from tests.extender.cluster import Cluster, change
 

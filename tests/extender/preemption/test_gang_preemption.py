@@ -8,7 +8,7 @@ from linkwise.extender.api.actions import Emit, EventType, Evict
 from linkwise.extender.api.extender_calls import Outcome
 from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.cache.pending_writes import LOST_SECONDS
-from linkwise.extender.core import CoreSettings
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.gangs.partial_admission import LONGEST_SECONDS
 from linkwise.extender.preemption.disruption_budgets import _Budget
 from linkwise.extender.preemption.policy import Preempt

@@ -6,7 +6,7 @@ import pytest
 
 from linkwise.extender.api.actions import Evict
 from linkwise.extender.api.extender_calls import Outcome
-from linkwise.extender.core import CoreSettings
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.preemption.spared_pods import SPARED_SECONDS
 from linkwise.kube.objects import (
@@ -207,7 +207,7 @@ def test_a_pod_may_consent_and_withdraw_while_it_runs() -> None:
 
 
 def test_a_wrong_value_on_a_running_pod_is_no_consent() -> None:
-    settings = CoreSettings(reclaim_idle={"ml": 4 * HOUR})
+    settings = CoreSettings(reclaim_idle=(("ml", 4 * HOUR),))
     at = cluster(settings=settings)
     run(at, "nb", 8, "n1")
     at.annotate("nb", reclaim_when_idle="nevr")
@@ -217,7 +217,15 @@ def test_a_wrong_value_on_a_running_pod_is_no_consent() -> None:
 
 
 def test_the_operator_says_it_for_a_namespace_and_a_pod_says_it_better() -> None:
-    at = cluster(3, CoreSettings(reclaim_idle={"ml": 4 * HOUR, "other": 1.0}))
+    at = cluster(
+        3,
+        CoreSettings(
+            reclaim_idle=(
+                ("ml", 4 * HOUR),
+                ("other", 1.0),
+            )
+        ),
+    )
     run(at, "by-namespace", 8, "n1")
     run(at, "longer", 8, "n2", said={"reclaim-when-idle": "48h"})
     run(at, "never", 8, "n3", said={"reclaim-when-idle": "never"})
@@ -555,7 +563,7 @@ def test_an_extender_that_takes_over_announces_again_and_waits_again() -> None:
 
 
 def test_a_pod_outside_the_canary_stays() -> None:
-    at = cluster(settings=CoreSettings(namespaces=("canary",), reclaim_idle={"ml": HOUR}))
+    at = cluster(settings=CoreSettings(namespaces=("canary",), reclaim_idle=(("ml", HOUR),)))
     at.add_pod("nb", 8, node="n1", said=FOUR_HOURS)
     ripen(at, "nb")
     assert announced(at) == []

@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, assume, given, settings
 
 from linkwise.extender.api.records import GangKey
-from linkwise.extender.core import CoreSettings
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.preemption.policy import Preempt
 from tests.extender.cluster import Cluster
 

@@ -3,7 +3,7 @@
 import pytest
 
 from linkwise.extender.api.extender_calls import BindOrder
-from linkwise.extender.core import CoreSettings
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.preemption.gang_preemption import IDLING_SECONDS, TRY_SECONDS
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.topology import names

@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 import pytest
 
-from linkwise.extender.core import CoreSettings
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.queue.queue_order import QueueOrder
@@ -44,6 +44,8 @@ def live_through(seed: int, order: QueueOrder) -> tuple[list[object], Cluster]:
             at.delete(draw.choice(there))
         else:
             at.restart()
+        for bound in [pod for pod in at.pods.values() if pod.spec.node_name]:
+            at.set_phase(bound.metadata.name, "Running")
         at.settle()
         for name in there:
             pod = at.find(name)
@@ -94,6 +96,7 @@ def test_one_that_may_pass_is_not_spoken_for_by_one_that_may_not(
     for number in range(MANY):
         at.add_pod(f"before-{number}", 8, alter=of_a_job)
         at.bind(f"before-{number}", "n1")
+        at.set_phase(f"before-{number}", "Running")
         at.pass_time(600)
         at.delete(f"before-{number}")
     run(at, "first-n1", "n1", expected_duration="2m")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from linkwise.extender.api.actions import LiftGate
 from linkwise.extender.api.extender_calls import Outcome
-from linkwise.extender.core import CoreSettings
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.kube.objects import Condition, Pod
 from linkwise.topology import names

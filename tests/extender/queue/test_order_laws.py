@@ -5,7 +5,7 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from linkwise.extender.core import CoreSettings
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.queue.queue_order import QueueOrder
 from linkwise.kube.objects import Pod
@@ -78,8 +78,8 @@ class Order(RuleBasedStateMachine):
     def kube_scheduler_tries_everybody(self, data: st.DataObject) -> None:
         waiting = [n for n, pod in self._all().items() if not pod.spec.node_name]
         for name in data.draw(st.permutations(sorted(waiting))):
-            if self.at.pod(name).metadata.deletion_timestamp is None:
-                self.at.schedule(name)
+            if self.at.pod(name).metadata.deletion_timestamp is None and self.at.schedule(name):
+                self.at.set_phase(name, "Running")
         self._decide()
 
     @rule()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from linkwise.extender.api.actions import PodRef
 from linkwise.extender.api.annotations import NOTHING_SAID
 from linkwise.extender.api.records import GangKey, PodRecord, ResourceList
-from linkwise.extender.core import CoreSettings
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.explain.explainer import Explainer
 from linkwise.extender.explain.texts import explanation_text
 from linkwise.extender.queue import queue_order
@@ -133,6 +133,7 @@ def full(order: QueueOrder, nodes: int = 1) -> Cluster:
                 name = f"{kind}-{gpus}-{number}"
                 at.add_pod(name, gpus, alter=of(kind))
                 at.bind(name, "n0")
+                at.set_phase(name, "Running")
                 at.pass_time(seconds)
                 at.delete(name)
     for number in range(nodes):
@@ -275,6 +276,7 @@ def test_the_order_learns_that_a_namespace_breaks_its_word() -> None:
     for number in range(3):
         at.add_pod(f"liar-{number}", 1, expected_duration="1m")
         assert at.schedule(f"liar-{number}")
+        at.set_phase(f"liar-{number}", "Running")
     at.settle()
     assert not at.core.snapshot(at.now).ordering.broken
     at.pass_time(1200)
@@ -306,6 +308,7 @@ def test_the_last_of_all_gets_its_turn_under_any_stream_of_others(
         at.now += 30
         come(int(at.now))
         for pod in [pod for pod in at.pods.values() if pod.spec.node_name]:
+            at.set_phase(pod.metadata.name, "Running")
             at.delete(pod.metadata.name)
         at.settle()
         for pod in [pod for pod in at.pods.values() if pod.status.nominated_node_name]:

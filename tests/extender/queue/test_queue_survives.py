@@ -7,7 +7,7 @@ import pytest
 
 from linkwise.extender.api.queue_note import queue_note, read_queue_note, write_queue_note
 from linkwise.extender.api.records import GangKey
-from linkwise.extender.core import CoreSettings
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.topology import names
 from tests.extender.cluster import Cluster
 

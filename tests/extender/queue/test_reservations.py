@@ -8,7 +8,7 @@ import pytest
 
 from linkwise.extender.api.extender_calls import BindRefusal
 from linkwise.extender.api.records import GangKey
-from linkwise.extender.core import CoreSettings
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.cycle.reserve import LOOK_SECONDS
 from linkwise.extender.queue.reservations import FreshGpus, Reservation
 from linkwise.extender.queue.run_times import LEAST_SECONDS, MANY
@@ -27,12 +27,13 @@ def cluster(nodes: int = 2, share: float = 0.5) -> Cluster:
 
 
 def run(at: Cluster, name: str, gpus: int, node: str = "", **words: str) -> str:
-    """A single pod that is bound, to *node*; else to the one that kube-scheduler is shown."""
+    """A single pod that runs, on *node*; else on the one that kube-scheduler is shown."""
     at.add_pod(name, gpus, said=words)
     if node:
         at.bind(name, node)
     else:
         assert at.schedule(name), name
+    at.set_phase(name, "Running")
     at.settle()
     return name
 
@@ -87,6 +88,7 @@ def test_a_large_gang_starts_under_a_stream_of_small_pods(share: float) -> None:
             name = f"p{number}-{spare}"
             at.add_pod(name, 1)
             if at.schedule(name):
+                at.set_phase(name, "Running")
                 running[name] = number + 8 + spare % 5
             else:
                 at.delete(name)

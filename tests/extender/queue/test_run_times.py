@@ -2,9 +2,12 @@
 
 from dataclasses import replace
 
+import pytest
+
 from linkwise.extender.api.actions import PodRef
 from linkwise.extender.api.annotations import PodRequest
 from linkwise.extender.api.records import PodRecord, ResourceList
+from linkwise.extender.queue import run_times
 from linkwise.extender.queue.run_times import ENOUGH, LEAST_SECONDS, MANY, RunTimes
 
 JOB = PodRecord(
@@ -147,3 +150,48 @@ def test_of_very_many_kinds_those_are_forgotten_that_were_not_heard_of_for_longe
     for number in range(6000):
         times.ended(replace(JOB, ref=PodRef(f"team-{number}", "p", "uid")), 60.0)
     assert len(times) <= 4096
+
+
+def test_a_namespace_with_many_kinds_makes_room_from_its_own() -> None:
+    times = after(*((OTHER_TEAM, 60.0),) * ENOUGH)
+    for number in range(6000):
+        times.ended(replace(JOB, owner_kind=f"Kind{number}"), 1.0)
+    assert len(times) <= 4096
+    kinds = times.means(3600.0)
+    assert kinds["vision", "Job", "8"] == kinds["vision",] == 60.0
+    assert kinds["ml",] == 1.0
+
+
+def test_of_equal_namespaces_one_forgets_that_was_not_heard_of_for_longest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(run_times, "_MOST_KINDS", 64)
+    times = after(*((OTHER_TEAM, 60.0),) * ENOUGH)
+    for number in range(200):
+        times.ended(replace(JOB, ref=PodRef(f"team-{number}", "p", "uid")), 60.0)
+        if number % 16 == 0:
+            times.ended(OTHER_TEAM, 60.0)
+    assert times.means(3600.0)["vision",] == 60.0
+    assert len(times) == 64
+
+
+def test_of_very_many_namespaces_the_words_of_the_last_ones_are_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(run_times, "_MOST_KINDS", 64)
+    times = RunTimes()
+    for number in range(200):
+        ref = PodRef(f"team-{number}", "p", "")
+        for each in range(3):
+            pod = replace(JOB, ref=replace(ref, uid=f"{number}-{each}"))
+            pod = replace(pod, ask=PodRequest(expected_seconds=1.0))
+            times.runs(pod, 0.0)
+            times.ended(pod, 3600.0)
+    assert len(times._words) == 64
+    assert not times.word_counts("team-199")
+
+
+def test_of_a_kind_of_owner_no_more_is_remembered_than_a_kind_may_have() -> None:
+    """A pod may name an owner whose kind has a million letters."""
+    times = after(*((replace(JOB, owner_kind="K" * 1_000_000), 60.0),) * ENOUGH)
+    assert all(len(part) <= 63 for kind in times.means(3600.0) for part in kind)

@@ -16,7 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from linkwise.extender.api.actions import WritePlan
 from linkwise.extender.api.extender_calls import BindOrder, FilterCall, Outcome
-from linkwise.extender.core import Core, CoreSettings
+from linkwise.extender.core import Core
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.gangs.partial_admission import MOMENT_SECONDS
 from linkwise.kube.objects import Condition, Pod
 from linkwise.topology import names

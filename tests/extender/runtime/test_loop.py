@@ -18,7 +18,8 @@ from linkwise.extender.api.extender_calls import (
     BindWaits,
     Outcome,
 )
-from linkwise.extender.core import Core, CoreSettings
+from linkwise.extender.core import Core
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.placement.gang_placement import place
 from linkwise.extender.runtime.loop import Loop
 from linkwise.extender.runtime.metrics import ExtenderMetrics

@@ -9,7 +9,7 @@ from linkwise.extender.podgrouper.owner_cache import FetchOwner
 from linkwise.extender.podgrouper.workloads.answer import Missing, ObjectRef
 from linkwise.extender.podgrouper.workloads.kinds import JOB, MPI_JOB, READ, OwnerKind
 from linkwise.extender.runtime.metrics import ExtenderMetrics
-from linkwise.extender.runtime.owner_reader import OwnerReads
+from linkwise.extender.runtime.owner_reader import MOST_BYTES, OwnerReads
 from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import ApiError
 from linkwise.simulator.api_server.kinds import KINDS
@@ -22,9 +22,9 @@ SERVED = tuple(
 )
 
 
-def fetch(kind: OwnerKind, name: str = "train", *paths: str) -> FetchOwner:
+def fetch(kind: OwnerKind, name: str = "train", *paths: str, room: int = MOST_BYTES) -> FetchOwner:
     ref = ObjectRef(kind.group, kind.kind, "ml", name)
-    return FetchOwner(ref, paths or kind.paths("ml", name), step=1)
+    return FetchOwner(ref, paths or kind.paths("ml", name), step=1, room=room)
 
 
 def made(api_version: str, kind: str) -> dict[str, Any]:
@@ -68,6 +68,16 @@ def test_of_an_object_with_very_many_containers_only_that_is_known(
     client.post("/apis/batch/v1/namespaces/ml/jobs", large)
     found = OwnerReads(client, ExtenderMetrics()).read(fetch(JOB))
     assert (found is not Missing.TOO_LARGE) is is_read
+
+
+def test_an_object_for_which_its_namespace_has_no_room_is_not_kept(client: KubeClient) -> None:
+    client.post("/apis/batch/v1/namespaces/ml/jobs", made("batch/v1", "Job"))
+    metrics = ExtenderMetrics()
+    reads = OwnerReads(client, metrics)
+    assert reads.read(fetch(JOB, room=100)) is Missing.NAMESPACE_FULL
+    assert not isinstance(reads.read(fetch(JOB, room=1000)), Missing)
+    counted = {"kind": "Job.batch", "result": "namespace-full"}
+    assert metrics.registry.get_sample_value("linkwise_extender_owner_reads_total", counted) == 1
 
 
 class _Refusing(KubeClient):

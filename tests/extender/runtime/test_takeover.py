@@ -11,7 +11,8 @@ import pytest
 from linkwise.extender.api.actions import Action, WithdrawPlan, WritePlan
 from linkwise.extender.api.records import WrittenPlan
 from linkwise.extender.cache.pending_writes import annotations_of
-from linkwise.extender.core import Core, CoreSettings
+from linkwise.extender.core import Core
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.runtime.leader_endpoints import CALLS, STATUS, LeaderEndpoints
 from linkwise.extender.runtime.loop import Loop
 from linkwise.extender.runtime.metrics import ExtenderMetrics

@@ -1,4 +1,4 @@
-"""Writes of one pod keep their order; those of others do not wait for them."""
+"""Writes of one pod keep their order; those of others do not wait for them, nor do namespaces."""
 
 from threading import Event, Lock
 
@@ -23,9 +23,14 @@ class Recorder:
         self._held[job].set()
 
 
+def lanes_of(run: Recorder, *, threads: int) -> Lanes[tuple[str, int]]:
+    """The pods `ml/a` and `a` are in the namespaces `ml` and none."""
+    return Lanes(run, namespace=lambda job: job[0].rpartition("/")[0], threads=threads)
+
+
 def test_one_pods_writes_keep_their_order_with_many_threads() -> None:
     run = Recorder()
-    lanes = Lanes(run, threads=8)
+    lanes = lanes_of(run, threads=8)
     for number in range(50):
         for pod in "ab":
             lanes.add(pod, (pod, number))
@@ -39,7 +44,7 @@ def test_one_pods_writes_keep_their_order_with_many_threads() -> None:
 
 def test_a_write_that_hangs_stops_only_its_own_pod() -> None:
     run = Recorder(("a", 0))
-    lanes = Lanes(run, threads=2)
+    lanes = lanes_of(run, threads=2)
     lanes.add("a", ("a", 0))
     lanes.add("a", ("a", 1))
     lanes.add("b", ("b", 0))
@@ -55,7 +60,7 @@ def test_a_write_that_hangs_stops_only_its_own_pod() -> None:
 
 def test_a_write_that_is_under_way_is_not_begun_again() -> None:
     run = Recorder(("a", 0))
-    lanes = Lanes(run, threads=2)
+    lanes = lanes_of(run, threads=2)
 
     assert lanes.add("a", ("a", 0))
     assert not lanes.add("a", ("a", 0))
@@ -64,4 +69,20 @@ def test_a_write_that_is_under_way_is_not_begun_again() -> None:
     assert lanes.wait_until_idle(5)
     assert run.done == [("a", 0)]
     assert lanes.add("a", ("a", 0)), "once done, the same may be needed again"
+    lanes.stop(1)
+
+
+def test_a_namespace_with_thousands_of_writes_delays_that_of_another_by_one() -> None:
+    run = Recorder(("many/0", 0))
+    lanes = lanes_of(run, threads=1)
+    for number in range(3000):
+        lanes.add(f"many/{number}", (f"many/{number}", 0))
+    for number in range(2):
+        lanes.add("few/a", ("few/a", number))
+
+    run.let_go(("many/0", 0))
+    assert lanes.wait_until_idle(60)
+
+    assert [run.done.index(("few/a", number)) for number in range(2)] == [2, 4]
+    assert len(run.done) == 3002
     lanes.stop(1)

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from linkwise.extender.api.annotations import MOST_CONTAINERS, Sharing, TopologyRequirement
+from linkwise.extender.api.annotations import MOST_CONTAINERS, Sharing
+from linkwise.extender.api.requirement import HardwareRequirement, TopologyRequirement
 from linkwise.extender.cache.machine_kind import MachineKind
 from linkwise.extender.cache.shares.book import ShareBook, places_of
 from linkwise.extender.placement.shares.choice import ShareChoice, ShareRequest, choose_shares
@@ -52,7 +53,9 @@ def request(
         )
         for name in names
     )
-    requirement = TopologyRequirement(require=require, memory_mib=memory_mib)
+    requirement = TopologyRequirement(
+        require=require, hardware=HardwareRequirement(memory_mib=memory_mib)
+    )
     return ShareRequest(demands, Sharing(share), requirement)
 
 

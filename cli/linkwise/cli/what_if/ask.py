@@ -41,7 +41,7 @@ from linkwise.cli.what_if.trials import Trials
 from linkwise.cli.what_if.world import World, known_end
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.api.views import Explanation, GangExplanation, Holder
-from linkwise.extender.core import CoreSettings
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.explain.holders import owners_of
 from linkwise.extender.explain.snapshot import Snapshot
 from linkwise.extender.explain.usage import view_nodes, view_use

@@ -17,7 +17,8 @@ from linkwise.extender.api.action_effects import applied
 from linkwise.extender.api.actions import Action, Emit, Evict, WithdrawPlan, WritePlan
 from linkwise.extender.api.annotations import ask_of
 from linkwise.extender.api.extender_calls import Outcome
-from linkwise.extender.core import Core, CoreSettings
+from linkwise.extender.core import Core
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.podgrouper.workloads.answer import Missing, ObjectRef
 from linkwise.extender.queue.running_pods import STUCK_SECONDS
 from linkwise.kube.objects import Node, Pod, PodDisruptionBudget

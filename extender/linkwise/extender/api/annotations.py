@@ -6,9 +6,8 @@ for a week.
 """
 
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from enum import Enum
 from functools import lru_cache
@@ -16,6 +15,12 @@ from itertools import chain
 from typing import TypeVar
 
 from linkwise.extender.api.durations import DURATION, seconds_of
+from linkwise.extender.api.requirement import (
+    ANYTHING,
+    HardwareRequirement,
+    TopologyRequirement,
+    words_of,
+)
 from linkwise.extender.api.spans import ANYWHERE, LABEL_KEY, Spans
 from linkwise.kube.labels import COMPLETION_INDEX
 from linkwise.kube.objects import Container, NodeSelectorTerm, Pod, whole
@@ -36,7 +41,6 @@ MOST_TESTS, MOST_VALUES = 500, 5_000
 _MIB = 1024 * 1024
 LONGEST = 1024  # characters of a value; caches store its parsed form for very many pods
 _NEAR = 0.7  # difflib's ratio; `gnag` is near enough to `gang`
-_WORD = re.compile(r"[A-Za-z0-9]+")
 _WORD_OF_LINK = {link: word for word, link in LINK_WORDS.items()}
 
 
@@ -50,24 +54,6 @@ class AnnotationValue:
     pattern: str = ""
     longest: int = LONGEST
     beside: str = ""  # another annotation that is needed with it
-
-
-@dataclass(frozen=True, slots=True)
-class TopologyRequirement:
-    """Which GPUs a pod accepts. Equal for very many pods, so it is a key of caches."""
-
-    require: LinkClass = LinkClass.SYS
-    prefer: LinkClass = LinkClass.NVLINK
-    models: tuple[tuple[str, ...], ...] = ()  # the words of each model name; empty: any model
-    memory_mib: int = 0
-    _hash: int = field(init=False, compare=False, repr=False)
-
-    def __post_init__(self) -> None:
-        said = (self.require, self.prefer, self.models, self.memory_mib)
-        object.__setattr__(self, "_hash", hash(said))
-
-    def __hash__(self) -> int:
-        return self._hash
 
 
 class Sharing(Enum):
@@ -94,7 +80,7 @@ class GangAsk:
 
 @dataclass(frozen=True, slots=True)
 class PodRequest:
-    requirement: TopologyRequirement = TopologyRequirement()
+    requirement: TopologyRequirement = ANYTHING
     gang: GangAsk | None = None
     rank: int | None = None
     spans: Spans = ANYWHERE
@@ -285,18 +271,6 @@ def link_word(link: LinkClass) -> str:
     return _WORD_OF_LINK.get(link, _WORD_OF_LINK[LinkClass.PXB])  # PIX has no word of its own
 
 
-@lru_cache(maxsize=1024)
-def words_of(model: str) -> tuple[str, ...]:
-    """The words of a GPU model's name: `NVIDIA H100 80GB HBM3` -> (nvidia, h100, 80gb, hbm3)."""
-    return tuple(word.lower() for word in _WORD.findall(model))
-
-
-def is_model(model: str, wanted: tuple[str, ...]) -> bool:
-    """Whether *wanted* occurs in the name as whole words, so that A10 does not match A100."""
-    words = words_of(model)
-    return any(words[start : start + len(wanted)] == wanted for start in range(len(words)))
-
-
 def _demand(container: Container, role: Role, resource: str) -> list[ContainerDemand]:
     # An extended resource has limit == request; the API server fills in the missing one.
     resources = container.resources
@@ -317,8 +291,10 @@ def _requirement(said: Mapping[str, str]) -> TopologyRequirement:
         TopologyRequirement(
             require=_read(said, names.REQUIRE_LINK, LINK_WORDS.__getitem__) or LinkClass.SYS,
             prefer=_prefer(said),
-            models=_read(said, names.GPU_MODEL, _models) or (),
-            memory_mib=_read(said, names.GPU_MEMORY, _memory) or 0,
+            hardware=HardwareRequirement(
+                models=_read(said, names.GPU_MODEL, _models) or (),
+                memory_mib=_read(said, names.GPU_MEMORY, _memory) or 0,
+            ),
         )
     )
 

@@ -155,6 +155,9 @@ class PodRecord:
     broken_off: str = ""
     preempts: bool = True  # other pods may be evicted for it
     running: bool = False
+    # Its kubelet has given it its GPUs: it runs, prepares to, or has succeeded. Of a pod that has
+    # failed, this does not show. One on a node that does not exist never gets there.
+    admitted: bool = False
     refusal: Refusal | None = None  # the kubelet did not admit it: it failed without having run
     endless: bool = False  # a server: the kubelet restarts its containers however they end
     owner_kind: str = ""  # such as Job; empty: the pod has no owner

@@ -30,8 +30,7 @@ class RequestView:
     containers: Mapping[str, int]  # those that take GPUs
     require_link: str  # a word of linkwise.dev/require-link; "node" requires nothing
     prefer_link: str
-    models: tuple[str, ...]  # empty: any
-    memory_mib: int  # of each GPU; 0: any
+    hardware: tuple[str, ...]  # what each GPU must have, in words; empty: any is good enough
     milli_cpu: int = 0  # of the whole pod
     memory: int = 0  # bytes, of the whole pod
     others: Mapping[str, int] = field(default_factory=dict)  # of the whole pod, by resource

@@ -50,6 +50,7 @@ from linkwise.kube.objects import (
     Node,
     Pod,
     PodSpec,
+    PodStatus,
     Quantity,
     Toleration,
     TopologySpreadConstraint,
@@ -419,6 +420,7 @@ def _record(
         broken_off=scheduler_error(pod.status.conditions) if open_ else "",
         preempts=spec.preemption_policy != "Never",
         running=status.phase == "Running",
+        admitted=_is_admitted(status),
         refusal=_refusal_of(pod, resource),
         endless=spec.restart_policy == "Always" and not owner_kind.endswith("Job"),
         owner_kind=owner_kind,
@@ -472,6 +474,16 @@ def _had_a_turn(
     the gang's name, get one whatever their scheduler is, so theirs shows nothing."""
     recognised = ask.gang is not None and bool(ask.gang.source)
     return recognised and not gated and (written is not None or queue is not None)
+
+
+def _is_admitted(status: PodStatus) -> bool:
+    """Only a kubelet says that a pod runs or succeeded, or what its containers do. It says so once
+    it has admitted the pod, which stays Pending while its init containers run. Failed is also what
+    becomes of pods that no kubelet has admitted."""
+    if status.phase == "Failed":
+        return False
+    containers = status.container_statuses or status.init_container_statuses
+    return bool(containers) or status.phase in ("Running", "Succeeded")
 
 
 def _refusal_of(pod: Pod, managed: str) -> Refusal | None:

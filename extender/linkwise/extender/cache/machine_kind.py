@@ -13,7 +13,7 @@ from operator import or_
 import numpy as np
 from numpy.typing import NDArray
 
-from linkwise.extender.api.annotations import TopologyRequirement, is_model
+from linkwise.extender.api.requirement import HardwareRequirement, TopologyRequirement
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role, split
 from linkwise.topology.machine.model import LinkClass, Machine
 from linkwise.topology.sets.alignment import alignment_of
@@ -71,25 +71,21 @@ class MachineKind:
         self.alignment = alignment_of(machine)
         outlook_of(self.table)  # computed now, so that no pod waits for it
         self.models = tuple(sorted({gpu.model for gpu in machine.gpus}))
-        self._allowed: dict[tuple[object, int], int] = {}
+        self._allowed: dict[HardwareRequirement, int] = {}
         # request -> free GPUs -> the set to take, 0 for none
         self._sets = lru_cache(maxsize=64)(_no_sets)
 
     def allowed(self, requirement: TopologyRequirement) -> int:
-        """The bitmask of the GPUs that have the required model and memory."""
-        key = (requirement.models, requirement.memory_mib)
-        found = self._allowed.get(key)
+        """The bitmask of the GPUs that have what is required of each."""
+        hardware = requirement.hardware
+        found = self._allowed.get(hardware)
         if found is None:
             if len(self._allowed) > 1024:  # pods may request arbitrary values
                 self._allowed.clear()
-            found = self._allowed[key] = sum(
+            found = self._allowed[hardware] = sum(
                 1 << position
                 for position, gpu in enumerate(self.machine.gpus)
-                if gpu.memory_mib >= requirement.memory_mib
-                and (
-                    not requirement.models
-                    or any(is_model(gpu.model, model) for model in requirement.models)
-                )
+                if hardware.accepts(gpu.model, gpu.memory_mib)
             )
         return found
 

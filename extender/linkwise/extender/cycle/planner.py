@@ -3,7 +3,7 @@
 `decide` runs one `Round`: the only place where the extender assigns GPUs ahead of a bind.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from linkwise.extender.api.actions import Action, Emit, Evict, WithdrawPlan
@@ -14,6 +14,7 @@ from linkwise.extender.api.records import PodRecord
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.cache.plan_corrections import PlanCorrections
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.cycle.allocate import Allocate
 from linkwise.extender.cycle.changes import Changes
 from linkwise.extender.cycle.history import History
@@ -36,11 +37,9 @@ from linkwise.extender.placement.room.pod_mix import PodMix
 from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
 from linkwise.extender.preemption.eviction_candidates import EvictionCandidates
 from linkwise.extender.preemption.gang_preemption import GangPreemption
-from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.preemption.reclaim import IdlePods
 from linkwise.extender.queue.idle_limit import IdleLimit
 from linkwise.extender.queue.long_waits import LongWaits
-from linkwise.extender.queue.queue_order import QueueOrder
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.run_times import RunTimes
 from linkwise.extender.queue.running_pods import RunningPods
@@ -54,22 +53,12 @@ class Planner:
         self,
         cache: Cache,
         pending_writes: PendingWrites,
+        settings: CoreSettings,
         *,
-        gang_timeout_seconds: float,
-        gang_timeout_max_seconds: float,
-        max_refusals: int,
-        lift_gates_after_seconds: float | None,
-        span_levels: Sequence[str],
-        hold_share: float,
-        hold_limit_seconds: float,
-        preempt: Preempt,
-        reclaim_namespaces: Mapping[str, float],
-        reclaim_notice_seconds: float,
         activity: Mapping[str, str],
         budgets: DisruptionBudgets,
         run_times: RunTimes,
         ages: Ages,
-        queue_order: QueueOrder,
     ) -> None:
         self.node_filters = NodeFilters(cache)
         self.feedback = SchedulerFeedback(cache)
@@ -77,16 +66,21 @@ class Planner:
         self._mix = PodMix()
         defects: list[Exception] = []
         self.best_node = best_node = BestNode(cache, self._mix, defects)
-        self.levels = tuple(span_levels)
+        self.levels = settings.span_levels
         search = GangSearch(
-            cache, self.node_filters, self.feedback, self.gang_refusals, best_node, span_levels
+            cache,
+            self.node_filters,
+            self.feedback,
+            self.gang_refusals,
+            best_node,
+            settings.span_levels,
         )
         self._cache = cache
         self.pending_writes = pending_writes
         self.history = History()
         self._gates = SchedulingGates(cache, pending_writes, best_node)
         self.registry = GangRegistry(cache)
-        self.queue = SchedulingQueue(cache, self.registry, ages, queue_order, run_times)
+        self.queue = SchedulingQueue(cache, self.registry, ages, settings.queue_order, run_times)
         self._waiting_events = WaitingEvents(cache, pending_writes, self.registry, self.queue)
         self.run_times = run_times
         running_pods = RunningPods(cache, run_times)
@@ -94,7 +88,11 @@ class Planner:
             cache, self.queue, self.node_filters, running_pods, run_times
         )
         self._long_waits = LongWaits(
-            pending_writes, self.registry, self.queue, self.reservations, lift_gates_after_seconds
+            pending_writes,
+            self.registry,
+            self.queue,
+            self.reservations,
+            settings.lift_gates_after_seconds,
         )
         self.reserve = Reserve(
             cache,
@@ -103,8 +101,8 @@ class Planner:
             search,
             self.reservations,
             running_pods,
-            share=hold_share,
-            idle_limit=IdleLimit(hold_limit_seconds),
+            share=settings.hold_share,
+            idle_limit=IdleLimit(settings.hold_limit_seconds),
         )
         repair = Repair(cache, pending_writes, self.node_filters, self.feedback, self.gang_refusals)
         self.lifecycle = GangLifecycle(
@@ -114,9 +112,9 @@ class Planner:
             self.node_filters,
             self._gates,
             repair,
-            gang_timeout_seconds=gang_timeout_seconds,
-            gang_timeout_max_seconds=gang_timeout_max_seconds,
-            max_refusals=max_refusals,
+            gang_timeout_seconds=settings.gang_timeout_seconds,
+            gang_timeout_max_seconds=settings.gang_timeout_max_seconds,
+            max_refusals=settings.max_refusals,
         )
         self.candidates = EvictionCandidates(cache, self.registry, self.queue)
         self.idle_pods = IdlePods(
@@ -124,8 +122,8 @@ class Planner:
             pending_writes,
             self.candidates,
             activity,
-            namespaces=reclaim_namespaces,
-            notice_seconds=reclaim_notice_seconds,
+            namespaces=dict(settings.reclaim_idle),
+            notice_seconds=settings.reclaim_notice_seconds,
         )
         self.preemption = GangPreemption(
             cache,
@@ -138,7 +136,7 @@ class Planner:
             candidates=self.candidates,
             idle_pods=self.idle_pods,
             budgets=budgets,
-            allowed=preempt,
+            allowed=settings.preempt,
         )
         self.changes = Changes(
             cache,
@@ -368,6 +366,7 @@ def goes_as_decided(before: PodRecord, record: PodRecord) -> bool:
         fits_nowhere=record.fits_nowhere,
         broken_off=record.broken_off,
         running=record.running,
+        admitted=record.admitted,
         queue=record.queue,
         labels=record.labels,
     )

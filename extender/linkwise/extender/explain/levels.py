@@ -25,7 +25,6 @@ from linkwise.extender.explain.texts.format import (
     gib_in_words,
     gpus_in_words,
     in_bytes,
-    model_in_words,
     needs_in_words,
     pods_in_words,
 )
@@ -84,10 +83,10 @@ class Levels:
             size - own,
         )
         like = self._by_kind(lambda kind, _: kind.allowed(requirement).bit_count())
-        if requirement.models or requirement.memory_mib:
+        if hardware := requirement.hardware:
             self._level(
                 "model",
-                f"have {which} of {model_in_words(requirement.models, requirement.memory_mib)}",
+                f"have {which} of {' with '.join(hardware.in_words())}",
                 like >= size,
                 reasons.OTHER_MODEL,
                 lambda at: (

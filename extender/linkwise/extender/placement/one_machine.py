@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from linkwise.extender.api.annotations import TopologyRequirement
 from linkwise.extender.api.records import ResourceList, Template
+from linkwise.extender.api.requirement import TopologyRequirement
 from linkwise.extender.api.spans import ANYWHERE
 from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind
 from linkwise.extender.cache.node_table import NodeTable

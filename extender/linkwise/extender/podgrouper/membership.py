@@ -5,7 +5,7 @@ the core asks about a waiting pod several times, and lists the pods to judge aga
 was read.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -30,12 +30,14 @@ from linkwise.extender.podgrouper.workloads.answer import (
 )
 from linkwise.extender.podgrouper.workloads.kinds import COMPOSITE_POD_GROUP
 from linkwise.kube.objects import OwnerReference, Pod, SchedulingGroup, WorkloadReference
+from linkwise.serving.turns import Turns
 from linkwise.topology import names
 
 # Pods to judge again in one step, and the bytes of the objects that they are judged by. Each pod
 # takes some 0.15 ms, and some more for each byte, and calls wait meanwhile.
 _AT_ONCE, _BYTES_AT_ONCE = 64, 64 << 10
 _MOST_ALIKE = 4096  # cached answers; each some 1 KB
+_HIDDEN = (Missing.FORBIDDEN, Missing.TOO_LARGE, Missing.NAMESPACE_FULL)
 _PLAIN = frozenset({EXPLICIT, "bare-pod"})  # rules that an explanation need not name
 
 
@@ -74,7 +76,7 @@ class Membership:
         self._alike: dict[bytes, Judged] = {}  # by evidence, of pods that depend on no other object
         self._known: dict[str, _Known] = {}  # by uid, of pods that depend on other objects
         self._named = NamedGroups()
-        self._to_rejudge: dict[str, None] = {}  # uids of `_known` and `_named` to judge again
+        self._to_rejudge: Turns[str] = Turns()  # uids of `_known` and `_named` to judge again
 
     def judged(self, pod: Pod, ask: PodRequest, gpus: int) -> Judged:
         """Judge a pod as a caller sent it, which may be newer than the watch's. Does not follow
@@ -88,7 +90,7 @@ class Membership:
         `forget`."""
         uid = pod.metadata.uid
         pod = without_long_annotations(pod)
-        self._to_rejudge.update(dict.fromkeys(self._named.put(pod, takes_gpus=gpus > 0)))
+        self._judge_again(self._named.put(pod, takes_gpus=gpus > 0))
         counts = gpus or ask.gang or self._named.takes_gpus(uid)
         if not (counts or self._named.may_be_united(pod)):
             self._let_go(uid)
@@ -110,11 +112,11 @@ class Membership:
         return judged if counts or self._named.takes_gpus(uid) else Judged(ask)
 
     def forget(self, uid: str) -> None:
-        self._to_rejudge.update(dict.fromkeys(self._named.drop(uid)))
+        self._judge_again(self._named.drop(uid))
         self._let_go(uid)
 
     def _let_go(self, uid: str) -> None:
-        self._to_rejudge.pop(uid, None)
+        self._to_rejudge.drop(uid)
         if self._known.pop(uid, None) is not None:
             self._owners.forget(uid)
 
@@ -126,9 +128,18 @@ class Membership:
 
     def owner_read(self, read: FetchOwner, found: Found | None, now: float) -> None:
         """Record the outcome of *read*; then `take_to_rejudge` returns the pods concerned."""
-        for uid in sorted(self._owners.answered(read, found, now)):
+        uids = sorted(self._owners.answered(read, found, now))
+        for uid in uids:
             self._known[uid] = replace(self._known[uid], evidence=b"")
-            self._to_rejudge[uid] = None
+        self._judge_again(uids)
+
+    def _judge_again(self, uids: Iterable[str]) -> None:
+        """Namespaces in turn: pods of another one wait for no thousand pods of a large object."""
+        for uid in uids:
+            self._to_rejudge.add(self._pod(uid).metadata.namespace, uid)
+
+    def _pod(self, uid: str) -> Pod:
+        return self._named.pod(uid) or self._known[uid].pod
 
     @property
     def steps_to_rejudge(self) -> int:
@@ -150,11 +161,7 @@ class Membership:
 
     def take_to_rejudge(self) -> list[Pod]:
         """The next pods to pass to `follow` again: at most 64 of maybe thousands."""
-        uids = next(self._steps(), [])
-        for uid in uids:
-            del self._to_rejudge[uid]
-        pods = (self._named.pod(uid) or self._known[uid].pod for uid in uids)
-        return [*pods]
+        return [self._pod(self._to_rejudge.take()) for _ in next(self._steps(), [])]
 
     def _remembered(self, pod: Pod, evidence: bytes) -> Judged | None:
         known = self._known.get(pod.metadata.uid)
@@ -170,12 +177,12 @@ class Membership:
         hidden = [
             f"{ref} {found.value}"
             for ref in sorted(view.asked)
-            if (found := view.get(ref)) is Missing.FORBIDDEN or found is Missing.TOO_LARGE
+            if isinstance(found := view.get(ref), Missing) and found in _HIDDEN
         ]
         judged = _judged(ask, answer, hidden, takes_gpus=gpus > 0)
         if isinstance(answer, Recognised) and answer.gang.kind == COMPOSITE_POD_GROUP.qualified:
             root = answer.gang.namespace, answer.gang.kind, answer.gang.name
-            self._to_rejudge.update(dict.fromkeys(self._named.unite(pod, root)))
+            self._judge_again(self._named.unite(pod, root))
         if not view.asked:
             if len(self._alike) >= _MOST_ALIKE:
                 self._alike.clear()

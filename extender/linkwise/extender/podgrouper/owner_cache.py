@@ -4,6 +4,10 @@ A watch on each kind that may own pods would cache most of a cluster's objects. 
 object is read by itself when the first pod that depends on it appears. It is read again when
 another such pod appears or is deleted, because the owner may have changed by then, and
 periodically while such pods wait. It is dropped with its last pod.
+
+Namespaces are read in turn, so one that has thousands of owners delays each other one by one read.
+The objects of a namespace have a bound in bytes; they are kept as JSON, because as Python's values
+they can take 28 times the memory.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,6 +20,7 @@ from linkwise.extender.podgrouper.workloads.answer import Missing, NeedsOwner, O
 from linkwise.kube.fields import Fields, text
 from linkwise.kube.labels import JOB_SET_LABEL
 from linkwise.kube.objects import Pod
+from linkwise.serving.turns import Turns
 
 Found = Fields | Missing
 # While a job's thousand pods appear, its owner is read once a second and not a thousand times.
@@ -24,7 +29,13 @@ FRESH_SECONDS = 1.0
 STALE_SECONDS = 30.0
 FIRST_PAUSE_SECONDS = 0.5  # after a read that failed or found nothing; it doubles
 MOST_AT_ONCE = 16
-MOST_A_SECOND = 20  # periodic reads for waiting pods, over all objects
+# Periodic reads for waiting pods, over all objects; up to twice as many if namespaces are unequal.
+MOST_A_SECOND = 20
+# Of what is kept of the objects of one namespace. A Job has some 500 bytes, or 32 KiB at most.
+MOST_BYTES_OF_NAMESPACE = 32 << 20
+
+_JSON = msgspec.json.Encoder(order="deterministic")
+_OBJECT = msgspec.json.Decoder(dict[str, object])
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +45,7 @@ class FetchOwner:
     ref: ObjectRef
     paths: tuple[str, ...]
     step: int  # distinguishes this read of the object from others
+    room: int  # bytes that its namespace has left for it
 
     def __str__(self) -> str:
         return str(self.ref)
@@ -42,8 +54,7 @@ class FetchOwner:
 @dataclass(slots=True)
 class _Entry:
     paths: tuple[str, ...] = ()
-    object: Found | None = None  # None: not read yet
-    size: int = 0  # bytes of `object` as JSON
+    object: bytes | Missing | None = None  # as JSON; None: not read yet
     read: int = 0  # the step at which the read of `object` began
     read_at: float = 0.0
     doubted: bool = False  # a pod was deleted since: the owner may want fewer
@@ -57,18 +68,28 @@ class _Entry:
     def wanted(self) -> bool:
         return self.doubted or bool(self.waiting or self.pending)
 
+    @property
+    def size(self) -> int:
+        return len(self.object) if isinstance(self.object, bytes) else 0
+
+
+@dataclass(slots=True)
+class _Namespace:
+    owners: int = 0
+    size: int = 0  # bytes
+
 
 class OwnerCache:
     """Steps order pods and reads; seconds only set the time of the next read."""
 
     def __init__(self) -> None:
         self._entries: dict[ObjectRef, _Entry] = {}
+        self._namespaces: dict[str, _Namespace] = {}  # those of the entries
         self._refs: dict[str, frozenset[ObjectRef]] = {}
         self._came: dict[str, int] = {}  # uid -> step at which the pod was first seen
         self._step = 0
         self._alarms: Timers[ObjectRef] = Timers()
-        self._unread: dict[ObjectRef, None] = {}
-        self._stale: dict[ObjectRef, None] = {}
+        self._due: Turns[ObjectRef] = Turns()  # those that were never read are urgent
         self._under_way = 0
 
     def __len__(self) -> int:
@@ -95,7 +116,9 @@ class OwnerCache:
             self._let_go(uid, ref)
         self._refs[uid] = refs
         for ref in refs:
-            entry = self._entries.setdefault(ref, _Entry())
+            if (entry := self._entries.get(ref)) is None:
+                entry = self._entries[ref] = _Entry()
+                self._namespaces.setdefault(ref.namespace, _Namespace()).owners += 1
             entry.pods.add(uid)
             if is_new and entry.object is not None:
                 self._read_by(ref, max(now, entry.read_at + FRESH_SECONDS))
@@ -104,7 +127,7 @@ class OwnerCache:
             entry.paths = needs.paths
             if not needs.missing:
                 entry.pending.add(uid)
-                self._unread[needs.owner] = None
+                self._due.add(needs.owner.namespace, needs.owner, urgent=True)
 
     def waits(self, uid: str, now: float, *, waits: bool) -> None:
         """Record whether the pod is still unbound: only then do changes of its owner concern it."""
@@ -115,7 +138,7 @@ class OwnerCache:
             elif uid not in entry.waiting:
                 entry.waiting.add(uid)
                 if entry.read:
-                    self._read_by(ref, max(now, self._next_look(entry)))
+                    self._read_by(ref, max(now, self._next_look(ref, entry)))
 
     def forget(self, uid: str) -> None:
         for ref in self._refs.pop(uid, ()):
@@ -127,26 +150,27 @@ class OwnerCache:
         self._came.pop(uid, None)
 
     def take_reads(self, now: float) -> Iterator[FetchOwner]:
-        """What to read now, unread objects first. The caller reports each outcome to `answered`."""
-        self._stale.update(dict.fromkeys(self._alarms.take(now)))
-        for queue in (self._unread, self._stale):
-            while queue and self._under_way < MOST_AT_ONCE:
-                ref = next(iter(queue))
-                del queue[ref]
-                entry = self._entries.get(ref)
-                if entry is None or not entry.wanted:
-                    continue
-                if entry.began:  # that read may be too early for pods that appeared since
-                    self._read_by(ref, now + FRESH_SECONDS)
-                    continue
-                self._step += 1
-                entry.began, entry.doubted = self._step, False
-                self._under_way += 1
-                yield FetchOwner(ref, entry.paths, self._step)
+        """What to read now. The caller reports each outcome to `answered`."""
+        for ref in self._alarms.take(now):
+            self._due.add(ref.namespace, ref)
+        while self._due and self._under_way < MOST_AT_ONCE:
+            ref = self._due.take()
+            entry = self._entries.get(ref)
+            if entry is None or not entry.wanted:
+                continue
+            if entry.began:  # that read may be too early for pods that appeared since
+                self._read_by(ref, now + FRESH_SECONDS)
+                continue
+            self._step += 1
+            entry.began, entry.doubted = self._step, False
+            self._under_way += 1
+            # What is kept already stays, whatever was read beside it.
+            left = max(MOST_BYTES_OF_NAMESPACE - self._namespaces[ref.namespace].size, 0)
+            yield FetchOwner(ref, entry.paths, self._step, left + entry.size)
 
     def next_due(self) -> float | None:
         """When to call `take_reads` next, which may be in the past; None: there is nothing."""
-        if (self._unread or self._stale) and self._under_way < MOST_AT_ONCE:
+        if self._due and self._under_way < MOST_AT_ONCE:
             return 0.0
         return self._alarms.next()
 
@@ -159,16 +183,20 @@ class OwnerCache:
         entry.began, entry.read_at = 0, now
         entry.vain = entry.vain + 1 if found is None or found is Missing.NOT_FOUND else 0
         if entry.waiting or found is None:
-            self._read_by(read.ref, self._next_look(entry))
+            self._read_by(read.ref, self._next_look(read.ref, entry))
         if found is None:
             return set()
-        changed, entry.object, entry.read = found != entry.object, found, read.step
-        entry.size = 0 if isinstance(found, Missing) else len(msgspec.json.encode(found))
+        kept = found if isinstance(found, Missing) else _JSON.encode(found)
+        changed, before = kept != entry.object, entry.size
+        entry.object, entry.read = kept, read.step
+        self._namespaces[read.ref.namespace].size += entry.size - before
         pending, entry.pending = entry.pending, set()
         return set(entry.pods) if changed else pending
 
-    def _next_look(self, entry: _Entry) -> float:
-        pause = max(STALE_SECONDS, len(self._entries) / MOST_A_SECOND)
+    def _next_look(self, ref: ObjectRef, entry: _Entry) -> float:
+        # As if all namespaces had as many objects, unless others have fewer.
+        alike = self._namespaces[ref.namespace].owners * len(self._namespaces)
+        pause = max(STALE_SECONDS, min(alike, len(self._entries)) / MOST_A_SECOND)
         if entry.vain:
             pause = min(FIRST_PAUSE_SECONDS * 2 ** min(entry.vain - 1, 16), pause)
         return entry.read_at + pause
@@ -185,8 +213,12 @@ class OwnerCache:
         if not entry.pods:
             del self._entries[ref]
             self._alarms.drop(ref)
-            self._unread.pop(ref, None)
-            self._stale.pop(ref, None)
+            self._due.drop(ref)
+            namespace = self._namespaces[ref.namespace]
+            namespace.owners -= 1
+            namespace.size -= entry.size
+            if not namespace.owners:
+                del self._namespaces[ref.namespace]
 
 
 class OwnerView(Mapping[ObjectRef, Found]):
@@ -198,6 +230,7 @@ class OwnerView(Mapping[ObjectRef, Found]):
 
     def __init__(self, entries: Mapping[ObjectRef, _Entry], pod: Pod, came: int) -> None:
         self._entries, self._pod, self._came = entries, pod, came
+        self._decoded: dict[ObjectRef, Fields] = {}
         self.asked: set[ObjectRef] = set()
 
     def __getitem__(self, ref: ObjectRef) -> Found:
@@ -205,9 +238,17 @@ class OwnerView(Mapping[ObjectRef, Found]):
         entry = self._entries.get(ref)
         if entry is None or entry.object is None:
             raise KeyError(ref)
-        if entry.read < self._came and self._is_another(ref, entry.object):
+        found = self._found(ref, entry.object)
+        if entry.read < self._came and self._is_another(ref, found):
             raise KeyError(ref)
-        return entry.object
+        return found
+
+    def _found(self, ref: ObjectRef, kept: bytes | Missing) -> Found:
+        if isinstance(kept, Missing):
+            return kept
+        if ref not in self._decoded:
+            self._decoded[ref] = _OBJECT.decode(kept)
+        return self._decoded[ref]
 
     def _is_another(self, ref: ObjectRef, found: Found) -> bool:
         if isinstance(found, Missing):

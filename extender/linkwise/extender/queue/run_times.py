@@ -8,6 +8,9 @@ magnitude, and for such a distribution (a Pareto tail) the time left grows with 
 of pods that wait goes by `means`. The times are in memory only. A standby learns them too, and
 keeps them when it leads; a new process starts without any.
 
+Tenants share this memory. Where it is full, the namespace that has the most entries loses its
+oldest one, so no namespace takes away what was learnt of another.
+
 Pods that end soon may use GPUs that are reserved for others, so these times must not deceive. Pods
 that still run count too: those that ended are mostly the short ones. And a declared time is a word
 that a namespace keeps or breaks: if too many of its pods ran longer, its words do not count.
@@ -27,6 +30,7 @@ ENOUGH = 3  # pods that ran for longer
 MANY = 8  # pods that ended: the chance that the next one outlasts them all is one in nine
 _MOST_TIMES = 64  # remembered of each kind
 _MOST_KINDS = 4096
+_LONGEST_KIND = 63  # letters, of a custom resource; the API server lets a pod's owner have any kind
 
 # A word is broken by a pod that runs for a tenth longer, and for longer than pods take to start and
 # end. So many broken words, and more than one of ten, and a namespace's words do not count.
@@ -39,19 +43,50 @@ RunTimeOf = Callable[[PodRecord], float | None]
 """See `RunTimes.of`."""
 
 
+class _Crowd:
+    """How many entries each namespace has in a memory that is shared."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, int] = {}  # by namespace
+        # number of entries -> namespaces; that of which nothing was heard for longest is first
+        self._having: dict[int, OrderedDict[str, None]] = {}
+
+    def hear(self, namespace: str, more: int) -> None:
+        """Something of the namespace came or changed; it has so many *more* entries now."""
+        had = self._entries.pop(namespace, 0)
+        if had:
+            del self._having[had][namespace]
+            if not self._having[had]:
+                del self._having[had]
+        if had + more:
+            self._entries[namespace] = had + more
+            self._having.setdefault(had + more, OrderedDict())[namespace] = None
+
+    def take_from_most(self) -> str:
+        """The namespace that loses an entry, as it has the most."""
+        loser = next(iter(self._having[max(self._having)]))
+        self.hear(loser, -1)
+        return loser
+
+
 class _Times:
     """The latest run times of one kind of pods."""
 
     def __init__(self) -> None:
-        self._latest: deque[float] = deque()
+        self._latest: dict[str, deque[float]] = {}  # by namespace
+        self._crowd = _Crowd()
         self._rising: list[float] = []
 
-    def add(self, seconds: float) -> None:
-        if len(self._latest) == _MOST_TIMES:
-            oldest = self._latest.popleft()
-            del self._rising[bisect_right(self._rising, oldest) - 1]
-        self._latest.append(seconds)
+    def add(self, seconds: float, namespace: str) -> None:
+        self._latest.setdefault(namespace, deque()).append(seconds)
+        self._crowd.hear(namespace, 1)
         insort(self._rising, seconds)
+        if len(self._rising) > _MOST_TIMES:
+            loser = self._crowd.take_from_most()
+            oldest = self._latest[loser].popleft()
+            del self._rising[bisect_right(self._rising, oldest) - 1]
+            if not self._latest[loser]:
+                del self._latest[loser]
 
     def left(self, age: float) -> float | None:
         """The expected seconds left at *age*; None: too few pods ran that long."""
@@ -125,11 +160,15 @@ class KnownRunTimes:
 
 class RunTimes:
     def __init__(self) -> None:
-        self._of_kind: OrderedDict[PodKind, _Times] = OrderedDict()  # the last used is last
+        self._of_kind: dict[PodKind, _Times] = {}
+        # namespace -> its kinds, the last heard of is last; empty: the kind of all pods
+        self._kinds: dict[str, OrderedDict[PodKind, None]] = {}
+        self._crowd = _Crowd()
         self._running: dict[PodKind, _Running] = {}
         # Of those that run, by uid: kind, namespace, declared seconds, and when it began.
         self._began: dict[str, tuple[PodKind, str, float | None, float]] = {}
-        self._words: dict[str, _Words] = {}  # by namespace
+        # By namespace; that of the pod that ended last is last.
+        self._words: OrderedDict[str, _Words] = OrderedDict()
         self._now = 0.0
 
     def __len__(self) -> int:
@@ -154,11 +193,24 @@ class RunTimes:
         """Record that *pod* ended *seconds* after it got its GPUs."""
         self._forget(pod.uid, seconds)
         for kind in _kinds(pod):
-            times = self._of_kind.setdefault(kind, _Times())
-            times.add(seconds)
-            self._of_kind.move_to_end(kind)
+            self._of_kind.setdefault(kind, _Times()).add(seconds, pod.ref.namespace)
+            self._heard_of(kind)
         while len(self._of_kind) > _MOST_KINDS:
-            self._of_kind.popitem(last=False)
+            self._forget_a_kind()
+
+    def _heard_of(self, kind: PodKind) -> None:
+        namespace = kind[0] if kind else ""
+        kinds = self._kinds.setdefault(namespace, OrderedDict())
+        self._crowd.hear(namespace, int(kind not in kinds))
+        kinds[kind] = None
+        kinds.move_to_end(kind)
+
+    def _forget_a_kind(self) -> None:
+        loser = self._crowd.take_from_most()
+        kind, _ = self._kinds[loser].popitem(last=False)
+        del self._of_kind[kind]
+        if not self._kinds[loser]:
+            del self._kinds[loser]
 
     def _forget(self, uid: str, seconds: float) -> None:
         known = self._began.pop(uid, None)
@@ -172,8 +224,10 @@ class RunTimes:
             words = self._words[namespace]
             words.due.remove(began + broken_after(said))
             words.kept.append(seconds <= broken_after(said))
-            if len(self._words) > _MOST_KINDS and not words.due:
-                del self._words[namespace]
+            self._words.move_to_end(namespace)
+            if len(self._words) > _MOST_KINDS:
+                silent = (each for each, its in self._words.items() if not its.due)
+                self._words.pop(next(silent, ""), None)
 
     def word_counts(self, namespace: str) -> bool:
         """Whether the pods of this namespace mostly run no longer than they declare."""
@@ -265,6 +319,6 @@ def broken_after(said: float) -> float:
 def _kinds(pod: PodRecord) -> Iterator[PodKind]:
     """The most specific kind first."""
     namespace = pod.ref.namespace
-    yield namespace, pod.owner_kind, str(pod.needs.gpus)
+    yield namespace, pod.owner_kind[:_LONGEST_KIND], str(pod.needs.gpus)
     yield (namespace,)
     yield ()

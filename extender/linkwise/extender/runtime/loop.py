@@ -110,10 +110,12 @@ class Loop:
         self._rounds = RoundLog()
         core.set_stopwatch(self._rounds.step)
         self._kube = Writer(client, metrics, lead=lead)
-        self._writes: Lanes[Action] = Lanes(self._act, threads=write_threads)
-        self._events: Lanes[Action] = Lanes(self._act, threads=_EVENT_THREADS)
+        self._writes: Lanes[Action] = Lanes(self._act, namespace=_namespace, threads=write_threads)
+        self._events: Lanes[Action] = Lanes(self._act, namespace=_namespace, threads=_EVENT_THREADS)
         self._owners = OwnerReads(client, metrics)
-        self._reads: Lanes[FetchOwner] = Lanes(self._read_owner, threads=_READ_THREADS)
+        self._reads: Lanes[FetchOwner] = Lanes(
+            self._read_owner, namespace=lambda read: read.ref.namespace, threads=_READ_THREADS
+        )
         self._informers = Informers(client, metrics, core, self._tell)
         self._changed = Event()
         self._stopping = Event()
@@ -472,3 +474,7 @@ class Loop:
     def _defect(self, where: str, text: str, defect: Exception | None = None) -> None:
         log.error("%s", text, exc_info=defect or True)
         self._metrics.errors.labels(where).inc()
+
+
+def _namespace(action: Action) -> str:
+    return action.pod.namespace

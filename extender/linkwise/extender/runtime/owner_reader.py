@@ -24,6 +24,7 @@ _RESULTS = {
     Missing.NOT_SERVED: "unserved",
     Missing.NO_NAME: "missing",
     Missing.TOO_LARGE: "too-large",
+    Missing.NAMESPACE_FULL: "namespace-full",
 }
 # Of what the rules read, as JSON; some 100 pod templates. Each pod of the object is judged by all
 # of it, while calls wait.
@@ -58,7 +59,7 @@ class OwnerReads:
     def _get(self, asked: FetchOwner, path: str) -> Found | None:
         try:
             found = essence(self._client.get(path, dict[str, object]))
-            return Missing.TOO_LARGE if len(msgspec.json.encode(found)) > MOST_BYTES else found
+            size = len(msgspec.json.encode(found))
         except msgspec.DecodeError as error:
             log.warning("%s: %s", asked.ref, error)
             return None
@@ -72,6 +73,9 @@ class OwnerReads:
                 return Missing.FORBIDDEN
             log.info("reading %s: %s", asked.ref, error)
             return None
+        if size > MOST_BYTES:
+            return Missing.TOO_LARGE
+        return Missing.NAMESPACE_FULL if size > asked.room else found
 
     def _tell_forbidden(self, asked: FetchOwner, error: ApiError) -> None:
         with self._lock:

@@ -22,7 +22,8 @@ from linkwise.extender.api.extender_calls import (
     Outcome,
 )
 from linkwise.extender.api.records import GangKey
-from linkwise.extender.core import Core, CoreSettings
+from linkwise.extender.core import Core
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.kube.objects import Condition, Node, Pod
 from linkwise.replay.core import objects
 from linkwise.replay.core.may_run import MayRun
@@ -253,7 +254,8 @@ class CoreCluster:
         annotations = {**latest.metadata.annotations, **order.annotations}
         metadata = change(latest.metadata, annotations=annotations)
         spec = change(latest.spec, node_name=node)
-        self._put(change(latest, metadata=metadata, spec=spec))
+        status = change(latest.status, phase="Running")  # its kubelet starts it at once
+        self._put(change(latest, metadata=metadata, spec=spec, status=status))
         self._core.end_bind(order, Outcome.DONE, self._now)
         given = read_gpus(annotations[names.GPUS]).values()
         self._give(meta.uid, node, frozenset().union(*given), started)

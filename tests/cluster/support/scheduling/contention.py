@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from linkwise.extender.api.actions import WritePlan
-from linkwise.extender.core import Core, CoreSettings
+from linkwise.extender.core import Core
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Node, Pod
 from linkwise.topology import names

@@ -1,7 +1,7 @@
 """What operators and waiting users see of idle pods that may be evicted for others."""
 
 from linkwise.extender.api.views import ReclaimView
-from linkwise.extender.core import CoreSettings
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.explain.explainer import Explainer
 from linkwise.extender.explain.idle.idle_pods import view_idle
 from linkwise.extender.explain.texts import explanation_text
@@ -34,7 +34,7 @@ def times(at: Cluster) -> dict[str, float | None]:
 
 
 def test_each_idle_pod_shows_from_when_on_it_may_be_evicted() -> None:
-    at = cluster(2, CoreSettings(reclaim_idle={"ml": 4 * HOUR}))
+    at = cluster(2, CoreSettings(reclaim_idle=(("ml", 4 * HOUR),)))
     run(at, "nb", 4, "n1")
     run(at, "never", 4, "n1", said={"reclaim-when-idle": "never"})
     run(at, "longer", 8, "n2", said={"reclaim-when-idle": "6h"})

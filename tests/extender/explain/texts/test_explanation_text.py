@@ -3,7 +3,7 @@
 import pytest
 
 from linkwise.extender.api.views import Explanation, GangExplanation, GangView, RequestView
-from linkwise.extender.core import CoreSettings
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.explain.explainer import Explainer
 from linkwise.extender.explain.texts import explanation_text
 from linkwise.extender.explain.texts.format import duration, gib_in_words
@@ -52,7 +52,7 @@ def test_a_waiting_pod() -> None:
     assert of_pod(at, "train") == [
         "ml/train: has waited 10m",
         "  No node has a GPU set for the pod now.",
-        "  wanted    8 GPUs, model H100, link nvlink required, 1 CPU, 1 GiB of memory",
+        "  wanted    8 GPUs of H100, link nvlink required, 1 CPU, 1 GiB of memory",
         "  nodes     4 of 4  have GPUs that Linkwise knows",
         "            4 of 4  have 8 GPUs or more",
         "            3 of 4  have 8 GPUs of H100",
@@ -85,7 +85,7 @@ def test_a_member_of_a_gang_without_room() -> None:
         "  Gang g: no room for the whole gang.",
         "  pods      2 of 2  exist and may be scheduled",
         "            0 of 2  have room at once",
-        "  wanted    by 2 pods, each: 7 GPUs, 40 GiB of GPU memory each, link nvlink preferred, "
+        "  wanted    by 2 pods, each: 7 GPUs of 40 GiB or more, link nvlink preferred, "
         "1 CPU, 1 GiB of memory",
         "  nodes     4 of 4  have GPUs that Linkwise knows",
         "            4 of 4  have 7 GPUs or more",
@@ -109,8 +109,7 @@ def test_a_member_of_a_gang_without_room() -> None:
     assert of_pod(at, "g-1") == [
         "ml/g-1: has waited 90s",
         "  Gang g: no room for the whole gang.",
-        "  wanted    7 GPUs, 40 GiB of GPU memory each, link nvlink preferred, "
-        "1 CPU, 1 GiB of memory",
+        "  wanted    7 GPUs of 40 GiB or more, link nvlink preferred, 1 CPU, 1 GiB of memory",
         "",
         *gang,
     ]
@@ -214,7 +213,7 @@ def test_everything_that_waits_in_short() -> None:
         "",
         "pod ml/sweep-0, and 2 more like it: has waited 1h56m",
         "  No node has a GPU set for the pod now.",
-        "  wanted    8 GPUs, model H100, link nvlink preferred, 1 CPU, 1 GiB of memory",
+        "  wanted    8 GPUs of H100, link nvlink preferred, 1 CPU, 1 GiB of memory",
         "  nodes     0 of 3  have 8 GPUs free and suitable",
         "                    - 3: fewer free GPUs than wanted",
         "  nearest   gpu-2: 5 of 8 suitable GPUs are free, 3 more are needed",
@@ -370,7 +369,9 @@ def test_a_bound_pod_shows_its_gpus_and_what_they_are_worth() -> None:
             uid="u",
             state="bound",
             summary="",
-            wanted=RequestView(3, {"a": 2, "b": 1}, "switch", "nvlink", ("h100", "h200"), 40960),
+            wanted=RequestView(
+                3, {"a": 2, "b": 1}, "switch", "nvlink", ("H100 or H200", "40 GiB or more")
+            ),
             node="n1",
             gpus={"a": ("GPU-1", "GPU-2"), "b": ("GPU-3",)},
             link="NVLINK",
@@ -384,8 +385,7 @@ def test_a_bound_pod_shows_its_gpus_and_what_they_are_worth() -> None:
 
     assert text.splitlines() == [
         "ml/w: bound",
-        "  wanted    3 GPUs (a 2, b 1), model H100 or H200, 40 GiB of GPU memory each, "
-        "link switch required",
+        "  wanted    3 GPUs of H100 or H200 with 40 GiB or more (a 2, b 1), link switch required",
         "  node      n1",
         "  GPU       a: 4 (GPU-1)",
         "  GPU       a: 5 (GPU-2)",

@@ -5,12 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linkwise.extender.api.annotations import TopologyRequirement
 from linkwise.extender.api.extender_calls import FilterCall
 from linkwise.extender.api.records import ResourceList
+from linkwise.extender.api.requirement import TopologyRequirement
 from linkwise.extender.cache import row_log
 from linkwise.extender.cache.machine_kind import GpuRequest
-from linkwise.extender.core import Core, CoreSettings
+from linkwise.extender.core import Core
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.placement.nodes import best_node
 from linkwise.extender.placement.nodes.nodes_view import as_it_is
 from linkwise.extender.placement.room.pod_mix import PodMix

@@ -13,7 +13,7 @@ from linkwise.extender.api.extender_calls import (
     Victims,
 )
 from linkwise.extender.api.views import CountView, ReasonCount
-from linkwise.extender.core import CoreSettings
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.placement.nodes import reasons
 from linkwise.topology import names
 from tests.extender.cluster import GPU, Cluster, change

@@ -7,8 +7,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from linkwise.extender.api.annotations import TopologyRequirement
 from linkwise.extender.api.records import ResourceList
+from linkwise.extender.api.requirement import HardwareRequirement, TopologyRequirement
 from linkwise.extender.cache.machine_kind import MachineKind
 from linkwise.extender.cache.node_table import NOT_USABLE
 from linkwise.extender.placement.room.pod_mix import Ask, PodKind, PodMix
@@ -19,7 +19,7 @@ from tests.extender.placement.room.test_pod_mix import pod
 
 NAMES = ("dgx1-v100", "a100-pcie-4-bridged", "l40s-4")
 KINDS = [MachineKind(recorded_machine(name), number) for number, name in enumerate(NAMES)]
-V100 = TopologyRequirement(models=(("v100",),))
+V100 = TopologyRequirement(hardware=HardwareRequirement(models=(("v100",),)))
 PART = "example.com/part"
 MIX = {
     PodKind(Ask(1), 3000, 10): 0.4,

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 from linkwise.extender.api.actions import PodRef
-from linkwise.extender.api.annotations import TopologyRequirement, ask_of
+from linkwise.extender.api.annotations import ask_of
 from linkwise.extender.api.records import PodRecord, ResourceList
+from linkwise.extender.api.requirement import TopologyRequirement
 from linkwise.extender.placement.room import pod_mix
 from linkwise.extender.placement.room.pod_mix import Ask, PodKind, PodMix
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role

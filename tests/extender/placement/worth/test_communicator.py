@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from linkwise.extender.api.annotations import TopologyRequirement
+from linkwise.extender.api.requirement import TopologyRequirement
 from linkwise.extender.cache.machine_kind import ENOUGH, GpuRequest, MachineKind
 from linkwise.extender.placement.worth import communicator
 from linkwise.extender.placement.worth.communicator import Choice, Choices

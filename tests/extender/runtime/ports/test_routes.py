@@ -10,7 +10,8 @@ import pytest
 from flask.testing import FlaskClient
 from prometheus_client.parser import text_string_to_metric_families
 
-from linkwise.extender.core import Core, CoreSettings
+from linkwise.extender.core import Core
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.runtime.loop import Loop
 from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.ports.dispatch import Verbs

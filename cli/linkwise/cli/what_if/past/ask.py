@@ -23,7 +23,7 @@ from linkwise.cli.what_if.past.history import History
 from linkwise.cli.what_if.past.jobs import PastJob, jobs_of, pods_of
 from linkwise.cli.what_if.past.lives import Useless
 from linkwise.cli.what_if.past.stock import KubeScheduler
-from linkwise.extender.core import CoreSettings
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.kube.objects import Pod
 from linkwise.replay.core.cluster import CoreCluster

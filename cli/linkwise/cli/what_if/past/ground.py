@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from linkwise.cli.what_if.given.machines import Known, LeftOut
-from linkwise.extender.core import Core, CoreSettings
+from linkwise.extender.core import Core
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.explain.snapshot import NodeState
 from linkwise.extender.explain.worth_view import domain_of, levels_of
 from linkwise.extender.placement.worth.estimate import Share, estimate

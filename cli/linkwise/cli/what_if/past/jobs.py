@@ -16,7 +16,7 @@ from linkwise.cli.documents import Fields
 from linkwise.cli.what_if.past.lives import Life, Useless
 from linkwise.extender.api.annotations import ask_of
 from linkwise.extender.api.records import natural
-from linkwise.extender.core import CoreSettings
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.podgrouper.decide import recognise
 from linkwise.extender.podgrouper.workloads.answer import NeedsOwner, ObjectRef, Recognised, Refused
 from linkwise.kube.objects import Container, ObjectMeta, Pod, PodSpec, Resources

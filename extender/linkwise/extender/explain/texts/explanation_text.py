@@ -382,15 +382,13 @@ def _member(member: MemberView, width: int) -> str:
 def _wanted(wanted: RequestView) -> str:
     parts = [gpus_in_words(wanted.gpus)] if wanted.gpus or not wanted.shares else []
     parts += [f"{count} {resource}" for resource, count in wanted.shares.items()]
+    if wanted.hardware:
+        parts = [f"{part} of {' with '.join(wanted.hardware)}" for part in parts]
     if wanted.share:
         parts.append(f"share {wanted.share}")
     if len(wanted.containers) > 1:
         shares = ", ".join(f"{name} {gpus}" for name, gpus in wanted.containers.items())
         parts[0] += f" ({shares})"
-    if wanted.models:
-        parts.append(f"model {' or '.join(map(str.upper, wanted.models))}")
-    if wanted.memory_mib:
-        parts.append(f"{wanted.memory_mib / 1024:g} GiB of GPU memory each")
     if wanted.require_link != "node":  # every GPU set meets "node"
         parts.append(f"link {wanted.require_link} required")
     elif wanted.prefer_link and wanted.gpus > 1:

@@ -18,12 +18,6 @@ SUMMARIES = {
 }
 
 
-def model_in_words(models: Iterable[Sequence[str]], memory_mib: int) -> str:
-    known = " or ".join(" ".join(words).upper() for words in models)
-    memory = f"{memory_mib / 1024:g} GiB or more" if memory_mib else ""
-    return " with ".join(part for part in (known, memory) if part)
-
-
 def needs_in_words(needs: ResourceList) -> str:
     parts = [*resources_in_words(needs.milli_cpu, needs.memory, needs.others)]
     parts.append("a place for one more pod")

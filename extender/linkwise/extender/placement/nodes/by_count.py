@@ -14,7 +14,6 @@ from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_info import NodeInfo
 from linkwise.extender.placement.nodes.node_filters import may_run, why_not
 from linkwise.extender.placement.nodes.reasons import UNPUBLISHED
-from linkwise.topology.machine.model import LinkClass
 
 _STATES = "node.kubernetes.io/"  # taints of these keys are set and removed by Kubernetes itself
 
@@ -75,9 +74,7 @@ def _without_passing_states(node: NodeRecord) -> NodeRecord:
 
 def requires_nothing(record: PodRecord) -> bool:
     """Whether the pod requires nothing of which only a topology tells."""
-    requirement = record.ask.requirement
-    asks = requirement.require is not LinkClass.SYS or requirement.models or requirement.memory_mib
-    return not asks and not record.ask.spans.require
+    return not record.ask.requirement.requires and not record.ask.spans.require
 
 
 def is_by_count(cache: Cache, record: PodRecord, node: str) -> bool:

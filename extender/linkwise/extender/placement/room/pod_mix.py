@@ -10,15 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from linkwise.extender.api.annotations import TopologyRequirement
 from linkwise.extender.api.records import PodRecord
+from linkwise.extender.api.requirement import ANYTHING, TopologyRequirement
 
 MOST_KINDS = 32  # the most frequent ones; rarer pods find room by chance
 MOST_PODS = 4096  # counted before the counts are halved
 _GROWTH = 1.5  # the counts differ so little before that prices would stay as they are
-
-
-_ANY_GPU = TopologyRequirement()
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +24,7 @@ class Ask:
     shares of *resource*."""
 
     size: int
-    requirement: TopologyRequirement = _ANY_GPU
+    requirement: TopologyRequirement = ANYTHING
     resource: str = ""  # empty: whole GPUs
 
 
@@ -68,8 +65,7 @@ class PodMix:
 
 def _kinds_of(record: PodRecord) -> Iterator[PodKind]:
     """One kind for the pod's whole GPUs, and one for each resource of which it takes shares."""
-    asked = record.ask.requirement
-    on = TopologyRequirement(models=asked.models, memory_mib=asked.memory_mib)
+    on = TopologyRequirement(hardware=record.ask.requirement.hardware)
     wants = [(resource, demand.gpus) for resource, demand in record.shares]
     for resource, size in [("", record.demand.gpus), *wants]:
         if size:

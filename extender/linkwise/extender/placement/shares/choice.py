@@ -25,7 +25,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from linkwise.extender.api.annotations import Sharing, TopologyRequirement, is_model
+from linkwise.extender.api.annotations import Sharing
+from linkwise.extender.api.requirement import TopologyRequirement
 from linkwise.extender.cache.machine_kind import ENOUGH, Floats, MachineKind
 from linkwise.extender.cache.node_table import Ints, popcount
 from linkwise.extender.cache.shares.book import Place, ShareBook
@@ -106,15 +107,12 @@ def remembered(book: ShareBook, key: Hashable, make: Callable[[], T]) -> T:
 
 
 def suitable(kind: MachineKind, place: Place, requirement: TopologyRequirement) -> bool:
-    """Whether the part has the required model and memory. A replica has all memory of its GPU,
+    """Whether the part has what is required of each GPU. A replica has all memory of its GPU,
     shared with the others."""
     gpu = kind.machine.gpus[place.gpu]
     mig = place.part.mig
     memory_mib = gpu.memory_mib if mig is None else mig.memory_mib
-    models = requirement.models
-    return memory_mib >= requirement.memory_mib and (
-        not models or any(is_model(gpu.model, model) for model in models)
-    )
+    return requirement.hardware.accepts(gpu.model, memory_mib)
 
 
 @dataclass(frozen=True, slots=True)

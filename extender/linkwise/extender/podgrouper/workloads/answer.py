@@ -39,6 +39,7 @@ class Missing(Enum):
     NO_NAME = "is no name that an object can have"
     NOT_SERVED = "is of a kind that this cluster does not have"
     TOO_LARGE = "is too large to be read"
+    NAMESPACE_FULL = "is not read: the owners of pods in its namespace are too large together"
 
 
 Objects = Mapping[ObjectRef, Mapping[str, object] | Missing]

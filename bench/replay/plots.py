@@ -1,7 +1,7 @@
 """SVG plots for pages. The same input gives the same bytes.
 
 Readers see them on white and on black, so the background is transparent and the colours are of
-medium brightness. matplotlib is the extra `plots`, imported only for a plot.
+medium brightness. matplotlib is imported only for a plot.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -90,7 +90,7 @@ def _empty(panels: Sequence[tuple[Axis, Axis]]) -> "tuple[Figure, Sequence[Axes]
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ReplayError("--plot: expected matplotlib: pip install 'linkwise[plots]'") from error
+        raise ReplayError("--plot: expected matplotlib: pip install matplotlib") from error
     width, height = _SIZE_INCHES
     wide = width * (1.0 if len(panels) == 1 else 1.5)
     figure = Figure(figsize=(wide, height), dpi=72, layout="constrained")

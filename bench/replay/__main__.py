@@ -1,4 +1,4 @@
-"""`linkwise-simulator replay`: traces in simulated time, with the core that runs in production."""
+"""`python -m bench.replay`: traces in simulated time, with the core that runs in production."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,15 +7,15 @@ from pathlib import Path
 
 import click
 
-from linkwise.replay import report
-from linkwise.replay.checkpoint import Checkpoint, digest_of, key_of
+from bench.replay import report
+from bench.replay.checkpoint import Checkpoint, digest_of, key_of
+from bench.replay.measure import Figures, figures
+from bench.replay.openb.command import openb
+from bench.replay.schedulers import DEFAULT, SCHEDULERS
+from bench.replay.shell import ending_well, progress, write_file
+from bench.replay.traces.jobs_csv import Reading, read_jobs
 from linkwise.replay.driver import replay as run_trace
 from linkwise.replay.jobs import Fleet, Job, Run, evenly
-from linkwise.replay.measure import Figures, figures
-from linkwise.replay.openb.command import openb
-from linkwise.replay.schedulers import DEFAULT, SCHEDULERS
-from linkwise.replay.shell import ending_well, progress, write_file
-from linkwise.replay.traces.jobs_csv import Reading, read_jobs
 from linkwise.topology.errors import MachineError
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -225,3 +225,7 @@ def _run(name: str, there: Sequence[Job], question: _Question, aside: str) -> Fi
     with progress(name + aside, len(there)) as advance:
         runs = run_trace(there, SCHEDULERS[name](fleet), advance, stretch)
     return figures(runs, fleet, question.communication)
+
+
+if __name__ == "__main__":
+    command(prog_name="python -m bench.replay")

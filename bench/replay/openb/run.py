@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from linkwise.replay.openb import policies
-from linkwise.replay.openb.policies import WORST, Policy
-from linkwise.replay.openb.production import Linkwise, UnderKubeScheduler
-from linkwise.replay.openb.room import Room
-from linkwise.replay.openb.sample import Sample
-from linkwise.replay.openb.state import State
-from linkwise.replay.traces.openb import Ints, OpenbTrace, Request
+from bench.replay.openb import policies
+from bench.replay.openb.policies import WORST, Policy
+from bench.replay.openb.production import Linkwise, UnderKubeScheduler
+from bench.replay.openb.room import Room
+from bench.replay.openb.sample import Sample
+from bench.replay.openb.state import State
+from bench.replay.traces.openb import Ints, OpenbTrace, Request
 
 POLICIES: Mapping[str, Callable[[OpenbTrace, int], Policy]] = {
     "dotprod": lambda trace, seed: policies.DotProduct(),  # noqa: ARG005

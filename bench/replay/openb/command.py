@@ -1,4 +1,4 @@
-"""`linkwise-simulator replay openb`: unallocated GPUs, compared with other policies."""
+"""`python -m bench.replay openb`: unallocated GPUs, compared with other policies."""
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,14 +8,14 @@ from typing import NamedTuple
 import click
 import msgspec
 
-from linkwise.replay import plots
-from linkwise.replay.checkpoint import Checkpoint, digest_of, key_of
+from bench.replay import plots
+from bench.replay.checkpoint import Checkpoint, digest_of, key_of
+from bench.replay.openb.run import NOT_BELOW, POLICIES, PUBLISHED, allocated_curve
+from bench.replay.openb.sample import Sample
+from bench.replay.report import markdown
+from bench.replay.shell import ending_well, progress, write_file
+from bench.replay.traces.openb import OpenbTrace, read_openb, read_published
 from linkwise.replay.errors import ReplayError
-from linkwise.replay.openb.run import NOT_BELOW, POLICIES, PUBLISHED, allocated_curve
-from linkwise.replay.openb.sample import Sample
-from linkwise.replay.report import markdown
-from linkwise.replay.shell import ending_well, progress, write_file
-from linkwise.replay.traces.openb import OpenbTrace, read_openb, read_published
 
 TOLERANCE = 0.01  # points: the published curves have two decimals
 _FILE = click.Path(dir_okay=False, path_type=Path)

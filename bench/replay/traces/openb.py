@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from linkwise.replay.errors import TraceError
+from bench.replay.errors import TraceError
 
 MILLI = 1000
 MOST_GPUS = 8  # of a node; the trace has none with more

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from linkwise.replay.baselines.placements import Prefer
+from bench.replay.baselines.placements import Prefer
 from linkwise.topology.machine.recorded import recorded_machine
 from linkwise.topology.sets.partition import best_of_partition, pair_scores
 

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from linkwise.replay.traces.openb import MILLI, MOST_GPUS, Ints, OpenbTrace, Request
+from bench.replay.traces.openb import MILLI, MOST_GPUS, Ints, OpenbTrace, Request
 
 Bools = NDArray[np.bool_]
 

@@ -17,9 +17,9 @@ from collections import Counter
 
 import numpy as np
 
-from linkwise.replay.openb.policies import Floats, Gradient
-from linkwise.replay.openb.state import State
-from linkwise.replay.traces.openb import MILLI, Ints, Request
+from bench.replay.openb.policies import Floats, Gradient
+from bench.replay.openb.state import State
+from bench.replay.traces.openb import MILLI, Ints, Request
 
 # The mix is learnt when so many times as many pods came as the last time, or when so much is left
 # of what was free then: what is nearly used up becomes dear at once.

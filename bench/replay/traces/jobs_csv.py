@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
-from linkwise.replay.errors import TraceError
+from bench.replay.errors import TraceError
 from linkwise.replay.jobs import Fleet, Job
 
 NEEDED = ("job_id", "submit_s", "duration_s", "num_gpus")

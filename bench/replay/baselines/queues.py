@@ -6,8 +6,8 @@ A job is one unit here, whatever pods it has. No scheduler preempts.
 from collections import deque
 from collections.abc import Sequence
 
-from linkwise.replay.baselines.device_plugin import nvidias_choice
-from linkwise.replay.baselines.placements import Parts, Placement, lowest
+from bench.replay.baselines.device_plugin import nvidias_choice
+from bench.replay.baselines.placements import Parts, Placement, lowest
 from linkwise.replay.jobs import Fleet, Job, Run
 
 

@@ -8,8 +8,8 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from linkwise.replay import plots
-from linkwise.replay.measure import LARGE, Figures
+from bench.replay import plots
+from bench.replay.measure import LARGE, Figures
 
 # name of a scheduler -> seed -> its figures on that trace
 Results: TypeAlias = dict[str, dict[int, Figures]]

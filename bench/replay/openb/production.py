@@ -16,14 +16,13 @@ from math import gcd
 
 import numpy as np
 
+from bench.replay.openb.policies import Policy
+from bench.replay.openb.state import State
+from bench.replay.traces.openb import MILLI, Ints, OpenbTrace, Request
 from linkwise.extender.api.actions import PodRef
-from linkwise.extender.api.annotations import (
-    PodRequest,
-    Sharing,
-    TopologyRequirement,
-    words_of,
-)
+from linkwise.extender.api.annotations import PodRequest, Sharing
 from linkwise.extender.api.records import NO_DEMAND, PodRecord, ResourceList
+from linkwise.extender.api.requirement import HardwareRequirement, TopologyRequirement, words_of
 from linkwise.extender.cache.machine_kind import Floats, GpuRequest, MachineKind
 from linkwise.extender.placement.nodes.best_node import first_of
 from linkwise.extender.placement.room.pod_mix import PodMix
@@ -36,9 +35,6 @@ from linkwise.extender.placement.shares.choice import (
     ShareRoom,
     search,
 )
-from linkwise.replay.openb.policies import Policy
-from linkwise.replay.openb.state import State
-from linkwise.replay.traces.openb import MILLI, Ints, OpenbTrace, Request
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role
 from linkwise.topology.machine.model import Gpu, Link, LinkClass, Machine
 
@@ -184,7 +180,7 @@ def _needs(request: Request) -> ResourceList:
 
 def _requirement(request: Request) -> TopologyRequirement:
     models = [words_of(model) for model in request.models.split("|") if model]
-    return TopologyRequirement(models=tuple(models))
+    return TopologyRequirement(hardware=HardwareRequirement(models=tuple(models)))
 
 
 def _gpu_request(request: Request) -> GpuRequest:

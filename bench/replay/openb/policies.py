@@ -16,8 +16,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from linkwise.replay.openb.state import State, tag_of
-from linkwise.replay.traces.openb import MILLI, MOST_GPUS, Ints, Request
+from bench.replay.openb.state import State, tag_of
+from bench.replay.traces.openb import MILLI, MOST_GPUS, Ints, Request
 
 Floats = NDArray[np.float64]
 _MOST_CPU = 128_000.0  # of the largest node, in thousandths; the policies' unit

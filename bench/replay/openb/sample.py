@@ -4,7 +4,7 @@ findNodesThatPassFilters."""
 import numpy as np
 from numpy.typing import NDArray
 
-from linkwise.replay.traces.openb import Ints
+from bench.replay.traces.openb import Ints
 
 _LEAST_NODES = 100  # minFeasibleNodesToFind
 _LEAST_PERCENT = 5  # minFeasibleNodesPercentageToFind, of its own formula

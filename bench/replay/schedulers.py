@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Mapping
 
-from linkwise.extender.core import CoreSettings
+from bench.replay.baselines import placements
+from bench.replay.baselines.queues import Easy, Fifo, Greedy
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.queue.queue_order import QueueOrder
-from linkwise.replay.baselines import placements
-from linkwise.replay.baselines.queues import Easy, Fifo, Greedy
 from linkwise.replay.core import objects
 from linkwise.replay.core.cluster import CoreCluster
 from linkwise.replay.driver import Contestant

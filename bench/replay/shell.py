@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from linkwise.replay.errors import ReplayError, TraceError
+from bench.replay.errors import TraceError
+from linkwise.replay.errors import ReplayError
 
 _BETWEEN_SECONDS = 0.2  # between two updates of the bar
 
@@ -70,5 +71,5 @@ def ending_well() -> Iterator[None]:
     try:
         yield
     except ReplayError as error:
-        click.echo(f"linkwise-simulator replay: {error}", err=True)
+        click.echo(f"bench.replay: {error}", err=True)
         sys.exit(2)

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from linkwise.replay.errors import TraceError
+from bench.replay.errors import TraceError
 
 T = TypeVar("T")
 _DECIDING = ("linkwise.extender", "linkwise.kube", "linkwise.replay", "linkwise.topology")
