@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from linkwise.extender.api.records import PodRecord
-from linkwise.extender.cache.node_info import NodeInfo
+from linkwise.extender.cache.node_info import InUsePods, NodeInfo
 from linkwise.topology.annotations.plan import ContainerGpus
 
 
@@ -33,7 +33,7 @@ def mismatch_of(info: NodeInfo, record: PodRecord) -> Mismatch | None:
         return None  # without the machine no set can be named; it shows once that is known
     if written.plan.node != info.name:  # bound without the extender, elsewhere than planned
         return Mismatch(record, truth, swapped=False)
-    right = {**_left_of_plan(info, record, truth), **truth}
+    right = held_of(info.in_use, record.key, written.gpus, truth)
     if written.gpus.keys() == right.keys() and all(
         set(written.gpus[container]) == set(gpus) for container, gpus in right.items()
     ):
@@ -42,19 +42,21 @@ def mismatch_of(info: NodeInfo, record: PodRecord) -> Mismatch | None:
     return Mismatch(record, right, swapped=not real <= written.uuids)
 
 
-def _left_of_plan(info: NodeInfo, record: PodRecord, truth: ContainerGpus) -> ContainerGpus:
-    """The planned GPUs of containers that are not listed, such as init containers that have ended:
-    for the kubelet they still belong to these, unless other pods are known to have them."""
-    assert record.written is not None, "there is a plan to compare with"
-    ended = record.written.gpus.keys() - truth.keys()
+def held_of(
+    in_use: InUsePods, key: str, planned: ContainerGpus, truth: ContainerGpus
+) -> ContainerGpus:
+    """The GPUs that the kubelet keeps for the pod named *key*: *truth*, which it lists, and the
+    *planned* ones of containers that it does not list, such as init containers that have ended,
+    unless other pods are known to have them."""
+    ended = planned.keys() - truth.keys()
     if not ended:
-        return {}
+        return truth
     others = {
         uuid
-        for key, containers in info.in_use.items()
-        if key != record.key
+        for other, containers in in_use.items()
+        if other != key
         for gpus in containers.values()
         for uuid in gpus
     }
-    shares = {c: tuple(u for u in record.written.gpus[c] if u not in others) for c in ended}
-    return {container: gpus for container, gpus in shares.items() if gpus}
+    shares = {c: tuple(u for u in planned[c] if u not in others) for c in planned if c in ended}
+    return {**{container: gpus for container, gpus in shares.items() if gpus}, **truth}

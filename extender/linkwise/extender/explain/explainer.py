@@ -25,6 +25,7 @@ from linkwise.extender.api.views import (
     ReasonCount,
     SearchView,
 )
+from linkwise.extender.cache.plan_drift import held_of
 from linkwise.extender.explain.empty_cluster import EmptyCluster
 from linkwise.extender.explain.funnel import Funnel, alike, wanted_of
 from linkwise.extender.explain.holders import holders_of, owners_of
@@ -221,12 +222,13 @@ class Explainer:
 
     def _gpus(self, record: PodRecord) -> Mapping[str, tuple[str, ...]]:
         node = self._snapshot.node_named.get(record.node)
+        written = self._snapshot.plan_of(record)
+        planned = {} if written is None or record.ended else written.gpus
         if node is not None and node.listed_as.get(record.key) == record.uid:
             real = node.in_use.get(record.key)
             if real is not None:
-                return real
-        written = self._snapshot.plan_of(record)
-        return {} if written is None or record.ended else written.gpus
+                return held_of(node.in_use, record.key, planned, real)
+        return planned
 
     # Gangs.
 

@@ -9,7 +9,7 @@ from linkwise.extender.explain.texts import explanation_text
 from linkwise.extender.explain.texts.format import duration, gib_in_words
 from linkwise.kube.objects import Condition
 from linkwise.topology import names
-from tests.extender.cluster import Cluster, change
+from tests.extender.cluster import Cluster, change, container
 
 
 def busy_cluster() -> Cluster:
@@ -43,6 +43,18 @@ def of_gang(at: Cluster, name: str) -> list[str]:
 def of_all(at: Cluster) -> list[str]:
     found = Explainer(at.core.snapshot(at.now)).everything()
     return explanation_text.all_that_waits(found).splitlines()
+
+
+def test_a_pod_of_which_the_kubelet_hands_on_some_gpus_of_an_init_container() -> None:
+    at = busy_cluster()
+    at.add_pod("p", init=[container("init", 3)], containers=[container("main", 2)])
+    node = at.schedule("p")
+    places = at.indices("p")
+    uuids = at.uuids(node, *places)
+    first, second, third = (f"{place} ({uuid})" for place, uuid in zip(places, uuids, strict=True))
+    lines = of_pod(at, "p")
+    assert f"  GPU       init: {second}" in lines
+    assert f"  GPU       main: 2 of {first}, {second}, {third}" in lines
 
 
 def test_a_waiting_pod() -> None:

@@ -7,6 +7,7 @@ several threads: at worst two of them compute the same table.
 
 from collections.abc import Hashable
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,14 @@ equal."""
 
 USUAL_SIZES = (1, 2, 4, 8)
 """Sizes of the expected jobs in GPUs. A lone GPU uses no link, so size 1 loses no GB/s."""
+
+
+class Worth(NamedTuple):
+    """[2^n] of all GPU sets: GB/s, the `LinkClass` of a ring, and the GB/s in units."""
+
+    values: Floats
+    ring_classes: NDArray[np.int8]
+    units: NDArray[np.int64]
 
 
 class MachineTable:
@@ -69,6 +78,8 @@ class MachineTable:
         sizes = [size for size in USUAL_SIZES if 2 <= size <= self.count]
         self.side_by_side = dict(zip(sizes, packed / UNITS_PER_GBYTE, strict=True))
         self._best: dict[LinkClass, Floats] = {}
+        whole = Worth(self.values, self.ring_classes, self.units)
+        self._worth: dict[tuple[int, ...], Worth] = {(): whole}
         for array in (self.ring_classes, self.values, self.numa_nodes, self.nic_classes):
             array.flags.writeable = False
         self.nvlinks.flags.writeable = False
@@ -92,6 +103,24 @@ class MachineTable:
         subsets.best_within(best)
         best.flags.writeable = False
         return self._best.setdefault(require, best)
+
+    def worth(self, drawn: tuple[int, ...]) -> Worth:
+        """Return the worth of every set of which containers of the sizes *drawn* get some GPUs,
+        whichever (`demand.drawn_sizes`): the least of the whole set and of all those it may be."""
+        known = self._worth.get(drawn)
+        if known is not None:
+            return known
+        worst, classes = self.values.copy(), self.ring_classes.copy()
+        for size in drawn:
+            of_size = subsets.sizes(self.count) == size
+            for least, own in ((worst, self.values), (classes, self.ring_classes)):
+                below = np.where(of_size, -own.astype(np.float64), -np.inf)
+                subsets.best_within(below)
+                np.minimum(least, -below, out=least, casting="unsafe")
+        for array in (worst, classes):
+            array.flags.writeable = False
+        units = np.rint(worst * UNITS_PER_GBYTE).astype(np.int64)
+        return self._worth.setdefault(drawn, Worth(worst, classes, units))
 
 
 def fingerprint(machine: Machine) -> Hashable:
