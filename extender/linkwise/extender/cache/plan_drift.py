@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from linkwise.extender.api.records import PodRecord
-from linkwise.extender.cache.node_info import InUsePods, NodeInfo
-from linkwise.topology.annotations.plan import ContainerGpus
+from linkwise.extender.cache.node_info import NodeInfo
+from linkwise.topology.annotations.plan import held_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,30 +33,10 @@ def mismatch_of(info: NodeInfo, record: PodRecord) -> Mismatch | None:
         return None  # without the machine no set can be named; it shows once that is known
     if written.plan.node != info.name:  # bound without the extender, elsewhere than planned
         return Mismatch(record, truth, swapped=False)
-    right = held_of(info.in_use, record.key, written.gpus, truth)
+    right = held_of(info.in_use, record.key, written.gpus)
     if written.gpus.keys() == right.keys() and all(
         set(written.gpus[container]) == set(gpus) for container, gpus in right.items()
     ):
         return None
     real = {uuid for gpus in truth.values() for uuid in gpus}
     return Mismatch(record, right, swapped=not real <= written.uuids)
-
-
-def held_of(
-    in_use: InUsePods, key: str, planned: ContainerGpus, truth: ContainerGpus
-) -> ContainerGpus:
-    """The GPUs that the kubelet keeps for the pod named *key*: *truth*, which it lists, and the
-    *planned* ones of containers that it does not list, such as init containers that have ended,
-    unless other pods are known to have them."""
-    ended = planned.keys() - truth.keys()
-    if not ended:
-        return truth
-    others = {
-        uuid
-        for other, containers in in_use.items()
-        if other != key
-        for gpus in containers.values()
-        for uuid in gpus
-    }
-    shares = {c: tuple(u for u in planned[c] if u not in others) for c in planned if c in ended}
-    return {**{container: gpus for container, gpus in shares.items() if gpus}, **truth}

@@ -25,7 +25,6 @@ from linkwise.extender.api.views import (
     ReasonCount,
     SearchView,
 )
-from linkwise.extender.cache.plan_drift import held_of
 from linkwise.extender.explain.empty_cluster import EmptyCluster
 from linkwise.extender.explain.funnel import Funnel, alike, wanted_of
 from linkwise.extender.explain.holders import holders_of, owners_of
@@ -48,6 +47,7 @@ from linkwise.extender.explain.worth_view import communicator_of, domain_of, lev
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.queue.queue_order import Urgency
 from linkwise.extender.queue.reservations import Claimant, claimant_of_single
+from linkwise.topology.annotations.plan import held_of
 
 WAITING = frozenset({"waiting", "invalid"})
 
@@ -224,10 +224,9 @@ class Explainer:
         node = self._snapshot.node_named.get(record.node)
         written = self._snapshot.plan_of(record)
         planned = {} if written is None or record.ended else written.gpus
-        if node is not None and node.listed_as.get(record.key) == record.uid:
-            real = node.in_use.get(record.key)
-            if real is not None:
-                return held_of(node.in_use, record.key, planned, real)
+        key = record.key
+        if node is not None and key in node.in_use and node.listed_as.get(key) == record.uid:
+            return held_of(node.in_use, key, planned)
         return planned
 
     # Gangs.
