@@ -104,7 +104,7 @@ def test_a_share_is_whole_and_no_gpu_is_with_two_containers_that_run_together(
         (  # of what the sidecar leaves, b gets all, and one more
             pod((Role.INIT, 2), (Role.SIDECAR, 1), (Role.MAIN, 2), (Role.MAIN, 1)),
             {"a": ("01", ""), "b": ("", "01"), "c": ("2", "01"), "d": ("3", "")},
-            (1, 2),
+            (2,),  # a lone GPU uses no link
         ),
         (
             pod((Role.SIDECAR, 1), (Role.INIT, 4), (Role.MAIN, 2)),

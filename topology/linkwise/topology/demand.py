@@ -126,7 +126,7 @@ def draws(demand: PodDemand, shares: Mapping[str, Sequence[Gpu]]) -> dict[str, D
 @lru_cache(maxsize=4096)
 def drawn_sizes(demand: PodDemand) -> tuple[int, ...]:
     """The sizes, rising, of the containers running together whose GPUs the kubelet chooses by
-    itself."""
+    itself; without 1, as a lone GPU uses no link."""
     found = draws(demand, split(demand, range(demand.gpus)))
     drawn = (c for c in demand.containers if c.role is not Role.INIT and found[c.name].others)
-    return tuple(sorted({container.gpus for container in drawn}))
+    return tuple(sorted({container.gpus for container in drawn} - {1}))

@@ -417,17 +417,21 @@ def _apart(kind: MachineKind, request: GpuRequest, free: int) -> int | None:
 
 def _containers_hold(kind: MachineKind, request: GpuRequest, gpus: int) -> bool:
     """Whether every container's own GPUs have the required link, whichever it gets."""
-    require = request.requirement.require
-    return require is LinkClass.SYS or _all_hold(kind, request, _draws(kind, request, gpus))
+    if request.requirement.require is LinkClass.SYS:
+        return True
+    return _all_hold(kind, request, _draws(kind, request, gpus))
 
 
 def _all_hold(kind: MachineKind, request: GpuRequest, found: Mapping[str, Draw[int]]) -> bool:
     """Whether all sets that the kubelet may give to the containers have the required link."""
-    require = request.requirement.require
-    for container in request.demand.containers:
-        draw, of_size = found[container.name], subsets.layer(kind.table.count, container.gpus)
-        sets = subsets.within(of_size, _mask(draw.among), _mask(draw.sure))
-        if (kind.table.ring_classes[sets] < require).any():
+    require, classes = request.requirement.require, kind.table.ring_classes
+    for container in request.demand.containers if require is not LinkClass.SYS else ():
+        draw = found[container.name]
+        sets: Masks | int = _mask(draw.sure)
+        if draw.others:
+            of_size = subsets.layer(kind.table.count, container.gpus)
+            sets = subsets.within(of_size, _mask(draw.among), _mask(draw.sure))
+        if np.any(classes[sets] < require):
             return False
     return True
 
