@@ -57,6 +57,19 @@ def test_a_pod_of_which_the_kubelet_hands_on_some_gpus_of_an_init_container() ->
     assert f"  GPU       main: 2 of {first}, {second}, {third}" in lines
 
 
+def test_a_pod_that_could_be_handed_on_gpus_without_the_required_link() -> None:
+    """GPUs 0, 1, 4 and 5 are a ring of NVLinks, and have none between 0 and 5, or 1 and 4."""
+    at = Cluster()
+    at.add_node("n1", "dgx1-v100")
+    at.add_pod("busy", 4, node="n1")
+    at.start("busy", {"main": at.uuids("n1", 2, 3, 6, 7)})
+    init, main = [container("init", 4)], [container("main", 2)]
+    at.add_pod("p", init=init, containers=main, require_link="nvlink")
+    assert at.schedule("p") == ""
+    miss = "n1: the best link of any 2 of 4 of its free GPUs is node, nvlink is required"
+    assert f"  nearest   {miss}" in of_pod(at, "p")
+
+
 def test_a_waiting_pod() -> None:
     at = busy_cluster()
     at.add_pod("train", 8, gpu_model="H100", require_link="nvlink")

@@ -141,18 +141,20 @@ def pack(
     return _pack(table_of(machine), free, size, count, require, prefer, known)
 
 
-def nearest_miss(machine: Machine, free: int, size: int, require: LinkClass) -> LinkClass | None:
+def nearest_miss(
+    machine: Machine, free: int, size: int, require: LinkClass, *, drawn: tuple[int, ...] = ()
+) -> LinkClass | None:
     """Return the closest class, *require* at most, that a set of this size can keep to.
 
-    For a refusal: None means that too few GPUs are free, *require* that a set fits. Raises
-    RequestError as `choose`.
+    For a refusal: None means that too few GPUs are free, *require* that a set fits. *drawn* and
+    RequestError are as in `choose`.
     """
     _check(machine, size, free)
     table = table_of(machine)
     sets = subsets.within(subsets.layer(table.count, size), free) if size <= table.count else ()
     if not len(sets):
         return None
-    return min(require, LinkClass(int(table.ring_classes[sets].max())))
+    return min(require, LinkClass(int(table.worth(drawn).ring_classes[sets].max())))
 
 
 def _check(machine: Machine, size: int, *gpu_sets: int) -> None:
