@@ -191,6 +191,32 @@ def test_a_gang_is_planned_in_the_domain_that_its_group_requires() -> None:
     assert taken == ({"n1", "n3"} if on in ("n0", "n2") else {"n0", "n2"})
 
 
+@pytest.mark.parametrize("above", ["", "root"], ids=["of the group", "of the group above it"])
+def test_a_call_about_another_domain_of_the_constraint_refuses_no_node(above: str) -> None:
+    """kube-scheduler makes a call for each rack, until one takes the group. Found: each of the
+    first ones withdrew the plan, so the last one found none."""
+    cluster = racks()
+    if above:
+        there_is(cluster, within(composite(least=1), RACK), workload(1, leaf("g", 2)))
+        there_is(cluster, group("g", 2))
+    else:
+        there_is(cluster, within(group("g", 2, ""), RACK))
+    create(cluster, *(msgspec.convert(member(f"w-{n}", "g"), Pod) for n in range(2)))
+    places = cluster.places("w-0", "w-1")
+    own, other = ("n0", "n2"), ("n1", "n3")
+    if places[0] in other:
+        own, other = other, own
+    assert sorted(places) == [*own]
+    for _ in range(2):
+        assert not cluster.filter("w-0", other).node_names
+        cluster.settle()
+        assert cluster.places("w-0", "w-1") == places
+    beside = [name for name in own if name != places[0]]
+    assert not cluster.filter("w-0", beside).node_names
+    cluster.settle()
+    assert cluster.places("w-0", "w-1") != places
+
+
 def test_a_group_beside_it_that_takes_no_gpus_counts_too() -> None:
     """Its router is the third pod that kube-scheduler waits for."""
     cluster = four_nodes()

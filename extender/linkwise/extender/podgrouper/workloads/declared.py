@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from linkwise.extender.api.annotations import NO_GROUP, NativeGroup
 from linkwise.extender.api.spans import LABEL_KEY, NODE
 from linkwise.extender.podgrouper.workloads.answer import GangName, Missing, ObjectRef
 from linkwise.extender.podgrouper.workloads.case import Case, OwnerGoneError
@@ -81,6 +82,7 @@ class DeclaredGroup:
     queue: str = ""
     priority_class: str = ""
     require: tuple[str, ...] = ()  # levels at which its pods must share one domain
+    native: NativeGroup = NO_GROUP
     subgroup: str = ""  # the pod's own group, if others are in the gang too
     # The Workload and its template of a group of groups; empty: `minimum` is that of the gang.
     template: tuple[str, str] = ("", "")
@@ -118,7 +120,9 @@ def native_pod_group(case: Case) -> DeclaredGroup | None:
     least = number(owner, _POLICY + "gang.minCount", 1) if gang else 1
     rule = "native-pod-group"
     group = _of_pod_group(case, NATIVE_POD_GROUP, owner, name, rule, least, basic=not gang)
-    group = _within(group, _topology(owner))
+    keys = _topology(owner)
+    native = NativeGroup(tuple(keys))
+    group = replace(_within(group, keys), native=native)
     root = _gang_above(case, owner)
     return group if root is None else _of_composite(case, root, group, name)
 
@@ -155,6 +159,7 @@ def _of_composite(case: Case, root: Fields, group: DeclaredGroup, own: str) -> D
         f"{group.because}, below {ref}",
         controller=_maker(root),
         priority_class=text(root, "spec.priorityClassName"),
+        native=NativeGroup((*group.native.topology, *_topology(root))),
         subgroup=own,
         template=(
             text(root, "spec.workloadRef.workloadName"),
