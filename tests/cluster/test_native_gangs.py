@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from linkwise.topology import names
 from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF, GPU
@@ -69,7 +70,13 @@ def create_group(world: SchedulingWorld, name: str, policy: dict[str, Any], **mo
 
 
 def create_member(
-    world: SchedulingWorld, name: str, group: str, gpus: int = 8, priority: int = 0
+    world: SchedulingWorld,
+    name: str,
+    group: str,
+    gpus: int = 8,
+    priority: int = 0,
+    *,
+    gated: bool = False,
 ) -> str:
     resources = {"limits": {GPU: str(gpus)}}
     container = {"name": "main", "image": "none", "resources": resources}
@@ -77,6 +84,7 @@ def create_member(
         "containers": [container],
         "schedulingGroup": {"podGroupName": group},
         "priority": priority,
+        "schedulingGates": [{"name": names.GATE}] if gated else [],
     }
     world.client.post(
         f"/api/v1/namespaces/{NAMESPACE}/pods", {"metadata": {"name": name}, "spec": spec}
@@ -161,6 +169,27 @@ def test_a_group_of_another_priority_than_its_pods_holds_nothing_and_says_why(
     others = [world.create(f"other-{number}") for number in range(4)]
 
     world.wait_bound(others)
+    assert [world.nominated(name) for name in members] == ["", ""]
+
+
+def test_none_is_evicted_for_a_group_of_another_priority_than_its_pods(
+    world: SchedulingWorld,
+) -> None:
+    humble = [world.create(f"humble-{number}", priority=1) for number in range(4)]
+    world.wait_bound(humble)
+    create_group(world, "mistaken", {"gang": {"minCount": 2}}, priority=0)
+    members = [
+        create_member(world, f"mistaken-{rank}", "mistaken", priority=100, gated=rank == 0)
+        for rank in range(2)
+    ]
+    # The gate of the first one is lifted without a plan, so kube-scheduler says why it waits.
+    for name in members:
+        world.wait_waiting(name, "should have the same priority")
+    wait_for(
+        lambda: "should have the same priority" in world.extender.explain(NAMESPACE, members[0]),
+        "the extender says it too",
+    )
+    assert all(world.node_of(name) for name in humble)
     assert [world.nominated(name) for name in members] == ["", ""]
 
 

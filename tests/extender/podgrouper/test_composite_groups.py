@@ -174,6 +174,16 @@ def test_the_topology_of_a_group_is_required_of_the_gang_it_is() -> None:
     assert answer.require == ()  # each of the two groups may have a rack of its own
 
 
+def test_kube_scheduler_holds_pods_against_the_priority_of_the_highest_group() -> None:
+    prefill = group("prefill", 1)
+    prefill["spec"]["priority"] = 7
+    answer = gang(member("p", "prefill"), composite(priority=-5), prefill, workload())
+    assert answer.native.priority == -5
+    cluster, root, *groups = ray()
+    root["spec"]["priority"] = 9
+    assert gang(ray_worker(cluster), cluster, root, *groups).native.priority == 9
+
+
 def racks() -> Cluster:
     cluster = Cluster()
     for number, rack in enumerate("abab"):

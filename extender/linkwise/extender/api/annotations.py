@@ -84,6 +84,8 @@ class NativeGroup:
 
     # Node labels: it tries the nodes of one value after those of another.
     topology: tuple[str, ...] = ()
+    # From 1.37 on it tries no pod of another priority. None: the object has none, as in 1.36.
+    priority: int | None = None
 
 
 NO_GROUP = NativeGroup()

@@ -28,6 +28,7 @@ from linkwise.extender.podgrouper.workloads.kinds import (
 from linkwise.kube.fields import (
     Fields,
     UnreadableError,
+    at,
     controller_of,
     count,
     has,
@@ -121,7 +122,7 @@ def native_pod_group(case: Case) -> DeclaredGroup | None:
     rule = "native-pod-group"
     group = _of_pod_group(case, NATIVE_POD_GROUP, owner, name, rule, least, basic=not gang)
     keys = _topology(owner)
-    native = NativeGroup(tuple(keys))
+    native = NativeGroup(tuple(keys), _priority(owner))
     group = replace(_within(group, keys), native=native)
     root = _gang_above(case, owner)
     return group if root is None else _of_composite(case, root, group, name)
@@ -159,7 +160,7 @@ def _of_composite(case: Case, root: Fields, group: DeclaredGroup, own: str) -> D
         f"{group.because}, below {ref}",
         controller=_maker(root),
         priority_class=text(root, "spec.priorityClassName"),
-        native=NativeGroup((*group.native.topology, *_topology(root))),
+        native=NativeGroup((*group.native.topology, *_topology(root)), _priority(root)),
         subgroup=own,
         template=(
             text(root, "spec.workloadRef.workloadName"),
@@ -171,6 +172,11 @@ def _of_composite(case: Case, root: Fields, group: DeclaredGroup, own: str) -> D
 
 def _topology(owner: Fields) -> list[str]:
     return [text(item, "key") for item in items(owner, "spec.schedulingConstraints.topology")]
+
+
+def _priority(owner: Fields) -> int | None:
+    found = at(owner, "spec.priority")
+    return found if isinstance(found, int) and not isinstance(found, bool) else None
 
 
 def _within(group: DeclaredGroup, keys: list[str]) -> DeclaredGroup:
