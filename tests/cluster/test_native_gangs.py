@@ -157,6 +157,8 @@ def test_a_native_gang_starts_with_its_minimum_and_grows(world: SchedulingWorld)
 def test_a_group_of_another_priority_than_its_pods_holds_nothing_and_says_why(
     world: SchedulingWorld,
 ) -> None:
+    world.wait_bound([world.create("first")])  # so the extender knows that this scheduler calls
+    world.delete("first")
     create_group(world, "forgotten", {"gang": {"minCount": 2}})
     members = [
         create_member(world, f"forgotten-{rank}", "forgotten", priority=100) for rank in range(2)
