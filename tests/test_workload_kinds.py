@@ -23,6 +23,7 @@ NO_TEMPLATE = {
     ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"),
     ("orchestration.aibrix.ai", "PodSet"),
     ("ray.io", "RayCluster"),
+    ("workload.serving.volcano.sh", "ModelServing"),
 }
 
 
@@ -50,7 +51,7 @@ def spec(kind: GroupKind) -> Object:
         return {"xReplicaSpecs": {"Worker": {"replicas": 1, "template": made}}}
     job = {"name": "node", "template": {"spec": {"template": made}}}
     return {
-        "template": made,
+        "template": {**made, "roles": [{"name": "decode", "entryTemplate": made}]},
         "replicatedJobs": [job],
         "tasks": [{"name": "w", "template": made}],
         "leaderWorkerTemplate": {"size": 2, "workerTemplate": made},

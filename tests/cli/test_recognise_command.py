@@ -110,6 +110,19 @@ def test_a_manifest_of_a_workload_stands_for_the_pods_that_its_operator_creates(
     ]
 
 
+def test_a_stateful_set_whose_pods_may_need_each_other_says_what_to_write() -> None:
+    spec = {"replicas": 2, "podManagementPolicy": "Parallel", "template": template()}
+    made = owner("apps/v1 StatefulSet", "sglang", spec)
+    assert [each["because"] for each in told_json("-f", "-", given=yaml.safe_dump(made))] == [
+        "its pods are made one after the other, or are copies; a gang says linkwise.dev/gang"
+    ] * 2
+    container = spec["template"]["spec"]["containers"][0]  # type: ignore[index]
+    container["command"] = ["python3", "-m", "sglang.launch_server", "--nnodes", "2"]
+    assert [each["gang"] for each in told_json("-f", "-", given=yaml.safe_dump(made))] == [
+        "ml/StatefulSet.apps/sglang"
+    ] * 2
+
+
 def test_a_list_may_mix_pods_and_workloads_of_all_kinds() -> None:
     deployment = owner("apps/v1 Deployment", "web", {"template": template()})
     del deployment["metadata"]["uid"]

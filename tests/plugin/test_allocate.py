@@ -120,6 +120,23 @@ def test_init_sidecar_and_main_get_their_own_shares_also_when_the_kubelet_reuses
     assert preferred(DGX_1V, ask(1, available=left), [job], pick_ring).gpus == gpus(1)
 
 
+def test_a_container_that_gets_some_gpus_of_an_init_container_gets_the_others_of_its_own() -> None:
+    """The plan names all GPUs that the kubelet may hand on to c1, and the one that it lacks."""
+    job = pod(
+        "job",
+        ("i1", 2, gpus(0, 3)),
+        ("side", 1, gpus(0, 3)),
+        ("c1", 2, gpus(0, 3, 5)),
+        ("c2", 1, gpus(1)),
+    )
+    for handed_on, kept in ((0, 3), (3, 0)):
+        served = replace(job, served={"i1": gpus(0, 3), "side": gpus(kept)})
+        left = ALL - set(gpus(kept))
+        question = ask(2, available=left, must=gpus(handed_on))
+        answer = preferred(DGX_1V, question, [served], pick_ring)
+        assert (answer.gpus, answer.source) == (gpus(handed_on, 5), Source.PLAN)
+
+
 def test_what_a_later_container_is_to_get_goes_last() -> None:
     """The kubelet gave GPU 5 instead of one of the plan's, which is so free for the next."""
     later, spared = sorted(gpus(0, 1))

@@ -43,6 +43,10 @@ def test_members_of_gangs_that_take_gpus_wait_for_their_plan_whoever_made_them(
     assert gates(unbound(made)) == (GATE if takes_gpus and is_gang else [])
 
 
+def test_pods_of_stateful_sets_get_no_gate_because_few_of_these_are_gangs() -> None:
+    assert gates(pod("r1-0", by=owner("apps/v1 StatefulSet", "r1"))) == []
+
+
 def unbound(made: Object) -> Object:
     made = deepcopy(made)
     made["spec"].pop("nodeName", None)

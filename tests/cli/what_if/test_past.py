@@ -21,7 +21,7 @@ from tests.cli.what_if.past_replay import (
     refusal,
     replayed,
 )
-from tests.extender.podgrouper.pods import Object
+from tests.extender.podgrouper.pods import Object, template
 
 
 def test_a_gang_is_worth_what_its_ring_is_as_it_was_and_as_linkwise_places_it() -> None:
@@ -221,6 +221,21 @@ def test_the_gpus_that_the_plugin_names_are_those_that_a_running_pod_has() -> No
     job = only(found)
     assert (job["presumed"], found["presumed"]) == (False, [])
     assert job["gbytes_per_s"][WAS] < job["gbytes_per_s"][STOCK]
+
+
+def test_a_running_pod_has_all_gpus_of_a_larger_init_container() -> None:
+    """The plugin lists no init container, so the plan alone names what the kubelet keeps for it."""
+    it = cluster("dgx1-v100")
+    four = it.uuids("n1", 0, 3, 4, 7)
+    used = {"v": 1, "pods": {"ml/run": {"main": four[1:3]}}}
+    it.annotate_node("n1", "linkwise.dev/in-use", json.dumps(used))
+    gpus = {"init": four, "main": four}
+    said = {"plan": '{"v":1,"uid":"uid-run-0","id":"x","node":"n1"}', "gpus": json.dumps(gpus)}
+    (init,) = template(4)["spec"]["containers"]
+    pod = past_pod("run", 2, 0, 0, said=said, initContainers=[{**init, "name": "init"}])
+    found = replayed(a_list([*nodes_of(it), pod]))
+    job = only(found)
+    assert (job["gpus"], job["presumed"], found["presumed"]) == (4, False, [])
 
 
 def test_a_node_that_is_gone_leaves_the_waits_and_takes_the_gbytes() -> None:

@@ -152,6 +152,30 @@ def test_init_containers_hand_their_gpus_on(deployed: DeployedLinkwise) -> None:
     assert held.keys() == {"side", "c1", "c2"}
 
 
+def test_a_pod_keeps_both_gpus_of_an_init_container_of_which_its_container_gets_one(
+    deployed: DeployedLinkwise,
+) -> None:
+    deployed.apply(workloads.pod("larger", {"main": 1}, init={"init": 2}, node="node-1"))
+    running_pod(deployed, "larger")
+    assert_sound(deployed)
+    pod = deployed.pod("larger")
+    shares = planned(pod)
+    assert {name: len(gpus) for name, gpus in shares.items()} == {"init": 2, "main": 1}
+    assert shares["main"] < shares["init"]
+    assert_agreed(deployed, pod)
+    held = podresources(deployed.cluster.nodes["node-1"])["default/larger"]
+    assert held == {"main": shares["main"]}
+    told = deployed.explain("larger")
+    assert all(f"({gpu})" in told for gpu in shares["init"])
+
+    # The kubelet keeps the other GPU, though it does not list it: the rest of the eight are six.
+    deployed.apply(workloads.pod("rest", 6, node="node-1"))
+    rest = running_pod(deployed, "rest")
+    assert_agreed(deployed, rest)
+    assert planned(rest)["main"].isdisjoint(shares["init"])
+    assert_sound(deployed)
+
+
 def test_a_deployment_scaled_up_and_down_leaks_nothing(deployed: DeployedLinkwise) -> None:
     deployed.apply(workloads.deployment("serve", 4, replicas=1))
     for _ in range(ROUNDS_TO_WARM_UP):

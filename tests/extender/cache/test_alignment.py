@@ -186,7 +186,7 @@ def test_members_of_a_gang_get_what_the_kubelet_gives_one_after_the_other(
         assert len(parts) == chosen[0]
         assert sum(parts) == gpus
         assert not gpus & ~free
-        assert all(kind.admits(request, [part]) for part in parts)
+        assert all(kind.admits(request, {"c0": part}) for part in parts)
 
 
 @settings(max_examples=50)

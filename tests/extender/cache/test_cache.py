@@ -206,6 +206,43 @@ def test_an_init_container_that_has_ended_claims_nothing_that_another_pod_has() 
     assert at.sound()
 
 
+def test_a_pod_keeps_all_gpus_of_a_larger_init_container_of_which_its_containers_get_some() -> None:
+    at = cluster()
+    at.add_pod("a", init=[container("init", 4)], containers=[container("main", 2)])
+    at.schedule("a")
+    four = set(at.gpus("a")["init"])
+    assert len(four) == 4
+    assert set(at.gpus("a")["main"]) == four, "any two of them"
+    real = {"main": tuple(sorted(four))[1:3]}
+    at.start("a", real)
+    at.settle()
+    assert at.gpus("a").keys() == {"init", "main"}
+    assert set(at.gpus("a")["init"]) == four
+    assert at.gpus("a")["main"] == real["main"]
+    assert at.free("n1") == 4
+    assert at.core.counts(at.now).swaps == 0
+    assert at.events == []
+    assert at.sound()
+
+
+def test_a_pod_that_follows_one_of_its_name_with_the_same_gpus_is_the_one_that_is_listed() -> None:
+    """An init container that has ended is not listed, so these are fewer than planned."""
+    at = cluster()
+    init, main = [container("init", 4)], [container("main", 2)]
+    at.add_pod("a", init=init, containers=main)
+    at.schedule("a")
+    plan, gpus = at.plan("a"), at.gpus("a")
+    assert plan is not None
+    real = gpus["init"][:2]
+    at.start("a", {"main": real})
+    at.delete("a")
+    at.add_pod("a", init=init, containers=main)
+    at.write_plan("a", plan, gpus)
+    at.put_pod(change(at.pod("a"), spec=change(at.pod("a").spec, node_name="n1")))
+    at.settle()
+    assert at.gpus("a")["main"] == real
+
+
 def test_what_a_pod_has_given_back_may_go_to_others_before_its_end_is_heard() -> None:
     """The watch of nodes may be ahead of that of pods, which then tells late of a correction."""
     at = cluster()

@@ -21,7 +21,7 @@ from linkwise.extender.cycle.history import History
 from linkwise.extender.preemption.gang_preemption import IDLING_SECONDS, TRY_SECONDS
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.topology import names
-from tests.extender.cluster import Cluster
+from tests.extender.cluster import Cluster, container
 
 POD = PodRef("ml", "w-0", "uid-w-0")
 GANG = GangKey("ml", "big")
@@ -127,6 +127,14 @@ def test_a_plan_and_its_end() -> None:
     assert first.sentence == "bound ml/train-0 to n1"
     assert (first.gang, first.count, [*first.gpus]) == ("ml/train", 4, ["main"])
     assert second.what is What.BOUND
+
+
+def test_gpus_that_an_init_container_hands_on_count_once() -> None:
+    at = cluster()
+    at.add_pod("a", init=[container("init", 4)], containers=[container("main", 2)])
+    at.schedule("a")
+    (decision,) = at.core.take_decisions()
+    assert (decision.count, [*decision.gpus]) == (4, ["init", "main"])
 
 
 def test_a_nomination_that_is_repeated_is_no_second_plan() -> None:

@@ -48,6 +48,18 @@ def test_the_real_gpus_are_shown_once_the_kubelet_has_said_them() -> None:
     assert found.indices == dict(zip(real["main"], (6, 7), strict=True))
 
 
+def test_all_gpus_that_the_kubelet_keeps_for_a_pod_are_shown() -> None:
+    at = Cluster()
+    at.add_node("n1")
+    at.add_pod("a", init=[container("init", 4)], containers=[container("main", 2)])
+    at.schedule("a")
+    planned = explain(at, "a").gpus
+    assert {name: len(gpus) for name, gpus in planned.items()} == {"init": 4, "main": 4}
+    real = tuple(sorted(planned["init"]))[:2]
+    at.start("a", {"main": real})
+    assert explain(at, "a").gpus == {"init": planned["init"], "main": real}
+
+
 def levels(it: SearchView | None) -> list[tuple[str, int, int]]:
     assert it is not None
     return [(level.level, level.have, level.of) for level in it.levels]

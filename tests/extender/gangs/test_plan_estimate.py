@@ -6,7 +6,7 @@ import pytest
 
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import CommunicatorEstimate
-from tests.extender.cluster import Cluster
+from tests.extender.cluster import Cluster, container
 
 ZONE = "topology.kubernetes.io/zone"
 
@@ -147,3 +147,30 @@ def test_a_plan_that_is_corrected_says_nothing_more_of_the_gang() -> None:
     at.settle()
     assert at.gpus("g-0") == second
     assert estimate(at, "g-0") is None
+
+
+def test_gpus_of_an_init_container_count_until_its_pod_ends() -> None:
+    at = two_idle_nodes("dgx1-v100")
+    for rank in range(2):
+        at.add_pod(
+            f"g-{rank}",
+            init=[container("init", 4)],
+            containers=[container("main", 2)],
+            rank=f"{rank}",
+            said={"gang": "g", "gang_size": "2"},
+            require_link="nvlink",
+        )
+    at.settle()
+    whole_machine = CommunicatorEstimate(together=120.0, inside=120.0)
+    for rank in range(2):
+        assert estimate(at, f"g-{rank}") == whole_machine
+        shares = at.gpus(f"g-{rank}")
+        assert set(shares["init"]) == set(shares["main"])
+        # any two of these four are linked
+        assert set(at.indices(f"g-{rank}")) in ({0, 1, 2, 3}, {4, 5, 6, 7})
+        assert at.schedule(f"g-{rank}") == at.pod("g-0").spec.node_name
+    for rank in range(2):
+        at.start(f"g-{rank}", {"main": at.gpus(f"g-{rank}")["init"][1:3]})
+    at.settle()
+    assert [len(at.gpus(f"g-{rank}")["init"]) for rank in range(2)] == [4, 4]
+    assert at.sound()

@@ -147,6 +147,40 @@ POD_SET = owner(
     {"podGroupSize": 2, "template": template()},
 )
 
+MODEL_SERVING = owner(
+    "workload.serving.volcano.sh/v1alpha1 ModelServing",
+    "llm",
+    {
+        "replicas": 2,
+        "schedulerName": "default-scheduler",
+        "template": {
+            "roles": [
+                {"name": "prefill", "replicas": 3, "entryTemplate": template()},
+                {
+                    "name": "decode",
+                    "replicas": 2,
+                    "workerReplicas": 3,
+                    "entryTemplate": template(),
+                    "workerTemplate": template(),
+                },
+            ]
+        },
+    },
+)
+
+
+def nodes_of_one_server(name: str, command: list[str], size: int = 2, **spec: object) -> Object:
+    """A StatefulSet as KAITO makes it, and as people write it for SGLang."""
+    made = template(gpus=8)
+    made["spec"]["containers"][0]["command"] = command
+    said = {"replicas": size, "podManagementPolicy": "Parallel", "template": made, **spec}
+    return owner("apps/v1 StatefulSet", name, said)
+
+
+SGLANG = nodes_of_one_server(
+    "r1", ["python3", "-m", "sglang.launch_server", "--nnodes", "2", "--node-rank", "$(POD_INDEX)"]
+)
+
 GANGS: dict[str, Example] = {
     "native-pod-group": Example(
         pod("lm-0", schedulingGroup={"podGroupName": "group"}),
@@ -271,6 +305,33 @@ GANGS: dict[str, Example] = {
         2,
         2,
         "decode",
+        1,
+    ),
+    "modelserving": Example(
+        pod(
+            "llm-1-decode-0-2",
+            MODEL_SERVING,
+            {
+                "modelserving.volcano.sh/name": "llm",
+                "modelserving.volcano.sh/group-name": "llm-1",
+                "modelserving.volcano.sh/role": "decode",
+                "modelserving.volcano.sh/role-id": "decode-0",
+            },
+        ),
+        (MODEL_SERVING,),
+        "ml/ModelServing.workload.serving.volcano.sh/llm#llm-1-decode-0",
+        4,
+        4,
+        "decode",
+        2,
+    ),
+    "statefulset-nodes": Example(
+        pod("r1-1", SGLANG, {"apps.kubernetes.io/pod-index": "1"}, gpus=8),
+        (SGLANG,),
+        "ml/StatefulSet.apps/r1",
+        2,
+        2,
+        "node",
         1,
     ),
     "tfjob": expect(

@@ -136,7 +136,7 @@ ALONE: dict[str, Example] = {
         "",
         role="worker",
     ),
-    "statefulset": Example(pod("nb-0", STATEFUL), (), ""),
+    "statefulset": Example(pod("nb-0", STATEFUL), (STATEFUL,), ""),
     "deployment": Example(deployed("triton"), (), ""),
     "replicationcontroller": Example(pod("edges-v1-lk9s2", CONTROLLER), (), ""),
     "daemonset": Example(pod("dcgm-x2k8p", owner("apps/v1 DaemonSet", "dcgm")), (), ""),

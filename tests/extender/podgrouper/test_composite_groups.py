@@ -174,6 +174,16 @@ def test_the_topology_of_a_group_is_required_of_the_gang_it_is() -> None:
     assert answer.require == ()  # each of the two groups may have a rack of its own
 
 
+def test_kube_scheduler_holds_pods_against_the_priority_of_the_highest_group() -> None:
+    prefill = group("prefill", 1)
+    prefill["spec"]["priority"] = 7
+    answer = gang(member("p", "prefill"), composite(priority=-5), prefill, workload())
+    assert answer.native.priority == -5
+    cluster, root, *groups = ray()
+    root["spec"]["priority"] = 9
+    assert gang(ray_worker(cluster), cluster, root, *groups).native.priority == 9
+
+
 def racks() -> Cluster:
     cluster = Cluster()
     for number, rack in enumerate("abab"):
@@ -189,6 +199,32 @@ def test_a_gang_is_planned_in_the_domain_that_its_group_requires() -> None:
     create(cluster, *(msgspec.convert(member(f"w-{n}", "g"), Pod) for n in range(2)))
     taken = {cluster.pod(name).status.nominated_node_name for name in ("w-0", "w-1")}
     assert taken == ({"n1", "n3"} if on in ("n0", "n2") else {"n0", "n2"})
+
+
+@pytest.mark.parametrize("above", ["", "root"], ids=["of the group", "of the group above it"])
+def test_a_call_about_another_domain_of_the_constraint_refuses_no_node(above: str) -> None:
+    """kube-scheduler makes a call for each rack, until one takes the group. Found: each of the
+    first ones withdrew the plan, so the last one found none."""
+    cluster = racks()
+    if above:
+        there_is(cluster, within(composite(least=1), RACK), workload(1, leaf("g", 2)))
+        there_is(cluster, group("g", 2))
+    else:
+        there_is(cluster, within(group("g", 2, ""), RACK))
+    create(cluster, *(msgspec.convert(member(f"w-{n}", "g"), Pod) for n in range(2)))
+    places = cluster.places("w-0", "w-1")
+    own, other = ("n0", "n2"), ("n1", "n3")
+    if places[0] in other:
+        own, other = other, own
+    assert sorted(places) == [*own]
+    for _ in range(2):
+        assert not cluster.filter("w-0", other).node_names
+        cluster.settle()
+        assert cluster.places("w-0", "w-1") == places
+    beside = [name for name in own if name != places[0]]
+    assert not cluster.filter("w-0", beside).node_names
+    cluster.settle()
+    assert cluster.places("w-0", "w-1") != places
 
 
 def test_a_group_beside_it_that_takes_no_gpus_counts_too() -> None:

@@ -96,7 +96,6 @@ def test_what_an_entry_reads_may_be_read() -> None:
     beside_another = {
         "CompositePodGroup.scheduling.k8s.io",
         "PodGroup.scheduling.sigs.k8s.io",
-        "StatefulSet.apps",
     }
     assert may - {system.reads for system in SYSTEMS} == beside_another
 

@@ -187,16 +187,17 @@ def test_the_group_that_volcano_gives_to_any_pod_makes_no_gang() -> None:
 
 
 def test_groups_for_fast_admission_come_one_by_one() -> None:
+    stateful = owner("apps/v1 StatefulSet", "web", {"replicas": 3, "template": template()})
     made = pod(
         "web-0",
-        owner("apps/v1 StatefulSet", "web"),
+        stateful,
         {"kueue.x-k8s.io/pod-group-name": "web"},
         {
             "kueue.x-k8s.io/pod-group-total-count": "3",
             "kueue.x-k8s.io/pod-group-fast-admission": "true",
         },
     )
-    answer = told(made).answer
+    answer = told(made, [stateful]).answer
     assert isinstance(answer, NoGang)
     assert answer.rule == "statefulset"
 

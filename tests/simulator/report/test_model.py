@@ -70,14 +70,17 @@ def test_an_init_container_that_has_ended_is_no_fault() -> None:
         ({"c": ("G2", "G3")}, False),  # of those of the init container, whichever
         ({"c": ("G2", "G4")}, True),
         ({"c": ("G2",)}, True),
-        ({"init": ("G0", "G1", "G2", "G3"), "c": ("G2", "G3")}, True),  # a sidecar keeps its own
+        ({"c": ("G0", "G1", "G2", "G3")}, True),
     ],
 )
 def test_a_larger_init_container_hands_its_gpus_on_in_the_kubelets_order(
     held: dict[str, tuple[str, ...]], is_fault: bool
 ) -> None:
-    planned = {"init": ("G0", "G1", "G2", "G3"), "c": ("G0", "G1")}
-    assert bool(faults([SeenPod("a", "a", 0, planned=planned, held=held)])) is is_fault
+    gpus = ("G0", "G1", "G2", "G3")
+    pod = SeenPod(
+        "a", "a", 0, planned={"init": gpus, "c": gpus}, wanted={"init": 4, "c": 2}, held=held
+    )
+    assert bool(faults([pod])) is is_fault
 
 
 def test_a_gpu_held_twice_is_a_fault_that_names_both_pods() -> None:

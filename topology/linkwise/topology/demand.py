@@ -4,12 +4,18 @@ Kubernetes' arithmetic (KEP-753): containers and restartable init containers run
 add up. An ordinary init container runs beside the restartable ones declared before it, so only the
 largest moment counts. The kubelet lets later containers of a pod reuse the devices of its ended
 init containers, and asks for the rest.
+
+If it hands on fewer than there are, it takes them in the order of a Go map and asks no plugin
+(pkg/kubelet/cm/devicemanager/manager.go, devicesToAllocate, from 1.31 to 1.37). So no plan can say
+which of them a container gets: `draws` says what is certain. The pod keeps all of them until it
+ends, though podresources does not list the init container.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TypeVar
+from functools import lru_cache
+from typing import Generic, TypeVar
 
 Gpu = TypeVar("Gpu")
 
@@ -39,13 +45,15 @@ class PodDemand:
 
     def __post_init__(self) -> None:
         # Computed once: caches use it as a key thousands of times for a gang.
-        object.__setattr__(self, "gpus", max(self._peak_of_init(), self._together()))
+        object.__setattr__(self, "gpus", max(self._peak_of_init(), self.listed))
         object.__setattr__(self, "_hash", hash(self.containers))
 
     def __hash__(self) -> int:
         return self._hash
 
-    def _together(self) -> int:
+    @property
+    def listed(self) -> int:
+        """GPUs of the containers that run together, which are those that podresources lists."""
         return sum(c.gpus for c in self.containers if c.role is not Role.INIT)
 
     def _peak_of_init(self) -> int:
@@ -79,3 +87,46 @@ def split(demand: PodDemand, gpus: Sequence[Gpu]) -> dict[str, tuple[Gpu, ...]]:
         else:
             reusable = reusable[len(from_init) :]
     return shares
+
+
+@dataclass(frozen=True, slots=True)
+class Draw(Generic[Gpu]):
+    """What the kubelet gives to a container: all of `sure`, and some of `others`, which it chooses
+    by itself. `others` is empty where the plan decides."""
+
+    sure: tuple[Gpu, ...]
+    others: tuple[Gpu, ...] = ()
+
+    @property
+    def among(self) -> tuple[Gpu, ...]:
+        """The GPUs of which the container gets as many as it requests."""
+        return (*self.others, *self.sure)
+
+
+def draws(demand: PodDemand, shares: Mapping[str, Sequence[Gpu]]) -> dict[str, Draw[Gpu]]:
+    """What is certain of *shares*, each container's GPUs as of `split`, or as `Draw.among`."""
+    found: dict[str, Draw[Gpu]] = {}
+    pool: tuple[Gpu, ...] = ()  # GPUs of ended init containers, of which `left` are handed on
+    left = 0
+    for container in demand.containers:
+        again = min(left, container.gpus)
+        newly = tuple([gpu for gpu in shares[container.name] if gpu not in pool])
+        if again == len(pool):
+            found[container.name] = Draw(tuple(shares[container.name]))
+        else:
+            found[container.name] = Draw(newly, pool)
+        if container.role is Role.INIT:
+            pool, left = (*pool, *newly), left + len(newly)
+        else:
+            left -= again
+            pool = pool if left else ()
+    return found
+
+
+@lru_cache(maxsize=4096)
+def drawn_sizes(demand: PodDemand) -> tuple[int, ...]:
+    """The sizes, rising, of the containers running together whose GPUs the kubelet chooses by
+    itself; without 1, as a lone GPU uses no link."""
+    found = draws(demand, split(demand, range(demand.gpus)))
+    drawn = (c for c in demand.containers if c.role is not Role.INIT and found[c.name].others)
+    return tuple(sorted({container.gpus for container in drawn} - {1}))

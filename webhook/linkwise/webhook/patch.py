@@ -2,8 +2,8 @@
 
 The patch is a pure function of the pod: the webhook must not read objects while the API server
 waits. If the pod's gang depends on its owner, the webhook treats the pod as a member of a gang,
-which it mostly is. A needless gate costs two writes; a missing gate costs kube-scheduler a refusal
-for each member of a gang.
+which it mostly is; but of StatefulSets few are gangs. A needless gate costs two writes; a missing
+gate costs kube-scheduler a refusal for each member of a gang.
 """
 
 from collections.abc import Mapping
@@ -13,6 +13,7 @@ from enum import Enum
 from linkwise.extender.api.annotations import demand_of
 from linkwise.extender.podgrouper.decide import recognise
 from linkwise.extender.podgrouper.workloads.answer import IndexedJobs, NeedsOwner, Recognised
+from linkwise.extender.podgrouper.workloads.kinds import STATEFUL_SET
 from linkwise.kube.objects import Pod
 from linkwise.topology import names
 
@@ -63,7 +64,10 @@ def _is_to_wait(pod: Pod, rules: Rules) -> bool:
     if rules.gate is not Gating.GANGS:
         return rules.gate is Gating.ALL
     answer = recognise(pod, {}, resource=rules.resource, indexed_jobs=rules.indexed_jobs)
-    return isinstance(answer, Recognised | NeedsOwner)
+    if isinstance(answer, NeedsOwner):
+        # Few StatefulSets are gangs. Members of one wait for each other at the extender's filter.
+        return answer.owner.qualified_kind != STATEFUL_SET.qualified
+    return isinstance(answer, Recognised)
 
 
 def _gate(pod: Pod) -> Step:

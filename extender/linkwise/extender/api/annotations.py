@@ -65,6 +65,19 @@ class Sharing(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class NativeGroup:
+    """What a PodGroup of Kubernetes itself, or the group above it, makes kube-scheduler do."""
+
+    # Node labels: it tries the nodes of one value after those of another.
+    topology: tuple[str, ...] = ()
+    # From 1.37 on it tries no pod of another priority. None: the object has none, as in 1.36.
+    priority: int | None = None
+
+
+NO_GROUP = NativeGroup()
+
+
+@dataclass(frozen=True, slots=True)
 class GangAsk:
     """What a member's annotations, or its owner, say about its gang."""
 
@@ -76,6 +89,7 @@ class GangAsk:
     source: str = ""  # identifies the gang, such as its owner's uid; empty: its pods name it
     done: int = 0  # members that succeeded according to the owner; they may be deleted
     open_ended: bool = False  # more members than `size` may be created
+    native: NativeGroup = NO_GROUP
 
 
 @dataclass(frozen=True, slots=True)

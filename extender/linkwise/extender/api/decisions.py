@@ -174,7 +174,8 @@ def of_reservation(
 def _with_gpus(decision: Decision, node: str, annotations: Mapping[str, str]) -> Decision:
     text = annotations.get(names.GPUS)
     gpus = read_gpus(text) if text else {}
-    return replace(decision, nodes=_named(node), gpus=gpus, count=sum(map(len, gpus.values())))
+    count = len(frozenset().union(*gpus.values()))  # containers share an init container's GPUs
+    return replace(decision, nodes=_named(node), gpus=gpus, count=count)
 
 
 def _named(node: str) -> tuple[str, ...]:

@@ -183,6 +183,12 @@ class PodRecord:
         return f"{self.ref.namespace}/{self.ref.name}"
 
     @property
+    def of_other_priority(self) -> bool:
+        """Whether it is in a PodGroup of Kubernetes itself that has another priority."""
+        wanted = None if self.ask.gang is None else self.ask.gang.native.priority
+        return wanted not in (None, self.priority)
+
+    @property
     def in_planned_gang(self) -> bool:
         """Whether its gang is planned as a whole. A member that takes shares alone is placed by
         itself, as a single pod is."""

@@ -14,14 +14,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkwise.extender.api.requirement import HardwareRequirement, TopologyRequirement
-from linkwise.topology.demand import ContainerDemand, PodDemand, Role, split
+from linkwise.topology.demand import (
+    ContainerDemand,
+    Draw,
+    PodDemand,
+    Role,
+    drawn_sizes,
+    draws,
+    split,
+)
 from linkwise.topology.machine.model import LinkClass, Machine
+from linkwise.topology.sets import subsets
 from linkwise.topology.sets.alignment import alignment_of
 from linkwise.topology.sets.chain import chain, hops_of
 from linkwise.topology.sets.choose import choose, pack
 from linkwise.topology.sets.network import fabric_gbytes_per_s, network_gbytes_per_s
 from linkwise.topology.sets.outlook import outlook_of
-from linkwise.topology.sets.tables import fingerprint, table_of
+from linkwise.topology.sets.tables import Worth, fingerprint, table_of
 
 Masks = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -54,6 +63,10 @@ class GpuRequest:
     def simple(self) -> bool:
         """One container uses all the GPUs, so the pod's set is the container's set."""
         return len(self.demand.containers) == 1
+
+    @property
+    def drawn(self) -> tuple[int, ...]:
+        return drawn_sizes(self.demand)
 
 
 class MachineKind:
@@ -129,13 +142,17 @@ class MachineKind:
             found |= masks & ~region == 0
         return found
 
-    def admits(self, request: GpuRequest, containers: Sequence[int]) -> bool:
-        """Whether the kubelet may give these sets to a pod's containers."""
+    def admits(self, request: GpuRequest, containers: Mapping[str, int]) -> bool:
+        """Whether the kubelet may give a pod's containers GPUs of these sets. It refuses one if
+        the GPUs that it could hand on to it are not all aligned."""
         if self.alignment is None:
             return True
         if self._aligns_as_one(request):
-            return self.alignment.holds(reduce(or_, containers, 0), request.size)
-        return all(self.alignment.holds(gpus, gpus.bit_count()) for gpus in containers)
+            return self.alignment.holds(reduce(or_, containers.values(), 0), request.size)
+        return all(
+            self.alignment.holds(containers[each.name], each.gpus)
+            for each in request.demand.containers
+        )
 
     def ever(self, request: GpuRequest, gpus: int | None = None) -> bool:
         """Whether the pod could get a set of these GPUs (all, if not given) once some of them are
@@ -160,12 +177,17 @@ class MachineKind:
         """These sets, in an order in which consecutive sets are neighbours."""
         return chain(parts, self.hops)
 
+    def worth(self, request: GpuRequest) -> Worth:
+        """What sets are worth to the pod, whichever GPUs of its init containers the kubelet hands
+        on."""
+        return self.table.worth(request.drawn)
+
     def quality(self, request: GpuRequest, gpus: int) -> float:
         """The quality of a set for the pod, in GB/s, or ENOUGH."""
-        prefer = request.requirement.prefer
-        if prefer is not LinkClass.NVLINK and self.table.ring_classes[gpus] >= prefer:
+        prefer, worth = request.requirement.prefer, self.worth(request)
+        if prefer is not LinkClass.NVLINK and worth.ring_classes[gpus] >= prefer:
             return ENOUGH
-        return float(self.table.values[gpus])
+        return float(worth.values[gpus])
 
     def closeness(self, request: GpuRequest, gpus: Masks) -> NDArray[np.int8]:
         """The link classes of these sets, where they decide between equal qualities: all are
@@ -236,11 +258,12 @@ def kind_key(machine: Machine) -> Hashable:
 def containers_on(
     kind: MachineKind, machine: Machine, request: GpuRequest, gpus: int
 ) -> dict[str, tuple[str, ...]]:
-    """Split a pod's set: container -> uuids of *machine*, in the order of the kubelet's calls."""
+    """Split a pod's set: container -> uuids of *machine*, in the order of the kubelet's calls. If
+    the kubelet chooses some of them by itself, these are all that the container may get."""
     own = machine.gpus
     return {
-        name: tuple([own[position].uuid for position in share])
-        for name, share in _shares(kind, request, gpus).items()
+        name: tuple([own[position].uuid for position in draw.among])
+        for name, draw in _draws(kind, request, gpus).items()
     }
 
 
@@ -249,18 +272,25 @@ def will_do(
 ) -> bool:
     """Whether these uuids by container meet the pod's request: count, models, links, and what the
     kubelet admits."""
-    if {name: len(share) for name, share in shares.items()} != {
-        container.name: container.gpus for container in request.demand.containers
-    }:
+    demand = request.demand
+    if shares.keys() != {container.name for container in demand.containers}:
         return False
-    masks = [machine.mask_of(share) for share in shares.values()]
-    together = reduce(or_, masks, 0)
+    positions = {name: _positions(machine.mask_of(share)) for name, share in shares.items()}
+    found = draws(demand, positions)
+    if _counts(found) != _counts(draws(demand, split(demand, range(demand.gpus)))):
+        return False
+    masks = {name: _mask(draw.among) for name, draw in found.items()}
+    together = reduce(or_, masks.values(), 0)
     return (
         together.bit_count() == request.size
         and not together & ~kind.allowed(request.requirement)
-        and all(kind.table.ring_classes[mask] >= request.requirement.require for mask in masks)
+        and _all_hold(kind, request, found)
         and kind.admits(request, masks)
     )
+
+
+def _counts(found: Mapping[str, Draw[int]]) -> dict[str, tuple[int, int]]:
+    return {name: (len(draw.sure), len(draw.others)) for name, draw in found.items()}
 
 
 @lru_cache(maxsize=65536)
@@ -277,19 +307,23 @@ def _take(
     require, prefer = request.requirement.require, request.requirement.prefer
     # The containers of one pod need not be close to each other, only each one's own GPUs.
     of_pod = require if request.simple else LinkClass.SYS
-    choice = choose(
-        kind.machine,
-        free,
-        request.size,
-        within=within,
-        require=of_pod,
-        prefer=prefer,
-        running=running,
-    )
-    if choice is None:
+    # A set of which any GPUs may be handed on is the best. If there is none, one may still do: the
+    # kubelet chooses among the GPUs of init containers only.
+    for of_any in (require, of_pod) if request.drawn else (of_pod,):
+        choice = choose(
+            kind.machine,
+            free,
+            request.size,
+            within=within,
+            require=of_any,
+            prefer=prefer,
+            running=running,
+            drawn=request.drawn,
+        )
+        if choice is not None and (request.simple or _containers_hold(kind, request, choice.gpus)):
+            return choice.gpus
+    if request.simple:
         return None
-    if request.simple or _containers_hold(kind, request, choice.gpus):
-        return choice.gpus
     apart = _apart(kind, request, within)
     return apart if apart is not None and _containers_hold(kind, request, apart) else None
 
@@ -330,16 +364,22 @@ def _one_by_one(kind: MachineKind, request: GpuRequest, free: int) -> Mapping[st
     for container in request.demand.containers:
         again = sum(1 << position for position in _positions(reusable)[: container.gpus])
         reach = alignment.reach_beside(left, reusable, container.gpus) & (left | again)
-        choice = choose(
-            kind.machine,
-            (left & usable) | again,
-            container.gpus,
-            must=again,
-            within=reach,
-            require=require,
-            prefer=prefer,
-        )
-        if choice is None:
+        # As in `_take`: best is a set of which any GPUs may be handed on.
+        hands_on = request.drawn if container.role is Role.INIT else ()
+        for drawn in (hands_on, ()) if hands_on else ((),):
+            choice = choose(
+                kind.machine,
+                (left & usable) | again,
+                container.gpus,
+                must=again,
+                within=reach,
+                require=require,
+                prefer=prefer,
+                drawn=drawn,
+            )
+            if choice is not None:
+                break
+        else:
             return None
         shares[container.name] = choice.gpus
         left &= ~choice.gpus
@@ -347,7 +387,8 @@ def _one_by_one(kind: MachineKind, request: GpuRequest, free: int) -> Mapping[st
             reusable |= choice.gpus
         else:
             reusable &= ~choice.gpus
-    return shares
+    found = draws(request.demand, {name: _positions(share) for name, share in shares.items()})
+    return shares if _all_hold(kind, request, found) else None
 
 
 def _apart(kind: MachineKind, request: GpuRequest, free: int) -> int | None:
@@ -371,13 +412,29 @@ def _apart(kind: MachineKind, request: GpuRequest, free: int) -> int | None:
 
 
 def _containers_hold(kind: MachineKind, request: GpuRequest, gpus: int) -> bool:
-    """Whether every container's own GPUs have the required link."""
-    require = request.requirement.require
-    if require is LinkClass.SYS:
+    """Whether every container's own GPUs have the required link, whichever it gets."""
+    if request.requirement.require is LinkClass.SYS:
         return True
-    shares = _shares(kind, request, gpus).values()
-    masks = [sum(1 << position for position in share) for share in shares]
-    return all(kind.table.ring_classes[mask] >= require for mask in masks)
+    return _all_hold(kind, request, _draws(kind, request, gpus))
+
+
+def _all_hold(kind: MachineKind, request: GpuRequest, found: Mapping[str, Draw[int]]) -> bool:
+    """Whether all sets that the kubelet may give to the containers have the required link."""
+    require, classes = request.requirement.require, kind.table.ring_classes
+    for container in request.demand.containers if require is not LinkClass.SYS else ():
+        draw = found[container.name]
+        sets: Masks | int = _mask(draw.sure)
+        if draw.others:
+            of_size = subsets.layer(kind.table.count, container.gpus)
+            sets = subsets.within(of_size, _mask(draw.among), _mask(draw.sure))
+        if np.any(classes[sets] < require):
+            return False
+    return True
+
+
+def _draws(kind: MachineKind, request: GpuRequest, gpus: int) -> Mapping[str, Draw[int]]:
+    """Container -> positions."""
+    return draws(request.demand, _shares(kind, request, gpus))
 
 
 @lru_cache(maxsize=65536)
@@ -410,6 +467,10 @@ def _order(kind: MachineKind, request: GpuRequest, gpus: int) -> tuple[int, ...]
 
 def _together(demand: PodDemand) -> list[ContainerDemand]:
     return [container for container in demand.containers if container.role is not Role.INIT]
+
+
+def _mask(positions: Sequence[int]) -> int:
+    return sum(1 << position for position in positions)
 
 
 def _positions(mask: int) -> list[int]:

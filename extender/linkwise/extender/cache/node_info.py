@@ -268,7 +268,9 @@ class NodeInfo:
         """Whether the plan of this bound pod names other GPUs than those listed under its name."""
         plan = plan_on(record, self.name)
         listed = {uuid for gpus in held.values() for uuid in gpus}
-        return plan is not None and plan.uuids != listed
+        is_its_own = listed <= (plan.uuids if plan else listed)
+        # An init container that has ended is not listed, so they may be fewer than planned.
+        return plan is not None and not (is_its_own and len(listed) == record.demand.listed)
 
     def _can_be(self, plan: WrittenPlan, record: PodRecord) -> bool:
         """Whether the plan names enough GPUs of this machine. A copied or malformed plan would

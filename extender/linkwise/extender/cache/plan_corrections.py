@@ -7,6 +7,7 @@ import msgspec
 
 from linkwise.extender.api.records import WrittenPlan
 from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.cache.plan_drift import Mismatch
 from linkwise.extender.cache.plans import with_worth
@@ -37,7 +38,9 @@ class PlanCorrections:
         assert record.written is not None
         real = frozenset(uuid for gpus in mismatch.gpus.values() for uuid in gpus)
         plan = msgspec.structs.replace(record.written.plan, node=record.node)
-        truth = WrittenPlan(with_worth(plan, info.kind, info.machine.mask_of(real)), mismatch.gpus)
+        request = GpuRequest(record.demand, record.ask.requirement)
+        plan = with_worth(plan, info.kind, request, info.machine.mask_of(real))
+        truth = WrittenPlan(plan, mismatch.gpus)
         self._pending_writes.correct(record, truth, now)
         if mismatch.swapped and self._counted.get(record.uid) != real:
             self._counted[record.uid] = real

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.cache.node_info import NodeInfo
-from linkwise.topology.annotations.plan import ContainerGpus
+from linkwise.topology.annotations.plan import held_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,28 +33,10 @@ def mismatch_of(info: NodeInfo, record: PodRecord) -> Mismatch | None:
         return None  # without the machine no set can be named; it shows once that is known
     if written.plan.node != info.name:  # bound without the extender, elsewhere than planned
         return Mismatch(record, truth, swapped=False)
-    right = {**_left_of_plan(info, record, truth), **truth}
+    right = held_of(info.in_use, record.key, written.gpus)
     if written.gpus.keys() == right.keys() and all(
         set(written.gpus[container]) == set(gpus) for container, gpus in right.items()
     ):
         return None
     real = {uuid for gpus in truth.values() for uuid in gpus}
     return Mismatch(record, right, swapped=not real <= written.uuids)
-
-
-def _left_of_plan(info: NodeInfo, record: PodRecord, truth: ContainerGpus) -> ContainerGpus:
-    """The planned GPUs of containers that are not listed, such as init containers that have ended:
-    for the kubelet they still belong to these, unless other pods are known to have them."""
-    assert record.written is not None, "there is a plan to compare with"
-    ended = record.written.gpus.keys() - truth.keys()
-    if not ended:
-        return {}
-    others = {
-        uuid
-        for key, containers in info.in_use.items()
-        if key != record.key
-        for gpus in containers.values()
-        for uuid in gpus
-    }
-    shares = {c: tuple(u for u in record.written.gpus[c] if u not in others) for c in ended}
-    return {container: gpus for container, gpus in shares.items() if gpus}

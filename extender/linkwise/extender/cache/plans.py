@@ -46,7 +46,7 @@ class Deal:
     def written(self, plan: Plan) -> WrittenPlan:
         """The plan to write on the pod: *plan* with this node and its bandwidth."""
         request = GpuRequest(self.record.demand, self.record.ask.requirement)
-        link, gbytes_per_s = _worth(self.kind, self.gpus)
+        link, gbytes_per_s = _worth(self.kind, request, self.gpus)
         own = msgspec.structs.replace(
             plan,
             node=self.node,
@@ -67,15 +67,16 @@ def written_plans(plan: Plan, deals: Iterable[Deal]) -> dict[str, WrittenPlan]:
     return {deal.record.uid: deal.written(plan) for deal in deals}
 
 
-def with_worth(plan: Plan, kind: MachineKind, gpus: int) -> Plan:
+def with_worth(plan: Plan, kind: MachineKind, request: GpuRequest, gpus: int) -> Plan:
     """*plan* for other GPUs. The estimate for the gang is then unknown."""
-    link, gbytes_per_s = _worth(kind, gpus)
+    link, gbytes_per_s = _worth(kind, request, gpus)
     return msgspec.structs.replace(plan, link=link, gbytes_per_s=gbytes_per_s, communicator=None)
 
 
 @lru_cache(maxsize=65536)
-def _worth(kind: MachineKind, gpus: int) -> tuple[str, float]:
-    return LinkClass(int(kind.table.ring_classes[gpus])).name, float(kind.table.values[gpus])
+def _worth(kind: MachineKind, request: GpuRequest, gpus: int) -> tuple[str, float]:
+    worth = kind.worth(request)
+    return LinkClass(int(worth.ring_classes[gpus])).name, float(worth.values[gpus])
 
 
 def in_term(written: WrittenPlan, leader: int) -> WrittenPlan:

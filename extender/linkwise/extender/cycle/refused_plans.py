@@ -1,6 +1,7 @@
 """Learns which plans cannot be carried out, from where that is said.
 
-1. *A filter call that omits the planned node*: kube-scheduler's own filters refused that node.
+1. *A filter call that omits the planned node*: kube-scheduler's own filters refused that node. Of
+   a PodGroup with a topology constraint, only a call about the node's own domain says that.
 2. *The pod's condition PodScheduled*: if these filters leave no node at all, kube-scheduler makes
    no call. It writes why into the condition, and clears the nomination.
 3. *The answer of the API server to a Binding*: an admission plugin or a validation that refuses it
@@ -51,6 +52,8 @@ class RefusedPlans:
         """A filter call omits the node that *record* is nominated for: kube-scheduler refused the
         node, or its call about that node was lost."""
         assert record.template is not None, "every pod that takes GPUs has one"
+        if self._is_tried_elsewhere(record, node, names):
+            return
         if not self._feedback.lacks(record.uid, node, names, now):
             return
         gang = self._registry.of(record)
@@ -60,6 +63,20 @@ class RefusedPlans:
         else:
             self._feedback.refuse(record.template, node, now)
         self._withdraw(gang, f"kube-scheduler refused node {node} for pod {record.ref.name}")
+
+    def _is_tried_elsewhere(self, record: PodRecord, node: str, names: tuple[str, ...]) -> bool:
+        """Whether kube-scheduler tries a group with a topology constraint in another domain than
+        that of *node*: it makes a call for each domain, until one takes the group."""
+        keys = () if record.ask.gang is None else record.ask.gang.native.topology
+        for key in keys:
+            own = self._domain(node, key)
+            if own and all(self._domain(name, key) != own for name in names):
+                return True
+        return False
+
+    def _domain(self, node: str, key: str) -> str:
+        info = self._cache.nodes.get(node)
+        return "" if info is None else info.labels.get(key, "")
 
     def condition(self, before: PodRecord | None, record: PodRecord, now: float) -> None:
         """A waiting pod changed; the cache already has *record*."""

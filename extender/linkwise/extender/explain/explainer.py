@@ -47,6 +47,7 @@ from linkwise.extender.explain.worth_view import communicator_of, domain_of, lev
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.queue.queue_order import Urgency
 from linkwise.extender.queue.reservations import Claimant, claimant_of_single
+from linkwise.topology.annotations.plan import held_of
 
 WAITING = frozenset({"waiting", "invalid"})
 
@@ -221,12 +222,12 @@ class Explainer:
 
     def _gpus(self, record: PodRecord) -> Mapping[str, tuple[str, ...]]:
         node = self._snapshot.node_named.get(record.node)
-        if node is not None and node.listed_as.get(record.key) == record.uid:
-            real = node.in_use.get(record.key)
-            if real is not None:
-                return real
         written = self._snapshot.plan_of(record)
-        return {} if written is None or record.ended else written.gpus
+        planned = {} if written is None or record.ended else written.gpus
+        key = record.key
+        if node is not None and key in node.in_use and node.listed_as.get(key) == record.uid:
+            return held_of(node.in_use, key, planned)
+        return planned
 
     # Gangs.
 

@@ -331,13 +331,14 @@ class Levels:
         kind, size = self._kind(at), self._request.size
         requirement = self._request.requirement
         mask = kind.all_gpus if idle else int(self._free[at])
-        link = nearest_miss(
-            kind.machine, mask & kind.allowed(requirement), size, requirement.require
-        )
+        usable, drawn = mask & kind.allowed(requirement), self._request.drawn
+        link = nearest_miss(kind.machine, usable, size, requirement.require, drawn=drawn)
+        # The kubelet chooses which GPUs of a larger init container it hands on.
+        some = f"any {' or '.join(map(str, drawn))} of " if drawn else ""
         joined = "no link at all" if link is None else link_word(link)
         of = "GPUs" if idle else "free GPUs"
         return (
-            f"the best link of {size} of its {of} is {joined}, "
+            f"the best link of {some}{size} of its {of} is {joined}, "
             f"{link_word(requirement.require)} is required"
         )
 

@@ -24,6 +24,7 @@ class GangMembers:
     minimum: int  # enough for each of the seats
     timeout_seconds: float | None  # the shortest that any of its pods declares
     clash: str  # why these pods cannot be one gang; empty: they can
+    untried: bool  # only kube-scheduler's first try shows whether that holds
     seats: Members
     extra: Members
     bound: Members
@@ -126,12 +127,14 @@ def members_of(cache: Cache, gang: Gang) -> GangMembers:
     unbound = [member for member in seats if not member.node]
     flying = tuple(member for member in unbound if member.uid in cache.assumed)
     flying_uids = {member.uid for member in flying}
+    untried = "" if gang.called else _other_priority(unbound)
     return GangMembers(
         all=members,
         size=size,
         minimum=max((minimum_of(member) for member in seats), default=size),
         timeout_seconds=min((s for ask in asks if (s := ask.timeout_seconds)), default=None),
-        clash=_refused_group(unbound) or ("" if started else _clash(live)),
+        clash=_refused_group(unbound) or untried or ("" if started else _clash(live)),
+        untried=bool(untried),
         seats=seats,
         extra=extra,
         bound=tuple(member for member in seats if member.node),
@@ -159,6 +162,7 @@ def _alone(cache: Cache, gang: Gang) -> GangMembers:
         minimum=len(members),
         timeout_seconds=None,
         clash="",
+        untried=False,
         seats=seats,
         extra=(),
         bound=(),
@@ -264,6 +268,20 @@ def _refused_group(unbound: Sequence[PodRecord]) -> str:
     for member in unbound:
         if member.broken_off.startswith(GROUP_REFUSED):
             return f"{member.scheduler} refuses its PodGroup: {member.broken_off}"
+    return ""
+
+
+def _other_priority(unbound: Sequence[PodRecord]) -> str:
+    """Why kube-scheduler will try no member of a native group; empty: it will. It does try them
+    before 1.37, or without the feature gate of such groups, and then it calls."""
+    for member in unbound:
+        if member.of_other_priority:
+            assert member.ask.gang is not None
+            wanted = member.ask.gang.native.priority
+            return (
+                f"its PodGroup has priority {wanted}, pod {member.ref.name} has {member.priority}: "
+                f"kube-scheduler 1.37 tries no such group; write one priorityClassName on both"
+            )
     return ""
 
 

@@ -45,7 +45,7 @@ class GangRegistry:
 
     def members_of(self, gang: Gang) -> GangMembers:
         """The gang's members, cached until its pods change: a round looks at them many times."""
-        state = (self._cache.gang_changes.get(gang.key, 0), gang.plan_id, gang.marked)
+        state = (self._cache.gang_changes.get(gang.key, 0), gang.plan_id, gang.marked, gang.called)
         known = self._looks.get(gang.key)
         if known is not None and known[0] == state:
             return known[1]

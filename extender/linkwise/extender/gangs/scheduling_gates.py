@@ -6,7 +6,7 @@ kube-scheduler never tries a gated pod, so Events report why it waits: this modu
 single pod, `queue.waiting_events` for a gang.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from linkwise.extender.api.records import PodRecord, ResourceList
 from linkwise.extender.cache.cache import Cache
@@ -72,24 +72,26 @@ class SchedulingGates:
         """Lift the gates of the members that have what they need, or report why they wait. A
         single pod without room (*has_no_room*) may be one that kube-scheduler places by count."""
         gated = [m for m in (*members.seats, *members.extra) if m.gated and not m.node]
-        for member in gated:
-            if not member.in_planned_gang:
-                self._pending_writes.lift_gate(member, now)
+        self._lift((member for member in gated if not member.in_planned_gang), now)
         gated = kept = [member for member in gated if member.in_planned_gang]
         if gated and (members.started or (members.enough_placed and self._all_brought(members))):
             ready = {m.uid for m in (*members.planned, *members.idle) if self._brought(m)}
-            for member in gated:
-                if member.uid in ready:
-                    self._pending_writes.lift_gate(member, now)
+            self._lift((member for member in gated if member.uid in ready), now)
             kept = [member for member in gated if member.uid not in ready]
+        if members.untried and members.complete:
+            # Without a plan: kube-scheduler writes that it refuses them, or calls.
+            self._lift(kept, now)
         if gang.alone and has_no_room:
             self._without_room.update(member.uid for member in kept)
             self._seen = (-1, 0)  # a gate that could not be lifted is tried again
         elif has_no_room and kept and all(belongs_to_by_count(self._cache, m) for m in kept):
-            for member in kept:
-                self._pending_writes.lift_gate(member, now)
+            self._lift(kept, now)
         if gang.alone:  # for the others `queue.waiting_events` reports it
             self._tell_in_time(gang, members, kept, now)
+
+    def _lift(self, pods: Iterable[PodRecord], now: float) -> None:
+        for record in pods:
+            self._pending_writes.lift_gate(record, now)
 
     def _look_by_count(self, now: float) -> None:
         """Lift the gates of single pods that kube-scheduler can place by count, and no plan can."""

@@ -142,6 +142,7 @@ def _of_owner(case: Case, group: DeclaredGroup, owned: FoundWorkload) -> Recogni
         rule=group.rule,
         because=f"{group.because}; {owned.because}",
         require=group.require if has_all else (),
+        native=group.native,
     )
 
 
@@ -190,6 +191,7 @@ def _alone(
         open_ended=group.size is None,
         owners=frozenset({group.name.uid, group.controller} - {""}),
         require=group.require,
+        native=group.native,
         counts_all=group.gpu_minimum is None,
     )
 

@@ -248,6 +248,7 @@ def _member(ask: PodRequest, found: Recognised, because: str, *, takes_gpus: boo
             source=found.gang.uid or found.gang.kind,
             done=found.done,
             open_ended=found.open_ended,
+            native=found.native,
         )
         if not (takes_gpus or found.counts_all):
             gang = None

@@ -54,6 +54,9 @@ class CallRecorder:
         gang = self._registry.of(record)
         if gang is None:
             return
+        if record.of_other_priority and not gang.called:
+            gang.called = True
+            self._changes.due.add(gang.key)
         if is_planned:
             gang.asked = True
         elif gang.refused and not gang.asked:

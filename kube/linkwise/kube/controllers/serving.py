@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from linkwise.kube.controllers.batch import Given
 from linkwise.kube.controllers.child import Child, child, generated, pod
 from linkwise.kube.fields import Fields, at, listed, mapping, number, ordinal, text
-from linkwise.kube.labels import AIBRIX, LWS, RAY
+from linkwise.kube.labels import AIBRIX, KTHENA, LWS, RAY
 
 _TEMPLATE = "spec.template"
 # KubeRay runs the head's image in it. Whose head that is, only a selector says.
@@ -136,6 +136,37 @@ def pod_set(fields: Fields, _given: Given) -> Iterator[Child]:
         said = mapping(template, "metadata.labels")
         kept = {key: str(value) for key, value in inherited.items() if key not in said}
         yield pod(fields, _TEMPLATE, template, f"{name}-{index}", {**kept, **labels})
+
+
+def model_serving(fields: Fields, _given: Given) -> Iterator[Child]:
+    """The pods of kthena's ModelServing, `<set>-<group>-<role>-<replica>-<place>`. Place 0 is the
+    entry (volcano-sh/kthena, pkg/model-serving-controller/utils/utils.go)."""
+    name, roles = text(fields, "metadata.name"), "spec.template.roles"
+    # Its CustomResourceDefinition has this default.
+    scheduler = text(fields, "spec.schedulerName") or "volcano"
+    for serving_group in range(number(fields, "spec.replicas", 1)):
+        group = f"{name}-{serving_group}"
+        for nth, role in enumerate(listed(fields, roles)):
+            where, called = f"{roles}[{nth}]", text(role, "name")
+            workers = number(role, "workerReplicas", 0, within=where)
+            for replica in range(number(role, "replicas", 1, within=where)):
+                labels = {
+                    KTHENA + "name": name,
+                    KTHENA + "group-name": group,
+                    KTHENA + "role": called,
+                    KTHENA + "role-id": f"{called}-{replica}",
+                }
+                for place in range(1 + workers):
+                    template = "workerTemplate" if place else "entryTemplate"
+                    made = mapping(role, template)
+                    spec = {**mapping(made, "spec"), "schedulerName": scheduler}
+                    yield pod(
+                        fields,
+                        f"{where}.{template}",
+                        {**made, "spec": spec} if made else made,
+                        f"{group}-{called}-{replica}-{place}",
+                        labels if place else {**labels, KTHENA + "entry": "true"},
+                    )
 
 
 def ray_job(fields: Fields, given: Given) -> Iterator[Child]:

@@ -19,7 +19,8 @@ from linkwise.topology.sets.partition import choose_partition
 
 @dataclass(frozen=True, slots=True)
 class ContainerPlan:
-    """A container that wants `size` GPUs; `gpus` is what the plan gives it, empty without one."""
+    """A container that wants `size` GPUs; `gpus` is what the plan gives it, empty without one. They
+    are more than `size` if the kubelet hands some of them on by itself."""
 
     name: str
     size: int
@@ -170,9 +171,9 @@ def _as_planned(pod: WaitingPod, container: ContainerPlan, question: Question) -
     those of its later containers last.
     """
     planned, must = frozenset(container.gpus), question.must
-    if len(planned) != question.size:
+    if len(planned) < question.size:
         return frozenset()
-    if must <= planned:
+    if must <= planned and len(planned) == question.size:
         return planned if planned <= question.available | must else frozenset()
     if not must <= pod.own:
         return frozenset()

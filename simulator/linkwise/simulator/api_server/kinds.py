@@ -76,6 +76,7 @@ OWNERS = (
     ResourceKind("PodGroup", "podgroups", "scheduling.run.ai/v2alpha2"),
     ResourceKind("PodGang", "podgangs", "scheduler.grove.io/v1alpha1"),
     ResourceKind("PodSet", "podsets", "orchestration.aibrix.ai/v1alpha1"),
+    ResourceKind("ModelServing", "modelservings", "workload.serving.volcano.sh/v1alpha1"),
 )
 
 # Other workloads that manifests may have, and what stands between a workload and its pods.

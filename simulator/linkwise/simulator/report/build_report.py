@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from linkwise.kube.labels import COMPLETION_INDEX, LWS
-from linkwise.kube.objects import Pod
+from linkwise.kube.objects import Pod, whole
 from linkwise.simulator.report.model import (
     GangSeen,
     NodeReport,
@@ -39,11 +39,16 @@ def key_of(pod: Pod) -> str:
 
 
 def takes_gpus(pod: Pod) -> bool:
+    return any(_wanted(pod).values())
+
+
+def _wanted(pod: Pod) -> dict[str, int]:
+    """Return container -> GPUs that it requests."""
     resource = names.DEFAULT_RESOURCE
-    return any(
-        str((c.resources.requests | c.resources.limits).get(resource, 0)) != "0"
+    return {
+        c.name: whole((c.resources.requests | c.resources.limits).get(resource, 0))
         for c in (*pod.spec.init_containers, *pod.spec.containers)
-    )
+    }
 
 
 def seen_pods(
@@ -73,6 +78,7 @@ def seen_pods(
             times=sighting.times,
             node=sighting.pod.spec.node_name,
             planned=sighting.planned,
+            wanted=_wanted(sighting.pod),
             held=held.get(key_of(sighting.pod), {}),
             had=had.get(key_of(sighting.pod), frozenset()),
             ended=sighting.pod.status.phase == "Succeeded",

@@ -4,7 +4,7 @@
 podresources, never from the plan. Pure.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from statistics import fmean, geometric_mean
@@ -306,6 +306,9 @@ class SeenPod:
     times: PodTimes = _START  # of a clock that all pods of a run share
     node: str = ""
     planned: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # container -> GPU uuids
+    # Container -> GPUs that it requests, where more are planned: it gets some of an ended init
+    # container's, which the kubelet chooses by itself.
+    wanted: Mapping[str, int] = field(default_factory=dict)
     held: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     had: frozenset[str] = frozenset()  # all GPUs that it was seen to hold
     gang: str = ""  # as the extender calls it; empty: the workload is the gang, if `needed`
@@ -331,25 +334,13 @@ def _unplanned(pods: tuple[SeenPod, ...]) -> Iterator[str]:
             planned = pod.planned.get(container)
             if planned is None:
                 yield f"{pod.pod}, container {container}: holds {_list(gpus)} without a plan"
-            elif set(planned) != set(gpus) and not _handed_on(pod, container, gpus):
+            elif not set(gpus) <= set(planned) or len(gpus) != pod.wanted.get(
+                container, len(planned)
+            ):
                 yield (
                     f"{pod.pod}, container {container}: planned {_list(planned)}, "
                     f"holds {_list(gpus)}"
                 )
-
-
-def _handed_on(pod: SeenPod, container: str, gpus: Collection[str]) -> bool:
-    """True if the GPUs are as many as planned, of those of an init container that had more.
-
-    The kubelet gives a container devices of the init containers before it, in an order of its own:
-    it is a Go map's (pkg/kubelet/cm/devicemanager/manager.go, devicesToAllocate). So no plan can
-    say which of them.
-    """
-    wanted = len(pod.planned[container])
-    ended = [planned for name, planned in pod.planned.items() if name not in pod.held]
-    return len(gpus) == wanted and any(
-        len(planned) > wanted and set(gpus) <= set(planned) for planned in ended
-    )
 
 
 def _held_twice(pods: tuple[SeenPod, ...]) -> Iterator[str]:

@@ -364,6 +364,15 @@ def _books_differ(deployed: DeployedLinkwise, held: Mapping[str, Holders]) -> It
             for gpus in shares.values()
             for gpu in gpus
         }
+        # The kubelet keeps them for their pod, and does not list them.
+        kept = {
+            gpu: (key_of(pod), "held")
+            for pod in deployed.items("/api/v1/pods")
+            if pod["spec"].get("nodeName") == name and pod["status"]["phase"] == "Running"
+            for gpus in planned(pod).values()
+            for gpu in gpus
+        }
+        kubelet = kept | kubelet
         books = {
             gpu["uuid"]: (gpu["holder"], gpu["state"])
             for gpu in views[name]["gpus"]

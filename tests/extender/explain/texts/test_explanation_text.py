@@ -9,7 +9,7 @@ from linkwise.extender.explain.texts import explanation_text
 from linkwise.extender.explain.texts.format import duration, gib_in_words
 from linkwise.kube.objects import Condition
 from linkwise.topology import names
-from tests.extender.cluster import Cluster, change
+from tests.extender.cluster import Cluster, change, container
 
 
 def busy_cluster() -> Cluster:
@@ -43,6 +43,31 @@ def of_gang(at: Cluster, name: str) -> list[str]:
 def of_all(at: Cluster) -> list[str]:
     found = Explainer(at.core.snapshot(at.now)).everything()
     return explanation_text.all_that_waits(found).splitlines()
+
+
+def test_a_pod_of_which_the_kubelet_hands_on_some_gpus_of_an_init_container() -> None:
+    at = busy_cluster()
+    at.add_pod("p", init=[container("init", 3)], containers=[container("main", 2)])
+    node = at.schedule("p")
+    places = at.indices("p")
+    uuids = at.uuids(node, *places)
+    first, second, third = (f"{place} ({uuid})" for place, uuid in zip(places, uuids, strict=True))
+    lines = of_pod(at, "p")
+    assert f"  GPU       init: {second}" in lines
+    assert f"  GPU       main: 2 of {first}, {second}, {third}" in lines
+
+
+def test_a_pod_that_could_be_handed_on_gpus_without_the_required_link() -> None:
+    """GPUs 0, 1, 4 and 5 are a ring of NVLinks, and have none between 0 and 5, or 1 and 4."""
+    at = Cluster()
+    at.add_node("n1", "dgx1-v100")
+    at.add_pod("busy", 4, node="n1")
+    at.start("busy", {"main": at.uuids("n1", 2, 3, 6, 7)})
+    init, main = [container("init", 4)], [container("main", 2)]
+    at.add_pod("p", init=init, containers=main, require_link="nvlink")
+    assert at.schedule("p") == ""
+    miss = "n1: the best link of any 2 of 4 of its free GPUs is node, nvlink is required"
+    assert f"  nearest   {miss}" in of_pod(at, "p")
 
 
 def test_a_waiting_pod() -> None:

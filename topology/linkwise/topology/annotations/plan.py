@@ -91,6 +91,25 @@ class InUse(msgspec.Struct, frozen=True, kw_only=True):
     shares: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {}
 
 
+def held_of(in_use: Mapping[str, ContainerGpus], key: str, planned: ContainerGpus) -> ContainerGpus:
+    """The GPUs that the kubelet keeps for the pod *key*, which is *in_use*: those that it lists,
+    and the *planned* ones of containers that it does not list, such as init containers that have
+    ended, unless other pods are known to have them."""
+    listed = in_use[key]
+    ended = [container for container in planned if container not in listed]
+    if not ended:
+        return listed
+    others = {
+        uuid
+        for other, containers in in_use.items()
+        if other != key
+        for gpus in containers.values()
+        for uuid in gpus
+    }
+    kept = {each: tuple(uuid for uuid in planned[each] if uuid not in others) for each in ended}
+    return {**{container: gpus for container, gpus in kept.items() if gpus}, **listed}
+
+
 def _encode(value: object) -> str:
     return msgspec.json.encode(value).decode()
 

@@ -44,6 +44,7 @@ def choose(
     require: LinkClass = LinkClass.SYS,
     prefer: LinkClass = LinkClass.NVLINK,
     running: Collection[int] | None = None,
+    drawn: tuple[int, ...] = (),
 ) -> Choice | None:
     """Return the best set of *size* of the *free* GPUs that holds all of *must*; None if none fits.
 
@@ -54,6 +55,9 @@ def choose(
     jobs to come → fewest NVLinks, which later jobs may use → fewest NUMA nodes → nearest common NIC
     → lowest indices. If *prefer* is lower than NVLINK and some set keeps to it, neither bandwidth
     nor the class counts.
+
+    *drawn*: sizes of containers that may get any GPUs of the set (`demand.drawn_sizes`). Then
+    *require*, *prefer*, bandwidth and class are of the worst of these (`MachineTable.worth`).
 
     *running* are the GPU sets that come free as a whole, one per pod or gang. If they are known,
     `outlook` judges what is left, instead of `MachineTable.remaining_value`. Raises RequestError
@@ -70,6 +74,7 @@ def choose(
         prefer=prefer,
         running=running,
         limit=1,
+        drawn=drawn,
     )
     return found[0] if found else None
 
@@ -85,13 +90,15 @@ def ranked(
     prefer: LinkClass = LinkClass.NVLINK,
     running: Collection[int] | None = None,
     limit: int = 2,
+    drawn: tuple[int, ...] = (),
 ) -> list[Choice]:
     """Return the best *limit* sets as `choose`, best first. The second is the runner-up."""
     _check(machine, size, free, must)
     known = _known(machine, free, running)
     usable = free if within is None else free & within
     table = table_of(machine)
-    return list(_ranked(table, free, usable, size, must, require, prefer, known, limit))
+    found = _ranked(table, free, usable, size, must, require, prefer, known, limit, drawn)
+    return list(found)
 
 
 def better_of(
@@ -134,18 +141,20 @@ def pack(
     return _pack(table_of(machine), free, size, count, require, prefer, known)
 
 
-def nearest_miss(machine: Machine, free: int, size: int, require: LinkClass) -> LinkClass | None:
+def nearest_miss(
+    machine: Machine, free: int, size: int, require: LinkClass, *, drawn: tuple[int, ...] = ()
+) -> LinkClass | None:
     """Return the closest class, *require* at most, that a set of this size can keep to.
 
-    For a refusal: None means that too few GPUs are free, *require* that a set fits. Raises
-    RequestError as `choose`.
+    For a refusal: None means that too few GPUs are free, *require* that a set fits. *drawn* and
+    RequestError are as in `choose`.
     """
     _check(machine, size, free)
     table = table_of(machine)
     sets = subsets.within(subsets.layer(table.count, size), free) if size <= table.count else ()
     if not len(sets):
         return None
-    return min(require, LinkClass(int(table.ring_classes[sets].max())))
+    return min(require, LinkClass(int(table.worth(drawn).ring_classes[sets].max())))
 
 
 def _check(machine: Machine, size: int, *gpu_sets: int) -> None:
@@ -186,33 +195,42 @@ def _ranked(
     prefer: LinkClass,
     running: Running,
     limit: int,
+    drawn: tuple[int, ...],
 ) -> tuple[Choice, ...]:
     if size > usable.bit_count() or must & ~usable:
         return ()
     sets = subsets.within(subsets.layer(table.count, size), usable, must)
-    sets = sets[table.ring_classes[sets] >= require]
+    sets = sets[table.worth(drawn).ring_classes[sets] >= require]
     found: list[Choice] = []
     while len(sets) and len(found) < limit:
-        best = _best_of(table, sets, free, prefer, running)
+        best = _best_of(table, sets, free, prefer, running, drawn)
         found.append(_choice(table, best, free & ~best))
         sets = sets[sets != best]
     return tuple(found)
 
 
 def _best_of(
-    table: MachineTable, sets: Masks, free: int, prefer: LinkClass, running: Running
+    table: MachineTable,
+    sets: Masks,
+    free: int,
+    prefer: LinkClass,
+    running: Running,
+    drawn: tuple[int, ...] = (),
 ) -> int:
     """Return the best set. *sets* come by lowest indices, so the first of equals wins."""
-    preferred = table.ring_classes[sets] >= prefer
+    worth = table.worth(drawn)
+    preferred = worth.ring_classes[sets] >= prefer
     enough = bool(preferred.any())
     if enough:
         sets = sets[preferred]
     bandwidth_counts = not enough or prefer is LinkClass.NVLINK
     if bandwidth_counts:
-        sets = _most(sets, table.units[sets])
+        sets = _most(sets, worth.units[sets])
+        if drawn:
+            sets = _most(sets, table.units[sets])  # of the init container that has them all
     sets = _most(sets, -table.models[sets])
     if bandwidth_counts:
-        sets = _most(sets, table.ring_classes[sets])
+        sets = _most(sets, worth.ring_classes[sets])
     sets = _most(sets, _left(table, sets, free, running))
     sets = _most(sets, -table.nvlinks[sets])
     sets = _most(sets, -table.numa_nodes[sets])

@@ -7,6 +7,7 @@ several threads: at worst two of them compute the same table.
 
 from collections.abc import Hashable
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,18 @@ equal."""
 
 USUAL_SIZES = (1, 2, 4, 8)
 """Sizes of the expected jobs in GPUs. A lone GPU uses no link, so size 1 loses no GB/s."""
+
+
+_MOST_WORTHS = 8
+"""Remembered for each table; one of 16 GPUs takes 1 MB."""
+
+
+class Worth(NamedTuple):
+    """[2^n] of all GPU sets: GB/s, the `LinkClass` of a ring, and the GB/s in units."""
+
+    values: Floats
+    ring_classes: NDArray[np.int8]
+    units: NDArray[np.int64]
 
 
 class MachineTable:
@@ -69,6 +82,9 @@ class MachineTable:
         sizes = [size for size in USUAL_SIZES if 2 <= size <= self.count]
         self.side_by_side = dict(zip(sizes, packed / UNITS_PER_GBYTE, strict=True))
         self._best: dict[LinkClass, Floats] = {}
+        self._whole = Worth(self.values, self.ring_classes, self.units)
+        self._worst: dict[int, tuple[Floats, Floats]] = {}
+        self._worth: dict[tuple[int, ...], Worth] = {}
         for array in (self.ring_classes, self.values, self.numa_nodes, self.nic_classes):
             array.flags.writeable = False
         self.nvlinks.flags.writeable = False
@@ -92,6 +108,40 @@ class MachineTable:
         subsets.best_within(best)
         best.flags.writeable = False
         return self._best.setdefault(require, best)
+
+    def worth(self, drawn: tuple[int, ...]) -> Worth:
+        """Return the worth of every set of which containers of the sizes *drawn* get some GPUs,
+        whichever (`demand.drawn_sizes`): the least of the whole set and of all those it may be."""
+        if not drawn:
+            return self._whole
+        known = self._worth.get(drawn)
+        if known is not None:
+            return known
+        values, classes = self.values, self.ring_classes
+        for size in drawn:
+            worst_value, worst_class = self._worst_of(size)
+            values = np.minimum(values, worst_value)
+            classes = np.minimum(classes, worst_class).astype(np.int8)
+        units = np.rint(values * UNITS_PER_GBYTE).astype(np.int64)
+        for array in (values, classes, units):
+            array.flags.writeable = False
+        if len(self._worth) >= _MOST_WORTHS:  # pods may have containers of any sizes
+            self._worth.clear()
+        return self._worth.setdefault(drawn, Worth(values, classes, units))
+
+    def _worst_of(self, size: int) -> tuple[Floats, Floats]:
+        """Return the least GB/s and the farthest class of *size* GPUs of each set; inf if it has
+        fewer."""
+        known = self._worst.get(size)
+        if known is None:
+            of_size = subsets.sizes(self.count) == size
+            found = []
+            for own in (self.values, self.ring_classes):
+                below = np.where(of_size, -own.astype(np.float64), -np.inf)
+                subsets.best_within(below)
+                found.append(-below)
+            known = self._worst[size] = (found[0], found[1])
+        return known
 
 
 def fingerprint(machine: Machine) -> Hashable:

@@ -13,7 +13,14 @@ from linkwise.cli.what_if.past.lives import Life
 from linkwise.kube.objects import Node
 from linkwise.replay.jobs import Part
 from linkwise.topology import names
-from linkwise.topology.annotations.plan import InUse, read_gpus, read_in_use, read_plan
+from linkwise.topology.annotations.plan import (
+    ContainerGpus,
+    InUse,
+    held_of,
+    read_gpus,
+    read_in_use,
+    read_plan,
+)
 from linkwise.topology.errors import AnnotationError
 from linkwise.topology.machine.model import Machine
 from linkwise.topology.sets.partition import choose_partition
@@ -72,19 +79,22 @@ def _overlap(one: Life, other: Life) -> bool:
 
 def _said(life: Life, machine: Machine, in_use: InUse) -> int:
     """Return the stated GPUs; 0 if they are not stated, or not of this machine."""
-    meta = life.pod.metadata
-    if life.ended is None and life.key in in_use.pods:
-        containers = in_use.pods[life.key]
-    else:
-        try:
-            plan = read_plan(meta.annotations.get(names.PLAN, ""))
-            if plan.uid not in ("", meta.uid) or plan.node != life.pod.spec.node_name:
-                return 0
-            containers = read_gpus(meta.annotations.get(names.GPUS, ""))
-        except AnnotationError:
-            return 0
+    planned = _planned(life)
+    runs = life.ended is None and life.key in in_use.pods
+    containers = held_of(in_use.pods, life.key, planned) if runs else planned
     gpus = machine.mask_of(frozenset().union(*containers.values()))
     return gpus if gpus.bit_count() == life.gpus else 0
+
+
+def _planned(life: Life) -> ContainerGpus:
+    meta = life.pod.metadata
+    try:
+        plan = read_plan(meta.annotations.get(names.PLAN, ""))
+        if plan.uid not in ("", meta.uid) or plan.node != life.pod.spec.node_name:
+            return {}
+        return read_gpus(meta.annotations.get(names.GPUS, ""))
+    except AnnotationError:
+        return {}
 
 
 def _in_use(node: Node) -> InUse:

@@ -4,7 +4,7 @@ The reader may not know Linkwise. Each line has one fact with its name in front,
 finds it.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from linkwise.extender.api.spans import NODE, domain_in_words
@@ -93,9 +93,18 @@ def _gpu(it: Explanation, uuid: str) -> str:
     return f"{it.indices[uuid]} ({uuid})" if uuid in it.indices else uuid
 
 
+def _by_index(it: Explanation) -> Callable[[str], int]:
+    return lambda uuid: it.indices.get(uuid, 0)
+
+
 def _devices(it: Explanation) -> Iterator[str]:
     for container, uuids in it.gpus.items():
-        for uuid in sorted(uuids, key=lambda each: it.indices.get(each, 0)):
+        gets = it.wanted.containers.get(container, 0) if it.wanted is not None else 0
+        if 0 < gets < len(uuids):  # which of them, the kubelet decides
+            which = ", ".join(_gpu(it, uuid) for uuid in sorted(uuids, key=_by_index(it)))
+            yield _fact("GPU", f"{container}: {gets} of {which}")
+            continue
+        for uuid in sorted(uuids, key=_by_index(it)):
             yield _fact("GPU", f"{container}: {_gpu(it, uuid)}")
     for container, shares in it.shares.items():
         for resource, ids in shares.items():

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from linkwise.extender.api.annotations import NO_GROUP, NativeGroup
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class ObjectRef:
@@ -105,6 +107,7 @@ class Recognised:
     open_ended: bool = False  # more pods than `size` may join
     owners: frozenset[str] = frozenset()  # uids of the objects that define the gang
     require: tuple[str, ...] = ()  # levels at which its members must share one domain
+    native: NativeGroup = NO_GROUP
     counts_all: bool = False  # which members take GPUs is unknown: those without count too
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from linkwise.extender.api.annotations import NO_GROUP, NativeGroup
 from linkwise.extender.api.spans import LABEL_KEY, NODE
 from linkwise.extender.podgrouper.workloads.answer import GangName, Missing, ObjectRef
 from linkwise.extender.podgrouper.workloads.case import Case, OwnerGoneError
@@ -27,6 +28,7 @@ from linkwise.extender.podgrouper.workloads.kinds import (
 from linkwise.kube.fields import (
     Fields,
     UnreadableError,
+    at,
     controller_of,
     count,
     has,
@@ -81,6 +83,7 @@ class DeclaredGroup:
     queue: str = ""
     priority_class: str = ""
     require: tuple[str, ...] = ()  # levels at which its pods must share one domain
+    native: NativeGroup = NO_GROUP
     subgroup: str = ""  # the pod's own group, if others are in the gang too
     # The Workload and its template of a group of groups; empty: `minimum` is that of the gang.
     template: tuple[str, str] = ("", "")
@@ -118,7 +121,9 @@ def native_pod_group(case: Case) -> DeclaredGroup | None:
     least = number(owner, _POLICY + "gang.minCount", 1) if gang else 1
     rule = "native-pod-group"
     group = _of_pod_group(case, NATIVE_POD_GROUP, owner, name, rule, least, basic=not gang)
-    group = _within(group, _topology(owner))
+    keys = _topology(owner)
+    native = NativeGroup(tuple(keys), _priority(owner))
+    group = replace(_within(group, keys), native=native)
     root = _gang_above(case, owner)
     return group if root is None else _of_composite(case, root, group, name)
 
@@ -155,6 +160,7 @@ def _of_composite(case: Case, root: Fields, group: DeclaredGroup, own: str) -> D
         f"{group.because}, below {ref}",
         controller=_maker(root),
         priority_class=text(root, "spec.priorityClassName"),
+        native=NativeGroup((*group.native.topology, *_topology(root)), _priority(root)),
         subgroup=own,
         template=(
             text(root, "spec.workloadRef.workloadName"),
@@ -166,6 +172,11 @@ def _of_composite(case: Case, root: Fields, group: DeclaredGroup, own: str) -> D
 
 def _topology(owner: Fields) -> list[str]:
     return [text(item, "key") for item in items(owner, "spec.schedulingConstraints.topology")]
+
+
+def _priority(owner: Fields) -> int | None:
+    found = at(owner, "spec.priority")
+    return found if isinstance(found, int) and not isinstance(found, bool) else None
 
 
 def _within(group: DeclaredGroup, keys: list[str]) -> DeclaredGroup:

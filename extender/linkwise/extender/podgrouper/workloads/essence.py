@@ -4,6 +4,8 @@ An owner contains whole pod templates with their environments, volumes and probe
 caches thousands of owners, and compares them to see whether a change concerns any pod.
 """
 
+import re
+
 from linkwise.kube.fields import Fields, at, mapping, text
 from linkwise.topology import names
 
@@ -12,6 +14,9 @@ _LONGEST = 1024  # characters; names and words are shorter
 _OF_CONTAINER = ("name", "resources", "restartPolicy")
 _OF_POD_SPEC = ("subdomain", "overhead")
 _CONTAINERS = ("containers", "initContainers")
+# The number of nodes, as vLLM's script that starts Ray on several nodes takes it, which KAITO runs
+# (kaito-project/kaito, pkg/model/interface.go), and as SGLang, vLLM and torchrun do.
+_NODES = re.compile(r"""--(?:ray_cluster_size|nnodes)[ =]["']?([0-9]{1,7})(?=[\s"';]|$)""")
 
 
 def essence(found: Fields) -> Fields:
@@ -62,7 +67,21 @@ def _pod_spec(spec: Fields) -> Fields:
 def _container(item: object) -> object:
     if not isinstance(item, dict):
         return item
-    return {key: item[key] for key in _OF_CONTAINER if key in item}
+    kept = {key: item[key] for key in _OF_CONTAINER if key in item}
+    nodes = nodes_said(item)
+    return {**kept, "args": [f"--nnodes={nodes}"]} if nodes else kept
+
+
+def nodes_said(container: Fields) -> str:
+    """How many nodes the command of *container* says that its process runs on; empty if it says
+    none, or different numbers."""
+    words = [*_words(container.get("command")), *_words(container.get("args"))]
+    found = frozenset(_NODES.findall(" ".join(words)))
+    return next(iter(found)) if len(found) == 1 else ""
+
+
+def _words(listed: object) -> list[str]:
+    return [word for word in listed if isinstance(word, str)] if isinstance(listed, list) else []
 
 
 def _ours_said(metadata: object) -> Fields:

@@ -58,6 +58,9 @@ VOLCANO_POD_GROUP = OwnerKind("scheduling.volcano.sh", "PodGroup", "podgroups", 
 KAI_POD_GROUP = OwnerKind("scheduling.run.ai", "PodGroup", "podgroups", ("v2alpha2",))
 POD_GANG = OwnerKind("scheduler.grove.io", "PodGang", "podgangs", ("v1alpha1",))
 POD_SET = OwnerKind("orchestration.aibrix.ai", "PodSet", "podsets", ("v1alpha1",))
+MODEL_SERVING = OwnerKind(
+    "workload.serving.volcano.sh", "ModelServing", "modelservings", ("v1alpha1",)
+)
 
 READ = (
     JOB,
@@ -83,5 +86,6 @@ READ = (
     KAI_POD_GROUP,
     POD_GANG,
     POD_SET,
+    MODEL_SERVING,
 )
 """All owners that the extender may read; its ClusterRole allows `get` on exactly these."""

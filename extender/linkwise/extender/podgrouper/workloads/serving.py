@@ -4,15 +4,18 @@ from dataclasses import replace
 
 from linkwise.extender.podgrouper.workloads.answer import NoGang, ObjectRef
 from linkwise.extender.podgrouper.workloads.case import Case
+from linkwise.extender.podgrouper.workloads.essence import nodes_said
 from linkwise.extender.podgrouper.workloads.kinds import (
     DEPLOYMENT,
     LEADER_WORKER_SET,
+    MODEL_SERVING,
     POD_SET,
     RAY_CLUSTER,
     STATEFUL_SET,
 )
 from linkwise.extender.podgrouper.workloads.workload import (
     FoundWorkload,
+    ReplicaRole,
     Workload,
     found,
     role_of,
@@ -23,13 +26,14 @@ from linkwise.kube.fields import (
     at,
     controller_of,
     count,
+    has,
     items,
     mapping,
     number,
     ordinal,
     text,
 )
-from linkwise.kube.labels import AIBRIX, LWS, RAY
+from linkwise.kube.labels import AIBRIX, KTHENA, LWS, RAY
 
 KSERVE = "serving.kserve.io/inferenceservice"
 
@@ -77,6 +81,69 @@ def pod_set(case: Case) -> FoundWorkload:
     because = f"{ref} has {size} pods"
     shown = case.said("role-name").lower()
     return found(case, work, "pod", index, rule="podset", because=because, shown_role=shown)
+
+
+def model_serving(case: Case) -> FoundWorkload:
+    """One replica of a role of kthena's ModelServing, an entry pod and its workers; or all roles
+    of a serving group, where kthena would create a Volcano PodGroup for them if Volcano placed
+    them (volcano-sh/kthena, pkg/model-serving-controller/podgroupmanager/manager.go)."""
+    owner = case.read_controller(MODEL_SERVING)
+    assert case.controller is not None
+    ref = ObjectRef(MODEL_SERVING.group, MODEL_SERVING.kind, case.namespace, case.controller.name)
+    group, mine = case.said(KTHENA + "group-name"), case.said(KTHENA + "role")
+    replica, within = case.said(KTHENA + "role-id"), "spec.template."
+    whole = has(owner, within + "gangPolicy") or has(owner, within + "networkTopology")
+    least_of = mapping(owner, within + "gangPolicy.minRoleReplicas")
+    roles, least, workers = list[ReplicaRole](), 0, 0
+    for each in items(owner, within + "roles"):
+        name, beside = text(each, "name"), number(each, "workerReplicas", 0)
+        if name == mine:
+            workers = beside
+        elif not whole:
+            continue
+        replicas = number(each, "replicas", 1) if whole else 1
+        least += (1 + beside) * min(replicas, number(least_of, name, replicas))
+        roles += (
+            role_of(case, name, replicas, mapping(each, "entryTemplate")),
+            role_of(case, f"{name}/worker", replicas * beside, mapping(each, "workerTemplate")),
+        )
+    work = workload(case, ref, owner, tuple(roles), least)
+    work = replace(work, part=group if whole else f"{group}-{replica}")
+    key, index = mine, ordinal(replica.rpartition("-")[2])
+    # kthena writes the place of a worker, counted from 1, into its name alone.
+    place = ordinal(case.pod.metadata.name.rpartition("-")[2])
+    if case.said(KTHENA + "entry") != "true":
+        key = f"{mine}/worker"
+        index = None if index is None or not place else index * workers + place - 1
+    if not whole:
+        index = 0 if key == mine else place and place - 1
+    parts = " + ".join(f"{role.pods} {role.name}" for role in roles if role.pods)
+    because = f"{work.part} of {ref} has {parts}" + (f", {least} at once" if whole else "")
+    return found(
+        case,
+        work,
+        key,
+        index,
+        rule="modelserving",
+        because=because,
+        shown_role=mine,
+        subgroup=replica if whole else "",
+    )
+
+
+def nodes_of_one_server(case: Case) -> FoundWorkload | None:
+    """A StatefulSet that creates all its pods at once, and whose command gives their number as
+    that of the nodes of one server, as KAITO's and SGLang's do. Each pod waits for the others."""
+    owner = case.read_controller(STATEFUL_SET)
+    assert case.controller is not None
+    template, size = mapping(owner, "spec.template"), number(owner, "spec.replicas", 1)
+    said = frozenset(filter(None, map(nodes_said, items(template, "spec.containers"))))
+    if text(owner, "spec.podManagementPolicy") != "Parallel" or said != {str(size)}:
+        return None
+    ref = ObjectRef(STATEFUL_SET.group, STATEFUL_SET.kind, case.namespace, case.controller.name)
+    work = workload(case, ref, owner, (role_of(case, "node", size, template),))
+    because = f"the command of {ref} starts one server on its {size} pods"
+    return found(case, work, "node", case.index(), rule="statefulset-nodes", because=because)
 
 
 def kserve_multi_node(case: Case) -> FoundWorkload | None:

@@ -197,6 +197,14 @@ _GANGS = (
         frozenset({_kind(kinds.POD_SET)}),
     ),
     System(
+        "modelserving",
+        "kthena ModelServing",
+        "yes, one per role replica or serving group",
+        "ModelServing.workload.serving.volcano.sh",
+        serving.model_serving,
+        frozenset({_kind(kinds.MODEL_SERVING)}),
+    ),
+    System(
         "kserve-multi-node",
         "KServe, several nodes for one model",
         "yes, one per generation",
@@ -368,6 +376,14 @@ _SINGLES = (
         "pipelineName",
         role="worker",
         role_label="component",
+    ),
+    System(
+        "statefulset-nodes",
+        "StatefulSet of the nodes of one server",
+        "if parallel and its command names as many nodes",
+        "StatefulSet.apps",
+        serving.nodes_of_one_server,
+        frozenset({_STATEFUL_SET}),
     ),
     _single(
         "StatefulSet",
