@@ -49,7 +49,7 @@ def relist(nodes: int, pods: int) -> Holds:
 
 
 def victims(nodes: int, pods: int) -> Holds:
-    """A more important gang comes into a full cluster, where it may evict everybody."""
+    """A more important gang comes into a full cluster, where it may evict all others."""
     world = World(nodes, "full", 0, CoreSettings(preempt=Preempt.LOWER_PRIORITY))
     holds = Holds(world.lock)
     _come(world, holds, pods, 100)

@@ -38,7 +38,7 @@ def build(directory: Path) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         pack(_freeze(Path(scratch)), archive)
-        # As krew unpacks it: PyInstaller warns of libraries that are files in place of links.
+        # As krew unpacks it: PyInstaller warns of libraries that are files instead of links.
         unpacked = Path(scratch) / "unpacked"
         with tarfile.open(archive) as tar:
             tar.extractall(unpacked, filter="data")

@@ -19,7 +19,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--real",
         action="store_true",
-        help="meet a real Kubernetes in place of the stand-ins; inside a sandbox only: "
+        help="meet a real Kubernetes instead of the stand-ins; inside a sandbox only: "
         "python -m tests.cluster test",
     )
 

@@ -1,7 +1,7 @@
 """Filters of kube-scheduler that Linkwise does not know, as a seed draws them.
 
 Each refuses for a reason of its own: the node, the members of the gang on it, or the time. What it
-refuses for ever leaves a gang other ways to go, or none.
+refuses forever leaves a gang other ways to go, or none.
 """
 
 from collections.abc import Iterable, Sequence

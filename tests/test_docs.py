@@ -49,7 +49,7 @@ ANNOTATIONS = (ROOT / "docs" / "annotations.md").read_text()
 SIMULATOR = (ROOT / "docs" / "simulator.md").read_text()
 REPLAY = (ROOT / "docs" / "replay.md").read_text()
 REASONS = (OPERATING / "find-out-why-a-pod-waits.md").read_text()
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def flags(command: click.Command) -> set[str]:

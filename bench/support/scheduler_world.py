@@ -52,7 +52,7 @@ class Setup:
     guarded: bool = True  # with Linkwise's admission policies
     percentage: int | None = None  # percentageOfNodesToScore
     native: bool = False  # kube-scheduler's own gangs
-    peer: str = ""  # the schedulerName of another scheduler, in place of kube-scheduler
+    peer: str = ""  # the schedulerName of another scheduler, instead of kube-scheduler
     command: tuple[str, ...] = ()  # that starts it, with KUBECONFIG in its environment
 
 

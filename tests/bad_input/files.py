@@ -56,7 +56,7 @@ class Commands:
     """These words on a command line: the exit status and the last line."""
 
     def give(self, given: Sequence[str]) -> str:
-        """A process of its own: what is taken by mistake would serve for ever."""
+        """A process of its own: what is taken by mistake would serve forever."""
         module = given[0].replace("-", ".") if given[0] != "linkwise" else "linkwise.cli"
         ended = subprocess.run(
             [sys.executable, "-m", module, *given[1:]], capture_output=True, text=True, timeout=30

@@ -178,7 +178,7 @@ def _fails(call: str, error: int, *, gpu: object = 2) -> Callable[[FakeNvml], No
 
 
 def _answers(call: str, answer: Callable[..., Any], *, gpu: int = 2) -> Callable[[FakeNvml], None]:
-    """*answer* in place of the driver's, for one GPU."""
+    """*answer* instead of the driver's, for one GPU."""
     right = getattr(FakeNvml, call)
 
     def give(driver: FakeNvml) -> None:

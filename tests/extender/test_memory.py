@@ -1,4 +1,4 @@
-"""An extender that runs for months remembers no more than there is: pods come and go for ever."""
+"""An extender that runs for months remembers no more than there is: pods come and go forever."""
 
 import tracemalloc
 from collections.abc import Iterator, Mapping

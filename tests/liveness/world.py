@@ -35,7 +35,7 @@ from tests.extender.cluster import GPU, Cluster, container
 from tests.liveness.kube_scheduler import Api, KubeScheduler, Wire
 
 change = msgspec.structs.replace
-SHORTEST_SECONDS = 0.05  # the loop decides no oftener
+SHORTEST_SECONDS = 0.05  # the loop decides at most so often
 # After so many of kube-scheduler's tries, which come faster than the loop decides.
 _DECIDES = 0.2
 PUBLISH_SECONDS = 1.0  # until a plugin has published what podresources says

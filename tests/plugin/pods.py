@@ -85,7 +85,7 @@ def bind(
     said: Mapping[str, str] | None = None,
 ) -> None:
     """Create the pod and bind it to its node with a plan, as the extender does. The Binding has the
-    annotations *said* in place of the plan's."""
+    annotations *said* instead of the plan's."""
     spec = {key: value for key, value in body["spec"].items() if key != "nodeName"}
     pods, node = (
         f"/api/v1/namespaces/{body['metadata']['namespace']}/pods",

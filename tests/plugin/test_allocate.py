@@ -138,7 +138,7 @@ def test_a_container_that_gets_some_gpus_of_an_init_container_gets_the_others_of
 
 
 def test_what_a_later_container_is_to_get_goes_last() -> None:
-    """The kubelet gave GPU 5 in place of one of the plan's, which is so free for the next."""
+    """The kubelet gave GPU 5 instead of one of the plan's, which is so free for the next."""
     later, spared = sorted(gpus(0, 1))
     job = pod("job", ("i1", 2, (spared, *gpus(3))), ("c1", 2, gpus(3, 6)), ("c2", 1, (later,)))
     job = replace(job, served={"i1": gpus(3, 5)})

@@ -472,7 +472,7 @@ def test_a_scraper_that_stays_connected_does_not_delay_the_end(
 def test_a_defect_in_the_first_reading_ends_the_program_and_is_told(
     kubelet_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Waiting for ever, it would look like a node without a driver."""
+    """Waiting forever, it would look like a node without a driver."""
     inventory = RecordedInventory(MACHINE)
 
     def fail() -> Snapshot:

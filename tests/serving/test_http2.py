@@ -200,7 +200,7 @@ def test_a_body_that_grows_too_large_is_refused(running: Running, client: Client
 
 
 def test_bodies_that_never_end_take_no_more_than_their_room(running: Running) -> None:
-    """What comes beyond it closes no window: the connection goes on for ever."""
+    """What comes beyond it closes no window: the connection goes on forever."""
     with patch.object(module, "_CONNECTION_WINDOW", 100_000), running.client() as client:
         kept = [client.begin("/echo", b"", length=MOST) for _ in range(2)]
         for call in kept:

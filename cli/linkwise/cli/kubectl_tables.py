@@ -52,7 +52,7 @@ _WOULD_START = ("WAITING", "GPUS", "WOULD START WITHOUT")
 _LEGEND = """\
 PLANNED: for pods that have not started. RESERVED: free, for a gang that waits.
 LARGEST: most free GPUs on one node.
-SPLIT: what the free GPUs are worth less to jobs to come because they are apart.
+SPLIT: the share of bandwidth that later jobs lose because the free GPUs are apart.
 FIT n: how many pods of n GPUs would fit now.
 """
 

@@ -133,7 +133,7 @@ _DEFAULTS = Settings()
     type=DURATION,
     help="With a node autoscaler: how long a gang or pod without room stays behind the gate "
     "linkwise.dev/plan; then kube-scheduler finds it unschedulable, and nodes are added.  "
-    "[default: for ever]",
+    "[default: forever]",
 )
 @click.option(
     "--span-levels",
@@ -382,7 +382,7 @@ def _calling(settings: Settings, client: KubeClient) -> LeaderEndpoints | None:
 def _freeze() -> None:
     """Exclude the cache from garbage collection.
 
-    The cache of 5,000 nodes stays for ever, and each collection of it takes 0.2 s. From now on,
+    The cache of 5,000 nodes stays forever, and each collection of it takes 0.2 s. From now on,
     Python collects only newer objects, and less often: reference counts free nearly everything
     that a pod leaves behind.
     """

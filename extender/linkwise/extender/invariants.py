@@ -131,7 +131,7 @@ def _promised_twice(info: NodeInfo) -> Iterator[str]:
     """
     promised: dict[str, str] = {}
     plans: set[tuple[Plan, frozenset[str]]] = set()
-    given = {*info.given, *info.sharing.listed_as.values()}  # maybe shares in place of whole GPUs
+    given = {*info.given, *info.sharing.listed_as.values()}  # maybe shares instead of whole GPUs
     bound = {
         uid: plan
         for uid, record in info.bound.items()

@@ -72,7 +72,7 @@ def _config_file(
     help="The configuration file of NVIDIA's plugin; flags take precedence.",
 )
 @click.option("--node-name", required=True, help="The Node this runs on.")
-@click.option("--machine", help="Play this recorded machine in place of asking the driver.")
+@click.option("--machine", help="Play this recorded machine instead of asking the driver.")
 @click.option("--machine-file", help="The same from a file: machines.json (FILE#name) or topo -m.")
 @click.option(
     "--machine-from-label",

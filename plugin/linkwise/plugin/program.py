@@ -131,7 +131,7 @@ class Program:
                 )
             else:
                 self._first.put(self._inventory.read())
-        except Exception as error:  # a defect too: `_first_reading` would wait for ever
+        except Exception as error:  # a defect too: `_first_reading` would wait forever
             self._first.put(error)
 
     def _serve_http(self) -> None:

@@ -51,7 +51,7 @@ class Settings:
     pod_wait_seconds: float = 0.5  # the kubelet's watch and the plugin's differ by milliseconds
     clean_probes: int = 3
     probation_seconds: float = 300.0  # an XID may follow another; a job that starts takes minutes
-    driver_seconds: float = 20.0  # a busy driver takes some seconds, a hanging one takes for ever
+    driver_seconds: float = 20.0  # a busy driver takes some seconds, a hanging one takes forever
     treat: tuple[str, ...] = ()  # NAME=TREATMENT, see `health.conditions`
 
     @property
@@ -76,7 +76,7 @@ class Settings:
 
         The socket is below the kubelet's directory, because their pods mount that already. It is in
         a directory of its own, because the kubelet empties the kubelet's at each start, and because
-        a plugin with a fixed path may get this directory mounted in place of the kubelet's.
+        a plugin with a fixed path may get this directory mounted instead of the kubelet's.
         """
         return self.vendor_socket or self.kubelet_dir / "linkwise" / "kubelet.sock"
 

@@ -160,7 +160,7 @@ def test_a_gang_of_which_a_pod_changes_meanwhile_is_sought_again() -> None:
 def test_a_gang_that_changes_during_each_search_is_sought_again_once_it_rests(
     size: int, times: int
 ) -> None:
-    """Found: a gang of 512 whose pods were still being tried waited for ever beside idle nodes."""
+    """Found: a gang of 512 whose pods were still being tried waited forever beside idle nodes."""
     at = cluster(nodes=9)
     members = at.add_gang("g", size, 1)
     Meanwhile(at, *(partial(at.nominate, f"g-{n % size}", f"n{n}") for n in range(times)))

@@ -77,7 +77,7 @@ def test_nothing_is_kept_for_a_gang_that_needs_a_server_to_end() -> None:
     assert at.filter("other").node_names == ("n2",)
     (gang,) = at.core.gangs(at.now)
     assert gang.reason.endswith(
-        "not for enough of them, unless pods go that never end by themselves (restartPolicy Always)"
+        "not for enough of them, until pods that run forever are deleted (restartPolicy Always)"
     )
 
 

@@ -145,7 +145,7 @@ def test_servers_are_in_the_way_until_they_are_gone() -> None:
         cluster.start(f"server-{number}")
     cluster.add_gang("g", 2, 8)
     cluster.pass_time(60)
-    assert in_vain(cluster, "g").startswith("unless pods go that never end")
+    assert in_vain(cluster, "g").startswith("until pods that run forever are deleted")
     cluster.delete("server-0")
     cluster.settle()
     assert in_vain(cluster, "g") == ""

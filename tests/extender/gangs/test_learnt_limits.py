@@ -58,7 +58,7 @@ def cluster(nodes: int) -> Cluster:
     ("nodes", "size", "most"), [(4, 4, 1), (6, 4, 1), (16, 16, 1), (3, 6, 2), (3, 8, 3), (2, 6, 3)]
 )
 def test_a_gang_of_which_no_node_takes_all_is_spread(nodes: int, size: int, most: int) -> None:
-    """Found: five gangs waited for ever beside six idle nodes that take one member each."""
+    """Found: five gangs waited forever beside six idle nodes that take one member each."""
     at = cluster(nodes)
     tries_until_it_goes(at, size, at_most(most))
     on = nominated(at, [f"g-{rank}" for rank in range(size)])

@@ -225,7 +225,7 @@ def test_a_gang_without_room_for_its_next_member_is_reported_and_left_alone() ->
     assert at.phase("g") == "repairing"
     assert told(at) == []  # it may be over in a moment
     at.pass_time(PATIENCE_SECONDS)
-    assert told(at) == ["gang ml/g: there is no room for the members it lacks (again-1)"]
+    assert told(at) == ["gang ml/g: there is no room for the missing members (again-1)"]
     at.pass_time(10 * TIMEOUT)
     assert at.evicted == []
     assert at.phase("g") == "repairing"
@@ -314,7 +314,7 @@ def test_a_member_that_failed_and_is_not_made_again_is_reported_by_name() -> Non
     at.stop("g-1", "n1")
     at.settle()
     at.pass_time(PATIENCE_SECONDS)
-    text = "it lacks members, and their controller has not recreated them (g-1 failed)"
+    text = "members are missing, and their controller has created no replacements (g-1 failed)"
     assert told(at) == [f"gang ml/g: {text}"]
     at.pass_time(10 * TIMEOUT)
     assert at.evicted == []
@@ -337,5 +337,5 @@ def test_a_plan_for_the_next_member_that_nobody_binds_is_given_back_and_nobody_i
     assert at.plan("again-1") is None
     assert at.phase("g") == "refused"
     at.pass_time(PATIENCE_SECONDS)
-    assert told(at) == ["gang ml/g: kube-scheduler did not take the plans of the members it lacks"]
+    assert told(at) == ["gang ml/g: kube-scheduler did not take the plans of the missing members"]
     assert at.evicted == []

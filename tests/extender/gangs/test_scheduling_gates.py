@@ -160,7 +160,7 @@ def test_why_those_that_are_alike_wait_is_worked_out_once_a_round(
         )
         for number in range(20)
     }
-    at.remove_node("n1")  # what was true a round ago is not reported for ever
+    at.remove_node("n1")  # what was true a round ago is not reported forever
     at.pass_time(EVENT_SECONDS)
     assert "no node has room for it (there are no nodes);" in told(at, "p-0")[-1]
 

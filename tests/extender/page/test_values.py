@@ -315,7 +315,7 @@ def test_the_queue_tells_an_estimate_once_there_is_one() -> None:
             False,
             8,
             "",
-            "no node has room for it, unless pods go that never end by themselves "
+            "no node has room for it, until pods that run forever are deleted "
             "(restartPolicy Always)",
         ),
         (True, 8, "L40S", "no node has room for it, even without other pods"),

@@ -1,4 +1,4 @@
-"""Whether members of unequal size fit is a puzzle, which may take for ever. It is given up in time,
+"""Whether members of unequal size fit is a puzzle, which may take forever. It is given up in time,
 and a place that is easily found is found."""
 
 import random

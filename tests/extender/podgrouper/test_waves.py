@@ -1,6 +1,6 @@
 """Which pods wait for which, where a controller creates pods one by one, or some may be absent.
 
-If the extender simply counted all pods of the owner, each of these gangs would wait for ever or
+If the extender simply counted all pods of the owner, each of these gangs would wait forever or
 start incomplete.
 """
 
@@ -65,7 +65,7 @@ def test_an_initializer_that_has_ended_by_then_is_not_waited_for() -> None:
 
 
 def test_a_group_that_counts_initializers_too_is_held_to_the_wave() -> None:
-    """The TrainJob's own PodGroup does; taken at its word, the nodes would wait for ever."""
+    """The TrainJob's own PodGroup does; taken at its word, the nodes would wait forever."""
     by = owner("trainer.kubeflow.org/v1alpha1 TrainJob", "run")
     trained = owner(
         "jobset.x-k8s.io/v1alpha2 JobSet",
@@ -309,7 +309,7 @@ def of_volcano(job: Object, name: str) -> Object:
 
 
 def test_a_task_that_is_listed_first_may_depend_on_those_listed_later() -> None:
-    """Its pods are made last: counted with the workers they would be waited for for ever."""
+    """Its pods are made last: counted with the workers they would be waited for forever."""
     job = volcano(task("master", 1, 1, "worker"), task("worker", 4))
     assert counts(of_volcano(job, "worker"), job) == (5, 4, 5, 4)
     assert counts(of_volcano(job, "master"), job) == (5, 5, 5, 5)
@@ -351,7 +351,7 @@ def of_yunikorn(groups: str, gpus: int = 8, name: str = "workers") -> Object:
 
 
 def test_a_task_group_whose_members_take_no_gpus_is_not_waited_for() -> None:
-    """Found waiting for ever for a fourth member with GPUs."""
+    """Found waiting forever for a fourth member with GPUs."""
     assert counts(of_yunikorn(f"[{HEAD},{WORKERS}]")) == (4, 4, 3, 3)
 
 

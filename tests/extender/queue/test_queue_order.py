@@ -288,7 +288,7 @@ def test_the_last_of_all_gets_its_turn_under_any_stream_of_others(
     rivals: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever comes is shorter or larger, and more of it waits than there is room for. The bound
-    is minutes in place of days."""
+    is minutes instead of days."""
     monkeypatch.setattr(queue_order, "MOST_RUN_SECONDS", 30.0)
     monkeypatch.setattr(queue_order, "SIZE_SECONDS", 100.0)
     at = Cluster(CoreSettings(queue_order=QueueOrder.MULTIFACTOR))

@@ -98,7 +98,7 @@ def test_a_large_gang_starts_under_a_stream_of_small_pods(share: float) -> None:
             assert at.phase("g") == "planned"
             return
         at.sound()
-    assert at.phase("g") == "forming", "without a hold it waits for ever"
+    assert at.phase("g") == "forming", "without a hold it waits forever"
 
 
 def test_a_later_pod_is_told_for_whom_the_gpus_are_held_and_does_not_get_them() -> None:
@@ -491,7 +491,7 @@ def test_a_large_single_pod_starts_under_a_stream_of_small_ones() -> None:
             ends[f"p{number}"] = number + 8
         if at.schedule("whole"):
             return
-    raise AssertionError("it waits for ever")
+    raise AssertionError("it waits forever")
 
 
 def test_what_is_held_for_a_single_pod_is_held_after_a_restart_and_explained() -> None:

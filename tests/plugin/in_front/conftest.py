@@ -45,7 +45,7 @@ class World:
         self.front = self.make_front()
 
     def make_front(self, *, pick: Pick = pick_ring, **patience: float) -> Front:
-        """In place of the one there is, if that has not been opened."""
+        """Instead of the one there is, if that has not been opened."""
         self.front = Front(
             kubelet_socket=self.kubelet.socket,
             vendor_socket=self.registry,

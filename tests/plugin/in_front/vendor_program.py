@@ -136,7 +136,7 @@ class Resource:
 
     def note(self, method: str, request: bytes, context: grpc.ServicerContext) -> None:
         left = context.time_remaining()
-        seconds = left if left < 1e9 else None  # none where the caller waits for ever
+        seconds = left if left < 1e9 else None  # none where the caller waits forever
         self.calls.append({"method": method, "request": request.hex(), "seconds": seconds})
 
     def behave(self, method: str, context: grpc.ServicerContext) -> None:
@@ -289,7 +289,7 @@ def main() -> None:
     Thread(target=vendor.look, daemon=True).start()
     for line in sys.stdin:
         print(json.dumps(vendor.obey(json.loads(line))), flush=True)
-    os._exit(0)  # the parent process is gone; the servers' threads would stay for ever
+    os._exit(0)  # the parent process is gone; the servers' threads would stay forever
 
 
 if __name__ == "__main__":

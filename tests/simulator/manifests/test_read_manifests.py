@@ -247,11 +247,11 @@ MALFORMED = {
         JOB[: JOB.index("  template:")],
         "spec.template: missing: expected the template of the job's pods",
     ),
-    "a job whose pods restart for ever": (
+    "a job whose pods restart forever": (
         _job("      restartPolicy: Never\n", ""),
         "spec.template.spec.restartPolicy: missing: expected Never or OnFailure in a Job",
     ),
-    "a container that restarts for ever": (
+    "a container that restarts forever": (
         _pod("image: x", "image: x\n      restartPolicy: Always"),
         "expected Always, and on an init container only",
     ),
@@ -443,7 +443,7 @@ BROKEN = {
         "f.yaml:8: document 1: spec.template.metadata.annotations[linkwise.dev/gang-size]: 4: "
         'expected a text: write it in quotes, "4"',
     ),
-    "a Job of a JobSet that restarts for ever": (
+    "a Job of a JobSet that restarts forever": (
         workload(JOB_SET, JOBS.replace("restartPolicy: Never, ", "restartPolicy: Always, ")),
         "spec.restartPolicy: 'Always': expected Never or OnFailure in a Job",
     ),

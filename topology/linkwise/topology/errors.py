@@ -3,7 +3,7 @@
 LinkwiseError
 ├── MachineError       a machine whose facts contradict each other, or that cannot be read
 ├── AnnotationError    an annotation that does not parse; names the key, the value, what is allowed
-│   ├── UnknownAnnotationError  its key is none of ours
+│   ├── UnknownAnnotationError  its key is unknown
 │   └── VersionError   written by a newer Linkwise than this one
 └── RequestError       a question about GPU sets that makes no sense for this machine
 

@@ -43,7 +43,7 @@ class ChooseQuestion:
 @click.option("--machine", "source", required=True, metavar="MACHINE", help="The machine.")
 @click.option("--free", metavar="GPUS", help="Free GPUs, like 0,2,5-7.  [default: all]")
 @click.option("--size", type=click.IntRange(min=1), help="How many GPUs to take.")
-@click.option("--gang", metavar="MxN", help="GPUs for M members of N GPUs, in place of --size.")
+@click.option("--gang", metavar="MxN", help="GPUs for M members of N GPUs, instead of --size.")
 @click.option("--must", metavar="GPUS", help="GPUs that the set must contain.")
 @click.option("--require-link", type=_LINKS, help="Take no set with a link farther than this.")
 @click.option("--prefer-link", type=_LINKS, help="As good as can be.  [default: nvlink]")

@@ -65,8 +65,8 @@ def _about(answer: WhatIfAnswer) -> Iterator[str]:
     for left in answer.left_out:
         yield fact("left out", f"{some(left.nodes)}: {left.because}")
     if answer.presumed:
-        of = f"{pods_in_words(len(answer.presumed))} have is presumed: no plan and no plugin says"
-        yield fact("presumed", f"which GPUs {of}")
+        of = pods_in_words(len(answer.presumed))
+        yield fact("presumed", f"the GPUs of {of}: neither a plan nor the plugin reports them")
     for title in answer.job[:_MOST_OBJECTS]:
         yield fact("job", title)
     if len(answer.job) > _MOST_OBJECTS:

@@ -18,7 +18,7 @@ EXPECTED, TIMEOUT, ENDLESS = "expected-duration", "gang-timeout", "endless"
 
 
 # Why no end of other pods makes room for a gang or pod.
-SERVERS = "unless pods go that never end by themselves (restartPolicy Always)"
+SERVERS = "until pods that run forever are deleted (restartPolicy Always)"
 NEVER_FITS = "even without other pods"
 
 

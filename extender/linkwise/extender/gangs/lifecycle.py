@@ -221,7 +221,7 @@ class GangLifecycle:
         self._refuse(gang, now, pause_seconds=self._timeout_of(members))
 
     def _give_back_late(self, gang: Gang, members: GangMembers, now: float) -> None:
-        """A running gang keeps its GPUs, but reserves none for ever for members that follow."""
+        """A running gang keeps its GPUs, but reserves none forever for members that follow."""
         late = [member for member in members.planned if now >= self._ends_of(member, members)]
         if late:
             gang.reason = f"pod {late[0].ref.name} was not bound in time"

@@ -110,15 +110,15 @@ class Repair:
         if not members.started or gang.expired or members.enough_placed or not members.bound:
             return ""
         if members.open and gang.refused:
-            return "kube-scheduler did not take the plans of the members it lacks"
+            return "kube-scheduler did not take the plans of the missing members"
         if members.open and has_no_room:
             names = ", ".join(member.ref.name for member in members.open[:_MOST_NAMES])
-            return f"there is no room for the members it lacks ({names})"
+            return f"there is no room for the missing members ({names})"
         if members.complete or members.held_back:
             return ""
         dead = [member.ref.name for member in members.all if member.failed][:_MOST_NAMES]
         gone = f" ({', '.join(dead)} failed)" if dead else ""
-        return f"it lacks members, and their controller has not recreated them{gone}"
+        return f"members are missing, and their controller has created no replacements{gone}"
 
     def _is_free(self, member: PodRecord, spot: Spot) -> bool:
         info = self._cache.nodes.get(spot.node)

@@ -167,6 +167,6 @@ def why_no_node(cache: Cache, best_node: BestNode, request: GpuRequest) -> str:
     answer = rooms(cache, best_node, as_it_is(cache), request, ResourceList(), nodes)
     reasons = {*answer.failed.values(), *answer.unresolvable.values()}
     if answer.node_names:
-        reasons.add("linkwise: nodes with GPUs for it do not take it for other reasons")
+        reasons.add("linkwise: nodes with suitable GPUs reject the pod for other reasons")
     told = "; ".join(sorted(reason.removeprefix("linkwise: ") for reason in reasons))
     return f": no node has room for it ({told or 'there are no nodes'})"

@@ -2,7 +2,7 @@
 
 This annotation has precedence over all other sources unless it cannot be met. A gang of 4 on a
 template that creates 8 pods would leave 4 of them out. A gang that waits for pods which its owner
-creates only after it runs would wait for ever. In these cases the pod is refused, and the text
+creates only after it runs would wait forever. In these cases the pod is refused, and the text
 names both sources.
 """
 

@@ -17,7 +17,7 @@ from linkwise.extender.queue.scheduling_queue import SchedulingQueue
 
 
 class LongWaits:
-    """*after_seconds*: how long a gang keeps its gates without room; None: for ever."""
+    """*after_seconds*: how long a gang keeps its gates without room; None: forever."""
 
     def __init__(
         self,

@@ -292,7 +292,7 @@ class UnschedulablePods:
         return node
 
     def _search(self, record: PodRecord, request: GpuRequest, view: NodesView, now: float) -> str:
-        """First whole GPUs, then shares in place of them, as in `verbs.filter`."""
+        """First whole GPUs, then shares instead of them, as in `verbs.filter`."""
         self._searches += 1
         cache, gpus, room = self._cache, record.demand.gpus, self._room_of_shares()
         effort = Effort()

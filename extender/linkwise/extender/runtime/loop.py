@@ -345,7 +345,7 @@ class Loop:
 
     def _tell(self, plural: str, tell: Callable[[float], None]) -> None:
         """Pass a change to the core. If the core cannot process it, the watch must go on, and must
-        not repeat that change for ever."""
+        not repeat that change forever."""
         try:
             with self._lock:
                 tell(self._clock())

@@ -158,7 +158,7 @@ class Barrier:
         return {uid: minimum_of(pods[uid]) for uid in waiting if uid in pods}
 
     def _pilot(self, key: GangKey) -> str | None:
-        """The member, by uid, that goes before all others and is not bound yet: the API server
+        """The member, by uid, that is bound first and is not bound yet: the API server
         refused its Binding before, and would leave the others half a gang. One without a plan
         cannot start, so no member waits for it."""
         gang = self._registry.gangs.get(key)

@@ -90,7 +90,7 @@ class PlacedPods:
         self._count(pod, -1)
 
     def forget_openings(self) -> None:
-        """All who wait are tried again: they request the counts anew that they still need."""
+        """All who wait are tried again: they request the counts again that they still need."""
         self._is_full = self.may_have_opened = False
 
     def get(self, uid: str) -> Placed | None:

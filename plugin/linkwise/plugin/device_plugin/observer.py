@@ -1,4 +1,4 @@
-"""In place of a registration: the plugin observes, and a vendor's plugin serves the kubelet."""
+"""Instead of a registration: the plugin observes, and a vendor's plugin serves the kubelet."""
 
 
 class Observer:

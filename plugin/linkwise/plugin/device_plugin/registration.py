@@ -185,7 +185,7 @@ class Registrar:
     def _note_failure(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
         if isinstance(error, _DroppedError):
-            if not self._dropped:  # two plugins of one resource drop each other for ever
+            if not self._dropped:  # two plugins of one resource drop each other forever
                 log.warning("%s: registering again", error)
             self._dropped = True
             return

@@ -51,7 +51,7 @@ _XID = re.compile(r"xid-[1-9][0-9]{0,5}")
 
 @dataclass(frozen=True, slots=True)
 class Treatments:
-    """The tables, with an operator's choices in place of their rows."""
+    """The tables, with an operator's choices instead of their rows."""
 
     chosen: Mapping[str, Treatment] = field(default_factory=dict)
 

@@ -138,7 +138,7 @@ def _struck(
 def _with_cause(
     health: Health, condition: str, cause: Cause, longest: float, *, now: float
 ) -> Health:
-    """*cause* has the lengths of its probations in place of their ends."""
+    """*cause* has the lengths of its probations instead of their ends."""
     if cause.out and not health.reason and health.well_since is not None:
         again = now - health.well_since < FORGIVEN_SECONDS
         health = replace(health, relapses=health.relapses + 1 if again else 0)

@@ -233,7 +233,7 @@ class FrontPlugin:
 
 
 def _remaining(context: grpc.ServicerContext) -> float | None:
-    """Seconds until the caller gives up; None if it waits for ever."""
+    """Seconds until the caller gives up; None if it waits forever."""
     seconds = context.time_remaining()
     return seconds if seconds < _FOR_EVER_SECONDS else None
 

@@ -67,7 +67,7 @@ def unplaced(read: Machine, lists: Mapping[str, wire.ListAndWatchResponse]) -> f
 @dataclass(slots=True)
 class _Offer:
     """What is listed of one part: its resource, and whether each replica is healthy. A part that
-    is no replica has None in place of a number."""
+    is no replica has None instead of a number."""
 
     resource: str
     healthy: dict[int | None, bool] = field(default_factory=dict)

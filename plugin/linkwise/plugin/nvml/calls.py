@@ -1,4 +1,4 @@
-"""Bounds calls to the driver: a call may hang for ever, its caller must not.
+"""Bounds calls to the driver: a call may hang forever, its caller must not.
 
 A thread of its own makes the calls, one after the other. If a call does not return in time, `Calls`
 leaves it behind with its thread, its caller goes on, and the next call gets another thread. `Calls`

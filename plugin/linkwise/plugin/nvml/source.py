@@ -38,7 +38,7 @@ from linkwise.topology.machine.model import Machine, Nic
 
 T = TypeVar("T")
 
-_DRIVER = ""  # in place of a uuid: the key of the driver's own answers
+_DRIVER = ""  # instead of a uuid: the key of the driver's own answers
 _DEAD = frozenset({"lost", "no-answer", "recovery-action", "mig"})
 """Conditions under which a GPU's links, and those to it, say nothing about its neighbours."""
 _PROBE_SECONDS = 2.0  # how long a probe waits for one GPU before it asks about the next

@@ -32,7 +32,7 @@ def timestamp(moment: datetime) -> str:
 
 
 def set_condition(status: Object, condition: Object) -> Object:
-    """Return *status* with this condition in place of the one of its type."""
+    """Return *status* with this condition instead of the one of its type."""
     others = [c for c in status.get("conditions") or () if c.get("type") != condition["type"]]
     return status | {"conditions": [*others, condition]}
 

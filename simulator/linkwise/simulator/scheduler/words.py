@@ -71,7 +71,7 @@ def disruption_patch(victim: Pod, scheduler: str, moment: str) -> dict[str, obje
 
 
 def _with(condition: Condition, pod: Pod, moment: str) -> list[dict[str, object]]:
-    """Return the pod's conditions with this one in place of the one of its type."""
+    """Return the pod's conditions with this one instead of the one of its type."""
     others = [c for c in pod.status.conditions if c.type != condition.type]
     kept: list[dict[str, object]] = [msgspec.to_builtins(other) for other in others]
     return [*kept, {**msgspec.to_builtins(condition), "lastTransitionTime": moment}]

@@ -60,7 +60,7 @@ def choose(
     *require*, *prefer*, bandwidth and class are of the worst of these (`MachineTable.worth`).
 
     *running* are the GPU sets that come free as a whole, one per pod or gang. If they are known,
-    `outlook` judges what is left, in place of `MachineTable.remaining_value`. Raises RequestError
+    `outlook` judges what is left, instead of `MachineTable.remaining_value`. Raises RequestError
     for a size below 1, for GPUs that the machine does not have, and for a running set that shares a
     GPU with another one or with *free*.
     """

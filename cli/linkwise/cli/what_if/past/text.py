@@ -44,8 +44,8 @@ def _about(answer: PastAnswer) -> Iterator[str]:
     for ignored in answer.ignored:
         yield fact("ignored", f"{pods_in_words(len(ignored.pods))}: {ignored.because}")
     if answer.presumed:
-        of = f"{pods_in_words(len(answer.presumed))} had is presumed: no plan and no plugin says"
-        yield fact("presumed", f"which GPUs {of}")
+        of = pods_in_words(len(answer.presumed))
+        yield fact("presumed", f"the GPUs of {of}: neither a plan nor the plugin reports them")
     for note in answer.notes:
         yield fact("note", note)
 

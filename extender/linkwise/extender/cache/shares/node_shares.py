@@ -37,7 +37,7 @@ class NodeShares:
     def put_in_use(
         self, in_use: Mapping[str, ContainerShares], bound: Mapping[str, PodRecord]
     ) -> None:
-        """*bound* are the pods on the node with whole GPUs, or with shares in place of them."""
+        """*bound* are the pods on the node with whole GPUs, or with shares instead of them."""
         before, self.in_use = self.in_use, in_use
         self._attribute(before, bound)
 

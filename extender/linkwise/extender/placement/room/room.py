@@ -76,7 +76,7 @@ class Room:
         self._price: Floats = self.free * np.array([*mix.values()]) / np.maximum(total, 1.0)
 
     def lost(self, before: Left, after: Left) -> Floats:
-        """[rows] the lost room in GPUs, if each node has *after* left in place of *before*."""
+        """[rows] the lost room in GPUs, if each node has *after* left instead of *before*."""
         found: Floats = np.round((self.of(before) - self.of(after)) @ self._price, _DIGITS)
         return found
 

@@ -5,7 +5,7 @@ NoGang        the pod runs by itself
 NeedsOwner    an object must be read first; or it does not exist yet, and the pod waits for it
 Refused       the sources contradict each other, or cannot be read
 
-A wrong Recognised makes a pod wait for ever, a wrong NoGang starts half a job. If the gang is
+A wrong Recognised makes a pod wait forever, a wrong NoGang starts half a job. If the gang is
 uncertain, the answer is NoGang; if the pod itself names a group, it is NeedsOwner or Refused.
 """
 

@@ -288,7 +288,7 @@ def yunikorn(case: Case) -> DeclaredGroup | None:
         groups = msgspec.json.decode(listed, type=list[_TaskGroup])
         mine = case.said(YUNIKORN + "task-group-name")
         # The pod's own task group counts: `decide` asks whether this pod takes GPUs. Another one
-        # counts only if it requests GPUs: the gang would wait for ever for members without GPUs.
+        # counts only if it requests GPUs: the gang would wait forever for members without GPUs.
         gpus = [group for group in groups if group.name == mine or group.takes(case.resource)]
     except (msgspec.DecodeError, UnicodeError, RecursionError, ValueError) as error:
         raise UnreadableError(f"{key}: {error}") from None

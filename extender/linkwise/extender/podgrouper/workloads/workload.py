@@ -1,7 +1,7 @@
 """Derives the sizes of a gang from its owner's roles.
 
 A controller may create its pods in waves, such as workers only once their leader is ready. If a
-pod waited for members of a later wave, all would wait for ever. So each pod waits for its own wave
+pod waited for members of a later wave, all would wait forever. So each pod waits for its own wave
 and for the waves that must run before it.
 """
 
