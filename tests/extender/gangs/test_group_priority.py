@@ -4,7 +4,7 @@ get no GPUs, evict none, and say why, unless kube-scheduler calls about them in 
 import msgspec
 import pytest
 
-from linkwise.extender.core import CoreSettings
+from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.kube.objects import Condition, Pod, SchedulingGate
 from linkwise.topology import names
