@@ -35,6 +35,7 @@ END_SECONDS = 60.0
 ORPHAN_SECONDS = 60.0
 _ROOTS = ("topology", "kube", "plugin", "extender", "simulator", "cli")
 _MARK = "TEST_DEMO_MARK"
+_BY_WORKLOAD = re.compile(r"^  (\S+)\n((?:    .*\n?)+)", re.M)
 
 POD = """\
 apiVersion: v1
@@ -242,6 +243,15 @@ def test_each_example_gets_what_it_asks_for(outcome: Outcome) -> None:
     assert {row.link for row in placed["finetune"] + placed["vision"]} == {"NVLINK"}
     held = [(row.node, row.gpus) for row in chain(*placed.values())]
     assert len(set(held)) == len(held)
+
+
+def test_it_says_why_each_workload_is_where_it_is(outcome: Outcome) -> None:
+    said = outcome.output.partition("Why pods are where they are\n")[2].partition("\n\n")[0]
+    reasons = {name: " ".join(words.split()) for name, words in _BY_WORKLOAD.findall(said)}
+
+    assert reasons.keys() == {"finetune", "pretrain", "dialogue", "vision", "tuning", "evaluate"}
+    assert all(words.startswith("next best ") for words in reasons.values())
+    assert reasons["vision"].endswith("loses by worth: 120.0 against 40.0 GB/s")
 
 
 def test_it_says_why_the_gang_that_is_too_large_waits(outcome: Outcome) -> None:

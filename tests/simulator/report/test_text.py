@@ -203,3 +203,25 @@ def test_long_names_of_nodes_are_cut_in_the_table_and_whole_in_the_picture() -> 
     row = "a-node-…le.org  0-1   NVLINK  210.0"
     assert f"  A   {row}  {row}\n" in shown(report)
     assert f"{name}  4 GPUs  (2 free)\n" in shown(report)
+
+
+def test_each_reason_for_a_place_stands_once_with_the_first_member_that_has_it() -> None:
+    report = small_report()
+    train = report.workloads[0]
+    long = "next best odd, GPUs 1-2: loses by worth: 210.0 against 16.0 GB/s, as far as is known"
+    pods = tuple(
+        replace(pod, chosen=reason) for pod, reason in zip(train.pods, (long, "other"), strict=True)
+    )
+    both = replace(report, workloads=(replace(train, pods=pods), *report.workloads[1:]))
+    assert """\
+Why pods are where they are
+  train
+    A0: next best odd, GPUs 1-2: loses by worth: 210.0 against 16.0 GB/s, as
+      far as is known
+    A1: other
+
+Why pods wait
+""" in shown(both)
+    same = tuple(replace(pod, chosen="other") for pod in train.pods)
+    one = replace(report, workloads=(replace(train, pods=same), *report.workloads[1:]))
+    assert "  train\n    other\n" in shown(one)

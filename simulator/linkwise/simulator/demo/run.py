@@ -18,6 +18,7 @@ from typing import Any, Self
 
 import msgspec
 
+from linkwise.drawing.layout import written
 from linkwise.kube.client import ApiError
 from linkwise.kube.objects import Pod
 from linkwise.simulator.demo.cluster import SimulatedCluster
@@ -34,6 +35,8 @@ from linkwise.topology import names
 _QUIET_SECONDS = 0.4  # if nothing changes for this time, the cluster is at rest
 _APPLIED_SECONDS = 0.1  # the same between two files; too short a wait only changes their order
 _INVALID = "invalid"  # a state of /explain: what the pod asks for is wrong
+_MOST_NODES = 3  # named
+_VERDICTS = {"lost": "loses by", "equal": "as good, but for", "better": "would win now by"}
 _HASTE = SchedulerSettings(
     extender_weight=2,  # as in daemonset/overlays/*/scheduler-config.yaml
     initial_backoff_seconds=0.1,
@@ -52,12 +55,29 @@ class _Gang(msgspec.Struct):
     members: tuple[Member, ...]
 
 
+class _RunnerUp(msgspec.Struct):
+    """The best other placement."""
+
+    nodes: tuple[str, ...]
+    gpus: tuple[int, ...]
+    verdict: str
+    why: str
+
+    def words(self) -> str:
+        more = len(self.nodes) - _MOST_NODES
+        where = ", ".join(self.nodes[:_MOST_NODES]) + (f" and {more} more" if more > 0 else "")
+        if self.gpus:
+            where += f", GPU{'s' if len(self.gpus) > 1 else ''} {written(self.gpus)}"
+        return f"next best {where}: {_VERDICTS[self.verdict]} {self.why}"
+
+
 class _Explained(msgspec.Struct):
-    """The fields of /explain that say why a pod waits."""
+    """The fields of /explain that say why a pod waits, or why it is where it is."""
 
     class OfGang(msgspec.Struct):
         class Gang(msgspec.Struct):
             reason: str = ""
+            runner_up: _RunnerUp | None = None
 
         gang: Gang
 
@@ -72,6 +92,11 @@ class _Explained(msgspec.Struct):
     state: str = ""
     gang: OfGang | None = None
     search: Search | None = None
+    runner_up: _RunnerUp | None = None
+
+    def choice(self) -> str:
+        other = self.gang.gang.runner_up if self.gang is not None else self.runner_up
+        return "no other set of GPUs is left" if other is None else other.words()
 
     def words(self) -> str:
         parts = [self.summary]
@@ -127,6 +152,7 @@ class ManifestRun:
             seed=seed,
             settings=_HASTE,
         )
+        self._chosen: dict[str, str] = {}  # namespace/name -> why it is where it is
         self._had: defaultdict[str, frozenset[str]] = defaultdict(frozenset)
         self._changes, self._changed_at = -1, 0.0
         self._things = ExitStack()
@@ -173,8 +199,17 @@ class ManifestRun:
                     self._workloads.create(body, self._given, suspended=is_suspended(body))
                 self._expected += manifest.pods
             self._cluster.wait_for(moves, f"the pods of {file}", deadline - time.monotonic())
+            self._ask_why_there()
         quiet_seconds = _QUIET_SECONDS
         self._cluster.wait_for(moves, "the pods", deadline - time.monotonic())
+
+    def _ask_why_there(self) -> None:
+        """Of the pods that got their places just now: later ones take what else there was."""
+        for sighting in self._recorder.sightings():
+            pod = sighting.pod
+            if self._linkwise and pod.spec.node_name and key_of(pod) not in self._chosen:
+                told = self._explained(pod)
+                self._chosen[key_of(pod)] = told.choice() if told is not None else ""
 
     def _body(self, manifest: Manifest) -> Mapping[str, object]:
         """Return the object to create; `generateName` becomes the same name in every run."""
@@ -235,7 +270,7 @@ class ManifestRun:
         return found
 
     def seen(self) -> tuple[SeenPod, ...]:
-        """Return the state of every pod, with a reason for each pod that waits."""
+        """Return the state of every pod, with a reason for each that waits, or is where it is."""
         sightings = self._recorder.sightings()
         explained = {
             key_of(s.pod): self._explained(s.pod)
@@ -259,7 +294,14 @@ class ManifestRun:
             for member in gang.members
         }
         return seen_pods(
-            sightings, self.held(), self._had, waits, needed, self._workloads.roots, invalid
+            sightings,
+            self.held(),
+            self._had,
+            waits,
+            needed,
+            self._workloads.roots,
+            invalid,
+            self._chosen,
         )
 
     def _explained(self, pod: Pod) -> _Explained | None:

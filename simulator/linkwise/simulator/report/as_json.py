@@ -30,6 +30,7 @@ class _Pod(msgspec.Struct, frozen=True):
     seconds: _Seconds
     place: _Place | None
     waits: str
+    chosen: str  # why it is where it is
     stock_draws: tuple[_Place | None, ...]
 
 
@@ -104,7 +105,14 @@ def _pod(pod: PodReport) -> _Pod:
     draws = tuple(_place(place) for place in pod.stock)
     waits = pod.waits if pod.state == "waits" else ""
     return _Pod(
-        pod.pod, pod.member, pod.state, _seconds(pod.times), _place(pod.place), waits, draws
+        pod.pod,
+        pod.member,
+        pod.state,
+        _seconds(pod.times),
+        _place(pod.place),
+        waits,
+        pod.chosen,
+        draws,
     )
 
 

@@ -9,6 +9,7 @@ by workload and member. Pure.
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from linkwise.kube.labels import COMPLETION_INDEX, LWS
 from linkwise.kube.objects import Pod, whole
@@ -59,13 +60,15 @@ def seen_pods(
     gangs: Mapping[str, GangSeen],
     workloads: Mapping[str, str],
     invalid: Collection[str] = (),
+    chosen: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[SeenPod, ...]:
     """Return the record of every pod that takes GPUs, in the order of *sightings*.
 
     The mappings are by namespace/name. *held*: its GPUs now. *had*: all GPUs it was seen with.
     *waits*: why it has no node. *gangs*: its gang, as the extender has it.
     *workloads* is by the uid of a pod's owner: the name of the manifest from which it comes.
-    *invalid*: those that cannot be placed, because of what they ask for.
+    *invalid*: those that cannot be placed, because of what they ask for. *chosen*: why it is where
+    it is.
     """
     beside = _without_gpus(sightings, gangs)
     found = [
@@ -84,6 +87,7 @@ def seen_pods(
             ended=sighting.pod.status.phase == "Succeeded",
             waits=waits.get(key_of(sighting.pod), "") or _holds_none(sighting.pod),
             invalid=key_of(sighting.pod) in invalid,
+            chosen=chosen.get(key_of(sighting.pod), ""),
         )
         for sighting in sightings
         if takes_gpus(sighting.pod) and not _was_replaced(sighting, sightings)
@@ -118,6 +122,7 @@ def report_of(
                 waits=seen.waits,
                 invalid=seen.invalid,
                 ended=seen.ended,
+                chosen=seen.chosen,
                 stock=tuple(draw.get((name, seen.member)) for draw in stock),
             )
             for seen in sorted(members, key=_rank)

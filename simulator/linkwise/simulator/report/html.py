@@ -8,6 +8,7 @@ from linkwise.drawing.shapes import COLOURS, Drawing, Holder, draw
 from linkwise.simulator.report.model import GpuTenant, PodPlace, Report, stock_tenants, tenants
 from linkwise.simulator.report.text import (
     DRAW_HEADS,
+    WHY_HERE,
     about_the_baseline,
     alone_words,
     draw_rows,
@@ -45,6 +46,7 @@ def render_html(report: Report) -> str:
         draw_rows=draw_rows(report),
         place_words=place_words,
         workload_words=workload_words,
+        why_here=WHY_HERE,
         short=lambda workload, pod: GpuTenant(workload, pod).short,
     )
 

@@ -79,6 +79,7 @@ class PodReport:
     waits: str = ""  # why there is no place
     invalid: bool = False  # it waits because what it asks for is wrong
     ended: bool = False  # it has succeeded; the place is where it ran
+    chosen: str = ""  # why it is in this place, and not in the next best
     stock: tuple[PodPlace | None, ...] = ()
 
     @property
@@ -122,6 +123,15 @@ class WorkloadReport:
     @property
     def waiting(self) -> tuple[PodReport, ...]:
         return tuple(pod for pod in self.pods if pod.state == "waits")
+
+    @property
+    def chosen(self) -> tuple[tuple[str, str], ...]:
+        """Return the reasons of the places, each with the first member that has it."""
+        first: dict[str, str] = {}
+        for pod in self.pods:
+            if pod.place and pod.chosen:
+                first.setdefault(pod.chosen, pod.member)
+        return tuple((member, reason) for reason, member in first.items())
 
     @property
     def bound(self) -> tuple[PodReport, ...]:
@@ -315,6 +325,7 @@ class SeenPod:
     ended: bool = False  # succeeded, and gave its GPUs back
     waits: str = ""  # why it holds none
     invalid: bool = False  # what it asks for is wrong
+    chosen: str = ""  # why it is where it is
 
     @property
     def held_gpus(self) -> frozenset[str]:

@@ -7,6 +7,7 @@ only repeats it.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
+from textwrap import wrap
 
 from rich.text import Text
 
@@ -30,12 +31,16 @@ _BROKEN = "×"
 _SHORTEST_NODE = 9  # columns of the table that the node's name always gets
 _LONGEST = 24  # columns of a workload's name beside its times
 _IN_A_ROW = 8  # GPUs in one row of an island
+WHY_HERE = "Why pods are where they are"
 _COLOURS = ("cyan", "yellow", "green", "magenta", "bright_blue", "red", "white")
 
 
 def render(report: Report) -> Text:
     """Return the whole report."""
     blocks = [_table(report), *_pictures(report), _legend(report)]
+    chosen = [_chosen(workload) for workload in report.workloads if workload.chosen]
+    if chosen:
+        blocks.append(_lines([_title(WHY_HERE), *chosen]))
     waiting = [_waiting(workload) for workload in report.workloads if workload.waiting]
     if waiting:
         blocks.append(_lines([_title("Why pods wait"), *waiting]))
@@ -310,6 +315,14 @@ def _waiting(workload: WorkloadReport) -> Text:
         # Members of a gang wait for the same reason: print it once.
         "\n    ".join(dict.fromkeys(pod.waits for pod in workload.waiting)),
     )
+
+
+def _chosen(workload: WorkloadReport) -> Text:
+    lines = [f"  {workload.name}"]
+    for member, reason in workload.chosen:
+        which = f"{workload.letter}{member}: " if len(workload.chosen) > 1 else ""
+        lines += wrap(f"{which}{reason}", WIDTH, initial_indent="    ", subsequent_indent="      ")
+    return Text("\n".join(lines))
 
 
 def _times(report: Report) -> Text:
