@@ -650,3 +650,26 @@ def test_who_was_only_planned_when_room_was_sought_is_a_victim_once_bound() -> N
     assert at.schedule("humble") == "n1"
     quiet(at, 60)
     assert at.evicted == ["humble"]
+
+
+def test_a_gang_whose_victims_gpus_others_take_rests_twice_as_long_each_time_up_to_an_hour() -> None:
+    """Nothing keeps another scheduler from it, so each eviction would only cost one more pod."""
+    at = cluster(nodes=1)
+    run(at, "victim-0", 8, "n1")
+    add_gang(at, "urgent", 1, priority=1)
+    rests = []
+    for turn in range(7):
+        assert at.evicted == [f"victim-{number}" for number in range(turn + 1)]
+        at.delete(at.evicted[-1])
+        thief = at.add_pod(f"victim-{turn + 1}", 8, node="n1", preemptible="true").metadata
+        at.set_in_use("n1", {thief.uid: {"main": at.uuids("n1", *range(8))}})
+        began = at.now
+        at.settle()
+        while thief.name not in at.evicted:
+            due = at.core.next_due()
+            assert due is not None, "the gang would wait, and nobody look"
+            assert at.now < began + 4000
+            at.now = max(due, at.now + 0.05)
+            at.settle()
+        rests.append(at.now - began)
+    assert rests == [300, 600, 1200, 2400, 3600, 3600, 3600]
