@@ -652,7 +652,9 @@ def test_who_was_only_planned_when_room_was_sought_is_a_victim_once_bound() -> N
     assert at.evicted == ["humble"]
 
 
-def test_a_gang_whose_victims_gpus_others_take_rests_twice_as_long_each_time_up_to_an_hour() -> None:
+def test_a_gang_whose_victims_gpus_others_take_rests_twice_as_long_each_time_up_to_an_hour() -> (
+    None
+):
     """Nothing keeps another scheduler from it, so each eviction would only cost one more pod."""
     at = cluster(nodes=1)
     run(at, "victim-0", 8, "n1")
