@@ -1,41 +1,128 @@
-"""What a pod of thousands of containers requests is summed once, while others use the core."""
+"""A pod that says too much costs its own work alone: it counts with what it requests, and with GPUs
+it is refused."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import pytest
 
-from linkwise.extender.api.records import ResourceList
-from linkwise.extender.cache.resource_lists import pod_needs
-from linkwise.kube.objects import Pod
-from linkwise.topology.demand import PodDemand
-from tests.extender.cluster import Cluster, container
+from linkwise.extender.api.large_pods import MOST_BYTES, LargePod, size_of
+from linkwise.extender.cache.ingest import Ingest
+from linkwise.kube.objects import ClaimSource as Claim
+from linkwise.kube.objects import Container, ObjectMeta, OwnerReference, Pod, Resources, Volume
+from tests.extender.cluster import GPU, Cluster, change, container
 
 T = TypeVar("T")
+Change = Callable[[Pod], Pod]
+MANY = range(MOST_BYTES // 8)
 
 
-def test_a_large_pod_is_read_once_and_without_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
-    at, unlocked, reads = Cluster(), [False], list[bool]()
+def with_labels(pod: Pod) -> Pod:
+    labels = {f"label-{number}": "x" for number in MANY}
+    return change(pod, metadata=change(pod.metadata, labels=labels))
+
+
+def with_owners(pod: Pod) -> Pod:
+    owners = tuple(OwnerReference(kind="Job", name=f"job-{n}", uid=f"uid-{n}") for n in MANY)
+    return change(pod, metadata=change(pod.metadata, owner_references=owners))
+
+
+def with_volumes(pod: Pod) -> Pod:
+    volumes = tuple(
+        Volume(name=f"v{n}", persistent_volume_claim=Claim(claim_name=f"claim-{n}")) for n in MANY
+    )
+    return change(pod, spec=change(pod.spec, volumes=volumes))
+
+
+def with_resources(pod: Pod) -> Pod:
+    others = {f"example.com/r{number}": 1 for number in MANY}
+    extra = Container(name="extra", resources=Resources(requests=others))
+    return change(pod, spec=change(pod.spec, containers=(*pod.spec.containers, extra)))
+
+
+def with_containers(pod: Pod) -> Pod:
+    others = tuple(container(f"c{number}", 0, cpu="1m") for number in MANY)
+    return change(pod, spec=change(pod.spec, containers=(*pod.spec.containers, *others)))
+
+
+LARGER = pytest.mark.parametrize(
+    "larger", [with_labels, with_owners, with_volumes, with_resources, with_containers]
+)
+
+
+@pytest.fixture
+def at() -> Cluster:
+    at = Cluster()
     at.add_node("n0")
+    return at
+
+
+@LARGER
+def test_with_gpus_it_is_refused_in_words(at: Cluster, larger: Change) -> None:
+    at.add_pod("large", 1, alter=larger)
+    at.settle()
+    answer = at.filter("large")
+    assert answer.node_names == ()
+    assert "KiB: expected 32 KiB at most" in str(answer)
+    found = at.core.explain("ml", "large", at.now)
+    assert found is not None
+    assert "KiB: expected 32 KiB at most" in found.summary
+
+
+@LARGER
+def test_on_a_node_it_counts_with_what_it_requests(at: Cluster, larger: Change) -> None:
+    at.add_pod("large", 2, cpu="60", node="n0", alter=larger)
+    assert at.free("n0") == 6
+    at.add_pod("w", 1, cpu="40", gates=["linkwise.dev/plan"])
+    at.settle()
+    assert at.plan("w") is None  # of 96 CPUs
+    at.delete("large")
+    assert at.free("n0") == 8
+    at.settle()
+    assert at.places("w") == ["n0"]
+    assert at.sound()
+
+
+@LARGER
+def test_next_to_nothing_is_kept_of_it(larger: Change) -> None:
+    at, kept = Cluster(), list[Mapping[str, str]]()
+    follow = Ingest.follow
+
+    def noted(self: Ingest, pod: Pod, now: float) -> object:
+        assert isinstance(pod, LargePod)
+        assert size_of(pod) < 2048
+        record = follow(self, pod, now)
+        kept.append(record.labels)
+        return record
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Ingest, "follow", noted)
+        at.add_pod("large", 1, node="n0", alter=larger)
+    assert kept == [{}]
+
+
+def test_what_takes_long_is_done_while_others_use_the_core(at: Cluster) -> None:
+    times: list[str] = []
 
     def aside(work: Callable[[], T], /) -> T:
-        unlocked.append(True)
-        try:
-            return work()
-        finally:
-            unlocked.pop()
+        times.append("aside")
+        return work()
 
-    def noted(pod: Pod, demand: PodDemand, managed: str) -> ResourceList:
-        if pod.metadata.name == "large":
-            reads.append(unlocked[-1])
-        return pod_needs(pod, demand, managed)
-
-    monkeypatch.setattr("linkwise.extender.cache.ingest.pod_needs", noted)
     at.core.set_unlocker(aside)
-    containers = [container(f"c{number}", 0, cpu="1m") for number in range(1000)]
-    at.add_pod("large", containers=[container("main", 1), *containers])
-    for minutes in range(3):
-        at.annotate("large", expected_duration=f"{minutes + 1}m")
-    at.settle()
-    assert at.filter("large").node_names == ("n0",)
-    assert reads == [True]
+    at.add_pod("small", 1)
+    assert times == []
+    at.add_pod("large", 1, alter=with_containers)
+    assert times == ["aside"]
+
+
+def test_pods_as_users_write_them_are_far_from_the_bound() -> None:
+    containers = tuple(container(f"container-{number}", 1) for number in range(20))
+    volumes = tuple(
+        Volume(name=f"volume-{n}", persistent_volume_claim=Claim(claim_name=f"claim-{n}"))
+        for n in range(20)
+    )
+    labels = {f"app.kubernetes.io/label-{number}": "x" * 40 for number in range(20)}
+    pod = Pod(metadata=ObjectMeta(labels=labels))
+    spec = change(pod.spec, containers=containers, volumes=volumes)
+    assert size_of(change(pod, spec=spec)) * 4 < MOST_BYTES
+    assert GPU in containers[0].resources.limits

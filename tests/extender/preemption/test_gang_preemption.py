@@ -22,6 +22,7 @@ from linkwise.kube.objects import (
     PodDisruptionBudget,
     PodDisruptionBudgetSpec,
     PodDisruptionBudgetStatus,
+    Requirement,
 )
 from tests.extender.cluster import Cluster, change
 
@@ -343,7 +344,42 @@ def test_the_budgets_of_other_tenants_are_not_looked_at(monkeypatch: pytest.Monk
     assert 0 < len(looks) < 50
     for each in theirs:
         at.core.budget_event("DELETED", each, at.now)
-    assert at.core._budgets._budgets.keys() == {"ml"}
+    assert {namespace for namespace, _ in at.core._budgets._budgets} == {"ml"}
+
+
+@pytest.mark.parametrize("operator", ["In", "Exists"])
+def test_a_pod_beside_thousands_of_its_tenants_budgets_is_not_compared_with_them(
+    monkeypatch: pytest.MonkeyPatch, operator: str
+) -> None:
+    """Nor evicted: two budgets would be enough for that."""
+    at = cluster()
+    run(at, "humble", 8, "n1")
+    run(at, "guarded", 8, "n2")
+    label(at, "guarded", app="guarded")
+    values = ("guarded",) if operator == "In" else ()
+    several = LabelSelector(
+        match_expressions=(
+            Requirement("app", operator, values),
+            Requirement("none", "In", ("there", "is")),
+        )
+    )
+    for number in range(1000):
+        one = budget(0)
+        spec = change(one.spec, selector=several)
+        meta = change(one.metadata, name=f"b{number}")
+        at.core.budget_event("ADDED", change(one, metadata=meta, spec=spec), at.now)
+    label(at, "humble", app="other")
+    looks: list[_Budget] = []
+    covers = _Budget.covers
+
+    def counted(each: _Budget, pod: PodRecord) -> bool:
+        looks.append(each)
+        return covers(each, pod)
+
+    monkeypatch.setattr(_Budget, "covers", counted)
+    add_gang(at, "urgent", 1, priority=1)
+    assert looks == []
+    assert at.evicted == (["humble"] if operator == "In" else [])
 
 
 def test_of_a_gang_no_member_is_evicted_where_a_budget_allows_only_some() -> None:

@@ -4,7 +4,7 @@ import random
 
 import msgspec
 
-from linkwise.kube.filters.placed_pods import MOST_COUNTS, PlacedPods
+from linkwise.kube.filters.placed_pods import MOST_APART, MOST_COUNTS, PlacedPods
 from linkwise.kube.filters.pod_affinity import AffinityTerm
 from linkwise.kube.filters.pod_facts import PodFacts, pod_facts
 from linkwise.kube.objects import Pod, Requirement
@@ -82,6 +82,26 @@ def test_nothing_is_remembered_of_pods_that_are_gone() -> None:
         placed.drop(str(number))
     kept = (getattr(placed, field) for field in vars(placed))
     assert not any(each for each in kept if isinstance(each, dict))
+
+
+def test_of_one_namespace_only_so_many_terms_keep_others_out() -> None:
+    placed = PlacedPods()
+
+    def with_term(number: int, namespace: str) -> PodFacts:
+        made = pod(namespace=namespace, affinity=apart(term({"app": str(number)})))
+        return pod_facts(msgspec.convert(made, Pod))
+
+    for number in range(2 * MOST_APART):
+        placed.put(f"x{number}", with_term(number, "x"), 0)
+    placed.put("y", with_term(0, "y"), 1)
+    assert len(placed.keeping_apart()) == MOST_APART + 1
+    for number in range(2 * MOST_APART):
+        placed.drop(f"x{number}")
+    assert [*placed.keeping_apart().values()] == [{"y": 1}]
+    assert placed.apart_keys() == {"app"}
+    placed.drop("y")
+    assert not placed.keeping_apart()
+    assert not placed.apart_keys()
 
 
 def test_a_forgotten_count_is_in_doubt_only_until_all_are_tried_again() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from linkwise.extender.api.annotations import ask_of, demand_of, oversize, shares_of
+from linkwise.extender.api.large_pods import refusal_of, size_of
 from linkwise.extender.podgrouper.decide import recognise
 from linkwise.extender.podgrouper.explicit import RULE
 from linkwise.extender.podgrouper.workloads.answer import Refused
@@ -97,7 +98,8 @@ def _oversize(pod: Pod, rules: Rules) -> str:
         demand, shares = demand_of(pod, rules.resource), shares_of(pod, rules.resource)
     except ValueError:  # the API server refuses such a pod
         return ""
-    return oversize(pod, demand, shares, rules.resource)
+    gpus = demand.gpus or shares
+    return (gpus and refusal_of(size_of(pod))) or oversize(pod, demand, shares, rules.resource)
 
 
 def _fault(site: Site) -> str:

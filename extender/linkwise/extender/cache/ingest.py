@@ -24,6 +24,7 @@ from linkwise.extender.api.annotations import (
     oversize,
     shares_of,
 )
+from linkwise.extender.api.large_pods import LargePod
 from linkwise.extender.api.queue_note import QueueNote, read_queue_note
 from linkwise.extender.api.records import (
     NO_DEMAND,
@@ -64,7 +65,8 @@ from linkwise.topology.errors import AnnotationError
 
 _MOST_RULES = 32  # the weight of a pod's; each costs time for each pod of its namespaces
 _MOST_WISHES = 1024  # remembered; each some 2 KB
-_MANY_CONTAINERS = 64  # of a pod; more take longer to read than others should wait
+_MANY_LABELS = 32
+_MOST_REMEMBERED = 4096  # bytes of what is read; more, as few pods have, is read anew each time
 _MOST_PLAN = 16 * 1024  # characters of the two annotations; the extender's have a tenth of it
 # The claims of a StatefulSet's pods differ by their ordinals, and these pods are alike.
 _DIGITS = re.compile(r"\d+")
@@ -233,21 +235,13 @@ class Ingest:
     def _leaves_alone(self, pod: Pod) -> bool:
         return bool(self._namespaces) and pod.metadata.namespace not in self._namespaces
 
-    def takes_long(self, pod: Pod) -> bool:
-        """Whether `prepare` should come first."""
-        spec = pod.spec
-        return len(spec.containers) + len(spec.init_containers) > _MANY_CONTAINERS
-
-    def prepare(self, pod: Pod) -> None:
-        """Read what the next call about *pod* needs first, while others use this object: a pod of
-        15,000 containers takes some 0.3 s."""
-        self._of_spec(pod)
-
     def _wishes(self, pod: Pod) -> "_Wishes":
         """A waiting pod changes several times, and the pods of a job are equal: the result for
         equal input is computed once."""
         of_spec, (ask, wrong) = self._of_spec(pod), self._ask(pod)
         invalid = of_spec.invalid or wrong
+        if isinstance(pod, LargePod) and (of_spec.demand.gpus or of_spec.shares):
+            invalid = pod.refusal
         template = None
         if of_spec.demand.gpus or of_spec.shares or ask.gang or invalid:
             template = self._template(of_spec.template, pod.spec)
@@ -262,8 +256,8 @@ class Ingest:
         for ours in names.BY_EXTENDER:
             said.pop(ours, None)
         index = meta.annotations.get(COMPLETION_INDEX) or meta.labels.get(COMPLETION_INDEX)
-        key = digest(msgspec.json.encode((said, index), order="deterministic"))
-        return _once(self._asks, key, lambda: _read_ask(pod))
+        words = msgspec.json.encode((said, index), order="deterministic")
+        return _once(self._asks, words, lambda: _read_ask(pod))
 
     def _of_spec(self, pod: Pod) -> _OfSpec:
         spec, meta = pod.spec, pod.metadata
@@ -289,8 +283,8 @@ class Ingest:
             },
             resized(pod),
         )
-        key = digest(msgspec.json.encode(words, order="deterministic"))
-        return _once(self._specs, key, lambda: _read_spec(pod, self._resource, words.volumes))
+        encoded = msgspec.json.encode(words, order="deterministic")
+        return _once(self._specs, encoded, lambda: _read_spec(pod, self._resource, words.volumes))
 
     def _template(self, key: bytes, spec: PodSpec) -> Template:
         found = self._templates.get(key)
@@ -301,8 +295,11 @@ class Ingest:
         return found
 
 
-def _once(known: dict[bytes, T], key: bytes, read: Callable[[], T]) -> T:
-    """The result for this key, read once while it is remembered."""
+def _once(known: dict[bytes, T], words: bytes, read: Callable[[], T]) -> T:
+    """The result for these words, read once while it is remembered."""
+    if len(words) > _MOST_REMEMBERED:
+        return read()
+    key = digest(words)
     found = known.get(key)
     if found is None:
         found = read()
@@ -448,8 +445,14 @@ def _facts(pod: Pod, labels: Mapping[str, str], rules: PodRules) -> PodFacts:
     return PodFacts(pod.metadata.namespace, labels, rules, claims)
 
 
-@lru_cache(maxsize=8192)  # the pods of a DaemonSet or Deployment have equal labels
 def _shared_labels(items: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
+    """The pods of a DaemonSet or Deployment have equal labels. A pod may have any number."""
+    many = len(items) > _MANY_LABELS
+    return {intern(key): intern(value) for key, value in items} if many else _few_labels(items)
+
+
+@lru_cache(maxsize=8192)
+def _few_labels(items: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
     return {intern(key): intern(value) for key, value in items}
 
 

@@ -1,7 +1,7 @@
 """Which pods are on which node, and how many of them a term selects there."""
 
 from collections import Counter
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -13,9 +13,11 @@ from linkwise.kube.filters.pod_facts import PodFacts
 from linkwise.kube.filters.selectors import selects, value_test
 
 MOST_COUNTS = 512  # remembered; pods may have any terms
+MOST_APART = 256  # terms of one namespace's pods, with which all others are compared
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 _NO_PODS: Mapping[str, "Placed"] = {}
+_NOBODY: Mapping[str, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,8 @@ class PlacedPods:
         # Required anti-affinity -> uid -> row. Pods of one workload have equal terms.
         self._keeping_apart: dict[AffinityTerm, dict[str, int]] = {}
         self._apart_keys: Counter[str] = Counter()  # the labels that they look at
+        self._apart_of: dict[AffinityTerm, str] = {}  # the namespace of the first pod with the term
+        self._apart_terms: Counter[str] = Counter()  # by that namespace
         self._on_ports: dict[int, dict[str, Placed]] = {}  # row -> uid -> pod with host ports
         self._with_claims: dict[int, dict[str, Placed]] = {}
         self._users: Counter[tuple[str, str]] = Counter()  # of claims that are no pod's own
@@ -59,9 +63,7 @@ class PlacedPods:
         self._pods[uid] = pod
         self._in_namespace.setdefault(facts.namespace, {})[uid] = pod
         for term in set(facts.rules.apart):
-            if term not in self._keeping_apart:
-                self._apart_keys.update(_keys(term))
-            self._keeping_apart.setdefault(term, {})[uid] = row
+            self._keep_apart(term, facts.namespace, uid, row)
         if facts.rules.ports:
             self._on_ports.setdefault(row, {})[uid] = pod
         if facts.claims:
@@ -76,18 +78,26 @@ class PlacedPods:
         facts, row = pod.facts, pod.row
         _forget(self._in_namespace, facts.namespace, uid)
         for term in set(facts.rules.apart):
-            _forget(self._keeping_apart, term, uid)
-            if term not in self._keeping_apart:
-                self._apart_keys -= Counter(_keys(term))
+            if uid in self._keeping_apart.get(term, _NOBODY):
+                _forget(self._keeping_apart, term, uid)
+                if term not in self._keeping_apart:
+                    _take_off(self._apart_keys, _keys(term))
+                    _take_off(self._apart_terms, [self._apart_of.pop(term)])
         if facts.rules.ports:
             _forget(self._on_ports, row, uid)
         if facts.claims:
             _forget(self._with_claims, row, uid)
-            for claim in _shared_claims(facts):
-                self._users[claim] -= 1
-                if not self._users[claim]:
-                    del self._users[claim]
+            _take_off(self._users, _shared_claims(facts))
         self._count(pod, -1)
+
+    def _keep_apart(self, term: AffinityTerm, namespace: str, uid: str, row: int) -> None:
+        if term not in self._keeping_apart:
+            if self._apart_terms[namespace] == MOST_APART:
+                return  # the others are left to kube-scheduler
+            self._apart_of[term] = namespace
+            self._apart_terms[namespace] += 1
+            self._apart_keys.update(_keys(term))
+        self._keeping_apart.setdefault(term, {})[uid] = row
 
     def forget_openings(self) -> None:
         """All who wait are tried again: they request the counts again that they still need."""
@@ -219,6 +229,13 @@ def _keys(term: AffinityTerm) -> set[str]:
 
 def _shared_claims(facts: PodFacts) -> set[tuple[str, str]]:
     return {(facts.namespace, use.name) for use in facts.claims if use.owner is None}
+
+
+def _take_off(counts: Counter[_K], keys: Iterable[_K]) -> None:
+    for key in keys:
+        counts[key] -= 1
+        if not counts[key]:
+            del counts[key]
 
 
 def _forget(index: dict[_K, dict[str, _V]], key: _K, uid: str) -> None:

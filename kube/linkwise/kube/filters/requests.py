@@ -23,6 +23,15 @@ def amount(resource: str, quantity: Quantity) -> int:
     return milli(quantity) if resource == _CPU else whole(quantity)
 
 
+def lenient_amount(resource: str, quantity: Quantity) -> int:
+    """0 if it is no quantity: the API server refuses such objects, and a fake's mistake must not
+    stop the extender."""
+    try:
+        return amount(resource, quantity)
+    except ValueError:
+        return 0
+
+
 def pod_requests(pod: Pod, read: Amount = amount) -> Counter[str]:
     """Resource -> what *read* makes of its quantities.
 

@@ -1,0 +1,92 @@
+"""The door: what a tenant writes into one pod has a bound in bytes before anything else reads it.
+
+Reading a pod, comparing it with others and remembering it takes time and memory in proportion to
+what it says, and the API server takes a megabyte and more. A pod over the bound counts with the sum
+of what it requests, as nothing else must know of it; with GPUs it is refused.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from linkwise.kube.filters.requests import lenient_amount, pod_requests
+from linkwise.kube.objects import LARGEST, Container, ObjectMeta, Pod, PodSpec, Quantity, Resources
+from linkwise.topology import names
+
+MOST_BYTES = 32 * 1024  # of JSON; a pod of 20 containers and 20 volumes has some 3 KiB
+_MOST_NAMES = 16  # of resources
+_FIRST = ("cpu", "memory", "ephemeral-storage", "pods")
+
+
+class LargePod(Pod, frozen=True):
+    """What is kept of a pod over the bound."""
+
+    size: int = 0  # bytes of the whole
+
+    @property
+    def refusal(self) -> str:
+        return refusal_of(self.size)
+
+
+def size_of(pod: Pod) -> int:
+    """Bytes of what Linkwise reads of a pod's labels, owners and spec, as JSON."""
+    meta = pod.metadata
+    return len(msgspec.json.encode((meta.labels, meta.owner_references, pod.spec)))
+
+
+def refusal_of(size: int) -> str:
+    """Why a pod with GPUs of that *size* is refused; empty: it is not."""
+    if size <= MOST_BYTES:
+        return ""
+    return (
+        f"labels, owners and spec of {size >> 10} KiB: expected {MOST_BYTES >> 10} KiB at most, "
+        "without what containers run"
+    )
+
+
+def shortened(pod: Pod, size: int, resource: str) -> LargePod:
+    """What is kept of *pod*: who and where it is, its state, the extender's own annotations, and
+    one container that requests all that kube-scheduler counts; of the *resource* too."""
+    meta, spec, status = pod.metadata, pod.spec, pod.status
+    wanted = pod_requests(pod, lenient_amount)
+    requests: dict[str, Quantity] = {
+        name: f"{amount}m" if name == "cpu" else amount
+        for name in _most_important(wanted, resource)
+        if (amount := min(wanted[name], LARGEST))
+    }
+    return LargePod(
+        size=size,
+        metadata=ObjectMeta(
+            name=meta.name,
+            namespace=meta.namespace,
+            uid=meta.uid,
+            resource_version=meta.resource_version,
+            annotations={
+                key: meta.annotations[key] for key in names.BY_EXTENDER if key in meta.annotations
+            },
+            creation_timestamp=meta.creation_timestamp,
+            deletion_timestamp=meta.deletion_timestamp,
+        ),
+        spec=PodSpec(
+            node_name=spec.node_name,
+            containers=(Container(name="all", resources=Resources(requests=requests)),),
+            priority=spec.priority,
+            preemption_policy=spec.preemption_policy,
+            restart_policy=spec.restart_policy,
+            scheduler_name=spec.scheduler_name,
+            scheduling_gates=spec.scheduling_gates[:_MOST_NAMES],
+        ),
+        status=msgspec.structs.replace(
+            status,
+            container_statuses=status.container_statuses[:1],
+            init_container_statuses=status.init_container_statuses[:1],
+        ),
+    )
+
+
+def _most_important(wanted: Iterable[str], resource: str) -> list[str]:
+    def rank(name: str) -> tuple[bool, bool, str]:
+        is_gpu = name == resource or names.is_share(name, resource)
+        return not is_gpu, name not in _FIRST, name
+
+    return sorted(wanted, key=rank)[:_MOST_NAMES]
