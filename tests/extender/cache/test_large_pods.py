@@ -9,7 +9,15 @@ import pytest
 from linkwise.extender.api.large_pods import MOST_BYTES, LargePod, size_of
 from linkwise.extender.cache.ingest import Ingest
 from linkwise.kube.objects import ClaimSource as Claim
-from linkwise.kube.objects import Container, ObjectMeta, OwnerReference, Pod, Resources, Volume
+from linkwise.kube.objects import (
+    Container,
+    ObjectMeta,
+    OwnerReference,
+    Pod,
+    Quantity,
+    Resources,
+    Volume,
+)
 from tests.extender.cluster import GPU, Cluster, change, container
 
 T = TypeVar("T")
@@ -35,7 +43,7 @@ def with_volumes(pod: Pod) -> Pod:
 
 
 def with_resources(pod: Pod) -> Pod:
-    others = {f"example.com/r{number}": 1 for number in MANY}
+    others: dict[str, Quantity] = {f"example.com/r{number}": 1 for number in MANY}
     extra = Container(name="extra", resources=Resources(requests=others))
     return change(pod, spec=change(pod.spec, containers=(*pod.spec.containers, extra)))
 

@@ -5,11 +5,19 @@ from typing import Any
 
 import pytest
 
+from linkwise.extender.cycle import round as cycle_round
 from linkwise.extender.gangs.gang_search import GangSearch
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.placement.result import NoRoom, Spot
 from linkwise.kube.filters import placed_pods
-from linkwise.kube.objects import Affinity, LabelSelector, Pod, PodAffinity, PodAffinityTerm
+from linkwise.kube.objects import (
+    Affinity,
+    LabelSelector,
+    Pod,
+    PodAffinity,
+    PodAffinityTerm,
+    Requirement,
+)
 from tests.extender.cluster import Cluster, change
 
 HOST = "kubernetes.io/hostname"
@@ -70,3 +78,37 @@ def test_pods_that_come_wake_the_gangs_once_a_second(
     for number in range(100):
         add_server(at, f"nobody-{number}", "n0")
     assert len(searches) <= len(WAITING)
+
+
+def test_gangs_that_are_compared_with_very_many_pods_have_their_turns_in_several_rounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So those of other namespaces are not late."""
+    monkeypatch.setattr(cycle_round, "_MOST_COMPARED", 10)
+    at = Cluster()
+    at.add_node("n0")
+    for number in range(20):
+        add_server(at, f"server-{number}", "n0")
+    for name in WAITING:
+        at.add_pod(name, 1, said={"gang": name, "gang_size": "1"}, alter=beside_others_than(name))
+    for action in at.core.decide(at.now):
+        at.core.done(action, at.carry_out(action), at.now)
+    assert [bool(at.core._cache.plans.get(at.pod(name).metadata.uid)) for name in WAITING] == [
+        True,
+        *[False] * 4,
+    ]
+    due = at.core.next_due()
+    assert due is not None
+    assert due <= at.now + 1
+    at.settle()
+    for _ in WAITING:
+        at.pass_time(1)
+    assert at.places(*WAITING) == ["n0"] * len(WAITING)
+
+
+def beside_others_than(name: str) -> Callable[[Pod], Pod]:
+    other = Requirement("serves", "NotIn", (name,))
+    selector = LabelSelector(match_expressions=(other,))
+    term = PodAffinityTerm(topology_key=HOST, label_selector=selector)
+    near = PodAffinity(required_during_scheduling_ignored_during_execution=(term,))
+    return lambda pod: change(pod, spec=change(pod.spec, affinity=Affinity(pod_affinity=near)))

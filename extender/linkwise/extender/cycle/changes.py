@@ -28,6 +28,7 @@ LARGE_GANG = 64
 # A cluster's claims may change many times a second, and each change may help any gang that waits.
 # So may each pod, while gangs wait that together look at more others than the cache counts.
 SURROUNDINGS_SECONDS = 1.0
+_SOON_SECONDS = 0.2
 SECONDS_A_POD = 0.0001
 
 
@@ -85,11 +86,14 @@ class Changes:
         self._news_seen = NO_NEWS
         self.surroundings_changed = False  # volumes, claims or namespaces
         self._surroundings_due = self._around_due = 0.0
+        self.look_again_soon = False  # gangs of a namespace wait for the next round
+        self._began = 0.0
         self._defects = defects
 
     def take(self, now: float) -> set[GangKey]:
         """The gangs to look at because of changes since the last round."""
         cache = self._cache
+        self.look_again_soon, self._began = False, now
         cache.trim()
         touched = cache.take_touched()
         self._note_touched(touched, now)
@@ -159,7 +163,8 @@ class Changes:
         """When the next postponed look is due."""
         surroundings = self._surroundings_due if self.surroundings_changed else None
         around = self._around_due if self._cache.around.may_have_opened else None
-        times = (surroundings, around, self._postponed.next())
+        soon = self._began + _SOON_SECONDS if self.look_again_soon else None
+        times = (surroundings, around, soon, self._postponed.next())
         return min((time for time in times if time is not None), default=None)
 
     def look_at_all(self) -> None:

@@ -195,6 +195,7 @@ class Planner:
             self.reserve,
             self.preemption,
             publish,
+            cache.around,
         )
         self._kubelet_admission = KubeletAdmission(cache)
         self.offers = Offers(cache, best_node)

@@ -10,6 +10,7 @@
 A gang without room is not tried again before there is more room.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 from linkwise.extender.api.records import GangKey
@@ -24,9 +25,13 @@ from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.preemption.gang_preemption import GangPreemption
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.scheduling_queue import SchedulingQueue
+from linkwise.kube.filters.placed_pods import PlacedPods
 
 _FEW = 64  # members: a search for so many may keep the lock
 _MOST_PASSES = 3  # through the queue; the next round decides the rest
+# Pods with which those of one namespace are compared in a round, for their affinity: some 0.1 s.
+# The namespace's other gangs wait for the next round, so that those of others are not late.
+_MOST_COMPARED = 1_000_000
 
 NoteStep = Callable[[str], object]
 """Called with the name of a step each time that it ends."""
@@ -49,11 +54,13 @@ class Round:
         reserve: Reserve,
         preemption: GangPreemption,
         publish: Publish,
+        around: PlacedPods,
     ) -> None:
         self._registry, self._queue, self._reservations = registry, queue, reservations
         self._search, self._changes, self._lifecycle = search, changes, lifecycle
         self._allocate, self._reserve, self._preemption = allocate, reserve, preemption
-        self._publish = publish
+        self._publish, self._around = publish, around
+        self._compared: Counter[str] = Counter()  # by namespace, in this round
         self.note_step: NoteStep = no_note
 
     def run(self, doubted: Mapping[str, str], now: float) -> None:
@@ -66,6 +73,7 @@ class Round:
             raise
 
     def _run(self, doubted: Mapping[str, str], now: float) -> None:
+        self._compared.clear()
         looked_at = self._changes.take(now)
         for key in sorted(looked_at):
             with self._changes.isolated(key.title):
@@ -115,6 +123,10 @@ class Round:
                 and not self._reserve.gives_each(gang)
             ):
                 continue
+            if self._compared[gang.key.namespace] > _MOST_COMPARED:
+                self._changes.look_again_soon = True
+                continue
+            before = self._around.work
             with self._changes.isolated(gang.name):
                 self._reserve.begin_turn(gang)
                 if self._queue.is_untried(gang):
@@ -130,6 +142,7 @@ class Round:
                 self.note_step("reserve")
                 if alike is not None:
                     had_turns.add(alike)
+            self._compared[gang.key.namespace] += self._around.work - before
         with self._changes.isolated("reservations"):
             self._reserve.end(now)
         self.note_step("reserve")

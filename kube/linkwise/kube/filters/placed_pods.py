@@ -1,7 +1,7 @@
 """Which pods are on which node, and how many of them a term selects there."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -40,6 +40,8 @@ class PlacedPods:
         self.changes = self.openings = 0
         self._pods: dict[str, Placed] = {}  # uid -> pod
         self._in_namespace: dict[str, dict[str, Placed]] = {}
+        self._label_keys: Counter[str] = Counter()  # of their labels
+        self.work = 0  # pods that were compared to make counts, since the start
         # Required anti-affinity -> uid -> row. Pods of one workload have equal terms.
         self._keeping_apart: dict[AffinityTerm, dict[str, int]] = {}
         self._apart_keys: Counter[str] = Counter()  # the labels that they look at
@@ -62,6 +64,7 @@ class PlacedPods:
             self.drop(uid)
         self._pods[uid] = pod
         self._in_namespace.setdefault(facts.namespace, {})[uid] = pod
+        self._label_keys.update(facts.labels.keys())
         for term in set(facts.rules.apart):
             self._keep_apart(term, facts.namespace, uid, row)
         if facts.rules.ports:
@@ -77,6 +80,7 @@ class PlacedPods:
             return
         facts, row = pod.facts, pod.row
         _forget(self._in_namespace, facts.namespace, uid)
+        _take_off(self._label_keys, facts.labels.keys())
         for term in set(facts.rules.apart):
             if uid in self._keeping_apart.get(term, _NOBODY):
                 _forget(self._keeping_apart, term, uid)
@@ -131,8 +135,10 @@ class PlacedPods:
                 self._inviting.discard(oldest)
                 self._is_full = True
             counts = self._counts[key] = np.zeros(max(rows, 64), dtype=np.int64)
-            for pod in self._all_that_count(key):
-                counts = self._add(key, pod.row, 1)
+            there = [pod.row for pod in self._all_that_count(key)]
+            if there:
+                counts = self._add(key, max(there), 0)
+                np.add.at(counts, there, 1)
         while len(counts) < rows:
             counts = self._add(key, rows - 1, 0)
         counts = counts[:rows]
@@ -171,7 +177,7 @@ class PlacedPods:
 
     def _all_that_count(self, key: "_Key") -> list[Placed]:
         """All pods that `_Key.counts`. There may be 100,000, so each test is made for all of them
-        in one go, which takes a tenth of the time."""
+        in one go, which takes a tenth of the time. The tests that most pods fail come first."""
         named = [term.namespaces for term in key.terms if not _selects_all(term)]
         pods: list[Placed]
         if named:
@@ -181,12 +187,23 @@ class PlacedPods:
             pods = [*self._pods.values()] if key.terms else []
         if key.live:
             pods = [pod for pod in pods if not pod.leaving]
-        for term in key.terms:
-            if term.selector is None:
+        if any(term.selector is None for term in key.terms):
+            return []
+        wanted: dict[str, _Values] = {}
+        for requirement in (each for term in key.terms for each in term.selector or ()):
+            wanted.setdefault(requirement.key, _Values()).tests.append(value_test(requirement))
+        # For each label: how many pods can pass.
+        most = {
+            label: len(self._pods) if values[None] else self._label_keys[label]
+            for label, values in wanted.items()
+        }
+        for label in sorted(wanted, key=lambda each: most[each]):
+            values = wanted[label]
+            if label in self._label_keys:
+                self.work += len(pods)
+                pods = [pod for pod in pods if values[pod.facts.labels.get(label)]]
+            elif not values[None]:
                 return []
-            for requirement in term.selector:
-                label, test = requirement.key, value_test(requirement)
-                pods = [pod for pod in pods if test(pod.facts.labels.get(label))]
         return pods
 
     def _count(self, pod: Placed, sign: int) -> None:
@@ -207,6 +224,17 @@ class PlacedPods:
             counts = self._counts[key] = grown
         counts[row] += amount
         return counts
+
+
+class _Values(dict[str | None, bool]):
+    """Value of a label -> whether it passes all tests; pods have few different ones."""
+
+    def __init__(self) -> None:
+        self.tests: list[Callable[[str | None], bool]] = []
+
+    def __missing__(self, value: str | None) -> bool:
+        self[value] = passes = all(test(value) for test in self.tests)
+        return passes
 
 
 @dataclass(frozen=True, slots=True)
