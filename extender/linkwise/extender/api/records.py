@@ -261,7 +261,7 @@ def _added(
 def natural(name: str) -> SortKey:
     """A sort key that orders numbers by value: worker-2 before worker-10."""
     return tuple(
-        (1, int(part), "") if part.isdigit() else (0, 0, part)
+        (1, int(part), "") if part.isdecimal() else (0, 0, part)
         for part in _DIGITS.split(name)
         if part
     )
