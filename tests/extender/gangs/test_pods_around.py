@@ -84,7 +84,7 @@ def test_gangs_that_are_compared_with_very_many_pods_have_their_turns_in_several
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """So those of other namespaces are not late."""
-    monkeypatch.setattr(cycle_round, "_MOST_COMPARED", 10)
+    monkeypatch.setattr(cycle_round, "_MOST_LOOKS", 4)
     at = Cluster()
     at.add_node("n0")
     for number in range(20):
@@ -104,6 +104,27 @@ def test_gangs_that_are_compared_with_very_many_pods_have_their_turns_in_several
     for _ in WAITING:
         at.pass_time(1)
     assert at.places(*WAITING) == ["n0"] * len(WAITING)
+
+
+def test_the_last_of_them_has_its_turn_although_room_changes_all_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cycle_round, "_MOST_LOOKS", 4)
+    monkeypatch.setattr(placed_pods, "MOST_COUNTS", 1)  # so each turn costs
+    at = Cluster()
+    at.add_node("n0")
+    for number in range(20):
+        add_server(at, f"server-{number}", "n0")
+    for name in WAITING:
+        alter = beside_others_than(name) if name == WAITING[-1] else near_server_of(name)
+        at.add_pod(name, 1, said={"gang": name, "gang_size": "1"}, alter=alter)
+    for _ in WAITING:
+        for action in at.core.decide(at.now):
+            at.core.done(action, at.carry_out(action), at.now)
+        at.add_pod("passing", 1, node="n0")  # takes a GPU, and gives it back
+        at.delete("passing")
+        at.now += 0.2
+    assert at.places(*WAITING) == ["", "", "", "", "n0"]
 
 
 def beside_others_than(name: str) -> Callable[[Pod], Pod]:

@@ -29,9 +29,10 @@ from linkwise.kube.filters.placed_pods import PlacedPods
 
 _FEW = 64  # members: a search for so many may keep the lock
 _MOST_PASSES = 3  # through the queue; the next round decides the rest
-# Pods with which those of one namespace are compared in a round, for their affinity: some 0.1 s.
-# The namespace's other gangs wait for the next round, so that those of others are not late.
-_MOST_COMPARED = 1_000_000
+# The looks at pod sets on nodes that the gangs of one namespace may take in a round, a tenth of a
+# second of 0.4 µs each. Its other gangs have their turns in later ones, and those of others come in
+# between. A pod with which another is compared, for its affinity, is a quarter of a look.
+_MOST_LOOKS = 250_000
 
 NoteStep = Callable[[str], object]
 """Called with the name of a step each time that it ends."""
@@ -60,7 +61,11 @@ class Round:
         self._search, self._changes, self._lifecycle = search, changes, lifecycle
         self._allocate, self._reserve, self._preemption = allocate, reserve, preemption
         self._publish, self._around = publish, around
-        self._compared: Counter[str] = Counter()  # by namespace, in this round
+        # By namespace: the looks that its gangs took in this round, and the gangs that had no turn
+        # because of that, in an earlier pass and in this one.
+        self._spent: Counter[str] = Counter()
+        self._left: dict[str, set[GangKey]] = {}
+        self._leaves: dict[str, set[GangKey]] = {}
         self.note_step: NoteStep = no_note
 
     def run(self, doubted: Mapping[str, str], now: float) -> None:
@@ -73,7 +78,7 @@ class Round:
             raise
 
     def _run(self, doubted: Mapping[str, str], now: float) -> None:
-        self._compared.clear()
+        self._spent.clear()
         looked_at = self._changes.take(now)
         for key in sorted(looked_at):
             with self._changes.isolated(key.title):
@@ -110,6 +115,7 @@ class Round:
         if not (self._queue.any_untried() or self._reserve.have_to_look(now)):
             return
         self._reserve.begin()
+        self._take_up_left()
         had_turns: set[object] = set()  # requests of single pods that found no room
         in_vain: dict[object, Gang] = {}  # request -> the gang that was tried in this pass
         for gang in self._queue.in_order():
@@ -123,10 +129,9 @@ class Round:
                 and not self._reserve.gives_each(gang)
             ):
                 continue
-            if self._compared[gang.key.namespace] > _MOST_COMPARED:
-                self._changes.look_again_soon = True
+            if not self._has_turn(gang):
                 continue
-            before = self._around.work
+            before = self._looks()
             with self._changes.isolated(gang.name):
                 self._reserve.begin_turn(gang)
                 if self._queue.is_untried(gang):
@@ -142,10 +147,34 @@ class Round:
                 self.note_step("reserve")
                 if alike is not None:
                     had_turns.add(alike)
-            self._compared[gang.key.namespace] += self._around.work - before
+            self._spent[gang.key.namespace] += self._looks() - before
         with self._changes.isolated("reservations"):
             self._reserve.end(now)
         self.note_step("reserve")
+
+    def _take_up_left(self) -> None:
+        for namespace, keys in (*self._left.items(), *self._leaves.items()):
+            self._left[namespace] = {key for key in keys if self._queue.waits(key)}
+        self._left = {namespace: keys for namespace, keys in self._left.items() if keys}
+        self._leaves = {}
+
+    def _has_turn(self, gang: Gang) -> bool:
+        """Whether the namespace's part of the round is left for a search. Those that had no turn
+        before come first, or the first in the queue would take the turns of all others."""
+        namespace = gang.key.namespace
+        left = self._left.get(namespace)
+        has = self._spent[namespace] <= _MOST_LOOKS and (not left or gang.key in left)
+        if has or not self._queue.is_untried(gang):
+            if left:
+                left.discard(gang.key)
+            return True
+        if not left:
+            self._leaves.setdefault(namespace, set()).add(gang.key)
+        self._changes.look_again_soon = True
+        return False
+
+    def _looks(self) -> int:
+        return self._search.effort.looks + self._around.work // 4
 
     def _place(self, gang: Gang, now: float) -> None:
         """If the gang changes during its search, it has another one before the next has its turn:

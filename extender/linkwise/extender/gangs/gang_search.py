@@ -22,7 +22,7 @@ from linkwise.extender.cache.node_table import NOT_USABLE, Bools, NodeTable
 from linkwise.extender.gangs.failed_searches import FailedSearches
 from linkwise.extender.gangs.gang_limits import gang_limits
 from linkwise.extender.gangs.members import GangMembers, plan_of, spots_of
-from linkwise.extender.placement.cluster_view import ClusterView, cluster_view
+from linkwise.extender.placement.cluster_view import ClusterView, Effort, cluster_view
 from linkwise.extender.placement.gang_placement import place, pod_sets_of
 from linkwise.extender.placement.nodes.best_node import BestNode
 from linkwise.extender.placement.nodes.gang_refusals import GangRefusals, Guess
@@ -61,6 +61,7 @@ class GangSearch:
         self._node_filters, self._feedback, self._best_node = node_filters, feedback, best_node
         self._gang_refusals = gang_refusals
         self._failed_searches = FailedSearches(cache)
+        self.effort = Effort()  # of all its searches
 
     def forget_refusals(self) -> None:
         """Count again how much room there is for gangs that have too little."""
@@ -167,7 +168,7 @@ class GangSearch:
         if limits.shared:
             spans = replace(spans, require=(*spans.require, *limits.shared))
         levels = ordered(self._levels, spans)
-        cluster = cluster_view(self._cache, table, levels)
+        cluster = cluster_view(self._cache, table, levels, self.effort)
         return _Input(cluster, pod_sets, spans, depends_on_pods=bool(limits))
 
     def _copied(self, view: NodesView) -> NodeTable:

@@ -5,7 +5,7 @@ while the cache changes, and a what-if ("what if these GPUs were free?") searche
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -29,11 +29,19 @@ class Level:
         return np.where(self.numbers == NO_DOMAIN, own, self.numbers)
 
 
+@dataclass(slots=True)
+class Effort:
+    """How many looks at one pod set on one node searches took, at some 0.4 µs each."""
+
+    looks: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterView:
     rows: NodeTable
     kinds: Sequence[MachineKind]
     levels: tuple[Level, ...]  # above the node, nearest first; only those with a node in a domain
+    effort: Effort = field(default_factory=Effort, compare=False)
 
     def level(self, key: str) -> Level:
         """The level of *key*. At the level `node`, each node is its own domain; an unknown level
@@ -44,9 +52,13 @@ class ClusterView:
         return next((level for level in self.levels if level.key == key), nowhere)
 
 
-def cluster_view(cache: Cache, rows: NodeTable, levels: Iterable[str]) -> ClusterView:
-    """A view of *cache* as it is now; *rows* is a copy of its rows, maybe with more GPUs free."""
-    return ClusterView(rows, tuple(cache.kinds), tuple(_levels(cache, levels)))
+def cluster_view(
+    cache: Cache, rows: NodeTable, levels: Iterable[str], effort: Effort | None = None
+) -> ClusterView:
+    """A view of *cache* as it is now; *rows* is a copy of its rows, maybe with more GPUs free.
+    Searches add to *effort*."""
+    kinds = tuple(cache.kinds)
+    return ClusterView(rows, kinds, tuple(_levels(cache, levels)), effort or Effort())
 
 
 def _levels(cache: Cache, keys: Iterable[str]) -> Iterable[Level]:

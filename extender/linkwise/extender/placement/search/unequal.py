@@ -15,6 +15,7 @@ from linkwise.extender.api.records import ResourceList
 from linkwise.extender.cache.machine_kind import MachineKind
 from linkwise.extender.cache.node_table import NOT_USABLE, Bools, Ints, popcount
 from linkwise.extender.cache.topology_domains import NO_DOMAIN
+from linkwise.extender.placement.cluster_view import Effort
 from linkwise.extender.placement.request import PodSet
 from linkwise.extender.placement.search import node_loads
 from linkwise.extender.placement.search.assignment import AssignedPart, Assignment
@@ -39,8 +40,8 @@ class _Work:
     GPU model has an equal share, each level of it, and each domain of that. So none takes the time
     of a later one."""
 
-    def __init__(self, of_level: float) -> None:
-        self._of_level, self._left = of_level, 0.0
+    def __init__(self, of_level: float, effort: Effort) -> None:
+        self._of_level, self._left, self._effort = of_level, 0.0, effort
 
     def begin(self, domains: int) -> None:
         """The work of one of so many domains of a level begins."""
@@ -52,6 +53,7 @@ class _Work:
 
     def spend(self, work: int) -> None:
         self._left -= work
+        self._effort.looks += work
 
 
 class UnequalSearch:
@@ -102,7 +104,7 @@ class _OnModel:
         self._room = popcount(scope.free)
         self._placed_worths: dict[Reach, dict[int, float]] = {}
         self._found = -np.inf  # the worth of the best so far
-        self._work = _Work(work / (len(scope.view.levels) + 2))
+        self._work = _Work(work / (len(scope.view.levels) + 2), scope.view.effort)
 
     def at_each_level(self, domains: Ints) -> Iterator[Assignment | None]:
         scope = self._scope
