@@ -327,7 +327,7 @@ def test_thousands_of_pods_are_judged_again_a_few_at_a_time(cluster: Cluster) ->
     rounds = 0
     while cluster.core.rejudge(cluster.now):
         rounds += 1
-    assert rounds == 512 // 16
+    assert rounds == 512 // 8
     cluster.settle()
     assert why(cluster, "train-511-0").endswith(": no room for the whole gang")
 
@@ -526,7 +526,7 @@ def test_pods_of_a_large_owner_are_judged_again_few_at_a_time(cluster: Cluster) 
         while cluster.core.rejudge(cluster.now):
             calls += 1
         assert calls == steps[name]
-    assert steps["small"] == 60 // 16 + 1
+    assert steps["small"] == 60 // 8 + 1
     assert steps["large"] > 10
 
 

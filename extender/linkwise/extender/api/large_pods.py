@@ -13,7 +13,7 @@ from linkwise.kube.filters.requests import lenient_amount, pod_requests
 from linkwise.kube.objects import LARGEST, Container, ObjectMeta, Pod, PodSpec, Quantity, Resources
 from linkwise.topology import names
 
-MOST_BYTES = 32 * 1024  # of JSON; a pod of 20 containers and 20 volumes has some 3 KiB
+MOST_BYTES = 64 * 1024  # of JSON; a pod of 20 containers and 20 volumes has some 3 KiB
 _MOST_NAMES = 16  # of resources
 _FIRST = ("cpu", "memory", "ephemeral-storage", "pods")
 

@@ -35,7 +35,7 @@ from linkwise.topology import names
 
 # Pods to judge again in one step, and the bytes of the objects that they are judged by. Each pod
 # takes some 0.15 ms, and some more for each byte, and calls wait meanwhile.
-_AT_ONCE, _BYTES_AT_ONCE = 16, 64 << 10
+_AT_ONCE, _BYTES_AT_ONCE = 8, 64 << 10
 _MOST_ALIKE = 4096  # cached answers; each some 1 KB
 _HIDDEN = (Missing.FORBIDDEN, Missing.TOO_LARGE, Missing.NAMESPACE_FULL)
 _PLAIN = frozenset({EXPLICIT, "bare-pod"})  # rules that an explanation need not name
@@ -160,7 +160,7 @@ class Membership:
             yield step
 
     def take_to_rejudge(self) -> list[Pod]:
-        """The next pods to pass to `follow` again: at most 16 of maybe thousands."""
+        """The next pods to pass to `follow` again: at most 8 of maybe thousands."""
         return [self._pod(self._to_rejudge.take()) for _ in next(self._steps(), [])]
 
     def _remembered(self, pod: Pod, evidence: bytes) -> Judged | None:
