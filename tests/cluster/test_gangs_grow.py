@@ -122,7 +122,9 @@ def test_a_gang_without_room_for_its_next_member_is_reported_and_goes_on(
 
     wait_for(
         lambda: any(
-            text.startswith("GangCannotBeRepaired: gang ml/train: there is no room for the missing members")
+            text.startswith(
+                "GangCannotBeRepaired: gang ml/train: there is no room for the missing members"
+            )
             for text in world.events(members[0])
         ),
         "an Event says that it cannot be repaired",
