@@ -1,10 +1,12 @@
 """Gangs that wait for other pods, of which the cache counts only so many kinds."""
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
+from linkwise.extender.api.records import GangKey
 from linkwise.extender.cycle import round as cycle_round
 from linkwise.extender.gangs.gang_search import GangSearch
 from linkwise.extender.gangs.members import GangMembers
@@ -106,25 +108,77 @@ def test_gangs_that_are_compared_with_very_many_pods_have_their_turns_in_several
     assert at.places(*WAITING) == ["n0"] * len(WAITING)
 
 
-def test_the_last_of_them_has_its_turn_although_room_changes_all_the_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def let_a_gpu_pass(at: Cluster) -> None:
+    """Carry out a round, after which there is other room than before."""
+    for action in at.core.decide(at.now):
+        at.core.done(action, at.carry_out(action), at.now)
+    at.add_pod("passing", 1, cpu="0", node="n0")
+    at.delete("passing")
+    at.now += 0.2
+
+
+def add_without_room(at: Cluster, name: str, said: Mapping[str, str] | None = None) -> None:
+    """A pod that finds GPUs, but no CPUs beside "old"."""
+    at.add_pod(name, 4, cpu="50", gates=["linkwise.dev/plan"], said=said)
+
+
+@pytest.fixture
+def full(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """A node on which each search of a gang takes the namespace's part of the round."""
     monkeypatch.setattr(cycle_round, "_MOST_LOOKS", 4)
-    monkeypatch.setattr(placed_pods, "MOST_COUNTS", 1)  # so each turn costs
+    monkeypatch.setattr(placed_pods, "MOST_COUNTS", 1)
     at = Cluster()
     at.add_node("n0")
     for number in range(20):
         add_server(at, f"server-{number}", "n0")
+    at.add_pod("old", 1, cpu="70", node="n0", expected_duration="1h")
+    return at
+
+
+def test_the_last_of_them_has_its_turn_although_room_changes_all_the_time(full: Cluster) -> None:
     for name in WAITING:
         alter = beside_others_than(name) if name == WAITING[-1] else near_server_of(name)
-        at.add_pod(name, 1, said={"gang": name, "gang_size": "1"}, alter=alter)
+        full.add_pod(name, 1, said={"gang": name, "gang_size": "1"}, cpu="1", alter=alter)
     for _ in WAITING:
-        for action in at.core.decide(at.now):
-            at.core.done(action, at.carry_out(action), at.now)
-        at.add_pod("passing", 1, node="n0")  # takes a GPU, and gives it back
-        at.delete("passing")
-        at.now += 0.2
-    assert at.places(*WAITING) == ["", "", "", "", "n0"]
+        let_a_gpu_pass(full)
+    assert full.places(*WAITING) == ["", "", "", "", "n0"]
+
+
+def test_a_gang_keeps_its_reservation_while_others_have_their_turns(full: Cluster) -> None:
+    add_without_room(full, "big", {"gang": "big", "gang_size": "1"})
+    full.settle()
+    full.now += 1
+    for name in WAITING:
+        words = {"gang": name, "gang_size": "1"}
+        full.add_pod(name, 1, said=words, alter=near_server_of(name))
+    for _ in range(8):
+        let_a_gpu_pass(full)
+        assert full.core.reservations.of(GangKey("ml", "big")) is not None
+
+
+def test_pods_for_which_an_equal_one_was_tried_have_had_their_turns(
+    full: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(20):
+        add_without_room(full, f"single-{number}")
+    full.settle()
+    words = {"gang": "first", "gang_size": "1"}
+    full.add_pod("first", 1, said=words, priority=1, alter=near_server_of("first"))
+    seek, searches = GangSearch.seek, Counter[str]()
+
+    def counted(
+        search: GangSearch, members: GangMembers, now: float, **given: Any
+    ) -> list[Spot] | NoRoom:
+        searches[members.all[0].ref.name] += 1
+        return seek(search, members, now, **given)
+
+    monkeypatch.setattr(GangSearch, "seek", counted)
+    for _ in range(3):
+        let_a_gpu_pass(full)
+    searches.clear()
+    for _ in range(6):
+        let_a_gpu_pass(full)
+    assert searches["first"] >= 2
 
 
 def beside_others_than(name: str) -> Callable[[Pod], Pod]:

@@ -128,9 +128,12 @@ class Round:
                 and self._queue.stays_aside(gang, in_vain.get(alike), now)
                 and not self._reserve.gives_each(gang)
             ):
+                self._had_turn(gang)
                 continue
             if not self._has_turn(gang):
+                self._changes.look_again_soon = True
                 continue
+            self._had_turn(gang)
             before = self._looks()
             with self._changes.isolated(gang.name):
                 self._reserve.begin_turn(gang)
@@ -163,15 +166,17 @@ class Round:
         before come first, or the first in the queue would take the turns of all others."""
         namespace = gang.key.namespace
         left = self._left.get(namespace)
-        has = self._spent[namespace] <= _MOST_LOOKS and (not left or gang.key in left)
-        if has or not self._queue.is_untried(gang):
-            if left:
-                left.discard(gang.key)
+        if self._spent[namespace] <= _MOST_LOOKS and (not left or gang.key in left):
+            return True
+        # A reservation ends if its gang has no turn.
+        if self._reservations.of(gang.key) is not None or not self._queue.is_untried(gang):
             return True
         if not left:
             self._leaves.setdefault(namespace, set()).add(gang.key)
-        self._changes.look_again_soon = True
         return False
+
+    def _had_turn(self, gang: Gang) -> None:
+        self._left.get(gang.key.namespace, set()).discard(gang.key)
 
     def _looks(self) -> int:
         return self._search.effort.looks + self._around.work // 4
