@@ -65,7 +65,7 @@ def test_a_share_of_no_other_gpu_is_taken(said: dict[str, str]) -> None:
 
 @EACH
 def test_no_node_takes_the_pod_by_count(at: Cluster, said: dict[str, str]) -> None:
-    """Nobody knows what GPUs such a node has."""
+    """It is not known what GPUs such a node has."""
     record = Ingest(GPU).pod(at.add_pod("w", 1, said=said))
     assert not takes_by_count(record)
     assert takes_by_count(Ingest(GPU).pod(at.add_pod("any", 1)))

@@ -47,6 +47,20 @@ def near_server_of(name: str) -> Callable[[Pod], Pod]:
     return lambda pod: change(pod, spec=change(pod.spec, affinity=Affinity(pod_affinity=near)))
 
 
+def searches_by_pod(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often a place is sought for a gang from now on, by its first pod."""
+    seek, searches = GangSearch.seek, Counter[str]()
+
+    def counted(
+        search: GangSearch, members: GangMembers, now: float, **given: Any
+    ) -> list[Spot] | NoRoom:
+        searches[members.all[0].ref.name] += 1
+        return seek(search, members, now, **given)
+
+    monkeypatch.setattr(GangSearch, "seek", counted)
+    return searches
+
+
 def add_server(at: Cluster, name: str, node: str) -> None:
     def labelled(pod: Pod) -> Pod:
         return change(pod, metadata=change(pod.metadata, labels={"serves": name}))
@@ -58,7 +72,7 @@ def add_server(at: Cluster, name: str, node: str) -> None:
 @pytest.mark.parametrize("name", WAITING)
 def test_each_gang_finds_its_pod_within_a_second(at: Cluster, name: str) -> None:
     for number in range(3):  # others come before it, in the same second
-        add_server(at, f"nobody-{number}", "n0")
+        add_server(at, f"unwanted-{number}", "n0")
     add_server(at, name, "n1")
     at.pass_time(1)
     assert at.places(name) == ["n1"]
@@ -67,19 +81,10 @@ def test_each_gang_finds_its_pod_within_a_second(at: Cluster, name: str) -> None
 def test_pods_that_come_wake_the_gangs_once_a_second(
     at: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    searches: list[GangMembers] = []
-    seek = GangSearch.seek
-
-    def counted(
-        search: GangSearch, members: GangMembers, now: float, **given: Any
-    ) -> list[Spot] | NoRoom:
-        searches.append(members)
-        return seek(search, members, now, **given)
-
-    monkeypatch.setattr(GangSearch, "seek", counted)
+    searches = searches_by_pod(monkeypatch)
     for number in range(100):
-        add_server(at, f"nobody-{number}", "n0")
-    assert len(searches) <= len(WAITING)
+        add_server(at, f"unwanted-{number}", "n0")
+    assert searches.total() <= len(WAITING)
 
 
 def test_gangs_that_are_compared_with_very_many_pods_have_their_turns_in_several_rounds(
@@ -164,15 +169,7 @@ def test_pods_for_which_an_equal_one_was_tried_have_had_their_turns(
     full.settle()
     words = {"gang": "first", "gang_size": "1"}
     full.add_pod("first", 1, said=words, priority=1, alter=near_server_of("first"))
-    seek, searches = GangSearch.seek, Counter[str]()
-
-    def counted(
-        search: GangSearch, members: GangMembers, now: float, **given: Any
-    ) -> list[Spot] | NoRoom:
-        searches[members.all[0].ref.name] += 1
-        return seek(search, members, now, **given)
-
-    monkeypatch.setattr(GangSearch, "seek", counted)
+    searches = searches_by_pod(monkeypatch)
     for _ in range(3):
         let_a_gpu_pass(full)
     searches.clear()

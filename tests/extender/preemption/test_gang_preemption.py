@@ -318,6 +318,19 @@ def test_a_budget_that_forbids_the_cheapest_leads_to_the_next() -> None:
     assert at.evicted == ["old"]
 
 
+def looks_at_budgets(monkeypatch: pytest.MonkeyPatch) -> list[_Budget]:
+    """One entry for each comparison of a pod with a budget from now on."""
+    looks: list[_Budget] = []
+    covers = _Budget.covers
+
+    def counted(each: _Budget, pod: PodRecord) -> bool:
+        looks.append(each)
+        return covers(each, pod)
+
+    monkeypatch.setattr(_Budget, "covers", counted)
+    return looks
+
+
 def test_the_budgets_of_other_tenants_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     at = cluster()
     run(at, "humble", 8, "n1")
@@ -331,14 +344,7 @@ def test_the_budgets_of_other_tenants_are_not_looked_at(monkeypatch: pytest.Monk
     at.core.replace_budgets([mine, *theirs[:50]], at.now)
     for each in theirs[50:]:
         at.core.budget_event("ADDED", each, at.now)
-    looks: list[_Budget] = []
-    covers = _Budget.covers
-
-    def counted(each: _Budget, pod: PodRecord) -> bool:
-        looks.append(each)
-        return covers(each, pod)
-
-    monkeypatch.setattr(_Budget, "covers", counted)
+    looks = looks_at_budgets(monkeypatch)
     add_gang(at, "urgent", 1, priority=1)
     assert at.evicted == ["humble"]
     assert 0 < len(looks) < 50
@@ -369,14 +375,7 @@ def test_a_pod_beside_thousands_of_its_tenants_budgets_is_not_compared_with_them
         meta = change(one.metadata, name=f"b{number}")
         at.core.budget_event("ADDED", change(one, metadata=meta, spec=spec), at.now)
     label(at, "humble", app="other")
-    looks: list[_Budget] = []
-    covers = _Budget.covers
-
-    def counted(each: _Budget, pod: PodRecord) -> bool:
-        looks.append(each)
-        return covers(each, pod)
-
-    monkeypatch.setattr(_Budget, "covers", counted)
+    looks = looks_at_budgets(monkeypatch)
     add_gang(at, "urgent", 1, priority=1)
     assert looks == []
     assert at.evicted == (["humble"] if operator == "In" else [])
@@ -705,7 +704,7 @@ def test_a_gang_whose_victims_gpus_others_take_rests_twice_as_long_each_time_up_
         at.settle()
         while thief.name not in at.evicted:
             due = at.core.next_due()
-            assert due is not None, "the gang would wait, and nobody look"
+            assert due is not None, "the gang would wait without another look"
             assert at.now < began + 4000
             at.now = max(due, at.now + 0.05)
             at.settle()

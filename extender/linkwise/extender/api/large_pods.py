@@ -1,8 +1,8 @@
 """The door: what a tenant writes into one pod has a bound in bytes before anything else reads it.
 
 Reading a pod, comparing it with others and remembering it takes time and memory in proportion to
-what it says, and the API server takes a megabyte and more. A pod over the bound counts with the sum
-of what it requests, as nothing else must know of it; with GPUs it is refused.
+what it says, and the API server takes a megabyte and more. Of a pod over the bound only the sum of
+what it requests counts; with GPUs it is refused.
 """
 
 from collections.abc import Iterable
@@ -39,8 +39,8 @@ def refusal_of(size: int) -> str:
     if size <= MOST_BYTES:
         return ""
     return (
-        f"labels, owners and spec of {size >> 10} KiB: expected {MOST_BYTES >> 10} KiB at most, "
-        "without what containers run"
+        f"labels, owners and spec of {size >> 10} KiB: expected {MOST_BYTES >> 10} KiB at most; "
+        "images, commands and environments do not count"
     )
 
 

@@ -1,7 +1,7 @@
 """What a pod requires of GPUs: one value, with which each GPU and each part of one is compared.
 
-A new requirement is a field here. Whoever chooses, counts or explains asks `accepts`, `requires`
-and `in_words`, and uses the whole value as a key, so nobody else has to learn of it
+A new requirement is a field here. All that chooses, counts or explains GPUs asks `accepts`,
+`requires` and `in_words`, and uses the whole value as a key, so no other module reads the fields
 (docs/add-an-annotation.md).
 """
 

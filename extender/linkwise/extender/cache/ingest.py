@@ -66,7 +66,7 @@ from linkwise.topology.errors import AnnotationError
 _MOST_RULES = 32  # the weight of a pod's; each costs time for each pod of its namespaces
 _MOST_WISHES = 1024  # remembered; each some 2 KB
 _MANY_LABELS = 32
-_MOST_REMEMBERED = 4096  # bytes of what is read; more, as few pods have, is read anew each time
+_MOST_REMEMBERED = 4096  # bytes of what is read; few pods have more; these are read each time
 _MOST_PLAN = 16 * 1024  # characters of the two annotations; the extender's have a tenth of it
 # The claims of a StatefulSet's pods differ by their ordinals, and these pods are alike.
 _DIGITS = re.compile(r"\d+")

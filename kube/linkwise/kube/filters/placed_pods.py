@@ -17,7 +17,7 @@ MOST_APART = 256  # terms of one namespace's pods, with which all others are com
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 _NO_PODS: Mapping[str, "Placed"] = {}
-_NOBODY: Mapping[str, int] = {}
+_NO_ROWS: Mapping[str, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class PlacedPods:
         _forget(self._in_namespace, facts.namespace, uid)
         _take_off(self._label_keys, facts.labels.keys())
         for term in set(facts.rules.apart):
-            if uid in self._keeping_apart.get(term, _NOBODY):
+            if uid in self._keeping_apart.get(term, _NO_ROWS):
                 _forget(self._keeping_apart, term, uid)
                 if term not in self._keeping_apart:
                     _take_off(self._apart_keys, _keys(term))
