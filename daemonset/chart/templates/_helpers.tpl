@@ -7,6 +7,62 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 
+{{- /* Name, namespace and labels of an object; further labels may follow. Takes a list: the root, the name. */ -}}
+{{- define "linkwise.metadata" -}}
+name: {{ last . }}
+namespace: {{ (first .).Release.Namespace | quote }}
+labels:
+  {{- include "linkwise.labels" (first .) | nindent 2 }}
+{{- end }}
+
+{{- /* The same of an object in no namespace. */ -}}
+{{- define "linkwise.clusterMetadata" -}}
+name: {{ last . }}
+labels:
+  {{- include "linkwise.labels" (first .) | nindent 2 }}
+{{- end }}
+
+{{- /* The binding of an account to a role. Takes a dict: root, kind, name; role and account, where they have another
+       name; namespace, where it is not the release's; annotations. */ -}}
+{{- define "linkwise.binding" -}}
+apiVersion: rbac.authorization.k8s.io/v1
+kind: {{ .kind }}
+metadata:
+  name: {{ .name }}
+  {{- if eq .kind "RoleBinding" }}
+  namespace: {{ .namespace | default .root.Release.Namespace | quote }}
+  {{- end }}
+  labels:
+    {{- include "linkwise.labels" .root | nindent 4 }}
+  {{- with .annotations }}
+  annotations:
+    {{- . | nindent 4 }}
+  {{- end }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: {{ trimSuffix "Binding" .kind }}
+  name: {{ .role | default .name }}
+subjects:
+  - kind: ServiceAccount
+    name: {{ .account | default .name }}
+    namespace: {{ .root.Release.Namespace | quote }}
+{{- end }}
+
+{{- define "linkwise.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{- define "linkwise.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
 {{- /* Labels of an object that people may label too. Takes a list: the root, the map of their labels. */ -}}
 {{- define "linkwise.labelsWith" -}}
 {{- toYaml (merge (include "linkwise.labels" (first .) | fromYaml) (last . | default dict)) }}
@@ -83,6 +139,8 @@ imagePullSecrets:
 
 {{- define "linkwise.egress" -}}
 egress:
+  # By port, because each cluster's API server has its own address: 443 for its Service and most clouds,
+  # 6443 for kubeadm, kind and k3s, 8443 for minikube. No DNS: the programs use an address.
   - ports:
       {{- range .Values.networkPolicy.apiServerPorts }}
       - port: {{ . }}
