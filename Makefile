@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PROTO := proto/linkwise/plugin/kubelet
 
-.PHONY: demo test e2e cluster empty-cluster check proto lock clean
+.PHONY: demo test e2e cluster empty-cluster check proto manifests lock clean
 
 # One stamp per kind of set-up: `make demo` needs only what users install.
 $(VENV)/.run: pyproject.toml
@@ -49,6 +49,10 @@ proto: $(VENV)/.dev
 	  --plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc \
 	  --python_out=plugin --grpc_python_out=plugin --mypy_out=plugin --mypy_grpc_out=plugin \
 	  $(PROTO)/deviceplugin.proto $(PROTO)/podresources.proto
+
+# What kubectl applies, from the chart; `make e2e` compares. Needs Go, of which helm is built.
+manifests: $(VENV)/.dev
+	$(BIN)/python -m tests.cluster manifests
 
 # The packages of the image and of krew's archives, pinned by hash; `rm daemonset/*.lock krew/*.lock`
 # first to take newer ones.

@@ -18,11 +18,11 @@ def _probe(path: str) -> dict[str, Any]:
     return {"httpGet": asked, "initialDelaySeconds": 1, "periodSeconds": 10, "timeoutSeconds": 15}
 
 
-# Overlays with the extender, and the component that brings them the webhook.
+# Overlays with the extender, and the components that bring them the webhook.
 WEBHOOK = {
-    "kubeadm": "webhook",
-    "second-scheduler": "webhook-second-scheduler",
-    "simulated": "webhook-second-scheduler",
+    "kubeadm": ("webhook", "image"),
+    "second-scheduler": ("webhook-second-scheduler", "image"),
+    "simulated": ("webhook-second-scheduler", "image"),
 }
 
 
@@ -91,17 +91,17 @@ def the(directory: Path, kind: str, name: str | None = None) -> dict[str, Any]:
     return found
 
 
-def write_overlay_with_webhook(name: str, directory: Path) -> str:
-    """A kustomization as docs/operating/install-the-webhook.md says to write one; its directory."""
+def write_overlay(directory: Path, name: str, *components: str) -> Path:
+    """Write a kustomization of an overlay and *components* as users do; return *directory*."""
     made = {
+        # kustomize accepts no absolute paths.
         "resources": [os.path.relpath(DAEMONSET / "overlays" / name, directory)],
         "components": [
-            os.path.relpath(DAEMONSET / "components" / each, directory)
-            for each in (WEBHOOK[name], "image")
+            os.path.relpath(DAEMONSET / "components" / each, directory) for each in components
         ],
     }
     (directory / "kustomization.yaml").write_text(yaml.safe_dump(made))
-    return str(directory)
+    return directory
 
 
 def granted(role: dict[str, Any]) -> set[tuple[str, str]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from tests.cluster.support.api.chart import for_kubectl
 from tests.cluster.support.host import logs, needs, sandbox, side_by_side
 from tests.cluster.support.programs import binaries, images
 
@@ -59,6 +60,15 @@ def shell(*, empty: bool) -> None:
         program = "tests.cluster.support.nodes.shell"
         command = [sys.executable, "-m", program, str(page.fileno()), *(["--empty"] * empty)]
         sys.exit(sandbox.run(command, sockets=[page]))
+
+
+@main.command()
+def manifests() -> None:
+    """Render from the chart what kubectl applies. Needs Go, of which helm is built."""
+    if lack := needs.missing_go():
+        raise click.ClickException(lack)
+    for path, text in for_kubectl().items():
+        path.write_text(text)
 
 
 @main.command()

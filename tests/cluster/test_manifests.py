@@ -24,7 +24,7 @@ from tests.manifests import (
     STATIC_POD,
     WEBHOOK,
     documents,
-    write_overlay_with_webhook,
+    write_overlay,
 )
 
 SCHEDULER = "system:serviceaccount:kube-system:linkwise-scheduler"
@@ -54,7 +54,7 @@ def some_version(run_directory: Path, request: pytest.FixtureRequest) -> Iterato
 def deployed(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Return the directory of one deployment."""
     name, _, webhook = str(request.param).partition(" ")
-    return write_overlay_with_webhook(name, tmp_path) if webhook else overlay(name)
+    return str(write_overlay(tmp_path, name, *WEBHOOK[name])) if webhook else overlay(name)
 
 
 def test_every_api_server_takes_every_overlay(some_version: ControlPlane, deployed: str) -> None:

@@ -1,5 +1,6 @@
 """What is deployed says what the program does: same flags, routes, paths and permissions."""
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -10,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from linkwise.plugin.__main__ import main
 from linkwise.plugin.app import create_app
 from linkwise.plugin.settings import KUBELET_DIR, POD_RESOURCES_SOCKET, Settings
-from linkwise.simulator.api_server.patches import json_patch
+from linkwise.simulator.api_server.patches import json_patch, strategic
 from linkwise.topology import names
 from linkwise.topology.annotations.labels import node_labels
 from linkwise.topology.machine.recorded import machine_names, recorded_machine
@@ -206,14 +207,21 @@ def test_what_cleaning_a_node_needs_is_held_as_long_as_a_node_is_labelled() -> N
     assert expression["key"] in spec["validations"][0]["expression"]
 
 
+def patched(pod: dict[str, Any], component: Path) -> dict[str, Any]:
+    """The pod of the DaemonSet with the patches of a component."""
+    daemonset: dict[str, Any] = {"spec": {"template": {"spec": pod}}}
+    for each in documents(component)[0]["patches"]:
+        patch = yaml.safe_load(each["patch"])
+        daemonset = (json_patch if isinstance(patch, list) else strategic)(daemonset, patch)
+    spec: dict[str, Any] = daemonset["spec"]["template"]["spec"]
+    return spec
+
+
 def test_simulated_machines_need_no_driver_and_no_nvidia_runtime(
     pod: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The paths of the component's patches are those of the DaemonSet."""
-    component = DAEMONSET / "components" / "simulated-machines" / "kustomization.yaml"
-    (patches,) = (patch["patch"] for patch in documents(component)[0]["patches"])
-    daemonset = {"spec": {"template": {"spec": pod}}}
-    played = json_patch(daemonset, yaml.safe_load(patches))["spec"]["template"]["spec"]
+    played = patched(pod, DAEMONSET / "components" / "simulated-machines" / "kustomization.yaml")
     assert "runtimeClassName" not in played
     (container,) = played["containers"]
     assert [each["name"] for each in container["env"]] == ["LINKWISE_PLUGIN_NODE_NAME"]
@@ -230,9 +238,7 @@ def test_in_front_no_device_files_are_looked_at_and_the_socket_is_in_what_is_mou
     pod: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     component = DAEMONSET / "components" / "in-front" / "kustomization.yaml"
-    (patches,) = (patch["patch"] for patch in documents(component)[0]["patches"])
-    daemonset = {"spec": {"template": {"spec": pod}}}
-    placed = json_patch(daemonset, yaml.safe_load(patches))["spec"]["template"]["spec"]
+    placed = patched(pod, component)
     (container,) = placed["containers"]
     monkeypatch.setenv("LINKWISE_PLUGIN_NODE_NAME", "n1")
     params = main.make_context("p", list(container["args"])).params
@@ -249,10 +255,7 @@ def test_in_front_no_device_files_are_looked_at_and_the_socket_is_in_what_is_mou
 def test_observing_mounts_nothing_but_podresources(
     pod: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    component = DAEMONSET / "components" / "observe" / "kustomization.yaml"
-    (patches,) = (patch["patch"] for patch in documents(component)[0]["patches"])
-    daemonset = {"spec": {"template": {"spec": pod}}}
-    observing = json_patch(daemonset, yaml.safe_load(patches))["spec"]["template"]["spec"]
+    observing = patched(pod, DAEMONSET / "components" / "observe" / "kustomization.yaml")
     (container,) = observing["containers"]
     monkeypatch.setenv("LINKWISE_PLUGIN_NODE_NAME", "n1")
     params = main.make_context("p", list(container["args"])).params

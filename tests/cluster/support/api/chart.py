@@ -1,9 +1,9 @@
-"""The chart as helm renders it and the overlays as kubectl builds them, in a form that compares."""
+"""The chart as helm renders it, the files for kubectl that come of it, and what kubectl builds."""
 
-import difflib
 import json
 import re
 import subprocess
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from tests.cluster.support.programs import binaries
 from tests.manifests import DAEMONSET
 
 CHART = DAEMONSET / "chart"
+RENDERED = "# Rendered from daemonset/chart/templates/"  # so begin the files for kubectl
 # Helm's own labels; a kustomization has none of them.
 _OF_A_RELEASE = (
     "app.kubernetes.io/instance",
@@ -23,6 +24,16 @@ _OF_A_RELEASE = (
 )
 # Each restarts the scheduler when its file changes: helm by an annotation, kustomize by a name.
 _CHECKSUM = "checksum/config"
+_ONLY_OF_A_RELEASE = re.compile(
+    rf"^ +(?:annotations:\n +{_CHECKSUM}|{'|'.join(map(re.escape, _OF_A_RELEASE))}): .*\n", re.M
+)
+# Where the manifests of each program are for kubectl, by the folder of its templates.
+_FOLDERS = {
+    "plugin": "base/plugin",
+    "extender": "base/extender",
+    "scheduler": "overlays/second-scheduler",
+    "webhook": "components/webhook",
+}
 _HASHED = re.compile(r"^(linkwise-scheduler-config)-[a-z0-9]{10}$")
 
 Objects = Mapping[str, dict[str, Any]]
@@ -66,6 +77,32 @@ def template(
     return helm("template", name, str(CHART), *place, *arguments)
 
 
+def for_kubectl() -> Mapping[Path, str]:
+    """Return the files that `make manifests` writes, as the chart renders them."""
+    # The base and the webhook are for any scheduler, the files of the second one only for that.
+    rendered = _by_template(template()) | _by_template(template(*values(scheduler__mode="none")))
+    files = {}
+    for (program, file), text in rendered.items():
+        path = DAEMONSET / _FOLDERS[program] / file
+        if (program, file) == ("scheduler", "config.yaml"):
+            # A file by itself: the overlay makes the ConfigMap of it.
+            path = path.with_name("scheduler-config.yaml")
+            text = yaml.safe_load(text)["data"]["config.yaml"]
+        files[path] = f"{RENDERED}{program}/{file} by `make manifests`.\n{text}"
+    return files
+
+
+def _by_template(rendered: str) -> dict[tuple[str, str], str]:
+    """Return what each template renders, by folder and file, without what only Helm needs."""
+    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    _, *parts = re.split(r"^---\n# Source: linkwise/templates/(\S+)\n", rendered, flags=re.M)
+    for template_, text in zip(parts[::2], parts[1::2], strict=True):
+        program, file = template_.split("/")
+        lines = _ONLY_OF_A_RELEASE.sub("", text).splitlines(keepends=True)
+        found[program, file].append("".join(line for line in lines if line.strip()))
+    return {template_: "---\n".join(bodies) for template_, bodies in found.items()}
+
+
 def kustomize(directory: Path) -> str:
     ended = subprocess.run(
         [str(binaries.kubernetes() / "kubectl"), "kustomize", str(directory)],
@@ -82,25 +119,6 @@ def objects(manifests: str) -> Objects:
     named = {_name(each): each for each in map(_comparable, found)}
     assert len(named) == len(found), "an object is there twice"
     return named
-
-
-def difference(left: Objects, right: Objects) -> str:
-    """Return a unified diff; empty if all objects are equal."""
-    lines: list[str] = []
-    for name in sorted({*left, *right}):
-        lines += difflib.unified_diff(
-            _lines(left.get(name)),
-            _lines(right.get(name)),
-            f"{name} kustomize",
-            f"{name} helm",
-            lineterm="",
-            n=2,
-        )
-    return "\n".join(lines)
-
-
-def _lines(body: object) -> Sequence[str]:
-    return [] if body is None else yaml.safe_dump(body, width=10_000).splitlines()
 
 
 def _one_line(body: Any) -> Any:

