@@ -10,7 +10,6 @@ import urllib3
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.support.programs import running
-from linkwise.extender.api.views import NEVER_FITS
 from linkwise.extender.placement.nodes import reasons
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names
@@ -135,7 +134,7 @@ class Memory:
         name = self._program.new_name("greedy")
         self._create(name, given)
         # The search for a reservation comes after the plan's, and says whether there will be room.
-        wait_for(lambda: self._gang(name).get("reason", "").endswith(NEVER_FITS))
+        wait_for(lambda: self._gang(name).get("reason", "").endswith("even without other pods"))
         reason: str = self._gang(name)["reason"]
         self._program.world.delete(name)
         return reason

@@ -37,7 +37,7 @@ def test_a_gang_behind_one_that_never_fits_is_told_that_it_never_fits_either() -
     cluster.pass_time(60)
     snapshot = cluster.core.snapshot(cluster.now)
     searched = {gang.key.name: gang.in_vain for gang in snapshot.gangs}
-    assert searched["second"] == "", "no search has said it"
+    assert searched["second"] is None, "no search has said it"
     assert in_vain(cluster, "second") == NEVER
     found = Explainer(snapshot).gang("ml", "second")
     assert found is not None
@@ -99,7 +99,7 @@ def test_where_replicas_count_as_gpus_no_single_pod_is_ruled_out() -> None:
     snapshot = cluster.core.snapshot(cluster.now)
     (alone,) = (gang for gang in snapshot.gangs if gang.alone)
     assert alone.no_room is not None
-    assert EmptyCluster(snapshot).judged(alone._replace(in_vain="")).in_vain == ""
+    assert EmptyCluster(snapshot).judged(alone._replace(in_vain=None)).in_vain is None
 
 
 def test_a_pod_larger_than_every_node_is_ruled_out() -> None:

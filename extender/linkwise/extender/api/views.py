@@ -17,11 +17,6 @@ LOST, EQUAL, BETTER = "lost", "equal", "better"
 EXPECTED, TIMEOUT, ENDLESS = "expected-duration", "gang-timeout", "endless"
 
 
-# Why no end of other pods makes room for a gang or pod.
-SERVERS = "until pods that run forever are deleted (restartPolicy Always)"
-NEVER_FITS = "even without other pods"
-
-
 @dataclass(frozen=True, slots=True)
 class RequestView:
     """What a pod requests."""
@@ -200,7 +195,8 @@ class GangExplanation:
     # Its reservation idled for too long: until then it reserves nothing beyond its share.
     rests_until: float | None = None
     reclaim: ReclaimView | None = None
-    in_vain: str = ""  # SERVERS or NEVER_FITS; empty: the end of other pods may make room for it
+    # Why no end of other pods makes room for it, in words; empty: it may.
+    in_vain: str = ""
 
 
 @dataclass(frozen=True, slots=True)

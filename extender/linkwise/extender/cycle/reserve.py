@@ -12,13 +12,13 @@ No gang waits for GPUs of a server. A reservation that idles too much for too lo
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 
 import numpy as np
 
 from linkwise.extender.api.records import GangKey
 from linkwise.extender.api.unlocked import RunUnlocked, nothing
-from linkwise.extender.api.views import NEVER_FITS, SERVERS
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_table import Bools, NodeTable
 from linkwise.extender.cycle.front import Front
@@ -54,11 +54,18 @@ _AGAIN_SECONDS = 1.0
 OTHERS_FIRST = "it is not among the first in the queue now"
 
 
+class InVain(Enum):
+    """Why the end of other pods makes no room for a gang or pod."""
+
+    SERVERS = "servers"  # it would if those ended too that do not end by themselves
+    NEVER_FITS = "never-fits"  # nor if all other pods were gone
+
+
 @dataclass(frozen=True, slots=True)
 class _Vain:
     requests: object
     state: object  # of the nodes
-    what: str  # SERVERS or NEVER_FITS
+    what: InVain
 
 
 class Reserve:
@@ -94,22 +101,21 @@ class Reserve:
         times = (*self._look_at.values(), self._idle_limit.next_due())
         return min((time for time in times if time is not None), default=None)
 
-    def in_vain(self, key: GangKey, members: GangMembers) -> str:
-        """SERVERS: it would not help a gang without room if all other pods ended that end by
-        themselves. NEVER_FITS: nor if all other pods were gone. Empty: it may help."""
+    def in_vain(self, key: GangKey, members: GangMembers) -> InVain | None:
+        """Of a gang without room; None: the end of other pods may help."""
         seen = self._in_vain.get(key)
         if seen is None:
-            return ""
+            return None
         same = (seen.requests, seen.state) == (
             requests_of(needed(members).open),
             self._state_of_nodes(seen.what),
         )
-        return seen.what if same else ""
+        return seen.what if same else None
 
-    def _state_of_nodes(self, in_vain: str) -> object:
+    def _state_of_nodes(self, in_vain: InVain) -> object:
         """What `in_vain` depends on: for SERVERS also what is free, as servers may go."""
         nodes = self._cache.changed_rows.generation
-        return nodes if in_vain == NEVER_FITS else (nodes, self._cache.room)
+        return nodes if in_vain is InVain.NEVER_FITS else (nodes, self._cache.room)
 
     def rests_until(self, key: GangKey, now: float) -> float | None:
         """When the namespace of *key* may again reserve more than the share; None: now."""
@@ -353,15 +359,15 @@ class Reserve:
         pause = partial(aside, nothing)
         chosen = reserve(self._cache, self._running_pods, want, seek, now, pause)
         if chosen is None and self._reservations.by_key.keys() <= want.open_to | {gang.key}:
-            states = {each: self._state_of_nodes(each) for each in (SERVERS, NEVER_FITS)}
-            what = ""
+            states = {each: self._state_of_nodes(each) for each in InVain}
+            what = None
             if fits_without_servers(self._cache, self._running_pods, want, seek, now, pause):
-                what = SERVERS
+                what = InVain.SERVERS
             elif not (
                 _looks_at_pods(members) or fits_on_empty_nodes(self._cache, want, seek, pause)
             ):
-                what = NEVER_FITS
-            if what:  # else pods without GPUs are in the way, or missing
+                what = InVain.NEVER_FITS
+            if what is not None:  # else pods without GPUs are in the way, or missing
                 requests = requests_of(members.open)
                 self._in_vain[gang.key] = _Vain(requests, states[what], what)
         return chosen

@@ -8,12 +8,11 @@ less than a search. It rules out nothing while the machine of a node with GPUs i
 from collections import Counter
 
 from linkwise.extender.api.records import PodRecord
-from linkwise.extender.api.views import NEVER_FITS
 from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind
+from linkwise.extender.cycle.reserve import InVain
 from linkwise.extender.explain.node_arrays import has_gpus
 from linkwise.extender.explain.snapshot import GangState, Snapshot
 from linkwise.extender.gangs.partial_admission import needed
-from linkwise.extender.queue.waiting_reasons import NO_ROOM
 
 
 class EmptyCluster:
@@ -43,13 +42,10 @@ class EmptyCluster:
         return not self._holds(_request(record))
 
     def judged(self, gang: GangState) -> GangState:
-        """*gang* with `in_vain`, and with it in `why`, even if no search has said it."""
-        in_vain = gang.in_vain or (NEVER_FITS if self._rules_out(gang) else "")
-        if not in_vain:
+        """*gang* with `in_vain`, even if no search has said it."""
+        if gang.in_vain is not None or not self._rules_out(gang):
             return gang
-        is_said = not gang.why.startswith(NO_ROOM) or gang.why.endswith(in_vain)
-        why = gang.why if is_said else f"{gang.why}, {in_vain}"
-        return gang._replace(in_vain=in_vain, why=why)
+        return gang._replace(in_vain=InVain.NEVER_FITS)
 
     def _rules_out(self, gang: GangState) -> bool:
         if gang.no_room is None or not self._is_known or (gang.alone and self._are_shared):

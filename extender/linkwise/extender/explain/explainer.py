@@ -12,7 +12,6 @@ from operator import itemgetter
 from linkwise.extender.api.records import PodRecord, natural
 from linkwise.extender.api.spans import SEPARATOR
 from linkwise.extender.api.views import (
-    NEVER_FITS,
     BrokenOff,
     ClusterExplanation,
     Explanation,
@@ -25,6 +24,7 @@ from linkwise.extender.api.views import (
     ReasonCount,
     SearchView,
 )
+from linkwise.extender.cycle.reserve import InVain
 from linkwise.extender.explain.empty_cluster import EmptyCluster
 from linkwise.extender.explain.funnel import Funnel, alike, wanted_of
 from linkwise.extender.explain.holders import holders_of, owners_of
@@ -37,9 +37,11 @@ from linkwise.extender.explain.texts.format import COUNTED, SUMMARIES, pods_in_w
 from linkwise.extender.explain.texts.reasons import (
     and_one_of,
     gang_reason,
+    in_vain_in_words,
     is_never,
     why_alone_waits,
     why_broken_off,
+    why_gang_waits,
     why_member_waits,
 )
 from linkwise.extender.explain.usage import closed_nodes, gpus_by_state
@@ -177,7 +179,7 @@ class Explainer:
             ahead=place.ahead,
             behind=place.behind,
             seniority=place.seniority,
-            in_vain=_in_vain(gang, search) if state == "waiting" else "",
+            in_vain=in_vain_in_words(_in_vain(gang, search) if state == "waiting" else None),
             reclaim=self._reclaims.of_single(record)
             if runner_up and state == "waiting" and gang is not None and gang.alone
             else None,
@@ -233,7 +235,7 @@ class Explainer:
 
     def _gang(self, gang: GangState, *, runner_up: bool = False) -> GangExplanation:
         gang = self._empty_cluster.judged(gang)
-        waits, place = bool(gang.why), self._queue_places.of(gang)
+        waits, place = gang.why is not None, self._queue_places.of(gang)
         claimant = self._snapshot.claimant_of(gang)
         searches = self._searches(gang.found.open, claimant) if claimant is not None else ()
         reservation = self._hold(gang)
@@ -241,8 +243,8 @@ class Explainer:
         return GangExplanation(
             gang=self._view_gang(gang, runner_up=runner_up),
             waits=waits,
-            in_vain=gang.in_vain,
-            summary=f"Gang {gang.key.name}{gang.why}." if waits else "",
+            in_vain=in_vain_in_words(gang.in_vain),
+            summary=f"Gang {gang.key.name}{why_gang_waits(gang)}." if waits else "",
             levels=(_members_level(gang.found), *self._room_level(gang)) if waits else (),
             searches=searches,
             nearest=self._nearest_domain(gang),
@@ -404,8 +406,8 @@ def _domains(node: NodeState, levels: str) -> str:
     return SEPARATOR.join(domain_of(node, level) for level in levels.split(SEPARATOR))
 
 
-def _in_vain(gang: GangState | None, search: SearchView | None) -> str:
-    """`Explanation.in_vain` of a pod; *gang*: that it is alone in, or its gang."""
-    said = gang.in_vain if gang is not None else ""
-    never = search is not None and is_never(search)
-    return said or (NEVER_FITS if never else "")
+def _in_vain(gang: GangState | None, search: SearchView | None) -> InVain | None:
+    """Of a pod; *gang*: that it is alone in, or its gang."""
+    if gang is not None and gang.in_vain is not None:
+        return gang.in_vain
+    return InVain.NEVER_FITS if search is not None and is_never(search) else None

@@ -20,6 +20,7 @@ from linkwise.extender.cache.node_info import InUsePods, NodeInfo, plan_on
 from linkwise.extender.cache.resources_left import ResourcesLeft
 from linkwise.extender.cache.shares.book import ShareBook
 from linkwise.extender.cycle.planner import Planner
+from linkwise.extender.cycle.reserve import InVain
 from linkwise.extender.gangs.gang import Gang, Phase
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.placement.result import NoRoom
@@ -27,7 +28,7 @@ from linkwise.extender.placement.room.room import Room
 from linkwise.extender.queue.queue_order import Ordering, Urgency
 from linkwise.extender.queue.reservations import Claimant, Reservation, claimant_of_gang
 from linkwise.extender.queue.run_times import KnownRunTimes
-from linkwise.extender.queue.waiting_reasons import why_gang_waits
+from linkwise.extender.queue.waiting_reasons import WaitReason, why_gang_waits
 from linkwise.topology.annotations.plan import ContainerShares
 from linkwise.topology.machine.model import Machine
 
@@ -63,16 +64,16 @@ class GangState(NamedTuple):
     alone: bool
     phase: Phase
     reason: str
-    why: str  # as in `filter`'s answers; empty: it does not wait, or is a single pod
+    why: WaitReason | None  # as in `filter`'s answers; None: it does not wait, or is a single pod
     plan_id: str
     made: float | None
     refusals: int
     refused: bool
     no_room: NoRoom | None
-    in_vain: str  # SERVERS or NEVER_FITS, if a search has said it
+    in_vain: InVain | None  # if a search has said it
     deadline: float | None
     found: GangMembers
-    urgency: Urgency | None  # only if `why` is not empty
+    urgency: Urgency | None  # only if it has a `why`
     rests_until: float | None  # until then its namespace reserves nothing beyond its share
 
 
@@ -241,7 +242,7 @@ def _gang(planner: Planner, gang: Gang, now: float) -> GangState:
     members = planner.registry.members_of(gang)
     # Single pods, of which there may be thousands, need no text: their records suffice.
     no_room = planner.queue.no_room(gang.key)
-    why = "" if gang.alone else why_gang_waits(gang, members, no_room)
+    why = None if gang.alone else why_gang_waits(gang, members, no_room)
     return GangState(
         gang.key,
         gang.alone,

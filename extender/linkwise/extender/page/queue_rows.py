@@ -7,12 +7,17 @@ from math import isinf
 from operator import itemgetter
 
 from linkwise.extender.api.records import PodRecord
-from linkwise.extender.api.views import NEVER_FITS
+from linkwise.extender.cycle.reserve import InVain
 from linkwise.extender.explain.empty_cluster import EmptyCluster
 from linkwise.extender.explain.explainer import WAITING, state_of
 from linkwise.extender.explain.snapshot import GangState, Snapshot
 from linkwise.extender.explain.texts.format import gpus_in_words, pods_in_words
-from linkwise.extender.explain.texts.reasons import gang_reason, why_broken_off
+from linkwise.extender.explain.texts.reasons import (
+    gang_reason,
+    no_room_now,
+    why_broken_off,
+    why_gang_waits,
+)
 from linkwise.extender.page import links
 from linkwise.extender.page.times import clock
 from linkwise.extender.queue.queue_order import Urgency
@@ -80,7 +85,7 @@ def _gang_row(
         link=links.to_gang(name),
         wants=f"{gpus_in_words(gpus)} for {pods_in_words(len(waits))}",
         since=clock(found.since),
-        why=gang_reason(gang) or gang.why.removeprefix(":").strip(),
+        why=gang_reason(gang) or why_gang_waits(gang).removeprefix(":").strip(),
         reserved=_reserved(reserved.get(gang.key[:2])),
     )
 
@@ -116,9 +121,9 @@ def _why(record: PodRecord, gang: GangState | None, empty: EmptyCluster) -> str:
     if gang is not None and gang.refused:
         return f"its plans came to nothing: {gang.reason}"
     if empty.rules_out(record):
-        return f"no node has room for it, {NEVER_FITS}"
+        return f"no node has room for it{no_room_now(InVain.NEVER_FITS)}"
     if gang is not None and gang.no_room is not None:
-        return f"no node has room for it{f', {gang.in_vain}' if gang.in_vain else ' now'}"
+        return f"no node has room for it{no_room_now(gang.in_vain)}"
     return "kube-scheduler has no node for it yet"
 
 

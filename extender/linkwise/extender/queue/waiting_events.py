@@ -87,11 +87,11 @@ class WaitingEvents:
         why = why_gang_waits(gang, members, no_room)
         if why and members.seats:
             first = members.open[0] if gang.phase is Phase.RUNNING else members.seats[0]
-            self._say(wait, first, f"{gang.key.title}{why}", now)
+            self._say(wait, first, f"{gang.key.title}{why.words}", now)
         for member in members.extra:
             if not member.node:
-                text = f"{gang.key.title}{why_member_waits(gang, members, member, no_room)}"
-                self._pending_writes.say(member.ref, REASON, text, now)
+                words = why_member_waits(gang, members, member, no_room).words
+                self._pending_writes.say(member.ref, REASON, f"{gang.key.title}{words}", now)
         if why or members.extra:
             self._alarms[gang.key] = now + EVENT_SECONDS
 

@@ -154,7 +154,7 @@ class Filter:
         members = None if gang is None else self._registry.members_of(gang)
         no_room = None if gang is None else self._queue.no_room(gang.key)
         why = why_member_waits(gang, members, record, no_room)
-        return f"linkwise: gang {record.ask.gang.name}{why}"
+        return f"linkwise: gang {record.ask.gang.name}{why.words}"
 
 
 def placed_on(cache: Cache, record: PodRecord) -> str | None:

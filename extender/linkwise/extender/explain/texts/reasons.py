@@ -3,9 +3,32 @@
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.api.spans import NODE, SEPARATOR, domain_in_words
 from linkwise.extender.api.views import SearchView
+from linkwise.extender.cycle.reserve import InVain
 from linkwise.extender.explain.levels import NEVER
 from linkwise.extender.explain.snapshot import GangState
 from linkwise.extender.placement.result import NoRoom
+
+
+def in_vain_in_words(why: InVain | None) -> str:
+    match why:
+        case None:
+            return ""
+        case InVain.SERVERS:
+            return "until pods that run forever are deleted (restartPolicy Always)"
+        case InVain.NEVER_FITS:
+            return "even without other pods"
+
+
+def no_room_now(why: InVain | None) -> str:
+    return " now" if why is None else f", {in_vain_in_words(why)}"
+
+
+def why_gang_waits(gang: GangState) -> str:
+    """To follow its name; empty: it does not wait."""
+    if gang.why is None:
+        return ""
+    is_vain = gang.why.lacks_room and gang.in_vain is not None
+    return f"{gang.why.words}{no_room_now(gang.in_vain)}" if is_vain else gang.why.words
 
 
 def why_member_waits(gang: GangState | None, record: PodRecord) -> str:
@@ -13,14 +36,14 @@ def why_member_waits(gang: GangState | None, record: PodRecord) -> str:
         return " waits for its members"
     if any(member.uid == record.uid for member in gang.found.extra):
         return " has all its members without this one"
-    return gang.why or ": its plan is being made"
+    return why_gang_waits(gang) or ": its plan is being made"
 
 
-def why_alone_waits(gang: GangState | None, search: SearchView, in_vain: str) -> str:
+def why_alone_waits(gang: GangState | None, search: SearchView, in_vain: InVain | None) -> str:
     if gang is not None and gang.refused:
         return f"Its plans came to nothing: {gang.reason}."
     if not search.room:
-        return f"No node has a GPU set for the pod{f', {in_vain}' if in_vain else ' now'}."
+        return f"No node has a GPU set for the pod{no_room_now(in_vain)}."
     fitting = search.levels[-1].have
     nodes, them = ("1 node has", "it") if fitting == 1 else (f"{fitting} nodes have", "them")
     return (
@@ -48,8 +71,8 @@ def gang_reason(gang: GangState) -> str:
     if broken_off is not None:
         return why_broken_off(broken_off)
     if found.open and gang.no_room is not None:
-        never = f"; not for enough of them, {gang.in_vain}" if gang.in_vain else ""
-        return _no_room(gang.no_room) + never
+        never = in_vain_in_words(gang.in_vain)
+        return _no_room(gang.no_room) + (f"; not for enough of them, {never}" if never else "")
     if not found.complete:
         return f"{len(found.seats) + found.done} of {found.size} members exist"
     if gang.refused:
