@@ -9,6 +9,7 @@ from linkwise.cli.doctor.diagnosis import all_is_well, findings
 from linkwise.cli.doctor.facts import DaemonSet, EnvVar, SeenPod
 from linkwise.cli.doctor.finding import Level
 from linkwise.extender.api.views import NodeView
+from linkwise.extender.cache.node_info import ClosedBy
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import InUse, write_in_use
 from tests.cli.doctor.cluster_facts import (
@@ -31,8 +32,8 @@ CANARY = msgspec.convert(
 )
 
 
-def seen(name: str, reason: str) -> NodeView:
-    return NodeView(name, not reason, reason, "", (), "", None, 0, 0, 0.0)
+def seen(name: str, closed: str, reason: str) -> NodeView:
+    return NodeView(name, not reason, reason, "", (), "", None, 0, 0, 0.0, closed=closed)
 
 
 def test_a_cluster_that_is_well() -> None:
@@ -97,12 +98,14 @@ def test_a_plugin_in_front_without_its_vendor() -> None:
 
 
 def test_what_the_extender_says_of_a_node() -> None:
-    facts = replace(WELL, views=(seen("n1", "kubelet refuses pods with GPUs"),))
+    facts = replace(WELL, views=(seen("n1", ClosedBy.REFUSES, "kubelet refuses pods with GPUs"),))
     assert only(facts).what == "the kubelet refuses pods with GPUs"
-    facts = replace(WELL, views=(seen("n1", "linkwise.dev/topology: 'x': expected JSON"),))
+    facts = replace(
+        WELL, views=(seen("n1", ClosedBy.UNREADABLE, "linkwise.dev/topology: 'x': expected JSON"),)
+    )
     assert "annotation cannot be read: linkwise.dev/topology" in only(facts).what
     for passing in ("cordoned", "node is not ready"):
-        facts = replace(WELL, views=(seen("n1", passing),))
+        facts = replace(WELL, views=(seen("n1", "", passing),))
         assert problems(facts) == []
 
 

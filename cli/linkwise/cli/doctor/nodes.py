@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from linkwise.cli.doctor.facts import ALONE, IN_FRONT, Facts, SeenPod, amount_of
 from linkwise.cli.doctor.finding import Finding, Level
-from linkwise.extender.cache.node_info import NO_TOPOLOGY, REFUSES
-from linkwise.extender.explain.node_arrays import CORDONED, NOT_READY
+from linkwise.extender.api.views import NodeView
+from linkwise.extender.cache.node_info import ClosedBy
 from linkwise.kube.objects import Node
 from linkwise.topology import names
 from linkwise.topology.annotations.node_annotation import read_topology
@@ -34,7 +34,7 @@ def of_nodes(facts: Facts) -> Iterator[Finding]:
             on.setdefault(pod.spec.node_name, []).append(pod)
     plugin_on = {pod.spec.node_name: pod for pod in reversed(plugins)}
     with_gpus = 0
-    reasons = {view.name: view.reason for view in facts.views}
+    views = {view.name: view for view in facts.views}
     for node in facts.nodes:
         name = node.metadata.name
         bound = on.get(name, [])
@@ -45,7 +45,7 @@ def of_nodes(facts: Facts) -> Iterator[Finding]:
             continue
         with_gpus += 1
         found = (
-            *_of_plugin(facts, node, plugin, reasons.get(name, "")),
+            *_of_plugin(facts, node, plugin, views.get(name)),
             *_of_vendor(facts, plugin, [p for p in here if p.is_vendor_of(facts.resource)]),
             *(_of_in_use(facts, node, bound) if plugin is not None else ()),
         )
@@ -91,7 +91,9 @@ def _problem(what: str, todo: str, page: str, *, passing: bool = False) -> _Foun
     return Level.PROBLEM, what, todo, page, passing
 
 
-def _of_plugin(facts: Facts, node: Node, plugin: SeenPod | None, reason: str) -> Iterator[_Found]:
+def _of_plugin(
+    facts: Facts, node: Node, plugin: SeenPod | None, view: NodeView | None
+) -> Iterator[_Found]:
     has_topology = names.TOPOLOGY in node.metadata.annotations
     if plugin is None:
         yield from _without_plugin(facts, node, has_topology=has_topology)
@@ -108,13 +110,13 @@ def _of_plugin(facts: Facts, node: Node, plugin: SeenPod | None, reason: str) ->
             yield _problem("Linkwise's plugin is not ready", logs, "plugin.md")
     elif not has_topology:
         yield _problem("the plugin is ready, and no topology is published", logs, "plugin.md")
-    if reason == REFUSES:
+    if view is not None and view.closed == ClosedBy.REFUSES:
         todo = "see why no plugin is registered there: its pods, and the kubelet's log"
         page = "failures.md#when-the-kubelet-refuses-a-pod"
         yield _problem("the kubelet refuses pods with GPUs", todo, page)
-    elif reason not in ("", NO_TOPOLOGY, NOT_READY, CORDONED):
+    elif view is not None and view.closed == ClosedBy.UNREADABLE:
         todo = "run plugin and extender of one version; do not edit the annotation"
-        yield _problem(f"its annotation cannot be read: {reason}", todo, "upgrade.md")
+        yield _problem(f"its annotation cannot be read: {view.reason}", todo, "upgrade.md")
 
 
 def _without_plugin(facts: Facts, node: Node, *, has_topology: bool) -> Iterator[_Found]:

@@ -331,6 +331,9 @@ class NodeView:
     shares: tuple[ShareUse, ...] = ()  # of its divided GPUs
     # The policy and scope of its kubelet's Topology Manager, and what said so; empty: unknown.
     topology_manager: str = ""
+    # Why Linkwise plans nothing there, whatever else `reason` says: a value of
+    # linkwise.extender.cache.node_info.ClosedBy; empty: it does.
+    closed: str = ""
 
 
 @dataclass(frozen=True, slots=True)

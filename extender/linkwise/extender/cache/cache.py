@@ -101,7 +101,7 @@ class Cache:
         info.record = info.machine = info.kind = None
         info.in_use, info.listed_as = {}, {}
         info.sharing.forget()
-        info.no_topology, info.no_truth = NOT_SEEN, ""
+        info.no_topology, info.no_truth = NOT_SEEN, None
         self.domains.put(info.row)
         self._changed(info)
         self._settle(info)

@@ -13,8 +13,10 @@ lost a GPU shows as such. Then `shares.book` assigns the shares of divided GPUs,
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import reduce
 from operator import or_
+from typing import NamedTuple
 
 from linkwise.extender.api.records import GangKey, NodeRecord, PodRecord, ResourceList, WrittenPlan
 from linkwise.extender.api.spans import CLIQUE
@@ -27,10 +29,22 @@ from linkwise.topology.annotations.plan import InUse, read_in_use
 from linkwise.topology.errors import LinkwiseError
 from linkwise.topology.machine.model import Machine
 
-NO_TOPOLOGY = "no topology published"
-NOT_SEEN = "no such node"
 
-REFUSES = "kubelet refuses pods with GPUs"
+class ClosedBy(StrEnum):
+    NOT_SEEN = "not-seen"  # the API server has not shown the node
+    NO_TOPOLOGY = "no-topology"  # no plugin has published one
+    UNREADABLE = "unreadable"  # the annotation with the topology, or with the GPUs in use
+    REFUSES = "refuses"  # its kubelet refuses pods with GPUs
+
+
+class Closed(NamedTuple):
+    """Why nothing new is placed on a node."""
+
+    by: ClosedBy
+    error: str = ""  # what is wrong with an annotation that cannot be read
+
+
+NO_TOPOLOGY, NOT_SEEN = Closed(ClosedBy.NO_TOPOLOGY), Closed(ClosedBy.NOT_SEEN)
 InUsePods = Mapping[str, Mapping[str, tuple[str, ...]]]
 
 
@@ -38,9 +52,9 @@ InUsePods = Mapping[str, Mapping[str, tuple[str, ...]]]
 class NodeInfo:
     name: str
     row: int
-    no_topology: str  # why its machine is unknown; empty: it is known
+    no_topology: Closed | None  # why its machine is unknown; None: it is known
     sharing: NodeShares  # its divided GPUs
-    no_truth: str = ""  # why the in-use annotation cannot be read
+    no_truth: Closed | None = None  # why the in-use annotation cannot be read
     record: NodeRecord | None = None
     machine: Machine | None = None
     kind: MachineKind | None = None
@@ -67,17 +81,17 @@ class NodeInfo:
     was_open: bool = False  # as it was settled: whether pods could come to it
 
     @property
-    def problem(self) -> str:
-        """Why nothing can be planned on this node; empty: it can."""
+    def problem(self) -> Closed | None:
+        """Why nothing can be planned on this node; None: it can."""
         return self.no_topology or self.no_truth
 
     @property
-    def closed(self) -> str:
-        """Why nothing new is placed on this node; empty: something may be."""
+    def closed(self) -> Closed | None:
+        """Why nothing new is placed on this node; None: something may be."""
         problem = self.problem
         if problem or not self.refuses:
             return problem
-        return "" if self._on_trial else REFUSES
+        return None if self._on_trial else Closed(ClosedBy.REFUSES)
 
     @property
     def by_count(self) -> bool:
@@ -125,11 +139,11 @@ class NodeInfo:
         try:
             self.machine = read_topology(text)
         except LinkwiseError as error:
-            self.no_topology = str(error)
+            self.no_topology = Closed(ClosedBy.UNREADABLE, str(error))
             return
         self.kind = kind_of(self.machine)
         self.sharing.put_machine(self.machine)
-        self.no_topology = ""
+        self.no_topology = None
 
     def put_in_use(self, text: str | None) -> None:
         """Read the in-use annotation. If it cannot be read, no GPU may be assigned: the known ones
@@ -138,9 +152,9 @@ class NodeInfo:
         try:
             found = InUse() if text is None else read_in_use(text)
         except LinkwiseError as error:
-            self.no_truth = str(error)
+            self.no_truth = Closed(ClosedBy.UNREADABLE, str(error))
             return
-        self.in_use, self.no_truth = found.pods, ""
+        self.in_use, self.no_truth = found.pods, None
         self.attribute(before)
         self.sharing.put_in_use(found.shares, self.bound)
 

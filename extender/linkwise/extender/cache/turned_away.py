@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Mapping
 
 from linkwise.extender.api.records import Template
 
-TURNED_AWAY = "kubelet refused such a pod"
-
 
 class TurnedAway:
     """*theirs* names the pods of a template, by uid, that are on a node or will be."""

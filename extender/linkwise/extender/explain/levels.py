@@ -276,10 +276,12 @@ class Levels:
     # In words.
 
     def _unknown(self, at: int) -> str:
-        return f"{reasons.why_closed(self._field.nodes[at].closed)}{self._by_count(at)}"
+        closed = self._field.nodes[at].closed
+        assert closed is not None, "its machine is known, and it is usable"
+        return f"{reasons.why_closed(closed)}{self._by_count(at)}"
 
     def _problem(self, at: int) -> str:
-        return f"{self._field.nodes[at].closed}{self._by_count(at)}"
+        return f"{reasons.closed_in_words(self._field.nodes[at].closed)}{self._by_count(at)}"
 
     def _by_count(self, at: int) -> str:
         """What a node where pods are placed by count is for the pod."""

@@ -16,7 +16,7 @@ from linkwise.extender.api.records import GangKey, NodeRecord, PodRecord, Templa
 from linkwise.extender.api.views import CountView
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import MachineKind
-from linkwise.extender.cache.node_info import InUsePods, NodeInfo, plan_on
+from linkwise.extender.cache.node_info import Closed, InUsePods, NodeInfo, plan_on
 from linkwise.extender.cache.resources_left import ResourcesLeft
 from linkwise.extender.cache.shares.book import ShareBook
 from linkwise.extender.cycle.planner import Planner
@@ -41,7 +41,7 @@ class NodeState(NamedTuple):
     record: NodeRecord | None
     machine: Machine | None
     kind: MachineKind | None
-    closed: str  # why nothing new is placed there; empty: something may be
+    closed: Closed | None  # why nothing new is placed there; None: something may be
     owned: Mapping[str, int]  # holder -> bitmask
     used: int
     free: int  # free and not reserved

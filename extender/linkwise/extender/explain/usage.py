@@ -45,6 +45,7 @@ def view_nodes(snapshot: Snapshot) -> tuple[NodeView, ...]:
             by_count=node.by_count,
             shares=_share_use(node),
             topology_manager=_topology_manager(node.machine),
+            closed="" if node.closed is None else node.closed.by,
         )
         for node in sorted(snapshot.nodes, key=lambda node: node.name)
         if has_gpus(node)

@@ -24,15 +24,15 @@ from linkwise.extender.api.extender_calls import (
 from linkwise.extender.api.records import PodRecord, WrittenPlan
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
-from linkwise.extender.cache.node_info import NodeInfo
+from linkwise.extender.cache.node_info import NOT_SEEN, NodeInfo
 from linkwise.extender.cache.pending_writes import PendingWrites, annotations_of, start_mark
 from linkwise.extender.cache.plans import in_term, plan_id, written_plan
-from linkwise.extender.cache.turned_away import TURNED_AWAY
 from linkwise.extender.cycle.changes import Changes
 from linkwise.extender.cycle.refused_plans import RefusedPlans
 from linkwise.extender.gangs.members import minimum_of, placed_at_most
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.placement.nodes.by_count import goes_by_count
+from linkwise.extender.placement.nodes.reasons import SUCH_REFUSED, closed_in_words
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.verbs.barrier import Barrier, Turn
 from linkwise.extender.verbs.shares import take_shares
@@ -243,16 +243,17 @@ class Binder:
     def _choose(self, record: PodRecord, call: BindCall, now: float) -> WrittenPlan | BindRefusal:
         node = call.node
         info = self._cache.nodes.get(node)
-        if info is None or info.kind is None or info.problem:
-            reason = "no such node" if info is None else info.problem
-            return BindRefusal(f"linkwise: node {node}: {reason}")
+        if info is None or info.problem:
+            why = closed_in_words(NOT_SEEN if info is None else info.problem)
+            return BindRefusal(f"linkwise: node {node}: {why}")
         planned_ahead = record.ask.gang is not None and record.demand.gpus
         if planned_ahead or record.uid in self._cache.plans:
             return self._with_shares(self._planned(record, node), record, info)
         if info.closed:
-            return BindRefusal(f"linkwise: node {node}: {info.closed}")
+            return BindRefusal(f"linkwise: node {node}: {closed_in_words(info.closed)}")
         if self._cache.turned_away.takes_none(record.template, node):
-            return BindRefusal(f"linkwise: node {node}: {TURNED_AWAY}")
+            why = SUCH_REFUSED.removeprefix("linkwise: ")
+            return BindRefusal(f"linkwise: node {node}: {why}")
         if refusal := _not_let_through(call, record):
             return refusal
         shares = take_shares(info, record) if record.shares else ()

@@ -13,8 +13,7 @@ from linkwise.extender.api.extender_calls import FilterAnswer
 from linkwise.extender.api.records import ResourceList
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind
-from linkwise.extender.cache.node_info import NO_TOPOLOGY, NOT_SEEN, REFUSES
-from linkwise.extender.cache.turned_away import TURNED_AWAY
+from linkwise.extender.cache.node_info import NOT_SEEN, Closed, ClosedBy
 from linkwise.extender.placement.nodes.best_node import BestNode, by_kind
 from linkwise.extender.placement.nodes.nodes_view import NodesView
 from linkwise.topology.machine.topology_manager import Policy
@@ -26,10 +25,10 @@ NOT_OFFERED = "linkwise: the kubelet offers no GPUs"
 NO_LINK = "linkwise: no free GPU set with the required link"
 ONE_NUMA_NODE = "linkwise: the kubelet admits only GPUs of one NUMA node"
 FEWEST_NUMA_NODES = "linkwise: the kubelet admits only GPUs of the fewest NUMA nodes"
-UNPUBLISHED = f"linkwise: {NO_TOPOLOGY}"
+UNPUBLISHED = "linkwise: no topology published"
 UNREADABLE = "linkwise: topology or in-use annotation cannot be read"
-REFUSING = f"linkwise: {REFUSES}"
-SUCH_REFUSED = f"linkwise: {TURNED_AWAY}"
+REFUSING = "linkwise: kubelet refuses pods with GPUs"
+SUCH_REFUSED = "linkwise: kubelet refused such a pod"
 UNKNOWN_NODE = "linkwise: node is not known yet"
 OTHERS_FIRST = "linkwise: newly freed GPUs go first to gangs and pods ahead in the queue"
 # Preemption cannot change these.
@@ -62,17 +61,31 @@ def why_not_aligned(kind: MachineKind) -> str:
     return ONE_NUMA_NODE if single else FEWEST_NUMA_NODES
 
 
-def why_closed(closed: str) -> str:
-    """The reason for `NodeInfo.closed`. A node that cannot be read has its own text for each
-    cause; kube-scheduler gets one for all."""
-    return {NO_TOPOLOGY: UNPUBLISHED, REFUSES: REFUSING}.get(closed, UNREADABLE)
+def why_closed(closed: Closed) -> str:
+    """Of a node that cannot be read kube-scheduler gets one text for all errors."""
+    match closed.by:
+        case ClosedBy.NOT_SEEN:
+            return UNKNOWN_NODE
+        case ClosedBy.NO_TOPOLOGY:
+            return UNPUBLISHED
+        case ClosedBy.UNREADABLE:
+            return UNREADABLE
+        case ClosedBy.REFUSES:
+            return REFUSING
+
+
+def closed_in_words(closed: Closed | None) -> str:
+    """Each error with its own text; empty: the node is not closed."""
+    if closed is None:
+        return ""
+    if closed.by is ClosedBy.NOT_SEEN:
+        return "no such node"
+    return closed.error or why_closed(closed).removeprefix("linkwise: ")
 
 
 def problem_text(cache: Cache, name: str) -> str:
     info = cache.nodes.get(name)
-    if info is None or info.no_topology == NOT_SEEN:
-        return UNKNOWN_NODE
-    return why_closed(info.closed)
+    return why_closed((info and info.closed) or NOT_SEEN)
 
 
 def _held_for(cache: Cache, name: str) -> str:
