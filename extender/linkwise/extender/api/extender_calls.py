@@ -44,6 +44,7 @@ class FilterAnswer:
     unresolvable: Mapping[str, str] = field(default_factory=dict)  # nothing on this node helps
     error: str = ""
     passing: bool = False  # a retry in a moment is likely to get another answer
+    is_partial: bool = False  # some of the failed nodes have not been looked at
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from linkwise.extender.placement.nodes.by_count import (
 )
 from linkwise.extender.placement.nodes.reasons import SUCH_REFUSED, rooms
 from linkwise.extender.placement.nodes.single_node import Offers
-from linkwise.extender.placement.shares.nodes import UNSOUGHT, request_of, share_rooms
+from linkwise.extender.placement.shares.nodes import request_of, share_rooms
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.scheduling_queue import SchedulingQueue
 from linkwise.extender.queue.unschedulable_pods import UnschedulablePods
@@ -81,7 +81,7 @@ class Filter:
             now,
             has_room=has_room,
             names=() if has_room else names,
-            is_partial=UNSOUGHT in answer.failed.values(),
+            is_partial=answer.is_partial,
         )
         return answer
 
@@ -138,6 +138,7 @@ class Filter:
             answer,
             failed={**shares.failed, **answer.failed},
             unresolvable={**shares.unresolvable, **answer.unresolvable},
+            is_partial=shares.is_partial or answer.is_partial,
         )
 
     def _of_member(self, record: PodRecord, names: tuple[str, ...]) -> FilterAnswer:

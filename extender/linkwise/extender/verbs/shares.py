@@ -40,6 +40,7 @@ def in_place_of_gpus(
         rooms.node_names,
         {**{n: why for n, why in answer.failed.items() if n in others}, **rooms.failed, **whole},
         {**{n: why for n, why in answer.unresolvable.items() if n in others}, **never},
+        is_partial=rooms.is_partial,
     )
 
 

@@ -13,7 +13,6 @@ from linkwise.extender.api.records import NodeRecord, PodRecord
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_info import NodeInfo
 from linkwise.extender.placement.nodes.node_filters import may_run, why_not
-from linkwise.extender.placement.nodes.reasons import UNPUBLISHED
 
 _STATES = "node.kubernetes.io/"  # taints of these keys are set and removed by Kubernetes itself
 
@@ -97,15 +96,16 @@ def with_by_count(
 ) -> FilterAnswer:
     """*answer* with those of its refused nodes let through that take the pod by count. The order is
     that of *names*."""
-    unknown = (node for node, text in answer.failed.items() if text == UNPUBLISHED)
-    passing = {node for node in unknown if is_by_count(cache, record, node)}
+    # Thousands of nodes may have failed, and few of them are of this kind.
+    failed = answer.failed.keys() & cache.by_count if record.demand.gpus else answer.failed
+    passing = {node for node in failed if is_by_count(cache, record, node)}
     if not passing:
         return answer
     passing.update(answer.node_names)
-    return FilterAnswer(
-        tuple(node for node in names if node in passing),
-        {node: text for node, text in answer.failed.items() if node not in passing},
-        answer.unresolvable,
+    return replace(
+        answer,
+        node_names=tuple(node for node in names if node in passing),
+        failed={node: text for node, text in answer.failed.items() if node not in passing},
     )
 
 

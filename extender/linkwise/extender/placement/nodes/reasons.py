@@ -14,6 +14,7 @@ from linkwise.extender.api.records import ResourceList
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind
 from linkwise.extender.cache.node_info import NOT_SEEN, Closed, ClosedBy
+from linkwise.extender.cache.node_table import Ints
 from linkwise.extender.placement.nodes.best_node import BestNode, by_kind
 from linkwise.extender.placement.nodes.nodes_view import NodesView
 from linkwise.topology.machine.topology_manager import Policy
@@ -113,33 +114,31 @@ def rooms(
     rows = table.rows_of(names)
     has_set = (rows >= 0) & (best_node.worth_in(view, request, needs).quality[rows] > -np.inf)
     fits = has_set & (table.offering[rows] > 0)
-    reasons: dict[str, list[int]] = {}  # text -> places in *names*
-    never: set[str] = set()
+    failed: dict[str, str] = {}
+    unresolvable: dict[str, str] = {}
+
+    def refuse(places: Ints, text: str, *, never: bool = False) -> None:
+        of_names = dict.fromkeys([names[place] for place in places.tolist()], text)
+        (unresolvable if never else failed).update(of_names)
+
     told = has_set.copy()
-    if not_offered := np.flatnonzero(has_set & ~fits).tolist():
-        reasons[NOT_OFFERED] = not_offered
+    refuse(np.flatnonzero(has_set & ~fits), NOT_OFFERED)
     for kind, misses, free in by_kind(cache, table, np.where(has_set, -1, rows)):
         told[misses] = True
-        text, is_never = why_no_room(kind, request, 0)
-        if is_never:
-            never.add(text)
-            reasons.setdefault(text, []).extend(misses.tolist())
+        text, never = why_no_room(kind, request, 0)
+        if never:
+            refuse(misses, text, never=True)
             continue
         aside = table.set_aside[rows[misses]]
         if aside.any():
             would_fit = kind.qualities(request, free | aside) > -np.inf
             for place in misses[would_fit].tolist():
-                reasons.setdefault(_held_for(cache, names[place]), []).append(place)
+                failed[names[place]] = _held_for(cache, names[place])
             misses, free = misses[~would_fit], free[~would_fit]
         for mask in np.unique(free).tolist():
             text, _ = why_no_room(kind, request, mask)
-            reasons.setdefault(text, []).extend(misses[free == mask].tolist())
+            refuse(misses[free == mask], text)
     for place in np.flatnonzero(~told).tolist():
-        reasons.setdefault(problem_text(cache, names[place]), []).append(place)
-    failed: dict[str, str] = {}
-    unresolvable: dict[str, str] = {}
-    for text, told_of in reasons.items():
-        by_name = dict.fromkeys([names[place] for place in told_of], text)
-        (unresolvable if text in never else failed).update(by_name)
+        failed[names[place]] = problem_text(cache, names[place])
     fitting = tuple(compress(names, fits.tolist()))
     return FilterAnswer(fitting, failed, unresolvable)

@@ -67,6 +67,7 @@ def share_rooms(cache: Cache, request: ShareRequest, names: Sequence[str]) -> Fi
     effort = Effort()
     failed: dict[str, str] = {}
     unresolvable: dict[str, str] = {}
+    is_partial = False
     for name in names:
         info = cache.nodes.get(name)
         if info is None or info.kind is None or info.closed:
@@ -79,8 +80,8 @@ def share_rooms(cache: Cache, request: ShareRequest, names: Sequence[str]) -> Fi
             text, never = _why_none(info.kind, info.shares, request, effort)
             (unresolvable if never else failed)[name] = text
         except UnsoughtError:
-            failed[name] = UNSOUGHT
-    return FilterAnswer(tuple(fitting), failed, unresolvable)
+            failed[name], is_partial = UNSOUGHT, True
+    return FilterAnswer(tuple(fitting), failed, unresolvable, is_partial=is_partial)
 
 
 def _why_none(
