@@ -182,7 +182,7 @@ def texts_in(source: ModuleType | Callable[..., object] | type) -> set[str]:
     ("source", "least"),
     [
         (bind, 10),
-        (reasons.closed_in_words, 1),
+        (reasons.why_closed_exactly, 1),
         (scheduling_gates, 5),
         (waiting_reasons, 8),
         (why_not, 1),

@@ -16,6 +16,7 @@ from linkwise.extender.api.views import (
     IdleView,
     KindUse,
     NodeView,
+    PodState,
 )
 from linkwise.extender.explain.texts.format import (
     busy_share,
@@ -176,8 +177,8 @@ def _gang(view: GangView, at: float) -> tuple[str, ...]:
     return (
         view.name,
         view.phase,
-        str(states["bound"]),
-        str(states["planned"]),
+        str(states[PodState.BOUND]),
+        str(states[PodState.PLANNED]),
         str(view.minimum),
         str(view.size),
         "-" if view.communicator is None else f"{view.communicator.gbytes_per_s:.0f}",

@@ -17,7 +17,6 @@ _MOST_DEPTH = 200  # Kubernetes' own kinds have about twenty levels
 _MOST_VALUES = 100_000  # of a document with aliases; a few aliases of aliases become billions
 _LOCATED = 1024 * 1024  # characters of JSON; what is longer comes from a program, and has no lines
 _DEEP = f"more than {_MOST_DEPTH} levels deep"
-_TWICE = "this key stands here twice"
 
 Path = tuple[str | int, ...]
 """Keys and list positions from the top of a document: ("spec", "containers", 0, "name")."""
@@ -29,6 +28,10 @@ class DocumentError(Exception):
     def __init__(self, line: int, document: int, field: str, problem: str) -> None:
         super().__init__(f"line {line}: {problem}")
         self.line, self.document, self.field, self.problem = line, document, field, problem
+
+
+class EqualKeysError(DocumentError):
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +158,9 @@ def _lines_of_json(text: str) -> Mapping[Path, int]:
     """JSON is YAML, but for its tabs. Raises DocumentError for equal keys."""
     try:
         return next((document.lines for document in _yaml_documents(text)), _NO_LINES)
-    except DocumentError as error:
-        if error.problem == _TWICE:
-            raise
+    except EqualKeysError:
+        raise
+    except DocumentError:
         return _NO_LINES
 
 
@@ -294,7 +297,9 @@ class _Builder:
         for key_node, _ in node.value:
             key = self._key(key_node, path)
             if key in seen:
-                raise self._error(key_node, (*path, key), _TWICE)
+                line, field = key_node.start_mark.line + 1, dotted((*path, key))
+                problem = "this key stands here twice"
+                raise EqualKeysError(line, self._number, field, problem)
             seen.add(key)
 
     def _key(self, node: yaml.Node, path: Path) -> str:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from linkwise.extender.api.views import BETTER, EQUAL, LOST, RunnerUpView
+from linkwise.extender.api.views import RunnerUpView, Verdict
 from linkwise.extender.explain.explainer import Explainer
 from linkwise.extender.explain.texts import explanation_text
 from linkwise.topology.machine.model import LinkClass, Nic
@@ -12,6 +12,8 @@ from linkwise.topology.machine.recorded import recorded_machine
 from tests.extender.cluster import Cluster, container
 from tests.extender.placement.test_choices import add, busy, named
 from tests.machines import T4_4
+
+LOST, EQUAL, BETTER = Verdict
 
 
 def runner_up(at: Cluster, gang: str = "g") -> RunnerUpView | None:

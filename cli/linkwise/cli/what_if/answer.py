@@ -5,12 +5,23 @@ Times are seconds since 1970, bandwidths GB/s.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
 from linkwise.cli.what_if.given.machines import Guess, LeftOut
 from linkwise.extender.api.views import Explanation, GangExplanation, Holder
 
-# States of a part of the job.
-FITS, STARTS, WAITS, NOT_OURS = "fits", "starts", "waits", "not-ours"
+
+class PartState(StrEnum):
+    FITS = "fits"  # all its pods
+    STARTS = "starts"  # enough of them
+    WAITS = "waits"
+
+
+class By(StrEnum):
+    """What would take the pods away that are in the way."""
+
+    END = "end"
+    EVICTION = "eviction"  # by kube-scheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +56,7 @@ class JobPart:
     name: str
     is_gang: bool
     because: str  # the rule by which it is a gang, or none
-    state: str  # fits: all its pods; starts: enough of them; waits; not-ours: it takes no GPU
+    state: PartState
     size: int
     minimum: int  # number of pods that is enough to start
     places: tuple[Place, ...]  # now
@@ -75,7 +86,7 @@ class Room:
 
     pods: tuple[HeldPod, ...]
     fewest: bool  # True: no smaller number suffices; else none of these can stay
-    by: str  # "end", or "eviction" if kube-scheduler would evict them for it
+    by: By
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 
 from linkwise.cli.errors import BadInputError
 from linkwise.cli.what_if.answer import (
-    FITS,
-    WAITS,
+    By,
     ClusterUse,
     HeldPod,
     JobPart,
     Never,
+    PartState,
     Room,
     Start,
     WhatIfAnswer,
@@ -154,7 +154,7 @@ class _Asking:
     ) -> JobPart:
         state = group.state(world)
         places, span = places_of(world, snapshot, group, self._guessed)
-        why = _without_estimates(explanations.of(group)) if state != FITS else None
+        why = _without_estimates(explanations.of(group)) if state is not PartState.FITS else None
         because = snapshot.by_uid[group.uids[0]].ask.because
         evicted = (
             world.pods[uid]
@@ -172,7 +172,7 @@ class _Asking:
             places=places,
             span=span,
             start=None,
-            waits_for=_holders_of(why) if state == WAITS else (),
+            waits_for=_holders_of(why) if state is PartState.WAITS else (),
             evicts=tuple(sorted(_name(pod) for pod in evicted)),
             why=why,
         )
@@ -190,7 +190,7 @@ class _Asking:
     ) -> list[JobPart]:
         """Let time pass from one known end to the next until all of the job has started."""
         found: dict[int, JobPart] = {}
-        waiting = [number for number, part in enumerate(parts) if part.state == WAITS]
+        waiting = [number for number, part in enumerate(parts) if part.state is PartState.WAITS]
         ends = Ends(world, [groups[number] for number in waiting])
         if ends.step > 1:
             self._notes.append(
@@ -199,7 +199,9 @@ class _Asking:
             )
         while can and waiting and ends.go_on():
             world.live(world.now + _MOMENT_SECONDS, lambda: all_start(world, groups))
-            started = [number for number in waiting if groups[number].state(world) != WAITS]
+            started = [
+                number for number in waiting if groups[number].state(world) is not PartState.WAITS
+            ]
             if started:
                 snapshot = world.core.snapshot(world.now)
                 waiting = [number for number in waiting if number not in set(started)]
@@ -234,7 +236,7 @@ class _Asking:
         found, left = [], _MOST_ALONE
         for group, part in zip(groups, parts, strict=True):
             never = False
-            if part.state == WAITS and part.start is None and left:
+            if part.state is PartState.WAITS and part.start is None and left:
                 left -= 1
                 others = {uid for each in groups if each is not group for uid in each.uids}
                 trials = self._trials(
@@ -250,18 +252,18 @@ class _Asking:
         if found is None:
             all_uids = [record.uid for record in trials.may_go()]
             return (), Never(trials.why_not_without(all_uids))
-        rooms = [self._as_room(trials.snapshot, found, "end")]
+        rooms = [self._as_room(trials.snapshot, found, By.END)]
         job = self._job.pods
         if len(groups) == 1 and not groups[0].is_gang and job[0].spec.preemption_policy != "Never":
             priority = job[0].spec.priority
             if all(record.priority < priority for record in _records(trials.snapshot, found)):
-                return (replace(rooms[0], by="eviction"),), None
+                return (replace(rooms[0], by=By.EVICTION),), None
             less = fewest_to_go(trials, lambda record: record.priority < priority)
             if less is not None:
-                rooms.append(self._as_room(trials.snapshot, less, "eviction"))
+                rooms.append(self._as_room(trials.snapshot, less, By.EVICTION))
         return tuple(rooms), None
 
-    def _as_room(self, snapshot: Snapshot, found: FreedPods, by: str) -> Room:
+    def _as_room(self, snapshot: Snapshot, found: FreedPods, by: By) -> Room:
         pods = tuple(
             HeldPod(
                 record.key,

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from linkwise.cli.what_if.answer import FITS, STARTS, WAITS, Place
+from linkwise.cli.what_if.answer import PartState, Place
 from linkwise.cli.what_if.world import World
 from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.api.views import Explanation, GangExplanation
@@ -29,11 +29,11 @@ class Group:
     def is_gang(self) -> bool:
         return not self.key.uid
 
-    def state(self, world: World) -> str:
+    def state(self, world: World) -> PartState:
         have = sum(is_placed(world, uid) for uid in self.uids)
         if have == len(self.uids):
-            return FITS
-        return STARTS if have >= self.enough else WAITS
+            return PartState.FITS
+        return PartState.STARTS if have >= self.enough else PartState.WAITS
 
 
 def groups_of(snapshot: Snapshot, uids: Iterable[str]) -> tuple[Group, ...]:
@@ -69,11 +69,11 @@ def is_placed(world: World, uid: str) -> bool:
 
 
 def all_start(world: World, groups: Iterable[Group]) -> bool:
-    return all(group.state(world) != WAITS for group in groups)
+    return all(group.state(world) is not PartState.WAITS for group in groups)
 
 
 def all_fit(world: World, groups: Iterable[Group]) -> bool:
-    return all(group.state(world) == FITS for group in groups)
+    return all(group.state(world) is PartState.FITS for group in groups)
 
 
 def places_of(

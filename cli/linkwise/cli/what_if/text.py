@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from linkwise.cli.choose.gpu_list import write_indices
 from linkwise.cli.table import aligned
 from linkwise.cli.what_if.answer import (
-    FITS,
-    STARTS,
+    By,
     HeldPod,
     JobPart,
+    PartState,
     Place,
     Room,
     WhatIfAnswer,
@@ -40,7 +40,7 @@ def _lines(answer: WhatIfAnswer) -> Iterator[str]:
     yield ""
     yield _verdict(answer)
     yield from _placed(answer.parts)
-    waiting = _alike(part for part in answer.parts if part.state != FITS)
+    waiting = _alike(part for part in answer.parts if part.state is not PartState.FITS)
     for part, others in waiting[:_MOST_PARTS]:
         yield ""
         yield from _waiting(part, others, answer)
@@ -77,7 +77,7 @@ def _about(answer: WhatIfAnswer) -> Iterator[str]:
 
 def _verdict(answer: WhatIfAnswer) -> str:
     if answer.fits:
-        some = any(part.state == STARTS for part in answer.parts)
+        some = any(part.state is PartState.STARTS for part in answer.parts)
         return "It starts now, though not with all of its pods." if some else "All of it fits now."
     if answer.never is not None:
         of = "It" if len(answer.parts) == 1 else "All of it"
@@ -150,7 +150,7 @@ def _waiting(part: JobPart, others: int, answer: WhatIfAnswer) -> Iterator[str]:
     if others:
         title += f", and {others} more like it"
     have = sum(bool(place.node) for place in part.places)
-    if part.state == STARTS:
+    if part.state is PartState.STARTS:
         yield f"{title}: {have} of {len(part.places)} have GPUs, and the others wait"
     else:
         yield f"{title}: waits"
@@ -194,7 +194,7 @@ def _room(room: Room, at: float) -> Iterator[str]:
     if not room.pods:
         yield "All of it would start if no other pod waited, or once those end that are ending."
         return
-    if room.by == "eviction":
+    if room.by is By.EVICTION:
         yield f"kube-scheduler may evict {count} of lower priority for it{few}:"
     else:
         yield f"All of it would start if {count} ended and no other pod waited{few}:"

@@ -6,15 +6,46 @@ The loop renders them as JSON or text. Numbers that change belong here, never in
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from linkwise.extender.api.decisions import Decision
 from linkwise.extender.api.placement_totals import Placed
 from linkwise.topology.annotations.plan import CommunicatorEstimate
 
-# How the best other placement compares with the one that was chosen.
-LOST, EQUAL, BETTER = "lost", "equal", "better"
-# The source of the time until which a holder has its GPUs.
-EXPECTED, TIMEOUT, ENDLESS = "expected-duration", "gang-timeout", "endless"
+
+class PodState(StrEnum):
+    BOUND = "bound"
+    PLANNED = "planned"
+    WAITING = "waiting"
+    ENDED = "ended"
+    LEAVING = "leaving"  # only of a gang's member
+    INVALID = "invalid"
+    NOT_OURS = "not-ours"  # it takes no GPU
+    LEFT_ALONE = "left-alone"
+
+
+class HolderState(StrEnum):
+    USED = "used"  # by the kubelet's report
+    HELD = "held"  # planned
+    ENDING = "ending"
+    RESERVED = "reserved"  # the GPUs are free
+
+
+class EndSource(StrEnum):
+    """What says until when a holder has its GPUs."""
+
+    EXPECTED = "expected-duration"
+    TIMEOUT = "gang-timeout"
+    ENDLESS = "endless"  # a server, which does not end by itself
+    NONE = ""
+
+
+class Verdict(StrEnum):
+    """How the best other placement compares with the one that was chosen."""
+
+    LOST = "lost"
+    EQUAL = "equal"
+    BETTER = "better"  # GPUs have come free since the plan was made
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +91,10 @@ class Holder:
     pod: str  # namespace/name
     gang: str  # namespace/name of its gang; empty: a single pod
     gpus: int
-    state: str  # used (by the kubelet's report), held (planned), ending; reserved: free GPUs
+    state: HolderState
     since: float | None  # when its plan was made; without a plan, when it was created
     until: float | None  # None: unknown; of reserved GPUs: when their gang can start
-    because: str  # EXPECTED, TIMEOUT; ENDLESS: a server, which does not end by itself; or empty
+    because: EndSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +122,7 @@ class SearchView:
 class MemberView:
     pod: str
     rank: int | None
-    state: str  # bound, planned, waiting, ended, leaving
+    state: PodState
     node: str  # where it is bound, or planned to be
     gpus: tuple[str, ...]  # uuids
     role: str = ""  # as the operator that created it calls it
@@ -122,7 +153,7 @@ class RunnerUpView:
     nodes: tuple[str, ...]
     gpus: tuple[int, ...]  # if it is on the same single node: the GPUs' indices
     gbytes_per_s: float | None  # estimated, of the whole communicator; None: no communication
-    verdict: str  # LOST, EQUAL, or BETTER: GPUs have come free since the plan was made
+    verdict: Verdict
     criterion: str  # the first criterion in which the two differ (docs/topology.md)
     why: str  # the criterion with both values, the winner's first
 
@@ -206,7 +237,7 @@ class Explanation:
     namespace: str
     name: str
     uid: str
-    state: str  # bound, planned, waiting, ended, invalid, not-ours (takes no GPU), left-alone
+    state: PodState
     summary: str  # one sentence
     wanted: RequestView | None
     node: str

@@ -21,6 +21,7 @@ from linkwise.extender.api.views import (
     LevelView,
     MemberView,
     NearestMiss,
+    PodState,
     ReasonCount,
     SearchView,
 )
@@ -51,22 +52,21 @@ from linkwise.extender.queue.queue_order import Urgency
 from linkwise.extender.queue.reservations import Claimant, claimant_of_single
 from linkwise.topology.annotations.plan import held_of
 
-WAITING = frozenset({"waiting", "invalid"})
+WAITING = frozenset({PodState.WAITING, PodState.INVALID})
 
 
-def state_of(snapshot: Snapshot, record: PodRecord) -> str:
-    """A pod's state, as in `Explanation.state`."""
+def state_of(snapshot: Snapshot, record: PodRecord) -> PodState:
     if record.ended:
-        return "ended"
+        return PodState.ENDED
     if record.node:
-        return "bound"
+        return PodState.BOUND
     if record.invalid:
-        return "invalid"
+        return PodState.INVALID
     if not (record.demand.gpus or record.shares):
-        return "not-ours"
+        return PodState.NOT_OURS
     if record.left_alone:
-        return "left-alone"
-    return "planned" if record.uid in snapshot.plans else "waiting"
+        return PodState.LEFT_ALONE
+    return PodState.PLANNED if record.uid in snapshot.plans else PodState.WAITING
 
 
 class Explainer:
@@ -144,7 +144,7 @@ class Explainer:
         search = None
         gang = snapshot.gang_by_key.get(record.gang) if record.gang is not None else None
         gang = self._empty_cluster.judged(gang) if gang is not None else None
-        if state == "waiting":
+        if state is PodState.WAITING:
             # A member searches as its gang does: the gang's own reservation is open to it.
             own = snapshot.claimant_of(gang) if gang is not None else None
             search = self._funnel.search(
@@ -179,23 +179,23 @@ class Explainer:
             ahead=place.ahead,
             behind=place.behind,
             seniority=place.seniority,
-            in_vain=in_vain_in_words(_in_vain(gang, search) if state == "waiting" else None),
+            in_vain=in_vain_in_words(_in_vain(gang, search) if state is PodState.WAITING else None),
             reclaim=self._reclaims.of_single(record)
-            if runner_up and state == "waiting" and gang is not None and gang.alone
+            if runner_up and state is PodState.WAITING and gang is not None and gang.alone
             else None,
         )
 
     def _summary(
-        self, record: PodRecord, state: str, gang: GangState | None, search: SearchView | None
+        self, record: PodRecord, state: PodState, gang: GangState | None, search: SearchView | None
     ) -> str:
-        if state == "ended":
+        if state is PodState.ENDED:
             return f"The pod has ended.{self._still_held(record)}"
-        if state == "bound":
+        if state is PodState.BOUND:
             if record.leaving:
                 return f"The pod is ending on node {record.node}.{self._still_held(record)}"
             counted = f" {COUNTED}" if self._is_by_count(record) else ""
             return f"The pod is bound to node {record.node}.{counted}"
-        if state == "invalid":
+        if state is PodState.INVALID:
             return f"The pod cannot be placed: {record.invalid}"
         if record.broken_off:
             return f"{why_broken_off(record)}."
@@ -336,7 +336,7 @@ class Explainer:
         return MemberView(
             pod=record.ref.name,
             rank=record.ask.rank,
-            state="leaving"
+            state=PodState.LEAVING
             if record.leaving and not record.ended
             else state_of(self._snapshot, record),
             node=record.node or (written.plan.node if written else ""),

@@ -18,7 +18,7 @@ from linkwise.extender.api.views import (
 from linkwise.extender.explain.levels import Levels
 from linkwise.extender.explain.node_arrays import Field
 from linkwise.extender.explain.snapshot import Snapshot
-from linkwise.extender.placement.nodes.reasons import closed_in_words
+from linkwise.extender.placement.nodes.reasons import why_closed_exactly
 from linkwise.extender.placement.shares.choice import ShareRequest, choose_shares
 from linkwise.extender.placement.shares.nodes import request_of, why_no_shares
 from linkwise.extender.queue.reservations import Claimant
@@ -70,7 +70,7 @@ class Funnel:
             if all(node.shares.offers(name) for name, _ in request.wants)
         ]
         for node, why in offering:
-            why = why or closed_in_words(node.closed)
+            why = why or why_closed_exactly(node.closed)
             if not why and node.kind is not None:
                 if choose_shares(node.kind, node.shares, request) is not None:
                     room += 1

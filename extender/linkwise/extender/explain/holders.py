@@ -3,7 +3,7 @@
 from collections.abc import Container, Iterable, Mapping
 
 from linkwise.extender.api.records import PodRecord, WrittenPlan
-from linkwise.extender.api.views import ENDLESS, EXPECTED, TIMEOUT, Holder
+from linkwise.extender.api.views import EndSource, Holder, HolderState
 from linkwise.extender.explain.snapshot import NodeState, Snapshot
 from linkwise.extender.queue.reservations import Reservation
 from linkwise.topology.machine.model import MAX_GPUS
@@ -52,10 +52,10 @@ def _holder(snapshot: Snapshot, node: NodeState, uid: str, mask: int) -> Holder:
     gpus = mask.bit_count()
     if record is None:  # the kubelet still reports the pod, and the API server has deleted it
         names = {listed: name for name, listed in node.listed_as.items()}
-        return Holder(names.get(uid, uid), "", gpus, "ending", None, None, "")
-    state = "used" if mask & node.used else "held"
+        return Holder(names.get(uid, uid), "", gpus, HolderState.ENDING, None, None, EndSource.NONE)
+    state = HolderState.USED if mask & node.used else HolderState.HELD
     if not record.live:
-        state = "ending"
+        state = HolderState.ENDING
     written = snapshot.plan_of(record)
     since = written.plan.made if written is not None else record.created or None
     until, because = _until(snapshot, record, written)
@@ -64,15 +64,15 @@ def _holder(snapshot: Snapshot, node: NodeState, uid: str, mask: int) -> Holder:
 
 def _until(
     snapshot: Snapshot, record: PodRecord, written: WrittenPlan | None
-) -> tuple[float | None, str]:
+) -> tuple[float | None, EndSource]:
     gang = snapshot.gang_by_key.get(record.gang) if record.gang is not None else None
     if gang is not None and gang.deadline is not None and not gang.found.started:
-        return gang.deadline, TIMEOUT
+        return gang.deadline, EndSource.TIMEOUT
     # As in `running_pods`: the expected duration of a pod starts with its plan.
     expected = record.ask.expected_seconds
     if expected is not None and written is not None:
-        return written.plan.made + expected, EXPECTED
-    return None, ENDLESS if record.endless else ""
+        return written.plan.made + expected, EndSource.EXPECTED
+    return None, EndSource.ENDLESS if record.endless else EndSource.NONE
 
 
 def _reserved(reservation: Reservation, nodes: Iterable[NodeState]) -> Holder:
@@ -81,7 +81,7 @@ def _reserved(reservation: Reservation, nodes: Iterable[NodeState]) -> Holder:
     who = f"{reservation.key.namespace}/{reservation.key.name}"
     pod, gang = (who, "") if reservation.key.uid else ("", who)
     start = reservation.start if reservation.earliest.sure else None
-    return Holder(pod, gang, gpus, "reserved", None, start, "")
+    return Holder(pod, gang, gpus, HolderState.RESERVED, None, start, EndSource.NONE)
 
 
 def _together(first: Holder, second: Holder) -> Holder:
@@ -97,6 +97,6 @@ def _together(first: Holder, second: Holder) -> Holder:
 
 
 def _order(holder: Holder) -> tuple[bool, bool, float, int, str]:
-    ending = holder.state == "ending"
+    ending = holder.state is HolderState.ENDING
     known = holder.until is not None
     return not ending, not known, holder.until or 0.0, -holder.gpus, holder.pod

@@ -281,7 +281,7 @@ class Levels:
         return f"{reasons.why_closed(closed)}{self._by_count(at)}"
 
     def _problem(self, at: int) -> str:
-        return f"{reasons.closed_in_words(self._field.nodes[at].closed)}{self._by_count(at)}"
+        return f"{reasons.why_closed_exactly(self._field.nodes[at].closed)}{self._by_count(at)}"
 
     def _by_count(self, at: int) -> str:
         """What a node where pods are placed by count is for the pod."""

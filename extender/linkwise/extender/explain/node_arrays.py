@@ -14,7 +14,7 @@ from linkwise.extender.explain.snapshot import NodeState, Snapshot
 from linkwise.extender.explain.worth_view import domain_of
 from linkwise.extender.placement.cluster_view import Level
 from linkwise.extender.placement.nodes.node_filters import why_not
-from linkwise.extender.placement.nodes.reasons import closed_in_words
+from linkwise.extender.placement.nodes.reasons import why_closed_exactly
 from linkwise.extender.queue.reservations import Claimant, may_pass
 
 NOT_READY, CORDONED = "node is not ready", "cordoned"
@@ -130,7 +130,7 @@ def has_gpus(node: NodeState) -> bool:
 
 def why_closed(node: NodeState) -> str:
     """Why the node takes no new pods, but for those that tolerate it; empty: it takes some."""
-    return closed_in_words(node.closed) or closed_by_cluster(node)
+    return why_closed_exactly(node.closed) or closed_by_cluster(node)
 
 
 def closed_by_cluster(node: NodeState) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.api.spans import ordered, spans_of
-from linkwise.extender.api.views import BETTER, EQUAL, LOST, RunnerUpView
+from linkwise.extender.api.views import RunnerUpView, Verdict
 from linkwise.extender.cache.node_info import running_sets
 from linkwise.extender.cache.node_table import NodeTable
 from linkwise.extender.cache.topology_domains import NO_DOMAIN
@@ -83,6 +83,7 @@ class Alternatives:
     def _view(self, found: RunnerUp) -> RunnerUpView:
         other, why = found.other, found.difference
         rows = sorted(other.gpus, key=lambda row: int(self._rows.name_ranks()[row]))
+        unequal = Verdict.LOST if why.first_wins else Verdict.BETTER
         talks = sum(mask.bit_count() for mask in other.gpus.values()) >= _TALKS
         return RunnerUpView(
             nodes=tuple(self._field.nodes[row].name for row in rows),
@@ -92,7 +93,7 @@ class Alternatives:
             gbytes_per_s=round(other.together, 1)
             if talks and np.isfinite(other.together)
             else None,
-            verdict=EQUAL if why.is_equal else LOST if why.first_wins else BETTER,
+            verdict=Verdict.EQUAL if why.is_equal else unequal,
             criterion=why.criterion,
             why=why.in_words,
         )

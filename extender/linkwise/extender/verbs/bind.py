@@ -32,7 +32,7 @@ from linkwise.extender.cycle.refused_plans import RefusedPlans
 from linkwise.extender.gangs.members import minimum_of, placed_at_most
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.placement.nodes.by_count import goes_by_count
-from linkwise.extender.placement.nodes.reasons import SUCH_REFUSED, closed_in_words
+from linkwise.extender.placement.nodes.reasons import SUCH_REFUSED, why_closed_exactly
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.verbs.barrier import Barrier, Turn
 from linkwise.extender.verbs.shares import take_shares
@@ -244,13 +244,13 @@ class Binder:
         node = call.node
         info = self._cache.nodes.get(node)
         if info is None or info.problem:
-            why = closed_in_words(NOT_SEEN if info is None else info.problem)
+            why = why_closed_exactly(NOT_SEEN if info is None else info.problem)
             return BindRefusal(f"linkwise: node {node}: {why}")
         planned_ahead = record.ask.gang is not None and record.demand.gpus
         if planned_ahead or record.uid in self._cache.plans:
             return self._with_shares(self._planned(record, node), record, info)
         if info.closed:
-            return BindRefusal(f"linkwise: node {node}: {closed_in_words(info.closed)}")
+            return BindRefusal(f"linkwise: node {node}: {why_closed_exactly(info.closed)}")
         if self._cache.turned_away.takes_none(record.template, node):
             why = SUCH_REFUSED.removeprefix("linkwise: ")
             return BindRefusal(f"linkwise: node {node}: {why}")

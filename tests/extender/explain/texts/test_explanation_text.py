@@ -2,7 +2,13 @@
 
 import pytest
 
-from linkwise.extender.api.views import Explanation, GangExplanation, GangView, RequestView
+from linkwise.extender.api.views import (
+    Explanation,
+    GangExplanation,
+    GangView,
+    PodState,
+    RequestView,
+)
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.explain.explainer import Explainer
 from linkwise.extender.explain.texts import explanation_text
@@ -392,7 +398,7 @@ def test_a_bound_pod_shows_its_gpus_and_what_they_are_worth() -> None:
             namespace="ml",
             name="w",
             uid="u",
-            state="bound",
+            state=PodState.BOUND,
             summary="",
             wanted=RequestView(
                 3, {"a": 2, "b": 1}, "switch", "nvlink", ("H100 or H200", "40 GiB or more")
@@ -423,7 +429,8 @@ def test_a_planned_gang_shows_its_plan_and_its_deadline() -> None:
     view = GangView("ml", "g", "planned", "", 1, 1, (), "p-1", 0.0, 600.0, 2, False)
     gang = GangExplanation(view, False, "", (), (), None)
     text = explanation_text.pod(
-        Explanation("ml", "w", "u", "planned", "", None, "n1", {}, "", 0.0, None, gang), at=60.0
+        Explanation("ml", "w", "u", PodState.PLANNED, "", None, "n1", {}, "", 0.0, None, gang),
+        at=60.0,
     )
 
     assert text.splitlines() == [

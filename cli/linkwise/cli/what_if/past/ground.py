@@ -13,7 +13,7 @@ from linkwise.extender.core import Core
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.explain.snapshot import NodeState
 from linkwise.extender.explain.worth_view import domain_of, levels_of
-from linkwise.extender.placement.nodes.reasons import closed_in_words
+from linkwise.extender.placement.nodes.reasons import why_closed_exactly
 from linkwise.extender.placement.worth.estimate import Share, estimate
 from linkwise.kube.objects import Condition, Node, NodeSpec, NodeStatus, Quantity
 from linkwise.replay.jobs import Part
@@ -70,7 +70,7 @@ def ground_of(known: Known, settings: CoreSettings) -> Ground:
     for state in snapshot.nodes:
         if state not in usable:
             left_out.setdefault(
-                closed_in_words(state.closed) or "its machine is not known", []
+                why_closed_exactly(state.closed) or "its machine is not known", []
             ).append(state.name)
     return Ground(
         tuple(idle[state.name] for state in usable),

@@ -9,16 +9,17 @@ from datetime import UTC, datetime
 
 from linkwise.extender.api.spans import NODE, domain_in_words
 from linkwise.extender.api.views import (
-    ENDLESS,
-    EXPECTED,
     ClusterExplanation,
+    EndSource,
     Explanation,
     GangExplanation,
     GangView,
     Holder,
+    HolderState,
     LevelView,
     MemberView,
     NearestMiss,
+    PodState,
     RequestView,
     SearchView,
 )
@@ -64,7 +65,7 @@ def holder(it: Holder, at: float) -> str:
 
 
 def _pod(it: Explanation, at: float) -> Iterator[str]:
-    waits = it.state == "waiting" and it.since is not None
+    waits = it.state is PodState.WAITING and it.since is not None
     state = f"has waited {duration(at - it.since)}" if waits and it.since else it.state
     yield f"{it.namespace}/{it.name}: {state}"
     if it.summary:
@@ -310,13 +311,13 @@ def _where_it_fails(search: SearchView) -> Iterator[str]:
     if failing is not None:
         yield from _levels("nodes", [failing])
     elif search.levels:
-        yield _fact("nodes", _room(search).removeprefix("so there is ").removeprefix("so "))
+        yield _fact("nodes", _room(search))
 
 
 def _search(search: SearchView, at: float) -> Iterator[str]:
     yield from _levels("nodes", search.levels)
     if search.room or search.pods > 1:
-        yield _fact("", _room(search))
+        yield _fact("", f"so {'' if search.pods == 1 else 'there is '}{_room(search)}")
     if search.nearest is not None:
         yield from _nearest(search.nearest, at)
 
@@ -324,8 +325,8 @@ def _search(search: SearchView, at: float) -> Iterator[str]:
 def _room(search: SearchView) -> str:
     if search.pods == 1:
         have = search.levels[-1].have
-        return f"so {have} node{' has' if have == 1 else 's have'} room for it by itself"
-    return f"so there is room for {search.room} of {pods_in_words(search.pods)} by themselves"
+        return f"{have} node{' has' if have == 1 else 's have'} room for it by itself"
+    return f"room for {search.room} of {pods_in_words(search.pods)} by themselves"
 
 
 def _levels(name: str, levels: Sequence[LevelView]) -> Iterator[str]:
@@ -355,27 +356,33 @@ def _holders(name: str, holders: Sequence[Holder], at: float) -> Iterator[str]:
 
 
 def _holder(holder: Holder, at: float) -> str:
-    if holder.state == "reserved":
-        whom = f"gang {holder.gang}" if holder.gang else f"pod {holder.pod}"
-        start = "" if holder.until is None else f", which can start {_from_now(holder.until, at)}"
-        return f"{gpus_in_words(holder.gpus)}: free, but reserved for {whom}{start}"
+    return f"{gpus_in_words(holder.gpus)}: {_who_holds(holder, at)}"
+
+
+def _who_holds(holder: Holder, at: float) -> str:
     who = f"{holder.pod} of gang {holder.gang}" if holder.gang else holder.pod
-    since = f" for {duration(at - holder.since)}" if holder.since is not None else ""
-    state = {
-        "used": f"in use{since}",
-        "held": "planned, not started yet",
-        "ending": "is ending",
-    }[holder.state]
-    return f"{gpus_in_words(holder.gpus)}: {who}, {state}{_until(holder, at)}"
+    match holder.state:
+        case HolderState.RESERVED:
+            whom = f"gang {holder.gang}" if holder.gang else f"pod {holder.pod}"
+            until = holder.until
+            start = "" if until is None else f", which can start {_from_now(until, at)}"
+            return f"free, but reserved for {whom}{start}"
+        case HolderState.USED:
+            since = f" for {duration(at - holder.since)}" if holder.since is not None else ""
+            return f"{who}, in use{since}{_until(holder, at)}"
+        case HolderState.HELD:
+            return f"{who}, planned, not started yet{_until(holder, at)}"
+        case HolderState.ENDING:
+            return f"{who}, is ending{_until(holder, at)}"
 
 
 def _until(holder: Holder, at: float) -> str:
     if holder.until is None:
-        if holder.state == "ending":
+        if holder.state is HolderState.ENDING:
             return ""
-        server = holder.because == ENDLESS
+        server = holder.because is EndSource.ENDLESS
         return ", a server: does not end by itself" if server else ", end unknown"
-    if holder.because != EXPECTED:
+    if holder.because is not EndSource.EXPECTED:
         return f", given back {_from_now(holder.until, at)} if it cannot start"
     if holder.until < at:
         return f", expected to end {duration(at - holder.until)} ago"

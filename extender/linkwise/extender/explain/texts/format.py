@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from linkwise.extender.api.records import ResourceList
-from linkwise.extender.api.views import ClosedNodes
+from linkwise.extender.api.views import ClosedNodes, PodState
 
 _GIB = 1 << 30
 _MOST_GIB = 999.5  # three digits
@@ -12,9 +12,9 @@ _MOST_NODES = 8
 # A pod's summary, by its state.
 COUNTED = "It was placed by count: the node publishes no topology."
 SUMMARIES = {
-    "not-ours": "The pod takes no GPU, so Linkwise does not place it.",
-    "left-alone": "Its namespace is not in the canary: kube-scheduler alone places it.",
-    "planned": "The pod has a plan and waits for kube-scheduler to bind it.",
+    PodState.NOT_OURS: "The pod takes no GPU, so Linkwise does not place it.",
+    PodState.LEFT_ALONE: "Its namespace is not in the canary: kube-scheduler alone places it.",
+    PodState.PLANNED: "The pod has a plan and waits for kube-scheduler to bind it.",
 }
 
 

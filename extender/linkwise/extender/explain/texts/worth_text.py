@@ -3,17 +3,14 @@
 from collections.abc import Iterator
 
 from linkwise.extender.api.views import (
-    BETTER,
-    EQUAL,
-    LOST,
     CommunicatorView,
     Explanation,
     GangView,
     RunnerUpView,
+    Verdict,
 )
 
 _MOST_NODES = 8
-_VERDICTS = {LOST: "lost by", EQUAL: "as good, but for", BETTER: "would win now by"}
 Fact = tuple[str, str]
 
 
@@ -54,4 +51,14 @@ def _runner_up(it: RunnerUpView) -> Iterator[Fact]:
         where += f", GPU{plural} {','.join(map(str, it.gpus))}"
     speed = "" if it.gbytes_per_s is None else f": {it.gbytes_per_s:.1f} GB/s"
     yield "runner-up", f"{where}{speed}, as the cluster is now"
-    yield "", f"{_VERDICTS[it.verdict]} {it.why}"
+    yield "", f"{_verdict_in_words(it.verdict)} {it.why}"
+
+
+def _verdict_in_words(verdict: Verdict) -> str:
+    match verdict:
+        case Verdict.LOST:
+            return "lost by"
+        case Verdict.EQUAL:
+            return "as good, but for"
+        case Verdict.BETTER:
+            return "would win now by"

@@ -75,7 +75,7 @@ def why_closed(closed: Closed) -> str:
             return REFUSING
 
 
-def closed_in_words(closed: Closed | None) -> str:
+def why_closed_exactly(closed: Closed | None) -> str:
     """Each error with its own text; empty: the node is not closed."""
     if closed is None:
         return ""
