@@ -34,16 +34,15 @@ from linkwise.extender.explain.names_said import gang_said
 from linkwise.extender.explain.queue_place import QueuePlaces
 from linkwise.extender.explain.runner_up_view import Alternatives
 from linkwise.extender.explain.snapshot import GangState, NodeState, Snapshot
-from linkwise.extender.explain.texts.format import COUNTED, SUMMARIES, pods_in_words
+from linkwise.extender.explain.texts.format import pods_in_words
 from linkwise.extender.explain.texts.reasons import (
     and_one_of,
     gang_reason,
     in_vain_in_words,
+    is_by_count,
     is_never,
-    why_alone_waits,
-    why_broken_off,
+    pod_summary,
     why_gang_waits,
-    why_member_waits,
 )
 from linkwise.extender.explain.usage import closed_nodes, gpus_by_state
 from linkwise.extender.explain.worth_view import communicator_of, domain_of, levels_of
@@ -151,16 +150,18 @@ class Explainer:
                 [record],
                 own or claimant_of_single(record, snapshot.ordering, snapshot.run_times.of),
             )
+        in_vain = _in_vain(gang, search) if state is PodState.WAITING else None
         in_gang = record.ask.gang is not None
         place = self._queue_places.of(None if in_gang else gang)
         node = record.node or (written.plan.node if written else "")
         gpus, at = self._gpus(record), snapshot.node_named.get(node)
+        on = snapshot.node_named.get(record.node)
         return Explanation(
             namespace=record.ref.namespace,
             name=record.ref.name,
             uid=record.uid,
             state=state,
-            summary=self._summary(record, state, gang, search),
+            summary=pod_summary(record, state, gang, search, in_vain, on),
             wanted=wanted_of(record) if record.demand.gpus or record.shares else None,
             node=node,
             gpus=gpus,
@@ -173,54 +174,17 @@ class Explainer:
             because=record.ask.because,
             indices=at.indices_of(gpus) if at is not None else {},
             communicator=written.plan.communicator if written else None,
-            by_count=self._is_by_count(record),
+            by_count=is_by_count(record, on),
             runner_up=self._alternatives.runner_up([record]) if runner_up and not in_gang else None,
             shares=snapshot.shares_of(record),
             ahead=place.ahead,
             behind=place.behind,
             seniority=place.seniority,
-            in_vain=in_vain_in_words(_in_vain(gang, search) if state is PodState.WAITING else None),
+            in_vain=in_vain_in_words(in_vain),
             reclaim=self._reclaims.of_single(record)
             if runner_up and state is PodState.WAITING and gang is not None and gang.alone
             else None,
         )
-
-    def _summary(
-        self, record: PodRecord, state: PodState, gang: GangState | None, search: SearchView | None
-    ) -> str:
-        if state is PodState.ENDED:
-            return f"The pod has ended.{self._still_held(record)}"
-        if state is PodState.BOUND:
-            if record.leaving:
-                return f"The pod is ending on node {record.node}.{self._still_held(record)}"
-            counted = f" {COUNTED}" if self._is_by_count(record) else ""
-            return f"The pod is bound to node {record.node}.{counted}"
-        if state is PodState.INVALID:
-            return f"The pod cannot be placed: {record.invalid}"
-        if record.broken_off:
-            return f"{why_broken_off(record)}."
-        if state in SUMMARIES:
-            return SUMMARIES[state]
-        if record.awaits:
-            return f"The pod waits until its gang is known: {record.awaits.removeprefix('gang: ')}."
-        if record.held_back:
-            return (
-                "The pod has another scheduling gate than linkwise.dev/plan. Linkwise plans it "
-                "once that gate is removed."
-            )
-        if record.ask.gang is not None:
-            return f"Gang {record.ask.gang.name}{why_member_waits(gang, record)}."
-        assert search is not None, "it waits"
-        return why_alone_waits(gang, search, _in_vain(gang, search))
-
-    def _is_by_count(self, record: PodRecord) -> bool:
-        node = self._snapshot.node_named.get(record.node)
-        return node is not None and node.by_count is not None and record.demand.gpus > 0
-
-    def _still_held(self, record: PodRecord) -> str:
-        node = self._snapshot.node_named.get(record.node)
-        held = node.owned.get(record.uid, 0).bit_count() if node is not None else 0
-        return f" Its node still reports {held} of its GPUs in use." if held else ""
 
     def _gpus(self, record: PodRecord) -> Mapping[str, tuple[str, ...]]:
         node = self._snapshot.node_named.get(record.node)

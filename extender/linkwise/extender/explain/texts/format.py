@@ -3,19 +3,11 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from linkwise.extender.api.records import ResourceList
-from linkwise.extender.api.views import ClosedNodes, PodState
+from linkwise.extender.api.views import ClosedNodes
 
 _GIB = 1 << 30
 _MOST_GIB = 999.5  # three digits
 _MOST_NODES = 8
-
-# A pod's summary, by its state.
-COUNTED = "It was placed by count: the node publishes no topology."
-SUMMARIES = {
-    PodState.NOT_OURS: "The pod takes no GPU, so Linkwise does not place it.",
-    PodState.LEFT_ALONE: "Its namespace is not in the canary: kube-scheduler alone places it.",
-    PodState.PLANNED: "The pod has a plan and waits for kube-scheduler to bind it.",
-}
 
 
 def needs_in_words(needs: ResourceList) -> str:

@@ -1,12 +1,68 @@
-"""Why a gang or pod waits, in words for users."""
+"""Why a pod is where it is, and why it or a gang waits, in words for users."""
 
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.api.spans import NODE, SEPARATOR, domain_in_words
-from linkwise.extender.api.views import SearchView
+from linkwise.extender.api.views import PodState, SearchView
 from linkwise.extender.cycle.reserve import InVain
 from linkwise.extender.explain.levels import NEVER
-from linkwise.extender.explain.snapshot import GangState
+from linkwise.extender.explain.snapshot import GangState, NodeState
 from linkwise.extender.placement.result import NoRoom
+
+
+def pod_summary(
+    record: PodRecord,
+    state: PodState,
+    gang: GangState | None,
+    search: SearchView | None,
+    in_vain: InVain | None,
+    on: NodeState | None,
+) -> str:
+    """*on*: the node that it is bound to; *search*: of a pod that waits."""
+    match state:
+        case PodState.ENDED:
+            return f"The pod has ended.{_still_held(record, on)}"
+        case PodState.BOUND | PodState.LEAVING:
+            if record.leaving:
+                return f"The pod is ending on node {record.node}.{_still_held(record, on)}"
+            counted = " It was placed by count: the node publishes no topology."
+            return f"The pod is bound to node {record.node}.{counted * is_by_count(record, on)}"
+        case PodState.INVALID:
+            return f"The pod cannot be placed: {record.invalid}"
+        case _ if record.broken_off:
+            return f"{why_broken_off(record)}."
+        case PodState.NOT_OURS:
+            return "The pod takes no GPU, so Linkwise does not place it."
+        case PodState.LEFT_ALONE:
+            return "Its namespace is not in the canary: kube-scheduler alone places it."
+        case PodState.PLANNED:
+            return "The pod has a plan and waits for kube-scheduler to bind it."
+        case PodState.WAITING:
+            assert search is not None, "it waits"
+            return _why_pod_waits(record, gang, search, in_vain)
+
+
+def is_by_count(record: PodRecord, on: NodeState | None) -> bool:
+    return on is not None and on.by_count is not None and record.demand.gpus > 0
+
+
+def _still_held(record: PodRecord, on: NodeState | None) -> str:
+    held = on.owned.get(record.uid, 0).bit_count() if on is not None else 0
+    return f" Its node still reports {held} of its GPUs in use." if held else ""
+
+
+def _why_pod_waits(
+    record: PodRecord, gang: GangState | None, search: SearchView, in_vain: InVain | None
+) -> str:
+    if record.awaits:
+        return f"The pod waits until its gang is known: {record.awaits.removeprefix('gang: ')}."
+    if record.held_back:
+        return (
+            "The pod has another scheduling gate than linkwise.dev/plan. Linkwise plans it "
+            "once that gate is removed."
+        )
+    if record.ask.gang is not None:
+        return f"Gang {record.ask.gang.name}{_why_member_waits(gang, record)}."
+    return _why_alone_waits(gang, search, in_vain)
 
 
 def in_vain_in_words(why: InVain | None) -> str:
@@ -31,7 +87,7 @@ def why_gang_waits(gang: GangState) -> str:
     return f"{gang.why.words}{no_room_now(gang.in_vain)}" if is_vain else gang.why.words
 
 
-def why_member_waits(gang: GangState | None, record: PodRecord) -> str:
+def _why_member_waits(gang: GangState | None, record: PodRecord) -> str:
     if gang is None:
         return " waits for its members"
     if any(member.uid == record.uid for member in gang.found.extra):
@@ -39,7 +95,7 @@ def why_member_waits(gang: GangState | None, record: PodRecord) -> str:
     return why_gang_waits(gang) or ": its plan is being made"
 
 
-def why_alone_waits(gang: GangState | None, search: SearchView, in_vain: InVain | None) -> str:
+def _why_alone_waits(gang: GangState | None, search: SearchView, in_vain: InVain | None) -> str:
     if gang is not None and gang.refused:
         return f"Its plans came to nothing: {gang.reason}."
     if not search.room:
