@@ -21,6 +21,7 @@ from linkwise.extender.__main__ import command as extender
 from linkwise.extender.api.views import Counts
 from linkwise.extender.explain import levels, node_arrays
 from linkwise.extender.gangs import repair, scheduling_gates
+from linkwise.extender.gangs.gang import Phase
 from linkwise.extender.placement.nodes import reasons
 from linkwise.extender.placement.nodes.node_filters import why_not, why_not_selected
 from linkwise.extender.preemption import gang_preemption
@@ -198,6 +199,11 @@ def test_every_reason_that_is_put_together_is_explained(
     texts = texts_in(source) - {"kubectl linkwise explain -n"}
     assert len(texts) >= least
     assert not [text for text in texts if text not in REASONS]
+
+
+def test_the_page_about_the_life_of_gangs_has_each_phase() -> None:
+    page = (OPERATING / "gang-lifecycle.md").read_text()
+    assert {*re.findall(r"^\| `(\w+)` \|", page, re.M)} == {phase.value for phase in Phase}
 
 
 def test_every_event_is_explained() -> None:
