@@ -277,7 +277,7 @@ class Levels:
 
     def _unknown(self, at: int) -> str:
         closed = self._field.nodes[at].closed
-        assert closed is not None, "its machine is known, and it is usable"
+        assert closed is not None, "usable nodes meet this level"
         return f"{reasons.why_closed(closed)}{self._by_count(at)}"
 
     def _problem(self, at: int) -> str:

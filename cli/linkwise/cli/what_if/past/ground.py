@@ -69,9 +69,7 @@ def ground_of(known: Known, settings: CoreSettings) -> Ground:
     usable = [state for state in snapshot.nodes if state.kind is not None and not state.closed]
     for state in snapshot.nodes:
         if state not in usable:
-            left_out.setdefault(
-                why_closed_exactly(state.closed) or "its machine is not known", []
-            ).append(state.name)
+            left_out.setdefault(why_closed_exactly(state.closed), []).append(state.name)
     return Ground(
         tuple(idle[state.name] for state in usable),
         tuple(usable),
