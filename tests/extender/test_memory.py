@@ -7,6 +7,7 @@ from types import ModuleType
 import pytest
 
 from linkwise.extender.api.actions import Emit, PodRef
+from linkwise.extender.api.timers import Agenda
 from linkwise.extender.cache.pending_writes import EVENT_SECONDS, PendingWrites
 from linkwise.topology import names
 from tests.extender.cluster import Cluster
@@ -143,11 +144,13 @@ def test_long_annotations_are_not_kept_and_leave_nothing(key: str, most_of_one: 
 
 
 def test_what_may_be_said_again_is_not_remembered() -> None:
-    outbox, pod, now = PendingWrites(), PodRef("ml", "g-0", "uid-1"), 0.0
+    outbox, pod, now = PendingWrites(Agenda()), PodRef("ml", "g-0", "uid-1"), 0.0
     for number in range(10):
         now += EVENT_SECONDS
         outbox.say(pod, "GangRefused", f"node n{number}", now)
     said = outbox.take()
     assert len(said) == 10
     assert all(isinstance(each, Emit) for each in said)
-    assert remembered(outbox) == remembered(PendingWrites()) + 2  # the pod, and its last words
+    assert (
+        remembered(outbox) == remembered(PendingWrites(Agenda())) + 2
+    )  # the pod, and its last words

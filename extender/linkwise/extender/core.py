@@ -26,6 +26,7 @@ from linkwise.extender.api.extender_calls import (
 )
 from linkwise.extender.api.large_pods import MOST_BYTES, shortened, size_of
 from linkwise.extender.api.records import GangKey, PodRecord
+from linkwise.extender.api.timers import Agenda
 from linkwise.extender.api.unlocked import RunUnlocked, nothing, run_inline
 from linkwise.extender.api.views import Counts, Explanation, GangView, NodeView
 from linkwise.extender.cache.cache import Cache
@@ -62,8 +63,10 @@ _AT_ONCE = 64  # pods or nodes of a list; each takes some 0.05 ms, while calls w
 class Core:
     def __init__(self, settings: CoreSettings) -> None:
         self._settings = settings
+        self._lasting = Agenda()  # of the parts that outlive a term
         self._reader = Ingest(
             settings.resource_name,
+            self._lasting,
             settings.indexed_jobs,
             settings.namespaces,
             settings.queue_order.ahead_from,
@@ -75,7 +78,7 @@ class Core:
         # node -> the annotation; only views and the eviction of idle pods read it
         self._activity: dict[str, str] = {}
         self._seen_nodes = self._seen_pods = False
-        self._quarantine = Quarantine()
+        self._quarantine = Quarantine(self._lasting)
         self._kept_out: dict[str, PodRecord] = {}  # uid -> the record of a pod that is left out
         self._defects: list[Exception] = []
         self._aside: RunUnlocked = run_inline
@@ -85,13 +88,16 @@ class Core:
     def _begin(self, leader: int) -> None:
         """Start with an empty cache and no state but the settings, budgets, volumes, namespaces,
         run times and ages."""
-        settings, pending_writes = self._settings, PendingWrites(leader)
+        self._agenda = Agenda()
+        self._agenda.ask(self._lasting.times)
+        settings, pending_writes = self._settings, PendingWrites(self._agenda, leader)
         self._began = 0.0
         self._cache = Cache(settings.resource_name, self._surroundings)
         self._planner = Planner(
             self._cache,
             pending_writes,
             settings,
+            self._agenda,
             activity=self._activity,
             budgets=self._budgets,
             run_times=self._run_times,
@@ -136,6 +142,7 @@ class Core:
             changes,
             self._barrier,
             planner.refused_plans,
+            self._agenda,
         )
 
     def lead(self, term: int, now: float) -> None:
@@ -510,13 +517,7 @@ class Core:
 
     def next_due(self) -> float | None:
         """When `decide` has to run even if nothing changes until then; it may be in the past."""
-        times = (
-            self._planner.next_due(),
-            self._binder.next_due(),
-            self._reader.next_read(),
-            self._quarantine.next_due(),
-        )
-        return min((time for time in times if time is not None), default=None)
+        return min(self._agenda.times(), default=None)
 
     # Views.
 

@@ -6,12 +6,13 @@ it holds on a node counts. If it still does harm, it is not in the cache at all;
 report in use stays in use.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from types import FrameType
 
 from linkwise.extender.api.annotations import NOTHING_SAID
 from linkwise.extender.api.records import GangKey, PodRecord
+from linkwise.extender.api.timers import Agenda
 from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.preemption.victim_selection import Unit
@@ -36,7 +37,8 @@ class _Term:
 
 
 class Quarantine:
-    def __init__(self) -> None:
+    def __init__(self, agenda: Agenda) -> None:
+        agenda.ask(self._times)
         self._terms: dict[Culprit, _Term] = {}
 
     def hold(self, culprit: Culprit, now: float) -> bool:
@@ -72,9 +74,8 @@ class Quarantine:
             self._terms[key].is_over = True
         return bool(over)
 
-    def next_due(self) -> float | None:
-        ends = (term.until for term in self._terms.values() if not term.is_over)
-        return min(ends, default=None)
+    def _times(self) -> Iterable[float]:
+        return (term.until for term in self._terms.values() if not term.is_over)
 
 
 def whose(record: PodRecord) -> Culprit:

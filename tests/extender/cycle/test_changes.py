@@ -74,7 +74,8 @@ def test_looks_at_a_large_gang_that_is_bound_are_a_moment_apart(
             at.settle()
         assert least <= len(looks) <= most
         at.pass_time(MOMENT)
-        assert at.core.next_due() == pytest.approx(at.core._planner.lifecycle.next_due())
+        [gang] = at.core._planner.registry.gangs.values()
+        assert at.core.next_due() == pytest.approx(at.core._planner.lifecycle.deadline(gang))
 
 
 def test_a_look_that_is_postponed_comes_by_itself() -> None:

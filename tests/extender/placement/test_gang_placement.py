@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from linkwise.extender.api.timers import Agenda
 from linkwise.extender.cache.ingest import Ingest
 from linkwise.extender.placement.gang_placement import pod_sets_of
 from linkwise.topology.machine.recorded import recorded_machine
@@ -228,7 +229,7 @@ def test_equal_states_get_equal_plans() -> None:
 def test_members_belong_together_by_subgroups_of_one_size() -> None:
     def unit(*subgroups: str) -> int:
         at = Cluster()
-        reader = Ingest(GPU)
+        reader = Ingest(GPU, Agenda())
         record = reader.pod(at.add_pod("p", 1))
         members = [replace(record, ask=replace(record.ask, subgroup=each)) for each in subgroups]
         (order,) = pod_sets_of(members, lambda _: np.ones(0, dtype=np.bool_))

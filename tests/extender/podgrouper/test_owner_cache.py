@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from linkwise.extender.api.extender_calls import BindCall, BindRefusal
+from linkwise.extender.api.timers import Agenda
 from linkwise.extender.cache.ingest import Ingest
 from linkwise.extender.podgrouper.owner_cache import (
     MOST_A_SECOND,
@@ -106,7 +107,7 @@ def member_of(owner: Object) -> Pod:
 
 
 def test_a_namespace_with_thousands_of_owners_delays_the_read_of_another_by_one() -> None:
-    reader = Ingest(GPU)
+    reader = Ingest(GPU, Agenda())
     few = of_namespace(job("train", 2), "few")
     for number in range(3000):
         reader.follow(member_of(of_namespace(job(f"job-{number}", 2), "many")), 0.0)
@@ -140,7 +141,7 @@ def read_all(reader: Ingest, now: float) -> set[ObjectRef]:
 
 
 def test_nor_do_they_make_the_periodic_reads_of_another_rarer() -> None:
-    reader = Ingest(GPU)
+    reader = Ingest(GPU, Agenda())
     many = [of_namespace(job(f"job-{number}", 2), "many") for number in range(1000)]
     few = of_namespace(job("train", 2), "few")
     for each in (*many, few):
@@ -175,7 +176,7 @@ def test_pods_of_a_large_owner_delay_those_of_another_namespace_by_one_step(
 
 def test_owners_of_one_namespace_have_a_bound_and_those_of_others_their_own() -> None:
     """The reader keeps what has room. These answers are larger than any that it lets through."""
-    reader, size = Ingest(GPU), 4 << 20
+    reader, size = Ingest(GPU, Agenda()), 4 << 20
     large = [of_namespace(job(f"job-{number}", 2), "many") for number in range(8)]
     for each in large:
         reader.follow(member_of(each), 0.0)
@@ -211,7 +212,7 @@ def test_owners_of_one_namespace_have_a_bound_and_those_of_others_their_own() ->
 )
 def test_an_owner_takes_hardly_more_memory_than_its_json(spec: Object) -> None:
     """As Python's values these took up to 28 times that: 4 GiB for 5,000 pods."""
-    reader, pods = Ingest(GPU), 16
+    reader, pods = Ingest(GPU, Agenda()), 16
     for number in range(pods):
         reader.follow(member(job(f"job-{number}", 2), 0), 0.0)
     answer = msgspec.json.encode({**job("job", 2), "spec": spec})

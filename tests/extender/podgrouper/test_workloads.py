@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from linkwise.extender.api.records import PodRecord
+from linkwise.extender.api.timers import Agenda
 from linkwise.extender.cache.ingest import Ingest
 from linkwise.extender.podgrouper.workloads.answer import Recognised
 from linkwise.kube.objects import Pod
@@ -147,7 +148,7 @@ def test_what_the_core_makes_of_it_is_what_the_table_says(group: Group) -> None:
 
 
 def read(made: Object, objects: tuple[Object, ...]) -> PodRecord:
-    reader, found = Ingest(GPU), {ref_of(made): made for made in objects}
+    reader, found = Ingest(GPU, Agenda()), {ref_of(made): made for made in objects}
     record = reader.follow(msgspec.convert(made, Pod), 0.0)
     while record.awaits:
         (asked,) = reader.take_reads(0.0)

@@ -1,16 +1,33 @@
-"""Timers for thousands of keys: the next moment comes from a heap, without a search."""
+"""When the core has to decide even if nothing changes until then."""
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterable
 from heapq import heapify, heappop, heappush
+from itertools import chain
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
 
 
-class Timers(Generic[Key]):
-    """At most one moment for each key; setting a key again moves its moment."""
+class Agenda:
+    """Knows every time that a part of the core waits for: each takes it in its constructor."""
 
     def __init__(self) -> None:
+        self._parts: list[Callable[[], Iterable[float]]] = []
+
+    def ask(self, times: Callable[[], Iterable[float]]) -> None:
+        """*times* returns what the part waits for at present; a time may be in the past."""
+        self._parts.append(times)
+
+    def times(self) -> Iterable[float]:
+        return chain.from_iterable(times() for times in self._parts)
+
+
+class Timers(Generic[Key]):
+    """At most one moment for each of thousands of keys; setting a key again moves its moment. The
+    next one comes from a heap, without a search."""
+
+    def __init__(self, agenda: Agenda) -> None:
+        agenda.ask(self._earliest)
         self._at: dict[Key, float] = {}
         self._heap: list[tuple[float, int, Key]] = []  # may contain moments that were moved
         self._number = 0  # breaks ties, so that keys need no order
@@ -39,14 +56,13 @@ class Timers(Generic[Key]):
                 taken.append(key)
         return taken
 
-    def next(self) -> float | None:
-        """The earliest moment; None if no key is set."""
+    def _earliest(self) -> Iterable[float]:
         while self._heap:
             at, _, key = self._heap[0]
             if self._at.get(key) == at:
-                return at
+                return (at,)
             heappop(self._heap)
-        return None
+        return ()
 
     def _tidy(self) -> None:
         self._heap = [entry for entry in self._heap if self._at.get(entry[2]) == entry[0]]

@@ -36,6 +36,7 @@ from linkwise.extender.api.records import (
     Template,
     WrittenPlan,
 )
+from linkwise.extender.api.timers import Agenda
 from linkwise.extender.cache.resource_lists import most_pods, node_offers, pod_needs
 from linkwise.extender.podgrouper.equivalence import digest
 from linkwise.extender.podgrouper.membership import Judged, Membership
@@ -153,6 +154,7 @@ class Ingest:
     def __init__(
         self,
         resource: str,
+        agenda: Agenda,
         indexed_jobs: IndexedJobs = IndexedJobs.ALL,
         namespaces: Collection[str] = (),
         ahead_from: int = 2,
@@ -161,7 +163,7 @@ class Ingest:
         unschedulable pod of *ahead_from* GPUs or more is planned ahead."""
         self._resource, self._ahead_from = resource, ahead_from
         self._namespaces = frozenset(namespaces)
-        self._membership = Membership(resource, indexed_jobs)
+        self._membership = Membership(resource, agenda, indexed_jobs)
         self._numbers = count()
         self._specs: dict[bytes, _OfSpec] = {}
         self._asks: dict[bytes, tuple[PodRequest, str]] = {}
@@ -200,10 +202,6 @@ class Ingest:
 
     def take_reads(self, now: float) -> tuple[FetchOwner, ...]:
         return self._membership.take_reads(now)
-
-    def next_read(self) -> float | None:
-        """When `take_reads` has something to read; it may be in the past."""
-        return self._membership.next_due()
 
     def owner_read(self, read: FetchOwner, found: Found | None, now: float) -> None:
         """The result of a read; None: the API server did not respond."""

@@ -31,7 +31,7 @@ from linkwise.extender.api.actions import (
 from linkwise.extender.api.extender_calls import Outcome
 from linkwise.extender.api.queue_note import QueueNote, write_queue_note
 from linkwise.extender.api.records import PodRecord, WrittenPlan
-from linkwise.extender.api.timers import Timers
+from linkwise.extender.api.timers import Agenda, Timers
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_plan, write_gpus, write_plan
 
@@ -76,7 +76,7 @@ class _Pause:
 
 
 class PendingWrites:
-    def __init__(self, leader: int = 0) -> None:
+    def __init__(self, agenda: Agenda, leader: int = 0) -> None:
         self.leader = leader  # the term of this process
         self._begun = False
         self._ready: list[Action] = []
@@ -84,7 +84,7 @@ class PendingWrites:
         self._pauses: dict[_Key, _Pause] = {}
         # uid -> the nominated plan, when, and how often in vain before.
         self._nominated: dict[str, tuple[_Edition, float, int]] = {}
-        self._wakes: Timers[_Key] = Timers()
+        self._wakes: Timers[_Key] = Timers(agenda)  # when pauses end
         self._there: dict[str, _Edition] = {}  # uid -> the plan on the API server
         self._newest: dict[str, _Edition] = {}  # uid -> the highest ever accepted or decided
         self._shown: dict[str, _Edition] = {}  # uid -> the highest that the watch has shown
@@ -268,10 +268,6 @@ class PendingWrites:
     def take_woken(self, now: float) -> set[str]:
         """The pods, by uid, for which a pause has ended since the last call."""
         return {uid for _, uid in self._wakes.take(now)}
-
-    def next_due(self) -> float | None:
-        """When the next pause ends."""
-        return self._wakes.next()
 
     def _lost_nomination(self, record: PodRecord, wanted: WrittenPlan, now: float) -> bool:
         """kube-scheduler clears a nomination if it finds no node for the pod. Without a nomination

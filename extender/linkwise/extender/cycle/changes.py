@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 
 from linkwise.extender.api.records import GangKey
-from linkwise.extender.api.timers import Timers
+from linkwise.extender.api.timers import Agenda, Timers
 from linkwise.extender.api.unlocked import RunUnlocked, T, run_inline
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.pending_writes import PendingWrites
@@ -70,9 +70,11 @@ class Changes:
         gates: SchedulingGates,
         feedback: SchedulerFeedback,
         gang_refusals: GangRefusals,
+        agenda: Agenda,
         defects: list[Exception],
     ) -> None:
         """*defects*: those that were met and skipped; others add to them too."""
+        agenda.ask(self._times)
         self._cache, self._pending_writes, self._registry = cache, pending_writes, registry
         self._queue, self._lifecycle, self._gates = queue, lifecycle, gates
         self._feedback, self._gang_refusals = feedback, gang_refusals
@@ -81,7 +83,7 @@ class Changes:
         self.progressed: set[GangKey] = set()  # only in the way that was decided
         self.moved: set[GangKey] = set()  # changed while this round ran work beside the lock
         self._next_look: dict[GangKey, float] = {}  # at large gangs that progress
-        self._postponed: Timers[GangKey] = Timers()  # those that progressed before that moment
+        self._postponed: Timers[GangKey] = Timers(agenda)  # those that progressed before it
         self._looked_at = 0
         self._news_seen = NO_NEWS
         self.surroundings_changed = False  # volumes, claims or namespaces
@@ -159,13 +161,13 @@ class Changes:
         else:
             self._next_look.pop(key, None)
 
-    def next_due(self) -> float | None:
-        """When the next postponed look is due."""
-        surroundings = self._surroundings_due if self.surroundings_changed else None
-        around = self._around_due if self._cache.around.may_have_opened else None
-        soon = self._began + _SOON_SECONDS if self.look_again_soon else None
-        times = (surroundings, around, soon, self._postponed.next())
-        return min((time for time in times if time is not None), default=None)
+    def _times(self) -> Iterable[float]:
+        if self.surroundings_changed:
+            yield self._surroundings_due
+        if self._cache.around.may_have_opened:
+            yield self._around_due
+        if self.look_again_soon:
+            yield self._began + _SOON_SECONDS
 
     def look_at_all(self) -> None:
         """Let the next round look at every gang."""

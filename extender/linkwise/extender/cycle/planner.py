@@ -11,6 +11,7 @@ from linkwise.extender.api.decisions import of_action, of_bind
 from linkwise.extender.api.extender_calls import BindOrder, Outcome
 from linkwise.extender.api.placement_totals import Placed
 from linkwise.extender.api.records import PodRecord
+from linkwise.extender.api.timers import Agenda
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.cache.plan_corrections import PlanCorrections
@@ -54,6 +55,7 @@ class Planner:
         cache: Cache,
         pending_writes: PendingWrites,
         settings: CoreSettings,
+        agenda: Agenda,
         *,
         activity: Mapping[str, str],
         budgets: DisruptionBudgets,
@@ -61,8 +63,8 @@ class Planner:
         ages: Ages,
     ) -> None:
         self.node_filters = NodeFilters(cache)
-        self.feedback = SchedulerFeedback(cache)
-        self.gang_refusals = GangRefusals(cache)
+        self.feedback = SchedulerFeedback(cache, agenda)
+        self.gang_refusals = GangRefusals(cache, agenda)
         self._mix = PodMix()
         defects: list[Exception] = []
         self.best_node = best_node = BestNode(cache, self._mix, defects)
@@ -81,7 +83,9 @@ class Planner:
         self._gates = SchedulingGates(cache, pending_writes, best_node)
         self.registry = GangRegistry(cache)
         self.queue = SchedulingQueue(cache, self.registry, ages, settings.queue_order, run_times)
-        self._waiting_events = WaitingEvents(cache, pending_writes, self.registry, self.queue)
+        self._waiting_events = WaitingEvents(
+            cache, pending_writes, self.registry, self.queue, agenda
+        )
         self.run_times = run_times
         running_pods = RunningPods(cache, run_times)
         self.reservations = Reservations(
@@ -92,6 +96,7 @@ class Planner:
             self.registry,
             self.queue,
             self.reservations,
+            agenda,
             settings.lift_gates_after_seconds,
         )
         self.reserve = Reserve(
@@ -101,6 +106,7 @@ class Planner:
             search,
             self.reservations,
             running_pods,
+            agenda,
             share=settings.hold_share,
             idle_limit=IdleLimit(settings.hold_limit_seconds),
         )
@@ -112,6 +118,7 @@ class Planner:
             self.node_filters,
             self._gates,
             repair,
+            agenda,
             gang_timeout_seconds=settings.gang_timeout_seconds,
             gang_timeout_max_seconds=settings.gang_timeout_max_seconds,
             max_refusals=settings.max_refusals,
@@ -122,6 +129,7 @@ class Planner:
             pending_writes,
             self.candidates,
             activity,
+            agenda,
             namespaces=dict(settings.reclaim_idle),
             notice_seconds=settings.reclaim_notice_seconds,
         )
@@ -133,6 +141,7 @@ class Planner:
             search,
             self.reservations,
             running_pods,
+            agenda,
             candidates=self.candidates,
             idle_pods=self.idle_pods,
             budgets=budgets,
@@ -147,6 +156,7 @@ class Planner:
             self._gates,
             self.feedback,
             self.gang_refusals,
+            agenda,
             defects,
         )
         self._allocate = Allocate(
@@ -163,7 +173,7 @@ class Planner:
             self.changes.run,
         )
         self.unschedulable_pods = UnschedulablePods(
-            cache, pending_writes, self.reservations, search.best_for, best_node.room
+            cache, pending_writes, self.reservations, search.best_for, best_node.room, agenda
         )
         self.refused_plans = RefusedPlans(
             cache, self.registry, self.feedback, self.gang_refusals, self.changes
@@ -197,7 +207,7 @@ class Planner:
             publish,
             cache.around,
         )
-        self._kubelet_admission = KubeletAdmission(cache)
+        self._kubelet_admission = KubeletAdmission(cache, agenda)
         self.offers = Offers(cache, best_node)
 
     @property
@@ -314,23 +324,6 @@ class Planner:
             self.unschedulable_pods.look_now(now)
         self.round.run(doubted, now)
         return self.pending_writes.take()
-
-    def next_due(self) -> float | None:
-        """When `decide` has to run next, even if nothing changes until then."""
-        times = (
-            self.changes.next_due(),
-            self.lifecycle.next_due(),
-            self.reserve.next_due(),
-            self.preemption.next_due(),
-            self.pending_writes.next_due(),
-            self._waiting_events.next_due(),
-            self._long_waits.next_due(),
-            self.unschedulable_pods.next_due,
-            self.feedback.next_due(),
-            self.gang_refusals.next_due(),
-            self._kubelet_admission.next_due(),
-        )
-        return min((time for time in times if time is not None), default=None)
 
 
 def _is_planned(record: PodRecord) -> bool:

@@ -10,7 +10,7 @@ No gang waits for GPUs of a server. A reservation that idles too much for too lo
 """
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -18,6 +18,7 @@ from functools import partial
 import numpy as np
 
 from linkwise.extender.api.records import GangKey
+from linkwise.extender.api.timers import Agenda
 from linkwise.extender.api.unlocked import RunUnlocked, nothing
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_table import Bools, NodeTable
@@ -77,6 +78,7 @@ class Reserve:
         search: GangSearch,
         reservations: Reservations,
         running_pods: RunningPods,
+        agenda: Agenda,
         *,
         share: float,
         idle_limit: IdleLimit,
@@ -84,6 +86,7 @@ class Reserve:
         """*share* of the GPUs that a gang could use may be reserved. The first of the gangs that
         wait for them may reserve what it needs in any case, within *idle_limit*. 0: no
         reservations at all."""
+        agenda.ask(self._times)
         self._cache, self._registry, self._queue = cache, registry, queue
         self._search, self._reservations, self._running_pods = search, reservations, running_pods
         self._share, self._idle_limit = share, idle_limit
@@ -97,9 +100,8 @@ class Reserve:
         self._front = Front()
         self._seen: object = None
 
-    def next_due(self) -> float | None:
-        times = (*self._look_at.values(), self._idle_limit.next_due())
-        return min((time for time in times if time is not None), default=None)
+    def _times(self) -> Iterable[float]:
+        return (*self._look_at.values(), *self._idle_limit.times())
 
     def in_vain(self, key: GangKey, members: GangMembers) -> InVain | None:
         """Of a gang without room; None: the end of other pods may help."""
@@ -138,8 +140,7 @@ class Reserve:
 
     def have_to_look(self, now: float) -> bool:
         """Whether anything changed since the last turns."""
-        due = self.next_due()
-        return self._state() != self._seen or (due is not None and now >= due)
+        return self._state() != self._seen or any(now >= time for time in self._times())
 
     def begin(self) -> None:
         self._front = Front(several=self._queue.ordering.order is not QueueOrder.AGE)

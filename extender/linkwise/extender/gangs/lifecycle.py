@@ -8,7 +8,7 @@
 from collections.abc import Iterable
 
 from linkwise.extender.api.records import GangKey, PodRecord
-from linkwise.extender.api.timers import Timers
+from linkwise.extender.api.timers import Agenda, Timers
 from linkwise.extender.api.unlocked import Pause
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.pending_writes import PendingWrites
@@ -41,6 +41,7 @@ class GangLifecycle:
         node_filters: NodeFilters,
         gates: SchedulingGates,
         repair: Repair,
+        agenda: Agenda,
         *,
         gang_timeout_seconds: float,
         gang_timeout_max_seconds: float,
@@ -53,12 +54,8 @@ class GangLifecycle:
         self._timeout_seconds = gang_timeout_seconds
         self._most_seconds = max(gang_timeout_seconds, gang_timeout_max_seconds)
         self._max_refusals = max_refusals
-        self._deadlines: Timers[GangKey] = Timers()
-        self._looks: Timers[GangKey] = Timers()  # when to look again for other reasons
-
-    def next_due(self) -> float | None:
-        times = (self._deadlines.next(), self._looks.next())
-        return min((time for time in times if time is not None), default=None)
+        self._deadlines: Timers[GangKey] = Timers(agenda)
+        self._looks: Timers[GangKey] = Timers(agenda)  # when to look again for other reasons
 
     def deadline(self, gang: Gang) -> float | None:
         return self._deadlines.get(gang.key)

@@ -12,6 +12,7 @@ import msgspec
 
 from linkwise.extender.api.annotations import MAX_GANG, GangAsk, PodRequest
 from linkwise.extender.api.spans import Spans
+from linkwise.extender.api.timers import Agenda
 from linkwise.extender.podgrouper.decide import recognise
 from linkwise.extender.podgrouper.equivalence import digest, without_long_annotations
 from linkwise.extender.podgrouper.explicit import RULE as EXPLICIT
@@ -70,9 +71,9 @@ class _Known:
 
 
 class Membership:
-    def __init__(self, resource: str, indexed_jobs: IndexedJobs) -> None:
+    def __init__(self, resource: str, agenda: Agenda, indexed_jobs: IndexedJobs) -> None:
         self._resource, self._indexed_jobs = resource, indexed_jobs
-        self._owners = OwnerCache()
+        self._owners = OwnerCache(agenda)
         self._alike: dict[bytes, Judged] = {}  # by evidence, of pods that depend on no other object
         self._known: dict[str, _Known] = {}  # by uid, of pods that depend on other objects
         self._named = NamedGroups()
@@ -122,9 +123,6 @@ class Membership:
 
     def take_reads(self, now: float) -> tuple[FetchOwner, ...]:
         return tuple(self._owners.take_reads(now))
-
-    def next_due(self) -> float | None:
-        return self._owners.next_due()
 
     def owner_read(self, read: FetchOwner, found: Found | None, now: float) -> None:
         """Record the outcome of *read*; then `take_to_rejudge` returns the pods concerned."""

@@ -10,12 +10,12 @@ The objects of a namespace have a bound in bytes; they are kept as JSON, because
 they can take 28 times the memory.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
 
-from linkwise.extender.api.timers import Timers
+from linkwise.extender.api.timers import Agenda, Timers
 from linkwise.extender.podgrouper.workloads.answer import Missing, NeedsOwner, ObjectRef
 from linkwise.kube.fields import Fields, text
 from linkwise.kube.labels import JOB_SET_LABEL
@@ -82,13 +82,14 @@ class _Namespace:
 class OwnerCache:
     """Steps order pods and reads; seconds only set the time of the next read."""
 
-    def __init__(self) -> None:
+    def __init__(self, agenda: Agenda) -> None:
+        agenda.ask(self._times)
         self._entries: dict[ObjectRef, _Entry] = {}
         self._namespaces: dict[str, _Namespace] = {}  # those of the entries
         self._refs: dict[str, frozenset[ObjectRef]] = {}
         self._came: dict[str, int] = {}  # uid -> step at which the pod was first seen
         self._step = 0
-        self._alarms: Timers[ObjectRef] = Timers()
+        self._alarms: Timers[ObjectRef] = Timers(agenda)  # when to read again
         self._due: Turns[ObjectRef] = Turns()  # those that were never read are urgent
         self._under_way = 0
 
@@ -168,11 +169,8 @@ class OwnerCache:
             left = max(MOST_BYTES_OF_NAMESPACE - self._namespaces[ref.namespace].size, 0)
             yield FetchOwner(ref, entry.paths, self._step, left + entry.size)
 
-    def next_due(self) -> float | None:
-        """When to call `take_reads` next, which may be in the past; None: there is nothing."""
-        if self._due and self._under_way < MOST_AT_ONCE:
-            return 0.0
-        return self._alarms.next()
+    def _times(self) -> Iterable[float]:
+        return [0.0] if self._due and self._under_way < MOST_AT_ONCE else ()
 
     def answered(self, read: FetchOwner, found: Found | None, now: float) -> set[str]:
         """Record how *read* ended (None: it failed). Return the uids of the pods to judge again."""

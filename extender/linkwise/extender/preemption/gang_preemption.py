@@ -18,12 +18,14 @@ nothing, so the extender evicts them for every pod in the scheduling queue.
 docs/decisions/0013-order-and-holds.md says which pods may be evicted, and for which gangs.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from linkwise.extender.api.actions import Beneficiary
 from linkwise.extender.api.durations import clock
 from linkwise.extender.api.records import GangKey, PodRecord
+from linkwise.extender.api.timers import Agenda
 from linkwise.extender.api.unlocked import RunUnlocked, T, nothing, run_inline
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_table import NodeTable
@@ -97,12 +99,14 @@ class GangPreemption:
         search: GangSearch,
         reservations: Reservations,
         running_pods: RunningPods,
+        agenda: Agenda,
         *,
         candidates: EvictionCandidates,
         idle_pods: IdlePods,
         budgets: DisruptionBudgets,
         allowed: Preempt,
     ) -> None:
+        agenda.ask(self._times)
         self._candidates, self._idle_pods, self._budgets = candidates, idle_pods, budgets
         self._cache, self._pending_writes, self._registry, self._queue = (
             cache,
@@ -126,7 +130,7 @@ class GangPreemption:
         self._look_at: dict[GangKey, float] = {}
         self._more_at: float | None = None  # when to try the gangs that have not had their turn
         self._quiet: object = None  # the state after the last run
-        self._quiet_until: float | None = None
+        self._quiet_until = math.inf
 
     @property
     def preemptions(self) -> Mapping[GangKey, Preemption]:
@@ -150,26 +154,24 @@ class GangPreemption:
             for unit in preemption.units
         )
 
-    def next_due(self) -> float | None:
-        """When to look again even if nothing changes until then."""
-        times = [self._idle_pods.next_due()]
-        if self._tries or self._preemptions or self._robbed:  # a gang needs room
-            is_quiet = self._quiet == self._state_of_all()
-            times.append(self._quiet_until if is_quiet else self._next_try())
-        return min((time for time in times if time is not None), default=None)
+    def _times(self) -> Iterable[float]:
+        if not (self._tries or self._preemptions or self._robbed):
+            return  # no gang needs room
+        if self._quiet != self._state_of_all():
+            yield from self._tries_at()
+        elif self._quiet_until < math.inf:
+            yield self._quiet_until
 
-    def _next_try(self) -> float | None:
+    def _tries_at(self) -> Iterable[float]:
         state = self._state()  # if it is the same, there is nothing new to find
-        times = [
-            each.at
-            for key, each in self._tries.items()
-            if key not in self._preemptions and each.state != state
-        ]
-        times += self._spared.ends()
-        times += self._look_at.values()
-        times += [robbed.until for key, robbed in self._robbed.items() if key not in self._tries]
-        times += [] if self._more_at is None else [self._more_at]
-        return min(times, default=None)
+        for key, each in self._tries.items():
+            if key not in self._preemptions and each.state != state:
+                yield each.at
+        yield from self._spared.ends()
+        yield from self._look_at.values()
+        yield from (robbed.until for key, robbed in self._robbed.items() if key not in self._tries)
+        if self._more_at is not None:
+            yield self._more_at
 
     def refused(self, uid: str, now: float) -> None:
         """The API server refused to evict this pod: choose other victims."""
@@ -202,14 +204,15 @@ class GangPreemption:
         self._try_waiting(waiting, now, aside)
         for key, preemption in self._preemptions.items():
             self._evict(key, preemption, now)
-        self._quiet, self._quiet_until = self._state_of_all(), self._next_try()
+        self._quiet = self._state_of_all()
+        self._quiet_until = min(self._tries_at(), default=math.inf)
 
     def _is_quiet(self, now: float) -> bool:
         """Whether nothing has changed since the last run, and nothing is due. Thousands of gangs
         may wait, and each call of kube-scheduler is followed by a round."""
         if self._preemptions or self._quiet != self._state_of_all():
             return False
-        return self._quiet_until is None or now < self._quiet_until
+        return now < self._quiet_until
 
     def _state_of_all(self) -> object:
         return self._queue.news, self._state()

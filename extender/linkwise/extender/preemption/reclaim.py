@@ -12,12 +12,13 @@ leader that takes over announces again, and waits for the notice again.
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from linkwise.extender.api.durations import clock
 from linkwise.extender.api.records import PodRecord
+from linkwise.extender.api.timers import Agenda
 from linkwise.extender.api.unlocked import RunUnlocked, run_inline
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.pending_writes import PendingWrites
@@ -52,10 +53,12 @@ class IdlePods:
         pending_writes: PendingWrites,
         candidates: EvictionCandidates,
         activity: Mapping[str, str],
+        agenda: Agenda,
         *,
         namespaces: Mapping[str, float],
         notice_seconds: float,
     ) -> None:
+        agenda.ask(self._times)
         self._cache, self._pending_writes, self._candidates = cache, pending_writes, candidates
         self._activity, self._namespaces = activity, namespaces
         self._notice_seconds = notice_seconds
@@ -71,8 +74,8 @@ class IdlePods:
     def any_consent(self) -> bool:
         return bool(self._limits)
 
-    def next_due(self) -> float | None:
-        return self._look_at if self._limits else None
+    def _times(self) -> Iterable[float]:
+        return [self._look_at] if self._limits else ()
 
     def pod_changed(self, record: PodRecord) -> None:
         limit = record.ask.reclaim_seconds

@@ -7,6 +7,8 @@ reservation that would be over it. So no namespace idles more than the share for
 limit, and at most half of the time.
 """
 
+from collections.abc import Iterable
+
 
 class IdleLimit:
     def __init__(self, limit_seconds: float) -> None:
@@ -50,6 +52,7 @@ class IdleLimit:
         until = self._rests_until.get(namespace)
         return until if until is not None and until > now else None
 
-    def next_due(self) -> float | None:
-        ends = [since + self.limit_seconds for since in self._over_since.values()]
-        return min((*ends, *self._rests_until.values()), default=None)
+    def times(self) -> Iterable[float]:
+        """When to look again even if nothing changes until then."""
+        yield from (since + self.limit_seconds for since in self._over_since.values())
+        yield from self._rests_until.values()

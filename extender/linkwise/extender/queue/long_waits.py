@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from linkwise.extender.api.records import GangKey, PodRecord
-from linkwise.extender.api.timers import Timers
+from linkwise.extender.api.timers import Agenda, Timers
 from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.queue.reservations import Reservations
@@ -25,12 +25,13 @@ class LongWaits:
         registry: GangRegistry,
         queue: SchedulingQueue,
         reservations: Reservations,
+        agenda: Agenda,
         after_seconds: float | None,
     ) -> None:
         self._pending_writes, self._registry = pending_writes, registry
         self._queue, self._reservations = queue, reservations
         self._after_seconds = after_seconds
-        self._alarms: Timers[GangKey] = Timers()
+        self._alarms: Timers[GangKey] = Timers(agenda)
 
     def note(self, key: GangKey, now: float) -> None:
         """The gang changed; call this once it is known whether it has room."""
@@ -48,9 +49,6 @@ class LongWaits:
                     for member in self._gated(key):
                         self._pending_writes.lift_gate(member, now)
                 self.note(key, now)
-
-    def next_due(self) -> float | None:
-        return self._alarms.next()
 
     def _gated(self, key: GangKey) -> list[PodRecord]:
         """The members behind the gate that found no room."""

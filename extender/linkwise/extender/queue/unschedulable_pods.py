@@ -23,10 +23,12 @@ kube-scheduler writes and which a new extender can read too.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from linkwise.extender.api.records import PodRecord
+from linkwise.extender.api.timers import Agenda
 from linkwise.extender.api.unlocked import Pause
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
@@ -80,7 +82,9 @@ class UnschedulablePods:
         reservations: Reservations,
         find: Find,
         room: Callable[[], Room],
+        agenda: Agenda,
     ) -> None:
+        agenda.ask(self._times)
         self._cache, self._pending_writes, self._reservations = cache, pending_writes, reservations
         self._find, self._room_of_shares = find, room
         self._left: dict[str, None] = {}  # pods that the last look did not come to, in order
@@ -103,11 +107,12 @@ class UnschedulablePods:
         self._look_at: float | None = None
         self._news = False  # a pod waits whose refusal the extender did not see
 
-    @property
-    def next_due(self) -> float | None:
-        sampled_at = next(iter(self._sampled.values()), None)
-        times = (self._look_at, sampled_at, 0.0 if self._left else None)
-        return min((time for time in times if time is not None), default=None)
+    def _times(self) -> Iterable[float]:
+        if self._look_at is not None:
+            yield self._look_at
+        yield from islice(self._sampled.values(), 1)
+        if self._left:
+            yield 0.0
 
     def answered(
         self,

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from linkwise.extender.api.records import GangKey, PodRecord
-from linkwise.extender.api.timers import Timers
+from linkwise.extender.api.timers import Agenda, Timers
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.pending_writes import EVENT_SECONDS, PendingWrites
 from linkwise.extender.gangs.gang import Gang, Phase
@@ -41,11 +41,12 @@ class WaitingEvents:
         pending_writes: PendingWrites,
         registry: GangRegistry,
         queue: SchedulingQueue,
+        agenda: Agenda,
     ) -> None:
         self._cache, self._pending_writes = cache, pending_writes
         self._registry, self._queue = registry, queue
         self._waits: dict[GangKey, _Wait] = {}
-        self._alarms: Timers[GangKey] = Timers()
+        self._alarms: Timers[GangKey] = Timers(agenda)
 
     def note(self, key: GangKey, now: float) -> None:
         """The gang changed; call this once the gang's phase is known."""
@@ -77,9 +78,6 @@ class WaitingEvents:
                 continue
             with surviving(key.title):
                 self._tell(self._registry.gangs[key], self._waits[key], now)
-
-    def next_due(self) -> float | None:
-        return self._alarms.next()
 
     def _tell(self, gang: Gang, wait: _Wait, now: float) -> None:
         members = self._registry.members_of(gang)

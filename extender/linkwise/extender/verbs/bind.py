@@ -22,6 +22,7 @@ from linkwise.extender.api.extender_calls import (
     Outcome,
 )
 from linkwise.extender.api.records import PodRecord, WrittenPlan
+from linkwise.extender.api.timers import Agenda
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.node_info import NOT_SEEN, NodeInfo
@@ -58,7 +59,9 @@ class Binder:
         changes: Changes,
         barrier: Barrier,
         refused_plans: RefusedPlans,
+        agenda: Agenda,
     ) -> None:
+        agenda.ask(lambda: self._doubts.values())
         self._cache, self._pending_writes, self._registry = cache, pending_writes, registry
         self._barrier, self._refused_plans = barrier, refused_plans
         self._reservations, self._changes = reservations, changes
@@ -236,9 +239,6 @@ class Binder:
         """Whether the pod's own record shows the outcome."""
         record = self._cache.pods.get(key[0])
         return record is None or record.ended or bool(record.node)
-
-    def next_due(self) -> float | None:
-        return min(self._doubts.values(), default=None)
 
     def _choose(self, record: PodRecord, call: BindCall, now: float) -> WrittenPlan | BindRefusal:
         node = call.node

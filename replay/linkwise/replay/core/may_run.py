@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from linkwise.extender.api.timers import Agenda
 from linkwise.extender.cache.ingest import Ingest
 from linkwise.extender.placement.nodes.node_filters import why_not
 from linkwise.kube.objects import Node, Pod
@@ -9,7 +10,7 @@ from linkwise.kube.objects import Node, Pod
 
 class MayRun:
     def __init__(self, nodes: Iterable[Node], resource: str) -> None:
-        self._reader = Ingest(resource)
+        self._reader = Ingest(resource, Agenda())
         self._nodes = [self._reader.node(node) for node in nodes]
         self._are_tainted = any(node.taints for node in self._nodes)
         self._all = frozenset(node.name for node in self._nodes)

@@ -9,6 +9,7 @@ from hypothesis import given
 
 from linkwise.extender.api.records import PodRecord, ResourceList, Template, natural
 from linkwise.extender.api.spans import CLIQUE
+from linkwise.extender.api.timers import Agenda
 from linkwise.extender.cache import row_log
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.ingest import Ingest
@@ -36,7 +37,7 @@ from linkwise.kube.objects import (
 from linkwise.topology.machine.recorded import recorded_machine
 from tests.extender.cluster import GPU, Cluster, container
 
-READER = Ingest(GPU)
+READER = Ingest(GPU, Agenda())
 GPU_TAINT = Taint(key="nvidia.com/gpu", value="present", effect="NoSchedule")
 
 
@@ -247,7 +248,7 @@ def test_equal_needs_are_one_object_and_huge_ones_are_capped() -> None:
     def needs(amount: str) -> ResourceList:
         asks = Resources(requests={"vpc.amazonaws.com/efa": amount})
         containers = tuple(Container(name=name, resources=asks) for name in "ab")
-        return Ingest(GPU).pod(Pod(spec=PodSpec(containers=containers))).needs
+        return Ingest(GPU, Agenda()).pod(Pod(spec=PodSpec(containers=containers))).needs
 
     assert needs("1") is needs("1")
     assert needs("8E").others == (("vpc.amazonaws.com/efa", LARGEST),)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from linkwise.extender.api.records import PodRecord, WrittenPlan
+from linkwise.extender.api.timers import Agenda
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.ingest import Ingest
 from linkwise.extender.placement.nodes.node_filters import NodeFilters
@@ -37,7 +38,7 @@ from tests.kube.filters.cases import (
     volume,
 )
 
-READER = Ingest("nvidia.com/gpu")
+READER = Ingest("nvidia.com/gpu", Agenda())
 
 
 class Around:

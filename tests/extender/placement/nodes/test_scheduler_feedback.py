@@ -3,6 +3,7 @@
 import pytest
 
 from linkwise.extender.api.extender_calls import BindCall, BindOrder, BindRefusal, Outcome
+from linkwise.extender.api.timers import Agenda
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.ingest import Ingest
 from linkwise.extender.placement.nodes.scheduler_feedback import (
@@ -102,7 +103,7 @@ def test_what_passed_long_ago_does_not_bind() -> None:
 
 
 def test_what_passed_long_ago_is_not_kept() -> None:
-    learned, reader = SchedulerFeedback(Cache()), Ingest(GPU)
+    learned, reader = SchedulerFeedback(Cache(), Agenda()), Ingest(GPU, Agenda())
     at = Cluster()
     for number in range(3):
         at.now += FRESH_SECONDS * 0.6

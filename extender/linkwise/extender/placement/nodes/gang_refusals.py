@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from linkwise.extender.api.records import GangKey
+from linkwise.extender.api.timers import Agenda
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_table import Bools
 
@@ -67,7 +68,8 @@ class _OfGang:
 
 
 class GangRefusals:
-    def __init__(self, cache: Cache) -> None:
+    def __init__(self, cache: Cache, agenda: Agenda) -> None:
+        agenda.ask(self._times)
         self._cache = cache
         self._gangs: dict[GangKey, _OfGang] = {}
 
@@ -139,9 +141,6 @@ class GangRefusals:
             if not of_gang.takes and of_gang.nowhere is None and self._cache.gangs.get(key) is None:
                 del self._gangs[key]
         return any_ended
-
-    def next_due(self) -> float | None:
-        return min(self._times(), default=None)
 
     def _times(self) -> Iterable[float]:
         generation = self._cache.versions.generation

@@ -23,9 +23,11 @@ A pod that was already running is refused when its kubelet has restarted. That k
 by then that the node has no GPUs at present, and its refusal may arrive when they are back.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from linkwise.extender.api.records import PodRecord, Refusal, Template
+from linkwise.extender.api.timers import Agenda
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_info import NO_TOPOLOGY, NodeInfo
 
@@ -51,7 +53,8 @@ class _OfTemplate:
 
 
 class KubeletAdmission:
-    def __init__(self, cache: Cache) -> None:
+    def __init__(self, cache: Cache, agenda: Agenda) -> None:
+        agenda.ask(self._times)
         self._cache = cache
         self._refusing: dict[str, _Refusing] = {}
         self._templates: dict[tuple[Template, str], _OfTemplate] = {}
@@ -97,10 +100,9 @@ class KubeletAdmission:
             elif now >= refusing_such.try_at:
                 self._try(template, node, refusing_such, now)
 
-    def next_due(self) -> float | None:
-        times = [refusing.try_at for refusing in self._refusing.values()]
-        times += [refusing.try_at for refusing in self._templates.values()]
-        return min(times, default=None)
+    def _times(self) -> Iterable[float]:
+        yield from (refusing.try_at for refusing in self._refusing.values())
+        yield from (refusing.try_at for refusing in self._templates.values())
 
     def _refused(self, record: PodRecord, refusal: Refusal, now: float) -> None:
         info = self._cache.nodes.get(record.node)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from linkwise.extender.api.records import Template
+from linkwise.extender.api.timers import Agenda
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_table import Bools
 
@@ -48,7 +49,8 @@ class _Refusal:
 
 
 class SchedulerFeedback:
-    def __init__(self, cache: Cache) -> None:
+    def __init__(self, cache: Cache, agenda: Agenda) -> None:
+        agenda.ask(self._times)
         self._cache = cache
         # Not weak: a recreated pod must find what its predecessor's calls taught.
         self._refusals: dict[Template, dict[str, _Refusal]] = {}
@@ -138,17 +140,9 @@ class SchedulerFeedback:
         info = self._cache.nodes.get(node)
         return info is None or info.version != refusal.version
 
-    def next_due(self) -> float | None:
-        """When the next refusal ends by itself."""
-        return min(
-            (
-                refusal.until
-                for refusals in self._refusals.values()
-                for refusal in refusals.values()
-                if not refusal.lapsed
-            ),
-            default=None,
-        )
+    def _times(self) -> Iterable[float]:
+        for refusals in self._refusals.values():
+            yield from (refusal.until for refusal in refusals.values() if not refusal.lapsed)
 
     def refused(self, template: Template) -> tuple[str, ...]:
         return tuple(sorted(self._refusing(template)))
