@@ -14,7 +14,7 @@ from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.page.live_page import LivePage
 from linkwise.extender.runtime.page.viewers import Viewers
 from linkwise.extender.runtime.ports.routes import create_app
-from linkwise.extender.runtime.ports.status_port import StatusServer
+from linkwise.serving.wsgi import WsgiServer
 from tests.extender.cluster import Cluster
 
 HOST = "127.0.0.1"
@@ -30,7 +30,7 @@ class ServedPage:
         self.times: dict[str, PodTimes] = {}  # by the pod's name, as the API server would say
         # Only the page's own routes are called, and they do not know the loop.
         app = create_app(cast("Loop", None), ExtenderMetrics(), live=self.live)
-        self._server = StatusServer(HOST, 0, app)
+        self._server = WsgiServer(HOST, 0, app)
         self.port = self._server.port
         self.url = f"http://{HOST}:{self.port}/ui/"
         self._thread = Thread(target=self._server.run)

@@ -17,7 +17,7 @@ from linkwise.extender.runtime.page.live_page import (
     takes_searches,
 )
 from linkwise.extender.runtime.page.render import HEADERS
-from linkwise.extender.runtime.ports.status_port import KEEP_OPEN
+from linkwise.serving.wsgi import KEEP_OPEN
 
 Share = Callable[[], AbstractContextManager[None]]
 ROOT = "/ui"

@@ -14,11 +14,11 @@ from linkwise.extender.runtime.page.pod_times import PodTimesReader
 from linkwise.extender.runtime.ports.dispatch import Verbs
 from linkwise.extender.runtime.ports.routes import create_app
 from linkwise.extender.runtime.ports.scheduler_port import VerbServer
-from linkwise.extender.runtime.ports.status_port import StatusServer
 from linkwise.extender.settings import Settings
 from linkwise.kube.client import KubeClient
 from linkwise.serving.certificates.callers import CallersKeeper, Trust
 from linkwise.serving.greeting import Caller, Greeting, Welcome, greet_known
+from linkwise.serving.wsgi import WsgiServer
 from linkwise.topology.errors import LinkwiseError
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class Ports:
     def __init__(
         self,
         calls: VerbServer,
-        status: StatusServer,
+        status: WsgiServer,
         keeper: CallersKeeper | None,
         live: LivePage,
     ) -> None:
@@ -123,7 +123,7 @@ def open_ports(
         "status-port",
         settings,
         settings.status_port,
-        lambda: StatusServer(
+        lambda: WsgiServer(
             address, settings.status_port, app, count=partial(metrics.connection, "status")
         ),
     )

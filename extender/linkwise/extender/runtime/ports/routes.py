@@ -26,10 +26,10 @@ from linkwise.extender.runtime.metrics import CONTENT_TYPE, ExtenderMetrics
 from linkwise.extender.runtime.page.live_page import LivePage
 from linkwise.extender.runtime.page.routes import page_routes
 from linkwise.extender.runtime.ports.dispatch import DEFECT
-from linkwise.extender.runtime.ports.status_port import CALLER_WAITS
 from linkwise.extender.verbs import wire
 from linkwise.serving.fair_share import FairShare
 from linkwise.serving.gone import GoneError
+from linkwise.serving.wsgi import CALLER_WAITS
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

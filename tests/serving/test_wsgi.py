@@ -11,10 +11,10 @@ from unittest.mock import patch
 
 import pytest
 
-from linkwise.extender.runtime.ports import status_port as module
-from linkwise.extender.runtime.ports.status_port import CALLER_WAITS, StatusServer
+from linkwise.serving import wsgi as module
 from linkwise.serving.server import Places
-from tests.extender.world import wait_for
+from linkwise.serving.wsgi import CALLER_WAITS, WsgiServer
+from tests.waiting import wait_for
 
 HOST = "127.0.0.1"
 LARGE = 32 << 20  # bytes; more than any socket keeps for a client that does not read
@@ -51,7 +51,7 @@ class Running:
     def __init__(self) -> None:
         self.results: Counter[str] = Counter()
         count = self.results.update
-        self.server = StatusServer(HOST, 0, app, count=lambda result: count([result]))
+        self.server = WsgiServer(HOST, 0, app, count=lambda result: count([result]))
         self.port = self.server.port
         self._thread = Thread(target=self.server.run)
         self._thread.start()

@@ -25,7 +25,7 @@ _PLACES = Places(strangers=64, stay_seconds=60.0)
 _HEAD_SECONDS = 5.0
 
 
-class StatusServer(Server):
+class WsgiServer(Server):
     """*app* answers every request; it must be thread-safe."""
 
     def __init__(
@@ -41,7 +41,7 @@ class StatusServer(Server):
 
 
 class _Handler(Handler):
-    server: StatusServer
+    server: WsgiServer
     methods = frozenset({"GET", "HEAD"})
     timeout = _HEAD_SECONDS
     heir: Callable[[socket.socket], object] | None = None
