@@ -193,7 +193,7 @@ def _run_all(seeds: list[int], jobs: int, *, other_filters: bool) -> Iterator[Re
         yield live(seeds[0])
         return
     # Spawned: gRPC does not survive a fork. New processes after some worlds: each world leaves
-    # connections behind, and waitress can wait for at most 1,024 files.
+    # connections behind, and a process may have 1,024 files open.
     for some in batched(seeds, 20 * jobs):
         with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
             for future in as_completed([pool.submit(live, seed) for seed in some]):

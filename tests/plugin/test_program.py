@@ -374,7 +374,7 @@ def test_a_body_is_refused_unread(kubelet_dir: Path) -> None:
     try:
         wait_for(lambda: plugin.serves, "HTTP")
         connection = HTTPConnection("127.0.0.1", plugin.port, timeout=20)
-        connection.putrequest("POST", "/metrics")
+        connection.putrequest("GET", "/metrics")
         connection.putheader("Content-Length", str(1 << 29))
         connection.endheaders()
         assert connection.getresponse().status == 413

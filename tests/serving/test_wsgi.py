@@ -1,4 +1,4 @@
-"""The status port: what reaches the application, and that no client delays another."""
+"""What reaches the application, and that no client delays another."""
 
 import http.client
 import socket
@@ -14,7 +14,7 @@ import pytest
 from linkwise.serving import wsgi as module
 from linkwise.serving.server import Places
 from linkwise.serving.wsgi import CALLER_WAITS, WsgiServer
-from tests.waiting import wait_for
+from tests.extender.world import wait_for
 
 HOST = "127.0.0.1"
 LARGE = 32 << 20  # bytes; more than any socket keeps for a client that does not read

@@ -248,7 +248,6 @@ def main(
 ) -> None:
     """Tell the kubelet about this node's GPUs, and the cluster about their topology."""
     begin_log(log_level, log_format)
-    logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # a line for every third scraper
     if not RESOURCE_NAME.fullmatch(str(chosen["resource_name"])):
         problem = f"{chosen['resource_name']!r}: expected domain/name, like {DEFAULT_RESOURCE}"
         raise click.BadParameter(problem, param_hint="'--resource-name'")

@@ -5,8 +5,6 @@ import time
 from queue import SimpleQueue
 from threading import Event, Thread
 
-from waitress.server import create_server
-
 from linkwise.kube.client import KubeClient
 from linkwise.plugin.app import create_app
 from linkwise.plugin.ending import end
@@ -18,19 +16,11 @@ from linkwise.plugin.metrics import Metrics
 from linkwise.plugin.node.cleanup import Leaving
 from linkwise.plugin.node_program import NodeProgram
 from linkwise.plugin.settings import Settings
+from linkwise.serving.wsgi import WsgiServer
 
 log = logging.getLogger(__name__)
 
-# This port serves only scrapes and probes, to unknown clients. Idle connections must not keep the
-# probes out: the server closes them soon, before the limit is reached.
-_HTTP = {
-    "threads": 2,
-    "connection_limit": 500,
-    "channel_timeout": 5,  # seconds, of an idle connection
-    "cleanup_interval": 1,
-    "max_request_header_size": 16 << 10,
-    "max_request_body_size": 1,
-}
+_LAST_CALLS_SECONDS = 1.0  # a scraper that takes no answer must not delay the end
 
 
 class Program:
@@ -58,19 +48,16 @@ class Program:
             )
         app = create_app(self._metrics.registry, self.not_ready)
         try:
-            self._http = create_server(
-                app, host=settings.listen_address, port=settings.listen_port, **_HTTP
-            )
+            self._http = WsgiServer(settings.listen_address, settings.listen_port, app)
         except (OSError, ValueError) as error:
             where = f"--listen-address {settings.listen_address} --listen-port"
             raise ListenError(f"{where} {settings.listen_port}: {error}") from error
-        self._http_thread = Thread(target=self._serve_http, name="http", daemon=True)
+        self._http_thread = Thread(target=self._http.run, name="http", daemon=True)
 
     @property
     def port(self) -> int:
         """The port of HTTP; useful if the setting is port 0."""
-        # An address with several sockets ("localhost" of both IP versions) has no single port.
-        return int(getattr(self._http, "effective_port", self._settings.listen_port))
+        return self._http.port
 
     def not_ready(self) -> str:
         """What is missing; empty if the plugin is ready."""
@@ -106,11 +93,7 @@ class Program:
                 end(self._front)
             if self._leaving is not None:
                 self._leaving.clean_up_if_removed()
-            # End its threads first: one that has just answered would write to a closed socket.
-            self._http.task_dispatcher.shutdown(timeout=0.2)
-            self._http.close()
-            # Wait no longer: a scraper's open connection keeps this thread, a daemon, for minutes.
-            self._http_thread.join(0.2)
+            self._http.close(_LAST_CALLS_SECONDS)
             log.info("stopped")
 
     def _first_reading(self) -> Snapshot | None:
@@ -133,13 +116,6 @@ class Program:
                 self._first.put(self._inventory.read())
         except Exception as error:  # a defect too: `_first_reading` would wait forever
             self._first.put(error)
-
-    def _serve_http(self) -> None:
-        try:
-            self._http.run()
-        except (OSError, ValueError):  # `run` closed the sockets while this thread waited on them
-            if not self._stopping.is_set():
-                raise
 
     def stop(self) -> None:
         """Returns at once."""

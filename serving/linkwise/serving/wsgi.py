@@ -1,4 +1,4 @@
-"""The status port: probes, Prometheus, and users' views of the cache.
+"""Serves a WSGI application to strangers: probes, Prometheus and users.
 
 Clients are not authenticated, so this port changes nothing: it accepts GET and HEAD, one call for
 each connection. A connection lasts no longer than the explanation of a large cluster takes.
@@ -78,7 +78,7 @@ class _Answer(SimpleHandler):
             "PATH_INFO": unquote(path, "iso-8859-1"),
             "QUERY_STRING": query,
             "REMOTE_ADDR": str(call.client_address[0]),
-            "SERVER_NAME": "linkwise-extender",
+            "SERVER_NAME": "linkwise",
             "SERVER_PORT": str(call.server.port),
             "SERVER_PROTOCOL": "HTTP/1.1",
             CALLER_WAITS: call.caller_waits,
@@ -93,7 +93,7 @@ class _Answer(SimpleHandler):
         self.headers["Connection"] = "close"
 
     def log_exception(self, exc_info: Any) -> None:
-        log.error("the status port's application failed", exc_info=exc_info)
+        log.error("the application failed", exc_info=exc_info)
 
 
 class _Complaints(TextIOBase):
