@@ -23,7 +23,7 @@ from linkwise.extender.explain import levels, node_arrays
 from linkwise.extender.gangs import repair, scheduling_gates
 from linkwise.extender.gangs.gang import Phase
 from linkwise.extender.placement.nodes import reasons
-from linkwise.extender.placement.nodes.node_filters import why_not, why_not_selected
+from linkwise.extender.placement.nodes.node_filters import why_not
 from linkwise.extender.preemption import gang_preemption
 from linkwise.extender.queue import waiting_events, waiting_reasons
 from linkwise.extender.runtime.leadership import ALONE
@@ -186,8 +186,7 @@ def texts_in(source: ModuleType | Callable[..., object] | type) -> set[str]:
         (reasons.why_closed_exactly, 1),
         (scheduling_gates, 5),
         (waiting_reasons, 8),
-        (why_not, 1),
-        (why_not_selected, 2),
+        (why_not, 3),
         (Elector.refusal, 3),
         (Loop.waits_for, 1),
         (Loop.reads, 1),

@@ -17,10 +17,9 @@ from linkwise.extender.page.gpu_states import count, masks_of
 from linkwise.extender.page.groups import Group
 from linkwise.extender.page.overview import in_words
 from linkwise.extender.page.slots import HIDDEN, SHOWN, Slots
+from linkwise.kube.filters.taints import CORDONED, KEEPS_OUT
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
-_KEEPS_OFF = ("NoSchedule", "NoExecute")
-_OF_CORDON = "node.kubernetes.io/unschedulable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +118,8 @@ def _card(
 def _taints(node: NodeState) -> str:
     if node.record is None:
         return ""
-    said = {_OF_CORDON} if node.record.unschedulable else set()
-    keys = (taint.key for taint in node.record.taints if taint.effect in _KEEPS_OFF)
+    said = {CORDONED.key} if node.record.unschedulable else set()
+    keys = (taint.key for taint in node.record.taints if taint.effect in KEEPS_OUT)
     return ", ".join(key for key in keys if key not in said)
 
 

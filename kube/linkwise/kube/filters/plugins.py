@@ -7,6 +7,7 @@ over all nodes. Either way the first plugin that refuses a node names the reason
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 
@@ -62,18 +63,23 @@ class World:
     namespaces: Namespaces | None
 
 
-def node_rejection(pod: Candidate, node: NodeFacts) -> Rejection | None:
+class OnNodes(Protocol):
+    """What a pod says of nodes alone."""
+
+    @property
+    def tolerations(self) -> tuple[Toleration, ...]: ...
+    @property
+    def required(self) -> RequiredNodes: ...
+
+
+def node_rejection(pod: OnNodes, node: NodeFacts) -> Rejection | None:
     """Return what the node refuses whatever pods are around."""
     if not (node.unschedulable or node.taints or pod.required):
         return None  # most nodes and most pods: every node is asked for every pod
     names = pod.required.names
     if names is not None and node.name not in names:
         return NOT_NAMED
-    return (
-        taints.cordoned(node, pod.tolerations)
-        or taints.tainted(node, pod.tolerations)
-        or pod.required.rejection(node)
-    )
+    return taints.rejection(node, pod.tolerations) or pod.required.rejection(node)
 
 
 class PodFilters:

@@ -15,6 +15,7 @@ from linkwise.extender.explain.snapshot import NodeState
 from linkwise.extender.explain.worth_view import domain_of, levels_of
 from linkwise.extender.placement.nodes.reasons import why_closed_exactly
 from linkwise.extender.placement.worth.estimate import Share, estimate
+from linkwise.kube.filters.taints import lasting
 from linkwise.kube.objects import Condition, Node, NodeSpec, NodeStatus, Quantity
 from linkwise.replay.jobs import Part
 from linkwise.topology import names
@@ -23,7 +24,6 @@ from linkwise.topology.errors import AnnotationError
 from linkwise.topology.machine.model import Machine
 
 change = msgspec.structs.replace
-_OF_THE_MOMENT = "node.kubernetes.io/"  # temporary taints: cordoned, not ready, under pressure
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,6 @@ def ground_of(known: Known, settings: CoreSettings) -> Ground:
 
 def _idle(node: Node, seen: Machine, resource: str) -> tuple[Node, Machine]:
     machine = replace(seen, gpus=tuple(replace(gpu, healthy=True) for gpu in seen.gpus))
-    meta, spec = node.metadata, node.spec
-    taints = (taint for taint in spec.taints if not taint.key.startswith(_OF_THE_MOMENT))
     offers: dict[str, Quantity] = {
         "cpu": "1000",
         "memory": "1Pi",
@@ -90,8 +88,8 @@ def _idle(node: Node, seen: Machine, resource: str) -> tuple[Node, Machine]:
     }
     return change(
         node,
-        metadata=change(meta, annotations={names.TOPOLOGY: write_topology(machine)}),
-        spec=NodeSpec(taints=tuple(taints)),
+        metadata=change(node.metadata, annotations={names.TOPOLOGY: write_topology(machine)}),
+        spec=NodeSpec(taints=lasting(node.spec.taints)),
         status=NodeStatus(
             capacity=dict(offers),
             allocatable=dict(offers),

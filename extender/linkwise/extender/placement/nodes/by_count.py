@@ -13,8 +13,7 @@ from linkwise.extender.api.records import NodeRecord, PodRecord
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_info import NodeInfo
 from linkwise.extender.placement.nodes.node_filters import may_run, why_not
-
-_STATES = "node.kubernetes.io/"  # taints of these keys are set and removed by Kubernetes itself
+from linkwise.kube.filters.taints import lasting
 
 
 def takes_by_count(record: PodRecord) -> bool:
@@ -65,10 +64,7 @@ def _may_go_by_count_alone(record: PodRecord) -> bool:
 
 def _without_passing_states(node: NodeRecord) -> NodeRecord:
     """The node as it is when it is neither cordoned nor ill: a gang can wait for that."""
-    taints = tuple(taint for taint in node.taints if not taint.key.startswith(_STATES))
-    if len(taints) == len(node.taints) and not node.unschedulable:
-        return node
-    return replace(node, unschedulable=False, taints=taints)
+    return replace(node, unschedulable=False, taints=lasting(node.taints))
 
 
 def requires_nothing(record: PodRecord) -> bool:

@@ -18,9 +18,9 @@ from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_table import Bools, Ints
 from linkwise.kube.filters import taints
 from linkwise.kube.filters.gang import Demands, Kind, between
-from linkwise.kube.filters.node_affinity import NodeColumns, RequiredNodes, matching_rows
+from linkwise.kube.filters.node_affinity import NodeColumns, matching_rows
 from linkwise.kube.filters.nodes import NO_DOMAIN
-from linkwise.kube.filters.plugins import Candidate, PodFilters, World
+from linkwise.kube.filters.plugins import Candidate, PodFilters, World, node_rejection
 from linkwise.kube.filters.pod_facts import NO_FACTS, PodFacts
 from linkwise.kube.filters.selectors import selects
 from linkwise.kube.objects import Taint
@@ -202,11 +202,7 @@ class _States:
         """[rows] whether the node is ready, and its taints, and whether it is cordoned, let pods of
         this template in."""
         self._look()
-        suits = [
-            not taints.cordoned(node, template.tolerations)
-            and taints.untolerated(node.taints, template.tolerations) is None
-            for node in self._samples
-        ]
+        suits = [taints.rejection(node, template.tolerations) is None for node in self._samples]
         found: Bools = np.array([*suits, False], dtype=np.bool_)[self._of_row]
         return found
 
@@ -246,36 +242,24 @@ def _candidate(pod: PodRecord, facts: PodFacts) -> Candidate:
 
 
 def may_run(template: Template, node: NodeRecord | None) -> bool:
-    if node is None or not node.ready:
-        return False
-    # Every node is tested for each new template, and most of both have no constraint.
-    constrained = node.taints or node.unschedulable or template.required
-    return not constrained or not why_not(template, node)
+    return node is not None and node.ready and node_rejection(template, node) is None
 
 
 def why_not(template: Template, node: NodeRecord) -> str:
-    """Why kube-scheduler would refuse the node; empty: no known reason."""
+    """`node_rejection`, more exactly than in kube-scheduler's words; empty: no known reason."""
     if taints.cordoned(node, template.tolerations):
         return "cordoned"
     taint = taints.untolerated(node.taints, template.tolerations)
     if taint is not None:
         return f"taint {taint.key} not tolerated"
-    return why_not_selected(template.required, node.name, node.labels)
-
-
-def why_not_selected(required: RequiredNodes, name: str, labels: Mapping[str, str]) -> str:
-    """Why the node of this *name* and *labels* is none that a pod requires; empty: it is one."""
-    if required.match(name, labels):
+    if template.required.rejection(node) is None:
         return ""
-    if not selects(required.selector, labels):
+    if not selects(template.required.selector, node.labels):
         return "node selector does not match"
     return "required node affinity does not match"
 
 
 def puts_off(template: Template | None, node: NodeRecord | None) -> bool:
     """Whether kube-scheduler would prefer another node for such a pod."""
-    return node is not None and any(
-        taint.effect == "PreferNoSchedule"
-        and not (template is not None and taints.tolerated(taint, template.tolerations))
-        for taint in node.taints
-    )
+    tolerations = () if template is None else template.tolerations
+    return node is not None and taints.avoided(node.taints, tolerations)
