@@ -175,7 +175,7 @@ def test_every_wrong_template_is_told_at_once() -> None:
                     }
                 },
             ),
-            "Job.batch ml/nightly runs 6 pods of it",
+            "Job.batch ml/nightly-0 runs 6 pods of it",
         ),
         (job_set(GANG, pods=5), "JobSet.jobset.x-k8s.io ml/train runs 5 pods of it"),
         (
@@ -194,6 +194,30 @@ def test_every_wrong_template_is_told_at_once() -> None:
             ),
             "Job.batch.volcano.sh ml/v runs 5 pods of it",
         ),
+        (
+            owner(
+                "leaderworkerset.x-k8s.io/v1 LeaderWorkerSet",
+                "serve",
+                {"leaderWorkerTemplate": {"size": 5, "workerTemplate": of(GANG)}},
+            ),
+            "LeaderWorkerSet.leaderworkerset.x-k8s.io ml/serve runs 5 pods of it",
+        ),
+        (
+            owner(
+                "ray.io/v1 RayJob",
+                "ray",
+                {
+                    "rayClusterSpec": {
+                        "headGroupSpec": {"template": of({})},
+                        "workerGroupSpecs": [
+                            {"groupName": "w", "replicas": 5, "template": of(GANG)}
+                        ],
+                    }
+                },
+            ),
+            "runs 5 pods of it",
+        ),
+        (job_set(GANG, pods=10**6), "runs 1000000 pods of it"),
     ],
 )
 def test_a_gang_that_cannot_come_true_is_refused_with_both_sources(

@@ -1,6 +1,6 @@
 """From a workload's manifest to its pods, step by step as its controllers create them.
 
-`children` is one step: a JobSet's Jobs, a Job's pods. `pods_of` takes all steps.
+`children` is one step: a JobSet's Jobs, a Job's pods. `descendants` and `pods_of` take all steps.
 docs/workloads.md says where this is simpler than the controllers are.
 """
 
@@ -107,35 +107,37 @@ def children(fields: Fields, given: Given) -> Iterator[Child]:
 
 
 def pods_of(fields: Fields, given: Given) -> Made:
-    """Return the first pods of one object, with all objects between it and them.
-
-    An object between gets a uid made of its creator's, if that has one. Raises as `children`, and
-    UnreadableError if there are more than MOST_PODS.
-    """
+    """Return the first pods of one object, with all objects between it and them. Raises as
+    `children`, and UnreadableError if there are more than MOST_PODS."""
     pods: list[MadePod] = []
     between: list[Fields] = []
-    _collect(fields, given, lambda path: path, pods, between)
+    for each, path in descendants(fields, given):
+        if max(len(pods), len(between)) >= MOST_PODS:
+            raise UnreadableError(f"more than {MOST_PODS} pods")
+        if each["kind"] == "Pod":
+            pods.append(MadePod(each, path))
+        else:
+            between.append(each)
     return Made(tuple(pods), tuple(between))
 
 
-def _collect(
-    fields: Fields,
-    given: Given,
-    source: Callable[[str], str],
-    pods: list[MadePod],
-    between: list[Fields],
-) -> None:
+def descendants(
+    fields: Fields, given: Given, source: Callable[[str], str] = lambda path: path
+) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """Yield the first pods of one object and all objects between, each after its creator, with the
+    path from which it comes. There may be billions. Raises as `children`.
+
+    An object between gets a uid made of its creator's, if that has one.
+    """
     for each in _located(children(fields, given), source):
-        if max(len(pods), len(between)) >= MOST_PODS:
-            raise UnreadableError(f"more than {MOST_PODS} pods")
         if each.body["kind"] == "Pod":
-            pods.append(MadePod(each.body, source(each.outer)))
+            yield each.body, source(each.outer)
             continue
         metadata, uid = each.body["metadata"], text(fields, "metadata.uid")
         named = {**metadata, "uid": f"{uid}/{metadata['name']}"} if uid else metadata
         body = {**each.body, "metadata": named}
-        between.append(body)
-        _collect(body, given, _through(each, source), pods, between)
+        yield body, source(each.outer)
+        yield from descendants(body, given, _through(each, source))
 
 
 def _through(made: Child, source: Callable[[str], str]) -> Callable[[str], str]:
