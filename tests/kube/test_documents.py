@@ -2,7 +2,7 @@
 
 import pytest
 
-from linkwise.kube.documents import DocumentError, objects_of, read_documents
+from linkwise.kube.documents import DocumentError, objects_of, read_documents, read_value
 
 
 def names(text: str) -> list[tuple[object, object]]:
@@ -43,3 +43,14 @@ def test_a_mistake_is_refused_with_its_line_and_field(
         names(text.replace("{}", "{name: x}"))
     assert (caught.value.line, caught.value.field) == (line, field)
     assert caught.value.problem.startswith(problem)
+
+
+def test_a_file_has_one_document_or_none() -> None:
+    assert read_value(b"\xef\xbb\xbfa: 1\n---\n") == {"a": 1}
+    assert read_value(b"# nothing\n") is None
+    for content, said in (
+        (b"a: 1\n---\nb: 2\n", "line 3: expected one"),
+        (b"\xff", "line 1: 'utf-8'"),
+    ):
+        with pytest.raises(DocumentError, match=said):
+            read_value(content)

@@ -118,7 +118,7 @@ def test_specs_of_others_and_broken_ones_count_for_nothing(
     (directories[0] / "mig.json").write_text(spec(ONE, kind="management.nvidia.com/gpu"))
     (directories[0] / "notes.txt").write_text(spec(ONE))
     (directories[0] / "broken.json").write_text("{")
-    (directories[0] / "broken.yaml").write_text("kind: 2001-99-99")
+    (directories[0] / "broken.yaml").write_text("kind: [")
     (directories[0] / "gone.json").symlink_to("nowhere")
     cdi = auto(directories)
     with caplog.at_level(logging.WARNING):

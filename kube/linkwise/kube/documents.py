@@ -1,4 +1,4 @@
-"""Reads Kubernetes objects from text, and keeps the line of every value.
+"""Reads Kubernetes objects and other YAML from text, and keeps the line of every value.
 
 The text is JSON or YAML: objects one after the other, alone or in Lists. A refusal has to name the
 line for the user. `yaml.safe_load` forgets lines, and if a mapping has two equal keys it silently
@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 import msgspec
 import yaml
@@ -72,6 +73,17 @@ def read_documents(text: str) -> Iterator[Document]:
     lines = _lines_of_json(text) if len(values) == 1 and len(text) <= _LOCATED else _NO_LINES
     for number, value in enumerate(values, start=1):
         yield Document(number, value, lines)
+
+
+def read_value(content: bytes) -> object:
+    """Return the value of a file's only document; None if it is empty. Raises DocumentError."""
+    try:
+        documents = [*islice(read_documents(content.decode("utf-8-sig")), 2)]
+    except UnicodeDecodeError as error:
+        raise DocumentError(1, 1, "", str(error)) from None
+    if len(documents) > 1:
+        raise _error(documents[1], (), "expected one document alone")
+    return documents[0].value if documents else None
 
 
 def objects_of(document: Document) -> Iterator[tuple[Path, dict[str, object]]]:

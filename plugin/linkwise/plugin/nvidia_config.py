@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from linkwise.kube.documents import DocumentError, read_value
 from linkwise.plugin.device_plugin.cdi import CdiMode
 from linkwise.plugin.errors import SettingError
-from linkwise.plugin.strange_yaml import NotYamlError, read_yaml
 
 _PREFIX = "nvidia.com/"  # of a resource name without a domain, in the file
 _CDI, _ENVVAR = "cdi-cri", "envvar"
@@ -30,15 +30,12 @@ class NvidiaConfig:
 def read_config(file: Path) -> NvidiaConfig:
     """Raises SettingError if the file cannot be read, or is no such configuration."""
     try:
-        content = read_yaml(file.read_bytes())
-    except (OSError, NotYamlError) as error:
+        content = read_value(file.read_bytes())
+    except (OSError, DocumentError) as error:
         raise SettingError(f"{file}: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict) or content.get("version") != "v1":
         raise SettingError(f"{file}: expected a configuration of NVIDIA's plugin, version: v1")
-    try:
-        return config_of(content)
-    except RecursionError:
-        raise SettingError(f"{file}: a value contains itself") from None
+    return config_of(content)
 
 
 def config_of(content: Mapping[str, Any]) -> NvidiaConfig:

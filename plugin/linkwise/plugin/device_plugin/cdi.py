@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from linkwise.plugin.strange_yaml import NotYamlError, read_yaml
+from linkwise.kube.documents import DocumentError, read_value
 
 log = logging.getLogger(__name__)
 CDI_KIND = "nvidia.com/gpu"  # the vendor and class that `nvidia-ctk cdi generate` writes
@@ -135,8 +135,8 @@ def _names_in(file: Path) -> tuple[str, ...]:
         if file.suffix == ".json":
             spec = msgspec.json.decode(content, type=_Spec)
         else:
-            spec = msgspec.convert(read_yaml(content), type=_Spec)
-    except (msgspec.MsgspecError, NotYamlError) as error:
+            spec = msgspec.convert(read_value(content), type=_Spec)
+    except (msgspec.MsgspecError, DocumentError) as error:
         log.warning("CDI spec %s: %s", file, " ".join(str(error).split()))
         return ()
     names = tuple(str(device.name) for device in spec.devices) if spec.kind == CDI_KIND else ()

@@ -16,9 +16,9 @@ from pathlib import Path
 import msgspec
 
 from linkwise.kube.client import KubeClient
+from linkwise.kube.documents import DocumentError, read_value
 from linkwise.kube.errors import ApiError
 from linkwise.plugin.later import Later
-from linkwise.plugin.strange_yaml import NotYamlError, read_yaml
 from linkwise.topology.machine.topology_manager import Policy, Scope, Source, TopologyManager
 
 log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class KubeletReader:
                 return source()
             except NotSaidError as error:
                 why.append(str(error))
-            except (ApiError, msgspec.MsgspecError, OSError, NotYamlError) as error:
+            except (ApiError, msgspec.MsgspecError, OSError, DocumentError) as error:
                 why.append(f"{source.__name__.strip('_')}: {' '.join(str(error).split())}")
         raise NotSaidError("; ".join(filter(None, why)))
 
@@ -115,7 +115,7 @@ class KubeletReader:
     def _of_file(self) -> TopologyManager:
         if self._file is None:
             raise NotSaidError("")
-        content = read_yaml(self._file.read_bytes())
+        content = read_value(self._file.read_bytes())
         if not isinstance(content, Mapping) or content.get("kind") != "KubeletConfiguration":
             raise NotSaidError(f"{self._file}: expected a KubeletConfiguration")
         return _manager(msgspec.convert(content, _Configuration), Source.FILE)
