@@ -43,8 +43,11 @@ _POD = ("", "Pod")
 _JOB = _kind(kinds.JOB)
 _STATEFUL_SET = _kind(kinds.STATEFUL_SET)
 _REPLICA_SET = _kind(kinds.REPLICA_SET)
+_BARE, _JOBS = frozenset({_NOTHING}), frozenset({_JOB})
+_STATEFUL, _REPLICAS = frozenset({_STATEFUL_SET}), frozenset({_REPLICA_SET})
 _MPI = frozenset({_kind(kinds.MPI_JOB)})
-_WORKFLOW = ("argoproj.io", "Workflow")
+_WORKFLOW = frozenset({("argoproj.io", "Workflow")})
+_CONTROLLER = frozenset({("", "ReplicationController")})
 _SPARK = frozenset(
     {
         _NOTHING,
@@ -114,14 +117,7 @@ def _training(rule: str, kind: OwnerKind, specs: str, *order: str) -> System:
 
 _GANGS = (
     _training(
-        "tfjob",
-        kinds.TF_JOB,
-        "tfReplicaSpecs",
-        "chief",
-        "master",
-        "worker",
-        "ps",
-        "evaluator",
+        "tfjob", kinds.TF_JOB, "tfReplicaSpecs", "chief", "master", "worker", "ps", "evaluator"
     ),
     _training("pytorchjob", kinds.PYTORCH_JOB, "pytorchReplicaSpecs", "master", "worker"),
     _training("xgboostjob", kinds.XGBOOST_JOB, "xgbReplicaSpecs", "master", "worker"),
@@ -155,15 +151,8 @@ _GANGS = (
         kubeflow.mpi_job_v1alpha1,
         frozenset({_JOB, _STATEFUL_SET}),
     ),
-    System(
-        "trainjob",
-        "TrainJob",
-        "yes",
-        "JobSet.jobset.x-k8s.io",
-        batch.train_job,
-        frozenset({_JOB}),
-    ),
-    System("jobset", "JobSet", "yes", "JobSet.jobset.x-k8s.io", batch.job_set, frozenset({_JOB})),
+    System("trainjob", "TrainJob", "yes", "JobSet.jobset.x-k8s.io", batch.train_job, _JOBS),
+    System("jobset", "JobSet", "yes", "JobSet.jobset.x-k8s.io", batch.job_set, _JOBS),
     System(
         "volcano-job",
         "Volcano Job",
@@ -178,7 +167,7 @@ _GANGS = (
         "yes, one per group",
         "LeaderWorkerSet.leaderworkerset.x-k8s.io",
         serving.leader_worker_set,
-        frozenset({_STATEFUL_SET}),
+        _STATEFUL,
     ),
     System(
         "raycluster",
@@ -210,7 +199,7 @@ _GANGS = (
         "yes, one per generation",
         "Deployment.apps",
         serving.kserve_multi_node,
-        frozenset({_REPLICA_SET}),
+        _REPLICAS,
     ),
 )
 
@@ -234,20 +223,13 @@ _DRIVEN = "its driver runs first and asks for workers one by one"
 _SINGLES = (
     _single(
         "Ray, the submitter of a RayJob",
-        frozenset({_JOB}),
+        _JOBS,
         "rayjob-submitter",
         "it comes once the cluster is up",
         "ray.io/originated-from-crd",
         role="submitter",
     ),
-    System(
-        "job",
-        "Job",
-        "if Indexed and all its pods run at once",
-        "Job.batch",
-        batch.job,
-        frozenset({_JOB}),
-    ),
+    System("job", "Job", "if Indexed and all its pods run at once", "Job.batch", batch.job, _JOBS),
     _single(
         "Spark operator",
         _SPARK,
@@ -289,7 +271,7 @@ _SINGLES = (
     ),
     _single(
         "MLRun job",
-        frozenset({_NOTHING}),
+        _BARE,
         "mlrun",
         "a run is one pod; MLRun's MPI jobs are MPIJobs",
         "mlrun/class",
@@ -297,7 +279,7 @@ _SINGLES = (
     ),
     _single(
         "Kubeflow Notebook",
-        frozenset({_STATEFUL_SET}),
+        _STATEFUL,
         "notebook",
         "a person works in it",
         "notebook-name",
@@ -305,7 +287,7 @@ _SINGLES = (
     ),
     _single(
         "Kubeflow Workspace",
-        frozenset({_STATEFUL_SET}),
+        _STATEFUL,
         "workspace",
         "a person works in it",
         "notebooks.kubeflow.org/workspace-name",
@@ -313,23 +295,17 @@ _SINGLES = (
     ),
     _single(
         "Kubeflow Pipelines",
-        frozenset({_WORKFLOW}),
+        _WORKFLOW,
         "kubeflow-pipelines",
         "steps run one by one",
         "pipeline/runid",
         "pipelines.kubeflow.org/v2_component",
         role="step",
     ),
-    _single(
-        "Argo Workflow",
-        frozenset({_WORKFLOW}),
-        "argo-workflow",
-        "steps run one by one",
-        role="step",
-    ),
+    _single("Argo Workflow", _WORKFLOW, "argo-workflow", "steps run one by one", role="step"),
     _single(
         "KServe, Knative mode",
-        frozenset({_REPLICA_SET}),
+        _REPLICAS,
         "kserve-knative",
         _SERVES,
         "serving.knative.dev/revision",
@@ -337,7 +313,7 @@ _SINGLES = (
     ),
     _single(
         "KServe, Standard mode",
-        frozenset({_REPLICA_SET}),
+        _REPLICAS,
         "kserve",
         _SERVES,
         serving.KSERVE,
@@ -354,23 +330,16 @@ _SINGLES = (
     ),
     _single(
         "BentoML",
-        frozenset({_REPLICA_SET}),
+        _REPLICAS,
         "bentoml",
         _SERVES,
         "yatai.ai/bento-deployment",
         role_label="yatai.ai/bento-deployment-component-type",
     ),
-    _single(
-        "Nuclio",
-        frozenset({_REPLICA_SET}),
-        "nuclio",
-        _SERVES,
-        "nuclio.io/function-name",
-        role="function",
-    ),
+    _single("Nuclio", _REPLICAS, "nuclio", _SERVES, "nuclio.io/function-name", role="function"),
     _single(
         "Pachyderm",
-        frozenset({("", "ReplicationController")}),
+        _CONTROLLER,
         "pachyderm",
         "its workers take one piece of data after another, alone",
         "pipelineName",
@@ -383,24 +352,21 @@ _SINGLES = (
         "if parallel and its command names as many nodes",
         "StatefulSet.apps",
         serving.nodes_of_one_server,
-        frozenset({_STATEFUL_SET}),
+        _STATEFUL,
     ),
     _single(
         "StatefulSet",
-        frozenset({_STATEFUL_SET}),
+        _STATEFUL,
         "statefulset",
         "its pods are made one after the other, or are copies; a gang says linkwise.dev/gang",
     ),
-    _single("Deployment", frozenset({_REPLICA_SET}), "deployment", "its replicas are copies"),
+    _single("Deployment", _REPLICAS, "deployment", "its replicas are copies"),
     _single(
-        "ReplicationController",
-        frozenset({("", "ReplicationController")}),
-        "replicationcontroller",
-        "its replicas are copies",
+        "ReplicationController", _CONTROLLER, "replicationcontroller", "its replicas are copies"
     ),
     _single("DaemonSet", frozenset({("apps", "DaemonSet")}), "daemonset", "one for each node"),
     _single("Static pod", frozenset({("", "Node")}), "static-pod", "its node runs it by itself"),
-    System("bare-pod", "Bare pod", "no", "", bare, frozenset({_NOTHING})),
+    System("bare-pod", "Bare pod", "no", "", bare, _BARE),
     System("unknown-owner", "Any other owner", "no: never guessed", "", unknown),
 )
 
