@@ -24,7 +24,6 @@ import click
 
 from bench.support.figures import print_table, this_machine
 from tests.cluster.__main__ import build_all
-from tests.cluster.deployed.test_leader_switch import led_to
 from tests.cluster.support.host import sandbox
 from tests.cluster.support.host.dropped_packets import swallowed
 from tests.cluster.support.host.waiting import wait_for
@@ -36,6 +35,7 @@ from tests.cluster.support.nodes.deployment import (
     wait_until_none,
 )
 from tests.cluster.support.nodes.gpu_holders import left_behind, running
+from tests.cluster.support.nodes.leader import led_to
 from tests.cluster.support.scheduling.extender_process import scheduler_config, scheduler_env
 
 GPU_PODS = tuple(f"gpu-{number}" for number in range(8))

@@ -43,9 +43,8 @@ from linkwise.topology.machine.recorded import recorded_machine
 from linkwise.webhook.__main__ import command as webhook
 from linkwise.webhook.answers import Answers as WebhookAnswers
 from linkwise.webhook.patch import Rules
+from tests.doc_pages import OPERATING, ROOT, quoted, reference
 
-ROOT = Path(__file__).parent.parent
-OPERATING = ROOT / "docs" / "operating"
 ANNOTATIONS = (ROOT / "docs" / "annotations.md").read_text()
 SIMULATOR = (ROOT / "docs" / "simulator.md").read_text()
 REPLAY = (ROOT / "docs" / "replay.md").read_text()
@@ -61,15 +60,6 @@ def flags(command: click.Command) -> set[str]:
         for flag in (*option.opts, *option.secondary_opts)
         if flag.startswith("--") and flag not in ("--help", "--version")
     }
-
-
-def reference(program: str) -> str:
-    """The page of docs/operating/ that lists a program's flags, routes and metrics."""
-    return (OPERATING / f"{program}.md").read_text()
-
-
-def quoted(text: str) -> set[str]:
-    return set(re.findall(r"`([^`\n]+)`", text))
 
 
 @pytest.mark.parametrize(

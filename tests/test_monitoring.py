@@ -25,8 +25,8 @@ from linkwise.extender.runtime.metrics import Census, ExtenderMetrics
 from linkwise.plugin.metrics import Metrics as PluginMetrics
 from linkwise.webhook.answers import Answers as WebhookAnswers
 from linkwise.webhook.patch import Rules
+from tests.doc_pages import OPERATING, quoted, reference
 from tests.manifests import DAEMONSET
-from tests.test_docs import OPERATING, quoted, reference
 
 MONITORING = DAEMONSET / "chart" / "monitoring"
 ALERTS = [

@@ -22,7 +22,7 @@ from tests.cluster.support.scheduling.scheduling_world import (
     SchedulingWorld,
     started_world,
 )
-from tests.cluster.test_workloads import CONTROLLERS, free, pod_template, pods_of
+from tests.cluster.support.scheduling.workload_pods import CONTROLLERS, free, pod_template, pods_of
 
 MACHINES = {"a1": "dgx1-v100", "a2": "a100-pcie-8-bridged"}
 NODES = ("n1", "n2")

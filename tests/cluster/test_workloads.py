@@ -16,21 +16,18 @@ import pytest
 
 from linkwise.extender.podgrouper.workloads.kinds import READ, OwnerKind
 from linkwise.kube.errors import ApiError
-from linkwise.topology import names
 from tests.cluster.support.api.control_plane import ControlPlane, KubectlError
 from tests.cluster.support.host.waiting import wait_for
-from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF, GPU
+from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF
 from tests.cluster.support.scheduling.scheduling_world import (
     NAMESPACE,
     SchedulingWorld,
     started_world,
 )
-from tests.extender.podgrouper.test_workloads import Group, groups
+from tests.cluster.support.scheduling.workload_pods import CONTROLLERS, free, pod_template, pods_of
+from tests.extender.podgrouper.workload_cases import Group, groups
 
 NODES = tuple(f"n{number}" for number in range(8))
-# No controller that judges nodes, as these have no kubelets, and no garbage collector, as some
-# owners do not exist.
-CONTROLLERS = "job-controller,statefulset-controller,replicaset-controller,deployment-controller"
 BUILT_IN = frozenset({"batch", "apps", "scheduling.k8s.io"})
 OPERATORS = [kind for kind in READ if kind.group not in BUILT_IN]
 OF_OPERATORS = [
@@ -105,23 +102,6 @@ def definition(kind: OwnerKind) -> dict[str, Any]:
     }
 
 
-def free(world: SchedulingWorld, name: str) -> None:
-    """Delete the pod. Finalizers of a Job's pods wait for a Job that is gone."""
-    world.client.patch(
-        f"/api/v1/namespaces/{NAMESPACE}/pods/{name}", {"metadata": {"finalizers": None}}
-    )
-    world.delete(name)
-
-
-def pod_template(name: str, gpus: int, **said: str) -> dict[str, Any]:
-    resources = {"limits": {GPU: str(gpus)}}
-    annotations = {names.PREFIX + key.replace("_", "-"): text for key, text in said.items()}
-    return {
-        "metadata": {"labels": {"app": name}, "annotations": annotations},
-        "spec": {"containers": [{"name": "main", "image": "none", "resources": resources}]},
-    }
-
-
 def create_job(
     world: SchedulingWorld,
     name: str,
@@ -155,12 +135,6 @@ def create_stateful_set(world: SchedulingWorld, name: str, pods: int, policy: st
     world.client.post(
         f"/apis/apps/v1/namespaces/{NAMESPACE}/statefulsets",
         {"metadata": {"name": name}, "spec": spec},
-    )
-
-
-def pods_of(world: SchedulingWorld, app: str) -> list[str]:
-    return sorted(
-        pod.metadata.name for pod in world.pods() if pod.metadata.labels.get("app") == app
     )
 
 

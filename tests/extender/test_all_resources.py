@@ -12,8 +12,8 @@ from linkwise.extender.preemption.policy import Preempt
 from linkwise.kube.objects import Condition, ContainerStatus, Pod, Quantity, Resources
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
-from tests.extender.explain.idle.test_idle import HOUR, idle, quiet, run, say
-from tests.extender.placement.nodes.test_by_count import lose_topology
+from tests.extender.explain.idle.activities import HOUR, idle, quiet, run, say
+from tests.extender.placement.nodes.bare_nodes import lose_topology
 
 EFA = "vpc.amazonaws.com/efa"
 HUGE = "hugepages-2Mi"

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from linkwise.plugin.device_plugin.cdi import CDI_KIND, Cdi, CdiMode, injects_by_default
+from tests.plugin.strange_yaml import STRANGE
 
 ONE, TWO = "GPU-1111", "GPU-2222"
 CONTAINERD = "containerd://2.1.4"
@@ -88,19 +89,6 @@ def test_a_name_in_two_specs_of_a_directory_is_no_name(directories: tuple[Path, 
 def test_a_spec_with_a_name_twice_is_refused_as_a_whole(directories: tuple[Path, Path]) -> None:
     (directories[0] / "a.json").write_text(spec(ONE, ONE, TWO))
     assert not auto(directories).injects([TWO])
-
-
-STRANGE = [
-    "kind: !!bool maybe",
-    "kind: !!timestamp x",
-    "kind: !!int ''",
-    "? [a]\n: b",
-    "a: &a [*a]\nkind: x",
-    "a: &a {b: *a}\nkind: x",
-    "!!python/object:os.system {}",
-    "[" * 3000,
-    "[" * 100_000,
-]
 
 
 @pytest.mark.parametrize("text", STRANGE)

@@ -13,7 +13,7 @@ from linkwise.plugin.__main__ import main
 from linkwise.plugin.device_plugin.cdi import CdiMode
 from linkwise.plugin.errors import SettingError
 from linkwise.plugin.nvidia_config import config_of, read_config
-from tests.plugin.test_cdi import STRANGE
+from tests.plugin.strange_yaml import STRANGE
 
 FULL = """
 version: v1

@@ -15,7 +15,7 @@ from bench.replay.openb.sample import Sample
 from bench.replay.traces.openb import OpenbTrace, read_openb
 from linkwise.replay.jobs import evenly
 from tests.replay.made_up import random_jobs, write_csv
-from tests.replay.test_openb import write, write_published
+from tests.replay.openb_files import write, write_published
 
 
 def run(*words: object) -> Result:

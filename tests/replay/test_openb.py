@@ -1,7 +1,6 @@
 """Replay of openb on a made-up trace: common rules of all policies, FGD by its definition, and the
 check against published curves."""
 
-import csv
 import math
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +21,7 @@ from bench.replay.traces.openb import (
     read_openb,
     read_published,
 )
+from tests.replay.openb_files import write, write_published
 
 
 @pytest.fixture(scope="module")
@@ -39,13 +39,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pods.append(f"p{number:03},{cpu},8192,{gpus},{milli},{spec}")
     write(folder, "\n".join(nodes), "\n".join(pods))
     return folder
-
-
-def write(folder: Path, nodes: str, pods: str) -> None:
-    head = "sn,cpu_milli,memory_mib,gpu,model\n"
-    (folder / "openb_node_list_gpu_node.csv").write_text(head + nodes + "\n")
-    head = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n"
-    (folder / "openb_pod_list_default.csv").write_text(head + pods + "\n")
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -170,17 +163,6 @@ def test_what_is_wrong_in_the_files_is_named(
     write(tmp_path, nodes, pods)
     with pytest.raises(TraceError, match=said):
         read_openb(tmp_path, "default", 42)
-
-
-def write_published(folder: Path, curves: dict[str, dict[int, float]]) -> None:
-    percents = sorted(next(iter(curves.values())))
-    (folder / "replay").mkdir(exist_ok=True)
-    with (folder / "replay" / "expected_alloc_pct.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["trace", "policy", "seed", *(f"a{percent}" for percent in percents)])
-        for policy, curve in curves.items():
-            row = [f"{curve[percent]:.2f}" for percent in percents]
-            writer.writerow(["default", policy, "7", *row])
 
 
 def test_published_curves_are_read_by_policy(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from bench.replay.openb.run import POLICIES, allocated_curve
 from bench.replay.plots import Axis, Curve, Dots, curves, points
 from bench.replay.traces.openb import read_openb
 from tests.replay.made_up import random_jobs, write_csv
-from tests.replay.test_openb import write, write_published
+from tests.replay.openb_files import write, write_published
 
 SVG = "{http://www.w3.org/2000/svg}"
 X, Y = Axis("x"), Axis("y")

@@ -7,7 +7,7 @@ from bench.replay.openb.production import Linkwise, UnderKubeScheduler
 from bench.replay.openb.state import State
 from bench.replay.traces.openb import OpenbNode, OpenbTrace, Request
 from tests.extender.cluster import Cluster
-from tests.replay.test_room import LARGE, MIX, OLD, SMALL, lost, made_up
+from tests.replay.room_jobs import LARGE, MIX, OLD, SMALL, lost, made_up
 
 ONE = Request(1_000, 1000, 1, "")
 

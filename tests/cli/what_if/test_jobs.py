@@ -22,7 +22,7 @@ from tests.cli.what_if.asking import (
     refusal,
 )
 from tests.extender.podgrouper.pods import Object, ref_of, template
-from tests.extender.podgrouper.test_worked_examples import CASES
+from tests.extender.podgrouper.workload_cases import CASES
 
 GPUS = template(2)
 CPU = template(0)

@@ -1,15 +1,13 @@
 """The leader's pod goes, as when its node is drained. The Service points to the other one at
 once."""
 
-from typing import Any
-
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.nodes import workloads
 from tests.cluster.support.nodes.deployment import EXTENDER, EXTENDER_PODS, SYSTEM, DeployedLinkwise
 from tests.cluster.support.nodes.faults import restarts
 from tests.cluster.support.nodes.gpu_holders import assert_agreed, assert_sound, running
+from tests.cluster.support.nodes.leader import led_to
 
-SLICE = f"/apis/discovery.k8s.io/v1/namespaces/{SYSTEM}/endpointslices/{EXTENDER}-leader"
 PROXY = f"/api/v1/namespaces/{SYSTEM}/services/{EXTENDER}:http/proxy"
 # The old leader finishes its calls and writes; kube-scheduler retries after at most 10 s. The rest
 # is for a busy machine.
@@ -43,11 +41,3 @@ def test_the_leaders_pod_is_deleted(deployed: DeployedLinkwise) -> None:
         assert now["metadata"]["uid"] == pod["metadata"]["uid"]
         assert not restarts(now)
         assert_agreed(deployed, now)
-
-
-def led_to(deployed: DeployedLinkwise) -> str:
-    """Return the address behind the Service; "" if there is none."""
-    endpoints: list[dict[str, Any]] = deployed.get(SLICE)["endpoints"] or []
-    addresses = [address for endpoint in endpoints for address in endpoint["addresses"]]
-    assert len(addresses) <= 1
-    return "".join(addresses)

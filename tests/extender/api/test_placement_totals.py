@@ -16,7 +16,7 @@ from linkwise.extender.api.spans import CLIQUE
 from linkwise.topology.machine.model import Machine
 from linkwise.topology.machine.recorded import recorded_machine
 from tests.extender.cluster import Cluster
-from tests.extender.placement.test_choices import add, busy
+from tests.extender.placement.partly_used import add, busy
 
 Told = tuple[float, float]  # sums of GB/s and of shares
 

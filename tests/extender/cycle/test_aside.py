@@ -4,7 +4,6 @@ comes of what was true before.
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TypeVar
 from unittest.mock import patch
 
 import hypothesis.strategies as st
@@ -17,23 +16,7 @@ from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.cycle import allocate, changes
 from linkwise.extender.gangs import lifecycle
 from tests.extender.cluster import Cluster, change
-
-T = TypeVar("T")
-
-
-class Meanwhile:
-    """Lets something happen each time that others are let in, once the search has its copy."""
-
-    def __init__(self, at: Cluster, *happens: Callable[[], object] | None) -> None:
-        self.times, self._happens = 0, list(happens)
-        at.core.set_unlocker(self)
-
-    def __call__(self, work: Callable[[], T], /) -> T:
-        self.times += 1
-        happens = self._happens.pop(0) if self._happens else None
-        if happens is not None:
-            happens()
-        return work()
+from tests.extender.meanwhile import Meanwhile
 
 
 def cluster(nodes: int = 3) -> Cluster:

@@ -6,7 +6,7 @@ from linkwise.extender.api.actions import LiftGate, WithdrawPlan, WritePlan
 from linkwise.extender.api.extender_calls import Outcome
 from linkwise.topology import names
 from tests.extender.cluster import Cluster
-from tests.extender.gangs.test_scheduling_gates import OURS, cluster, told
+from tests.extender.gangs.gated import OURS, cluster, told
 
 
 def copied(at: Cluster, *names_of: str) -> dict[str, dict[str, str]]:

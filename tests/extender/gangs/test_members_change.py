@@ -1,7 +1,7 @@
 """Members of a gang that end, fail, are replaced or change their gang."""
 
 from linkwise.extender.api.actions import Evict, MarkStarted
-from tests.extender.gangs.test_lifecycle import bound_together, cluster, planned, running
+from tests.extender.gangs.one_gang import bound_together, cluster, planned, running
 
 
 def test_a_gang_that_has_started_is_never_evicted_for_being_partial() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from linkwise.extender.api.actions import MarkStarted, WritePlan
 from linkwise.topology.annotations.plan import Plan
-from tests.extender.gangs.test_lifecycle import bound_together, cluster, planned
+from tests.extender.gangs.one_gang import bound_together, cluster, planned
 
 
 def test_plans_on_a_lost_node_are_made_again_elsewhere() -> None:

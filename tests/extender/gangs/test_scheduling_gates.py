@@ -14,26 +14,14 @@ from linkwise.extender.gangs.scheduling_gates import PATIENCE_SECONDS, why_no_no
 from linkwise.extender.placement.nodes.best_node import BestNode
 from linkwise.kube.objects import Pod, SchedulingGate
 from linkwise.topology import names
-from tests.extender.cluster import Cluster, change
+from tests.extender.cluster import change
+from tests.extender.gangs.gated import OURS, cluster, told
 from tests.extender.owned import INDEX, job, there_is
 from tests.extender.podgrouper.pods import pod
-
-OURS = names.GATE
 
 GATE = SchedulingGate(name=OURS)
 
 KUEUE = "kueue.x-k8s.io/admission"
-
-
-def cluster(*nodes: str, machine: str = "hgx-h100") -> Cluster:
-    at = Cluster()
-    for node in nodes or ("n1", "n2"):
-        at.add_node(node, machine)
-    return at
-
-
-def told(at: Cluster, name: str) -> list[str]:
-    return [event.message for event in at.events if event.pod.name == name]
 
 
 def test_a_gated_pod_is_planned_nominated_and_then_let_go() -> None:

@@ -7,7 +7,7 @@ from linkwise.extender.api.extender_calls import BindOrder, Outcome
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.explain.texts import explanation_text
 from tests.extender.cluster import Cluster, change
-from tests.extender.gangs.test_lifecycle import cluster, planned, running
+from tests.extender.gangs.one_gang import cluster, planned, running
 
 
 def test_a_partial_gang_gives_everything_back_after_its_timeout() -> None:

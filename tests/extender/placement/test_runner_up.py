@@ -10,16 +10,11 @@ from linkwise.extender.explain.texts import explanation_text
 from linkwise.topology.machine.model import LinkClass, Nic
 from linkwise.topology.machine.recorded import recorded_machine
 from tests.extender.cluster import Cluster, container
-from tests.extender.placement.test_choices import add, busy, named
+from tests.extender.placement.partly_used import add, busy, named
+from tests.extender.placement.runner_ups import runner_up
 from tests.machines import T4_4
 
 LOST, EQUAL, BETTER = Verdict
-
-
-def runner_up(at: Cluster, gang: str = "g") -> RunnerUpView | None:
-    found = Explainer(at.core.snapshot(at.now)).gang("ml", gang, runner_up=True)
-    assert found is not None
-    return found.gang.runner_up
 
 
 def of(at: Cluster, gang: str = "g") -> RunnerUpView:

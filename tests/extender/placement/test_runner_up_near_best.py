@@ -10,7 +10,7 @@ from linkwise.topology.machine.model import LINK_WORDS
 from tests.extender.cluster import Cluster
 from tests.extender.placement.brute_force import Place, best_worth
 from tests.extender.placement.near_best import Case, case_of, fill
-from tests.extender.placement.test_runner_up import runner_up
+from tests.extender.placement.runner_ups import runner_up
 
 
 @pytest.mark.parametrize("first", range(0, 120, 20))

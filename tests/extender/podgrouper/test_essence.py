@@ -10,7 +10,7 @@ from linkwise.extender.podgrouper.decide import recognise
 from linkwise.extender.podgrouper.workloads.essence import essence
 from linkwise.kube.objects import Pod
 from tests.extender.podgrouper.pods import ref_of
-from tests.extender.podgrouper.test_worked_examples import CASES
+from tests.extender.podgrouper.workload_cases import CASES
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])

@@ -1,18 +1,14 @@
 """Pods of 30 workloads, as their controllers make them, come to the gang that was worked out."""
 
-import json
 from collections import defaultdict
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from linkwise.extender.podgrouper.workloads.answer import NoGang, Recognised
 from tests.extender.podgrouper.pods import Object, told
+from tests.extender.podgrouper.workload_cases import CASES
 
-CASES: list[dict[str, Any]] = json.loads(
-    (Path(__file__).parent / "workload_pods.json").read_text()
-)["cases"]
 ROWS = [
     pytest.param(row["pod"], row["expected"], case["objects"], id=f"{case['id']}-{number}")
     for case in CASES

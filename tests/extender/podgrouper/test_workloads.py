@@ -1,9 +1,7 @@
 """Pods as their operators make them, with nothing in them for Linkwise: the core plans gangs whole,
 and lets pods that are in no gang go at once."""
 
-import json
 import random
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -14,56 +12,12 @@ from linkwise.extender.api.timers import Agenda
 from linkwise.extender.cache.ingest import Ingest
 from linkwise.extender.podgrouper.workloads.answer import Recognised
 from linkwise.kube.objects import Pod
-from tests.extender.cluster import GPU, Cluster, change
+from tests.extender.cluster import GPU, Cluster
 from tests.extender.podgrouper.pods import Object, ref_of, told
-from tests.extender.podgrouper.test_worked_examples import CASES
+from tests.extender.podgrouper.workload_cases import CASES, Group, groups, takes_gpus
 
 # Longer than the core waits for the rest once enough members of an elastic gang are there.
 SURELY = 120.0
-
-
-@dataclass(frozen=True)
-class Group:
-    """The pods of one gang in a case that take GPUs."""
-
-    rows: tuple[dict[str, Any], ...]
-    objects: tuple[Object, ...]
-
-    @property
-    def minimum(self) -> int:
-        return max(int(row["expected"]["gpu_minimum"]) for row in self.rows)
-
-    def members(self) -> list[Pod]:
-        """As many as it needs. The cases show a few of each; others are alike."""
-        shown = [_ours(msgspec.convert(row["pod"], Pod)) for row in self.rows]
-        more = [_like(shown[-1], number) for number in range(self.minimum - len(shown))]
-        return [*shown, *more]
-
-
-def _ours(pod: Pod) -> Pod:
-    """Operators that know a group for Volcano leave a scheduler's name alone that a user set."""
-    return change(pod, spec=change(pod.spec, scheduler_name="default-scheduler"))
-
-
-def _like(pod: Pod, number: int) -> Pod:
-    meta = pod.metadata
-    named = change(meta, name=f"{meta.name}-{number}", uid=f"{meta.uid}-{number}")
-    return change(pod, metadata=named)
-
-
-def takes_gpus(row: dict[str, Any]) -> bool:
-    return "nvidia.com/gpu" in json.dumps(row["pod"]["spec"]["containers"])
-
-
-def groups() -> list[Any]:
-    found: dict[str, Group] = {}
-    for case in CASES:
-        for row in case["pods"]:
-            if row["expected"]["is_gang"] and takes_gpus(row):
-                name = f"{case['id']}: {row['expected']['gang']}"
-                rows = found[name].rows if name in found else ()
-                found[name] = Group((*rows, row), tuple(case["objects"]))
-    return [pytest.param(group, id=name) for name, group in found.items()]
 
 
 def singles() -> list[Any]:

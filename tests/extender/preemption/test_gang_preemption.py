@@ -8,7 +8,6 @@ from linkwise.extender.api.actions import Emit, EventType, Evict
 from linkwise.extender.api.extender_calls import Outcome
 from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.cache.pending_writes import LOST_SECONDS
-from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.gangs.partial_admission import LONGEST_SECONDS
 from linkwise.extender.preemption.disruption_budgets import _Budget
 from linkwise.extender.preemption.policy import Preempt
@@ -17,46 +16,11 @@ from linkwise.extender.queue.running_pods import STUCK_SECONDS
 from linkwise.kube.objects import (
     Condition,
     LabelSelector,
-    ObjectMeta,
     Pod,
-    PodDisruptionBudget,
-    PodDisruptionBudgetSpec,
-    PodDisruptionBudgetStatus,
     Requirement,
 )
 from tests.extender.cluster import Cluster, change
-
-RACK = "linkwise.dev/test-rack"
-
-
-def cluster(nodes: int = 2, who: Preempt = Preempt.CONSENTING, racks: int = 1) -> Cluster:
-    at = Cluster(CoreSettings(preempt=who))
-    for number in range(nodes):
-        rack = number * racks // nodes + 1
-        at.add_node(f"n{number + 1}", labels={RACK: f"rack-{rack}"})
-    return at
-
-
-def run(
-    at: Cluster, name: str, gpus: int, node: str, priority: int = 0, preemptible: str = "true"
-) -> str:
-    at.add_pod(name, gpus, priority=priority, preemptible=preemptible)
-    at.bind(name, node)
-    at.settle()
-    at.now += 1
-    return name
-
-
-def add_gang(
-    at: Cluster, name: str, size: int, gpus: int = 8, *, priority: int = 0, **words: str
-) -> list[str]:
-    said = {"gang": name, "gang_size": str(size), **words}
-    members = [f"{name}-{rank}" for rank in range(size)]
-    for rank, member in enumerate(members):
-        at.add_pod(member, gpus, priority=priority, said={**said, "rank": str(rank)})
-    at.settle()
-    at.now += 1
-    return members
+from tests.extender.preemption.victims import RACK, add_gang, budget, cluster, label, run
 
 
 def run_gang(
@@ -76,19 +40,6 @@ def bury(at: Cluster) -> None:
         if pod.metadata.deletion_timestamp is not None:
             at.delete(pod.metadata.name)
     at.settle()
-
-
-def budget(allowed: int, **labels: str) -> PodDisruptionBudget:
-    return PodDisruptionBudget(
-        metadata=ObjectMeta(name="budget", namespace="ml"),
-        spec=PodDisruptionBudgetSpec(LabelSelector(labels)),
-        status=PodDisruptionBudgetStatus(allowed),
-    )
-
-
-def label(at: Cluster, name: str, **labels: str) -> None:
-    pod = at.pod(name)
-    at.put_pod(change(pod, metadata=change(pod.metadata, labels=labels)))
 
 
 def never_ends(pod: Pod) -> Pod:

@@ -8,7 +8,7 @@ import pytest
 
 from linkwise.extender.preemption.policy import Preempt
 from tests.extender.cluster import Cluster
-from tests.extender.preemption.test_gang_preemption import add_gang, cluster, run
+from tests.extender.preemption.victims import add_gang, cluster, run
 
 T = TypeVar("T")
 MOMENTS = range(9)  # of one search

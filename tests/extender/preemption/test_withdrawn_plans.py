@@ -8,7 +8,7 @@ from linkwise.extender.preemption.gang_preemption import IDLING_SECONDS, TRY_SEC
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.topology import names
 from tests.extender.cluster import Cluster
-from tests.extender.cycle.test_aside import Meanwhile
+from tests.extender.meanwhile import Meanwhile
 
 SOON = IDLING_SECONDS + 2 * TRY_SECONDS
 LONG = "8760h"

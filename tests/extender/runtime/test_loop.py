@@ -7,7 +7,6 @@ from threading import Event
 from typing import Any, NoReturn
 
 import pytest
-from flask.testing import FlaskClient
 
 from linkwise.extender.api.actions import Action, Emit, EventType, PodRef
 from linkwise.extender.api.extender_calls import (
@@ -21,66 +20,13 @@ from linkwise.extender.api.extender_calls import (
 from linkwise.extender.core import Core
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.placement.gang_placement import place
-from linkwise.extender.runtime.loop import Loop
-from linkwise.extender.runtime.metrics import ExtenderMetrics
-from linkwise.extender.runtime.ports.dispatch import Verbs
-from linkwise.extender.runtime.ports.routes import create_app
 from linkwise.extender.runtime.writer import Writer
 from linkwise.kube.clock import steady_clock
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_gpus, read_plan
+from tests.extender.runtime.extender import Extender
 from tests.extender.world import World, asked, body, wait_for
-
-
-class Extender:
-    """The loop and its routes, without a port of its own."""
-
-    def __init__(self, world: World, core: Core | None = None) -> None:
-        self.metrics = ExtenderMetrics()
-        self.core = core or Core(CoreSettings())
-        self.loop = Loop(self.core, world.client, self.metrics)
-        self.http: FlaskClient = create_app(self.loop, self.metrics).test_client()
-        self.verbs = Verbs(self.loop, self.metrics, max_body_mib=1)
-
-    def start(self) -> "Extender":
-        self.loop.start()
-        wait_for(lambda: not self.loop.waits_for())
-        return self
-
-    def ask(self, verb: str, **members: Any) -> Any:
-        status, answer = asked(self.verbs, verb, **members)
-        assert status == 200, answer
-        return answer
-
-    def filter(self, pod: dict[str, Any], *nodes: str) -> Any:
-        return self.ask("filter", Pod=pod, Nodes=None, NodeNames=list(nodes))
-
-    def bind(self, pod: dict[str, Any], node: str) -> str:
-        """As kube-scheduler does it: only a node that was asked about."""
-        self.filter(pod, node)
-        meta = pod["metadata"]
-        reply = self.ask(
-            "bind",
-            PodName=meta["name"],
-            PodNamespace=meta["namespace"],
-            PodUID=meta["uid"],
-            Node=node,
-        )
-        assert isinstance(reply["Error"], str)
-        return reply["Error"]
-
-    def get(self, path: str) -> Any:
-        return body(self.http.get(path))
-
-    def state(self, pod: str) -> str:
-        return str(self.get(f"/explain/ml/{pod}").get("state", "unknown"))
-
-    def free(self) -> dict[str, int]:
-        return {node["name"]: node["free"] for node in self.get("/nodes")}
-
-    def count(self, name: str, **labels: str) -> float:
-        return self.metrics.registry.get_sample_value(f"linkwise_extender_{name}", labels) or 0.0
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from linkwise.simulator.api_server import ApiServer
-from tests.extender.runtime.test_loop import Extender
+from tests.extender.runtime.extender import Extender
 from tests.extender.world import GPU, World, wait_for
 
 INDEX = "batch.kubernetes.io/job-completion-index"

@@ -3,14 +3,7 @@
 from linkwise.extender.placement.nodes import reasons
 from linkwise.topology import names
 from tests.extender.cluster import GPU, Cluster, change, container
-
-
-def mixed() -> Cluster:
-    at = Cluster()
-    at.add_node("cube", "dgx1-v100")  # 8 V100, NVLink
-    at.add_node("pcie", "p100-pcie-8")  # 8 P100, no NVLink
-    at.add_node("switch", "hgx-h100")  # 8 H100, NVSwitch
-    return at
+from tests.extender.verbs.mixed import mixed
 
 
 def test_a_pod_without_gpus_passes_everywhere() -> None:

@@ -9,7 +9,7 @@ from linkwise.extender.queue.unschedulable_pods import MOMENT_SECONDS, SOON_SECO
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
 from tests.extender.preempt_call import preempt
-from tests.extender.preemption.test_gang_preemption import budget, label
+from tests.extender.preemption.victims import budget, label
 
 
 def cluster(nodes: int = 2, machine: str = "dgx1-v100") -> Cluster:

@@ -2,7 +2,7 @@
 
 from linkwise.extender.api.extender_calls import FilterCall
 from tests.extender.cluster import Cluster
-from tests.extender.verbs.test_filter import mixed
+from tests.extender.verbs.mixed import mixed
 
 
 def scores(at: Cluster, name: str) -> dict[str, int]:

@@ -10,7 +10,7 @@ import pytest
 
 from linkwise.simulator.api_server import ApiServer
 from tests.plugin.in_front.scripted import GPU, ScriptedVendor
-from tests.plugin.test_with_kubelet import UUIDS, World, as_held, shuffled_plans
+from tests.plugin.with_kubelet import UUIDS, World, as_held, shuffled_plans
 from tests.waiting import wait_for
 
 

@@ -21,7 +21,7 @@ from linkwise.topology.machine.recorded import recorded_machine
 from tests.divided import MIG_1G, PROFILE_1G, divided
 from tests.plugin.in_front.scripted import GPU, ScriptedVendor
 from tests.plugin.pods import bind, manifest
-from tests.plugin.test_with_kubelet import MACHINE, UUIDS, World
+from tests.plugin.with_kubelet import MACHINE, UUIDS, World
 from tests.waiting import wait_for
 
 SHARED = "nvidia.com/gpu.shared"

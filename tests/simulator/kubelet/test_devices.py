@@ -12,35 +12,10 @@ from linkwise.simulator.kubelet.devices import (
     DeviceManager,
     container_requests,
 )
+from tests.simulator.kubelet.scripted_plugin import ScriptedPlugin
 
 GPU = "nvidia.com/gpu"
 EIGHT = tuple(str(n) for n in range(8))
-
-
-class ScriptedPlugin:
-    """Answers from a list; when the list is empty, it prefers the highest ids."""
-
-    def __init__(self, *answers: Sequence[str], refuses: str = "") -> None:
-        self.preferred_calls: list[tuple[set[str], set[str], int]] = []
-        self.orders: list[tuple[str, ...]] = []
-        self.allocated: list[set[str]] = []
-        self._answers, self._refuses = list(answers), refuses
-
-    def preferred(
-        self, available: Sequence[str], must_include: Sequence[str], size: int
-    ) -> Sequence[str]:
-        self.preferred_calls.append((set(available), set(must_include), size))
-        self.orders.append(tuple(available))
-        if self._answers:
-            return self._answers.pop(0)
-        rest = sorted(set(available) - set(must_include), reverse=True)
-        return [*must_include, *rest][:size]
-
-    def allocate(self, devices: Sequence[str]) -> None:
-        self.allocated.append(set(devices))
-        self.orders.append(tuple(devices))
-        if self._refuses:
-            raise AdmissionError(self._refuses)
 
 
 def manager_of(

@@ -12,7 +12,7 @@ from linkwise.simulator.kubelet.devices import (
 )
 from linkwise.simulator.kubelet.topology_manager import Hint, hints_of, merged
 from linkwise.topology.machine.topology_manager import Policy, Scope
-from tests.simulator.kubelet.test_devices import ScriptedPlugin
+from tests.simulator.kubelet.scripted_plugin import ScriptedPlugin
 
 GPU, NIC = "nvidia.com/gpu", "rdma/hca"
 BOTH = frozenset({0, 1})

@@ -7,7 +7,7 @@ from linkwise.extender.explain.idle.idle_pods import view_idle
 from linkwise.extender.explain.texts import explanation_text
 from linkwise.topology import names
 from tests.extender.cluster import Cluster
-from tests.extender.preemption.test_reclaim import (
+from tests.extender.preemption.idle_for import (
     FOUR_HOURS,
     HOUR,
     NOTICE,

@@ -16,7 +16,8 @@ from linkwise.extender.api.views import CountView, ReasonCount
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.placement.nodes import reasons
 from linkwise.topology import names
-from tests.extender.cluster import GPU, Cluster, change
+from tests.extender.cluster import Cluster, change
+from tests.extender.placement.nodes.bare_nodes import bare, lose_topology
 
 
 def with_bare(*, known: bool = True) -> Cluster:
@@ -27,18 +28,6 @@ def with_bare(*, known: bool = True) -> Cluster:
     bare(at, "bare")
     bare(at, "cpu", 0)
     return at
-
-
-def bare(at: Cluster, name: str, gpus: int = 8) -> None:
-    at.add_node(name)
-    lose_topology(at, name)
-    node = at.nodes[name]
-    offered = {**node.status.allocatable, GPU: str(gpus)}
-    at.put_node(change(node, status=change(node.status, allocatable=offered)))
-
-
-def lose_topology(at: Cluster, name: str) -> None:
-    at.annotate_node(name, names.TOPOLOGY, None)
 
 
 def test_a_pod_that_requires_nothing_passes_by_count_and_is_bound_without_a_plan() -> None:

@@ -7,7 +7,7 @@ from linkwise.kube.objects import Pod, SchedulingGate
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
 from tests.extender.owned import SURELY, create, job, member, there_is
-from tests.extender.placement.nodes.test_by_count import lose_topology
+from tests.extender.placement.nodes.bare_nodes import lose_topology
 
 POOL = "pool"
 

@@ -15,7 +15,7 @@ from linkwise.extender.placement.room.pod_mix import Ask, PodKind, PodMix
 from linkwise.extender.placement.room.room import LatestRoom, Left, Room
 from linkwise.topology.machine.recorded import recorded_machine
 from tests.extender.cluster import Cluster
-from tests.extender.placement.room.test_pod_mix import pod
+from tests.extender.placement.room.pods import pod
 
 NAMES = ("dgx1-v100", "a100-pcie-4-bridged", "l40s-4")
 KINDS = [MachineKind(recorded_machine(name), number) for number, name in enumerate(NAMES)]

@@ -1,0 +1,37 @@
+"""What tests share stands in modules beside them: nothing imports from a test module."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def from_test_modules(text: str) -> list[str]:
+    """Return the names of test modules, or things in them, that this module imports."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom):
+            found += [f"{node.module}.{each.name}" for each in node.names]
+        elif isinstance(node, ast.Import):
+            found += [each.name for each in node.names]
+    return [name for name in found if any(part.startswith("test_") for part in name.split("."))]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import tests.plugin.test_cdi",
+        "from tests.plugin import test_cdi",
+        "def later():\n    from tests.plugin.test_cdi import spec",
+    ],
+)
+def test_every_form_of_such_an_import_is_seen(line: str) -> None:
+    assert from_test_modules(line)
+
+
+def test_nothing_imports_from_a_test_module() -> None:
+    modules = [path for folder in ("tests", "bench") for path in (ROOT / folder).rglob("*.py")]
+    found = {str(path): from_test_modules(path.read_text()) for path in modules}
+    assert {path: names for path, names in found.items() if names} == {}
