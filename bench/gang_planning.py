@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import click
 
-from bench.support.core_world import STATES, Spent, World
+from bench.support.core_world import STATES, LoadedCore, Spent
 from bench.support.figures import milliseconds, percentile, print_table, ratio, this_machine
 
 HOLD_BAR_MS = 20.0
@@ -24,7 +24,7 @@ class Timing:
     span: str
 
 
-def measure(world: World, size: int, gpus: int, rounds: int) -> Timing | None:
+def measure(world: LoadedCore, size: int, gpus: int, rounds: int) -> Timing | None:
     spent, holds, span = [], [], ""
     for _ in range(rounds):
         found = world.plan(size, gpus)
@@ -50,7 +50,7 @@ def main(
     rows, missed, base = [], [], 0.0
     for count in nodes:
         for state in STATES:
-            world = World(count, state, seed)
+            world = LoadedCore(count, state, seed)
             for size in pods:
                 for each in gpus:
                     timing = measure(world, size, each, rounds)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import click
 
-from bench.support.core_world import GPU, Holds, World, member
+from bench.support.core_world import GPU, Holds, LoadedCore, member
 from bench.support.figures import milliseconds, print_table, this_machine
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.preemption.policy import Preempt
@@ -19,7 +19,7 @@ ENDING = 40  # pods, of two GPUs each
 
 def binding(nodes: int, pods: int) -> Holds:
     """A gang comes, is planned and bound, pod after pod, with a round of the planner after each."""
-    world = World(nodes, "idle", 0)
+    world = LoadedCore(nodes, "idle", 0)
     holds = Holds(world.lock)
     uids = _come(world, holds, pods, 0)
     world.carry_out(world.decide(holds), holds)
@@ -34,7 +34,7 @@ def binding(nodes: int, pods: int) -> Holds:
 
 def relist(nodes: int, pods: int) -> Holds:
     """The pods are listed again, and nothing has changed; then an audit and a scrape."""
-    world = World(nodes, "full", 0)
+    world = LoadedCore(nodes, "full", 0)
     gang = [member("gang", rank, pods, 1) for rank in range(pods)]
     holds = Holds(world.lock)
     everything = [*world.pods.values(), *gang]
@@ -50,7 +50,7 @@ def relist(nodes: int, pods: int) -> Holds:
 
 def victims(nodes: int, pods: int) -> Holds:
     """A more important gang comes into a full cluster, where it may evict all others."""
-    world = World(nodes, "full", 0, CoreSettings(preempt=Preempt.LOWER_PRIORITY))
+    world = LoadedCore(nodes, "full", 0, CoreSettings(preempt=Preempt.LOWER_PRIORITY))
     holds = Holds(world.lock)
     _come(world, holds, pods, 100)
     world.carry_out(world.decide(holds), holds)
@@ -60,7 +60,7 @@ def victims(nodes: int, pods: int) -> Holds:
 
 def waiting(nodes: int, pods: int) -> Holds:
     """Gangs of two pods wait in a full cluster, whose pods end one after the other."""
-    world = World(nodes, "full", 0)
+    world = LoadedCore(nodes, "full", 0)
     holds = Holds(world.lock)
     running = [*world.pods][:ENDING]
     for gang in range(pods // 2):
@@ -74,7 +74,7 @@ def waiting(nodes: int, pods: int) -> Holds:
     return holds
 
 
-def _come(world: World, holds: Holds, pods: int, priority: int) -> list[str]:
+def _come(world: LoadedCore, holds: Holds, pods: int, priority: int) -> list[str]:
     gang = [member("gang", rank, pods, 1, priority) for rank in range(pods)]
     for pod in gang:
         world.put(pod, holds, "ADDED")

@@ -25,7 +25,14 @@ import click
 
 from bench.support.figures import print_table, ratio, this_machine
 from bench.support.scheduler_pods import Kind, Length
-from bench.support.scheduler_world import STOCK, Round, Setup, World, sample_of_second, world
+from bench.support.scheduler_world import (
+    STOCK,
+    LoadedScheduler,
+    Round,
+    Setup,
+    sample_of_second,
+    world,
+)
 from tests.cluster.support.host import sandbox
 from tests.cluster.support.programs.binaries import NEWEST, kubernetes
 
@@ -36,7 +43,7 @@ class Variant:
     that named *against*, or the first one of the group."""
 
     name: str
-    run: Callable[[World, int], Awaitable[Round]]
+    run: Callable[[LoadedScheduler, int], Awaitable[Round]]
     bars: dict[int, float]
     against: str = ""
 
@@ -59,7 +66,7 @@ def _created(
     *,
     from_last: bool = False,
 ) -> Variant:
-    def run(world: World, pods: int) -> Awaitable[Round]:
+    def run(world: LoadedScheduler, pods: int) -> Awaitable[Round]:
         return world.come_and_go(kind, pods, setup, from_last=from_last)
 
     return Variant(name, run, bars or {}, against)
@@ -191,7 +198,7 @@ async def measure(
 
 
 async def _group(
-    here: World, nodes: int, group: str, variants: Sequence[Variant], repeat: int
+    here: LoadedScheduler, nodes: int, group: str, variants: Sequence[Variant], repeat: int
 ) -> list[Result]:
     pods = min(nodes, _PODS.get(group, MOST_PODS))
     rounds: dict[str, list[Round]] = {variant.name: [] for variant in variants}

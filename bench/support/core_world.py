@@ -82,7 +82,7 @@ class Watched:
             self.__enter__()
 
 
-class World:
+class LoadedCore:
     """The core and its cluster."""
 
     def __init__(

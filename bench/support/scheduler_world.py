@@ -92,7 +92,7 @@ class _Pods(msgspec.Struct):
     items: tuple[Pod, ...]
 
 
-class World:
+class LoadedScheduler:
     def __init__(self, control: ControlPlane, load: Load, nodes: int, length: pods.Length) -> None:
         self.control, self.load = control, load
         self._nodes, self._length = nodes, length
@@ -252,7 +252,7 @@ class World:
 
 
 @asynccontextmanager
-async def world(directory: Path, nodes: int, length: pods.Length) -> AsyncIterator[World]:
+async def world(directory: Path, nodes: int, length: pods.Length) -> AsyncIterator[LoadedScheduler]:
     """A started control plane with *nodes* nodes."""
     control = ControlPlane(
         directory, controllers=False, disable_admission=ADMISSION_OFF, api_flags=_API_FLAGS
@@ -263,7 +263,7 @@ async def world(directory: Path, nodes: int, length: pods.Length) -> AsyncIterat
         allow_extender(control)
         async with Load(control.kubeconfig(), pods.NAMESPACE) as load:
             await load.create(pods.nodes(nodes), "/api/v1/nodes")
-            yield World(control, load, nodes, length)
+            yield LoadedScheduler(control, load, nodes, length)
     except Exception:
         click.echo(tails(control.logs), err=True)
         raise

@@ -14,13 +14,13 @@ from linkwise.extender.placement.nodes import reasons
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names
 from tests.bad_input.table import Place
-from tests.extender.world import GPU, World, wait_for
+from tests.extender.world import GPU, ApiObjects, wait_for
 
 
 class Extender:
     """Nodes n1 and n2 of 8 GPUs each, and the program. *numbers* make names that are new."""
 
-    def __init__(self, world: World, calls: str, status: str) -> None:
+    def __init__(self, world: ApiObjects, calls: str, status: str) -> None:
         self.world, self._calls, self._status = world, calls, status
         self._http = urllib3.PoolManager(timeout=30)
         self._numbers = count(1)
@@ -66,7 +66,7 @@ class Extender:
 @contextmanager
 def extender() -> Iterator[Extender]:
     with ApiServer() as server:
-        world = World(server)
+        world = ApiObjects(server)
         world.add_node("n1")
         world.add_node("n2")
         ports = ("--listen-port=0", "--status-port=0", "--plain-http=true")

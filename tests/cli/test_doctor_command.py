@@ -19,7 +19,7 @@ from linkwise.extender.runtime.ports.routes import create_app
 from linkwise.serving.certificates.pairs import Lifetime, bundle, make_authority
 from linkwise.simulator.api_server import ApiServer
 from tests.cli.api_proxy import SERVICE, Proxy, served, write_kubeconfig
-from tests.extender.world import World, wait_for
+from tests.extender.world import ApiObjects, wait_for
 
 ROOT = Path(__file__).parents[2]
 DAEMONSET = "/apis/apps/v1/namespaces/kube-system/daemonsets/linkwise-plugin"
@@ -31,7 +31,7 @@ CONFIG = "/api/v1/namespaces/kube-system/configmaps/linkwise-extender"
 def proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     """A cluster of one node that is well, the extender behind its API server."""
     with ApiServer() as server:
-        world, metrics = World(server), ExtenderMetrics()
+        world, metrics = ApiObjects(server), ExtenderMetrics()
         world.add_node("n1")
         metrics.watch_certificates(lambda: {"server": 4e9})
         shell = Loop(Core(CoreSettings()), world.client, metrics)

@@ -35,7 +35,7 @@ from tests.cli.api_proxy import Proxy, served, write_kubeconfig
 from tests.divided import SHARED, all_three
 from tests.extender.cluster import Cluster
 from tests.extender.shares.cluster import ShareCluster
-from tests.extender.world import World, wait_for
+from tests.extender.world import ApiObjects, wait_for
 from tests.machines import DGX_1V
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +44,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def running() -> Iterator[Proxy]:
     with ApiServer() as server:
-        world, metrics = World(server), ExtenderMetrics()
+        world, metrics = ApiObjects(server), ExtenderMetrics()
         world.add_node("n1")
         world.add_node("n2", "dgx1-v100")
         shell = Loop(Core(CoreSettings()), world.client, metrics)

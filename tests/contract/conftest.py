@@ -10,9 +10,9 @@ import pytest
 
 from tests.cluster.conftest import pytest_runtest_makereport
 from tests.contract.api_world import Api
-from tests.contract.kubelet_world import World as KubeletWorld
+from tests.contract.kubelet_world import KubeletNode
 from tests.contract.kubelets import Kubelets, real_kubelets, stand_in_kubelets
-from tests.contract.scheduler_world import World, wipe
+from tests.contract.scheduler_world import Scenario, wipe
 from tests.contract.servers import Programs, real_programs, stand_ins
 from tests.simulator.scheduler.recording_extender import RecordingExtender
 
@@ -32,10 +32,10 @@ def api(programs: Programs) -> Api:
 
 
 @pytest.fixture
-def world(programs: Programs, api: Api) -> Iterator[World]:
+def world(programs: Programs, api: Api) -> Iterator[Scenario]:
     wipe(api)
     with RecordingExtender() as extender:
-        world = World(api, extender, programs.schedulers)
+        world = Scenario(api, extender, programs.schedulers)
         yield world
         world.stop()
 
@@ -48,18 +48,18 @@ def kubelets(request: pytest.FixtureRequest) -> Iterator[Kubelets]:
 
 
 @pytest.fixture
-def node(kubelets: Kubelets) -> Iterator[KubeletWorld]:
+def node(kubelets: Kubelets) -> Iterator[KubeletNode]:
     yield from _world(kubelets, aligns=False)
 
 
 @pytest.fixture
-def aligning_node(kubelets: Kubelets) -> Iterator[KubeletWorld]:
+def aligning_node(kubelets: Kubelets) -> Iterator[KubeletNode]:
     """Its kubelet has topologyManagerPolicy single-numa-node."""
     yield from _world(kubelets, aligns=True)
 
 
-def _world(kubelets: Kubelets, *, aligns: bool) -> Iterator[KubeletWorld]:
+def _world(kubelets: Kubelets, *, aligns: bool) -> Iterator[KubeletNode]:
     with kubelets(aligns) as kubelet:
-        world = KubeletWorld(kubelet)
+        world = KubeletNode(kubelet)
         yield world
         world.leave_nothing()

@@ -37,7 +37,7 @@ class Kubelet:
 
 
 @dataclass
-class World:
+class KubeletNode:
     kubelet: Kubelet
     plugins: list[TinyPlugin] = field(default_factory=list)
 

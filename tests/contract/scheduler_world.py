@@ -38,7 +38,7 @@ class Schedulers:
 
 
 @dataclass
-class World:
+class Scenario:
     """One scenario's cluster: no nodes and no pods but its own."""
 
     api: Api

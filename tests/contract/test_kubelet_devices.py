@@ -9,7 +9,7 @@ import pytest
 from linkwise.plugin.kubelet import deviceplugin_pb2 as api
 from linkwise.plugin.kubelet import podresources_pb2 as resources
 from tests.cluster.support.host.waiting import wait_for
-from tests.contract.kubelet_world import EIGHT, INIT_SECONDS, World
+from tests.contract.kubelet_world import EIGHT, INIT_SECONDS, KubeletNode
 from tests.simulator.kubelet.tiny_plugin import AllocateCall, PreferCall, TinyPlugin
 
 
@@ -17,7 +17,7 @@ def kinds(plugin: TinyPlugin) -> list[type]:
     return [type(call) for call in plugin.calls]
 
 
-def test_a_pod_gets_exactly_the_devices_that_the_plugin_preferred(node: World) -> None:
+def test_a_pod_gets_exactly_the_devices_that_the_plugin_preferred(node: KubeletNode) -> None:
     plugin = node.plugin()
     node.devices_are(8, 8)
     node.create("p", 2)
@@ -31,7 +31,7 @@ def test_a_pod_gets_exactly_the_devices_that_the_plugin_preferred(node: World) -
     assert node.held() == {"p": {"main": {"GPU-6", "GPU-7"}}}
 
 
-def test_available_devices_come_in_no_order(node: World) -> None:
+def test_available_devices_come_in_no_order(node: KubeletNode) -> None:
     plugin = node.plugin()
     node.devices_are(8, 8)
     for number in range(4):
@@ -42,7 +42,7 @@ def test_available_devices_come_in_no_order(node: World) -> None:
     assert any(list(available) != sorted(available) for available in asked)
 
 
-def test_the_plugin_is_asked_even_if_all_free_devices_are_needed(node: World) -> None:
+def test_the_plugin_is_asked_even_if_all_free_devices_are_needed(node: KubeletNode) -> None:
     plugin = node.plugin()
     node.devices_are(8, 8)
     node.create("p", 8)
@@ -50,7 +50,7 @@ def test_the_plugin_is_asked_even_if_all_free_devices_are_needed(node: World) ->
     assert kinds(plugin) == [PreferCall, AllocateCall]
 
 
-def test_pods_are_admitted_one_after_the_other(node: World) -> None:
+def test_pods_are_admitted_one_after_the_other(node: KubeletNode) -> None:
     plugin = node.plugin(prefer=lambda asked: sorted(asked.available)[: asked.size])
     node.devices_are(8, 8)
     for name in "abcd":
@@ -62,7 +62,7 @@ def test_pods_are_admitted_one_after_the_other(node: World) -> None:
     assert set(held) == {frozenset({f"GPU-{n}", f"GPU-{n + 1}"}) for n in (0, 2, 4, 6)}
 
 
-def test_a_plugin_that_offers_no_preference_is_not_asked(node: World) -> None:
+def test_a_plugin_that_offers_no_preference_is_not_asked(node: KubeletNode) -> None:
     plugin = node.plugin(prefer=None)
     node.devices_are(8, 8)
     node.create("p", 2)
@@ -81,7 +81,7 @@ def test_a_plugin_that_offers_no_preference_is_not_asked(node: World) -> None:
     ids=["none", "short", "unknown", "whole"],
 )
 def test_of_the_advice_counts_what_is_free_and_chance_gives_the_rest(
-    node: World, advice: Sequence[str], taken: set[str]
+    node: KubeletNode, advice: Sequence[str], taken: set[str]
 ) -> None:
     node.plugin(prefer=lambda _: advice)
     node.devices_are(8, 8)
@@ -92,7 +92,7 @@ def test_of_the_advice_counts_what_is_free_and_chance_gives_the_rest(
     assert taken <= held <= set(EIGHT)
 
 
-def test_init_containers_lend_their_devices_and_sidecars_keep_them(node: World) -> None:
+def test_init_containers_lend_their_devices_and_sidecars_keep_them(node: KubeletNode) -> None:
     plugin = node.plugin()
     node.devices_are(8, 8)
     node.create_of(
@@ -127,7 +127,7 @@ def test_init_containers_lend_their_devices_and_sidecars_keep_them(node: World) 
 
 
 def test_what_an_init_container_had_stays_the_pod_s_though_podresources_does_not_say_so(
-    node: World,
+    node: KubeletNode,
 ) -> None:
     plugin = node.plugin()
     node.devices_are(8, 8)
@@ -145,7 +145,7 @@ def test_what_an_init_container_had_stays_the_pod_s_though_podresources_does_not
 
 
 def test_a_main_container_that_needs_no_more_than_its_init_container_had_is_not_asked_about(
-    node: World,
+    node: KubeletNode,
 ) -> None:
     plugin = node.plugin()
     node.devices_are(8, 8)
@@ -158,7 +158,7 @@ def test_a_main_container_that_needs_no_more_than_its_init_container_had_is_not_
 # What cannot be had
 
 
-def test_too_few_devices_fail_the_pod_for_good(node: World) -> None:
+def test_too_few_devices_fail_the_pod_for_good(node: KubeletNode) -> None:
     node.plugin()
     node.devices_are(8, 8)
     node.create("big", 7)
@@ -195,7 +195,7 @@ def nothing(*_: object) -> api.AllocateResponse:
     ids=["Allocate", "GetPreferredAllocation"],
 )
 def test_an_error_of_the_plugin_fails_the_pod(
-    node: World, fault: dict[str, Any], says: str
+    node: KubeletNode, fault: dict[str, Any], says: str
 ) -> None:
     node.plugin(**fault)
     node.devices_are(8, 8)
@@ -209,7 +209,7 @@ def test_an_error_of_the_plugin_fails_the_pod(
 
 
 def test_an_empty_answer_to_allocate_fails_the_pod(
-    node: World, monkeypatch: pytest.MonkeyPatch
+    node: KubeletNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TinyPlugin, "Allocate", nothing)
     node.plugin()
@@ -219,7 +219,7 @@ def test_an_empty_answer_to_allocate_fails_the_pod(
     assert "no containers return in allocation response" in status["message"]
 
 
-def test_unhealthy_devices_are_given_to_nobody_but_not_taken_away(node: World) -> None:
+def test_unhealthy_devices_are_given_to_nobody_but_not_taken_away(node: KubeletNode) -> None:
     plugin = node.plugin(("GPU-0", "GPU-1", "GPU-2"))
     node.devices_are(3, 3)
     node.create("p", 1)
@@ -239,7 +239,7 @@ def test_unhealthy_devices_are_given_to_nobody_but_not_taken_away(node: World) -
 # The end of pods
 
 
-def test_a_pod_that_ended_frees_its_devices_and_is_listed_no_more(node: World) -> None:
+def test_a_pod_that_ended_frees_its_devices_and_is_listed_no_more(node: KubeletNode) -> None:
     node.plugin()
     node.devices_are(8, 8)
     node.create("p", 8, seconds=0.1)
@@ -249,7 +249,9 @@ def test_a_pod_that_ended_frees_its_devices_and_is_listed_no_more(node: World) -
     node.phase_is("q", "Running")
 
 
-def test_a_terminating_pod_keeps_its_devices_until_its_containers_are_gone(node: World) -> None:
+def test_a_terminating_pod_keeps_its_devices_until_its_containers_are_gone(
+    node: KubeletNode,
+) -> None:
     node.plugin()
     node.devices_are(8, 8)
     node.create("old", 7, stop=6)
@@ -266,7 +268,7 @@ def test_a_terminating_pod_keeps_its_devices_until_its_containers_are_gone(node:
 
 
 def test_a_pod_deleted_by_force_gives_its_devices_back_while_its_containers_still_run(
-    node: World,
+    node: KubeletNode,
 ) -> None:
     """The kubelet forgets it with the API server: no component knows which pod uses these GPUs."""
     node.plugin()
@@ -285,7 +287,7 @@ def test_a_pod_deleted_by_force_gives_its_devices_back_while_its_containers_stil
 
 
 def test_after_a_restart_running_pods_keep_their_devices_without_a_new_allocate(
-    node: World,
+    node: KubeletNode,
 ) -> None:
     plugin = node.plugin()
     node.devices_are(8, 8)
@@ -312,7 +314,7 @@ def test_after_a_restart_running_pods_keep_their_devices_without_a_new_allocate(
     assert node.phase("p") == "Running"
 
 
-def test_a_restart_leaves_what_is_no_socket(node: World) -> None:
+def test_a_restart_leaves_what_is_no_socket(node: KubeletNode) -> None:
     file = node.kubelet.device_plugins / "notes.txt"
     file.write_text("kept")
     node.kubelet.restart()
@@ -323,7 +325,7 @@ def test_a_restart_leaves_what_is_no_socket(node: World) -> None:
 # podresources
 
 
-def test_podresources_lists_one_entry_per_device_with_its_numa_node(node: World) -> None:
+def test_podresources_lists_one_entry_per_device_with_its_numa_node(node: KubeletNode) -> None:
     node.plugin((*EIGHT, "bad-8"), numa_node=0)
     node.devices_are(9, 8)
     node.create("p", 2)
@@ -349,20 +351,20 @@ def test_podresources_lists_one_entry_per_device_with_its_numa_node(node: World)
     assert listed == set(EIGHT)
 
 
-def test_podresources_says_which_pod_it_does_not_know(node: World) -> None:
+def test_podresources_says_which_pod_it_does_not_know(node: KubeletNode) -> None:
     request = resources.GetPodResourcesRequest(pod_name="p", pod_namespace="ml")
     with node.lister() as lister, pytest.raises(grpc.RpcError) as caught:
         lister.Get(request)
     assert "pod p in namespace ml not found" in str(caught.value)
 
 
-def test_podresources_lists_pods_without_devices(node: World) -> None:
+def test_podresources_lists_pods_without_devices(node: KubeletNode) -> None:
     node.create("p")
     node.phase_is("p", "Running")
     assert node.held() == {"p": {"main": set()}}
 
 
-def test_devices_of_one_numa_node_are_given_as_ever(aligning_node: World) -> None:
+def test_devices_of_one_numa_node_are_given_as_ever(aligning_node: KubeletNode) -> None:
     """It is one that every machine has."""
     aligning_node.plugin(numa_node=0)
     aligning_node.devices_are(8, 8)
@@ -373,7 +375,7 @@ def test_devices_of_one_numa_node_are_given_as_ever(aligning_node: World) -> Non
     assert len(aligning_node.held()["q"]["main"]) == 3
 
 
-def test_the_refusal_of_the_topology_manager_has_its_own_reason(aligning_node: World) -> None:
+def test_the_refusal_of_the_topology_manager_has_its_own_reason(aligning_node: KubeletNode) -> None:
     aligning_node.plugin(EIGHT, numa_node_of=lambda device: EIGHT.index(device) // 4)
     aligning_node.devices_are(8, 8)
     aligning_node.create("p", 5)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cluster.support.api.control_plane import free_port
 from tests.cluster.support.host.waiting import wait_for
-from tests.contract.scheduler_world import GPU, World
+from tests.contract.scheduler_world import GPU, Scenario
 from tests.simulator.scheduler.recording_extender import (
     Call,
     RecordingExtender,
@@ -18,7 +18,7 @@ from tests.simulator.scheduler.recording_extender import (
 )
 
 
-def test_an_extender_is_asked_to_filter_to_prioritize_and_to_bind(world: World) -> None:
+def test_an_extender_is_asked_to_filter_to_prioritize_and_to_bind(world: Scenario) -> None:
     world.nodes("n1", "n2", "n3")
     world.extender.answers["filter"] = lambda _: {"NodeNames": ["n1", "n3"]}
     world.extender.answers["prioritize"] = lambda _: [{"Host": "n3", "Score": 10}]
@@ -32,7 +32,7 @@ def test_an_extender_is_asked_to_filter_to_prioritize_and_to_bind(world: World) 
     assert world.pod("p")["metadata"]["annotations"] == {"by": "extender"}
 
 
-def test_calls_are_in_the_wire_format(world: World) -> None:
+def test_calls_are_in_the_wire_format(world: Scenario) -> None:
     world.nodes("n1", "n2")
     world.start()
     made = world.create("p", 2, metadata={"annotations": {"a": "b"}, "labels": {"c": "d"}})
@@ -55,7 +55,7 @@ def test_calls_are_in_the_wire_format(world: World) -> None:
     }
 
 
-def test_with_one_node_left_nobody_is_asked_for_scores(world: World) -> None:
+def test_with_one_node_left_nobody_is_asked_for_scores(world: Scenario) -> None:
     world.nodes("n1", "n2")
     world.extender.answers["filter"] = lambda _: {"NodeNames": ["n2"]}
     world.start()
@@ -81,7 +81,7 @@ def asks(where: str, **resources: object) -> dict[str, Any]:
     ids=["container", "none", "init"],
 )
 def test_it_is_asked_about_pods_that_name_a_managed_resource(
-    world: World, spec: dict[str, Any]
+    world: Scenario, spec: dict[str, Any]
 ) -> None:
     world.nodes("n1")
     world.start()
@@ -90,7 +90,7 @@ def test_it_is_asked_about_pods_that_name_a_managed_resource(
     assert world.extender.verbs() == ["filter", "bind"]
 
 
-def test_pods_without_a_managed_resource_pass_it_by(world: World) -> None:
+def test_pods_without_a_managed_resource_pass_it_by(world: Scenario) -> None:
     world.nodes("n1", "n2")
     world.start()
     world.create("p", 0)
@@ -98,7 +98,7 @@ def test_pods_without_a_managed_resource_pass_it_by(world: World) -> None:
     assert world.extender.calls == []
 
 
-def test_without_managed_resources_it_is_asked_about_every_pod(world: World) -> None:
+def test_without_managed_resources_it_is_asked_about_every_pod(world: Scenario) -> None:
     world.nodes("n1")
     world.start(managed=())
     world.create("p", 0)
@@ -106,7 +106,7 @@ def test_without_managed_resources_it_is_asked_about_every_pod(world: World) -> 
     assert world.extender.verbs() == ["filter", "bind"]
 
 
-def test_it_is_asked_only_about_nodes_that_passed_the_plugins(world: World) -> None:
+def test_it_is_asked_only_about_nodes_that_passed_the_plugins(world: Scenario) -> None:
     world.nodes("small", gpus=1)
     world.nodes("cordoned", unschedulable=True)
     world.nodes("tainted", taints=[{"key": "k", "effect": "NoSchedule"}])
@@ -117,7 +117,7 @@ def test_it_is_asked_only_about_nodes_that_passed_the_plugins(world: World) -> N
     assert world.asked("filter") == [{"large", "other"}]
 
 
-def test_it_is_not_asked_where_plugins_refuse_every_node(world: World) -> None:
+def test_it_is_not_asked_where_plugins_refuse_every_node(world: Scenario) -> None:
     world.nodes("n1", "n2", gpus=1)
     world.start()
     world.create("p", 4)
@@ -128,7 +128,7 @@ def test_it_is_not_asked_where_plugins_refuse_every_node(world: World) -> None:
     assert world.extender.calls == []
 
 
-def test_a_pod_that_fits_nowhere_is_told_why_for_every_node(world: World) -> None:
+def test_a_pod_that_fits_nowhere_is_told_why_for_every_node(world: Scenario) -> None:
     world.nodes("a", "b", gpus=2)
     world.nodes("cordoned", unschedulable=True)
     world.nodes("tainted", taints=[{"key": "k", "effect": "NoSchedule"}])
@@ -145,7 +145,7 @@ def test_a_pod_that_fits_nowhere_is_told_why_for_every_node(world: World) -> Non
 # What a filter may answer
 
 
-def test_a_refusal_is_shown_with_its_reasons_counted(world: World) -> None:
+def test_a_refusal_is_shown_with_its_reasons_counted(world: Scenario) -> None:
     world.nodes("n1", "n2", "n3")
     world.extender.answers["filter"] = lambda _: {
         "NodeNames": [],
@@ -159,7 +159,7 @@ def test_a_refusal_is_shown_with_its_reasons_counted(world: World) -> None:
     )
 
 
-def test_a_refusal_for_good_makes_no_candidate_for_preemption(world: World) -> None:
+def test_a_refusal_for_good_makes_no_candidate_for_preemption(world: Scenario) -> None:
     world.nodes("n1", "n2")
     world.extender.answers["filter"] = lambda body: {
         "NodeNames": [],
@@ -174,7 +174,7 @@ def test_a_refusal_for_good_makes_no_candidate_for_preemption(world: World) -> N
     )
 
 
-def test_no_names_at_all_means_no_node(world: World) -> None:
+def test_no_names_at_all_means_no_node(world: Scenario) -> None:
     world.nodes("n1")
     world.extender.answers["filter"] = lambda _: {"NodeNames": None}
     world.start()
@@ -185,7 +185,7 @@ def test_no_names_at_all_means_no_node(world: World) -> None:
     )
 
 
-def test_without_nodes_it_is_not_asked_and_a_node_wakes_the_pod(world: World) -> None:
+def test_without_nodes_it_is_not_asked_and_a_node_wakes_the_pod(world: Scenario) -> None:
     world.start()
     world.create("p")
     assert world.says("p", "Unschedulable") == "no nodes available to schedule pods"
@@ -194,7 +194,7 @@ def test_without_nodes_it_is_not_asked_and_a_node_wakes_the_pod(world: World) ->
     assert world.node_of("p") == "n1"
 
 
-def test_a_node_dropped_without_a_word_counts_as_refused(world: World) -> None:
+def test_a_node_dropped_without_a_word_counts_as_refused(world: Scenario) -> None:
     world.nodes("n1", "n2")
     world.extender.answers["filter"] = lambda _: {"NodeNames": ["n2"], "FailedNodes": {}}
     world.start()
@@ -213,7 +213,7 @@ def test_a_node_dropped_without_a_word_counts_as_refused(world: World) -> None:
     ids=["status", "Error", "unknown node", "type"],
 )
 def test_an_error_is_no_refusal_it_is_tried_again_and_never_bound_blind(
-    world: World, answer: Callable[[Any], Any]
+    world: Scenario, answer: Callable[[Any], Any]
 ) -> None:
     world.nodes("n1")
     world.extender.answers["filter"] = answer
@@ -226,7 +226,7 @@ def test_an_error_is_no_refusal_it_is_tried_again_and_never_bound_blind(
     assert world.node_of("p") == "n1"
 
 
-def test_an_error_is_said_in_the_pod_s_condition(world: World) -> None:
+def test_an_error_is_said_in_the_pod_s_condition(world: Scenario) -> None:
     world.nodes("n1")
     world.extender.answers["filter"] = lambda _: {"Error": "books not read yet"}
     world.start()
@@ -234,7 +234,7 @@ def test_an_error_is_said_in_the_pod_s_condition(world: World) -> None:
     assert "books not read yet" in world.says("p", "SchedulerError")
 
 
-def test_an_extender_that_is_down_holds_pods_back_until_it_is_up(world: World) -> None:
+def test_an_extender_that_is_down_holds_pods_back_until_it_is_up(world: Scenario) -> None:
     world.nodes("n1")
     port = free_port("127.0.0.1")
     world.start(extender_url=f"http://127.0.0.1:{port}/", backoff=(1, 2))
@@ -251,7 +251,7 @@ def test_an_extender_that_is_down_holds_pods_back_until_it_is_up(world: World) -
 # Scores
 
 
-def busy(world: World, node: str) -> None:
+def busy(world: Scenario, node: str) -> None:
     """A pod that takes half the CPUs of *node*: the scheduler itself would rather have another."""
     resources = {"requests": {"cpu": "32"}}
     main = {"name": "main", "image": "x", "resources": resources}
@@ -271,7 +271,7 @@ def busy(world: World, node: str) -> None:
     ids=["ten", "one", "hundred", "stranger", "fraction", "no list"],
 )
 def test_a_score_counts_as_ten_times_as_many_of_a_plugin_s_points(
-    world: World, scores: object, chosen: str
+    world: Scenario, scores: object, chosen: str
 ) -> None:
     """A full 10 outweighs any one plugin; one answer that is no whole number drops them all."""
     world.nodes("n1", "n2")
@@ -282,7 +282,7 @@ def test_a_score_counts_as_ten_times_as_many_of_a_plugin_s_points(
     assert world.node_of("p") == chosen
 
 
-def test_an_error_about_scores_is_ignored(world: World) -> None:
+def test_an_error_about_scores_is_ignored(world: Scenario) -> None:
     world.nodes("n1", "n2")
     busy(world, "n1")
     world.extender.answers["prioritize"] = lambda _: 500
@@ -291,7 +291,7 @@ def test_an_error_about_scores_is_ignored(world: World) -> None:
     assert world.node_of("p") == "n2"
 
 
-def test_a_weight_multiplies(world: World) -> None:
+def test_a_weight_multiplies(world: Scenario) -> None:
     world.nodes("n1", "n2")
     busy(world, "n1")
     world.extender.answers["prioritize"] = lambda _: [{"Host": "n1", "Score": 1}]
@@ -304,7 +304,7 @@ def test_a_weight_multiplies(world: World) -> None:
 
 
 @pytest.mark.parametrize("answer", [{"Error": "no such plan"}, 500], ids=["Error", "status"])
-def test_a_failed_bind_is_tried_again_from_the_start(world: World, answer: object) -> None:
+def test_a_failed_bind_is_tried_again_from_the_start(world: Scenario, answer: object) -> None:
     world.nodes("n1")
     answers = [answer]
     world.extender.answers["bind"] = lambda b: answers.pop(0) if answers else world.bind(b)
@@ -314,7 +314,7 @@ def test_a_failed_bind_is_tried_again_from_the_start(world: World, answer: objec
     assert world.extender.verbs() == ["filter", "bind"] * 2
 
 
-def test_a_failed_bind_is_said_in_the_pod_s_condition(world: World) -> None:
+def test_a_failed_bind_is_said_in_the_pod_s_condition(world: Scenario) -> None:
     world.nodes("n1")
     world.extender.answers["bind"] = lambda _: {"Error": "GPU-3 is taken"}
     world.start()
@@ -322,7 +322,7 @@ def test_a_failed_bind_is_said_in_the_pod_s_condition(world: World) -> None:
     assert "GPU-3 is taken" in world.says("p", "SchedulerError")
 
 
-def test_the_room_of_a_failed_bind_goes_to_who_waits_for_it(world: World) -> None:
+def test_the_room_of_a_failed_bind_goes_to_who_waits_for_it(world: Scenario) -> None:
     world.nodes("n1")
 
     def refuse_p(body: dict[str, Any]) -> dict[str, str]:
@@ -339,7 +339,7 @@ def test_the_room_of_a_failed_bind_goes_to_who_waits_for_it(world: World) -> Non
     assert world.node_of("q") == "n1"
 
 
-def test_a_bind_that_was_done_but_not_answered_is_not_done_again(world: World) -> None:
+def test_a_bind_that_was_done_but_not_answered_is_not_done_again(world: Scenario) -> None:
     world.nodes("n1")
 
     def bind(body: dict[str, Any]) -> int:
@@ -354,7 +354,7 @@ def test_a_bind_that_was_done_but_not_answered_is_not_done_again(world: World) -
     assert len(world.extender.of("bind")) == 1
 
 
-def test_a_pod_that_changes_while_it_is_bound_is_not_tried_again(world: World) -> None:
+def test_a_pod_that_changes_while_it_is_bound_is_not_tried_again(world: Scenario) -> None:
     world.nodes("n1")
 
     def change_and_bind(body: dict[str, Any]) -> dict[str, str]:
@@ -371,7 +371,7 @@ def test_a_pod_that_changes_while_it_is_bound_is_not_tried_again(world: World) -
     assert world.extender.calls == [Call("filter", "p", ("n1",)), Call("bind", "p", ("n1",))]
 
 
-def test_binds_do_not_hold_up_the_next_tries_which_count_them(world: World) -> None:
+def test_binds_do_not_hold_up_the_next_tries_which_count_them(world: Scenario) -> None:
     world.nodes("n1")
     both_may = Event()
 
@@ -391,7 +391,7 @@ def test_binds_do_not_hold_up_the_next_tries_which_count_them(world: World) -> N
     assert len(world.extender.of("filter")) == 2  # there was no GPU left to ask about
 
 
-def test_filter_is_asked_about_one_pod_at_a_time(world: World) -> None:
+def test_filter_is_asked_about_one_pod_at_a_time(world: Scenario) -> None:
     world.nodes("n1")
     at_once: list[int] = []
     now = [0]

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from tests.cluster.support.host.waiting import wait_for
-from tests.contract.scheduler_world import GATE, World
+from tests.contract.scheduler_world import GATE, Scenario
 from tests.simulator.scheduler.recording_extender import Call, pass_all, refuse_all
 
 
-def waiting(world: World, name: str = "p", *nodes: str) -> None:
+def waiting(world: Scenario, name: str = "p", *nodes: str) -> None:
     """A pod that the extender has refused, and all is quiet again."""
     world.nodes(*(nodes or ("n1", "n2", "n3")))
     world.extender.answers["filter"] = refuse_all("gang waits")
@@ -21,7 +21,7 @@ def waiting(world: World, name: str = "p", *nodes: str) -> None:
     world.extender.bodies.clear()
 
 
-def test_a_nomination_wakes_the_pod_and_that_node_is_tried_alone(world: World) -> None:
+def test_a_nomination_wakes_the_pod_and_that_node_is_tried_alone(world: Scenario) -> None:
     waiting(world)
     world.extender.answers["filter"] = pass_all
     world.nominate("p", "n2")
@@ -33,7 +33,7 @@ def test_a_nomination_wakes_the_pod_and_that_node_is_tried_alone(world: World) -
     assert world.nominated("p") == ""
 
 
-def test_a_refused_nomination_leads_to_all_nodes_and_is_taken_away(world: World) -> None:
+def test_a_refused_nomination_leads_to_all_nodes_and_is_taken_away(world: Scenario) -> None:
     waiting(world)
     world.nominate("p", "n2")
     wait_for(lambda: not world.nominated("p"), "nomination taken away")
@@ -44,7 +44,7 @@ def test_a_refused_nomination_leads_to_all_nodes_and_is_taken_away(world: World)
     assert world.pod("p")["metadata"]["annotations"]["linkwise.dev/plan"] == "n2"
 
 
-def test_where_the_nominated_node_is_refused_another_may_be_taken_at_once(world: World) -> None:
+def test_where_the_nominated_node_is_refused_another_may_be_taken_at_once(world: Scenario) -> None:
     waiting(world)
     world.extender.answers["filter"] = lambda body: {
         "NodeNames": [name for name in body["NodeNames"] if name == "n3"],
@@ -55,7 +55,7 @@ def test_where_the_nominated_node_is_refused_another_may_be_taken_at_once(world:
     assert world.asked() == [{"n2"}, {"n1", "n2", "n3"}]
 
 
-def test_a_gate_lifted_after_a_nomination_leads_to_one_call_with_that_node(world: World) -> None:
+def test_a_gate_lifted_after_a_nomination_leads_to_one_call_with_that_node(world: Scenario) -> None:
     world.nodes("n1", "n2")
     world.start()
     world.create("p", schedulingGates=[GATE])
@@ -68,7 +68,7 @@ def test_a_gate_lifted_after_a_nomination_leads_to_one_call_with_that_node(world
 
 
 def test_pods_nominated_before_the_scheduler_starts_are_bound_where_they_are_nominated(
-    world: World,
+    world: Scenario,
 ) -> None:
     world.nodes("n1", "n2", "n3")
     for number in (1, 2, 3):
@@ -80,7 +80,7 @@ def test_pods_nominated_before_the_scheduler_starts_are_bound_where_they_are_nom
     assert sorted(world.extender.verbs()) == ["bind"] * 3 + ["filter"] * 3
 
 
-def test_an_error_about_the_nominated_node_leads_to_all_nodes(world: World) -> None:
+def test_an_error_about_the_nominated_node_leads_to_all_nodes(world: Scenario) -> None:
     """The scheduler logs such an error and goes on in the same try."""
     world.nodes("n1", "n2", "n3")
     world.extender.answers["filter"] = lambda b: 500 if b["NodeNames"] == ["n2"] else pass_all(b)
@@ -94,7 +94,7 @@ def test_an_error_about_the_nominated_node_leads_to_all_nodes(world: World) -> N
 
 
 @pytest.mark.parametrize("verb", ["filter", "bind"])
-def test_an_error_takes_the_nomination_away(world: World, verb: str) -> None:
+def test_an_error_takes_the_nomination_away(world: Scenario, verb: str) -> None:
     world.nodes("n1", "n2")
     world.extender.answers[verb] = lambda _: 500
     world.start(backoff=(20, 20))
@@ -106,7 +106,7 @@ def test_an_error_takes_the_nomination_away(world: World, verb: str) -> None:
 
 
 def test_a_nomination_that_comes_while_the_pod_is_tried_may_be_taken_away_if_it_is_refused(
-    world: World,
+    world: Scenario,
 ) -> None:
     """kube-scheduler tries the pod again at once, as it has changed; but mostly on all nodes. It
     removes the nomination with its note on the pod, and may try once more before it hears so.
@@ -130,7 +130,7 @@ def test_a_nomination_that_comes_while_the_pod_is_tried_may_be_taken_away_if_it_
     assert world.pod("p")["metadata"]["annotations"]["linkwise.dev/plan"] == "n2"
 
 
-def test_a_nomination_to_a_node_that_is_none_leads_to_all_nodes(world: World) -> None:
+def test_a_nomination_to_a_node_that_is_none_leads_to_all_nodes(world: Scenario) -> None:
     waiting(world)
     world.extender.answers["filter"] = pass_all
     world.nominate("p", "gone")
@@ -138,7 +138,7 @@ def test_a_nomination_to_a_node_that_is_none_leads_to_all_nodes(world: World) ->
     assert world.asked() == [{"n1", "n2", "n3"}]
 
 
-def test_a_nominated_node_that_the_plugins_refuse_leads_to_the_others(world: World) -> None:
+def test_a_nominated_node_that_the_plugins_refuse_leads_to_the_others(world: Scenario) -> None:
     world.nodes("n1", "n2")
     world.nodes("cordoned", unschedulable=True)
     world.start()
@@ -150,7 +150,7 @@ def test_a_nominated_node_that_the_plugins_refuse_leads_to_the_others(world: Wor
 
 
 def test_a_nominated_pod_s_room_is_kept_from_pods_that_are_not_more_important(
-    world: World,
+    world: Scenario,
 ) -> None:
     world.nodes("n1")
     world.start(alone=True)
@@ -165,7 +165,7 @@ def test_a_nominated_pod_s_room_is_kept_from_pods_that_are_not_more_important(
 
 
 def test_a_scheduler_that_starts_counts_nominated_pods_also_those_that_are_gated(
-    world: World,
+    world: Scenario,
 ) -> None:
     world.nodes("n1", "n2")
     world.create("earlier", 8)
@@ -180,7 +180,7 @@ def test_a_scheduler_that_starts_counts_nominated_pods_also_those_that_are_gated
     assert world.node_of("gated") == "n2"
 
 
-def test_a_nomination_that_is_taken_back_gives_the_room_free(world: World) -> None:
+def test_a_nomination_that_is_taken_back_gives_the_room_free(world: Scenario) -> None:
     world.nodes("n1")
     world.start(alone=True)
     world.create("nominated", 8, schedulingGates=[GATE])
@@ -194,7 +194,7 @@ def test_a_nomination_that_is_taken_back_gives_the_room_free(world: World) -> No
     assert world.node_of("other") == "n1"
 
 
-def test_a_restarted_scheduler_knows_nominations_and_waiting_pods_again(world: World) -> None:
+def test_a_restarted_scheduler_knows_nominations_and_waiting_pods_again(world: Scenario) -> None:
     waiting(world)
     world.stop()
     world.create("late", schedulingGates=[GATE])

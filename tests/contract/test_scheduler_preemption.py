@@ -3,11 +3,11 @@
 from typing import Any
 
 from tests.cluster.support.host.waiting import wait_for
-from tests.contract.scheduler_world import World
+from tests.contract.scheduler_world import Scenario
 from tests.simulator.scheduler.recording_extender import Call, refuse_all
 
 
-def full(world: World) -> None:
+def full(world: Scenario) -> None:
     """Two nodes, all GPUs in use: `a` is less important than `b`."""
     world.nodes("n1", "n2")
     world.start()
@@ -18,11 +18,11 @@ def full(world: World) -> None:
     world.extender.bodies.clear()
 
 
-def is_leaving(world: World, name: str) -> bool:
+def is_leaving(world: Scenario, name: str) -> bool:
     return "deletionTimestamp" in world.pod(name)["metadata"]
 
 
-def test_the_extender_is_asked_about_the_victims_and_the_pod_is_nominated(world: World) -> None:
+def test_the_extender_is_asked_about_the_victims_and_the_pod_is_nominated(world: Scenario) -> None:
     full(world)
     node, uids = world.node_of("a"), {n: world.pod(n)["metadata"]["uid"] for n in "ab"}
     urgent = world.create("urgent", 8, priority=10)
@@ -45,7 +45,7 @@ def test_the_extender_is_asked_about_the_victims_and_the_pod_is_nominated(world:
     )
 
 
-def test_the_extender_may_refuse_to_make_room(world: World) -> None:
+def test_the_extender_may_refuse_to_make_room(world: Scenario) -> None:
     full(world)
     world.extender.answers["preempt"] = lambda _: {"NodeNameToMetaVictims": {}}
     world.create("urgent", 8, priority=10)
@@ -55,7 +55,7 @@ def test_the_extender_may_refuse_to_make_room(world: World) -> None:
     assert world.nominated("urgent") == ""
 
 
-def test_where_the_extender_fails_about_making_room_nobody_goes(world: World) -> None:
+def test_where_the_extender_fails_about_making_room_nobody_goes(world: Scenario) -> None:
     full(world)
     world.extender.answers["preempt"] = lambda _: 500
     world.create("urgent", 8, priority=10)
@@ -65,7 +65,7 @@ def test_where_the_extender_fails_about_making_room_nobody_goes(world: World) ->
     assert world.nominated("urgent") == ""
 
 
-def test_the_extender_may_choose_the_node(world: World) -> None:
+def test_the_extender_may_choose_the_node(world: Scenario) -> None:
     full(world)
     node = world.node_of("b")
 
@@ -78,7 +78,9 @@ def test_the_extender_may_choose_the_node(world: World) -> None:
     assert not is_leaving(world, "a")
 
 
-def test_where_the_extender_alone_refuses_nobody_is_evicted_nor_is_it_asked(world: World) -> None:
+def test_where_the_extender_alone_refuses_nobody_is_evicted_nor_is_it_asked(
+    world: Scenario,
+) -> None:
     world.nodes("n1")
     world.start()
     world.create("a", 4, priority=1)
@@ -92,7 +94,7 @@ def test_where_the_extender_alone_refuses_nobody_is_evicted_nor_is_it_asked(worl
     assert not is_leaving(world, "a")
 
 
-def test_only_as_many_are_evicted_as_must_be(world: World) -> None:
+def test_only_as_many_are_evicted_as_must_be(world: Scenario) -> None:
     world.nodes("n1")
     world.start(alone=True)
     for name, gpus, priority in (("a", 2, 3), ("b", 2, 1), ("c", 4, 2)):
@@ -104,7 +106,7 @@ def test_only_as_many_are_evicted_as_must_be(world: World) -> None:
     assert not any(is_leaving(world, name) for name in "ab")
 
 
-def test_a_victim_is_told_why_it_goes(world: World) -> None:
+def test_a_victim_is_told_why_it_goes(world: Scenario) -> None:
     full(world)
     world.create("urgent", 8, priority=10)
     wait_for(lambda: is_leaving(world, "a"), "room is made")

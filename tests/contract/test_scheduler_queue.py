@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tests.cluster.support.host.waiting import wait_for
-from tests.contract.scheduler_world import GATE, World
+from tests.contract.scheduler_world import GATE, Scenario
 from tests.simulator.scheduler.recording_extender import Call, pass_all, refuse_all
 
 
-def refused(world: World, *names: str) -> None:
+def refused(world: Scenario, *names: str) -> None:
     """Pods that the extender has refused, and all is quiet again."""
     world.extender.answers["filter"] = refuse_all("gang waits")
     world.start()
@@ -25,7 +25,7 @@ def refused(world: World, *names: str) -> None:
     world.extender.calls.clear()
 
 
-def test_pods_of_other_schedulers_and_gated_ones_are_left_alone(world: World) -> None:
+def test_pods_of_other_schedulers_and_gated_ones_are_left_alone(world: Scenario) -> None:
     world.nodes("n1")
     world.start()
     world.create("other", schedulerName="mine")
@@ -40,7 +40,7 @@ def test_pods_of_other_schedulers_and_gated_ones_are_left_alone(world: World) ->
     assert not world.is_bound("other")
 
 
-def test_after_a_refusal_it_is_asked_once_more_and_then_not_until_an_event(world: World) -> None:
+def test_after_a_refusal_it_is_asked_once_more_and_then_not_until_an_event(world: Scenario) -> None:
     """The second call comes of the scheduler's own note on the pod: a change of the pod itself."""
     world.nodes("n1", "n2")
     world.extender.answers["filter"] = refuse_all("gang waits")
@@ -51,7 +51,7 @@ def test_after_a_refusal_it_is_asked_once_more_and_then_not_until_an_event(world
     assert world.asked() == [{"n1", "n2"}] * 2
 
 
-def test_a_refusal_of_other_words_leads_to_one_more_try_each_time(world: World) -> None:
+def test_a_refusal_of_other_words_leads_to_one_more_try_each_time(world: Scenario) -> None:
     """So a reason with a number in it that changes keeps a pod going round."""
     world.nodes("n1")
     reasons = ["first", "second", "third", "fourth"]
@@ -65,7 +65,7 @@ def test_a_refusal_of_other_words_leads_to_one_more_try_each_time(world: World) 
     assert len(world.extender.calls) == 5
 
 
-def test_each_change_of_the_waiting_pod_s_annotations_is_one_more_try(world: World) -> None:
+def test_each_change_of_the_waiting_pod_s_annotations_is_one_more_try(world: Scenario) -> None:
     world.nodes("n1")
     refused(world)
 
@@ -80,7 +80,7 @@ def test_each_change_of_the_waiting_pod_s_annotations_is_one_more_try(world: Wor
 
 
 def test_who_was_refused_need_not_sit_the_back_off_out_where_nobody_else_waits(
-    world: World,
+    world: Scenario,
 ) -> None:
     world.nodes("n1")
     world.extender.answers["filter"] = refuse_all("gang waits")
@@ -93,11 +93,11 @@ def test_who_was_refused_need_not_sit_the_back_off_out_where_nobody_else_waits(
     assert world.node_of("p") == "n1"
 
 
-def node_status(world: World, **status: object) -> None:
+def node_status(world: Scenario, **status: object) -> None:
     world.api.patch("/api/v1/nodes/n1/status", {"status": status})
 
 
-CHANGES: dict[str, Callable[[World], object]] = {
+CHANGES: dict[str, Callable[[Scenario], object]] = {
     "node's annotation": lambda w: w.api.patch(
         "/api/v1/nodes/n1", {"metadata": {"annotations": {"linkwise.dev/in-use": "[]"}}}
     ),
@@ -118,7 +118,9 @@ CHANGES: dict[str, Callable[[World], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_happens_elsewhere_wakes_whom_the_extender_refused(world: World, change: str) -> None:
+def test_what_happens_elsewhere_wakes_whom_the_extender_refused(
+    world: Scenario, change: str
+) -> None:
     world.nodes("n1")
     world.api.pod("other", nodeName="n1")
     refused(world)
@@ -126,7 +128,7 @@ def test_what_happens_elsewhere_wakes_whom_the_extender_refused(world: World, ch
     wait_for(lambda: world.asked(), "tried again")
 
 
-NO_CHANGES: dict[str, Callable[[World], object]] = {
+NO_CHANGES: dict[str, Callable[[Scenario], object]] = {
     "node's heartbeat": lambda w: node_status(
         w,
         conditions=[
@@ -138,7 +140,7 @@ NO_CHANGES: dict[str, Callable[[World], object]] = {
 
 
 @pytest.mark.parametrize("change", NO_CHANGES)
-def test_what_does_not_matter_wakes_nobody(world: World, change: str) -> None:
+def test_what_does_not_matter_wakes_nobody(world: Scenario, change: str) -> None:
     world.nodes("n1")
     refused(world)
     NO_CHANGES[change](world)
@@ -146,7 +148,7 @@ def test_what_does_not_matter_wakes_nobody(world: World, change: str) -> None:
     assert world.extender.calls == []
 
 
-def test_another_waiting_pod_wakes_nobody(world: World) -> None:
+def test_another_waiting_pod_wakes_nobody(world: Scenario) -> None:
     """So the arrival of a gang's last member does not wake the others."""
     world.nodes("n1")
     refused(world)
@@ -157,7 +159,7 @@ def test_another_waiting_pod_wakes_nobody(world: World) -> None:
     assert {call.pod for call in world.extender.calls} == {"second"}
 
 
-def test_room_that_comes_free_wakes_who_found_none(world: World) -> None:
+def test_room_that_comes_free_wakes_who_found_none(world: Scenario) -> None:
     world.nodes("n1")
     world.start()
     world.create("first", 8)
@@ -168,7 +170,7 @@ def test_room_that_comes_free_wakes_who_found_none(world: World) -> None:
     assert world.node_of("second") == "n1"
 
 
-def test_a_pod_that_terminates_still_takes_its_room(world: World) -> None:
+def test_a_pod_that_terminates_still_takes_its_room(world: Scenario) -> None:
     world.nodes("n1")
     world.start()
     world.create("first", 8)
@@ -178,7 +180,7 @@ def test_a_pod_that_terminates_still_takes_its_room(world: World) -> None:
     assert "1 Insufficient nvidia.com/gpu" in world.says("second", "Unschedulable")
 
 
-def test_important_pods_go_first_then_those_that_came_first(world: World) -> None:
+def test_important_pods_go_first_then_those_that_came_first(world: Scenario) -> None:
     world.nodes("n1")
     go_on = Event()
 
@@ -199,7 +201,7 @@ def test_important_pods_go_first_then_those_that_came_first(world: World) -> Non
     assert list(dict.fromkeys(call.pod for call in world.extender.calls)) == names
 
 
-def test_errors_are_waited_out_twice_as_long_each_time(world: World) -> None:
+def test_errors_are_waited_out_twice_as_long_each_time(world: Scenario) -> None:
     world.nodes("n1")
     times: list[float] = []
 
@@ -216,7 +218,7 @@ def test_errors_are_waited_out_twice_as_long_each_time(world: World) -> None:
         assert gap > 0.9 * least, gaps
 
 
-def test_an_error_is_waited_out_whatever_happens_meanwhile(world: World) -> None:
+def test_an_error_is_waited_out_whatever_happens_meanwhile(world: Scenario) -> None:
     world.nodes("n1")
     world.extender.answers["filter"] = lambda _: 500
     world.start(backoff=(20, 20))
@@ -229,7 +231,7 @@ def test_an_error_is_waited_out_whatever_happens_meanwhile(world: World) -> None
     assert world.extender.calls == []
 
 
-def test_a_pod_deleted_while_it_waits_is_forgotten(world: World) -> None:
+def test_a_pod_deleted_while_it_waits_is_forgotten(world: Scenario) -> None:
     world.nodes("n1")
     refused(world, "p", "q")
     world.delete("p")
@@ -241,7 +243,7 @@ def test_a_pod_deleted_while_it_waits_is_forgotten(world: World) -> None:
     assert {call.pod for call in world.extender.calls} == {"q"}
 
 
-def test_a_pod_that_is_made_again_under_its_name_is_another(world: World) -> None:
+def test_a_pod_that_is_made_again_under_its_name_is_another(world: Scenario) -> None:
     world.nodes("n1")
     refused(world)
     world.delete("p")
@@ -251,7 +253,7 @@ def test_a_pod_that_is_made_again_under_its_name_is_another(world: World) -> Non
     assert world.extender.bodies[-1]["PodUID"] == made["metadata"]["uid"]
 
 
-def test_a_node_that_is_gone_is_no_candidate(world: World) -> None:
+def test_a_node_that_is_gone_is_no_candidate(world: Scenario) -> None:
     world.nodes("n1", "n2")
     refused(world)
     world.api.ask("DELETE", "/api/v1/nodes/n1")
@@ -264,7 +266,7 @@ def test_a_node_that_is_gone_is_no_candidate(world: World) -> None:
     assert world.asked() == [{"n2"}]
 
 
-def test_no_node_is_overcommitted_however_many_come_at_once(world: World) -> None:
+def test_no_node_is_overcommitted_however_many_come_at_once(world: Scenario) -> None:
     world.nodes("n1", "n2")
     world.start()
     for number in range(5):
@@ -277,7 +279,7 @@ def test_no_node_is_overcommitted_however_many_come_at_once(world: World) -> Non
     assert sorted(nodes) == ["", "n1", "n1", "n2", "n2"]
 
 
-def test_pods_of_a_node_that_was_gone_count_when_it_is_back(world: World) -> None:
+def test_pods_of_a_node_that_was_gone_count_when_it_is_back(world: Scenario) -> None:
     world.nodes("n1")
     world.start()
     world.create("p", 8)

@@ -19,7 +19,7 @@ from linkwise.simulator.scheduler import SchedulerLoop, SchedulerSettings
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_gpus, read_plan
 from tests.end_to_end.replicas import Replica, Service, Wire, leader_of, wait_for
-from tests.extender.world import GPU, World
+from tests.extender.world import GPU, ApiObjects
 
 NODES = ("n1", "n2", "n3")
 GPUS = 8  # of each
@@ -37,7 +37,7 @@ class Pods(msgspec.Struct):
     items: tuple[Pod, ...]
 
 
-class Cluster(World):
+class TwoExtenders(ApiObjects):
     """Three machines of eight GPUs, a scheduler, and two extenders behind a Service."""
 
     def __init__(self, server: ApiServer, directory: Path) -> None:
@@ -140,9 +140,9 @@ class Cluster(World):
 
 
 @pytest.fixture(scope="module")
-def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoExtenders]:
     with ApiServer() as server:
-        cluster = Cluster(server, tmp_path_factory.mktemp("replicas"))
+        cluster = TwoExtenders(server, tmp_path_factory.mktemp("replicas"))
         try:
             cluster.start()
             yield cluster
@@ -151,7 +151,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def cluster(started: Cluster) -> Iterator[Cluster]:
+def cluster(started: TwoExtenders) -> Iterator[TwoExtenders]:
     started.clear()
     started.heal()
     yield started
@@ -180,14 +180,14 @@ def cut_off(_leader: Replica, wire: Wire) -> None:
 STRIKES = [killed, told_to_end, frozen, cut_off]
 
 
-def wait_for_switch(cluster: Cluster, before: Replica) -> Replica:
+def wait_for_switch(cluster: TwoExtenders, before: Replica) -> Replica:
     cluster.struck.add(before)
     after = cluster.other(before)
     wait_for(lambda: after.status() == 200, f"{after.name} leads")
     return after
 
 
-def test_a_standby_is_warm_says_who_leads_and_answers_nothing(cluster: Cluster) -> None:
+def test_a_standby_is_warm_says_who_leads_and_answers_nothing(cluster: TwoExtenders) -> None:
     leader = cluster.leader
     standby = cluster.other(leader)
     said = standby.text("/readyz")
@@ -203,7 +203,7 @@ def test_a_standby_is_warm_says_who_leads_and_answers_nothing(cluster: Cluster) 
 
 
 @pytest.mark.parametrize("strike", STRIKES)
-def test_while_a_gang_forms(cluster: Cluster, strike: Strike) -> None:
+def test_while_a_gang_forms(cluster: TwoExtenders, strike: Strike) -> None:
     before = cluster.leader
     cluster.add_pod("g-0", 8, gang="g", gang_size="2", rank="0")
     cluster.add_pod("single", 4)
@@ -215,7 +215,7 @@ def test_while_a_gang_forms(cluster: Cluster, strike: Strike) -> None:
 
 
 @pytest.mark.parametrize("strike", [killed, frozen, cut_off])
-def test_when_half_of_a_plan_is_written(cluster: Cluster, strike: Strike) -> None:
+def test_when_half_of_a_plan_is_written(cluster: TwoExtenders, strike: Strike) -> None:
     before = cluster.leader
     wire = cluster.wires[before.name]
     wire.at(PLAN, 2, lambda: strike(before, wire))
@@ -228,7 +228,9 @@ def test_when_half_of_a_plan_is_written(cluster: Cluster, strike: Strike) -> Non
 
 @pytest.mark.parametrize("strike", [killed, frozen])
 @pytest.mark.parametrize("after", [False, True], ids=["unbound", "bound-unheard"])
-def test_when_half_of_a_gang_is_bound(cluster: Cluster, strike: Strike, *, after: bool) -> None:
+def test_when_half_of_a_gang_is_bound(
+    cluster: TwoExtenders, strike: Strike, *, after: bool
+) -> None:
     before = cluster.leader
     wire = cluster.wires[before.name]
     wire.at(BINDING, 2, lambda: strike(before, wire), after=after)
@@ -238,7 +240,7 @@ def test_when_half_of_a_gang_is_bound(cluster: Cluster, strike: Strike, *, after
     cluster.wait_bound("g-0", "g-1", "g-2")
 
 
-def freeze_with_a_plan_on_its_way(cluster: Cluster) -> Replica:
+def freeze_with_a_plan_on_its_way(cluster: TwoExtenders) -> Replica:
     """A pod behind the gate is planned; the leader stands still, and its plan arrives when the wire
     lets it go."""
     before = cluster.leader
@@ -248,7 +250,7 @@ def freeze_with_a_plan_on_its_way(cluster: Cluster) -> Replica:
     return before
 
 
-def test_a_plan_that_arrives_after_the_switch_is_taken_away(cluster: Cluster) -> None:
+def test_a_plan_that_arrives_after_the_switch_is_taken_away(cluster: TwoExtenders) -> None:
     """It was sent in time, and the network delayed it; its GPUs are now those of others."""
     standby = cluster.other(cluster.leader)
     standby.signal(signal.SIGSTOP)  # on a busy machine it would lead before the others exist
@@ -267,7 +269,7 @@ def test_a_plan_that_arrives_after_the_switch_is_taken_away(cluster: Cluster) ->
     cluster.wait_bound("g-0")
 
 
-def test_a_plan_that_arrives_after_its_pod_is_bound_changes_nothing(cluster: Cluster) -> None:
+def test_a_plan_that_arrives_after_its_pod_is_bound_changes_nothing(cluster: TwoExtenders) -> None:
     before = freeze_with_a_plan_on_its_way(cluster)
     wait_for_switch(cluster, before)
     cluster.wait_bound("g-0")
@@ -279,7 +281,7 @@ def test_a_plan_that_arrives_after_its_pod_is_bound_changes_nothing(cluster: Clu
 
 
 @pytest.mark.parametrize("strike", STRIKES)
-def test_while_everything_runs(cluster: Cluster, strike: Strike) -> None:
+def test_while_everything_runs(cluster: TwoExtenders, strike: Strike) -> None:
     before = cluster.leader
     cluster.add_gang("g", 2)
     cluster.add_pod("single", 5)
@@ -297,7 +299,7 @@ def test_while_everything_runs(cluster: Cluster, strike: Strike) -> None:
     cluster.wait_bound("large")
 
 
-def test_one_that_was_frozen_ends_when_it_wakes_and_stands_by_again(cluster: Cluster) -> None:
+def test_one_that_was_frozen_ends_when_it_wakes_and_stands_by_again(cluster: TwoExtenders) -> None:
     before = cluster.leader
     before.signal(signal.SIGSTOP)
     after = wait_for_switch(cluster, before)
@@ -309,7 +311,7 @@ def test_one_that_was_frozen_ends_when_it_wakes_and_stands_by_again(cluster: Clu
 
 
 def test_cut_off_alone_it_stops_before_another_begins_and_ends_when_it_hears_of_it(
-    cluster: Cluster,
+    cluster: TwoExtenders,
 ) -> None:
     before = cluster.leader
     after = cluster.other(before)
@@ -325,7 +327,7 @@ def test_cut_off_alone_it_stops_before_another_begins_and_ends_when_it_hears_of_
 
 
 def test_with_the_api_server_away_from_both_the_leader_goes_on_afterwards(
-    cluster: Cluster,
+    cluster: TwoExtenders,
 ) -> None:
     before = cluster.leader
     cluster.server.pause()

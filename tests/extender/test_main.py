@@ -24,7 +24,7 @@ from linkwise.extender.runtime.loop import Loop
 from linkwise.extender.runtime.ports.open_ports import Ports
 from linkwise.extender.settings import Settings
 from linkwise.simulator.api_server import ApiServer
-from tests.extender.world import World, wait_for
+from tests.extender.world import ApiObjects, wait_for
 
 COMMAND = [sys.executable, "-m", "linkwise.extender"]
 STATUS = "probes, metrics and views"
@@ -69,13 +69,13 @@ def start(*flags: str, **environment: str) -> Program:
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
+def world() -> Iterator[ApiObjects]:
     with ApiServer() as server:
-        yield World(server)
+        yield ApiObjects(server)
 
 
 @pytest.fixture
-def program(world: World) -> Iterator[Program]:
+def program(world: ApiObjects) -> Iterator[Program]:
     """One that finds no API server at first."""
     world.add_node("n1")
     world.server.pause()
@@ -89,7 +89,7 @@ def program(world: World) -> Iterator[Program]:
     started.process.stderr.close()
 
 
-def test_each_line_of_its_log_is_an_object_if_it_is_told_so(world: World) -> None:
+def test_each_line_of_its_log_is_an_object_if_it_is_told_so(world: ApiObjects) -> None:
     world.add_node("n1")
     flags = ("--api-server", world.server.url, "--plain-http=true", "--listen-port=0")
     program = start(*flags, "--log-format=json", "--log-level=DEBUG")
@@ -106,7 +106,7 @@ def test_each_line_of_its_log_is_an_object_if_it_is_told_so(world: World) -> Non
     assert "SIGTERM: ending" in [each["message"] for each in read]
 
 
-def test_its_log_tells_of_decisions_and_of_the_steps_of_a_round(world: World) -> None:
+def test_its_log_tells_of_decisions_and_of_the_steps_of_a_round(world: ApiObjects) -> None:
     world.add_node("n1")
     flags = ("--api-server", world.server.url, "--plain-http=true", "--listen-port=0")
     program = start(*flags, "--log-format=json", "--log-level=debug")
@@ -131,7 +131,7 @@ def test_its_log_tells_of_decisions_and_of_the_steps_of_a_round(world: World) ->
 
 
 def test_it_waits_for_the_api_server_places_a_pod_and_ends_when_told(
-    world: World, program: Program
+    world: ApiObjects, program: Program
 ) -> None:
     assert program.status("/healthz") == 200
     assert program.status("/readyz") == 503

@@ -38,7 +38,7 @@ def asked(verbs: Verbs, verb: str, **members: Any) -> tuple[int, Any]:
     return reply.status, json.loads(reply.body)
 
 
-class World:
+class ApiObjects:
     """Nodes and pods in one namespace, `ml`."""
 
     def __init__(self, server: ApiServer) -> None:

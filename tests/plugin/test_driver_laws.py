@@ -47,7 +47,7 @@ steps = st.lists(
 )
 
 
-class World:
+class FailingDriver:
     """A driver that may fail, and what the plugin makes of it. `of_all`: more than the one GPU has
     been in trouble."""
 
@@ -109,7 +109,7 @@ class World:
 def test_one_gpus_trouble_is_its_own_and_facts_stay_facts(
     machine: Machine, happenings: list[Any]
 ) -> None:
-    world = World(machine)
+    world = FailingDriver(machine)
     for happening in [*happenings, "read", "probe"]:
         world.happen(happening)
         world.keeps_its_facts()

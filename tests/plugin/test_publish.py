@@ -88,7 +88,7 @@ def test_labels_under_our_own_name_are_ours_whoever_wrote_them() -> None:
     assert patch["labels"] == {"linkwise.dev/x": "1"}
 
 
-class Cluster:
+class OneNode:
     def __init__(self, server: ApiServer) -> None:
         self.server = server
         self.client = KubeClient.load(kubeconfig=None, server=server.url)
@@ -111,13 +111,13 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster() -> Iterator[Cluster]:
+def cluster() -> Iterator[OneNode]:
     with ApiServer() as server:
-        yield Cluster(server)
+        yield OneNode(server)
 
 
 @pytest.fixture
-def publisher(cluster: Cluster) -> Iterator[Callable[..., NodePublisher]]:
+def publisher(cluster: OneNode) -> Iterator[Callable[..., NodePublisher]]:
     made: list[NodePublisher] = []
 
     def make(**options: Any) -> NodePublisher:
@@ -132,7 +132,7 @@ def publisher(cluster: Cluster) -> Iterator[Callable[..., NodePublisher]]:
 
 
 def test_the_node_follows_what_it_is_told_with_one_write_for_each_change(
-    cluster: Cluster, publisher: Callable[..., NodePublisher]
+    cluster: OneNode, publisher: Callable[..., NodePublisher]
 ) -> None:
     ours = publisher()
     assert not ours.published
@@ -152,7 +152,7 @@ def test_the_node_follows_what_it_is_told_with_one_write_for_each_change(
 
 
 def test_the_node_is_not_read_again_for_each_gpu_that_is_taken(
-    cluster: Cluster, publisher: Callable[..., NodePublisher]
+    cluster: OneNode, publisher: Callable[..., NodePublisher]
 ) -> None:
     ours = publisher()
     ours.machine(DGX_A100)
@@ -166,7 +166,7 @@ def test_the_node_is_not_read_again_for_each_gpu_that_is_taken(
 
 
 def test_a_write_that_was_done_though_it_failed_is_found_and_corrected(
-    cluster: Cluster, publisher: Callable[..., NodePublisher]
+    cluster: OneNode, publisher: Callable[..., NodePublisher]
 ) -> None:
     ours = publisher()
     ours.machine(DGX_A100)
@@ -183,7 +183,7 @@ def test_a_write_that_was_done_though_it_failed_is_found_and_corrected(
 
 
 def test_a_failed_write_is_counted_and_done_again(
-    cluster: Cluster, publisher: Callable[..., NodePublisher]
+    cluster: OneNode, publisher: Callable[..., NodePublisher]
 ) -> None:
     cluster.server.fail_next("PATCH", "/nodes/n1", 500, times=2)
     ours = publisher()
@@ -194,7 +194,7 @@ def test_a_failed_write_is_counted_and_done_again(
 
 
 def test_a_fault_of_ours_does_not_end_the_writing(
-    cluster: Cluster,
+    cluster: OneNode,
     publisher: Callable[..., NodePublisher],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -209,7 +209,7 @@ def test_a_fault_of_ours_does_not_end_the_writing(
 
 
 def test_each_new_reason_of_a_failure_is_said_once(
-    cluster: Cluster,
+    cluster: OneNode,
     publisher: Callable[..., NodePublisher],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -224,7 +224,7 @@ def test_each_new_reason_of_a_failure_is_said_once(
 
 
 def test_a_node_that_is_not_there_yet_is_waited_for(
-    cluster: Cluster, publisher: Callable[..., NodePublisher]
+    cluster: OneNode, publisher: Callable[..., NodePublisher]
 ) -> None:
     cluster.client.delete("/api/v1/nodes/n1")
     ours = publisher()
@@ -237,11 +237,11 @@ def test_a_node_that_is_not_there_yet_is_waited_for(
     wait_for(lambda: ours.published, "the write")
 
 
-def uid_of(cluster: Cluster) -> str:
+def uid_of(cluster: OneNode) -> str:
     return cluster.client.get("/api/v1/nodes/n1", Node).metadata.uid
 
 
-def made_again(cluster: Cluster) -> str:
+def made_again(cluster: OneNode) -> str:
     cluster.client.delete("/api/v1/nodes/n1")
     cluster.client.post(
         "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
@@ -250,7 +250,7 @@ def made_again(cluster: Cluster) -> str:
 
 
 def test_a_node_made_again_is_told_everything_once_it_is_seen(
-    cluster: Cluster, publisher: Callable[..., NodePublisher]
+    cluster: OneNode, publisher: Callable[..., NodePublisher]
 ) -> None:
     ours = publisher(resync_seconds=3600)
     ours.node_seen(uid_of(cluster))
@@ -265,7 +265,7 @@ def test_a_node_made_again_is_told_everything_once_it_is_seen(
 
 
 def test_a_node_made_again_is_not_told_by_half_where_a_write_comes_before_it_is_seen(
-    cluster: Cluster, publisher: Callable[..., NodePublisher]
+    cluster: OneNode, publisher: Callable[..., NodePublisher]
 ) -> None:
     ours = publisher(resync_seconds=3600)
     ours.node_seen(uid_of(cluster))
@@ -280,7 +280,7 @@ def test_a_node_made_again_is_not_told_by_half_where_a_write_comes_before_it_is_
 
 
 def test_a_node_that_comes_back_does_not_wait_for_the_end_of_a_back_off(
-    cluster: Cluster,
+    cluster: OneNode,
     publisher: Callable[..., NodePublisher],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -297,7 +297,7 @@ def test_a_node_that_comes_back_does_not_wait_for_the_end_of_a_back_off(
 
 
 def test_what_somebody_else_took_away_is_written_again(
-    cluster: Cluster, publisher: Callable[..., NodePublisher]
+    cluster: OneNode, publisher: Callable[..., NodePublisher]
 ) -> None:
     ours = publisher(resync_seconds=0.02)
     ours.machine(BRIDGED_8)
@@ -318,7 +318,7 @@ def test_what_somebody_else_took_away_is_written_again(
 
 
 def test_stopping_while_the_api_server_is_gone_does_not_hang(
-    cluster: Cluster, publisher: Callable[..., NodePublisher]
+    cluster: OneNode, publisher: Callable[..., NodePublisher]
 ) -> None:
     cluster.server.pause()
     ours = publisher()

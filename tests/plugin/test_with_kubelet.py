@@ -13,15 +13,15 @@ from linkwise.plugin.node.pods import demand_of
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology.demand import split
 from tests.plugin.pods import RESOURCE, bind, manifest, pod
-from tests.plugin.with_kubelet import UUIDS, World, as_held, shuffled_plans
+from tests.plugin.with_kubelet import UUIDS, PluginNode, as_held, shuffled_plans
 from tests.waiting import wait_for
 
 
 @pytest.fixture
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
+def world(request: pytest.FixtureRequest) -> Iterator[PluginNode]:
     seed = getattr(request, "param", 0)
     with tempfile.TemporaryDirectory(prefix="lw-") as directory, ApiServer() as server:
-        running = World(Path(directory), server, seed)
+        running = PluginNode(Path(directory), server, seed)
         yield running
         running.stop()
 
@@ -31,7 +31,9 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
     [(1, [2] * 8), (2, [1] * 16), (3, [4, 4, 2, 2, 1, 1, 1, 1]), (4, [8, 8]), (5, [3] * 5)],
     indirect=["world"],
 )
-def test_pods_that_arrive_at_once_hold_what_was_planned(world: World, sizes: list[int]) -> None:
+def test_pods_that_arrive_at_once_hold_what_was_planned(
+    world: PluginNode, sizes: list[int]
+) -> None:
     plans = shuffled_plans(len(sizes), sizes)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda item: world.submit(*item), plans.items()))
@@ -40,7 +42,9 @@ def test_pods_that_arrive_at_once_hold_what_was_planned(world: World, sizes: lis
     wait_for(lambda: world.in_use() == as_held(plans), "the same on the node")
 
 
-def test_init_containers_sidecars_and_containers_stay_within_the_pods_plan(world: World) -> None:
+def test_init_containers_sidecars_and_containers_stay_within_the_pods_plan(
+    world: PluginNode,
+) -> None:
     """The pod recorded on kubelet v1.36.3, four times, beside each other."""
     init: list[tuple[str, object] | tuple[str, object, str]] = [
         ("i1", "2"),
@@ -59,7 +63,7 @@ def test_init_containers_sidecars_and_containers_stay_within_the_pods_plan(world
         assert {gpu for share in held[f"ml/{name}"].values() for gpu in share} <= set(gpus)
 
 
-def test_plans_are_kept_over_restarts_of_the_kubelet_and_of_the_plugin(world: World) -> None:
+def test_plans_are_kept_over_restarts_of_the_kubelet_and_of_the_plugin(world: PluginNode) -> None:
     plans = shuffled_plans(11, [2] * 8)
     names_ = list(plans)
     for name in names_[:3]:

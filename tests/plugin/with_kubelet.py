@@ -28,7 +28,7 @@ class PodList(msgspec.Struct):
     items: tuple[Pod, ...]
 
 
-class World:
+class PluginNode:
     """One node: API server, kubelet, plugin."""
 
     def __init__(self, directory: Path, server: ApiServer, seed: int) -> None:

@@ -10,13 +10,13 @@ from linkwise.extender.runtime.loop import Loop
 from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.ports.dispatch import Verbs
 from linkwise.extender.runtime.ports.routes import create_app
-from tests.extender.world import World, asked, body, wait_for
+from tests.extender.world import ApiObjects, asked, body, wait_for
 
 
 class Extender:
     """The loop and its routes, without a port of its own."""
 
-    def __init__(self, world: World, core: Core | None = None) -> None:
+    def __init__(self, world: ApiObjects, core: Core | None = None) -> None:
         self.metrics = ExtenderMetrics()
         self.core = core or Core(CoreSettings())
         self.loop = Loop(self.core, world.client, self.metrics)

@@ -26,17 +26,17 @@ from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_gpus, read_plan
 from tests.extender.runtime.extender import Extender
-from tests.extender.world import World, asked, body, wait_for
+from tests.extender.world import ApiObjects, asked, body, wait_for
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
+def world() -> Iterator[ApiObjects]:
     with ApiServer() as server:
-        yield World(server)
+        yield ApiObjects(server)
 
 
 @pytest.fixture
-def started(world: World) -> Iterator[Extender]:
+def started(world: ApiObjects) -> Iterator[Extender]:
     for name in ("n1", "n2", "n3"):
         world.add_node(name)
     extender = Extender(world).start()
@@ -53,7 +53,7 @@ def sound(extender: Extender) -> bool:
 
 
 def test_room_for_a_gang_is_sought_while_others_are_answered(
-    world: World, started: Extender, monkeypatch: pytest.MonkeyPatch
+    world: ApiObjects, started: Extender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     searching, answered, in_time = Event(), Event(), []
 
@@ -76,7 +76,7 @@ def test_room_for_a_gang_is_sought_while_others_are_answered(
 
 
 def test_a_gang_is_planned_whole_once_its_last_member_exists(
-    world: World, started: Extender
+    world: ApiObjects, started: Extender
 ) -> None:
     world.add_pod("g-0", gang="g", gang_size="2", rank="0")
     wait_for(lambda: started.get("/gangs"))
@@ -92,12 +92,12 @@ def test_a_gang_is_planned_whole_once_its_last_member_exists(
     assert sound(started)
 
 
-def node_of(world: World, name: str) -> str:
+def node_of(world: ApiObjects, name: str) -> str:
     return str(world.pod(name)["status"]["nominatedNodeName"])
 
 
 def test_binds_that_wait_for_others_are_refused_once_the_loop_ends(
-    world: World, started: Extender
+    world: ApiObjects, started: Extender
 ) -> None:
     world.add_gang("g", 2)
     wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
@@ -111,7 +111,7 @@ def test_binds_that_wait_for_others_are_refused_once_the_loop_ends(
 
 
 def test_a_planned_member_passes_on_its_node_alone_and_is_bound_with_its_gpus(
-    world: World, started: Extender
+    world: ApiObjects, started: Extender
 ) -> None:
     world.add_gang("g", 2)
     wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
@@ -137,7 +137,7 @@ def test_a_planned_member_passes_on_its_node_alone_and_is_bound_with_its_gpus(
     assert sound(started)
 
 
-def test_a_single_pod_gets_its_gpus_in_the_binding(world: World, started: Extender) -> None:
+def test_a_single_pod_gets_its_gpus_in_the_binding(world: ApiObjects, started: Extender) -> None:
     pod = world.add_pod("single", gpus=4)
 
     wait_for(lambda: started.state("single") == "waiting")
@@ -154,7 +154,7 @@ def test_a_single_pod_gets_its_gpus_in_the_binding(world: World, started: Extend
     assert sound(started)
 
 
-def test_binding_twice_is_no_error(world: World, started: Extender) -> None:
+def test_binding_twice_is_no_error(world: ApiObjects, started: Extender) -> None:
     pod = world.add_pod("single", gpus=4)
     wait_for(lambda: started.state("single") == "waiting")
 
@@ -166,7 +166,7 @@ def test_binding_twice_is_no_error(world: World, started: Extender) -> None:
 
 
 def test_a_pod_that_kube_scheduler_saw_before_us_is_bound_all_the_same(
-    world: World, started: Extender
+    world: ApiObjects, started: Extender
 ) -> None:
     """Its bind call names the pod alone, and arrives before the watch shows the pod."""
     for number in range(20):
@@ -174,7 +174,7 @@ def test_a_pod_that_kube_scheduler_saw_before_us_is_bound_all_the_same(
         assert started.bind(pod, "n1" if number < 8 else "n2" if number < 16 else "n3") == ""
 
 
-def test_a_pod_that_nobody_knows_is_refused(world: World, started: Extender) -> None:
+def test_a_pod_that_nobody_knows_is_refused(world: ApiObjects, started: Extender) -> None:
     pod = world.add_pod("short-lived", gpus=1)
     wait_for(lambda: started.state("short-lived") == "waiting")
     world.delete("short-lived")
@@ -183,7 +183,9 @@ def test_a_pod_that_nobody_knows_is_refused(world: World, started: Extender) -> 
     assert started.bind(pod, "n1") == "linkwise: pod ml/short-lived is not known yet"
 
 
-def test_a_binding_whose_answer_was_lost_is_found_done(world: World, started: Extender) -> None:
+def test_a_binding_whose_answer_was_lost_is_found_done(
+    world: ApiObjects, started: Extender
+) -> None:
     pod = world.add_pod("single", gpus=4)
     wait_for(lambda: started.state("single") == "waiting")
     world.server.fail_next("POST", "/binding", 0, carry_out=True)
@@ -196,7 +198,7 @@ def test_a_binding_whose_answer_was_lost_is_found_done(world: World, started: Ex
     assert sound(started)
 
 
-def test_a_refused_binding_gives_its_gpus_back(world: World, started: Extender) -> None:
+def test_a_refused_binding_gives_its_gpus_back(world: ApiObjects, started: Extender) -> None:
     pod = world.add_pod("single", gpus=8)
     wait_for(lambda: started.state("single") == "waiting")
     world.server.fail_next("POST", "/binding", 409)
@@ -207,7 +209,9 @@ def test_a_refused_binding_gives_its_gpus_back(world: World, started: Extender) 
     assert started.bind(pod, "n2") == ""
 
 
-def test_a_plan_is_written_once_the_api_server_is_back(world: World, started: Extender) -> None:
+def test_a_plan_is_written_once_the_api_server_is_back(
+    world: ApiObjects, started: Extender
+) -> None:
     world.server.fail_next("PATCH", "/status", 503, times=7)
 
     world.add_gang("g", 2)
@@ -216,7 +220,7 @@ def test_a_plan_is_written_once_the_api_server_is_back(world: World, started: Ex
     assert sound(started)
 
 
-def test_a_deleted_gang_gives_everything_back(world: World, started: Extender) -> None:
+def test_a_deleted_gang_gives_everything_back(world: ApiObjects, started: Extender) -> None:
     world.add_gang("g", 2)
     wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
     assert sum(started.free().values()) == 8
@@ -228,7 +232,7 @@ def test_a_deleted_gang_gives_everything_back(world: World, started: Extender) -
     assert sound(started)
 
 
-def test_a_restart_keeps_the_books(world: World, started: Extender) -> None:
+def test_a_restart_keeps_the_books(world: ApiObjects, started: Extender) -> None:
     world.add_gang("g", 2, least=1)
     wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
     single = world.add_pod("single", gpus=2)
@@ -247,7 +251,7 @@ def test_a_restart_keeps_the_books(world: World, started: Extender) -> None:
 
 
 def test_nothing_is_lost_when_watches_break_and_history_is_gone(
-    world: World, started: Extender
+    world: ApiObjects, started: Extender
 ) -> None:
     world.server.pause()
     world.server.resume()
@@ -261,7 +265,7 @@ def test_nothing_is_lost_when_watches_break_and_history_is_gone(
 
 
 def test_the_core_is_told_while_the_watch_of_pods_is_broken(
-    world: World, started: Extender
+    world: ApiObjects, started: Extender
 ) -> None:
     unheard: list[float] = []
     setattr(started.core, "unheard", unheard.append)  # noqa: B010
@@ -277,7 +281,7 @@ def test_the_clock_goes_on_evenly_whatever_is_set() -> None:
     assert [clock(), clock()] == [1_000_001.0, 1_000_010.0]
 
 
-def test_until_everything_is_read_each_verb_refuses_in_its_own_way(world: World) -> None:
+def test_until_everything_is_read_each_verb_refuses_in_its_own_way(world: ApiObjects) -> None:
     world.add_node("n1")
     pod = world.add_pod("single")
     world.server.pause()
@@ -303,7 +307,7 @@ def test_until_everything_is_read_each_verb_refuses_in_its_own_way(world: World)
 
 
 def test_a_stop_does_not_wait_for_an_api_server_that_is_gone(
-    world: World, started: Extender
+    world: ApiObjects, started: Extender
 ) -> None:
     world.server.pause()
     began = time.monotonic()
@@ -332,7 +336,7 @@ def test_a_bind_that_waits_for_our_watch_ends_with_the_shell(started: Extender) 
     assert len(asked) < before + 20, "it asks every 10 ms, and not at all any more"
 
 
-def test_no_plan_waits_for_events(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_plan_waits_for_events(world: ApiObjects, monkeypatch: pytest.MonkeyPatch) -> None:
     """The extender may report to thousands of pods at once why they wait."""
     hanging, told = Event(), Event()
     perform = Writer.perform
@@ -377,7 +381,7 @@ def defective_core() -> Core:
     return core
 
 
-def test_a_defect_in_the_core_is_answered_counted_and_survived(world: World) -> None:
+def test_a_defect_in_the_core_is_answered_counted_and_survived(world: ApiObjects) -> None:
     world.add_node("n1")
     extender = Extender(world, defective_core()).start()
     pod = world.add_pod("single")
@@ -395,7 +399,7 @@ def test_a_defect_in_the_core_is_answered_counted_and_survived(world: World) -> 
     extender.loop.stop()
 
 
-def test_a_defect_that_the_core_lived_through_is_counted(world: World) -> None:
+def test_a_defect_that_the_core_lived_through_is_counted(world: ApiObjects) -> None:
     core = Core(CoreSettings())
     met: list[Exception] = [ZeroDivisionError("a bug")]
     setattr(core, "take_defects", lambda: [met.pop()] if met else [])  # noqa: B010
@@ -409,7 +413,7 @@ def test_a_defect_that_the_core_lived_through_is_counted(world: World) -> None:
 
 
 def test_a_bind_that_has_waited_enough_as_the_last_member_comes_is_carried_out(
-    world: World, started: Extender, monkeypatch: pytest.MonkeyPatch
+    world: ApiObjects, started: Extender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found: the others were bound, and this one was refused: a gang that started by half."""
     world.add_gang("g", 2)

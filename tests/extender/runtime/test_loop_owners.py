@@ -7,23 +7,23 @@ import pytest
 
 from linkwise.simulator.api_server import ApiServer
 from tests.extender.runtime.extender import Extender
-from tests.extender.world import GPU, World, wait_for
+from tests.extender.world import GPU, ApiObjects, wait_for
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 JOBS = "/apis/batch/v1/namespaces/ml/jobs"
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
+def world() -> Iterator[ApiObjects]:
     with ApiServer() as server:
-        made = World(server)
+        made = ApiObjects(server)
         for name in ("n1", "n2"):
             made.add_node(name)
         yield made
 
 
 @pytest.fixture
-def started(world: World) -> Iterator[Extender]:
+def started(world: ApiObjects) -> Iterator[Extender]:
     extender = Extender(world).start()
     yield extender
     extender.loop.stop()
@@ -34,7 +34,7 @@ def container(gpus: int) -> dict[str, Any]:
     return {"name": "main", "image": "x", "resources": {"limits": {GPU: str(gpus)}}}
 
 
-def add_job(world: World, name: str, pods: int, at_once: int) -> dict[str, Any]:
+def add_job(world: ApiObjects, name: str, pods: int, at_once: int) -> dict[str, Any]:
     spec = {
         "completionMode": "Indexed",
         "completions": pods,
@@ -45,7 +45,7 @@ def add_job(world: World, name: str, pods: int, at_once: int) -> dict[str, Any]:
     return world.client.get(f"{JOBS}/{name}", dict[str, Any])
 
 
-def add_member(world: World, job: dict[str, Any], index: int) -> dict[str, Any]:
+def add_member(world: ApiObjects, job: dict[str, Any], index: int) -> dict[str, Any]:
     name = f"{job['metadata']['name']}-{index}"
     owner = {
         "apiVersion": "batch/v1",
@@ -61,14 +61,14 @@ def add_member(world: World, job: dict[str, Any], index: int) -> dict[str, Any]:
 
 
 def test_a_pod_that_kube_scheduler_asks_about_at_once_is_answered_when_its_owner_is_read(
-    world: World, started: Extender
+    world: ApiObjects, started: Extender
 ) -> None:
     shard = add_member(world, add_job(world, "shards", 100, 2), 0)
 
     assert len(started.filter(shard, "n1", "n2")["NodeNames"]) == 1
 
 
-def test_a_job_without_a_word_for_us_is_planned_whole(world: World, started: Extender) -> None:
+def test_a_job_without_a_word_for_us_is_planned_whole(world: ApiObjects, started: Extender) -> None:
     train = add_job(world, "train", 2, 2)
     first = add_member(world, train, 0)
     told = started.filter(first, "n1", "n2")["FailedNodes"]
@@ -83,7 +83,7 @@ def test_a_job_without_a_word_for_us_is_planned_whole(world: World, started: Ext
 
 
 def test_an_owner_that_cannot_be_read_keeps_kube_scheduler_waiting_for_a_moment_only(
-    world: World, started: Extender
+    world: ApiObjects, started: Extender
 ) -> None:
     train = add_job(world, "train", 2, 2)
     world.server.fail_next("GET", "/jobs/train", 503, times=1_000_000)

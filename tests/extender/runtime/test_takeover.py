@@ -23,7 +23,7 @@ from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import Plan, read_plan
 from tests.extender.cluster import Cluster
-from tests.extender.world import World, asked, wait_for
+from tests.extender.world import ApiObjects, asked, wait_for
 
 SLICE = "/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices/linkwise-extender-leader"
 SERVICE = "/api/v1/namespaces/kube-system/services"
@@ -66,7 +66,7 @@ class Told:
 
 
 class Extender:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ApiObjects) -> None:
         self.lead, self.metrics = Told(), ExtenderMetrics()
         self.core = Core(CoreSettings())
         self.calls: list[int] = []
@@ -86,16 +86,16 @@ class Extender:
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
+def world() -> Iterator[ApiObjects]:
     with ApiServer() as server:
-        world = World(server)
+        world = ApiObjects(server)
         for name in ("n1", "n2"):
             world.add_node(name)
         yield world
 
 
 @pytest.fixture
-def extender(world: World) -> Iterator[Extender]:
+def extender(world: ApiObjects) -> Iterator[Extender]:
     extender = Extender(world)
     extender.loop.start()
     wait_for(lambda: not extender.loop.reads())
@@ -103,11 +103,11 @@ def extender(world: World) -> Iterator[Extender]:
     extender.loop.stop()
 
 
-def writes(world: World) -> int:
+def writes(world: ApiObjects) -> int:
     return sum(n for what, n in world.server.requests().items() if what.startswith("PATCH"))
 
 
-def test_a_standby_decides_nothing_until_it_leads(world: World, extender: Extender) -> None:
+def test_a_standby_decides_nothing_until_it_leads(world: ApiObjects, extender: Extender) -> None:
     said = "linkwise: standby: the leader is other"
     assert extender.get("/readyz") == (503, said)
     assert extender.get("/readyz?exclude=leader") == (200, "ok")
@@ -140,7 +140,9 @@ def test_a_leader_whose_lease_lapsed_counts_nothing(extender: Extender) -> None:
     assert nodes() in (None, 0)
 
 
-def test_all_pods_are_listed_once_more_before_it_decides(world: World, extender: Extender) -> None:
+def test_all_pods_are_listed_once_more_before_it_decides(
+    world: ApiObjects, extender: Extender
+) -> None:
     """Its watch may have been dead for minutes."""
     lists = world.server.requests()["GET pods"]
     extender.lead.give(1)
@@ -149,7 +151,7 @@ def test_all_pods_are_listed_once_more_before_it_decides(world: World, extender:
 
 
 def test_nobody_is_answered_before_its_first_decision(
-    world: World, extender: Extender, monkeypatch: pytest.MonkeyPatch
+    world: ApiObjects, extender: Extender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Till then GPUs reserved for the pods that wait longest would look free to every pod."""
     begun, decide = Event(), extender.core.decide
@@ -169,7 +171,9 @@ def test_nobody_is_answered_before_its_first_decision(
     wait_for(lambda: extender.get("/readyz")[0] == 200)
 
 
-def test_a_leader_that_may_act_no_more_writes_nothing(world: World, extender: Extender) -> None:
+def test_a_leader_that_may_act_no_more_writes_nothing(
+    world: ApiObjects, extender: Extender
+) -> None:
     extender.lead.give(1)
     wait_for(lambda: extender.get("/readyz")[0] == 200)
     extender.lead.take()
@@ -183,7 +187,7 @@ def test_a_leader_that_may_act_no_more_writes_nothing(world: World, extender: Ex
 
 
 def test_a_term_that_is_not_above_what_plans_name_is_outbid(
-    world: World, extender: Extender
+    world: ApiObjects, extender: Extender
 ) -> None:
     """The Lease was deleted, so its terms start again."""
     extender.lead.give(7)
@@ -199,7 +203,9 @@ def test_a_term_that_is_not_above_what_plans_name_is_outbid(
     successor.loop.stop()
 
 
-def test_a_term_that_no_leader_can_have_had_is_not_outbid(world: World, extender: Extender) -> None:
+def test_a_term_that_no_leader_can_have_had_is_not_outbid(
+    world: ApiObjects, extender: Extender
+) -> None:
     """A kubelet may write a plan on its pods; no Lease could name a later term than this."""
     forged = Plan(id="x", node="n1", leader=2**31 - 1, epoch=1, made=1.0)
     uid = world.add_pod("forged", 1, node="n1")["metadata"]["uid"]
@@ -214,7 +220,7 @@ def test_a_term_that_no_leader_can_have_had_is_not_outbid(world: World, extender
 
 
 def test_the_binding_of_a_planned_member_names_who_binds_it(
-    world: World, extender: Extender
+    world: ApiObjects, extender: Extender
 ) -> None:
     """Else the API server would take it for one of the leader that planned it."""
     extender.lead.give(1)
@@ -338,7 +344,7 @@ def test_of_plans_of_two_leaders_the_later_one_s_counts_whatever_their_clocks_sa
 # Where kube-scheduler's calls go
 
 
-def test_the_leader_leads_the_service_to_itself(world: World) -> None:
+def test_the_leader_leads_the_service_to_itself(world: ApiObjects) -> None:
     world.client.post(SERVICE, {"metadata": {"name": "linkwise-extender"}})
     calling(world, "10.0.0.1").take(10.0)
     made = world.client.get(SLICE, dict[str, Any])
@@ -369,7 +375,7 @@ def test_the_leader_leads_the_service_to_itself(world: World) -> None:
         calling(world, "10.0.0.1").take(0.0)
 
 
-def test_what_an_older_version_wrote_gets_both_ports_and_keeps_its_order(world: World) -> None:
+def test_what_an_older_version_wrote_gets_both_ports_and_keeps_its_order(world: ApiObjects) -> None:
     """The API server sorts the ports of Endpoints as it likes."""
     world.client.post(SERVICE, {"metadata": {"name": "linkwise-extender"}})
     calling(world, "10.0.0.1").take(10.0)
@@ -385,7 +391,7 @@ def test_what_an_older_version_wrote_gets_both_ports_and_keeps_its_order(world: 
     assert world.client.get(SLICE, dict[str, Any]) == before
 
 
-def test_a_leader_that_is_not_heard_loses_the_calls_and_takes_them_again(world: World) -> None:
+def test_a_leader_that_is_not_heard_loses_the_calls_and_takes_them_again(world: ApiObjects) -> None:
     world.client.post(SERVICE, {"metadata": {"name": "linkwise-extender"}})
     leader, standby = calling(world, "10.0.0.1"), calling(world, "10.0.0.2")
     leader.take(10.0)
@@ -399,7 +405,7 @@ def test_a_leader_that_is_not_heard_loses_the_calls_and_takes_them_again(world: 
     assert (again["endpoints"], again["ports"]) == (made["endpoints"], made["ports"])
 
 
-def calling(world: World, address: str) -> LeaderEndpoints:
+def calling(world: ApiObjects, address: str) -> LeaderEndpoints:
     return LeaderEndpoints(
         world.client,
         namespace="kube-system",

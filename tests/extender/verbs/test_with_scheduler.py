@@ -16,7 +16,7 @@ from linkwise.simulator.api_server import ApiServer
 from linkwise.simulator.scheduler import SchedulerLoop, SchedulerSettings
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_gpus, read_plan
-from tests.extender.world import World, wait_for
+from tests.extender.world import ApiObjects, wait_for
 
 FAST = SchedulerSettings(initial_backoff_seconds=0.05, max_backoff_seconds=0.2, extender_weight=2)
 
@@ -24,7 +24,7 @@ FAST = SchedulerSettings(initial_backoff_seconds=0.05, max_backoff_seconds=0.2, 
 class Deployed:
     """One extender with a port of its own."""
 
-    def __init__(self, world: World, port: int = 0) -> None:
+    def __init__(self, world: ApiObjects, port: int = 0) -> None:
         self.metrics = ExtenderMetrics()
         self.loop = Loop(Core(CoreSettings()), world.client, self.metrics)
         self.views = create_app(self.loop, self.metrics).test_client()
@@ -61,16 +61,16 @@ class Deployed:
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
+def world() -> Iterator[ApiObjects]:
     with ApiServer() as server:
-        world = World(server)
+        world = ApiObjects(server)
         for name in ("n1", "n2", "n3", "n4"):
             world.add_node(name)
         yield world
 
 
 @pytest.fixture
-def extender(world: World) -> Iterator[Deployed]:
+def extender(world: ApiObjects) -> Iterator[Deployed]:
     deployed = Deployed(world)
     yield deployed
     assert deployed.loop.audit() == []
@@ -79,14 +79,14 @@ def extender(world: World) -> Iterator[Deployed]:
 
 
 @pytest.fixture
-def scheduler(world: World, extender: Deployed) -> Iterator[SchedulerLoop]:
+def scheduler(world: ApiObjects, extender: Deployed) -> Iterator[SchedulerLoop]:
     stand_in = SchedulerLoop(world.client, extender.url, settings=FAST)
     stand_in.start()
     yield stand_in
     stand_in.stop()
 
 
-def held(world: World, pods: list[str]) -> list[tuple[str, str]]:
+def held(world: ApiObjects, pods: list[str]) -> list[tuple[str, str]]:
     """Every GPU that a pod was given, with its node."""
     found = []
     for name in pods:
@@ -96,12 +96,12 @@ def held(world: World, pods: list[str]) -> list[tuple[str, str]]:
     return found
 
 
-def all_bound(world: World, pods: list[str]) -> bool:
+def all_bound(world: ApiObjects, pods: list[str]) -> bool:
     return all(world.read(name).spec.node_name for name in pods)
 
 
 @pytest.mark.usefixtures("scheduler")
-def test_gangs_and_single_pods_share_the_cluster_without_sharing_a_gpu(world: World) -> None:
+def test_gangs_and_single_pods_share_the_cluster_without_sharing_a_gpu(world: ApiObjects) -> None:
     pods = world.add_gang("big", 2) + world.add_gang("small", 3, gpus=4)
     for number in range(4):
         world.add_pod(f"single-{number}", gpus=1)
@@ -120,7 +120,7 @@ def test_gangs_and_single_pods_share_the_cluster_without_sharing_a_gpu(world: Wo
 
 @pytest.mark.usefixtures("scheduler")
 def test_a_gang_that_does_not_fit_waits_whole_takes_nothing_and_says_why(
-    world: World, extender: Deployed
+    world: ApiObjects, extender: Deployed
 ) -> None:
     too_large = world.add_gang("too-large", 5)
     wait_for(lambda: "no room for the whole gang" in extender.explain("too-large-0"), 20)
@@ -133,7 +133,7 @@ def test_a_gang_that_does_not_fit_waits_whole_takes_nothing_and_says_why(
 
 
 @pytest.mark.usefixtures("scheduler")
-def test_a_waiting_gang_starts_when_room_is_made(world: World) -> None:
+def test_a_waiting_gang_starts_when_room_is_made(world: ApiObjects) -> None:
     first = world.add_gang("first", 3)
     wait_for(lambda: all_bound(world, first), 20)
     second = world.add_gang("second", 2)
@@ -145,7 +145,7 @@ def test_a_waiting_gang_starts_when_room_is_made(world: World) -> None:
 
 
 def test_an_extender_that_is_replaced_in_the_midst_of_a_gang_leaves_no_trace(
-    world: World,
+    world: ApiObjects,
 ) -> None:
     first = Deployed(world)
     pods = world.add_gang("g", 4)

@@ -30,7 +30,7 @@ PATIENCE = Patience(
 )
 
 
-class World:
+class FrontNode:
     """One node. Not started: `front.open`, then `front.start`."""
 
     def __init__(self, directory: Path) -> None:
@@ -124,8 +124,8 @@ class World:
 
 
 @pytest.fixture
-def world(kubelet_dir: Path) -> Iterator[World]:
-    running = World(kubelet_dir)
+def world(kubelet_dir: Path) -> Iterator[FrontNode]:
+    running = FrontNode(kubelet_dir)
     yield running
     running.stop()
 

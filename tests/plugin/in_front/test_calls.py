@@ -10,7 +10,7 @@ from linkwise.plugin.kubelet import deviceplugin_pb2 as api
 from linkwise.topology.machine.model import LinkClass, Machine
 from tests.machines import DGX_1V
 from tests.plugin.fake_kubelet import Plugin
-from tests.plugin.in_front.conftest import UUIDS, World, healthy, numa_nodes
+from tests.plugin.in_front.conftest import UUIDS, FrontNode, healthy, numa_nodes
 from tests.plugin.in_front.scripted import GPU
 from tests.waiting import wait_for
 
@@ -35,7 +35,7 @@ def allocation(ids: Sequence[str]) -> bytes:
     return api.AllocateRequest(container_requests=[asked]).SerializeToString()
 
 
-def test_the_kubelet_sees_the_same_resource_in_one_order_with_numa_nodes(world: World) -> None:
+def test_the_kubelet_sees_the_same_resource_in_one_order_with_numa_nodes(world: FrontNode) -> None:
     world.vendor.offer(GPU, UUIDS)
     plugin = world.start()
     assert [device.ID for device in plugin.lists[-1].devices] == list(UUIDS)
@@ -49,7 +49,7 @@ def test_the_kubelet_sees_the_same_resource_in_one_order_with_numa_nodes(world: 
     assert world.metric("vendor_registrations_total", outcome="taken") >= 1
 
 
-def test_a_list_that_differs_in_its_order_alone_is_not_sent_again(world: World) -> None:
+def test_a_list_that_differs_in_its_order_alone_is_not_sent_again(world: FrontNode) -> None:
     world.vendor.offer(GPU, UUIDS)
     plugin = world.start()
     changes = world.changed
@@ -61,7 +61,7 @@ def test_a_list_that_differs_in_its_order_alone_is_not_sent_again(world: World) 
     assert len(plugin.lists) == 2
 
 
-def test_numa_nodes_that_the_vendor_gives_are_passed_on(world: World) -> None:
+def test_numa_nodes_that_the_vendor_gives_are_passed_on(world: FrontNode) -> None:
     given = {uuid: [7] if uuid == UUIDS[0] else [] for uuid in UUIDS}
     world.vendor.offer(GPU, UUIDS, devices=given)
     nodes = numa_nodes(world.start())
@@ -69,7 +69,7 @@ def test_numa_nodes_that_the_vendor_gives_are_passed_on(world: World) -> None:
     assert nodes[UUIDS[1]] == list(DGX_1V.gpus[1].numa_nodes)
 
 
-def test_allocate_and_prestart_pass_byte_for_byte(world: World) -> None:
+def test_allocate_and_prestart_pass_byte_for_byte(world: FrontNode) -> None:
     world.vendor.offer(
         GPU, UUIDS, options={"get_preferred_allocation_available": True, "pre_start_required": True}
     )
@@ -92,7 +92,7 @@ def test_allocate_and_prestart_pass_byte_for_byte(world: World) -> None:
 @pytest.mark.parametrize("method", ["Allocate", "PreStartContainer"])
 @pytest.mark.parametrize("code", ["UNKNOWN", "INVALID_ARGUMENT", "UNAVAILABLE", "ABORTED"])
 def test_a_refusal_is_handed_through_with_its_code_and_text(
-    world: World, method: str, code: str
+    world: FrontNode, method: str, code: str
 ) -> None:
     text = "invalid allocation request for 'nvidia.com/gpu': unknown device: GPU-x"
     world.vendor.offer(GPU, UUIDS, errors={method: [code, text]})
@@ -106,7 +106,7 @@ def test_a_refusal_is_handed_through_with_its_code_and_text(
 
 
 def test_what_the_vendor_gives_is_given_though_we_cannot_make_anything_of_it(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: FrontNode, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.vendor.offer(GPU, UUIDS)
     plugin = world.start()
@@ -122,7 +122,7 @@ def test_what_the_vendor_gives_is_given_though_we_cannot_make_anything_of_it(
 
 
 def test_the_callers_deadline_is_the_vendors_and_there_is_none_where_it_has_none(
-    world: World,
+    world: FrontNode,
 ) -> None:
     world.vendor.offer(GPU, UUIDS, hangs=["Allocate"])
     plugin = world.start()
@@ -137,7 +137,7 @@ def test_the_callers_deadline_is_the_vendors_and_there_is_none_where_it_has_none
     assert world.vendor.calls("Allocate")[-1]["seconds"] is None
 
 
-def test_a_caller_that_goes_ends_the_vendors_call_and_frees_our_thread(world: World) -> None:
+def test_a_caller_that_goes_ends_the_vendors_call_and_frees_our_thread(world: FrontNode) -> None:
     """A kubelet that is killed in the midst of it, more often than the plugin has threads."""
     world.vendor.offer(GPU, UUIDS, hangs=["Allocate"])
     plugin = world.start()
@@ -151,7 +151,7 @@ def test_a_caller_that_goes_ends_the_vendors_call_and_frees_our_thread(world: Wo
     assert raw(plugin, "Allocate", b"")
 
 
-def test_a_planned_pod_gets_its_plan_whatever_the_vendor_prefers(world: World) -> None:
+def test_a_planned_pod_gets_its_plan_whatever_the_vendor_prefers(world: FrontNode) -> None:
     world.vendor.offer(GPU, UUIDS, preference=list(UUIDS[2:4]))
     plugin = world.start()
     world.planned("w", (UUIDS[1], UUIDS[6]))
@@ -162,7 +162,7 @@ def test_a_planned_pod_gets_its_plan_whatever_the_vendor_prefers(world: World) -
     assert world.metric("allocations_total", outcome="as-preferred") == 1
 
 
-def test_without_a_plan_our_answer_counts_unless_the_vendors_is_better(world: World) -> None:
+def test_without_a_plan_our_answer_counts_unless_the_vendors_is_better(world: FrontNode) -> None:
     """GPUs 0 and 1 of a DGX-1V have one NVLink, 0 and 3 have two."""
     world.vendor.offer(GPU, UUIDS, preference=[UUIDS[0], UUIDS[1]])
     plugin = world.start()
@@ -190,7 +190,7 @@ def poor(_machine: Machine, _free: int, size: int, must: int, _prefer: LinkClass
     ],
 )
 def test_the_vendors_better_answer_counts_if_it_spoils_no_plan(
-    world: World, preference: tuple[int, ...], source: str
+    world: FrontNode, preference: tuple[int, ...], source: str
 ) -> None:
     world.make_front(pick=poor)
     world.vendor.offer(GPU, UUIDS, preference=[UUIDS[i] for i in preference])
@@ -203,7 +203,7 @@ def test_the_vendors_better_answer_counts_if_it_spoils_no_plan(
     assert world.metric("allocations_total", outcome="as-preferred") == 1
 
 
-def test_where_nothing_of_ours_can_be_judged_the_vendors_answer_counts(world: World) -> None:
+def test_where_nothing_of_ours_can_be_judged_the_vendors_answer_counts(world: FrontNode) -> None:
     world.make_front(pick=lambda *_: None)
     world.vendor.offer(GPU, UUIDS, preference=[UUIDS[4], UUIDS[6]])
     assert world.start().preferred(UUIDS, 2) == [UUIDS[4], UUIDS[6]]
@@ -217,7 +217,7 @@ def test_where_nothing_of_ours_can_be_judged_the_vendors_answer_counts(world: Wo
     ],
 )
 def test_a_vendor_that_does_not_say_what_it_prefers_leaves_our_answer(
-    world: World, behaviour: dict[str, Any], caplog: pytest.LogCaptureFixture
+    world: FrontNode, behaviour: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     world.vendor.offer(GPU, UUIDS, **behaviour)
     assert len(world.start().preferred(UUIDS, 2)) == 2
@@ -225,7 +225,7 @@ def test_a_vendor_that_does_not_say_what_it_prefers_leaves_our_answer(
     assert "the vendor's plugin does not say which devices it prefers" in caplog.text
 
 
-def test_a_vendor_that_prefers_nothing_is_not_asked(world: World) -> None:
+def test_a_vendor_that_prefers_nothing_is_not_asked(world: FrontNode) -> None:
     world.vendor.offer(GPU, UUIDS, options={})
     plugin = world.start()
     assert plugin.request.options.get_preferred_allocation_available
@@ -237,7 +237,7 @@ def test_a_vendor_that_prefers_nothing_is_not_asked(world: World) -> None:
     ("resource", "ids"), [(GPU, REPLICAS), (SHARED, REPLICAS), (MIG, MIG_IDS), (GPU, MIG_IDS)]
 )
 def test_what_is_no_whole_gpu_passes_to_the_vendor_untouched(
-    world: World, resource: str, ids: list[str]
+    world: FrontNode, resource: str, ids: list[str]
 ) -> None:
     """Though a pod with a plan of that size waits."""
     world.vendor.offer(resource, ids)
@@ -263,7 +263,7 @@ def test_what_is_no_whole_gpu_passes_to_the_vendor_untouched(
 
 
 def test_a_vendor_without_preferences_among_replicas_leaves_the_choice_to_the_kubelet(
-    world: World,
+    world: FrontNode,
 ) -> None:
     world.vendor.offer(SHARED, REPLICAS, options={})
     world.open()
@@ -272,7 +272,7 @@ def test_a_vendor_without_preferences_among_replicas_leaves_the_choice_to_the_ku
     assert raw(plugin, "GetPreferredAllocation", b"") == b""
 
 
-def test_resources_beside_each_other_keep_apart(world: World) -> None:
+def test_resources_beside_each_other_keep_apart(world: FrontNode) -> None:
     world.vendor.offer(GPU, UUIDS[:6])
     world.vendor.offer(MIG, MIG_IDS, socket="nvidia-mig-1g.5gb.sock")
     gpus, slices = world.start(), world.plugin(MIG)
@@ -287,7 +287,7 @@ def test_resources_beside_each_other_keep_apart(world: World) -> None:
     assert world.front.not_offered(DGX_1V) == dict.fromkeys(UUIDS[6:], why)
 
 
-def test_a_node_that_offers_only_parts_of_gpus_offers_none_whole(world: World) -> None:
+def test_a_node_that_offers_only_parts_of_gpus_offers_none_whole(world: FrontNode) -> None:
     world.make_front(first_list=0.1)
     world.vendor.offer(SHARED, REPLICAS)
     world.open()
@@ -297,7 +297,7 @@ def test_a_node_that_offers_only_parts_of_gpus_offers_none_whole(world: World) -
 
 @pytest.mark.parametrize("ids", [UUIDS, REPLICAS], ids=["whole", "replicas"])
 def test_a_gpu_is_unhealthy_if_either_says_so_and_ours_recovers(
-    world: World, ids: Sequence[str]
+    world: FrontNode, ids: Sequence[str]
 ) -> None:
     world.vendor.offer(GPU, ids)
     plugin = world.start()

@@ -14,7 +14,7 @@ from linkwise.plugin.device_plugin.server import Advice
 from linkwise.plugin.in_front.front import Front
 from linkwise.plugin.kubelet import deviceplugin_pb2 as api
 from tests.plugin.fake_kubelet import FakeKubelet
-from tests.plugin.in_front.conftest import UUIDS, World, healthy
+from tests.plugin.in_front.conftest import UUIDS, FrontNode, healthy
 from tests.plugin.in_front.scripted import GPU, ScriptedVendor
 from tests.waiting import wait_for
 
@@ -22,7 +22,7 @@ MIG = "nvidia.com/mig-1g.5gb"
 ALL = set(UUIDS)
 
 
-def test_before_a_vendors_plugin_registers_the_kubelet_hears_of_nothing(world: World) -> None:
+def test_before_a_vendors_plugin_registers_the_kubelet_hears_of_nothing(world: FrontNode) -> None:
     world.open()
     wait_for(lambda: world.registry.is_socket(), "the socket to register at")
     assert not world.front.ready
@@ -37,7 +37,7 @@ def test_before_a_vendors_plugin_registers_the_kubelet_hears_of_nothing(world: W
     wait_for(lambda: world.front.ready, "readiness")
 
 
-def test_what_is_planned_is_known_before_the_kubelet_hears_of_gpus(world: World) -> None:
+def test_what_is_planned_is_known_before_the_kubelet_hears_of_gpus(world: FrontNode) -> None:
     world.vendor.offer(GPU, UUIDS)
     world.front.open()
     wait_for(lambda: world.metric("vendor_state", resource=GPU, state="lists"), "the vendor's list")
@@ -47,7 +47,7 @@ def test_what_is_planned_is_known_before_the_kubelet_hears_of_gpus(world: World)
 
 
 def test_where_our_own_knowledge_does_not_come_the_vendors_word_is_handed_on(
-    world: World,
+    world: FrontNode,
 ) -> None:
     """As without a driver's library that Linkwise can load: the node must lose nothing by it."""
     world.front = Front(
@@ -68,7 +68,7 @@ def test_where_our_own_knowledge_does_not_come_the_vendors_word_is_handed_on(
 
 
 def test_of_a_plugin_that_is_killed_the_kubelets_stream_ends_and_begins_when_it_is_back(
-    world: World,
+    world: FrontNode,
 ) -> None:
     """It ends at once: where the new plugin registers with the kubelet itself, a later end of
     Linkwise's stream would cut it off."""
@@ -89,7 +89,7 @@ def test_of_a_plugin_that_is_killed_the_kubelets_stream_ends_and_begins_when_it_
     wait_for(lambda: world.front.ready, "readiness")
 
 
-def test_a_plugin_that_registers_with_the_kubelet_itself_is_left_to_it(world: World) -> None:
+def test_a_plugin_that_registers_with_the_kubelet_itself_is_left_to_it(world: FrontNode) -> None:
     """It serves at the same path. Registered by both, it would be cut off when Linkwise ends."""
     world.vendor.offer(GPU, UUIDS)
     plugin = world.start()
@@ -107,7 +107,9 @@ def test_a_plugin_that_registers_with_the_kubelet_itself_is_left_to_it(world: Wo
     assert healthy(alone) == ALL
 
 
-def test_the_kubelet_hears_of_every_change_though_the_cluster_cannot_be_told(world: World) -> None:
+def test_the_kubelet_hears_of_every_change_though_the_cluster_cannot_be_told(
+    world: FrontNode,
+) -> None:
     """What a change means for the cluster takes time, and the kubelet does not wait for it."""
     telling, may_end = threading.Event(), threading.Event()
 
@@ -131,7 +133,7 @@ def test_the_kubelet_hears_of_every_change_though_the_cluster_cannot_be_told(wor
     may_end.set()
 
 
-def test_a_list_that_ends_is_asked_for_again_though_nobody_registers(world: World) -> None:
+def test_a_list_that_ends_is_asked_for_again_though_nobody_registers(world: FrontNode) -> None:
     world.vendor.offer(GPU, UUIDS)
     plugin = world.start()
     world.vendor.set(errors={"ListAndWatch": ["UNAVAILABLE", "going down"]})
@@ -145,7 +147,7 @@ def test_a_list_that_ends_is_asked_for_again_though_nobody_registers(world: Worl
     wait_for(lambda: world.front.ready and healthy(third) == ALL, "all healthy again")
 
 
-def test_a_list_that_is_refused_is_asked_for_again(world: World) -> None:
+def test_a_list_that_is_refused_is_asked_for_again(world: FrontNode) -> None:
     world.vendor.offer(GPU, UUIDS, errors={"ListAndWatch": ["INTERNAL", "no"]})
     world.open()
     wait_for(lambda: len(world.vendor.calls("ListAndWatch")) > 2, "several attempts")
@@ -156,7 +158,7 @@ def test_a_list_that_is_refused_is_asked_for_again(world: World) -> None:
 
 
 def test_a_plugin_that_registers_and_lists_nothing_is_told_and_not_offered(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: FrontNode, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.make_front(first_list=0.05)
     world.vendor.offer(GPU, UUIDS, hangs=["ListAndWatch"])
@@ -169,7 +171,7 @@ def test_a_plugin_that_registers_and_lists_nothing_is_told_and_not_offered(
 
 
 def test_what_an_earlier_plugin_listed_does_not_count_where_its_successor_is_silent(
-    world: World,
+    world: FrontNode,
 ) -> None:
     world.make_front(first_list=0.2)
     world.vendor.offer(GPU, UUIDS)
@@ -180,7 +182,7 @@ def test_what_an_earlier_plugin_listed_does_not_count_where_its_successor_is_sil
     assert set(plugin.health) == ALL
 
 
-def test_a_plugin_that_hangs_makes_all_unhealthy_until_it_answers(world: World) -> None:
+def test_a_plugin_that_hangs_makes_all_unhealthy_until_it_answers(world: FrontNode) -> None:
     """Stopped by SIGSTOP: connections stay, it answers nothing, the kubelet would not notice."""
     world.make_front(probe=0.05)
     world.vendor.offer(GPU, UUIDS)
@@ -193,7 +195,7 @@ def test_a_plugin_that_hangs_makes_all_unhealthy_until_it_answers(world: World) 
     wait_for(lambda: healthy(plugin) == ALL, "all healthy again")
 
 
-def test_a_second_registration_takes_the_place_of_the_first_without_a_gap(world: World) -> None:
+def test_a_second_registration_takes_the_place_of_the_first_without_a_gap(world: FrontNode) -> None:
     world.vendor.offer(GPU, UUIDS)
     plugin = world.start()
     for _ in range(3):
@@ -207,7 +209,7 @@ def test_a_second_registration_takes_the_place_of_the_first_without_a_gap(world:
 
 
 def test_a_call_under_way_ends_well_though_another_plugin_has_registered_meanwhile(
-    world: World,
+    world: FrontNode,
 ) -> None:
     """As where a vendor's plugin is updated and the new one starts before the old one ends."""
     world.vendor.offer(GPU, UUIDS, hangs=["Allocate"])
@@ -229,7 +231,7 @@ def healthy_of(message: api.ListAndWatchResponse) -> list[str]:
     return [device.ID for device in message.devices if device.health == "Healthy"]
 
 
-def test_options_that_change_are_told_to_the_kubelet(world: World) -> None:
+def test_options_that_change_are_told_to_the_kubelet(world: FrontNode) -> None:
     """It reads them only when a plugin registers."""
     world.vendor.offer(GPU, UUIDS)
     assert not world.start().options.pre_start_required
@@ -243,7 +245,7 @@ def test_options_that_change_are_told_to_the_kubelet(world: World) -> None:
 
 
 def test_another_mig_layout_is_another_resource_and_the_old_one_ends(
-    world: World,
+    world: FrontNode,
 ) -> None:
     world.vendor.offer(GPU, UUIDS)
     whole = world.start()
@@ -281,7 +283,7 @@ def test_another_mig_layout_is_another_resource_and_the_old_one_ends(
     ],
 )
 def test_a_registration_that_cannot_be_is_refused_and_tried_again(
-    world: World, behaviour: dict[str, object], refusal: str
+    world: FrontNode, behaviour: dict[str, object], refusal: str
 ) -> None:
     world.make_front(dial=0.2)
     world.vendor.offer(GPU, UUIDS, **behaviour)  # type: ignore[arg-type]
@@ -297,7 +299,7 @@ def test_a_registration_that_cannot_be_is_refused_and_tried_again(
 
 
 @pytest.mark.parametrize("kind", ["in the kubelet's directory", "beside ours", "absolute"])
-def test_a_plugins_socket_is_found_where_it_is(world: World, kind: str) -> None:
+def test_a_plugins_socket_is_found_where_it_is(world: FrontNode, kind: str) -> None:
     """A plugin that has the path compiled in sees Linkwise's directory in its place."""
     world.registry.parent.mkdir()
     if kind != "in the kubelet's directory":
@@ -310,7 +312,7 @@ def test_a_plugins_socket_is_found_where_it_is(world: World, kind: str) -> None:
 
 
 def test_a_plugin_that_watches_its_own_socket_alone_begins_again_with_linkwise_and_kubelet(
-    world: World,
+    world: FrontNode,
 ) -> None:
     """Intel's does. It sees Linkwise's directory as the kubelet's, and a kubelet empties that."""
     world.registry.parent.mkdir()
@@ -335,7 +337,7 @@ def test_a_plugin_that_watches_its_own_socket_alone_begins_again_with_linkwise_a
     world.offering(ALL)
 
 
-def test_no_socket_is_removed_outside_the_kubelets_directory(world: World) -> None:
+def test_no_socket_is_removed_outside_the_kubelets_directory(world: FrontNode) -> None:
     """An operator's `--vendor-socket` may be beside sockets of others."""
     theirs = socket.socket(socket.AF_UNIX)
     with theirs, tempfile.TemporaryDirectory(prefix="lw-") as elsewhere:
@@ -353,7 +355,7 @@ def test_no_socket_is_removed_outside_the_kubelets_directory(world: World) -> No
 
 
 def test_with_another_kubelet_the_vendors_plugin_begins_again_and_forgets_what_was_unhealthy(
-    world: World,
+    world: FrontNode,
 ) -> None:
     """The kubelet empties its directory, where the vendor's socket is."""
     world.vendor.offer(GPU, UUIDS)
@@ -374,7 +376,7 @@ def test_with_another_kubelet_the_vendors_plugin_begins_again_and_forgets_what_w
 
 
 def test_a_plugin_that_does_not_begin_again_with_the_kubelet_counts_again_after_a_while(
-    world: World,
+    world: FrontNode,
 ) -> None:
     world.vendor.offer(GPU, UUIDS)
     world.start()
@@ -391,7 +393,7 @@ def test_a_plugin_that_does_not_begin_again_with_the_kubelet_counts_again_after_
 
 
 def test_a_kubelet_that_comes_last_finds_all(kubelet_dir: Path) -> None:
-    world = World(kubelet_dir)
+    world = FrontNode(kubelet_dir)
     try:
         world.kubelet.stop()
         world.kubelet.socket.unlink(missing_ok=True)
@@ -405,7 +407,7 @@ def test_a_kubelet_that_comes_last_finds_all(kubelet_dir: Path) -> None:
         world.stop()
 
 
-def test_a_socket_to_register_at_that_somebody_removes_is_made_again(world: World) -> None:
+def test_a_socket_to_register_at_that_somebody_removes_is_made_again(world: FrontNode) -> None:
     world.vendor.offer(GPU, UUIDS)
     plugin = world.start()
     world.vendor.do("watch", on=False)
@@ -419,7 +421,7 @@ def test_a_socket_to_register_at_that_somebody_removes_is_made_again(world: Worl
 
 
 def test_a_plugin_that_begins_again_when_that_socket_is_made_again_is_offered_again(
-    world: World,
+    world: FrontNode,
 ) -> None:
     world.vendor.offer(GPU, UUIDS)
     world.start()
@@ -431,7 +433,7 @@ def test_a_plugin_that_begins_again_when_that_socket_is_made_again_is_offered_ag
 
 
 def test_where_no_socket_can_be_made_the_reason_is_told_until_it_can(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: FrontNode, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.registry.parent.touch()  # a file
     world.open()
@@ -442,7 +444,7 @@ def test_where_no_socket_can_be_made_the_reason_is_told_until_it_can(
 
 
 def test_a_path_too_long_for_a_socket_is_named(kubelet_dir: Path) -> None:
-    world = World(kubelet_dir)
+    world = FrontNode(kubelet_dir)
     try:
         world.registry = kubelet_dir / ("x" * 100) / "kubelet.sock"
         world.make_front()
@@ -458,7 +460,7 @@ def ours() -> set[str]:
     return {each.name for each in threading.enumerate() if each.name.startswith(names)}
 
 
-def test_no_thread_is_left_of_plugins_that_come_and_go_nor_of_us(world: World) -> None:
+def test_no_thread_is_left_of_plugins_that_come_and_go_nor_of_us(world: FrontNode) -> None:
     world.make_front(grace=0.0)
     world.vendor.offer(GPU, UUIDS)
     plugin = world.start()
@@ -483,7 +485,9 @@ def test_no_thread_is_left_of_plugins_that_come_and_go_nor_of_us(world: World) -
     assert list(world.registry.parent.iterdir()) == []
 
 
-def test_a_vendor_of_other_resources_that_begins_again_offers_no_whole_gpus(world: World) -> None:
+def test_a_vendor_of_other_resources_that_begins_again_offers_no_whole_gpus(
+    world: FrontNode,
+) -> None:
     """Its list counts from now on, but what it has shown does not become unknown."""
     front = world.make_front(first_list=1.0)
     world.vendor.offer("nvidia.com/a100", UUIDS)

@@ -11,7 +11,7 @@ from linkwise.plugin.in_front.sharing import is_share
 from linkwise.plugin.kubelet import podresources_pb2 as pods_wire
 from linkwise.plugin.node.in_use import read_in_use
 from linkwise.topology.annotations.plan import InUse, PlannedShares
-from tests.plugin.in_front.conftest import UUIDS, World
+from tests.plugin.in_front.conftest import UUIDS, FrontNode
 from tests.plugin.in_front.scripted import GPU
 from tests.plugin.pods import decided, pod
 
@@ -19,7 +19,7 @@ SHARED = "nvidia.com/gpu.shared"
 REPLICAS = [f"{uuid}::{number}" for uuid in UUIDS[:2] for number in range(3)]
 
 
-class Shares(World):
+class Shares(FrontNode):
     """With an advisor for each resource, as the program has it."""
 
     def __init__(self, directory: Path) -> None:

@@ -10,11 +10,11 @@ import pytest
 
 from linkwise.simulator.api_server import ApiServer
 from tests.plugin.in_front.scripted import GPU, ScriptedVendor
-from tests.plugin.with_kubelet import UUIDS, World, as_held, shuffled_plans
+from tests.plugin.with_kubelet import UUIDS, PluginNode, as_held, shuffled_plans
 from tests.waiting import wait_for
 
 
-class InFront(World):
+class InFront(PluginNode):
     """One node, with a vendor's plugin behind Linkwise's."""
 
     vendor: ScriptedVendor | None = None

@@ -21,7 +21,7 @@ from linkwise.topology.machine.recorded import recorded_machine
 from tests.divided import MIG_1G, PROFILE_1G, divided
 from tests.plugin.in_front.scripted import GPU, ScriptedVendor
 from tests.plugin.pods import bind, manifest
-from tests.plugin.with_kubelet import MACHINE, UUIDS, World
+from tests.plugin.with_kubelet import MACHINE, UUIDS, PluginNode
 from tests.waiting import wait_for
 
 SHARED = "nvidia.com/gpu.shared"
@@ -36,7 +36,7 @@ class InMigMode(RecordedInventory):
         return Probe({UUIDS[14]: (Finding("mig", "MIG mode is on"),)})
 
 
-class AllThree(World):
+class AllThree(PluginNode):
     """GPUs 0 to 11 whole, 12 and 13 with four replicas each, 14 cut into three MIG devices."""
 
     vendor: ScriptedVendor | None = None

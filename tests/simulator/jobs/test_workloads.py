@@ -21,7 +21,7 @@ class _Pods(msgspec.Struct):
     items: list[Pod]
 
 
-class World:
+class Controllers:
     def __init__(self, client: KubeClient) -> None:
         self.client = client
         self.workloads = WorkloadController(client, collection_of)
@@ -38,9 +38,9 @@ class World:
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
+def world() -> Iterator[Controllers]:
     with ApiServer() as server:
-        it = World(KubeClient.load(kubeconfig=None, server=server.url))
+        it = Controllers(KubeClient.load(kubeconfig=None, server=server.url))
         it.jobs.start()
         it.workloads.start()
         yield it
@@ -48,7 +48,7 @@ def world() -> Iterator[World]:
         it.jobs.stop()
 
 
-def test_a_pod_belongs_to_the_object_that_is_stored(world: World) -> None:
+def test_a_pod_belongs_to_the_object_that_is_stored(world: Controllers) -> None:
     world.create("apps/v1 StatefulSet", "db", {"replicas": 2, "template": TEMPLATE})
     pods = world.pods()
     assert sorted(pods) == ["db-0", "db-1"]
@@ -58,7 +58,7 @@ def test_a_pod_belongs_to_the_object_that_is_stored(world: World) -> None:
     assert world.workloads.roots[owner.uid] == "db"
 
 
-def test_the_jobs_of_a_job_set_run_and_end_like_other_jobs(world: World) -> None:
+def test_the_jobs_of_a_job_set_run_and_end_like_other_jobs(world: Controllers) -> None:
     template = {"spec": {**TEMPLATE["spec"], "restartPolicy": "Never"}}
     job = {"spec": {"parallelism": 2, "completions": 2, "template": template}}
     world.create(
@@ -71,7 +71,7 @@ def test_the_jobs_of_a_job_set_run_and_end_like_other_jobs(world: World) -> None
     assert (owner.kind, owner.name, world.workloads.roots[owner.uid]) == ("Job", "gpt-n-0", "gpt")
 
 
-def test_a_pod_that_is_evicted_is_created_again(world: World) -> None:
+def test_a_pod_that_is_evicted_is_created_again(world: Controllers) -> None:
     """Volcano's kind is called Job too, and Kubernetes' controller leaves its pods alone."""
     tasks = [{"name": "w", "replicas": 1, "template": TEMPLATE}]
     world.create("batch.volcano.sh/v1alpha1 Job", "vc", {"tasks": tasks})
@@ -81,7 +81,7 @@ def test_a_pod_that_is_evicted_is_created_again(world: World) -> None:
     assert world.pods()["vc-w-0"].metadata.uid != first
 
 
-def test_what_is_retired_creates_no_pods_again(world: World) -> None:
+def test_what_is_retired_creates_no_pods_again(world: Controllers) -> None:
     world.create("apps/v1 Deployment", "web", {"replicas": 1, "template": TEMPLATE})
     (name,) = world.pods()
     world.workloads.retire()

@@ -21,7 +21,7 @@ from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.ports.dispatch import Verbs
 from linkwise.extender.runtime.ports.scheduler_port import VerbServer
 from linkwise.simulator.api_server import ApiServer
-from tests.extender.world import World, wait_for
+from tests.extender.world import ApiObjects, wait_for
 from tests.serving.tls import Authority
 
 BINDS = 16
@@ -30,7 +30,7 @@ BINDS = 16
 class Extender:
     """As deployed, with one thread for binds, so that they wait for each other."""
 
-    def __init__(self, world: World, authority: Authority, *, secure: bool) -> None:
+    def __init__(self, world: ApiObjects, authority: Authority, *, secure: bool) -> None:
         self.world, self.authority, self.secure = world, authority, secure
         self.metrics = ExtenderMetrics()
         self.core = Core(CoreSettings())
@@ -81,7 +81,7 @@ class Extender:
 @pytest.fixture(params=[False, True], ids=["plain", "tls"])
 def extender(authority: Authority, request: pytest.FixtureRequest) -> Iterator[Extender]:
     with ApiServer() as server:
-        world = World(server)
+        world = ApiObjects(server)
         for number in range(BINDS):
             world.add_node(f"n{number}")
         started = Extender(world, authority, secure=request.param)

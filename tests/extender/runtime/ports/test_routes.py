@@ -17,7 +17,7 @@ from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.ports.dispatch import Verbs
 from linkwise.extender.runtime.ports.routes import create_app
 from linkwise.simulator.api_server import ApiServer
-from tests.extender.world import World, asked, body, wait_for
+from tests.extender.world import ApiObjects, asked, body, wait_for
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Asked:
 @pytest.fixture(scope="module")
 def extender() -> Iterator[Asked]:
     with ApiServer() as server:
-        world, metrics = World(server), ExtenderMetrics()
+        world, metrics = ApiObjects(server), ExtenderMetrics()
         world.add_node("n1")
         world.add_node("n2", "dgx1-v100")
         loop = Loop(Core(CoreSettings()), world.client, metrics)
