@@ -54,13 +54,13 @@ class Node:
             patch = yaml.safe_load(part.read_text())
             (self.cluster / part.name).write_text(json.dumps(patch))
         kubectl = Path(__file__).with_name("fake_kubectl.py")
-        self._script("kubectl", f'#!/bin/sh\nexec {sys.executable} -I -S {kubectl} "$@"\n')
+        self.script("kubectl", f'#!/bin/sh\nexec {sys.executable} -I -S {kubectl} "$@"\n')
         for name in CHANGE:
-            self._script(name, KILLER.format(program=shutil.which(name)))
+            self.script(name, KILLER.format(program=shutil.which(name)))
         # The real one waits for the disk, which others keep busy; to be killed does not need it.
-        self._script("sync", '#!/bin/sh\necho sync >> "$FAKE_CLUSTER/order"\n')
+        self.script("sync", '#!/bin/sh\necho sync >> "$FAKE_CLUSTER/order"\n')
 
-    def _script(self, name: str, text: str) -> None:
+    def script(self, name: str, text: str) -> None:
         (self.bin / name).write_text(text)
         (self.bin / name).chmod(0o755)
 
@@ -357,7 +357,7 @@ def test_an_upgrade_meanwhile_is_not_undone(node: Node, task: str) -> None:
     mv, cp = (shutil.which(name) for name in ("mv", "cp"))
     text = json.dumps(upgraded)
     (node.cluster / "upgraded").write_text(text)
-    node._script(
+    node.script(
         "cp",
         '#!/bin/sh\ncase "$*" in *.linkwise-next*)\n'
         f'{cp} "$FAKE_CLUSTER/upgraded" "$FAKE_CLUSTER/put"\n'
@@ -424,7 +424,7 @@ def test_what_it_can_do_is_said(node: Node, words: list[str]) -> None:
 def test_each_file_is_on_the_disk_before_it_gets_its_name(node: Node) -> None:
     """Else a node that loses power may find an empty one under it."""
     mv = shutil.which("mv")
-    node._script("mv", f'#!/bin/sh\necho mv >> "$FAKE_CLUSTER/order"\nexec {mv} "$@"\n')
+    node.script("mv", f'#!/bin/sh\necho mv >> "$FAKE_CLUSTER/order"\nexec {mv} "$@"\n')
     node.done("install")
     node.done("uninstall")
     order = (node.cluster / "order").read_text().split()

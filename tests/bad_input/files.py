@@ -15,8 +15,6 @@ from linkwise.extender.__main__ import command as linkwise_extender
 from linkwise.plugin.__main__ import main as linkwise_plugin
 from linkwise.simulator.__main__ import command as linkwise_simulator
 from linkwise.simulator.manifests.read_manifests import read_manifest_files
-from linkwise.topology.annotations.labels import node_labels
-from linkwise.topology.machine.model import Gpu, Machine
 from tests.bad_input.table import Place
 
 TABLE = """\
@@ -112,18 +110,6 @@ class Manifests:
         assert (pod.kind, pod.name) == ("Pod", "one")
 
 
-class Labels:
-    """A GPU model of this name: the label of its node, which has to be a legal value."""
-
-    def give(self, given: str) -> str:
-        labels = node_labels(Machine((Gpu("GPU-a", 0, given, 1024),), ()))
-        return labels["linkwise.dev/gpu.model"]
-
-    def neighbour_goes_on(self) -> None:
-        """Another node's label is what it should be."""
-        assert self.give("NVIDIA H100 80GB HBM3") == "NVIDIA-H100-80GB-HBM3"
-
-
 @contextmanager
 def folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="lw-") as directory:
@@ -136,5 +122,4 @@ def places(folder: Path) -> dict[str, Place]:
         "machine file": MachineFiles(folder),
         "topo -m table": MachineFiles(folder),
         "manifest": Manifests(folder),
-        "label": Labels(),
     }

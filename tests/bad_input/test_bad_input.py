@@ -1,4 +1,7 @@
-"""Every bad input gets its clear error, and disturbs nothing else: one table, row by row.
+"""Bad input gets its clear error at every place that it goes in, and disturbs nothing else.
+
+A place has the rows that show how it answers; what else is wrong, and in which words, is with the
+tests of what reads it.
 
 extender.py, plugin.py and files.py are the places that input goes in; the rows stand there too,
 or in the _rows.py beside it.

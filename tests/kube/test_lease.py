@@ -39,7 +39,7 @@ class ProcessClock:
 class Candidate:
     """One process in the election."""
 
-    def __init__(self, server: ApiServer, name: str) -> None:
+    def __init__(self, server: ApiServer, name: str, predecessors: str = "") -> None:
         self.clock, self.lost = ProcessClock(), list[str]()
         self.rounds = self.silences = self.failures = 0
         self.client = KubeClient.load(kubeconfig=None, server=server.url)
@@ -49,6 +49,7 @@ class Candidate:
             name="extender",
             identity=name,
             timing=OFTEN,
+            predecessors=predecessors,
             on_lost=self.lost.append,
             on_silence=self._hear_silence,
             clock=self.clock,
@@ -98,8 +99,8 @@ def deployed(client: KubeClient) -> None:
 def join(server: ApiServer) -> Iterator["Join"]:
     joined: list[Candidate] = []
 
-    def one(name: str) -> Candidate:
-        joined.append(Candidate(server, name))
+    def one(name: str, predecessors: str = "") -> Candidate:
+        joined.append(Candidate(server, name, predecessors))
         return joined[-1]
 
     yield one
@@ -108,7 +109,7 @@ def join(server: ApiServer) -> Iterator["Join"]:
 
 
 class Join(Protocol):
-    def __call__(self, name: str) -> Candidate: ...
+    def __call__(self, name: str, predecessors: str = "") -> Candidate: ...
 
 
 def spec(client: KubeClient) -> dict[str, Any]:
@@ -302,9 +303,7 @@ def test_one_that_died_is_followed_at_once_by_who_runs_in_its_place(
     wait_for(lambda: first.acts)
     first.stop(release=False)
     other = join("pod-b_1").start()
-    next_one = join("pod-a_2")
-    setattr(next_one.elector, "_predecessors", "pod-a_")  # noqa: B010
-    next_one.start()
+    next_one = join("pod-a_2", "pod-a_").start()
     wait_for(lambda: next_one.acts)  # no clock has moved
     assert (next_one.elector.term, next_one.elector.handed_over) == (2, False)
     assert not other.acts

@@ -94,10 +94,10 @@ def test_when_the_daemonset_no_longer_selects_the_node_all_of_ours_goes(client: 
 
 def test_a_daemonset_that_waits_for_its_pods_to_end_is_as_good_as_gone() -> None:
     going = b'{"metadata": {"name": "x", "deletionTimestamp": "2026-01-02T03:04:05Z"}}'
-    with scripted((200, going)) as removed:
+    with scripted((200, going), (200, b'{"metadata": {"name": "n1"}}')) as removed:
         asked = KubeClient.load(kubeconfig=None, server=removed.url)
-        assert Leaving(asked, "n1", OURS)._is_last()
-        assert removed.asked == [f"{DAEMONSETS}/linkwise-plugin"]
+        clean_up_if_removed(asked, "n1", OURS)
+        assert removed.asked == [f"{DAEMONSETS}/linkwise-plugin", NODE]
 
 
 def test_a_node_that_is_gone_too_is_no_trouble(

@@ -139,6 +139,8 @@ def test_a_driver_version_of_another_form_gives_no_label(version: str) -> None:
         ("_.-", ""),
         ("x" * 62 + "-y", "x" * 62),
         ("GPU ü", "GPU"),
+        ("NVIDIA  RTX™ 6000/Ada (48 GB)", "NVIDIA-RTX-6000Ada-48-GB"),
+        ("™", ""),
     ],
 )
 def test_a_text_becomes_a_label_value(text: str, value: str) -> None:

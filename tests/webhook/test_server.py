@@ -5,8 +5,6 @@ import json
 import socket
 import ssl
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from datetime import UTC, datetime
 from threading import Event, Thread
 
@@ -108,16 +106,6 @@ def test_before_there_is_a_certificate_nobody_is_answered() -> None:
         early.stop()
 
 
-def test_no_plain_text_is_answered(running: Running) -> None:
-    with socket.create_connection((HOST, running.port), timeout=30) as plain:
-        plain.sendall(b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
-        heard = b""
-        with suppress(ConnectionResetError):
-            while more := plain.recv(100):
-                heard += more
-        assert b"HTTP" not in heard
-
-
 @pytest.mark.parametrize(
     ("header", "status"),
     [
@@ -155,38 +143,6 @@ def test_a_client_that_goes_away_in_the_middle_hurts_nobody(running: Running) ->
         client.sendall(b"POST /validate HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{")
         client.close()
     assert running.client().ask("GET", "/readyz")[0] == 200
-
-
-def test_a_new_certificate_counts_for_new_connections_and_disturbs_no_old_one(
-    running: Running,
-) -> None:
-    old = running.client()
-    old.ask("GET", "/readyz")
-    new = new_pair()
-    running.server.show(new)
-    assert old.ask("POST", "/mutate", BODY)[0] == 200
-    assert running.client(new).ask("POST", "/mutate", BODY)[0] == 200
-    with pytest.raises(ssl.SSLCertVerificationError):
-        running.client().ask("GET", "/readyz")
-
-
-def test_while_certificates_change_no_call_is_lost(running: Running) -> None:
-    pairs = [running.pair, *(new_pair() for _ in range(5))]
-
-    def ask(_: int) -> int:
-        return running.client(*pairs).ask("POST", "/validate", BODY)[0]
-
-    with ThreadPoolExecutor(8) as pool:
-        answers = [pool.submit(ask, number) for number in range(120)]
-        for pair in pairs:
-            running.server.show(pair)
-        assert {answer.result() for answer in answers} == {200}
-
-
-def test_many_at_once_are_all_answered(running: Running) -> None:
-    with ThreadPoolExecutor(32) as pool:
-        answers = pool.map(lambda _: running.client().ask("POST", "/mutate", BODY)[0], range(200))
-        assert set(answers) == {200}
 
 
 def test_a_call_under_way_is_answered_at_the_end_and_told_to_go_elsewhere(

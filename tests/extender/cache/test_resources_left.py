@@ -9,12 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linkwise.extender.api.records import ResourceList
+from linkwise.extender.cache.ingest import Ingest
 from linkwise.extender.cache.resources_left import Ints, ResourcesLeft
 from linkwise.extender.placement.cluster_view import ClusterView, cluster_view
 from linkwise.extender.placement.gang_placement import place, pod_sets_of
 from linkwise.extender.placement.request import PodSet
 from linkwise.extender.placement.result import NoRoom
 from linkwise.kube.objects import Container, Resources
+from tests.extender.cached import cached
 from tests.extender.cluster import GPU, Cluster, change
 
 NAMES = ("example.com/a", "example.com/b", "ephemeral-storage", "hugepages-2Mi")
@@ -115,7 +117,7 @@ def view(extra: dict[str, list[int]]) -> ClusterView:
     at = Cluster()
     for name in ("n0", "n1"):
         at.add_node(name, "hgx-h100")
-    cache = at.core._cache
+    cache = cached(at)
     columns = {name: np.array(left) for name, left in extra.items()}
     return cluster_view(cache, cache.rows.with_columns(columns), ())
 
@@ -125,8 +127,7 @@ def pod_sets(*sizes: int, extra: str) -> list[PodSet]:
     at = Cluster()
     for number, size in enumerate(sizes):
         at.add_pod(f"p{number}", size)
-    records = [at.core._cache.pods[uid] for uid in at.pods]
-    found = pod_sets_of(records, lambda _: np.ones(2, dtype=np.bool_))
+    found = pod_sets_of([*cached(at).pods.values()], lambda _: np.ones(2, dtype=np.bool_))
     one = ResourceList(others=((extra, 1),))
     return [replace(pods, needs=pods.needs + one) for pods in found]
 
@@ -155,12 +156,13 @@ def nodes_of(view: ClusterView, pods: list[PodSet]) -> list[str]:
 def test_a_copy_with_columns_of_its_own_equals_the_table_that_it_was_made_from() -> None:
     at = Cluster()
     at.add_node("n0")
-    table = at.core._cache.rows
+    cache = cached(at)
+    table = cache.rows
     copy = table.with_columns({"apart": np.array([1])})
     assert table.equals(copy, [0])
     made = at.nodes["n0"]
     listed = {**made.status.allocatable, "example.com/a": "1"}
-    at.put_node(change(made, status=change(made.status, allocatable=listed)))
+    cache.put_node(Ingest(GPU).node(change(made, status=change(made.status, allocatable=listed))))
     assert not table.equals(copy, [0])  # it was searched without what counts now
     copy.left.show(0, ResourceList(gpus=8), 1)
     assert copy.left.on(0).others == (("apart", 1),)

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linkwise.extender.api.records import GangKey
+from tests.extender.cached import cached
 from tests.extender.cluster import Cluster
 
 NODES = ("n1", "n2")
@@ -28,7 +29,7 @@ def test_a_reservation_settles_its_nodes_as_if_they_were_settled_as_a_whole(
         at.add_pod(name, gpus)
         at.schedule(name)
     at.start("running")
-    cache = at.core._cache
+    cache = cached(at)
     cache.queue_first = queue_first
     for who, reserved in steps:
         before = {name: cache.nodes[name].settled for name in reserved}

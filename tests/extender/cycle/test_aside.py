@@ -298,7 +298,7 @@ def test_a_list_of_thousands_of_pods_and_nodes_is_taken_in_some_at_a_time() -> N
     assert meanwhile.times == 2 * once  # which there are, and each of them
     at.core.replace_pods(pods[320:], at.now)
     assert meanwhile.times == (2 + 3) * once  # the same, and 320 are gone
-    assert len(at.core._cache.pods) == 320
+    assert len(at.core.snapshot(at.now).pods) == 320
     assert at.core.audit() == []
 
 

@@ -74,8 +74,9 @@ def test_looks_at_a_large_gang_that_is_bound_are_a_moment_apart(
             at.settle()
         assert least <= len(looks) <= most
         at.pass_time(MOMENT)
-        [gang] = at.core._planner.registry.gangs.values()
-        assert at.core.next_due() == pytest.approx(at.core._planner.lifecycle.deadline(gang))
+        due = at.core.next_due()
+        assert due is not None
+        assert due > at.now + MOMENT
 
 
 def test_a_look_that_is_postponed_comes_by_itself() -> None:

@@ -9,6 +9,7 @@ import pytest
 from linkwise.extender.api.records import GangKey
 from linkwise.extender.api.timers import Agenda
 from linkwise.extender.placement.nodes.gang_refusals import GangRefusals, Takes
+from tests.extender.cached import cached
 from tests.extender.cluster import Cluster
 
 GANG_GPUS = 2
@@ -78,7 +79,7 @@ def test_what_was_learnt_first_holds_for_as_long_as_what_was_learnt_last() -> No
     at = cluster(2)
     at.add_gang("g", 2, 8)
     at.settle()
-    known, key = GangRefusals(at.core._cache, Agenda()), GangKey("ml", "g")
+    known, key = GangRefusals(cached(at), Agenda()), GangKey("ml", "g")
     known.takes_no_more(key, "n0", Takes(1, 1), 0.0)
     known.takes_no_more(key, "n1", Takes(2, 2), 1.0)
     known.lapse(3.0)  # the first refusal alone would have counted for two seconds

@@ -100,10 +100,8 @@ def test_gangs_that_are_compared_with_very_many_pods_have_their_turns_in_several
         at.add_pod(name, 1, said={"gang": name, "gang_size": "1"}, alter=beside_others_than(name))
     for action in at.core.decide(at.now):
         at.core.done(action, at.carry_out(action), at.now)
-    assert [bool(at.core._cache.plans.get(at.pod(name).metadata.uid)) for name in WAITING] == [
-        True,
-        *[False] * 4,
-    ]
+    planned = at.core.snapshot(at.now).plans
+    assert [at.pod(name).metadata.uid in planned for name in WAITING] == [True, *[False] * 4]
     due = at.core.next_due()
     assert due is not None
     assert due <= at.now + 1

@@ -150,7 +150,7 @@ def wait(at: Cluster, name: str, gpus: int, kind: str) -> None:
 
 
 def _record(at: Cluster, name: str) -> PodRecord:
-    return at.core._cache.pods[at.pod(name).metadata.uid]
+    return at.core.snapshot(at.now).by_uid[at.pod(name).metadata.uid]
 
 
 def planned(at: Cluster) -> set[str]:
@@ -241,7 +241,7 @@ def test_one_run_of_weeks_counts_as_four_hours_among_short_ones() -> None:
     for seconds in (HOUR, HOUR, 500 * HOUR):
         at.core._run_times.ended(_record(at, "first"), seconds)
     at.pass_time(700)
-    ordering = at.core._planner.queue.ordering
+    ordering = at.core.snapshot(at.now).ordering
     assert ordering.size_and_run_time([_record(at, "first")]) == (8, 2 * HOUR)
 
 

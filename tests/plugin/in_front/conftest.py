@@ -39,7 +39,6 @@ class FrontNode:
         self.registry = directory / "linkwise" / "kubelet.sock"
         self.vendor = ScriptedVendor(directory, self.registry)
         self.metrics = Metrics()
-        self.advisor = Advisor(node="n1", resource=GPU, pick=pick_ring, pod_wait_seconds=0.0)
         self.allocated = self.lost = self.changed = 0
         self.machine: Machine = DGX_1V
         self.front = self.make_front()
@@ -53,7 +52,7 @@ class FrontNode:
             metrics=self.metrics,
             patience=replace(PATIENCE, **patience),
         )
-        self.advisor._pick = pick
+        self.advisor = Advisor(node="n1", resource=GPU, pick=pick, pod_wait_seconds=0.0)
         self.front.know(self.machine)
         self.front.advise(
             Advice(self.advisor, self.metrics),

@@ -14,7 +14,7 @@ from linkwise.plugin.device_plugin.server import Advice
 from linkwise.plugin.in_front.front import Front
 from linkwise.plugin.kubelet import deviceplugin_pb2 as api
 from tests.plugin.fake_kubelet import FakeKubelet
-from tests.plugin.in_front.conftest import UUIDS, FrontNode, healthy
+from tests.plugin.in_front.conftest import PATIENCE, UUIDS, FrontNode, healthy
 from tests.plugin.in_front.scripted import GPU, ScriptedVendor
 from tests.waiting import wait_for
 
@@ -55,7 +55,7 @@ def test_where_our_own_knowledge_does_not_come_the_vendors_word_is_handed_on(
         vendor_socket=world.registry,
         managed=GPU,
         metrics=world.metrics,
-        patience=world.make_front(own_knowledge=0.05)._patience,
+        patience=replace(PATIENCE, own_knowledge=0.05),
     )
     world.vendor.offer(GPU, UUIDS, preference=list(UUIDS[2:4]))
     world.front.open()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from linkwise.simulator.api_server.kinds import EVENT, JOB, NODE, POD
+from linkwise.simulator.api_server.kinds import EVENT, NODE, POD
 from linkwise.simulator.api_server.patches import MERGE
 from linkwise.simulator.api_server.refusals import Object, RequestRefusedError
 from linkwise.simulator.api_server.selectors import read_selector
@@ -64,23 +64,6 @@ def refusal(error: pytest.ExceptionInfo[RequestRefusedError]) -> tuple[int, str]
 # Creation
 
 
-def test_a_new_pod_is_pending_with_the_defaults_of_the_api() -> None:
-    sent = {"limits": {"nvidia.com/gpu": 4, "cpu": 8}, "requests": {"cpu": 2}}
-    main = {"name": "main", "resources": sent}
-    made = new_store().create(POD, "ml", pod(containers=[main])).obj
-    assert made["status"] == {"phase": "Pending"}
-    assert made["spec"]["schedulerName"] == "default-scheduler"
-    assert made["spec"]["terminationGracePeriodSeconds"] == 30
-    assert made["spec"]["priority"] == 0
-    resources = {
-        "limits": {"nvidia.com/gpu": "4", "cpu": "8"},
-        "requests": {"nvidia.com/gpu": "4", "cpu": "2"},
-    }
-    assert made["spec"]["containers"] == [{"name": "main", "resources": resources}]
-    assert made["metadata"]["creationTimestamp"] == "2026-03-01T12:00:00Z"
-    assert (made["kind"], made["apiVersion"]) == ("Pod", "v1")
-
-
 def test_in_the_nodes_network_a_port_is_the_nodes() -> None:
     ports = [{"containerPort": 80}, {"containerPort": 81, "hostPort": 81}]
     body = pod(containers=[{"name": "main", "ports": ports}])
@@ -109,26 +92,6 @@ def test_label_keys_of_an_affinity_become_part_of_its_selector() -> None:
     }
 
 
-def test_a_status_sent_with_a_new_pod_or_job_is_put_aside_but_a_node_keeps_its_own() -> None:
-    store = new_store()
-    assert store.create(POD, "ml", pod() | {"status": {"phase": "Running"}}).obj["status"] == {
-        "phase": "Pending"
-    }
-    job = {"metadata": {"name": "j"}, "status": {"active": 3}}
-    assert store.create(JOB, "ml", job).obj["status"] == {}
-    node = {"metadata": {"name": "n1"}, "status": {"capacity": {"cpu": 64}}}
-    status = store.create(NODE, "", node).obj["status"]
-    assert status == {"capacity": {"cpu": "64"}, "allocatable": {"cpu": "64"}}
-
-
-def test_generated_names_differ() -> None:
-    store = new_store()
-    anonymous = {"metadata": {"generateName": "w-"}, "spec": {"containers": [{"name": "main"}]}}
-    names = {store.create(POD, "ml", anonymous).obj["metadata"]["name"] for _ in range(3)}
-    assert len(names) == 3
-    assert all(name.startswith("w-") and len(name) == 7 for name in names)
-
-
 @pytest.mark.parametrize(
     ("body", "code", "part"),
     [
@@ -148,30 +111,6 @@ def test_what_is_no_pod_is_refused_with_the_field(body: Any, code: int, part: st
     with pytest.raises(RequestRefusedError, match=part) as error:
         new_store().create(POD, "ml", body)
     assert error.value.code == code
-
-
-@pytest.mark.parametrize(
-    "metadata",
-    [
-        {"labels": {"a": "b c"}},
-        {"labels": {"a": "x" * 64}},
-        {"annotations": {"a/b/c": ""}},
-        {"annotations": {"a": "x" * (257 << 10)}},
-    ],
-)
-def test_labels_and_annotations_that_kubernetes_forbids_are_refused(metadata: Object) -> None:
-    store = store_with(pod())
-    with pytest.raises(RequestRefusedError) as error:
-        merge(store, {"metadata": metadata})
-    assert refusal(error) == (422, "Invalid")
-
-
-def test_a_name_is_taken_once_per_namespace() -> None:
-    store = store_with(pod())
-    store.create(POD, "other", pod())
-    with pytest.raises(RequestRefusedError) as error:
-        store.create(POD, "ml", pod())
-    assert refusal(error) == (409, "AlreadyExists")
 
 
 # Updates
@@ -196,18 +135,6 @@ def test_tolerations_can_only_be_added() -> None:
 # Deletion
 
 
-def test_the_grace_of_a_deleted_pod_only_becomes_shorter() -> None:
-    store = store_with(pod(nodeName="n1"))
-    store.delete(POD, "ml", "w", grace_seconds=10)
-    CLOCK.pass_seconds(2)
-    store.delete(POD, "ml", "w")
-    store.delete(POD, "ml", "w", grace_seconds=60)
-    assert store.get(POD, "ml", "w").obj["metadata"]["deletionGracePeriodSeconds"] == 10
-    store.delete(POD, "ml", "w", grace_seconds=3)
-    metadata = store.get(POD, "ml", "w").obj["metadata"]
-    assert metadata["deletionTimestamp"] == "2026-03-01T12:00:03Z"
-
-
 def test_a_grace_below_zero_is_one_second() -> None:
     store = store_with(pod("a", nodeName="n1"), pod("b", nodeName="n1"))
     marked, _ = store.delete(POD, "ml", "a", grace_seconds=-5)
@@ -215,15 +142,6 @@ def test_a_grace_below_zero_is_one_second() -> None:
     store.delete(POD, "ml", "b")
     marked, _ = store.delete(POD, "ml", "b", grace_seconds=-5)
     assert marked.obj["metadata"]["deletionGracePeriodSeconds"] == 1
-
-
-def test_finalizers_keep_an_object_until_the_last_is_gone() -> None:
-    store = new_store()
-    store.create(JOB, "ml", {"metadata": {"name": "j", "finalizers": ["a"]}})
-    assert not store.delete(JOB, "ml", "j")[1]
-    store.patch(JOB, "ml", "j", {"metadata": {"finalizers": None}}, MERGE)
-    with pytest.raises(RequestRefusedError, match="not found"):
-        store.get(JOB, "ml", "j")
 
 
 # Lists and history

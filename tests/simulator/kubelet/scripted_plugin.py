@@ -14,7 +14,7 @@ class ScriptedPlugin:
         self.preferred_calls: list[tuple[set[str], set[str], int]] = []
         self.orders: list[tuple[str, ...]] = []
         self.allocated: list[set[str]] = []
-        self._answers, self._refuses = list(answers), refuses
+        self._answers, self.refuses = list(answers), refuses
 
     def preferred(
         self, available: Sequence[str], must_include: Sequence[str], size: int
@@ -29,5 +29,5 @@ class ScriptedPlugin:
     def allocate(self, devices: Sequence[str]) -> None:
         self.allocated.append(set(devices))
         self.orders.append(tuple(devices))
-        if self._refuses:
-            raise AdmissionError(self._refuses)
+        if self.refuses:
+            raise AdmissionError(self.refuses)

@@ -96,18 +96,6 @@ def test_a_plugin_that_comes_back_within_the_grace_stays(start: Start) -> None:
     world.devices_are(8, 8)
 
 
-def test_sockets_of_plugins_that_are_gone_are_wiped_and_other_files_stay(start: Start) -> None:
-    world = start()
-    directory = world.kubelet.device_plugin_directory
-    world.kubelet.stop()
-    (directory / "kubelet_internal_checkpoint").write_text("{}")
-    with sockets.socket(sockets.AF_UNIX) as stale:
-        stale.bind(str(directory / "stale.sock"))
-    world.kubelet.start()
-    names = {file.name for file in directory.iterdir()}
-    assert names == {"kubelet.sock", "kubelet_internal_checkpoint"}
-
-
 def test_a_directory_too_long_for_a_socket_is_named(tmp_path: Path) -> None:
     client = KubeClient.load(kubeconfig=None, server="http://127.0.0.1:1")
     kubelet = Kubelet("n1", tmp_path / ("d" * 107), client)

@@ -156,28 +156,6 @@ def test_the_window_moves_on_by_all_it_looked_at() -> None:
     assert windows == [tuple(names[10:130]), tuple(names[130:250])]
 
 
-@pytest.mark.parametrize(
-    ("score", "weight", "chosen"), [(1, 1, "a"), (2, 1, "b"), (1, 2, "b"), (10, 1, "b")]
-)
-def test_a_score_counts_ten_times_its_weight(score: int, weight: int, chosen: str) -> None:
-    """So ten with weight 1 equals a plugin's hundred. The plugins give `a` 12 more."""
-    running = (pod(f"x{number}", 0, on="b") for number in range(20))
-    cluster = cluster_of([node("a"), node("b")], *running)
-    assert cluster.score(pod("p"), "a") - cluster.score(pod("p"), "b") == 12
-    with RecordingExtender() as recording:
-        recording.answers["prioritize"] = lambda _: [{"Host": "b", "Score": score}]
-        extender = ExtenderClient(recording.url, managed_resources=[GPU])
-        assert cycle_of(cluster, extender, weight=weight).schedule(pod("p")) == chosen
-
-
-def test_scores_of_unknown_hosts_are_ignored() -> None:
-    cluster = cluster_of([node("a"), node("b")])
-    with RecordingExtender() as recording:
-        recording.answers["prioritize"] = lambda _: [{"Host": "c", "Score": 10}]
-        extender = ExtenderClient(recording.url, managed_resources=[GPU])
-        assert cycle_of(cluster, extender).schedule(pod("p")) in ("a", "b")
-
-
 @pytest.mark.parametrize("score", [0.5, 7.0, "7"])
 def test_a_score_that_is_no_whole_number_drops_the_whole_answer(score: object) -> None:
     cluster = cluster_of([node("a"), node("b")], pod("x", on="b"), pod("y", on="b"))
@@ -196,44 +174,6 @@ def test_equal_nodes_are_drawn_at_random_and_each_comes_up() -> None:
     assert {cycle.schedule(pod(f"p{number}")) for number in range(30)} == {"a", "b", "c"}
 
 
-CPU = {"resources": {"limits": {"cpu": "1"}}}
-
-
-@pytest.mark.parametrize(
-    ("managed", "spec", "interested"),
-    [
-        ([GPU], {"containers": [CPU]}, False),
-        ([GPU], {"containers": [CPU, {"resources": {"limits": {GPU: "1"}}}]}, True),
-        ([GPU], {"containers": [{"resources": {"requests": {GPU: "1"}}}]}, True),
-        ([GPU], {"initContainers": [{"resources": {"limits": {GPU: "1"}}}]}, True),
-        ([], {"containers": [CPU]}, True),
-    ],
-)
-def test_the_extender_is_asked_about_pods_that_name_a_managed_resource(
-    managed: list[str], spec: dict[str, list[dict[str, Any]]], interested: bool
-) -> None:
-    named = {field: [{"name": "c", **c} for c in found] for field, found in spec.items()}
-    one = msgspec.convert({"spec": named}, Pod)
-    extender = ExtenderClient("http://127.0.0.1:1", managed_resources=managed)
-    assert extender.is_interested(one) is interested
-
-
-def test_the_extender_s_unresolvable_counts_where_it_says_both() -> None:
-    cluster = cluster_of([node("a")])
-    with RecordingExtender() as recording:
-        recording.answers["filter"] = lambda _: {
-            "NodeNames": [],
-            "FailedNodes": {"a": "not now"},
-            "FailedAndUnresolvableNodes": {"a": "never"},
-        }
-        extender = ExtenderClient(recording.url, managed_resources=[GPU])
-        found = cycle_of(cluster, extender).schedule(pod("p"))
-    assert isinstance(found, Unfit)
-    assert found.reasons == {"a": ("never",)}
-    assert found.rejected_by == {"Extender"}
-    assert not found.rejections["a"].resolvable
-
-
 def test_a_node_dropped_without_a_word_counts_as_refused_by_the_extender() -> None:
     cluster = cluster_of([node("full", gpus=0), node("b")])
     with RecordingExtender() as recording:
@@ -245,34 +185,11 @@ def test_a_node_dropped_without_a_word_counts_as_refused_by_the_extender() -> No
     assert not found.rejections["b"].resolvable
 
 
-def test_a_nomination_to_a_node_that_is_gone_leads_to_the_others() -> None:
-    cluster = cluster_of([node("a")])
-    assert cycle_of(cluster).schedule(pod("p", nominatedNodeName="gone")) == "a"
-
-
-def test_nominated_pods_count_for_those_who_are_not_more_important() -> None:
-    cluster = cluster_of([node("a")])
-    cluster.nominate(pod("p", 8, priority=5, nominatedNodeName="a"))
-    chosen = {
-        priority: cycle_of(cluster).schedule(pod("q", 8, priority=priority)) == "a"
-        for priority in (4, 5, 6)
-    }
-    assert chosen == {4: False, 5: False, 6: True}
-
-
 def test_a_nominated_pod_counts_once_when_it_gets_its_node() -> None:
     cluster = cluster_of([node("a"), node("b", gpus=4)])
     planned = pod("p", 4, nominatedNodeName="a")
     cluster.nominate(planned)
     cluster.assume_pod(planned, "b")
-    assert cycle_of(cluster).schedule(pod("q", 8)) == "a"
-
-
-def test_an_assumed_pod_counts_until_it_is_given_up() -> None:
-    cluster = cluster_of([node("a")])
-    cluster.assume_pod(pod("p", 8), "a")
-    assert unfit(cluster, pod("q", 8)).reasons == {"a": ("Insufficient nvidia.com/gpu",)}
-    cluster.remove_pod("p")
     assert cycle_of(cluster).schedule(pod("q", 8)) == "a"
 
 

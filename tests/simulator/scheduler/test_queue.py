@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from linkwise.kube.objects import Pod, SchedulingGate
+from linkwise.kube.objects import Pod
 from linkwise.simulator.scheduler.queue import OTHER, ClusterEvent, QueuedPod, SchedulingQueue
 
 BY_EXTENDER = frozenset({"Extender"})
@@ -55,40 +55,11 @@ def refused(by: frozenset[str], *, times: int = 1) -> SchedulingQueue:
     return queue
 
 
-def test_the_most_important_pod_comes_first_then_the_one_that_came_first() -> None:
-    queue = queue_of(pod("a"), pod("b", priority=5), pod("c"), pod("d", priority=5))
-    assert names(queue, 0.0) == ["b", "d", "a", "c"]
-
-
 def test_a_pod_is_tried_once_at_a_time() -> None:
     queue = queue_of(pod("a"))
     popped(queue, 0.0)
     queue.add(pod("a"), 1.0)
     assert queue.pop(1.0) is None
-
-
-def test_a_pod_with_a_gate_waits_until_the_gate_is_lifted() -> None:
-    queue = queue_of(pod("a", gates=("linkwise.dev/plan",)))
-    queue.move_all(ClusterEvent.NODE_ADDED, 0.0)
-    assert queue.pop(0.0) is None
-    assert queue.counts().gated == 1
-    queue.update(pod("a"), 1.0)
-    assert names(queue, 1.0) == ["a"]
-
-
-def test_a_gate_that_stays_keeps_it_waiting() -> None:
-    queue = queue_of(pod("a", gates=("x", "y")))
-    queue.update(pod("a", gates=("y",)), 0.0)
-    assert queue.pop(0.0) is None
-    (waiting,) = queue.pods()
-    assert waiting.spec.scheduling_gates == (SchedulingGate("y"),)
-
-
-def test_a_pod_that_did_not_fit_sleeps_until_something_happens() -> None:
-    queue = refused(BY_EXTENDER)
-    assert queue.pop(100.0) is None
-    queue.move_all(ClusterEvent.NODE_OTHER, 100.0)
-    assert names(queue, 100.0) == ["a"]
 
 
 def test_what_plugins_refused_is_woken_only_by_events_that_matter_to_them() -> None:
@@ -133,19 +104,6 @@ def test_new_labels_of_a_pod_wake_it_where_pods_around_refused_it() -> None:
     assert names(queue, 100.0) == ["a"]
 
 
-def test_a_change_of_the_pod_itself_wakes_what_the_extender_refused() -> None:
-    queue = refused(BY_EXTENDER)
-    queue.update(pod("a"), 0.01)
-    assert names(queue, 0.01) == ["a"]
-
-
-def test_with_nothing_else_to_do_a_woken_pod_need_not_sit_its_back_off_out() -> None:
-    queue = refused(BY_EXTENDER, times=3)
-    queue.move_all(ClusterEvent.NODE_ADDED, 0.0)
-    assert queue.counts().backoff == 1
-    assert names(queue, 0.0) == ["a"]
-
-
 def test_of_those_whose_back_off_ends_in_the_same_second_the_important_goes_first() -> None:
     queue = queue_of(pod("a"), pod("b", priority=5))
     for queued in (popped(queue, 0.0), popped(queue, 0.0)):
@@ -171,14 +129,6 @@ def test_the_back_off_doubles_from_one_second_to_ten() -> None:
         assert queue.next_wake(now) == seconds
         now += seconds
     assert names(queue, now) == ["a"]
-
-
-def test_an_error_is_not_tried_early_even_with_nothing_else_to_do() -> None:
-    queue = queue_of(pod("a"))
-    queue.add_error(popped(queue, 0.0), 0.0)
-    queue.move_all(ClusterEvent.NODE_ADDED, 0.5)
-    queue.update(pod("a"), 0.5)
-    assert queue.pop(0.5) is None
 
 
 def test_a_refusal_after_errors_starts_the_errors_count_again() -> None:
@@ -230,12 +180,6 @@ def test_a_pod_deleted_while_it_is_tried_does_not_come_back() -> None:
     queue.delete("a")
     queue.add_unschedulable(queued, BY_EXTENDER, 0.0)
     assert queue.pods() == []
-
-
-def test_a_deleted_pod_is_not_tried() -> None:
-    queue = queue_of(pod("a"), pod("b"))
-    queue.delete("a")
-    assert names(queue, 0.0) == ["b"]
 
 
 def test_a_pod_is_tried_in_its_newest_version() -> None:

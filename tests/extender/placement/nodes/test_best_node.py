@@ -18,6 +18,7 @@ from linkwise.extender.placement.room.pod_mix import PodMix
 from linkwise.extender.placement.room.room import LatestRoom, Room
 from linkwise.topology import names
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role
+from tests.extender.cached import cached
 from tests.extender.cluster import Cluster, change
 
 MACHINES = ("dgx1-v100", "hgx-h100")
@@ -98,7 +99,7 @@ def test_many_nodes_are_judged_by_kind_as_each_alone(
         at.add_pod(f"old-{number}", gpus)
         if node in at.filter(f"old-{number}").node_names:
             at.bind(f"old-{number}", node)
-    cache = at.core._cache
+    cache = cached(at)
     request = GpuRequest(
         PodDemand((ContainerDemand("main", Role.MAIN, size),)), TopologyRequirement()
     )

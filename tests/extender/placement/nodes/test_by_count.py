@@ -210,9 +210,14 @@ def test_a_binding_by_count_without_a_response_ties_the_pod_to_no_node() -> None
 
 
 def counted(at: Cluster, node: str) -> tuple[int, int]:
-    """The node's GPUs that pods have, and that are free, as its cache entry sums them up."""
-    info = at.core._cache.nodes[node]
-    return sum(gpus.bit_count() for gpus in info.owned.values()), info.free.bit_count()
+    """The node's GPUs that pods have, and that are free."""
+    found = at.core.snapshot(at.now).node_named[node]
+    return sum(gpus.bit_count() for gpus in found.owned.values()), found.free.bit_count()
+
+
+def left(at: Cluster, node: str) -> int:
+    snapshot = at.core.snapshot(at.now)
+    return snapshot.left.on(snapshot.node_named[node].row).gpus
 
 
 def test_nothing_is_counted_twice_when_a_node_gets_its_annotation_and_loses_it() -> None:
@@ -223,7 +228,7 @@ def test_nothing_is_counted_twice_when_a_node_gets_its_annotation_and_loses_it()
     for name in ("a", "b"):
         at.add_pod(name, 2)
         assert at.schedule(name) == "n1"
-    assert at.core._cache.nodes["n1"].left.gpus == 4
+    assert left(at, "n1") == 4
     at.annotate_node("n1", names.TOPOLOGY, text)
     assert counted(at, "n1") == (4, 4)  # presumed
     at.start("a", {"main": at.uuids("n1", 4, 7)})
@@ -237,7 +242,7 @@ def test_nothing_is_counted_twice_when_a_node_gets_its_annotation_and_loses_it()
     lose_topology(at, "n1")
     assert counted(at, "n1") == (0, 0)
     at.add_pod("d", 1)
-    assert at.core._cache.nodes["n1"].left.gpus == 0
+    assert left(at, "n1") == 0
     at.annotate_node("n1", names.TOPOLOGY, text)
     assert counted(at, "n1") == (8, 0)
     assert at.filter("d").node_names == ()

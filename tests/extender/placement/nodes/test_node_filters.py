@@ -35,6 +35,7 @@ from linkwise.kube.objects import (
     Toleration,
 )
 from linkwise.topology.machine.recorded import recorded_machine
+from tests.extender.cached import cached
 from tests.extender.cluster import GPU, Cluster, container
 
 READER = Ingest(GPU, Agenda())
@@ -83,82 +84,9 @@ def test_a_node_must_be_ready_and_not_cordoned() -> None:
     assert runs(template(cordon), node(cordoned=True))
 
 
-@pytest.mark.parametrize(
-    ("toleration", "tolerated"),
-    [
-        (Toleration(key="nvidia.com/gpu", operator="Exists"), True),
-        (Toleration(key="nvidia.com/gpu", operator="Exists", effect="NoSchedule"), True),
-        (Toleration(key="nvidia.com/gpu", operator="Exists", effect="NoExecute"), False),
-        (Toleration(key="nvidia.com/gpu", value="present"), True),
-        (Toleration(key="nvidia.com/gpu", value="absent"), False),
-        (Toleration(key="nvidia.com/gpu"), False),
-        (Toleration(operator="Exists"), True),
-        (Toleration(value="present"), True),  # the API server refuses such a one
-        (Toleration(key="other", operator="Exists"), False),
-    ],
-)
-def test_a_taint_keeps_out_who_does_not_tolerate_it(
-    toleration: Toleration, tolerated: bool
-) -> None:
-    assert runs(template(toleration), node(GPU_TAINT)) is tolerated
-
-
 def test_a_taint_that_only_prefers_keeps_nobody_out() -> None:
     assert runs(template(), node(Taint(key="slow", effect="PreferNoSchedule")))
     assert why_not(template(), READER.node(node(GPU_TAINT))) == "taint nvidia.com/gpu not tolerated"
-
-
-def test_the_node_selector_must_match_whole() -> None:
-    selector = {"zone": "a", "pool": "train"}
-    assert runs(template(selector=selector), node(zone="a", pool="train"))
-    assert not runs(template(selector=selector), node(zone="a"))
-
-
-@pytest.mark.parametrize(
-    ("operator", "values", "holds"),
-    [
-        ("In", ("a", "b"), True),
-        ("In", ("b",), False),
-        ("NotIn", ("b",), True),
-        ("NotIn", ("a",), False),
-        ("Exists", (), True),
-        ("DoesNotExist", (), False),
-        ("In", (), False),
-        ("NotIn", (), False),
-        ("Gt", ("0",), False),
-        ("Like", ("a",), False),
-    ],
-)
-def test_required_affinity_knows_every_operator(
-    operator: str, values: tuple[str, ...], holds: bool
-) -> None:
-    each = Requirement(key="zone", operator=operator, values=values)
-    term = NodeSelectorTerm(match_expressions=(each,))
-    assert runs(template(terms=(term,)), node(zone="a")) is holds
-
-
-@pytest.mark.parametrize(
-    ("operator", "value", "holds"),
-    [
-        ("Gt", "3", True),
-        ("Gt", "4", False),
-        ("Lt", "5", True),
-        ("Lt", "4", False),
-        ("Gt", "x", False),
-    ],
-)
-def test_affinity_compares_numbers(operator: str, value: str, holds: bool) -> None:
-    each = Requirement(key="rack", operator=operator, values=(value,))
-    term = NodeSelectorTerm(match_expressions=(each,))
-    assert runs(template(terms=(term,)), node(rack="4")) is holds
-
-
-def test_a_label_that_is_missing_is_not_in_and_not_greater() -> None:
-    for operator, holds in (("NotIn", True), ("DoesNotExist", True), ("In", False), ("Gt", False)):
-        values = () if operator == "DoesNotExist" else ("1",)
-        each = Requirement(key="rack", operator=operator, values=values)
-        term = NodeSelectorTerm(match_expressions=(each,))
-        assert runs(template(terms=(term,)), node()) is holds
 
 
 def test_one_term_is_enough_and_all_of_it_must_hold() -> None:
@@ -401,7 +329,7 @@ def test_a_clique_that_no_label_says_is_no_label(
     machine = replace(recorded_machine("dgx1-v100", node="n0"), clique="abc.1")
     at.add_node("n0", machine, labels={} if label is None else {CLIQUE: label})
     wanted = template(terms=(NodeSelectorTerm((Requirement(CLIQUE, operator, values),)),))
-    cache = at.core._cache
+    cache = cached(at)
     record = cache.nodes["n0"].record
     assert NodeFilters(cache).rows(wanted).tolist() == [may_run(wanted, record)]
     holds = {"In": label == "abc.1", "NotIn": label != "abc.1", "DoesNotExist": label is None}

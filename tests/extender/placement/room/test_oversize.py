@@ -28,6 +28,7 @@ from linkwise.kube.objects import (
 )
 from linkwise.topology import names
 from linkwise.topology.demand import ContainerDemand, Role
+from tests.extender.cached import cached
 from tests.extender.cluster import GPU, Cluster, change, container
 
 
@@ -62,7 +63,7 @@ def test_112_are_no_slip_and_wait_for_a_machine_that_has_them() -> None:
 def test_no_machine_has_room_for_more_gpus_than_it_has(size: int) -> None:
     at = Cluster()
     at.add_node("n1", "hgx-h100")
-    kind = at.core._cache.nodes["n1"].kind
+    kind = cached(at).nodes["n1"].kind
     assert kind is not None
     assert not np.any(_sets(kind, size, 0.0))
 
