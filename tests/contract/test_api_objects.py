@@ -4,15 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.api_world import (
-    JSON_PATCH,
-    MERGE,
-    NODES,
-    STRATEGIC,
-    Api,
-    names,
-    version_of,
-)
+from tests.contract.api_world import JSON_PATCH, MERGE, NODES, STRATEGIC, Api, names, version_of
 
 WORKER = {"metadata": {"name": "w"}, "spec": {"containers": [{"name": "main", "image": "x"}]}}
 
@@ -69,13 +61,24 @@ def test_a_name_is_taken_once(api: Api) -> None:
         (b"{", 400, "BadRequest"),
         ({"metadata": {"name": "w"}}, 422, "Invalid"),
         ({"metadata": {}}, 422, "Invalid"),
+        (WORKER | {"spec": {"containers": [{"image": "x"}]}}, 422, "Invalid"),
         (WORKER | {"metadata": {"name": "W"}}, 422, "Invalid"),
         (WORKER | {"metadata": {"name": "w", "namespace": "other"}}, 400, "BadRequest"),
         (WORKER | {"metadata": {"name": "w", "annotations": {"rank": 1}}}, 400, "BadRequest"),
         (WORKER | {"metadata": {"name": "w", "labels": {"a": "b c"}}}, 422, "Invalid"),
         (WORKER | {"kind": "Node", "apiVersion": "v1"}, 400, "BadRequest"),
     ],
-    ids=["json", "containers", "name", "Name", "namespace", "annotation", "label", "kind"],
+    ids=[
+        "json",
+        "containers",
+        "name",
+        "container",
+        "Name",
+        "namespace",
+        "annotation",
+        "label",
+        "kind",
+    ],
 )
 def test_what_is_no_pod_is_refused(api: Api, body: Any, code: int, reason: str) -> None:
     assert api.ask("POST", api.pods, body).refusal == (code, reason)
@@ -332,7 +335,10 @@ def test_a_token_that_is_none_is_refused(api: Api) -> None:
     assert api.query(api.pods, **{"limit": 1, "continue": "x"}).refusal == (400, "BadRequest")
 
 
-@pytest.mark.parametrize("query", [{"limit": "many"}, {"labelSelector": "a of (b)"}])
+@pytest.mark.parametrize(
+    "query",
+    [{"limit": "many"}, {"labelSelector": "a of (b)"}, {"fieldSelector": "metadata.name"}],
+)
 def test_a_query_that_does_not_parse_is_refused(api: Api, query: dict[str, object]) -> None:
     assert api.query(api.pods, **query).refusal == (400, "BadRequest")
 
@@ -364,6 +370,9 @@ def test_fields_that_can_be_selected_by(api: Api) -> None:
         ("app notin (b)", ["a", "none"]),
         ("app", ["a", "b"]),
         ("!app", ["none"]),
+        ("app==a", ["a"]),
+        ("tier!=x", ["a", "b", "none"]),
+        ("app in (a, b),tier", []),
     ],
 )
 def test_labels_that_can_be_selected_by(api: Api, selector: str, selected: list[str]) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from linkwise.extender.explain.explainer import Explainer
 from linkwise.kube.objects import Pod
 from tests.all_or_nothing import gang_of
 from tests.end_to_end import manifests
@@ -109,10 +108,6 @@ def wait_soon(so: Callable[[], object], what: str) -> None:
     wait_for(so, what, SOON_SECONDS)
 
 
-def explained(world: LiveCluster, name: str) -> str:
-    return repr(Explainer(world.extender.loop.snapshot()).pod("ml", name, runner_up=False))
-
-
 @pytest.mark.parametrize("gated", [False, True], ids=["", "gated"])
 @pytest.mark.parametrize("cause", CASES)
 def test_a_gang_that_cannot_start_whole_does_not_start_and_then_does_at_once(
@@ -166,51 +161,3 @@ def test_a_pod_that_only_a_full_node_takes_keeps_no_other_node_from_others(gated
         wait_soon(lambda: runs(w, "x0", "x1"), "others run on the idle nodes")
         w.delete(f"{PODS}/holder")
         wait_soon(lambda: runs(w, "a"), "the pod runs, as its node is free")
-
-
-@pytest.mark.parametrize("refused", [("g-0", "g-1"), ("g-1",)], ids=["all", "one"])
-def test_bindings_that_are_refused_for_good_free_the_gpus_and_are_explained(
-    refused: tuple[str, ...],
-) -> None:
-    with running_world([MACHINE]) as world:
-        for name in refused:
-            world.server.fail_next("POST", f"/pods/{name}/binding", 403, times=10**6)
-        first, second = manifests.gang("g", 2, 4)
-        world.submit(first)
-        world.submit(second)
-        wait_soon(lambda: "Forbidden" in explained(world, "g-1"), "explain says it")
-        if (
-            len(refused) == 1
-        ):  # the other one may be bound, once; then the refused member goes first
-            look_on(world, "g")
-            wait_for(lambda: bound_of(world, "g") == 0, "the other one is evicted")
-            if not any(pod.metadata.name == "g-0" for pod in members_of(world, "g")):
-                world.submit(first)
-            partial, looks = look_on(world, "g")
-            assert partial == 0, f"half was bound again, at {partial} of {looks} looks"
-        world.submit(manifests.pod("other", 8))
-        wait_soon(lambda: runs(world, "other"), "another pod gets the GPUs")
-        told = [event["message"] for event in world.events() if event["message"]]
-        assert any("Forbidden" in message for message in told), told
-
-
-@pytest.mark.parametrize("gated", [False, True], ids=["", "gated"])
-def test_annotations_that_leave_no_room_for_a_plan_are_refused_before_one_is_made(
-    gated: bool,
-) -> None:
-    with running_world([MACHINE]) as world:
-        first, fat = manifests.gang("g", 2, 4, gated=gated)
-        said = fat["metadata"]["annotations"]
-        said["example.com/blob"] = ""
-        said["example.com/blob"] = "x" * (
-            256 * 1024 - 100 - sum(len(k) + len(said[k]) for k in said)
-        )
-        for member in (first, fat):
-            world.submit(member)
-        world.submit(manifests.pod("other", 8))
-        wait_soon(lambda: runs(world, "other"), "another pod gets the GPUs")
-        assert "annotations" in explained(world, "g-1")
-        assert bound_of(world, "g") == 0
-        assert not any(
-            "linkwise.dev/plan" in world.pod(p).metadata.annotations for p in ("g-0", "g-1")
-        )

@@ -417,24 +417,11 @@ def refused(directory: Path, *arguments: str) -> str:
         return demo.errors
 
 
-@pytest.mark.parametrize(
-    ("right", "wrong", "says"),
-    [
-        ("name: lone", "name: Lone!", "pod.yaml:4: document 1: metadata.name: 'Lone!': expected "),
-        (
-            "gpu: 2",
-            "gpu: two",
-            "pod.yaml:11: document 1: spec.containers[0].resources.limits[nvidia.com/gpu]: 'two': ",
-        ),
-        ("gpu: 2", "gpu: [2", "pod.yaml:12: document 1: expected ',' or ']'"),
-    ],
-)
-def test_a_broken_manifest_is_refused_before_anything_starts(
-    directory: Path, right: str, wrong: str, says: str
-) -> None:
-    (directory / "pod.yaml").write_text(POD.replace(right, wrong))
+def test_a_broken_manifest_is_refused_before_anything_starts(directory: Path) -> None:
+    (directory / "pod.yaml").write_text(POD.replace("name: lone", "name: Lone!"))
 
-    assert says in refused(directory, *EXAMPLES, "pod.yaml")
+    said = "pod.yaml:4: document 1: metadata.name: 'Lone!': expected "
+    assert said in refused(directory, *EXAMPLES, "pod.yaml")
 
 
 def test_an_unknown_machine_is_refused_with_the_names_of_all(directory: Path) -> None:

@@ -30,19 +30,6 @@ def swaps_told(world: LiveCluster) -> int:
     return [event["reason"] for event in world.events()].count("GpuSwap")
 
 
-def test_five_equal_pods_at_once_each_hold_what_was_planned(world: LiveCluster) -> None:
-    pods = [f"w{number}" for number in range(5)]
-    for name in pods:
-        world.submit(manifests.pod(name, 3))
-
-    wait_for(lambda: all(world.pod(name).status.phase == "Running" for name in pods), "5 pods run")
-
-    held = world.nodes["n1"].held()
-    assert held == {f"ml/{name}": planned(world, name) for name in pods}
-    settle(world)
-    assert world.counted_by_all("swaps") == 0
-
-
 def test_a_swap_is_noticed_counted_and_repaired_and_nothing_is_killed(world: LiveCluster) -> None:
     world.submit(manifests.pod("before", 2))
     wait_for(lambda: world.pod("before").status.phase == "Running", "the first pod runs")

@@ -4,10 +4,8 @@ from functools import partial
 from typing import Any
 
 from linkwise.topology import names
-from linkwise.topology.annotations.node_annotation import read_topology
 from linkwise.topology.annotations.plan import read_in_use
 from linkwise.topology.machine.topology_manager import Policy, Scope, TopologyManager
-from linkwise.topology.sets.alignment import alignment_of
 from tests.end_to_end import manifests, promises
 from tests.end_to_end.world import LiveCluster, running_world
 from tests.waiting import wait_for
@@ -86,23 +84,6 @@ def test_what_is_planned_is_what_the_kubelet_gives() -> None:
             )
             wait_for(lambda: not promises.unsettled(world), "all is as it should be")
             assert world.counted_by_all("swaps") == 0
-
-
-def test_a_gang_is_cut_into_sets_of_one_socket() -> None:
-    with running_world(["hgx-h100"] * 2, topology_manager=SINGLE) as world:
-        leave_two_and_one(world)
-        for body in manifests.gang("g", 2, 3):
-            world.submit(body)
-        members = ["g-0", "g-1"]
-        wait_for(
-            lambda: all(world.pod(name).status.phase == "Running" for name in members), "both run"
-        )
-        assert {world.pod(name).spec.node_name for name in members} == {"n2"}
-        (node,) = (node for node in world.read_nodes() if node.metadata.name == "n2")
-        alignment = alignment_of(read_topology(node.metadata.annotations[names.TOPOLOGY]))
-        assert alignment is not None
-        for held in world.nodes["n2"].held().values():
-            assert alignment.holds(world.nodes["n2"].machine.mask_of(held["main"]), 3)
 
 
 def test_where_the_policy_is_unknown_few_pods_are_refused_before_the_idle_node_is_used() -> None:

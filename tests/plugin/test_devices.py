@@ -4,11 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 
-import pytest
-
 from linkwise.plugin.device_plugin.cdi import Cdi, CdiMode
 from linkwise.plugin.device_plugin.containers import ContainerGrant, Granting, grant
-from linkwise.plugin.errors import UnknownDeviceError
 from linkwise.plugin.gpus.inventory import Finding, Probe, Snapshot, Xid
 from linkwise.plugin.health.book import GONE, NOT_OFFERED, DeviceBook
 from linkwise.plugin.health.faults import Change, Policy
@@ -214,8 +211,3 @@ def test_cdi_devices_are_named_and_the_image_cannot_ask_for_all() -> None:
     assert given.device_paths == ()  # CDI brings them
     assert given.cdi_names == (f"nvidia.com/gpu={UUIDS[4]}",)
     assert given.envs == {"NVIDIA_VISIBLE_DEVICES": "void"}
-
-
-def test_an_unknown_device_is_refused_by_name() -> None:
-    with pytest.raises(UnknownDeviceError, match="unknown devices GPU-x: expected some of"):
-        grant(book().now, [UUIDS[0], "GPU-x"], Granting(NO_CDI))

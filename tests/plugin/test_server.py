@@ -1,10 +1,8 @@
 """The kubelet's calls over a real unix socket."""
 
 import errno
-import random
 import socket
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
@@ -97,21 +95,6 @@ def test_numa_nodes_are_told_and_minus_one_is_not(kubelet_dir: Path) -> None:
     assert not second.HasField("topology")
     node.kubelet.close()
     node.server.stop()
-
-
-def test_five_pods_of_one_size_at_once_get_their_plans_whatever_the_order_of_ids(
-    node: Node,
-) -> None:
-    order = list(UUIDS)
-    random.Random(5).shuffle(order)
-    plans = {f"w{number}": order[number] for number in range(5)}
-    for name, uuid in plans.items():
-        notes = decided(f"uid-{name}", {"main": (uuid,)})
-        node.advisor.pod_event("ADDED", pod(name, ("main", 1), annotations=notes))
-    with ThreadPoolExecutor(5) as pool:
-        given = list(pool.map(lambda seed: node.kubelet.preferred(UUIDS, 1, seed=seed), range(5)))
-    assert sorted(uuid for answer in given for uuid in answer) == sorted(plans.values())
-    assert node.metric("preferred_total", source="plan") == 5
 
 
 def test_one_pod_after_the_other_as_the_kubelet_does_it(node: Node) -> None:

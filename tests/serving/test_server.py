@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
-from threading import Event, Thread
+from threading import Thread
 from unittest.mock import patch
 
 import pytest
@@ -35,19 +35,13 @@ class Echo(Handler):
             body = None if length is None else self.body(length)
             if body is None:
                 return
-            if self.path == "/slow":
-                Running.held.set()
-                assert Running.release.wait(30)
             self.say(Reply(200, body))
             self.wfile.flush()
         self.server.was_useful(self.connection)
 
 
 class Running:
-    held, release = Event(), Event()
-
     def __init__(self, places: Places, *, secure: bool = True) -> None:
-        Running.held, Running.release = Event(), Event()
         self.results: Counter[str] = Counter()
         self.met: list[Caller] = []
         self.server = Server(
@@ -64,7 +58,6 @@ class Running:
         self._thread.start()
 
     def stop(self) -> None:
-        Running.release.set()
         self.server.close()
         self._thread.join(30)
         assert not self._thread.is_alive()
@@ -296,23 +289,6 @@ def test_a_defect_costs_one_connection(
         ask_once(authority.connect(running.port, authority.client()))
     assert ask_once(authority.connect(running.port, authority.client())) == 200
     assert "ZeroDivisionError" in caplog.text
-
-
-def test_a_call_under_way_is_answered_at_the_end(running: Running, authority: Authority) -> None:
-    client = authority.connect(running.port, authority.client())
-    answers: list[tuple[int, bytes]] = []
-    asking = Thread(target=lambda: answers.append(ask(client, "/slow", b"last words")))
-    asking.start()
-    assert Running.held.wait(30)
-    closing = Thread(target=running.server.close)
-    closing.start()
-    wait_for(lambda: running.server._listener.fileno() == -1)
-    Running.release.set()
-    asking.join(30)
-    closing.join(30)
-    assert not closing.is_alive()
-    assert answers == [(200, b"last words")]
-    assert client.sock is None  # the answer said that the connection ends
 
 
 def test_a_busy_port_is_said(running: Running) -> None:

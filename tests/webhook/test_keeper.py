@@ -1,6 +1,5 @@
 """The keeper with an API server that holds one Secret and two configurations."""
 
-import logging
 import time
 from base64 import b64decode
 from copy import deepcopy
@@ -106,16 +105,6 @@ def test_a_second_look_and_a_second_replica_write_nothing(api: Api) -> None:
     assert one.used == two.used
 
 
-def test_of_two_that_begin_at_once_one_is_refused_and_takes_the_others(api: Api) -> None:
-    one, two = Replica(api), Replica(api)
-    api.before_put = two.look
-    with pytest.raises(ApiError, match="Conflict"):
-        one.look()
-    assert not one.used
-    one.look()
-    assert one.used == two.used
-
-
 def test_a_rotation_over_its_whole_length_is_trusted_at_every_moment(api: Api) -> None:
     """One replica looks often, the other once a day."""
     often, rarely = Replica(api), Replica(api)
@@ -197,19 +186,6 @@ def test_a_replica_whose_certificate_ended_meanwhile_is_not_ready(api: Api) -> N
     with pytest.raises(ApiError):
         one.look(days=90)
     assert one.keeper.waits_for() == "the certificate has ended"
-
-
-def test_no_log_has_a_key(api: Api, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG)
-    one = Replica(api)
-    one.look()
-    one.look(days=60)
-    assert "serves certificate" in caplog.text
-    for name, text in api.objects[SECRET]["data"].items():
-        if name.endswith(".key"):
-            assert b"PRIVATE KEY" in b64decode(text)
-            assert text not in caplog.text
-    assert "PRIVATE" not in caplog.text
 
 
 def test_certificates_that_somebody_else_keeps_are_served_as_they_change(tmp_path: Path) -> None:

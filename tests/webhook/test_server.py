@@ -106,29 +106,6 @@ def test_before_there_is_a_certificate_nobody_is_answered() -> None:
         early.stop()
 
 
-@pytest.mark.parametrize(
-    ("header", "status"),
-    [
-        ("Content-Length: 70000", 413),
-        ("Content-Length: many", 400),
-        ("Content-Length: -1", 400),
-        (f"Content-Length: {'9' * 30}", 400),
-        ("Content-Length: 2\r\nContent-Length: 3", 400),
-        ("Transfer-Encoding: chunked", 411),
-    ],
-)
-def test_bodies_of_no_known_or_too_great_length_are_refused(
-    running: Running, header: str, status: int
-) -> None:
-    context = ssl.create_default_context(cadata=running.pair.certificate.decode())
-    with (
-        socket.create_connection((HOST, running.port), timeout=30) as raw,
-        context.wrap_socket(raw, server_hostname=HOST) as client,
-    ):
-        client.sendall(f"POST /validate HTTP/1.1\r\nHost: x\r\n{header}\r\n\r\n".encode())
-        assert client.recv(100).startswith(f"HTTP/1.1 {status} ".encode())
-
-
 def test_a_body_that_is_too_large_is_refused_though_it_is_sent(running: Running) -> None:
     for length in (MOST + 1, 8 << 20):
         told = running.client().ask("POST", "/validate", b" " * length)

@@ -213,19 +213,6 @@ def test_a_gang_of_more_than_a_node_has_is_refused_in_words() -> None:
     assert at.core.gangs(at.now)[0].reason == f"room for 0 of 2 members{never}"
 
 
-def test_equal_states_get_equal_plans() -> None:
-    def planned() -> list[object]:
-        at = Cluster()
-        for number in range(6):
-            at.add_node(f"n{number}", "dgx1-v100")
-        at.add_pod("a", 3, node="n2")
-        members = at.add_gang("g", 5, 4)
-        at.settle()
-        return [(at.plan(member), at.gpus(member)) for member in members]
-
-    assert planned() == planned()
-
-
 def test_members_belong_together_by_subgroups_of_one_size() -> None:
     def unit(*subgroups: str) -> int:
         at = Cluster()

@@ -13,12 +13,7 @@ from linkwise.extender.preemption.disruption_budgets import _Budget
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.preemption.spared_pods import SPARED_SECONDS
 from linkwise.extender.queue.running_pods import STUCK_SECONDS
-from linkwise.kube.objects import (
-    Condition,
-    LabelSelector,
-    Pod,
-    Requirement,
-)
+from linkwise.kube.objects import Condition, LabelSelector, Pod, Requirement
 from tests.extender.cluster import Cluster, change
 from tests.extender.preemption.victims import RACK, add_gang, budget, cluster, label, run
 

@@ -75,23 +75,6 @@ def test_room_for_a_gang_is_sought_while_others_are_answered(
     assert sound(started)
 
 
-def test_a_gang_is_planned_whole_once_its_last_member_exists(
-    world: ApiObjects, started: Extender
-) -> None:
-    world.add_pod("g-0", gang="g", gang_size="2", rank="0")
-    wait_for(lambda: started.get("/gangs"))
-    assert not world.is_planned("g-0")
-
-    world.add_pod("g-1", gang="g", gang_size="2", rank="1")
-    wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
-
-    nodes = [world.read(name).status.nominated_node_name for name in ("g-0", "g-1")]
-    plans = [read_plan(world.read(n).metadata.annotations[names.PLAN]) for n in ("g-0", "g-1")]
-    assert [plan.node for plan in plans] == nodes
-    assert plans[0].id == plans[1].id
-    assert sound(started)
-
-
 def node_of(world: ApiObjects, name: str) -> str:
     return str(world.pod(name)["status"]["nominatedNodeName"])
 
@@ -217,18 +200,6 @@ def test_a_plan_is_written_once_the_api_server_is_back(
     world.add_gang("g", 2)
 
     wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"), 20)
-    assert sound(started)
-
-
-def test_a_deleted_gang_gives_everything_back(world: ApiObjects, started: Extender) -> None:
-    world.add_gang("g", 2)
-    wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
-    assert sum(started.free().values()) == 8
-
-    world.delete("g-0")
-    world.delete("g-1")
-
-    wait_for(lambda: sum(started.free().values()) == 24)
     assert sound(started)
 
 

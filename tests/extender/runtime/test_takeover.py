@@ -309,21 +309,6 @@ def test_a_plan_of_ours_that_one_of_an_older_leader_wrote_over_is_written_again(
     assert at.sound()
 
 
-def test_half_a_plan_of_the_leader_before_is_completed() -> None:
-    at = Cluster()
-    at.add_node("n1")
-    at.add_node("n2")
-    at.add_gang("g", 2)
-    first, second = (a for a in at.core.decide(at.now) if isinstance(a, WritePlan))
-    at.core.done(first, at.carry_out(first), at.now)
-    at.core.lead(2, at.now)
-    written = [action for action in at.settle() if isinstance(action, WritePlan)]
-    assert [action.pod for action in written] == [second.pod]
-    plans = [at.plan(name) for name in ("g-0", "g-1")]
-    assert [plan.leader for plan in plans if plan] == [0, 2]
-    assert len({plan.id for plan in plans if plan}) == 1
-
-
 def test_of_plans_of_two_leaders_the_later_one_s_counts_whatever_their_clocks_said() -> None:
     at = Cluster()
     at.add_node("n1")

@@ -68,12 +68,6 @@ def test_what_is_refused_is_refused_with_a_status_object(
     assert (answer["code"], answer["reason"]) == (code, reason)
 
 
-def test_a_node_or_job_that_is_deleted_answers_with_a_status(ask: Ask) -> None:
-    ask("POST", "/apis/batch/v1/namespaces/ml/jobs", {"metadata": {"name": "j"}})
-    status, answer = ask("DELETE", "/apis/batch/v1/namespaces/ml/jobs/j", {})
-    assert (status, answer["status"], answer["details"]["name"]) == (200, "Success", "j")
-
-
 def test_a_watcher_that_goes_away_is_forgotten(
     server: ApiServer, pool: urllib3.PoolManager
 ) -> None:

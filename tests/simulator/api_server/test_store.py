@@ -92,27 +92,6 @@ def test_label_keys_of_an_affinity_become_part_of_its_selector() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("body", "code", "part"),
-    [
-        ([], 400, "no JSON object"),
-        ({"kind": "Node", "metadata": {"name": "w"}}, 400, "kind 'Node': expected 'Pod'"),
-        ({"metadata": {}}, 422, "name or generateName is required"),
-        ({"metadata": {"name": "w", "namespace": "other"}}, 400, "does not match the namespace"),
-        ({"metadata": {"name": "w", "resourceVersion": "5"}}, 500, "should not be set"),
-        ({"metadata": {"name": "w", "annotations": {"rank": 1}}}, 400, "of type string: rank"),
-        ({"metadata": {"name": "w"}}, 422, "spec.containers: Required value"),
-        (pod("W"), 422, "a lowercase RFC 1123 subdomain"),
-        (pod(containers=[{}]), 422, r"spec.containers\[0\].name: Required value"),
-        (pod(schedulingGates=[{"name": "g"}], nodeName="n"), 422, "cannot be set until all"),
-    ],
-)
-def test_what_is_no_pod_is_refused_with_the_field(body: Any, code: int, part: str) -> None:
-    with pytest.raises(RequestRefusedError, match=part) as error:
-        new_store().create(POD, "ml", body)
-    assert error.value.code == code
-
-
 # Updates
 
 
@@ -188,37 +167,8 @@ def test_history_is_bounded() -> None:
         store.since(POD, first)
 
 
-@pytest.mark.parametrize(
-    ("selector", "matches"),
-    [
-        ("app=a", True),
-        ("app==b", False),
-        ("app!=b", True),
-        ("tier!=x", True),
-        ("app in (a, b),tier", False),
-        ("app notin (b)", True),
-        ("tier notin (b)", True),
-        ("!tier", True),
-        ("!app", False),
-        ("", True),
-    ],
-)
-def test_label_selectors(selector: str, matches: bool) -> None:
-    labelled = {"metadata": {"name": "w", "labels": {"app": "a"}}}
-    assert read_selector(POD, selector, "").matches(labelled) is matches
-
-
 def test_field_selectors_of_nodes_and_events() -> None:
     node = {"metadata": {"name": "n1"}, "spec": {}}
     assert read_selector(NODE, "", "spec.unschedulable=false").matches(node)
     told = {"metadata": {"name": "e"}, "involvedObject": {"name": "w"}}
     assert read_selector(EVENT, "", "involvedObject.name=w").matches(told)
-
-
-@pytest.mark.parametrize(
-    ("labels", "fields"), [("", "spec.colour=red"), ("", "metadata.name"), ("a of (b)", "")]
-)
-def test_a_selector_that_does_not_parse_is_refused(labels: str, fields: str) -> None:
-    with pytest.raises(RequestRefusedError) as error:
-        read_selector(POD, labels, fields)
-    assert refusal(error) == (400, "BadRequest")

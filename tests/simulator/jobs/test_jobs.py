@@ -12,14 +12,7 @@ from linkwise.kube.objects import Pod
 from linkwise.simulator.api_server import ApiServer
 from linkwise.simulator.jobs import job_rules
 from linkwise.simulator.jobs.controller import JobController
-from linkwise.simulator.jobs.job_rules import (
-    Decision,
-    Job,
-    Ledger,
-    decide,
-    pod_of,
-    status_of,
-)
+from linkwise.simulator.jobs.job_rules import Decision, Job, Ledger, decide, pod_of, status_of
 from tests.waiting import wait_for
 
 TEMPLATE = {
@@ -219,10 +212,6 @@ class JobsOnApiServer:
     def job(self) -> dict[str, Any]:
         return self.client.get("/apis/batch/v1/namespaces/ml/jobs/train", dict[str, Any])
 
-    def outcome(self) -> str:
-        conditions = self.job()["status"].get("conditions") or [{"type": ""}]
-        return str(conditions[0]["type"])
-
 
 @pytest.fixture
 def world() -> Iterator[JobsOnApiServer]:
@@ -232,14 +221,6 @@ def world() -> Iterator[JobsOnApiServer]:
         controller.start()
         yield JobsOnApiServer(server, controller, client)
         controller.stop()
-
-
-def test_a_gang_appears_each_index_once(world: JobsOnApiServer) -> None:
-    world.gang(4)
-    names = world.lives("0", "1", "2", "3")
-    assert all(name.startswith(f"train-{index}-") for index, name in names.items())
-    wait_for(lambda: world.job()["status"].get("active") == 4, "status counts them")
-    assert len(world.pods()) == 4
 
 
 def test_a_deleted_pod_and_a_failed_one_come_back_under_another_name(
@@ -252,27 +233,6 @@ def test_a_deleted_pod_and_a_failed_one_come_back_under_another_name(
     world.phase(before["1"], "Failed")
     wait_for(lambda: world.live().get("1", before["1"]) != before["1"], "1 replaced")
     wait_for(lambda: world.job()["status"].get("failed") == 2, "both counted")
-
-
-def test_a_job_whose_pods_succeed_is_complete(world: JobsOnApiServer) -> None:
-    world.gang(2)
-    for name in world.lives("0", "1").values():
-        world.phase(name, "Succeeded")
-    wait_for(lambda: world.outcome() == "Complete", "complete")
-    assert world.job()["status"]["succeeded"] == 2
-    assert len(world.pods()) == 2
-
-
-def test_a_job_whose_pods_keep_failing_gives_up(world: JobsOnApiServer) -> None:
-    world.gang(1, backoffLimit=2)
-    failed: set[str] = set()
-    while len(failed) < 3:
-        wait_for(lambda: set(world.live().values()) - failed, "the next try")
-        (name,) = world.live().values()
-        world.phase(name, "Failed")
-        failed.add(name)
-    wait_for(lambda: world.outcome() == "Failed", "given up")
-    assert world.live() == {}
 
 
 def test_pods_go_with_their_job(world: JobsOnApiServer) -> None:

@@ -2,9 +2,7 @@
 
 from collections.abc import Sequence
 
-from linkwise.simulator.kubelet.devices import (
-    AdmissionError,
-)
+from linkwise.simulator.kubelet.devices import AdmissionError
 
 
 class ScriptedPlugin:

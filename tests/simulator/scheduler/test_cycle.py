@@ -233,12 +233,6 @@ def victims(cluster: SchedulerCache, one: Pod) -> dict[str, list[str]]:
     return {name: [v.metadata.name for v in pods] for name, pods in found.items()}
 
 
-def test_as_few_as_possible_and_the_least_important_go() -> None:
-    running = [pod("low", 4, on="a", priority=1), pod("high", 4, on="a", priority=2)]
-    urgent = pod("urgent", 4, priority=9)
-    assert victims(cluster_of([node("a")], *running), urgent) == {"a": ["low"]}
-
-
 def test_of_equals_the_youngest_goes() -> None:
     old = pod("old", 4, on="a", created="2026-01-01T00:00:00Z")
     young = pod("young", 4, on="a", created="2026-01-03T00:00:00Z")

@@ -182,6 +182,12 @@ def test_a_pod_deleted_while_it_is_tried_does_not_come_back() -> None:
     assert queue.pods() == []
 
 
+def test_a_deleted_pod_is_not_tried() -> None:
+    queue = queue_of(pod("a"), pod("b"))
+    queue.delete("a")
+    assert names(queue, 0.0) == ["b"]
+
+
 def test_a_pod_is_tried_in_its_newest_version() -> None:
     queue = queue_of(pod("a"))
     queue.update(msgspec.structs.replace(pod("a"), status=pod("a").status), 0.0)

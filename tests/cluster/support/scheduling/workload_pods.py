@@ -4,10 +4,7 @@ from typing import Any
 
 from linkwise.topology import names
 from tests.cluster.support.scheduling.extender_process import GPU
-from tests.cluster.support.scheduling.scheduling_world import (
-    NAMESPACE,
-    SchedulingWorld,
-)
+from tests.cluster.support.scheduling.scheduling_world import NAMESPACE, SchedulingWorld
 
 # No controller that judges nodes, as these have no kubelets, and no garbage collector, as some
 # owners do not exist.

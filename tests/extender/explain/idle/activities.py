@@ -3,11 +3,7 @@
 from linkwise.extender.api.views import IdleView
 from linkwise.extender.explain.idle.idle_pods import view_idle
 from linkwise.topology import names
-from linkwise.topology.annotations.activity import (
-    Activity,
-    PodActivity,
-    write_activity,
-)
+from linkwise.topology.annotations.activity import Activity, PodActivity, write_activity
 from tests.extender.cluster import START, Cluster
 
 HOUR = 3600

@@ -6,10 +6,7 @@ from linkwise.extender.api.views import IdlePod, IdleView, WouldStartView
 from linkwise.extender.explain.idle.idle_pods import view_idle
 from linkwise.kube.objects import Taint
 from linkwise.topology import names
-from linkwise.topology.annotations.activity import (
-    STALE_SECONDS,
-    PodActivity,
-)
+from linkwise.topology.annotations.activity import STALE_SECONDS, PodActivity
 from tests.extender.cluster import START, Cluster
 from tests.extender.explain.idle.activities import BEGAN, HOUR, idle, quiet, run, say
 

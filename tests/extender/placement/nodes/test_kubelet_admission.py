@@ -82,27 +82,11 @@ def test_the_node_is_as_any_once_its_allocatable_gpus_are_back() -> None:
     assert at.phase("g") == "planned"
 
 
-def test_where_they_never_went_one_pod_is_tried_after_a_pause() -> None:
+def test_of_a_gang_one_pod_is_tried_and_only_where_that_is_all_of_it() -> None:
     at = refused_on_n1(NO_PLUGIN, 1)
     due = at.core.next_due()
     assert due is not None
     assert due <= at.now + FIRST_PAUSE_SECONDS
-    at.pass_time(FIRST_PAUSE_SECONDS - 1)
-    for name in ("second", "third"):
-        at.add_pod(name, 1)
-        assert at.schedule(name) == ""
-    at.pass_time(1)
-    assert at.schedule("second") == "n1"
-    at.settle()
-    assert at.filter("third").failed == {"n1": REFUSES}
-    at.start("second")
-    at.settle()
-    assert at.schedule("third") == "n1"
-    assert at.sound()
-
-
-def test_of_a_gang_one_pod_is_tried_and_only_where_that_is_all_of_it() -> None:
-    at = refused_on_n1(NO_PLUGIN, 1)
     at.add_gang("two", 2, 1)
     at.pass_time(FIRST_PAUSE_SECONDS)
     assert at.phase("two") == "forming"
@@ -160,16 +144,6 @@ def test_what_failed_before_an_extender_came_closes_nothing() -> None:
         )
     )
     at.restart()
-    at.add_pod("second", 1)
-    assert at.schedule("second") == "n1"
-
-
-def test_a_node_that_is_made_again_is_as_any() -> None:
-    at = refused_on_n1(NO_PLUGIN, 1)
-    at.remove_node("n1")
-    at.settle()
-    at.add_node("n1", "hgx-h100")
-    at.settle()
     at.add_pod("second", 1)
     assert at.schedule("second") == "n1"
 

@@ -52,19 +52,6 @@ def test_a_gang_of_such_pods_is_planned_elsewhere_and_what_was_planned_there_too
     assert plan.node == "n2"
 
 
-def test_one_is_tried_after_a_pause_and_opens_the_node_once_it_runs() -> None:
-    at = refused_on_n1(AFFINITY, 4)
-    at.pass_time(FIRST_PAUSE_SECONDS)
-    at.add_pod("second", 4)
-    at.add_pod("third", 4)
-    assert at.schedule("second") == "n1"
-    at.settle()
-    assert at.schedule("third") == ""
-    at.start("second")
-    at.settle()
-    assert at.schedule("third") == "n1"
-
-
 def test_of_pods_behind_the_gate_one_is_tried() -> None:
     at = refused_on_n1(AFFINITY, 4)
     for name in ("second", "third"):
@@ -165,16 +152,6 @@ def test_explain_says_that_the_kubelet_refused_such_a_pod() -> None:
     assert [each.reason for each in levels["kubelet"].missing] == [
         REFUSED.removeprefix("linkwise: ")
     ]
-
-
-def test_a_node_that_is_made_again_is_as_any() -> None:
-    at = refused_on_n1(AFFINITY, 4)
-    at.remove_node("n1")
-    at.settle()
-    at.add_node("n1", "hgx-h100")
-    at.settle()
-    at.add_pod("second", 4)
-    assert at.schedule("second") == "n1"
 
 
 def test_a_refusal_that_no_pod_tests_is_forgotten_after_an_hour() -> None:

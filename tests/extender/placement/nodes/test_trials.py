@@ -14,6 +14,30 @@ from tests.extender.placement.nodes.refusals import (
 pytestmark = pytest.mark.parametrize("reason", [NO_PLUGIN, AFFINITY])
 
 
+def test_one_is_tried_after_a_pause_and_opens_the_node_once_it_runs(reason: str) -> None:
+    at = refused_on_n1(reason, 1)
+    at.pass_time(FIRST_PAUSE_SECONDS)
+    for name in ("second", "third"):
+        at.add_pod(name, 1)
+    assert at.schedule("second") == "n1"
+    at.settle()
+    assert at.schedule("third") == ""
+    at.start("second")
+    at.settle()
+    assert at.schedule("third") == "n1"
+    assert at.sound()
+
+
+def test_a_node_that_is_made_again_is_as_any(reason: str) -> None:
+    at = refused_on_n1(reason, 1)
+    at.remove_node("n1")
+    at.settle()
+    at.add_node("n1", "hgx-h100")
+    at.settle()
+    at.add_pod("second", 1)
+    assert at.schedule("second") == "n1"
+
+
 def test_the_pause_doubles_where_the_one_that_is_tried_is_refused_too(reason: str) -> None:
     at = refused_on_n1(reason, 1)
     for pause in (FIRST_PAUSE_SECONDS, 2 * FIRST_PAUSE_SECONDS, 4 * FIRST_PAUSE_SECONDS):

@@ -78,31 +78,6 @@ def test_whole_nodes_are_answered_with_whole_nodes(extender: Asked) -> None:
     assert all(type(score) is int for score in scores.values())
 
 
-NAMELESS: dict[str, Any] = {"metadata": {"namespace": "ml", "uid": "u"}}
-MALFORMED = [
-    ("filter", "", "$: expected JSON"),
-    ("filter", "{", "$: expected JSON"),
-    ("filter", '"Pod"', "$: expected `object`, got `str`"),
-    ("filter", json.dumps({"NodeNames": ["n1"]}), "$.Pod: expected `object`, got `null`"),
-    ("filter", json.dumps({"Pod": NAMELESS, "NodeNames": []}), "$.Pod.metadata.name: expected"),
-    ("bind", "[]", "$: expected `object`, got `array`"),
-    ("bind", json.dumps({"PodName": "w"}), "$.PodNamespace: expected a text"),
-    ("prioritize", "{}", "$.Pod: expected `object`, got `null`"),
-    ("prioritize", json.dumps({"Pod": {"spec": []}}), "$.Pod.spec: expected `object`"),
-    ("preempt", "{}", "$.Pod: expected `object`, got `null`"),
-]
-
-
-@pytest.mark.parametrize(("verb", "sent", "text"), MALFORMED)
-def test_a_malformed_body_is_answered_in_the_protocols_way(
-    verb: str, sent: str, text: str, extender: Asked
-) -> None:
-    status, answer = extender.post(verb, sent.encode())
-
-    assert status == (200 if verb in ("filter", "bind") else 400)
-    assert answer["Error"].startswith(f"linkwise: request body: {text}")
-
-
 def test_a_pod_that_kube_scheduler_should_not_ask_about_is_refused(extender: Asked) -> None:
     """If its file names no resource, it asks about all pods. Even then the extender binds none."""
     containers = [{"name": "main", "resources": {"limits": {"cpu": "1"}}}]
