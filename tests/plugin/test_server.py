@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from linkwise.plugin.device_plugin.allocate import pick_ring
+from linkwise.plugin.device_plugin.allocate import Pick, pick_ring
 from linkwise.plugin.device_plugin.containers import Granting
 from linkwise.plugin.device_plugin.preferred_allocation import Advisor
 from linkwise.plugin.device_plugin.server import (
@@ -34,9 +34,11 @@ UUIDS = tuple(gpu.uuid for gpu in DGX_1V.gpus)
 class Node:
     """A served plugin without its registration, and the kubelet's end of it."""
 
-    def __init__(self, directory: Path, machine: Machine = DGX_1V) -> None:
+    def __init__(
+        self, directory: Path, machine: Machine = DGX_1V, *, pick: Pick = pick_ring
+    ) -> None:
         self.book = DeviceBook(Snapshot(machine, {u: i for i, u in enumerate(UUIDS)}))
-        self.advisor = Advisor(node="n1", resource=RESOURCE, pick=pick_ring, pod_wait_seconds=0.0)
+        self.advisor = Advisor(node="n1", resource=RESOURCE, pick=pick, pod_wait_seconds=0.0)
         self.metrics = Metrics()
         self.allocated = 0
         self.service = DevicePlugin(
@@ -141,15 +143,17 @@ def test_a_question_without_sense_is_answered_and_never_refused(
 
 
 def test_a_judgement_that_fails_still_gives_the_lowest(
-    node: Node, caplog: pytest.LogCaptureFixture
+    kubelet_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*_: object) -> int:
         raise ZeroDivisionError
 
-    node.advisor._pick = broken
+    node = Node(kubelet_dir, pick=broken)
     assert node.kubelet.preferred(UUIDS, 2, seed=9) == list(UUIDS[:2])
     assert node.metric("preferred_total", source="fallback") == 1
     assert "GetPreferredAllocation of 2: lowest indices given" in caplog.text
+    node.kubelet.close()
+    node.server.stop()
 
 
 def test_a_second_stream_replaces_the_first(node: Node) -> None:

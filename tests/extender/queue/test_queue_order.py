@@ -211,8 +211,8 @@ def test_what_was_learnt_meanwhile_counts_and_a_reservation_stays_its_gangs_own(
     for number in range(ENOUGH):
         at.core._run_times.ended(_record(at, "first"), 1.0 + number)
     at.pass_time(700)
-    order = [each.key.name for each in at.core._planner.queue.in_order()]
-    assert order[:2] == ["first", "second"]
+    order = Explainer(at.core.snapshot(at.now)).everything().order
+    assert order[:2] == ("pod ml/first", "pod ml/second")
     at.delete("all-0")
     at.settle()
     assert planned(at) == {"first"}

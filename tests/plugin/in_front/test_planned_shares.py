@@ -7,6 +7,7 @@ import pytest
 from linkwise.plugin.device_plugin.advisors import Advisors
 from linkwise.plugin.device_plugin.allocate import pick_ring
 from linkwise.plugin.device_plugin.preferred_allocation import Advisor
+from linkwise.plugin.device_plugin.server import Advice
 from linkwise.plugin.in_front.sharing import is_share
 from linkwise.plugin.kubelet import podresources_pb2 as pods_wire
 from linkwise.plugin.node.in_use import read_in_use
@@ -36,7 +37,7 @@ class Shares(FrontNode):
             self.metrics,
         )
         self.front.advise(
-            self.front._advice,  # type: ignore[arg-type]
+            Advice(self.advisor, self.metrics),
             on_allocated=self._on_allocated,
             on_lost=self._on_lost,
             on_change=self._on_change,

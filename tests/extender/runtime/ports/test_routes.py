@@ -180,7 +180,7 @@ def test_what_else_is_awaited_or_wrong_is_said(extender: Asked) -> None:
     waits, wrong = ["no certificate is published yet"], ["no thread renews the certificates"]
     app = create_app(
         extender.loop,
-        extender.verbs._metrics,
+        ExtenderMetrics(),
         waits_for=lambda: "".join(waits),
         trouble=lambda: "".join(wrong),
     ).test_client()

@@ -311,8 +311,10 @@ def test_the_end_waits_for_no_client_that_is_idle_or_sends_half_a_call(server: V
 
 def test_a_server_that_never_ran_can_be_closed(verbs: Verbs) -> None:
     made = make_server(verbs)
+    port = made.port
     made.close()
-    assert made._listener.fileno() == -1
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), 5)
 
 
 def test_it_listens_on_addresses_of_ipv6(verbs: Verbs) -> None:
