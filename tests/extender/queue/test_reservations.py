@@ -627,3 +627,16 @@ def test_reserved_gpus_that_a_pod_takes_in_place_of_others_are_not_seen_as_free(
     cache.plan(at.pod("planned").metadata.uid, replace(plan, gpus=gpus))
     after = int(planner.reservations.rows_with([reserved]).free[0])
     assert (before ^ after) == 0b11
+
+
+def test_a_member_that_is_made_again_smaller_needs_no_more_than_it_says() -> None:
+    at = cluster()
+    run(at, "first", 8, "n1")
+    run(at, "second", 8, "n2")
+    at.add_gang("g", 2, 8)
+    at.settle()
+    assert held(at, "g") == {"n1": 8, "n2": 8}
+    at.delete("g-1")
+    at.add_pod("g-1", 2, gang="g", gang_size="2", rank="1")
+    at.pass_time(120)
+    assert sum(held(at, "g").values()) == 10
