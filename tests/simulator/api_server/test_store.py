@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from linkwise.simulator.api_server.kinds import EVENT, NODE, POD
+from linkwise.simulator.api_server.kinds import EVENT, JOB, NODE, POD
 from linkwise.simulator.api_server.patches import MERGE
 from linkwise.simulator.api_server.refusals import Object, RequestRefusedError
 from linkwise.simulator.api_server.selectors import read_selector
@@ -64,6 +64,13 @@ def refusal(error: pytest.ExceptionInfo[RequestRefusedError]) -> tuple[int, str]
 # Creation
 
 
+def test_a_new_pod_has_a_priority_and_a_new_job_no_status() -> None:
+    store = new_store()
+    assert store.create(POD, "ml", pod()).obj["spec"]["priority"] == 0
+    job = {"metadata": {"name": "j"}, "status": {"active": 3}}
+    assert store.create(JOB, "ml", job).obj["status"] == {}
+
+
 def test_in_the_nodes_network_a_port_is_the_nodes() -> None:
     ports = [{"containerPort": 80}, {"containerPort": 81, "hostPort": 81}]
     body = pod(containers=[{"name": "main", "ports": ports}])
@@ -112,6 +119,18 @@ def test_tolerations_can_only_be_added() -> None:
 
 
 # Deletion
+
+
+def test_the_grace_of_a_deleted_pod_only_becomes_shorter() -> None:
+    store = store_with(pod(nodeName="n1"))
+    store.delete(POD, "ml", "w", grace_seconds=10)
+    CLOCK.pass_seconds(2)
+    store.delete(POD, "ml", "w")
+    store.delete(POD, "ml", "w", grace_seconds=60)
+    assert store.get(POD, "ml", "w").obj["metadata"]["deletionGracePeriodSeconds"] == 10
+    store.delete(POD, "ml", "w", grace_seconds=3)
+    metadata = store.get(POD, "ml", "w").obj["metadata"]
+    assert metadata["deletionTimestamp"] == "2026-03-01T12:00:03Z"
 
 
 def test_a_grace_below_zero_is_one_second() -> None:
