@@ -174,6 +174,12 @@ def test_equal_nodes_are_drawn_at_random_and_each_comes_up() -> None:
     assert {cycle.schedule(pod(f"p{number}")) for number in range(30)} == {"a", "b", "c"}
 
 
+def test_what_a_pod_requests_is_a_managed_resource_too() -> None:
+    spec = {"containers": [{"name": "c", "resources": {"requests": {GPU: "1"}}}]}
+    extender = ExtenderClient("http://127.0.0.1:1", managed_resources=[GPU])
+    assert extender.is_interested(msgspec.convert({"spec": spec}, Pod))
+
+
 def test_a_node_dropped_without_a_word_counts_as_refused_by_the_extender() -> None:
     cluster = cluster_of([node("full", gpus=0), node("b")])
     with RecordingExtender() as recording:
@@ -231,6 +237,12 @@ def test_a_nomination_is_left_cleared_or_set(nomination: str | None, written: ob
 def victims(cluster: SchedulerCache, one: Pod) -> dict[str, list[str]]:
     found = preemption.candidates(one, cluster, unfit(cluster, one).rejections)
     return {name: [v.metadata.name for v in pods] for name, pods in found.items()}
+
+
+def test_as_few_as_possible_and_the_least_important_go() -> None:
+    running = [pod("low", 4, on="a", priority=1), pod("high", 4, on="a", priority=2)]
+    urgent = pod("urgent", 4, priority=9)
+    assert victims(cluster_of([node("a")], *running), urgent) == {"a": ["low"]}
 
 
 def test_of_equals_the_youngest_goes() -> None:
