@@ -89,6 +89,14 @@ def test_the_reference_that_controls_counts_not_the_first_one() -> None:
     assert gang(made, job).rule == "pytorchjob"
 
 
+def test_a_job_made_again_under_its_old_name_is_another_gang() -> None:
+    job = pytorch_job()
+    again = msgspec.json.decode(msgspec.json.encode(job))
+    again["metadata"]["uid"] = "another"
+    assert gang(worker(job), job).gang != gang(worker(again), again).gang
+    assert str(gang(worker(job), job).gang) == str(gang(worker(again), again).gang)
+
+
 def test_a_pod_of_a_job_that_was_replaced_waits_for_nobody() -> None:
     job = pytorch_job()
     made = worker(job)
