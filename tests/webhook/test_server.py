@@ -106,6 +106,14 @@ def test_before_there_is_a_certificate_nobody_is_answered() -> None:
         early.stop()
 
 
+def test_a_body_of_no_known_length_is_refused(running: Running) -> None:
+    client = running.client()
+    client.connection.putrequest("POST", "/validate")
+    client.connection.putheader("Content-Length", "many")
+    client.connection.endheaders()
+    assert client.connection.getresponse().status == 400
+
+
 def test_a_body_that_is_too_large_is_refused_though_it_is_sent(running: Running) -> None:
     for length in (MOST + 1, 8 << 20):
         told = running.client().ask("POST", "/validate", b" " * length)
@@ -120,6 +128,19 @@ def test_a_client_that_goes_away_in_the_middle_hurts_nobody(running: Running) ->
         client.sendall(b"POST /validate HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{")
         client.close()
     assert running.client().ask("GET", "/readyz")[0] == 200
+
+
+def test_a_new_certificate_counts_for_new_connections_and_disturbs_no_old_one(
+    running: Running,
+) -> None:
+    old = running.client()
+    old.ask("GET", "/readyz")
+    new = new_pair()
+    running.server.show(new)
+    assert old.ask("POST", "/mutate", BODY)[0] == 200
+    assert running.client(new).ask("POST", "/mutate", BODY)[0] == 200
+    with pytest.raises(ssl.SSLCertVerificationError):
+        running.client().ask("GET", "/readyz")
 
 
 def test_a_call_under_way_is_answered_at_the_end_and_told_to_go_elsewhere(
