@@ -106,14 +106,6 @@ def test_before_there_is_a_certificate_nobody_is_answered() -> None:
         early.stop()
 
 
-def test_a_body_of_no_known_length_is_refused(running: Running) -> None:
-    client = running.client()
-    client.connection.putrequest("POST", "/validate")
-    client.connection.putheader("Content-Length", "many")
-    client.connection.endheaders()
-    assert client.connection.getresponse().status == 400
-
-
 def test_a_body_that_is_too_large_is_refused_though_it_is_sent(running: Running) -> None:
     for length in (MOST + 1, 8 << 20):
         told = running.client().ask("POST", "/validate", b" " * length)
