@@ -120,6 +120,5 @@ def places(folder: Path) -> dict[str, Place]:
     return {
         "command line": Commands(),
         "machine file": MachineFiles(folder),
-        "topo -m table": MachineFiles(folder),
         "manifest": Manifests(folder),
     }

@@ -2,7 +2,7 @@
 
 import json
 
-from tests.bad_input.files import POD, TABLE
+from tests.bad_input.files import POD
 from tests.bad_input.table import Row
 
 JOB = """\
@@ -72,20 +72,6 @@ ROWS = (
         _machine(gpus=[{"index": 0, "model": "T4", "pci_bus_id": "1a:00"}]),
         "linkwise: --machine FILE: machine 'm': GPU 0: PCI bus id '1a:00': expected like "
         "0000:1a:00.0",
-    ),
-    Row(
-        "topo -m table",
-        "unknown word",
-        TABLE.replace("NV4", "NVX"),
-        "linkwise: --machine FILE: table, row GPU0, column GPU1: 'NVX': expected X, SYS, "
-        "NODE, PHB, PXB, PIX or NV and a number",
-    ),
-    Row(
-        "manifest",
-        "no YAML",
-        POD + "  image: [",
-        "linkwise-simulator: jobs.yaml:12: document 1: expected the node content, but "
-        "found '<stream end>'",
     ),
     Row(
         "manifest",
