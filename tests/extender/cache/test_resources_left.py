@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linkwise.extender.api.records import ResourceList
+from linkwise.extender.api.timers import Agenda
 from linkwise.extender.cache.ingest import Ingest
 from linkwise.extender.cache.resources_left import Ints, ResourcesLeft
 from linkwise.extender.placement.cluster_view import ClusterView, cluster_view
@@ -162,7 +163,9 @@ def test_a_copy_with_columns_of_its_own_equals_the_table_that_it_was_made_from()
     assert table.equals(copy, [0])
     made = at.nodes["n0"]
     listed = {**made.status.allocatable, "example.com/a": "1"}
-    cache.put_node(Ingest(GPU).node(change(made, status=change(made.status, allocatable=listed))))
+    cache.put_node(
+        Ingest(GPU, Agenda()).node(change(made, status=change(made.status, allocatable=listed)))
+    )
     assert not table.equals(copy, [0])  # it was searched without what counts now
     copy.left.show(0, ResourceList(gpus=8), 1)
     assert copy.left.on(0).others == (("apart", 1),)
