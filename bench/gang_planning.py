@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import click
 
-from bench.support.core_world import STATES, LoadedCore, Spent
 from bench.support.figures import milliseconds, percentile, print_table, ratio, this_machine
+from bench.support.large_cluster import STATES, Spent, World
 
 HOLD_BAR_MS = 20.0
 BARS_MS = {(5000, 512): 100.0, (15000, 512): 200.0}  # by nodes and pods

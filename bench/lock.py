@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import click
 
-from bench.support.core_world import GPU, Holds, LoadedCore, member
 from bench.support.figures import milliseconds, print_table, this_machine
+from bench.support.large_cluster import GPU, Holds, World, member
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.preemption.policy import Preempt
 

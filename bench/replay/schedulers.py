@@ -7,7 +7,7 @@ from bench.replay.baselines.queues import Easy, Fifo, Greedy
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.queue.queue_order import QueueOrder
 from linkwise.replay.core import objects
-from linkwise.replay.core.cluster import CoreCluster
+from linkwise.replay.core.contestant import CoreCluster
 from linkwise.replay.driver import Contestant
 from linkwise.replay.jobs import Fleet
 

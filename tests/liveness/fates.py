@@ -9,8 +9,8 @@ from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.queue.queue_order import QueueOrder
 from linkwise.kube.objects import Pod
+from tests.liveness.day import Trouble, World
 from tests.liveness.hostile import Hostile
-from tests.liveness.world import Trouble, World
 from tests.other_filters import drawn_filters
 
 MACHINES = ("hgx-h100", "dgx1-v100", "a100-pcie-8-bridged", "dgx-a100")

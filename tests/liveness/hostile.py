@@ -13,7 +13,7 @@ import msgspec
 
 from linkwise.kube.objects import Pod, SchedulingGate
 from linkwise.topology import names
-from tests.liveness.world import World
+from tests.liveness.day import World
 from tests.odd_pods import (
     NAMESPACE,
     ODDITIES,

@@ -35,7 +35,7 @@ from linkwise.simulator.scheduler.cache import SchedulerCache
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_gpus, read_plan
 from tests.all_or_nothing import AllOrNothing, gang_of
-from tests.liveness.world import World
+from tests.liveness.day import World
 from tests.odd_pods import NAMESPACE, is_honest
 from tests.other_filters import go_together, room_of
 

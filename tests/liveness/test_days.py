@@ -9,9 +9,9 @@ import pytest
 from linkwise.extender.cycle import changes
 from linkwise.extender.queue.idle_limit import IdleLimit
 from linkwise.extender.queue.unschedulable_pods import UnschedulablePods
+from tests.liveness.day import Trouble, World
 from tests.liveness.days import live
 from tests.liveness.judge import Judge
-from tests.liveness.world import Trouble, World
 
 
 @pytest.mark.parametrize(

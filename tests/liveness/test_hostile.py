@@ -14,9 +14,9 @@ from linkwise.extender.queue.queue_order import QueueOrder
 from linkwise.extender.verbs.filter import Filter
 from linkwise.kube.objects import Pod
 from tests.extender.cluster import change
+from tests.liveness.day import World
 from tests.liveness.fates import Fate
 from tests.liveness.judge import DELAYED_SECONDS, Judge, delayed
-from tests.liveness.world import World
 from tests.odd_pods import NAMESPACE, is_honest
 
 

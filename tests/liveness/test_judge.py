@@ -7,8 +7,8 @@ import pytest
 from linkwise.extender.api.actions import Action
 from linkwise.extender.core import Core
 from linkwise.simulator.scheduler import OtherFilter
+from tests.liveness.day import World
 from tests.liveness.judge import STUCK_SECONDS, Judge
-from tests.liveness.world import World
 from tests.other_filters import Apart, Drawn, NodeClosed
 
 

@@ -11,8 +11,8 @@ from linkwise.extender.api.extender_calls import (
 )
 from linkwise.extender.api.records import GangKey
 from linkwise.extender.core import Core
+from tests.liveness.day import World
 from tests.liveness.kube_scheduler import HELD_SECONDS
-from tests.liveness.world import World
 
 
 class Holding(Core):

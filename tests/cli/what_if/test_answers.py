@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
+from linkwise.cli.what_if.live_listing import World
 from linkwise.cli.what_if.room import fewest_to_go
 from linkwise.cli.what_if.trials import Trials
-from linkwise.cli.what_if.world import World
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.kube.objects import Pod, Resources

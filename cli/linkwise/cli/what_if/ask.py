@@ -25,6 +25,7 @@ from linkwise.cli.what_if.given.in_cluster import gated, schedulers_of, those_th
 from linkwise.cli.what_if.given.job import Job
 from linkwise.cli.what_if.given.listing import Listing
 from linkwise.cli.what_if.given.machines import Known, LeftOut
+from linkwise.cli.what_if.live_listing import World, known_end
 from linkwise.cli.what_if.parts import (
     Explanations,
     Group,
@@ -38,7 +39,6 @@ from linkwise.cli.what_if.parts import (
 )
 from linkwise.cli.what_if.room import FreedPods, fewest_to_go, held_by
 from linkwise.cli.what_if.trials import Trials
-from linkwise.cli.what_if.world import World, known_end
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.api.views import Explanation, GangExplanation, Holder
 from linkwise.extender.core_settings import CoreSettings

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+from linkwise.cli.what_if.live_listing import World
 from linkwise.cli.what_if.parts import Group
-from linkwise.cli.what_if.world import World
 from linkwise.extender.explain.snapshot import Snapshot
 
 _MOST_STEPS = 150  # after each, the core searches for room

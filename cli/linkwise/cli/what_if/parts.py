@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from linkwise.cli.what_if.answer import PartState, Place
-from linkwise.cli.what_if.world import World
+from linkwise.cli.what_if.live_listing import World
 from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.api.views import Explanation, GangExplanation
 from linkwise.extender.explain.explainer import Explainer

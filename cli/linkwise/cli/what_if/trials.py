@@ -7,8 +7,8 @@ from typing import TypeVar
 
 import msgspec
 
+from linkwise.cli.what_if.live_listing import World
 from linkwise.cli.what_if.parts import Explanations, Group, all_start, groups_of
-from linkwise.cli.what_if.world import World
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.api.views import Explanation, GangExplanation
 from linkwise.extender.explain.snapshot import Snapshot

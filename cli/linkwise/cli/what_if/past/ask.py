@@ -26,7 +26,7 @@ from linkwise.cli.what_if.past.stock import KubeScheduler
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.kube.objects import Pod
-from linkwise.replay.core.cluster import CoreCluster
+from linkwise.replay.core.contestant import CoreCluster
 from linkwise.replay.driver import Contestant, replay
 from linkwise.replay.jobs import Job, Part, Run
 

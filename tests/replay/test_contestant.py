@@ -7,7 +7,7 @@ import pytest
 
 from linkwise.kube.objects import Pod, Resources
 from linkwise.replay.core import objects
-from linkwise.replay.core.cluster import CoreCluster
+from linkwise.replay.core.contestant import CoreCluster
 from linkwise.replay.driver import replay
 from linkwise.replay.jobs import Job, Run
 from tests.replay.made_up import assert_possible, by_name, fleet, job, random_jobs
