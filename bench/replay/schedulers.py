@@ -7,7 +7,7 @@ from bench.replay.baselines.queues import Easy, Fifo, Greedy
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.queue.queue_order import QueueOrder
 from linkwise.replay.core import objects
-from linkwise.replay.core.contestant import CoreCluster
+from linkwise.replay.core.contestant import LinkwiseContestant
 from linkwise.replay.driver import Contestant
 from linkwise.replay.jobs import Fleet
 
@@ -16,8 +16,8 @@ LINKWISE, MULTIFACTOR = "linkwise", "linkwise-multifactor"
 Make = Callable[[Fleet], Contestant]
 
 SCHEDULERS: Mapping[str, Make] = {
-    LINKWISE: lambda fleet: CoreCluster(objects.nodes(fleet.machines)),
-    MULTIFACTOR: lambda fleet: CoreCluster(
+    LINKWISE: lambda fleet: LinkwiseContestant(objects.nodes(fleet.machines)),
+    MULTIFACTOR: lambda fleet: LinkwiseContestant(
         objects.nodes(fleet.machines), CoreSettings(queue_order=QueueOrder.MULTIFACTOR)
     ),
     "fifo": lambda fleet: Fifo(fleet, placements.consolidated),

@@ -7,14 +7,14 @@ import pytest
 
 from linkwise.kube.objects import Pod, Resources
 from linkwise.replay.core import objects
-from linkwise.replay.core.contestant import CoreCluster
+from linkwise.replay.core.contestant import LinkwiseContestant
 from linkwise.replay.driver import replay
 from linkwise.replay.jobs import Job, Run
 from tests.replay.made_up import assert_possible, by_name, fleet, job, random_jobs
 
 
 def replayed(jobs: list[Job], nodes: int, machine: str = "hgx-h100") -> list[Run]:
-    return replay(jobs, CoreCluster(objects.nodes([machine] * nodes)))
+    return replay(jobs, LinkwiseContestant(objects.nodes([machine] * nodes)))
 
 
 @pytest.mark.parametrize("pods_of", [1, 8])
@@ -66,14 +66,14 @@ def test_a_cluster_may_be_of_any_machines_and_its_pods_of_any_sizes() -> None:
         spec = msgspec.structs.replace(second.spec, containers=(container,))
         return [first, msgspec.structs.replace(second, spec=spec)]
 
-    there = CoreCluster([small, large], pods_of=unequal)
+    there = LinkwiseContestant([small, large], pods_of=unequal)
     run = replay([job("six", 6, pods_of=4)], there)[0]
     assert [(part.node, part.gpus.bit_count()) for part in run.parts] == [(1, 6)]
 
 
 def test_what_has_not_ended_at_the_end_of_the_window_is_left_as_it_is() -> None:
     jobs = [job("endless", 8, seconds=inf), job("waits", 8, at=5.0), job("late", 1, at=90.0)]
-    runs = replay(jobs, CoreCluster(objects.nodes(["hgx-h100"] * 1)), until=50.0)
+    runs = replay(jobs, LinkwiseContestant(objects.nodes(["hgx-h100"] * 1)), until=50.0)
     assert [run.job.name for run in runs] == ["endless"]
 
 
@@ -88,6 +88,6 @@ def test_a_pod_that_names_its_nodes_gets_one_of_them() -> None:
             for pod in pods
         ]
 
-    there = CoreCluster(objects.nodes(["hgx-h100"] * 2), pods_of=on_the_second)
+    there = LinkwiseContestant(objects.nodes(["hgx-h100"] * 2), pods_of=on_the_second)
     runs = replay([job("one", 8), job("two", 8, at=1.0)], there)
     assert [(run.start, run.parts[0].node) for run in runs] == [(0.0, 1), (100.0, 1)]

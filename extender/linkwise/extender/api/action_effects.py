@@ -1,7 +1,8 @@
-"""The effect of each action of the core on a Pod, for callers that run the core without an API
-server."""
+"""The effect of each action and Binding of the core on a Pod, where there is no API server that
+would have it."""
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 
 import msgspec
 
@@ -40,6 +41,17 @@ def applied(action: Action, pod: Pod) -> Pod:
             return _annotated(pod, action.annotations)
         case Emit() | Evict():
             return pod
+
+
+def bound(pod: Pod, node: str, annotations: Mapping[str, str] | None = None) -> Pod:
+    pod = _annotated(pod, annotations or {})
+    return change(pod, spec=change(pod.spec, node_name=node))
+
+
+def leaving(pod: Pod, until: float) -> Pod:
+    """*pod* after it was deleted with a grace period, which ends at *until*."""
+    end = datetime.fromtimestamp(until, UTC)
+    return change(pod, metadata=change(pod.metadata, deletion_timestamp=end))
 
 
 def _annotated(pod: Pod, patch: Mapping[str, str | None]) -> Pod:

@@ -1,8 +1,8 @@
-"""The extender's core in simulated time, with the parts of a cluster around it.
+"""The extender's core in simulated time.
 
-Only the core decides. The API server's writes happen at once, and kubelets give the planned GPUs.
-kube-scheduler tries a pod when it is created, when it is nominated, and when GPUs come free. It
-asks about the nodes where the pod may run and that have enough free GPUs.
+Only the core decides. Kubelets give the planned GPUs, at once. kube-scheduler tries
+a pod when it is created, when it is nominated, and when GPUs come free. It asks about the nodes
+where the pod may run and that have enough free GPUs.
 """
 
 from collections import deque
@@ -11,19 +11,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from linkwise.extender.api.action_effects import applied
-from linkwise.extender.api.actions import Action, Emit, Evict, LiftGate, Nominate, WritePlan
+from linkwise.extender.api.actions import Action, Evict, LiftGate, Nominate, WritePlan
 from linkwise.extender.api.annotations import demand_of
-from linkwise.extender.api.extender_calls import (
-    BindCall,
-    BindOrder,
-    BindWaits,
-    FilterCall,
-    Outcome,
-)
-from linkwise.extender.api.records import GangKey
-from linkwise.extender.core import Core
+from linkwise.extender.api.extender_calls import FilterCall, Outcome
 from linkwise.extender.core_settings import CoreSettings
+from linkwise.extender.in_memory_api_server import InMemoryApiServer
 from linkwise.kube.objects import Condition, Node, Pod
 from linkwise.replay.core import objects
 from linkwise.replay.core.may_run import MayRun
@@ -50,7 +42,7 @@ class _Waiting:
         self.parts: dict[int, int] = {}
 
 
-class CoreCluster:
+class LinkwiseContestant(InMemoryApiServer):
     """A `Contestant`: Linkwise as it runs in production."""
 
     def __init__(
@@ -60,119 +52,96 @@ class CoreCluster:
         pods_of: PodsOf = objects.pods,
     ) -> None:
         """*nodes* are idle; a `Part` names them by number. Pods must not be gated."""
-        self._settings = settings or CoreSettings()
-        self._core = Core(self._settings)
+        machines = {node.metadata.name: (node, machine) for node, machine in nodes}
+        there = {name: node for name, (node, _) in machines.items()}
+        super().__init__(settings or CoreSettings(), objects.EPOCH, there)
+        self.core.filter(FilterCall(Pod(), ()), self.now)  # as after kube-scheduler's first call
         self._pods_of = pods_of
-        self._now = objects.EPOCH
-        self._pods: dict[str, Pod] = {}
         self._numbers: dict[str, int] = {}  # uid -> number of its job
         self._jobs: dict[int, _Waiting] = {}
-        self._free: dict[str, int] = {}
-        self._nodes: dict[str, tuple[int, dict[str, int]]] = {}  # number, and GPUs by uuid
         self._uids: dict[int, list[str]] = {}
         self._by_name: dict[str, int] = {}  # job name -> number
         self._to_try: deque[str] = deque()
-        # Binds that wait for other members of their gangs.
-        self._held: dict[GangKey, dict[str, str]] = {}  # gang -> uid -> node
         self._turned_away: dict[str, _Single] = {}  # by uid, oldest first
         self._came_free = False
         self._made = 0
-        self._names: list[str] = []
-        there = list(nodes)
-        for number, (node, hardware) in enumerate(there):
-            name = node.metadata.name
-            self._names.append(name)
-            self._free[name] = len(hardware.gpus)
-            bits = {gpu.uuid: 1 << position for position, gpu in enumerate(hardware.gpus)}
-            self._nodes[name] = number, bits
-        self._may_run = MayRun([node for node, _ in there], self._settings.resource_name)
-        self._core.replace_nodes([node for node, _ in there], self._now)
-        self._core.replace_pods([], self._now)
-        self._core.replace_budgets([], self._now)
-        self._core.filter(FilterCall(Pod(), ()), self._now)  # as after kube-scheduler's first call
+        self._started: list[Run] = []
+        self._names = list(there)
+        self._free = {name: len(machine.gpus) for name, (_, machine) in machines.items()}
+        self._gpus = {  # node -> its number, and its GPUs by uuid
+            name: (number, {gpu.uuid: 1 << place for place, gpu in enumerate(machine.gpus)})
+            for number, (name, (_, machine)) in enumerate(machines.items())
+        }
+        self._may_run = MayRun(there.values(), self.settings.resource_name)
 
     # Events
 
     def submit(self, job: Job, now: float) -> None:
-        self._now = objects.EPOCH + now
+        self.now = objects.EPOCH + now
         self._made += 1
         self._by_name[job.name] = self._made
         uids = self._uids[self._made] = []
-        pods = list(self._pods_of(job, self._made, self._now))
+        pods = list(self._pods_of(job, self._made, self.now))
         self._jobs[self._made] = _Waiting(job, len(pods))
         for pod in pods:
             uids.append(pod.metadata.uid)
             self._numbers[pod.metadata.uid] = self._made
             self._to_try.append(pod.metadata.uid)
-            self._put(pod, "ADDED")
+            self.put_pod(pod)
 
     def end(self, run: Run, now: float) -> None:
         """The run's containers succeed, and its pods are deleted."""
-        self._now = objects.EPOCH + now
+        self.now = objects.EPOCH + now
         uids = self._uids.pop(self._by_name.pop(run.job.name))
         for uid in uids:
-            pod = self._pods[uid]
-            self._put(change(pod, status=change(pod.status, phase="Succeeded")))
+            pod = self.pods[uid]
+            self.put_pod(change(pod, status=change(pod.status, phase="Succeeded")))
         for uid in uids:
             del self._numbers[uid]
-            self._core.pod_event("DELETED", self._pods.pop(uid), self._now)
+            self.remove_pod(uid)
         for part in run.parts:
             self._free[self._names[part.node]] += part.gpus.bit_count()
         self._came_free = True
 
     def settle(self, now: float) -> Sequence[Run]:
-        self._now = objects.EPOCH + now
-        started: list[Run] = []
+        self.now = objects.EPOCH + now
+        self._started = []
         for _ in range(_MOST_ROUNDS):
-            actions = self._core.decide(self._now)
-            for defect in self._core.take_defects():
+            _, busy = self.decide()
+            for defect in self.core.take_defects():
                 raise defect
-            for action in actions:
-                self._core.done(action, self._carry_out(action), self._now)
-            self._ask_for_held(started)
-            if not (self._try_pods(started) or actions):
-                return started
+            self.bind_released()
+            if not (self._try_pods() or busy):
+                return self._started
         raise ReplayError(f"the core finds no end of things to do at second {now:g}")
 
     def next_due(self) -> float | None:
-        due = self._core.next_due()
+        due = self.core.next_due()
         return None if due is None else due - objects.EPOCH
 
-    # API server
-
-    def _put(self, pod: Pod, kind: str = "MODIFIED") -> None:
-        self._pods[pod.metadata.uid] = pod
-        self._core.pod_event(kind, pod, self._now)
-
-    def _carry_out(self, action: Action) -> Outcome:
-        if isinstance(action, Emit):
-            return Outcome.DONE
+    def carry_out(self, action: Action) -> Outcome:
         if isinstance(action, Evict | LiftGate):
             raise ReplayError(f"{action}: no pod of a trace may be evicted, and none is gated")
-        pod = self._pods.get(action.pod.uid)
-        if pod is None:
-            return Outcome.REFUSED
         if isinstance(action, WritePlan | Nominate) and action.node:
             self._to_try.append(action.pod.uid)
-        self._put(applied(action, pod))
-        return Outcome.DONE
+        return super().carry_out(action)
 
     # kube-scheduler
 
-    def _try_pods(self, started: list[Run]) -> bool:
+    def _try_pods(self) -> bool:
         """Try the waiting pods. Return False if there were none."""
         if not (self._to_try or self._came_free):
             return False
         tried = [*self._to_try]
         self._to_try.clear()
         for uid in tried:
-            self._try_pod(uid, started)
+            self._try_pod(uid)
         if self._came_free:
             self._came_free = False
-            self._try_again(started)
+            self._try_again()
         return True
 
-    def _try_again(self, started: list[Run]) -> None:
+    def _try_again(self) -> None:
         """Try refused pods again, by priority, then age. If two differ only in their expected run
         time, the longer one is refused at any moment when the shorter one is."""
         in_vain: dict[tuple[object, ...], float] = {}
@@ -180,17 +149,17 @@ class CoreCluster:
         for uid, single in sorted(self._turned_away.items(), key=lambda item: -item[1].priority):
             if single.gpus > most or single.expected >= in_vain.get(single.alike, float("inf")):
                 continue
-            if not self._try_pod(uid, started):
+            if not self._try_pod(uid):
                 in_vain[single.alike] = single.expected
             else:
                 most = max(self._free.values())
 
-    def _try_pod(self, uid: str, started: list[Run]) -> bool:
+    def _try_pod(self, uid: str) -> bool:
         """Return True if the pod got a node."""
-        pod = self._pods.get(uid)
+        pod = self.pods.get(uid)
         if pod is None or pod.spec.node_name:
             return False
-        wanted = self._wanted(pod)
+        wanted = demand_of(pod, self.settings.resource_name).gpus
         nominated = pod.status.nominated_node_name
         node = ""
         if nominated and self._free[nominated] >= wanted:
@@ -199,80 +168,42 @@ class CoreCluster:
             may = self._may_run.names(pod)
             fitting = (n for n, free in self._free.items() if free >= wanted and n in may)
             node = self._ask(pod, tuple(fitting))
-        if node and self._bind(pod, node, started):
+        if node and self.try_to_bind(pod, node):
             self._turned_away.pop(uid, None)
             return True
         if names.GANG not in pod.metadata.annotations and uid not in self._turned_away:
             expected = self._jobs[self._numbers[uid]].job.expected
             self._turned_away[uid] = _single(pod, wanted, expected)
-        pod = self._pods[uid]
+        pod = self.pods[uid]
         if not pod.status.conditions:
-            self._put(change(pod, status=change(pod.status, conditions=(_TURNED_AWAY,))))
+            self.put_pod(change(pod, status=change(pod.status, conditions=(_TURNED_AWAY,))))
         return False
-
-    def _wanted(self, pod: Pod) -> int:
-        return demand_of(pod, self._settings.resource_name).gpus
 
     def _ask(self, pod: Pod, nodes: tuple[str, ...]) -> str:
         """Return the node for the pod; "" if there is none."""
         if not nodes:
             return ""
-        answer = self._core.filter(FilterCall(pod, nodes), self._now)
+        answer = self.core.filter(FilterCall(pod, nodes), self.now)
         if answer.error:
             raise ReplayError(f"filter: {answer.error}")
-        fitting = answer.node_names
-        if len(fitting) < 2:
-            return fitting[0] if fitting else ""
-        scores = self._core.prioritize(FilterCall(pod, fitting), self._now).scores
-        return max(scores, key=scores.__getitem__)
-
-    def _bind(self, pod: Pod, node: str, started: list[Run]) -> bool:
-        """Bind the pod, or keep the call until the other members of its gang have come."""
-        meta = pod.metadata
-        call = BindCall(meta.namespace, meta.name, meta.uid, node, pod.spec.scheduler_name)
-        order = self._core.begin_bind(call, self._now)
-        if isinstance(order, BindWaits):
-            self._held.setdefault(order.gang, {})[meta.uid] = node
-            return True
-        if not isinstance(order, BindOrder):
-            self._core.bind_refused(call)
-            return False
-        self._post(order, started)
-        self._ask_for_held(started)
-        return True
-
-    def _ask_for_held(self, started: list[Run]) -> None:
-        for gang in self._core.take_released():
-            for uid, node in self._held.pop(gang, {}).items():
-                pod = self._pods.get(uid)
-                if pod is not None and not pod.spec.node_name:
-                    self._bind(pod, node, started)
-
-    def _post(self, order: BindOrder, started: list[Run]) -> None:
-        meta, node = self._pods[order.uid].metadata, order.node
-        latest = self._pods[meta.uid]
-        annotations = {**latest.metadata.annotations, **order.annotations}
-        metadata = change(latest.metadata, annotations=annotations)
-        spec = change(latest.spec, node_name=node)
-        status = change(latest.status, phase="Running")  # its kubelet starts it at once
-        self._put(change(latest, metadata=metadata, spec=spec, status=status))
-        self._core.end_bind(order, Outcome.DONE, self._now)
-        given = read_gpus(annotations[names.GPUS]).values()
-        self._give(meta.uid, node, frozenset().union(*given), started)
+        return self.best_of(pod, answer.node_names)
 
     # Kubelets
 
-    def _give(self, uid: str, node: str, uuids: Iterable[str], started: list[Run]) -> None:
-        number, bits = self._nodes[node]
-        gpus = sum(bits[uuid] for uuid in uuids)
-        self._free[node] -= gpus.bit_count()
-        job = self._jobs[self._numbers[uid]]
+    def put_bound(self, pod: Pod) -> Pod:
+        """The pod runs at once, on the planned GPUs."""
+        number, bits = self._gpus[pod.spec.node_name]
+        given = read_gpus(pod.metadata.annotations[names.GPUS]).values()
+        gpus = sum(bits[uuid] for uuids in given for uuid in uuids)
+        self._free[pod.spec.node_name] -= gpus.bit_count()
+        job = self._jobs[self._numbers[pod.metadata.uid]]
         job.parts[number] = job.parts.get(number, 0) | gpus
         job.missing -= 1
         if not job.missing:
-            del self._jobs[self._numbers[uid]]
+            del self._jobs[self._numbers[pod.metadata.uid]]
             parts = tuple(Part(*part) for part in sorted(job.parts.items()))
-            started.append(Run(job.job, self._now - objects.EPOCH, parts))
+            self._started.append(Run(job.job, self.now - objects.EPOCH, parts))
+        return super().put_bound(pod)
 
 
 class _Single(NamedTuple):

@@ -26,7 +26,7 @@ from linkwise.cli.what_if.past.stock import KubeScheduler
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.kube.objects import Pod
-from linkwise.replay.core.contestant import CoreCluster
+from linkwise.replay.core.contestant import LinkwiseContestant
 from linkwise.replay.driver import Contestant, replay
 from linkwise.replay.jobs import Job, Part, Run
 
@@ -121,7 +121,7 @@ class _Alone:
         self._ground, self._settings = ground, settings
         self._known: dict[str, float | None] = {}
         self._job: PastJob | None = None
-        self._core: CoreCluster | None = None
+        self._core: LinkwiseContestant | None = None
         self._now = 0.0
 
     def best(self, job: PastJob) -> float | None:
@@ -135,7 +135,10 @@ class _Alone:
 
     def _run(self, job: PastJob) -> Run | None:
         if self._core is None:
-            self._core, self._now = CoreCluster(self._ground.nodes, self._settings, self._pods), 0.0
+            self._core, self._now = (
+                LinkwiseContestant(self._ground.nodes, self._settings, self._pods),
+                0.0,
+            )
         self._job = job
         until = self._now + _LONGEST_SECONDS
         self._core.submit(job.as_job(job.submit), self._now)
@@ -170,7 +173,7 @@ def _replayed(
         STOCK: KubeScheduler(
             ground, lambda job: pods_of(of_job[job.name], 0, 0.0), settings.resource_name
         ),
-        LINKWISE: CoreCluster(
+        LINKWISE: LinkwiseContestant(
             ground.nodes, settings, lambda job, number, now: pods_of(of_job[job.name], number, now)
         ),
     }
