@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from linkwise.cli.what_if.live_listing import World
+from linkwise.cli.what_if.live_listing import LiveListing
 from linkwise.cli.what_if.room import fewest_to_go
 from linkwise.cli.what_if.trials import Trials
 from linkwise.extender.core_settings import CoreSettings
@@ -184,7 +184,7 @@ def test_no_fewer_pods_would_do(seed: int) -> None:
             runs(it, f"p{number}", gpus, node)
     words = {"gang": "g", "gang-size": "2", "require-link": random.choice(["node", "nvlink"])}
     sizes = random.choice([(2, 2), (4, 4), (4, 2), (5, 3), (6, 6)])
-    world = World(
+    live = LiveListing(
         it.nodes.values(),
         it.pods.values(),
         objects={},
@@ -195,7 +195,7 @@ def test_no_fewer_pods_would_do(seed: int) -> None:
     )
     for rank, gpus in enumerate(sizes):
         it.add_pod(f"g-{rank}", gpus, gates=["linkwise.dev/plan"], said=words)
-    trials = Trials(world, [it.pod(f"g-{rank}") for rank in range(2)])
+    trials = Trials(live, [it.pod(f"g-{rank}") for rank in range(2)])
     there = [record.uid for record in trials.may_go()]
     enough = next(
         (

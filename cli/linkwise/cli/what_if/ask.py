@@ -1,6 +1,6 @@
 """Asks the core where the job would go now, when it would start, and what would make room.
 
-The listing becomes two worlds. In the first one time goes on: waiting pods have their turn before
+The listing comes to life twice. In the first one time goes on: waiting pods have their turn before
 the job, and pods that say how long they run end. In the second one no other pod waits, so that
 others do not take the room that is made for the job.
 """
@@ -25,7 +25,7 @@ from linkwise.cli.what_if.given.in_cluster import gated, schedulers_of, those_th
 from linkwise.cli.what_if.given.job import Job
 from linkwise.cli.what_if.given.listing import Listing
 from linkwise.cli.what_if.given.machines import Known, LeftOut
-from linkwise.cli.what_if.live_listing import World, known_end
+from linkwise.cli.what_if.live_listing import LiveListing, known_end
 from linkwise.cli.what_if.parts import (
     Explanations,
     Group,
@@ -85,26 +85,26 @@ class _Asking:
         self._note_others(schedulers)
 
     def answer(self) -> WhatIfAnswer:
-        world = self._world(self._others, self._settings)
-        world.live(self._at + _MOMENT_SECONDS, lambda: False)
-        before = world.core.snapshot(world.now)
-        self._note_started(world)
-        self._note_not_given(world)
-        not_given = frozenset(world.not_given)
-        world.add(self._job.pods)
-        world.settle()
-        self._refuse_what_cannot_be(world, frozenset(world.not_given) - not_given)
-        snapshot = world.core.snapshot(world.now)
+        live = self._live_listing(self._others, self._settings)
+        live.run_until(self._at + _MOMENT_SECONDS, lambda: False)
+        before = live.core.snapshot(live.now)
+        self._note_started(live)
+        self._note_not_given(live)
+        not_given = frozenset(live.not_given)
+        live.add(self._job.pods)
+        live.settle()
+        self._refuse_what_cannot_be(live, frozenset(live.not_given) - not_given)
+        snapshot = live.core.snapshot(live.now)
         groups = groups_of(snapshot, [pod.metadata.uid for pod in self._job.pods])
         if not groups:
             raise BadInputError(
                 f"--submit: no pod there takes {self._settings.resource_name}, so Linkwise has no "
                 "say in it"
             )
-        world.live(world.now + _MOMENT_SECONDS, lambda: all_fit(world, groups))
-        self._note_joined(world, groups)
-        fits = all_start(world, groups)
-        parts = self._parts(world, groups)
+        live.run_until(live.now + _MOMENT_SECONDS, lambda: all_fit(live, groups))
+        self._note_joined(live, groups)
+        fits = all_start(live, groups)
+        parts = self._parts(live, groups)
         if self._listing.budgets is None and any(part.evicts for part in parts):
             self._notes.append("PodDisruptionBudgets were not given: none is counted")
         left_out = (*self._known.left_out, *self._unusable(before))
@@ -113,7 +113,7 @@ class _Asking:
         if not fits:
             room, never = self._room(groups)
             parts = self._with_starts(
-                world, before, groups, parts, can=never is None or len(parts) > 1
+                live, before, groups, parts, can=never is None or len(parts) > 1
             )
             if never is not None and not left_out:
                 parts = self._with_nevers(groups, parts)
@@ -131,8 +131,10 @@ class _Asking:
             notes=tuple(dict.fromkeys(self._notes)),
         )
 
-    def _world(self, pods: Iterable[Pod], settings: CoreSettings, *, ends: bool = True) -> World:
-        return World(
+    def _live_listing(
+        self, pods: Iterable[Pod], settings: CoreSettings, *, ends: bool = True
+    ) -> LiveListing:
+        return LiveListing(
             self._known.nodes,
             pods,
             objects=self._objects,
@@ -144,22 +146,22 @@ class _Asking:
 
     # Now
 
-    def _parts(self, world: World, groups: Sequence[Group]) -> list[JobPart]:
-        snapshot = world.core.snapshot(world.now)
+    def _parts(self, live: LiveListing, groups: Sequence[Group]) -> list[JobPart]:
+        snapshot = live.core.snapshot(live.now)
         explanations = Explanations(snapshot)
-        return [self._part(world, snapshot, group, explanations) for group in groups]
+        return [self._part(live, snapshot, group, explanations) for group in groups]
 
     def _part(
-        self, world: World, snapshot: Snapshot, group: Group, explanations: Explanations
+        self, live: LiveListing, snapshot: Snapshot, group: Group, explanations: Explanations
     ) -> JobPart:
-        state = group.state(world)
-        places, span = places_of(world, snapshot, group, self._guessed)
+        state = group.state(live)
+        places, span = places_of(live, snapshot, group, self._guessed)
         why = _without_estimates(explanations.of(group)) if state is not PartState.FITS else None
         because = snapshot.by_uid[group.uids[0]].ask.because
         evicted = (
-            world.pods[uid]
-            for uid, for_whom in world.evicted.items()
-            if uid in world.pods and for_whom == group.key.title
+            live.pods[uid]
+            for uid, for_whom in live.evicted.items()
+            if uid in live.pods and for_whom == group.key.title
         )
         return JobPart(
             namespace=group.key.namespace,
@@ -181,7 +183,7 @@ class _Asking:
 
     def _with_starts(
         self,
-        world: World,
+        live: LiveListing,
         before: Snapshot,
         groups: Sequence[Group],
         parts: Sequence[JobPart],
@@ -191,30 +193,30 @@ class _Asking:
         """Let time pass from one known end to the next until all of the job has started."""
         found: dict[int, JobPart] = {}
         waiting = [number for number, part in enumerate(parts) if part.state is PartState.WAITS]
-        ends = Ends(world, [groups[number] for number in waiting])
+        ends = Ends(live, [groups[number] for number in waiting])
         if ends.step > 1:
             self._notes.append(
                 f"ends of pods were looked at in steps of {ends.step}: what starts later may start "
                 "a little sooner"
             )
         while can and waiting and ends.go_on():
-            world.live(world.now + _MOMENT_SECONDS, lambda: all_start(world, groups))
+            live.run_until(live.now + _MOMENT_SECONDS, lambda: all_start(live, groups))
             started = [
-                number for number in waiting if groups[number].state(world) is not PartState.WAITS
+                number for number in waiting if groups[number].state(live) is not PartState.WAITS
             ]
             if started:
-                snapshot = world.core.snapshot(world.now)
+                snapshot = live.core.snapshot(live.now)
                 waiting = [number for number in waiting if number not in set(started)]
             for number in started:
                 group, part = groups[number], parts[number]
-                found[number] = self._started(world, before, snapshot, group, part)
+                found[number] = self._started(live, before, snapshot, group, part)
         return [found.get(number, part) for number, part in enumerate(parts)]
 
     def _started(
-        self, world: World, before: Snapshot, snapshot: Snapshot, group: Group, part: JobPart
+        self, live: LiveListing, before: Snapshot, snapshot: Snapshot, group: Group, part: JobPart
     ) -> JobPart:
-        places, span = places_of(world, snapshot, group, self._guessed)
-        start = Start(planned_at(world, group), places, span)
+        places, span = places_of(live, snapshot, group, self._guessed)
+        start = Start(planned_at(live, group), places, span)
         holders = owners_of(before, gpus_of(snapshot, group))
         return replace(part, start=start, waits_for=holders or part.waits_for)
 
@@ -223,11 +225,11 @@ class _Asking:
     def _trials(self, pods: Sequence[Pod]) -> Trials:
         settings = replace(self._settings, preempt=Preempt.NEVER)
         running = [pod for pod in self._others if pod.spec.node_name]
-        world = self._world(running, settings, ends=False)
+        live = self._live_listing(running, settings, ends=False)
         # Pods that are ending make room in any case.
-        world.remove([pod.metadata.uid for pod in running if _is_ending(pod, self._at)])
-        world.settle()
-        return Trials(world, pods)
+        live.remove([pod.metadata.uid for pod in running if _is_ending(pod, self._at)])
+        live.settle()
+        return Trials(live, pods)
 
     def _with_nevers(self, groups: Sequence[Group], parts: Sequence[JobPart]) -> list[JobPart]:
         """Mark the parts that can never start. Of several, one may only be in the way of others."""
@@ -296,11 +298,11 @@ class _Asking:
                 "asks Linkwise"
             )
 
-    def _note_started(self, world: World) -> None:
+    def _note_started(self, live: LiveListing) -> None:
         started = [
             _name(pod)
             for pod in self._others
-            if not pod.spec.node_name and is_placed(world, pod.metadata.uid)
+            if not pod.spec.node_name and is_placed(live, pod.metadata.uid)
         ]
         if started:
             self._notes.append(
@@ -308,16 +310,16 @@ class _Asking:
                 + _some(started)
             )
 
-    def _note_not_given(self, world: World) -> None:
-        refs = [str(ref) for ref in world.not_given]
+    def _note_not_given(self, live: LiveListing) -> None:
+        refs = [str(ref) for ref in live.not_given]
         if refs:
             self._notes.append(
                 "pods that wait count as pods of their own, as what they hang on was not given: "
                 + _some(refs)
             )
 
-    def _note_joined(self, world: World, groups: Iterable[Group]) -> None:
-        known = world.core.snapshot(world.now).gang_by_key
+    def _note_joined(self, live: LiveListing, groups: Iterable[Group]) -> None:
+        known = live.core.snapshot(live.now).gang_by_key
         for group in groups:
             gang = known.get(group.key)
             if gang is not None and gang.found.open and not gang.found.complete:
@@ -332,12 +334,12 @@ class _Asking:
                     "its members"
                 )
 
-    def _refuse_what_cannot_be(self, world: World, not_given: Collection[ObjectRef]) -> None:
+    def _refuse_what_cannot_be(self, live: LiveListing, not_given: Collection[ObjectRef]) -> None:
         for ref in not_given:
             raise BadInputError(
                 f"--submit: {ref}: not given, and it says which gang its pods are in"
             )
-        by_uid = world.core.snapshot(world.now).by_uid
+        by_uid = live.core.snapshot(live.now).by_uid
         for pod in self._job.pods:
             record = by_uid.get(pod.metadata.uid)
             if record is not None and record.invalid:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from linkwise.cli.what_if.live_listing import World
+from linkwise.cli.what_if.live_listing import LiveListing
 from linkwise.cli.what_if.parts import Group
 from linkwise.extender.explain.snapshot import Snapshot
 
@@ -17,15 +17,15 @@ class Ends:
     ends, several form one step.
     """
 
-    def __init__(self, world: World, groups: Sequence[Group]) -> None:
-        self._world = world
-        snapshot = world.core.snapshot(world.now)
+    def __init__(self, live: LiveListing, groups: Sequence[Group]) -> None:
+        self._live = live
+        snapshot = live.core.snapshot(live.now)
         mine = {uid for group in groups for uid in group.uids}
         self._others_wait = any(
             record.demand.gpus and not record.node and record.live and record.uid not in mine
             for record in snapshot.pods
         )
-        known = len(world.ends)
+        known = len(live.ends)
         self.step = max(1, known // _MOST_STEPS) if self._others_wait else 1
         self._steps = 0
         self._gpus: dict[str, tuple[str, int]] = {}  # uid -> node, GPUs
@@ -52,18 +52,18 @@ class Ends:
             return False
         self._steps += 1
         if self._others_wait:
-            ends = self._world.ends
+            ends = self._live.ends
             if not ends:
                 return False
-            self._world.pass_to(ends[min(self.step, len(ends)) - 1][0])
+            self._live.pass_to(ends[min(self.step, len(ends)) - 1][0])
             return True
         then = next(self._next, None)
         if then is not None:
-            self._world.pass_to(then)
+            self._live.pass_to(then)
         return then is not None
 
     def _skipping(self) -> Iterator[float]:
-        for end, uid in self._world.ends:
+        for end, uid in self._live.ends:
             node, gpus = self._gpus.get(uid, ("", 0))
             if node:
                 before = self._free[node]

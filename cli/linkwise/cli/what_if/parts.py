@@ -1,10 +1,10 @@
-"""The job in the core's world: its gangs, and the place of each pod."""
+"""The job in a live listing: its gangs, and the place of each pod."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from linkwise.cli.what_if.answer import PartState, Place
-from linkwise.cli.what_if.live_listing import World
+from linkwise.cli.what_if.live_listing import LiveListing
 from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.api.views import Explanation, GangExplanation
 from linkwise.extender.explain.explainer import Explainer
@@ -29,8 +29,8 @@ class Group:
     def is_gang(self) -> bool:
         return not self.key.uid
 
-    def state(self, world: World) -> PartState:
-        have = sum(is_placed(world, uid) for uid in self.uids)
+    def state(self, live: LiveListing) -> PartState:
+        have = sum(is_placed(live, uid) for uid in self.uids)
         if have == len(self.uids):
             return PartState.FITS
         return PartState.STARTS if have >= self.enough else PartState.WAITS
@@ -63,27 +63,27 @@ def _group(
     return Group(key, uids, enough, members_of.size, members_of.minimum, others)
 
 
-def is_placed(world: World, uid: str) -> bool:
-    pod = world.pods.get(uid)
+def is_placed(live: LiveListing, uid: str) -> bool:
+    pod = live.pods.get(uid)
     return pod is not None and bool(pod.spec.node_name)
 
 
-def all_start(world: World, groups: Iterable[Group]) -> bool:
-    return all(group.state(world) is not PartState.WAITS for group in groups)
+def all_start(live: LiveListing, groups: Iterable[Group]) -> bool:
+    return all(group.state(live) is not PartState.WAITS for group in groups)
 
 
-def all_fit(world: World, groups: Iterable[Group]) -> bool:
-    return all(group.state(world) is PartState.FITS for group in groups)
+def all_fit(live: LiveListing, groups: Iterable[Group]) -> bool:
+    return all(group.state(live) is PartState.FITS for group in groups)
 
 
 def places_of(
-    world: World, snapshot: Snapshot, group: Group, guessed: frozenset[str]
+    live: LiveListing, snapshot: Snapshot, group: Group, guessed: frozenset[str]
 ) -> tuple[tuple[Place, ...], str]:
     """Return the places, and the span that they share."""
     places, span = [], ""
     for uid in group.uids:
         record = snapshot.by_uid[uid]
-        pod = world.pods[uid]
+        pod = live.pods[uid]
         node = ""
         indices: tuple[int, ...] = ()
         uuids: tuple[str, ...] = ()
@@ -116,9 +116,9 @@ def places_of(
     return tuple(places), span
 
 
-def planned_at(world: World, group: Group) -> float:
+def planned_at(live: LiveListing, group: Group) -> float:
     """Return when the last placed pod of the group got its GPUs."""
-    pods = (world.pods[uid] for uid in group.uids if is_placed(world, uid))
+    pods = (live.pods[uid] for uid in group.uids if is_placed(live, uid))
     return max(read_plan(pod.metadata.annotations[names.PLAN]).made for pod in pods)
 
 

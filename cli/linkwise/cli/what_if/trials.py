@@ -1,4 +1,4 @@
-"""Asks the core, in a separate world, whether the job starts once some pods are gone."""
+"""Asks the core, in a live listing of its own, whether the job starts once some pods are gone."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from linkwise.cli.what_if.live_listing import World
+from linkwise.cli.what_if.live_listing import LiveListing
 from linkwise.cli.what_if.parts import Explanations, Group, all_start, groups_of
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.api.views import Explanation, GangExplanation
@@ -27,10 +27,10 @@ class OutOfTrialsError(Exception):
 
 
 class Trials:
-    """In *world* no other pod waits, ends, or is evicted."""
+    """In *live* no other pod waits, ends, or is evicted."""
 
-    def __init__(self, world: World, job: Sequence[Pod]) -> None:
-        self._world, self._job = world, job
+    def __init__(self, live: LiveListing, job: Sequence[Pod]) -> None:
+        self._live, self._job = live, job
         self._numbers = count()
         self._left = min(_MOST, max(_MOST_PODS // len(job), 8))
         self.groups, self.snapshot, self.pool = self._with_job(
@@ -42,7 +42,7 @@ class Trials:
         if not self._left:
             raise OutOfTrialsError
         self._left -= 1
-        return self._with_job(uids, lambda groups, _: all_start(self._world, groups))
+        return self._with_job(uids, lambda groups, _: all_start(self._live, groups))
 
     def why_not_without(self, uids: Collection[str]) -> tuple[GangExplanation | Explanation, ...]:
         """Say why each group that does not start then waits."""
@@ -50,7 +50,7 @@ class Trials:
         def explain(
             groups: tuple[Group, ...], snapshot: Snapshot
         ) -> tuple[GangExplanation | Explanation, ...]:
-            waiting = [group for group in groups if not all_start(self._world, [group])]
+            waiting = [group for group in groups if not all_start(self._live, [group])]
             explanations = Explanations(snapshot)
             found = (explanations.of(group) for group in waiting)
             return tuple(each for each in found if each is not None)
@@ -63,31 +63,31 @@ class Trials:
             record
             for record in self.snapshot.pods
             if record.node in self.pool
-            and record.uid in self._world.pods
+            and record.uid in self._live.pods
             and record.owner_kind not in _STAYS
         ]
 
     def _with_job(
         self, uids: Collection[str], then: Callable[[tuple[Group, ...], Snapshot], T]
     ) -> T:
-        world, number = self._world, next(self._numbers)
+        live, number = self._live, next(self._numbers)
         job = [_copy(pod, number) for pod in self._job]
         mine = [pod.metadata.uid for pod in job]
-        nodes = dict(world.nodes)
-        gone = world.remove(uids)
-        world.add(job)
-        world.settle()
-        groups = groups_of(world.core.snapshot(world.now), mine)
-        world.live(world.now + _MOMENT_SECONDS, lambda: all_start(world, groups))
+        nodes = dict(live.nodes)
+        gone = live.remove(uids)
+        live.add(job)
+        live.settle()
+        groups = groups_of(live.core.snapshot(live.now), mine)
+        live.run_until(live.now + _MOMENT_SECONDS, lambda: all_start(live, groups))
         try:
-            return then(groups, world.core.snapshot(world.now))
+            return then(groups, live.core.snapshot(live.now))
         finally:
-            world.remove(mine)
+            live.remove(mine)
             for name, node in nodes.items():
-                if world.nodes[name] is not node:
-                    world.put_node(node)
-            world.add(gone)
-            world.settle()
+                if live.nodes[name] is not node:
+                    live.put_node(node)
+            live.add(gone)
+            live.settle()
 
     def _pool(self, groups: Sequence[Group], snapshot: Snapshot) -> frozenset[str]:
         """Return the nodes that could take one of the job's pods if they were empty."""
@@ -97,7 +97,7 @@ class Trials:
             if known is None:
                 continue
             members = tuple(snapshot.by_uid[uid] for uid in group.uids)
-            pool = self._world.core.reservations.pool_of(replace(known.found, open=members))
+            pool = self._live.core.reservations.pool_of(replace(known.found, open=members))
             found |= {
                 node.name for node in snapshot.nodes if node.row < len(pool) and pool[node.row]
             }
