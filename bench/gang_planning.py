@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import click
 
 from bench.support.figures import milliseconds, percentile, print_table, ratio, this_machine
-from bench.support.large_cluster import STATES, Spent, World
+from bench.support.large_cluster import STATES, LargeCluster, Spent
 
 HOLD_BAR_MS = 20.0
 BARS_MS = {(5000, 512): 100.0, (15000, 512): 200.0}  # by nodes and pods
@@ -24,10 +24,10 @@ class Timing:
     span: str
 
 
-def measure(world: LoadedCore, size: int, gpus: int, rounds: int) -> Timing | None:
+def measure(cluster: LargeCluster, size: int, gpus: int, rounds: int) -> Timing | None:
     spent, holds, span = [], [], ""
     for _ in range(rounds):
-        found = world.plan(size, gpus)
+        found = cluster.plan(size, gpus)
         if found is None:
             return None
         spent.append(found[0])
@@ -50,10 +50,10 @@ def main(
     rows, missed, base = [], [], 0.0
     for count in nodes:
         for state in STATES:
-            world = LoadedCore(count, state, seed)
+            cluster = LargeCluster(count, state, seed)
             for size in pods:
                 for each in gpus:
-                    timing = measure(world, size, each, rounds)
+                    timing = measure(cluster, size, each, rounds)
                     title = f"{count:,}, {state}, {size} × {each}"
                     if timing is None:
                         rows.append([title, *["-"] * 6, "no room"])

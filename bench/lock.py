@@ -9,7 +9,7 @@ from collections.abc import Callable
 import click
 
 from bench.support.figures import milliseconds, print_table, this_machine
-from bench.support.large_cluster import GPU, Holds, World, member
+from bench.support.large_cluster import GPU, Holds, LargeCluster, member
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.preemption.policy import Preempt
 
@@ -19,66 +19,57 @@ ENDING = 40  # pods, of two GPUs each
 
 def binding(nodes: int, pods: int) -> Holds:
     """A gang comes, is planned and bound, pod after pod, with a round of the planner after each."""
-    world = LoadedCore(nodes, "idle", 0)
-    holds = Holds(world.lock)
-    uids = _come(world, holds, pods, 0)
-    world.carry_out(world.decide(holds), holds)
+    cluster = LargeCluster(nodes, "idle", 0)
+    uids = _come(cluster, pods, 0)
+    cluster.decide()
     for uid in uids:
-        world.bind(uid, holds)
-        world.carry_out(world.decide(holds), holds)
-    for uid in world.released(holds):
-        world.bind(uid, holds)
-        world.carry_out(world.decide(holds), holds)
-    return holds
+        cluster.ask_and_bind(uid)
+        cluster.decide()
+    return cluster.holds
 
 
 def relist(nodes: int, pods: int) -> Holds:
     """The pods are listed again, and nothing has changed; then an audit and a scrape."""
-    world = LoadedCore(nodes, "full", 0)
+    cluster = LargeCluster(nodes, "full", 0)
+    core, now, holds = cluster.core, cluster.now, cluster.holds
     gang = [member("gang", rank, pods, 1) for rank in range(pods)]
-    holds = Holds(world.lock)
-    everything = [*world.pods.values(), *gang]
-    holds.of("a list of all pods", lambda: world.core.replace_pods(everything, world.now))
-    world.decide(holds)
-    holds.of("an audit", world.core.audit)
-    holds.of("a scrape of the metrics", lambda: world.core.counts(world.now))
+    everything = [*cluster.pods.values(), *gang]
+    holds.of("a list of all pods", lambda: core.replace_pods(everything, now))
+    cluster.decide()
+    holds.of("an audit", core.audit)
+    holds.of("a scrape of the metrics", lambda: core.counts(now))
     taken = None
     while taken is None:
-        taken = holds.of("a part of a snapshot", lambda: world.core.begin_snapshot(world.now))
+        taken = holds.of("a part of a snapshot", lambda: core.begin_snapshot(now))
     return holds
 
 
 def victims(nodes: int, pods: int) -> Holds:
     """A more important gang comes into a full cluster, where it may evict all others."""
-    world = LoadedCore(nodes, "full", 0, CoreSettings(preempt=Preempt.LOWER_PRIORITY))
-    holds = Holds(world.lock)
-    _come(world, holds, pods, 100)
-    world.carry_out(world.decide(holds), holds)
-    world.carry_out(world.decide(holds), holds)
-    return holds
+    cluster = LargeCluster(nodes, "full", 0, CoreSettings(preempt=Preempt.LOWER_PRIORITY))
+    _come(cluster, pods, 100)
+    cluster.decide()
+    cluster.decide()
+    return cluster.holds
 
 
 def waiting(nodes: int, pods: int) -> Holds:
     """Gangs of two pods wait in a full cluster, whose pods end one after the other."""
-    world = LoadedCore(nodes, "full", 0)
-    holds = Holds(world.lock)
-    running = [*world.pods][:ENDING]
+    cluster = LargeCluster(nodes, "full", 0)
+    running = [*cluster.pods][:ENDING]
     for gang in range(pods // 2):
         for rank in range(2):
-            world.put(member(f"gang-{gang}", rank, 2, 8), holds, "ADDED")
-    world.carry_out(world.decide(holds), holds)
+            cluster.put_pod(member(f"gang-{gang}", rank, 2, 8))
+    cluster.decide()
     for uid in running:
-        world.put(world.pods[uid], holds, "DELETED")
-        del world.pods[uid]
-        world.carry_out(world.decide(holds), holds)
-    return holds
+        cluster.remove_pod(uid)
+        cluster.decide()
+    return cluster.holds
 
 
-def _come(world: LoadedCore, holds: Holds, pods: int, priority: int) -> list[str]:
+def _come(cluster: LargeCluster, pods: int, priority: int) -> list[str]:
     gang = [member("gang", rank, pods, 1, priority) for rank in range(pods)]
-    for pod in gang:
-        world.put(pod, holds, "ADDED")
-    return [pod.metadata.uid for pod in gang]
+    return [cluster.put_pod(pod).metadata.uid for pod in gang]
 
 
 SITUATIONS: dict[str, Callable[[int, int], Holds]] = {

@@ -6,19 +6,27 @@ Without HTTP and without an API server: a benchmark hands the core its events an
 import gc
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import partial, reduce
 from typing import TypeVar
 
-import msgspec
-
-from linkwise.extender.api.action_effects import applied
-from linkwise.extender.api.actions import Action, Emit, Evict, WritePlan
-from linkwise.extender.api.extender_calls import BindCall, BindOrder, BindWaits, FilterCall, Outcome
+from linkwise.extender.api.actions import Action, Evict, WritePlan
+from linkwise.extender.api.extender_calls import (
+    AlreadyBound,
+    BindCall,
+    BindOrder,
+    BindRefusal,
+    BindWaits,
+    FilterAnswer,
+    FilterCall,
+    Outcome,
+)
+from linkwise.extender.api.records import GangKey
 from linkwise.extender.core import Core
 from linkwise.extender.core_settings import CoreSettings
+from linkwise.extender.in_memory_api_server import InMemoryApiServer
 from linkwise.kube.objects import (
     Condition,
     Container,
@@ -82,17 +90,59 @@ class Watched:
             self.__enter__()
 
 
-class LoadedCore:
-    """The core and its cluster."""
+class Holds:
+    """For how long each kind of work held the lock at most."""
 
+    def __init__(self, lock: Watched) -> None:
+        self._lock = lock
+        self.longest: dict[str, Spent] = {}
+
+    def of(self, title: str, work: Callable[[], T]) -> T:
+        self._lock.longest = Spent()
+        with self._lock:
+            found = work()
+        self.longest[title] = self.longest.get(title, Spent()).or_more(self._lock.longest)
+        return found
+
+
+class LockedCore(Core):
+    """Each call that is made holds the lock."""
+
+    def __init__(self, settings: CoreSettings, holds: Holds) -> None:
+        super().__init__(settings)
+        self._holds = holds
+
+    def pod_event(self, kind: str, pod: Pod, now: float) -> None:
+        self._holds.of("a change of a pod", partial(super().pod_event, kind, pod, now))
+
+    def decide(self, now: float) -> tuple[Action, ...]:
+        return self._holds.of("a round of the planner", partial(super().decide, now))
+
+    def done(self, action: Action, outcome: Outcome, now: float) -> None:
+        self._holds.of("an outcome", partial(super().done, action, outcome, now))
+
+    def filter(self, call: FilterCall, now: float) -> FilterAnswer:
+        return self._holds.of("filter", partial(super().filter, call, now))
+
+    def begin_bind(
+        self, call: BindCall, now: float
+    ) -> BindOrder | AlreadyBound | BindRefusal | BindWaits:
+        return self._holds.of("bind", partial(super().begin_bind, call, now))
+
+    def end_bind(self, order: BindOrder, outcome: Outcome, now: float, why: str = "") -> None:
+        self._holds.of("bind", partial(super().end_bind, order, outcome, now, why))
+
+    def take_released(self) -> set[GangKey]:
+        return self._holds.of("bind", super().take_released)
+
+
+class LargeCluster(InMemoryApiServer):
     def __init__(
         self, nodes: int, state: str, seed: int, settings: CoreSettings | None = None
     ) -> None:
         self._draw = random.Random(seed)
-        self.core = Core(settings or CoreSettings())
-        self.now = START
         self.lock = Watched()
-        self.core.set_unlocker(self.lock.step_aside)
+        self.holds = Holds(self.lock)
         self._number = 0
         machines = [recorded_machine(name, node="n") for name in ("hgx-h100", "dgx-a100")]
         made, pods = [], []
@@ -101,15 +151,21 @@ class LoadedCore:
             tenants = dict(self._tenants(machine, state))
             made.append(_node(number, nodes, machine, tenants))
             pods += [_tenant(made[-1].metadata.name, name, g) for name, g in tenants.items()]
-        self.pods = {pod.metadata.uid: pod for pod in pods}
-        self._held: list[str] = []
-        self.core.replace_nodes(made, START)
-        self.core.replace_pods(pods, START)
-        self.core.replace_budgets([], START)
+        super().__init__(
+            settings or CoreSettings(),
+            START,
+            {node.metadata.name: node for node in made},
+            {pod.metadata.uid: pod for pod in pods},
+        )
+        self.core.set_unlocker(self.lock.step_aside)
         self.core.decide(START)
+        self.holds.longest.clear()
         gc.collect()
         gc.freeze()  # as the extender does once its cache is complete
         gc.set_threshold(20_000, 20, 20)
+
+    def new_core(self) -> Core:
+        return LockedCore(self.settings, self.holds)
 
     def _tenants(self, machine: Machine, state: str) -> Iterator[tuple[str, tuple[str, ...]]]:
         """The running pods of a node, with their GPUs."""
@@ -139,13 +195,12 @@ class LoadedCore:
             self.core.pod_event("ADDED", pod, self.now)
         self.core.decide(self.now)
         self.now += 1.0  # looks at a large gang are rate-limited
-        self.lock.longest = Spent()
+        self.holds.longest.clear()
         begun = Spent.so_far()
-        with self.lock:
-            self.core.pod_event("ADDED", pods[-1], self.now)
-        with self.lock:
-            actions = self.core.decide(self.now)
+        self.core.pod_event("ADDED", pods[-1], self.now)
+        actions = self.core.decide(self.now)
         spent = Spent.so_far().since(begun)
+        hold = reduce(Spent.or_more, self.holds.longest.values())
         plans = [action for action in actions if isinstance(action, WritePlan)]
         for pod in pods:
             self.core.pod_event("DELETED", pod, self.now)
@@ -153,69 +208,29 @@ class LoadedCore:
         if not plans:
             return None
         span = plans[0].annotations[names.PLAN].partition('"span":"')[2].partition("=")[0]
-        return spent, self.lock.longest, span
+        return spent, hold, span
 
-    def carry_out(self, actions: Iterable[Action], holds: "Holds") -> None:
-        """As the API server and the shell do: each action changes its pod, which the core hears."""
-        for action in actions:
-            uid = action.pod.uid
-            if isinstance(action, Evict):
-                self.put(self.pods[uid], holds, "DELETED")
-                del self.pods[uid]
-            elif not isinstance(action, Emit):
-                self.put(applied(action, self.pods[uid]), holds)
-            holds.of("an outcome", partial(self.core.done, action, Outcome.DONE, self.now))
+    def evict(self, pod: Pod, action: Evict) -> Outcome:  # noqa: ARG002
+        self.remove_pod(pod.metadata.uid)
+        return Outcome.DONE
 
-    def put(self, pod: Pod, holds: "Holds", kind: str = "MODIFIED") -> None:
-        self.pods[pod.metadata.uid] = pod
-        holds.of("a change of a pod", lambda: self.core.pod_event(kind, pod, self.now))
-
-    def decide(self, holds: "Holds") -> list[Action]:
+    def decide(self) -> tuple[Sequence[Action], bool]:
         """One more round, as far from the last one as when 100 pods a second are bound."""
         self.now += 0.01
-        return [*holds.of("a round of the planner", lambda: self.core.decide(self.now))]
+        return super().decide()
 
-    def bind(self, uid: str, holds: "Holds") -> None:
-        """Ask and bind as kube-scheduler does with a nominated pod. The call may have to wait for
-        other members: then the pod is one of `released` once they have come."""
+    def ask_and_bind(self, uid: str) -> None:
+        """As kube-scheduler does with a nominated pod."""
         pod = self.pods[uid]
-        node, meta = pod.status.nominated_node_name, pod.metadata
-        holds.of("filter", lambda: self.core.filter(FilterCall(pod, (node,)), self.now))
-        call = BindCall(meta.namespace, meta.name, uid, node, pod.spec.scheduler_name)
-        order = holds.of("bind", lambda: self.core.begin_bind(call, self.now))
-        if isinstance(order, BindWaits):
-            self._held.append(uid)
-            return
-        assert isinstance(order, BindOrder), order
-        said = {**meta.annotations, **order.annotations}
-        spec = msgspec.structs.replace(pod.spec, node_name=node)
-        metadata = msgspec.structs.replace(meta, annotations=said)
-        status = msgspec.structs.replace(pod.status, phase="Running")  # its kubelet is quick
-        bound = msgspec.structs.replace(pod, metadata=metadata, spec=spec, status=status)
-        self.put(bound, holds)
-        holds.of("bind", lambda: self.core.end_bind(order, Outcome.DONE, self.now))
+        node = pod.status.nominated_node_name
+        self.core.filter(FilterCall(pod, (node,)), self.now)
+        assert self.try_to_bind(pod, node)
 
-    def released(self, holds: "Holds") -> list[str]:
-        """The pods whose calls waited, and should be made again."""
-        if not holds.of("bind", self.core.take_released):
-            return []
-        released, self._held = self._held, []
-        return released
-
-
-class Holds:
-    """For how long each kind of work held the lock at most."""
-
-    def __init__(self, lock: Watched) -> None:
-        self._lock = lock
-        self.longest: dict[str, Spent] = {}
-
-    def of(self, title: str, work: Callable[[], T]) -> T:
-        self._lock.longest = Spent()
-        with self._lock:
-            found = work()
-        self.longest[title] = self.longest.get(title, Spent()).or_more(self._lock.longest)
-        return found
+    def end_bind(self, order: BindOrder) -> bool:
+        """With a round of the planner after it."""
+        is_bound = super().end_bind(order)
+        self.decide()
+        return is_bound
 
 
 def _named(machine: Machine, node: str) -> Machine:

@@ -1,6 +1,6 @@
-"""A cluster around the core: the API server, kube-scheduler and the kubelets as the core sees them.
+"""A cluster around the core: kube-scheduler and the kubelets act when a test says so.
 
-Everything is a value in memory and happens when a test says so; only the core is real.
+Pods go by their names, in the namespace `ml`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -9,11 +9,10 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from linkwise.extender.api.action_effects import applied
+from linkwise.extender.api.action_effects import leaving
 from linkwise.extender.api.actions import Action, Emit, Evict, NoteQueue
 from linkwise.extender.api.extender_calls import (
     AlreadyBound,
-    BindCall,
     BindOrder,
     BindRefusal,
     BindWaits,
@@ -22,9 +21,8 @@ from linkwise.extender.api.extender_calls import (
     Outcome,
     PriorityAnswer,
 )
-from linkwise.extender.core import Core
-from linkwise.extender.core_settings import CoreSettings
-from linkwise.extender.podgrouper.owner_cache import FetchOwner, Found
+from linkwise.extender.in_memory_api_server import InMemoryApiServer, bind_call
+from linkwise.extender.podgrouper.owner_cache import Found
 from linkwise.extender.podgrouper.workloads.answer import Missing, ObjectRef
 from linkwise.kube.objects import (
     Condition,
@@ -34,7 +32,6 @@ from linkwise.kube.objects import (
     NodeStatus,
     ObjectMeta,
     Pod,
-    PodDisruptionBudget,
     PodSpec,
     Resources,
     SchedulingGate,
@@ -70,12 +67,8 @@ def container(name: str, gpus: int, *, cpu: str = "1", restart_policy: str = "")
 
 
 @dataclass
-class Cluster:
-    settings: CoreSettings = field(default_factory=CoreSettings)
+class Cluster(InMemoryApiServer):
     now: float = START
-    nodes: dict[str, Node] = field(default_factory=dict)
-    pods: dict[str, Pod] = field(default_factory=dict)  # by uid
-    budgets: list[PodDisruptionBudget] = field(default_factory=list)
     events: list[Emit] = field(default_factory=list)
     is_asked: bool = True  # whether kube-scheduler has asked about some pod before
     evicted: list[str] = field(default_factory=list)
@@ -83,23 +76,12 @@ class Cluster:
     # What pods hang on, and what was read of it; None: the API server cannot be asked.
     owners: dict[ObjectRef, Found] | None = field(default_factory=dict)
     reads: list[ObjectRef] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._made = 0
-        self.core = self.new_core()
-        self.restart()
-
-    def new_core(self) -> Core:
-        return Core(self.settings)
+    made: int = 0  # pods
 
     def restart(self) -> None:
-        """A new extender, which knows only what the API server says."""
-        self.core = self.new_core()
-        self.core.replace_nodes(self.nodes.values(), self.now)
-        self.core.replace_pods(self.pods.values(), self.now)
+        super().restart()
         if self.is_asked:
             self.core.filter(FilterCall(Pod(), ()), self.now)
-        self.core.replace_budgets(self.budgets, self.now)
 
     # Nodes.
 
@@ -127,12 +109,6 @@ class Cluster:
             ),
         )
         return self.put_node(node)
-
-    def put_node(self, node: Node) -> Node:
-        kind = "MODIFIED" if node.metadata.name in self.nodes else "ADDED"
-        self.nodes[node.metadata.name] = node
-        self.core.node_event(kind, node, self.now)
-        return node
 
     def annotate_node(self, name: str, key: str, text: str | None) -> None:
         node = self.nodes[name]
@@ -163,9 +139,6 @@ class Cluster:
         node = self.nodes[name]
         self.put_node(change(node, status=change(node.status, conditions=(condition,))))
 
-    def remove_node(self, name: str) -> None:
-        self.core.node_event("DELETED", self.nodes.pop(name), self.now)
-
     # Pods.
 
     def add_pod(
@@ -184,12 +157,12 @@ class Cluster:
         **words: str,
     ) -> Pod:
         """`gang_size="2"` is the annotation linkwise.dev/gang-size, as is *said* of the same."""
-        self._made += 1
+        self.made += 1
         pod = Pod(
             metadata=ObjectMeta(
                 name=name,
                 namespace="ml",
-                uid=f"uid-{self._made}",
+                uid=f"uid-{self.made}",
                 annotations={
                     names.PREFIX + key.replace("_", "-"): text
                     for key, text in {**(said or {}), **words}.items()
@@ -225,12 +198,6 @@ class Cluster:
             self.add_pod(member, gpus, gates=gates, said=words)
         return members
 
-    def put_pod(self, pod: Pod) -> Pod:
-        kind = "MODIFIED" if pod.metadata.uid in self.pods else "ADDED"
-        self.pods[pod.metadata.uid] = pod
-        self.core.pod_event(kind, pod, self.now)
-        return pod
-
     def find(self, name: str) -> Pod | None:
         return next((p for p in self.pods.values() if p.metadata.name == name), None)
 
@@ -260,13 +227,10 @@ class Cluster:
 
     def terminate(self, name: str) -> None:
         """Delete with grace: the pod stays, leaving, until the kubelet is done with it."""
-        pod = self.pod(name)
-        leaving = datetime.fromtimestamp(self.now, UTC)
-        self.put_pod(change(pod, metadata=change(pod.metadata, deletion_timestamp=leaving)))
+        self.put_pod(leaving(self.pod(name), self.now))
 
     def delete(self, name: str) -> None:
-        pod = self.pods.pop(self.pod(name).metadata.uid)
-        self.core.pod_event("DELETED", pod, self.now)
+        self.remove_pod(self.pod(name).metadata.uid)
 
     # What the extender writes.
 
@@ -274,14 +238,9 @@ class Cluster:
         """Carry out what the core decides until it has nothing more to say."""
         carried: list[Action] = []
         for _ in range(rounds):
-            actions = self.core.decide(self.now)
-            reads = self.core.owners_to_read(self.now)
-            if not (actions or reads):
+            actions, busy = self.decide()
+            if not busy:
                 return carried
-            for read in reads:
-                self.answer_read(read)
-            for action in actions:
-                self.core.done(action, self.carry_out(action), self.now)
             carried += actions
         raise AssertionError(f"no end of actions: {carried[-3:]}")
 
@@ -298,12 +257,9 @@ class Cluster:
             self.settle(rounds=60)
         return False
 
-    def answer_read(self, read: FetchOwner) -> None:
-        self.reads.append(read.ref)
-        found = None if self.owners is None else self.owners.get(read.ref, Missing.NOT_FOUND)
-        self.core.owner_read(read, found, self.now)
-        while self.core.rejudge(self.now):
-            pass
+    def read_owner(self, ref: ObjectRef) -> Found | None:
+        self.reads.append(ref)
+        return None if self.owners is None else self.owners.get(ref, Missing.NOT_FOUND)
 
     def pass_time(self, seconds: float) -> list[Action]:
         self.now += seconds
@@ -312,21 +268,13 @@ class Cluster:
     def carry_out(self, action: Action) -> Outcome:
         if isinstance(action, Emit):
             self.events.append(action)
-            return Outcome.DONE
-        pod = self.pods.get(action.pod.uid)
-        if pod is None:
-            return Outcome.REFUSED
-        if isinstance(action, Evict):
-            return self._evict(pod.metadata.name)
-        self.put_pod(applied(action, pod))
-        return Outcome.DONE
+        return super().carry_out(action)
 
-    def _evict(self, name: str) -> Outcome:
-        if name in self.spared:
+    def evict(self, pod: Pod, action: Evict) -> Outcome:
+        if pod.metadata.name in self.spared:
             return Outcome.REFUSED
-        self.evicted.append(name)
-        self.terminate(name)
-        return Outcome.DONE
+        self.evicted.append(pod.metadata.name)
+        return super().evict(pod, action)
 
     # What kube-scheduler does.
 
@@ -372,37 +320,23 @@ class Cluster:
         self, name: str, node: str
     ) -> BindOrder | AlreadyBound | BindRefusal | BindWaits:
         """kube-scheduler's call, which may have to wait for others."""
-        pod = self.pod(name)
-        call = BindCall("ml", name, pod.metadata.uid, node, pod.spec.scheduler_name)
-        return self.core.begin_bind(call, self.now)
+        return self.core.begin_bind(bind_call(self.pod(name), node), self.now)
 
     def give_up_bind(self, name: str, node: str, *, waited: bool = False) -> None:
         """kube-scheduler gets a refusal, or no longer waits; *waited*: for as long as it may."""
-        call = BindCall("ml", name, self.pod(name).metadata.uid, node)
+        call = bind_call(self.pod(name), node)
         if waited:
             self.core.bind_gave_up(call, self.now)
         self.core.bind_refused(call)
 
-    def post_binding(self, order: BindOrder) -> bool:
-        """The API server's side: annotations and nodeName in one update."""
-        pod = self.pods.get(order.uid)
-        if pod is None or pod.spec.node_name or pod.spec.scheduling_gates:
-            return False
-        annotations = {**pod.metadata.annotations, **order.annotations}
-        self.put_pod(
-            change(
-                pod,
-                metadata=change(pod.metadata, annotations=annotations),
-                spec=change(pod.spec, node_name=order.node),
-            )
-        )
-        return True
+    def put_bound(self, pod: Pod) -> Pod:
+        """The kubelet starts it when a test says so."""
+        return self.put_pod(pod)
 
     def bind(self, name: str, node: str) -> None:
         order = self.begin_bind(name, node)
         assert isinstance(order, BindOrder), order
-        done = self.post_binding(order)
-        self.core.end_bind(order, Outcome.DONE if done else Outcome.REFUSED, self.now)
+        self.end_bind(order)
 
     def schedule(self, name: str) -> str:
         """One attempt, as kube-scheduler makes it; the node, or empty."""
@@ -411,20 +345,15 @@ class Cluster:
             return ""  # it is not tried
         nominated = pod.status.nominated_node_name
         passed = self.filter(name, [nominated]).node_names if nominated in self.nodes else ()
-        if not passed:
-            passed = self.filter(name).node_names
-        if not passed:
+        node = self.best_of(pod, passed or self.filter(name).node_names)
+        if not node:
             return ""
-        scores = self.core.prioritize(FilterCall(pod, passed), self.now).scores
-        node = max(sorted(passed), key=lambda each: scores[each])
         order = self.begin_bind(name, node)
         if isinstance(order, BindRefusal | BindWaits):
             self.give_up_bind(name, node)
             return ""
         assert isinstance(order, BindOrder)
-        done = self.post_binding(order)
-        self.core.end_bind(order, Outcome.DONE if done else Outcome.REFUSED, self.now)
-        return node if done else ""
+        return node if self.end_bind(order) else ""
 
     # What the kubelet does.
 

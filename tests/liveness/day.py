@@ -7,31 +7,28 @@ may be late, kube-scheduler's calls and the core's writes may be lost, kubelets 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from heapq import heappop, heappush
 from itertools import count, islice
 from random import Random
 
 import msgspec
 
+from linkwise.extender.api.action_effects import bound, leaving
 from linkwise.extender.api.actions import Action, Emit, Evict, WritePlan
 from linkwise.extender.api.extender_calls import BindOrder, Outcome
 from linkwise.extender.core import Core
 from linkwise.extender.quarantine import culprit_of
 from linkwise.kube.objects import (
     Node,
-    ObjectMeta,
     OwnerReference,
     Pod,
-    PodSpec,
-    SchedulingGate,
     whole,
 )
 from linkwise.simulator.scheduler import OtherFilter
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_gpus, read_plan
 from linkwise.topology.errors import AnnotationError
-from tests.extender.cluster import GPU, Cluster, container
+from tests.extender.cluster import GPU, Cluster
 from tests.liveness.kube_scheduler import Api, KubeScheduler, Wire
 
 change = msgspec.structs.replace
@@ -54,7 +51,7 @@ class Trouble:
 
 
 @dataclass
-class World(Cluster):
+class Day(Cluster):
     seed: int = 0
     sample: int = 1 << 30
     other_filters: list[OtherFilter] = field(default_factory=list)
@@ -66,6 +63,8 @@ class World(Cluster):
     faults_at: float = 0.0  # when something last went wrong
     writes_lost_at: float = -math.inf  # when the last Binding or action was
     failures: list[str] = field(default_factory=list)
+
+    runs_for: dict[str, float] = field(default_factory=dict)  # by uid; servers have none
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
@@ -143,15 +142,10 @@ class World(Cluster):
 
     def _decide(self) -> bool:
         self.decided.append(self.now)
-        actions = self.core.decide(self.now)
-        reads = self.core.owners_to_read(self.now)
-        for read in reads:
-            self.answer_read(read)
-        for action in actions:
-            self.core.done(action, self.carry_out(action), self.now)
+        _, busy = self.decide()
         for defect in self.core.take_defects():
             self.failures.append(f"the core isolates {self._whose(defect)}: {defect!r}")
-        return bool(actions or reads)
+        return busy
 
     def _whose(self, defect: Exception) -> str:
         culprit = culprit_of(defect)
@@ -172,27 +166,21 @@ class World(Cluster):
         self.core.lead(self.core.latest_term(1 << 30) + 1, self.now)
         self.scheduler.hang_up()
 
-    def put_node(self, node: Node) -> Node:
-        kind = "MODIFIED" if node.metadata.name in self.nodes else "ADDED"
-        self.nodes[node.metadata.name] = node
+    def node_event(self, kind: str, node: Node) -> None:
         self._tell(lambda core: core.node_event(kind, node, self.now))
         self.scheduler.node_event(kind, node)
-        return node
 
     def put_pod(self, pod: Pod) -> Pod:
-        kind = "MODIFIED" if pod.metadata.uid in self.pods else "ADDED"
-        if kind == "MODIFIED" and self.pods[pod.metadata.uid] == pod:
-            return pod
-        self.pods[pod.metadata.uid] = pod
+        return pod if self.pods.get(pod.metadata.uid) == pod else super().put_pod(pod)
+
+    def pod_event(self, kind: str, pod: Pod) -> None:
         self._tell(lambda core: core.pod_event(kind, pod, self.now))
         self.scheduler.pod_event(kind, pod)
-        return pod
 
-    def remove(self, pod: Pod) -> None:
-        if self.pods.pop(pod.metadata.uid, None) is not None:
-            self._tell(lambda core: core.pod_event("DELETED", pod, self.now))
-            self.scheduler.pod_event("DELETED", pod)
-            self.on_end(pod)
+    def remove_pod(self, uid: str) -> Pod:
+        pod = super().remove_pod(uid)
+        self.on_end(pod)
+        return pod
 
     def _tell(self, what: Callable[[Core], object]) -> None:
         if not self.trouble.watch_late and not self._late:
@@ -227,34 +215,37 @@ class World(Cluster):
             return Outcome.DONE  # they are many in some days
         if self.random.random() < self.trouble.writes_lost:
             self.faults_at = self.writes_lost_at = self.now
-            if self.random.random() < 0.5:
-                return Outcome.UNKNOWN
-            self._carry_out(action)
+            if self.random.random() >= 0.5:
+                self._carry_out(action)
             return Outcome.UNKNOWN
-        if isinstance(action, Evict) and self.trouble.evictions_refused:
-            return Outcome.REFUSED if self.random.random() < 0.9 else self._carry_out(action)
+        refused = isinstance(action, Evict) and self.trouble.evictions_refused
+        if refused and self.random.random() < 0.9:
+            return Outcome.REFUSED
         return self._carry_out(action)
 
     def _carry_out(self, action: Action) -> Outcome:
         pod = self.pods.get(action.pod.uid)
-        if isinstance(action, Evict) and pod is not None:
-            self.on_evict(pod, action)
         if isinstance(action, WritePlan) and pod is not None:
             self.on_gpus(pod)
         return super().carry_out(action)
 
+    def evict(self, pod: Pod, action: Evict) -> Outcome:
+        self.on_evict(pod, action)
+        self.terminate(pod.metadata.name)
+        return Outcome.DONE
+
     def post_binding(self, order: BindOrder) -> bool:
-        bound = super().post_binding(order)
-        if bound:
+        is_bound = super().post_binding(order)
+        if is_bound:
             self.on_bind(self.pods[order.uid])
             self._admit_soon(order.uid)
-        return bound
+        return is_bound
 
     def bind_past(self, uid: str, node: str) -> None:
         """Another scheduler binds the pod, if it has no node yet."""
         pod = self.pods.get(uid)
         if pod is not None and not pod.spec.node_name and not pod.spec.scheduling_gates:
-            self.put_pod(change(pod, spec=change(pod.spec, node_name=node)))
+            self.put_bound(bound(pod, node))
             self._admit_soon(uid)
 
     # Pods.
@@ -267,32 +258,20 @@ class World(Cluster):
         namespace: str,
         said: Mapping[str, str],
         priority: int = 0,
-        owner: str = "Job",
-        restart_policy: str = "Never",
+        is_server: bool = False,
         gated: bool = False,
         alter: Callable[[Pod], Pod] = lambda pod: pod,
     ) -> Pod:
-        self._made += 1
-        gates = (SchedulingGate(name=names.GATE),) if gated else ()
-        pod = Pod(
-            metadata=ObjectMeta(
-                name=name,
-                namespace=namespace,
-                uid=f"uid-{self._made}",
-                annotations={names.PREFIX + key: text for key, text in said.items()},
-                creation_timestamp=datetime.fromtimestamp(self.now, UTC),
-                owner_references=(OwnerReference(kind=owner, name="o", uid="o", controller=True),)
-                if owner == "ReplicaSet"
-                else (),
-            ),
-            spec=PodSpec(
-                containers=(container("main", gpus),),
-                priority=priority,
-                restart_policy=restart_policy,
-                scheduling_gates=gates,
-            ),
-        )
-        pod = self.put_pod(alter(pod))
+        replica_set = OwnerReference(kind="ReplicaSet", name="o", uid="o", controller=True)
+        owners = (replica_set,) if is_server else ()
+
+        def finish(pod: Pod) -> Pod:
+            meta = change(pod.metadata, namespace=namespace, owner_references=owners)
+            spec = change(pod.spec, restart_policy="Always" if is_server else "Never")
+            return alter(change(pod, metadata=meta, spec=spec))
+
+        gates = (names.GATE,) if gated else ()
+        pod = self.add_pod(name, gpus, priority=priority, gates=gates, said=said, alter=finish)
         if pod.spec.node_name:
             self._admit_soon(pod.metadata.uid)
         return pod
@@ -311,10 +290,9 @@ class World(Cluster):
         if pod is None or pod.metadata.deletion_timestamp is not None:
             return
         if not pod.spec.node_name:
-            self.remove(pod)
+            self.remove_pod(pod.metadata.uid)
             return
-        ends = datetime.fromtimestamp(self.now + grace, UTC)
-        self.put_pod(change(pod, metadata=change(pod.metadata, deletion_timestamp=ends)))
+        self.put_pod(leaving(pod, self.now + grace))
         took = self.random.uniform(0.0, grace)
         self.after(took, lambda: self._bury(pod.metadata.uid))
 
@@ -330,7 +308,7 @@ class World(Cluster):
             self.after(30.0, lambda: self._bury(uid))
             return
         self._give_back(pod)
-        self.remove(pod)
+        self.remove_pod(uid)
 
     # Kubelets.
 
@@ -379,8 +357,6 @@ class World(Cluster):
         seconds = self.runs_for.get(uid)
         if seconds is not None:
             self.after(seconds, lambda: self.end(uid, "Succeeded"))
-
-    runs_for: dict[str, float] = field(default_factory=dict)  # by uid; servers have none
 
     def _give_back(self, pod: Pod) -> None:
         node = pod.spec.node_name

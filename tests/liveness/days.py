@@ -56,43 +56,43 @@ def live(
     began = time.perf_counter()
     fate = Fate(seed, days, order, other_filters=other_filters, hostile=hostile)
     judge = _live_through(fate)
-    world = fate.world
+    day = fate.day
     longer = 0.0
-    if fate.hostile is not None and fate.is_calm and not world.failures:
+    if fate.hostile is not None and fate.is_calm and not day.failures:
         plain = Fate(seed, days, order, hostile=True, plain=fate.hostile.got)
         _live_through(plain)
         longer = fate.waits() - plain.waits()
-        world.failures += plain.world.failures + delayed(fate.waits(), plain.waits())
+        day.failures += plain.day.failures + delayed(fate.waits(), plain.waits())
     return Lived(
         seed,
         time.perf_counter() - began,
-        world._made,
-        world.scheduler.wire.calls,
-        world.scheduler.wire.lost,
+        day.made,
+        day.scheduler.wire.calls,
+        day.scheduler.wire.lost,
         judge.checks,
         longer,
-        tuple(dict.fromkeys(world.failures)),
+        tuple(dict.fromkeys(day.failures)),
     )
 
 
 def _live_through(fate: Fate) -> Judge:
-    world = fate.world
-    with small_samples(world.sample):
-        judge = Judge(world)
+    day = fate.day
+    with small_samples(day.sample):
+        judge = Judge(day)
         try:
             _live_on(fate, judge)
         except Exception:
-            world.failures.append(f"a call fails at {world.now:.0f}: {format_exc()}")
+            day.failures.append(f"a call fails at {day.now:.0f}: {format_exc()}")
     return judge
 
 
 def _live_on(fate: Fate, judge: Judge) -> None:
-    world = fate.world
+    day = fate.day
     fate.begin()
-    ends = world.now + fate.seconds
+    ends = day.now + fate.seconds
     for until, then in ((ends, fate.heal), (ends + HEALED_SECONDS, lambda: None)):
-        while world.now < until and not world.failures:
-            world.live(min(world.now + LOOK_SECONDS, until), judge.before_jump)
+        while day.now < until and not day.failures:
+            day.live(min(day.now + LOOK_SECONDS, until), judge.before_jump)
             judge.look()
         then()
 

@@ -9,7 +9,7 @@ from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.queue.queue_order import QueueOrder
 from linkwise.kube.objects import Pod
-from tests.liveness.day import Trouble, World
+from tests.liveness.day import Day, Trouble
 from tests.liveness.hostile import Hostile
 from tests.other_filters import drawn_filters
 
@@ -70,9 +70,9 @@ class Fate:
         )
         self.nodes = draw.randint(3, 6)
         sample = draw.choice([1 << 30, 2])
-        self.world = World(settings=self.settings, seed=seed, sample=sample)
+        self.day = Day(settings=self.settings, seed=seed, sample=sample)
         self.jobs: dict[str, Job] = {}
-        self.world.on_end = self._ended
+        self.day.on_end = self._ended
         self.longest_hours = draw.choice([0.3, 2.0, 6.0])
         self.is_calm = hostile and seed % 2 == 0
         if self.is_calm:  # where many wait for hours, one that comes first changes who is next
@@ -82,44 +82,44 @@ class Fate:
         model = draw.choice(MACHINES)
         for number in range(self.nodes):
             machine = model if draw.random() < 0.7 else draw.choice(MACHINES)
-            self.world.add_node(f"n{number}", machine)
-        self.world.on_bind = self._bound_one
+            self.day.add_node(f"n{number}", machine)
+        self.day.on_bind = self._bound_one
         self.plain = plain
         self.hostile = (
-            Hostile(self.world, seed, self.seconds, through_queue=self.is_calm) if hostile else None
+            Hostile(self.day, seed, self.seconds, through_queue=self.is_calm) if hostile else None
         )
         if other_filters:
-            self.world.other_filters += drawn_filters(
-                seed, sorted(self.world.nodes), self.world.now, self.seconds
+            self.day.other_filters += drawn_filters(
+                seed, sorted(self.day.nodes), self.day.now, self.seconds
             )
 
     def begin(self) -> None:
-        draw, world = self.draw, self.world
+        draw, day = self.draw, self.day
         many = self.how_many if self.hostile is None else min(self.how_many, _MOST_BESIDE)
         for number in range(many):
             at = draw.uniform(0, self.seconds * 0.8)
             for twin in range(draw.choice([1, 1, 2, 4])):  # they come at the same time
-                world.at(world.now + at, partial(self._submit, f"j{number}x{twin}"))
+                day.at(day.now + at, partial(self._submit, f"j{number}x{twin}"))
         # Whole-cluster gangs wait for as long as a server runs: which one is evicted is chance.
         for number in range(0 if self.is_calm else draw.choice([0, 0, 1, 2])):
-            world.at(world.now + draw.uniform(0, self.seconds), partial(self._serve, number))
+            day.at(day.now + draw.uniform(0, self.seconds), partial(self._serve, number))
         if self.hostile is not None:
             self.hostile.begin(self.plain)
         if self.is_calm:
             return
         for _ in range(draw.choice([5, 15, 40])):
-            world.at(world.now + draw.uniform(0, self.seconds), self._strike)
-        world.trouble.calls_lost = draw.choice([0.0, 0.0, 0.05, 0.2])
-        world.trouble.watch_late = draw.choice([0.0, 0.0, 0.5, 2.0])
+            day.at(day.now + draw.uniform(0, self.seconds), self._strike)
+        day.trouble.calls_lost = draw.choice([0.0, 0.0, 0.05, 0.2])
+        day.trouble.watch_late = draw.choice([0.0, 0.0, 0.5, 2.0])
 
     def heal(self) -> None:
         """Nothing goes wrong any more."""
         self.seconds = 0.0
-        self.world.trouble = Trouble()
-        self.world.stuck.clear()
-        for node in sorted(self.world.no_plugin):
-            self.world.set_plugin(node, there=True)
-        self.world.faults_at = self.world.now
+        self.day.trouble = Trouble()
+        self.day.stuck.clear()
+        for node in sorted(self.day.no_plugin):
+            self.day.set_plugin(node, there=True)
+        self.day.faults_at = self.day.now
 
     # Which workloads want what.
 
@@ -129,7 +129,7 @@ class Fate:
 
     def _submit(self, name: str) -> None:
         draw = self._draw_of(name)
-        waiting = sum(not pod.spec.node_name for pod in self.world.pods.values())
+        waiting = sum(not pod.spec.node_name for pod in self.day.pods.values())
         if self.hostile is None and waiting > _MOST_WAITING:
             return  # each event has all of them tried again: more cost much and show nothing new
         size = draw.choice([1, 1, 1, 2, 2, 3, 4, self.nodes])
@@ -144,7 +144,7 @@ class Fate:
             self._said(draw, seconds),
             draw.choice([0, 0, 0, 0, 1, 2]),
             gated=draw.random() < 0.2,
-            asked=self.world.now,
+            asked=self.day.now,
         )
         if size > 1:
             job.said |= {"gang": job.name, "gang-size": str(size)}
@@ -153,7 +153,7 @@ class Fate:
         self.jobs[job.name] = job
         for rank in range(size):
             late = draw.uniform(0, 3) if draw.random() < 0.2 else 0.0
-            self.world.after(late, partial(self._make, job, rank))
+            self.day.after(late, partial(self._make, job, rank))
 
     def _said(self, draw: Random, seconds: float) -> dict[str, str]:
         said: dict[str, str] = {}
@@ -165,17 +165,17 @@ class Fate:
         if draw.random() < 0.15:
             said["require-link"] = "nvlink"
         if draw.random() < 0.3:
-            node = draw.choice(sorted(self.world.nodes))
-            model = self.world.machine(node).gpus[0].model
+            node = draw.choice(sorted(self.day.nodes))
+            model = self.day.machine(node).gpus[0].model
             said["gpu-model"] = next(word for word in MODELS if word in model)
         return said
 
     def _make(self, job: Job, rank: int) -> None:
         name = f"{job.name}-{rank}"
-        if job.is_over or rank in job.done or self.world.find(name) is not None:
+        if job.is_over or rank in job.done or self.day.find(name) is not None:
             return
         said = {**job.said, "rank": str(rank)} if job.size > 1 else job.said
-        pod = self.world.make(
+        pod = self.day.make(
             name,
             job.gpus,
             namespace=job.namespace,
@@ -184,7 +184,7 @@ class Fate:
             gated=job.gated,
         )
         share = self._draw_of(name).uniform(0.95, 1.05)
-        self.world.runs_for[pod.metadata.uid] = job.seconds * share
+        self.day.runs_for[pod.metadata.uid] = job.seconds * share
 
     def _bound_one(self, pod: Pod) -> None:
         name, _, rank = pod.metadata.name.partition("-")
@@ -192,54 +192,53 @@ class Fate:
         if job is not None:
             job.bound.add(int(rank))
             if job.started is None and len(job.bound) >= int(job.said.get("gang-min", job.size)):
-                job.started = self.world.now
+                job.started = self.day.now
 
     def waits(self) -> float:
         """For how long jobs waited, or wait, in the mean."""
-        now, jobs = self.world.now, self.jobs.values()
+        now, jobs = self.day.now, self.jobs.values()
         waits = [(now if job.started is None else job.started) - job.asked for job in jobs]
         return sum(waits) / len(waits) if waits else 0.0
 
     def _ended(self, pod: Pod) -> None:
-        name, world = pod.metadata.name, self.world
+        name, day = pod.metadata.name, self.day
         job = self.jobs.get(name.partition("-")[0])
         if job is None:
-            if name.startswith("web") and pod.metadata.uid not in world.pods:
-                world.after(self.draw.uniform(1, 5), partial(self._make_server, name))
+            if name.startswith("web") and pod.metadata.uid not in day.pods:
+                day.after(self.draw.uniform(1, 5), partial(self._make_server, name))
             return
         rank = int(name.rpartition("-")[2])
         if pod.status.phase == "Succeeded":
             job.done.add(rank)
-        if pod.metadata.uid in world.pods:
-            world.after(self.draw.uniform(1, 60), partial(self._clean_up, pod.metadata.uid))
-        if pod.status.phase != "Succeeded" or pod.metadata.uid not in world.pods:
-            world.after(self.draw.uniform(61, 90), partial(self._make, job, rank))
+        if pod.metadata.uid in day.pods:
+            day.after(self.draw.uniform(1, 60), partial(self._clean_up, pod.metadata.uid))
+        if pod.status.phase != "Succeeded" or pod.metadata.uid not in day.pods:
+            day.after(self.draw.uniform(61, 90), partial(self._make, job, rank))
 
     def _clean_up(self, uid: str) -> None:
-        pod = self.world.pods.get(uid)
+        pod = self.day.pods.get(uid)
         if pod is not None:
-            self.world.remove(pod)
+            self.day.remove_pod(pod.metadata.uid)
 
     def _serve(self, number: int) -> None:
         self._make_server(f"web{number}")
 
     def _make_server(self, name: str) -> None:
         draw = self._draw_of(name)
-        if self.world.find(name) is None:
-            self.world.make(
+        if self.day.find(name) is None:
+            self.day.make(
                 name,
                 draw.choice([1, 1, 2]),
                 namespace=draw.choice(NAMESPACES),
                 said={},
-                owner="ReplicaSet",
-                restart_policy="Always",
+                is_server=True,
             )
 
     # What goes wrong.
 
     def _strike(self) -> None:
         if not self.seconds:
-            return  # the world is healed
+            return  # the cluster is healed
         draw = self.draw
         strikes: list[Callable[[], object]] = [
             partial(self._for_a_while, "calls_lost", draw.choice([0.3, 0.7, 1.0]), 1200.0),
@@ -258,26 +257,26 @@ class Fate:
             self._kill,
         ]
         draw.choice(strikes)()
-        self.world.faults_at = self.world.now
+        self.day.faults_at = self.day.now
 
     def _for_a_while(self, what: str, value: object, most: float) -> None:
-        trouble = self.world.trouble
+        trouble = self.day.trouble
         before = getattr(trouble, what)
         setattr(trouble, what, value)
 
         def end() -> None:
             setattr(trouble, what, before)
-            self.world.faults_at = self.world.now
+            self.day.faults_at = self.day.now
             if what == "no_leader":
                 self._another_leads()
 
-        self.world.after(self.draw.uniform(1.0, most), end)
+        self.day.after(self.draw.uniform(1.0, most), end)
 
     def _another_leads(self) -> None:
-        self.draw.choice([self.world.restart, self.world.hand_over])()
+        self.draw.choice([self.day.restart, self.day.hand_over])()
 
     def _bound(self) -> list[Pod]:
-        pods = self.world.pods.values()
+        pods = self.day.pods.values()
         return sorted(
             (pod for pod in pods if pod.spec.node_name and pod.status.phase == "Running"),
             key=lambda pod: pod.metadata.name,
@@ -288,34 +287,34 @@ class Fate:
         if not running:
             return
         name = self.draw.choice(running).metadata.name
-        self.world.stuck.add(name)
+        self.day.stuck.add(name)
         if self.draw.random() < 0.7:
-            self.world.terminate(name)
+            self.day.terminate(name)
         hours = self.draw.uniform(0.1, 12.0)
-        self.world.after(hours * HOUR, lambda: self.world.stuck.discard(name))
+        self.day.after(hours * HOUR, lambda: self.day.stuck.discard(name))
 
     def _lose_plugin(self) -> None:
         node = self._any_node()
-        self.world.set_plugin(node, there=False)
-        back = partial(self.world.set_plugin, node, there=True)
-        self.world.after(self.draw.uniform(2.0, 900.0), back)
+        self.day.set_plugin(node, there=False)
+        back = partial(self.day.set_plugin, node, there=True)
+        self.day.after(self.draw.uniform(2.0, 900.0), back)
 
     def _cordon(self) -> None:
         node = self._any_node()
-        self.world.cordon(node)
-        self.world.after(self.draw.uniform(10.0, 2 * HOUR), partial(self.world.uncordon, node))
+        self.day.cordon(node)
+        self.day.after(self.draw.uniform(10.0, 2 * HOUR), partial(self.day.uncordon, node))
 
     def _break_gpus(self) -> None:
         node = self._any_node()
         gpus = self.draw.sample(range(8), self.draw.randint(1, 3))
-        self.world.set_health(node, *gpus)
-        mended = partial(self.world.set_health, node)
-        self.world.after(self.draw.uniform(10.0, 4 * HOUR), mended)
+        self.day.set_health(node, *gpus)
+        mended = partial(self.day.set_health, node)
+        self.day.after(self.draw.uniform(10.0, 4 * HOUR), mended)
 
     def _kill(self) -> None:
-        pods = sorted(pod.metadata.name for pod in self.world.pods.values())
+        pods = sorted(pod.metadata.name for pod in self.day.pods.values())
         if pods:
-            self.world.terminate(self.draw.choice(pods))
+            self.day.terminate(self.draw.choice(pods))
 
     def _any_node(self) -> str:
-        return self.draw.choice(sorted(self.world.nodes))
+        return self.draw.choice(sorted(self.day.nodes))

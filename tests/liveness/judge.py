@@ -1,4 +1,4 @@
-"""What must be true of a world that lives through days.
+"""What must be true of a cluster that lives through days.
 
 - **No pod is forgotten.** If an extender that starts now on the same API server would place a pod,
   and kube-scheduler would let it go there, it has been placed within BOUND_SECONDS.
@@ -35,7 +35,7 @@ from linkwise.simulator.scheduler.cache import SchedulerCache
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_gpus, read_plan
 from tests.all_or_nothing import AllOrNothing, gang_of
-from tests.liveness.day import World
+from tests.liveness.day import Day
 from tests.odd_pods import NAMESPACE, is_honest
 from tests.other_filters import go_together, room_of
 
@@ -51,62 +51,62 @@ DELAYED_SECONDS, _DELAYED_SHARE = 400.0, 0.25  # more than measured
 
 
 class Judge:
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._quiet_since = self._still_since = world.now
+    def __init__(self, day: Day) -> None:
+        self._day = day
+        self._quiet_since = self._still_since = day.now
         self._state: object = None
         self._whole_state: object = None
         self._over_since: dict[str, float] = {}
         self.checks = 0
         self._law = AllOrNothing()
-        world.on_evict = self._judge_eviction
+        day.on_evict = self._judge_eviction
         self._could_since: dict[frozenset[str], float] = {}  # uids of those that start together
         self._next_filtered_look = 0.0
 
     def before_jump(self, then: float) -> None:
         """Call it before the clock goes on."""
-        world = self._world
+        day = self._day
         # What hostile pods without GPUs do may go on forever.
-        with_gpus = {pod for pods in world.held.values() for pod in pods}
-        pods = world.pods.values()
+        with_gpus = {pod for pods in day.held.values() for pod in pods}
+        pods = day.pods.values()
         state = self._state_of(p for p in pods if is_honest(p) or _title(p) in with_gpus)
         if state != self._state:
-            self._state, self._quiet_since = state, world.now
+            self._state, self._quiet_since = state, day.now
         whole_state = self._state_of(pods)
         if whole_state != self._whole_state:
-            self._whole_state, self._still_since = whole_state, world.now
+            self._whole_state, self._still_since = whole_state, day.now
         self._look_at_gangs()
         self._look_at_idling(then)
-        quiet_at = max(self._quiet_since, world.faults_at) + BOUND_SECONDS
-        if world.now < quiet_at <= then or (world.now == quiet_at):
+        quiet_at = max(self._quiet_since, day.faults_at) + BOUND_SECONDS
+        if day.now < quiet_at <= then or (day.now == quiet_at):
             self._nobody_is_forgotten(quiet_at)
         self._look_at_the_filtered()
         self._is_not_busy()
 
     def look(self) -> None:
         """What must be true at any moment."""
-        world = self._world
-        world.failures += [f"audit: {text}" for text in world.core.audit()]
-        for hold in world.core.reservations.all():
-            world.failures += [
+        day = self._day
+        day.failures += [f"audit: {text}" for text in day.core.audit()]
+        for hold in day.core.reservations.all():
+            day.failures += [
                 f"{hold.title} waits for a server: {owner}" for owner in self._servers_in(hold)
             ]
 
     def _look_at_gangs(self) -> None:
-        world = self._world
-        honest = filter(is_honest, world.pods.values())
-        world.failures += self._law.look(honest, world.now, world.writes_lost_at)
+        day = self._day
+        honest = filter(is_honest, day.pods.values())
+        day.failures += self._law.look(honest, day.now, day.writes_lost_at)
 
     # Evictions.
 
     def _judge_eviction(self, pod: Pod, by: Evict | Pod) -> None:
-        world = self._world
+        day = self._day
         self._look_at_gangs()
         if isinstance(by, Evict) and (broken := self._law.evicted(pod)):
-            world.failures.append(broken)
+            day.failures.append(broken)
         if is_honest(pod) and not self._may_evict(pod, by):
             whom = _claimant(by) if isinstance(by, Evict) else by.metadata.name
-            world.failures.append(f"{pod.metadata.name} is evicted for {whom} at {world.now:.0f}")
+            day.failures.append(f"{pod.metadata.name} is evicted for {whom} at {day.now:.0f}")
 
     def _may_evict(self, victim: Pod, by: Evict | Pod) -> bool:
         if isinstance(by, Pod):
@@ -116,11 +116,11 @@ class Judge:
             return bool(gang_of(victim))  # which gives up what it has of its GPUs
         claimants = [
             pod.spec.priority
-            for pod in self._world.pods.values()
+            for pod in self._day.pods.values()
             if pod.status.phase not in ("Succeeded", "Failed")
             and claimant in (f"gang {gang_of(pod)}", f"pod {_title(pod)}")
         ]
-        allowed = self._world.settings.preempt
+        allowed = self._day.settings.preempt
         consents = victim.metadata.annotations.get(names.PREEMPTIBLE) == "true"
         return (
             (consents or allowed is Preempt.LOWER_PRIORITY)
@@ -132,21 +132,21 @@ class Judge:
 
     def _state_of(self, pods: Iterable[Pod]) -> object:
         """A value that differs after each change of a node, of the core's process or of *pods*."""
-        world = self._world
-        nodes = hash(frozenset(map(id, world.nodes.values())))
-        return hash(frozenset(map(id, pods))), nodes, id(world.core)
+        day = self._day
+        nodes = hash(frozenset(map(id, day.nodes.values())))
+        return hash(frozenset(map(id, pods))), nodes, id(day.core)
 
     def _nobody_is_forgotten(self, now: float) -> None:
         self.checks += 1
-        world = self._world
-        trouble = world.trouble
+        day = self._day
+        trouble = day.trouble
         if trouble.no_leader or trouble.calls_lost == 1.0 or trouble.writes_lost:
             return  # a pod may wait for as long as that lasts
-        world.failures += self.forgotten(now)
+        day.failures += self.forgotten(now)
 
     def forgotten(self, now: float) -> list[str]:
         """The pods that wait and could go, and those that wait and could have others evicted."""
-        world, fresh = self._world, self._fresh(now)
+        day, fresh = self._day, self._fresh(now)
         actions = [*fresh.decide(now), *fresh.decide(now + LONGEST_SECONDS)]
         by_gang: dict[str, list[WritePlan]] = {}
         for action in actions:
@@ -157,9 +157,9 @@ class Judge:
         for plans in by_gang.values():
             if any(map(self._is_kept, plans)) or not all(map(self._goes, plans)):
                 continue
-            if not is_honest(world.pods[plans[0].pod.uid]):
+            if not is_honest(day.pods[plans[0].pod.uid]):
                 continue
-            if not go_together(self._room(), ((world.pods[p.pod.uid], p.node) for p in plans)):
+            if not go_together(self._room(), ((day.pods[p.pod.uid], p.node) for p in plans)):
                 continue
             who = ", ".join(sorted(plan.pod.name for plan in plans))
             nodes = sorted({plan.node for plan in plans})
@@ -168,70 +168,70 @@ class Judge:
         for_whom = fresh._planner.preemption.preemptions.keys()
         for_honest = any(key.namespace != NAMESPACE for key in for_whom)
         # Where kube-scheduler's filters refuse a gang, the core evicts no pod in vain.
-        may_be_vain = world.other_filters
+        may_be_vain = day.other_filters
         may_wait = may_be_vain or self._may_wait_with_evictions() or self._rest(for_whom)
         if victims and for_honest and not may_wait:
             found.append(f"the core does not evict {', '.join(victims)} at {now:.0f}")
         return [*found, *self._singles(fresh, now)]
 
     def _may_wait_with_evictions(self) -> bool:
-        preemption = self._world.core._planner.preemption
+        preemption = self._day.core._planner.preemption
         spared = any(preemption._spared.ends())
-        return bool(spared or preemption.preemptions or self._world.trouble.evictions_refused)
+        return bool(spared or preemption.preemptions or self._day.trouble.evictions_refused)
 
     def _rest(self, gangs: Iterable[GangKey]) -> bool:
         """Whether plans of each of these gangs failed several times, so that it pauses."""
-        known = self._world.core._planner.registry.gangs
+        known = self._day.core._planner.registry.gangs
         return all(key in known and known[key].refused for key in gangs)
 
     def _is_kept(self, action: WritePlan) -> bool:
         """Whether the core reserves some of these GPUs for others, be they free or of a plan that
         is not carried out. Its order may differ from a new core's, because it has seen run times.
         """
-        world = self._world
-        book = world.core._cache.nodes.get(action.node)
+        day = self._day
+        book = day.core._cache.nodes.get(action.node)
         if book is None or book.machine is None:
             return True
         gpus = read_gpus(action.annotations[names.GPUS])
         mask = book.machine.mask_of([uuid for share in gpus.values() for uuid in share])
-        record = world.core._cache.pods.get(action.pod.uid)
+        record = day.core._cache.pods.get(action.pod.uid)
         others = (kept for key, kept in book.reserved.items() if record and key != record.gang)
         return bool(book.set_aside & mask) or any(kept & mask for kept in others)
 
     def _goes(self, action: WritePlan) -> bool:
-        world = self._world
-        pod = world.pods[action.pod.uid]
-        return action.node not in world.no_plugin and world.scheduler.passes(pod, action.node)
+        day = self._day
+        pod = day.pods[action.pod.uid]
+        return action.node not in day.no_plugin and day.scheduler.passes(pod, action.node)
 
     # Filters that Linkwise does not know.
 
     def _room(self) -> SchedulerCache:
-        world = self._world
-        return room_of(world.other_filters, world.nodes.values(), world.pods.values(), world.now)
+        day = self._day
+        return room_of(day.other_filters, day.nodes.values(), day.pods.values(), day.now)
 
     def _look_at_the_filtered(self) -> None:
-        world, trouble = self._world, self._world.trouble
-        if not world.other_filters or world.now < self._next_filtered_look:
+        day, trouble = self._day, self._day.trouble
+        if not day.other_filters or day.now < self._next_filtered_look:
             return
-        self._next_filtered_look = world.now + _FILTERED_LOOK_SECONDS
+        self._next_filtered_look = day.now + _FILTERED_LOOK_SECONDS
         if trouble.no_leader or trouble.calls_lost or trouble.writes_lost:
             self._could_since.clear()
             return
         could = {frozenset(way): way for way in self._ways()}
-        self._could_since = {who: self._could_since.get(who, world.now) for who in could}
+        self._could_since = {who: self._could_since.get(who, day.now) for who in could}
         for who, since in self._could_since.items():
-            if world.now - max(since, world.faults_at) > STUCK_SECONDS:
-                pods = sorted(world.pods[uid].metadata.name for uid in who)
+            if day.now - max(since, day.faults_at) > STUCK_SECONDS:
+                pods = sorted(day.pods[uid].metadata.name for uid in who)
                 nodes = ", ".join(sorted(set(could[who].values())))
-                world.failures.append(
+                day.failures.append(
                     f"the filters let {', '.join(pods)} go to {nodes} from {since:.0f} on"
                 )
 
     def _ways(self) -> Iterator[Mapping[str, str]]:
         """For each gang or pod that waits as a whole and could go: uid -> node."""
         waiting: dict[str, list[Pod]] = {}
-        of_gang = Counter(map(gang_of, self._world.pods.values()))
-        for pod in sorted(self._world.pods.values(), key=lambda pod: pod.metadata.name):
+        of_gang = Counter(map(gang_of, self._day.pods.values()))
+        for pod in sorted(self._day.pods.values(), key=lambda pod: pod.metadata.name):
             if is_honest(pod) and (_waits(pod) or _is_gated(pod)):
                 waiting.setdefault(gang_of(pod) or pod.metadata.uid, []).append(pod)
         for who, pods in waiting.items():
@@ -248,14 +248,14 @@ class Judge:
     ) -> Iterator[dict[str, str]]:
         """All ways to give each of these equal pods a node, from *first* on, that every filter of
         kube-scheduler accepts."""
-        world = self._world
+        day = self._day
         if not pods:
             yield {}
             return
         pod, *rest = pods
-        kept = {name for name, book in world.core._cache.nodes.items() if book.set_aside}
-        for node in sorted(name for name in world.nodes if name >= first):
-            if node in kept or node in world.no_plugin or room.rejection(pod, node) is not None:
+        kept = {name for name, book in day.core._cache.nodes.items() if book.set_aside}
+        for node in sorted(name for name in day.nodes if name >= first):
+            if node in kept or node in day.no_plugin or room.rejection(pod, node) is not None:
                 continue
             room.assume_pod(pod, node)
             for way in self._assignments(rest, room, node):
@@ -264,34 +264,34 @@ class Judge:
 
     def _would_plan(self, way: Mapping[str, str]) -> bool:
         """Whether a core that starts now places these pods on these nodes, beside all others."""
-        world = self._world
+        day = self._day
         pinned = {
             uid: change(
-                pod := world.pods[uid],
+                pod := day.pods[uid],
                 spec=change(pod.spec, node_selector={"kubernetes.io/hostname": node}),
             )
             for uid, node in way.items()
         }
-        fresh = self._fresh(world.now, pinned)
+        fresh = self._fresh(day.now, pinned)
         for uid, pod in pinned.items():
             if not (gang_of(pod) or pod.spec.scheduling_gates):
-                return bool(fresh.filter(FilterCall(pod, (way[uid],)), world.now).node_names)
-        actions = [*fresh.decide(world.now), *fresh.decide(world.now + LONGEST_SECONDS)]
+                return bool(fresh.filter(FilterCall(pod, (way[uid],)), day.now).node_names)
+        actions = [*fresh.decide(day.now), *fresh.decide(day.now + LONGEST_SECONDS)]
         plans = {action.pod.uid for action in actions if isinstance(action, WritePlan)}
         return way.keys() <= plans
 
     def _singles(self, fresh: Core, now: float) -> Iterator[str]:
-        world = self._world
-        kept = {name for name, book in world.core._cache.nodes.items() if book.set_aside}
-        for pod in world.pods.values():
+        day = self._day
+        kept = {name for name, book in day.core._cache.nodes.items() if book.set_aside}
+        for pod in day.pods.values():
             if not (is_honest(pod) and _waits(pod)) or names.GANG in pod.metadata.annotations:
                 continue
             asked = tuple(
                 node
-                for node in sorted(world.nodes)
+                for node in sorted(day.nodes)
                 if node not in kept
-                and node not in world.no_plugin
-                and world.scheduler.passes(pod, node)
+                and node not in day.no_plugin
+                and day.scheduler.passes(pod, node)
             )
             passed = fresh.filter(FilterCall(pod, asked), now).node_names if asked else ()
             if passed:
@@ -299,13 +299,13 @@ class Judge:
 
     def _fresh(self, now: float, changed: Mapping[str, Pod] = MappingProxyType({})) -> Core:
         """*changed* takes the place of pods of the same uid."""
-        world = self._world
-        fresh = Core(world.settings)
-        if world.settings.queue_order is not QueueOrder.AGE:
+        day = self._day
+        fresh = Core(day.settings)
+        if day.settings.queue_order is not QueueOrder.AGE:
             # This order depends on run times that only the running extender has seen.
-            vars(fresh._run_times).update(vars(world.core._run_times))
-        fresh.replace_nodes(world.nodes.values(), now)
-        fresh.replace_pods([changed.get(uid, pod) for uid, pod in world.pods.items()], now)
+            vars(fresh._run_times).update(vars(day.core._run_times))
+        fresh.replace_nodes(day.nodes.values(), now)
+        fresh.replace_pods([changed.get(uid, pod) for uid, pod in day.pods.items()], now)
         fresh.replace_budgets([], now)
         fresh.filter(FilterCall(Pod(), ()), now)
         return fresh
@@ -313,56 +313,56 @@ class Judge:
     # Nothing idles forever.
 
     def _look_at_idling(self, then: float) -> None:
-        world = self._world
-        settings = world.settings
-        if world.trouble.no_leader:
+        day = self._day
+        settings = day.settings
+        if day.trouble.no_leader:
             return  # no extender places a pod or ends a reservation
-        over = {hold.key.namespace for hold in world.core.reservations.all() if self._idles(hold)}
+        over = {hold.key.namespace for hold in day.core.reservations.all() if self._idles(hold)}
         for namespace in [*self._over_since]:
             if namespace not in over:
                 del self._over_since[namespace]
         for namespace in over:
-            since = self._over_since.setdefault(namespace, world.now)
+            since = self._over_since.setdefault(namespace, day.now)
             if then - since > settings.hold_limit_seconds + _SLACK_SECONDS:
-                world.failures.append(
+                day.failures.append(
                     f"{namespace} idles too much from {since:.0f} to {then:.0f} at least"
                 )
                 self._over_since[namespace] = math.inf
 
     def _idles(self, hold: Reservation) -> bool:
         """By the kubelets' word, and the nodes' topology."""
-        world = self._world
+        day = self._day
         idle, could_use = 0, 0
-        rows = world.core._cache.rows
-        for name in world.nodes:
+        rows = day.core._cache.rows
+        for name in day.nodes:
             row = rows.row_of.get(name)
             if row is None or row >= len(hold.pool) or not hold.pool[row]:
                 continue
-            book = world.core._cache.nodes[name]
+            book = day.core._cache.nodes[name]
             if book.closed or book.machine is None:
                 continue
             could_use += len(book.machine.gpus)
             idle += (book.set_aside & hold.gpus.get(name, 0)).bit_count()
-        return idle > world.settings.hold_share * could_use
+        return idle > day.settings.hold_share * could_use
 
     def _servers_in(self, hold: Reservation) -> Iterator[str]:
-        world = self._world
+        day = self._day
         for node, mask in hold.gpus.items():
-            book = world.core._cache.nodes.get(node)
+            book = day.core._cache.nodes.get(node)
             for uid, gpus in ({} if book is None else book.owned).items():
-                pod = world.pods.get(uid)
+                pod = day.pods.get(uid)
                 leaves = pod is None or pod.metadata.deletion_timestamp is not None
                 if gpus & mask and not leaves and pod is not None and _is_server(pod):
                     yield pod.metadata.name
 
     def _is_not_busy(self) -> None:
-        world = self._world
-        recent = [at for at in world.decided if at > world.now - 60.0]
-        world.decided[:] = recent
+        day = self._day
+        recent = [at for at in day.decided if at > day.now - 60.0]
+        day.decided[:] = recent
         by_timers = len({at for at in recent if at >= self._still_since + 1.0})
-        if by_timers > _BUSY + 2 * sum(map(_waits, world.pods.values())):
-            world.failures.append(f"{by_timers} decisions in a minute at {world.now:.0f}")
-            world.decided.clear()
+        if by_timers > _BUSY + 2 * sum(map(_waits, day.pods.values())):
+            day.failures.append(f"{by_timers} decisions in a minute at {day.now:.0f}")
+            day.decided.clear()
 
 
 def delayed(beside_hostile: float, beside_plain: float) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 from linkwise.extender.cycle import changes
 from linkwise.extender.queue.idle_limit import IdleLimit
 from linkwise.extender.queue.unschedulable_pods import UnschedulablePods
-from tests.liveness.day import Trouble, World
+from tests.liveness.day import Day, Trouble
 from tests.liveness.days import live
 from tests.liveness.judge import Judge
 
@@ -44,19 +44,19 @@ def test_promises_are_kept_if_looks_at_gangs_are_rate_limited() -> None:
     assert any(fail_if_looks_are_limited(seed, 1e9) for seed in range(4, 12))
 
 
-def room_seen_late() -> World:
+def room_seen_late() -> Day:
     """kube-scheduler's watch shows that a pod has ended, and the extender's shows it 3 s later. So
     the pod that waits is refused, and no other event makes kube-scheduler try it again."""
-    world = World(trouble=Trouble(watch_late=3.0))
-    judge = Judge(world)
-    world.add_node("n1", "hgx-h100")
-    world.make("first", 8, namespace="red", said={})
-    world.live(world.now + 20, judge.before_jump)
-    world.make("second", 1, namespace="red", said={})
-    world.live(world.now + 20, judge.before_jump)
-    world.end(world.pod("first").metadata.uid, "Succeeded")
-    world.live(world.now + 200, judge.before_jump)
-    return world
+    day = Day(trouble=Trouble(watch_late=3.0))
+    judge = Judge(day)
+    day.add_node("n1", "hgx-h100")
+    day.make("first", 8, namespace="red", said={})
+    day.live(day.now + 20, judge.before_jump)
+    day.make("second", 1, namespace="red", said={})
+    day.live(day.now + 20, judge.before_jump)
+    day.end(day.pod("first").metadata.uid, "Succeeded")
+    day.live(day.now + 200, judge.before_jump)
+    return day
 
 
 def test_a_pod_that_nobody_wakes_is_seen() -> None:

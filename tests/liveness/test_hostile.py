@@ -14,7 +14,7 @@ from linkwise.extender.queue.queue_order import QueueOrder
 from linkwise.extender.verbs.filter import Filter
 from linkwise.kube.objects import Pod
 from tests.extender.cluster import change
-from tests.liveness.day import World
+from tests.liveness.day import Day
 from tests.liveness.fates import Fate
 from tests.liveness.judge import DELAYED_SECONDS, Judge, delayed
 from tests.odd_pods import NAMESPACE, is_honest
@@ -34,14 +34,14 @@ def a_defect(namespace: str) -> Iterator[None]:
         yield
 
 
-def two_tenants() -> World:
-    world = World()
-    judge = Judge(world)
-    world.add_node("n1", "hgx-h100")
-    world.make("bad", 1, namespace=NAMESPACE, said={})
-    world.make("good", 1, namespace="red", said={})
-    world.live(world.now + 5, judge.before_jump)
-    return world
+def two_tenants() -> Day:
+    day = Day()
+    judge = Judge(day)
+    day.add_node("n1", "hgx-h100")
+    day.make("bad", 1, namespace=NAMESPACE, said={})
+    day.make("good", 1, namespace="red", said={})
+    day.live(day.now + 5, judge.before_jump)
+    return day
 
 
 @pytest.mark.parametrize(("namespace", "whose"), [(NAMESPACE, "hostile/bad"), ("red", "red/good")])
@@ -64,27 +64,27 @@ def test_a_defect_that_is_not_isolated_is_seen() -> None:
 def test_an_honest_pod_is_evicted_only_for_what_is_more_important(
     claimant: int, consents: str, is_seen: bool
 ) -> None:
-    world = World()
-    Judge(world)
-    victim = world.make("v", 1, namespace="red", said={"preemptible": consents})
+    day = Day()
+    Judge(day)
+    victim = day.make("v", 1, namespace="red", said={"preemptible": consents})
     for rank, priority in enumerate((claimant, 2)):  # a gang is as its least important member
         said = {"gang": "g", "gang-size": "2"}
-        world.make(f"g-{rank}", 1, namespace=NAMESPACE, said=said, priority=priority)
+        day.make(f"g-{rank}", 1, namespace=NAMESPACE, said=said, priority=priority)
     ref = PodRef("red", "v", victim.metadata.uid)
     to = Beneficiary(f"gang {NAMESPACE}/g", claimant, PodRef(NAMESPACE, "g-0", "g-0"))
-    world.on_evict(victim, Evict(ref, "to make room", for_whom=to))
-    assert any("v is evicted for gang hostile/g" in text for text in world.failures) is is_seen
+    day.on_evict(victim, Evict(ref, "to make room", for_whom=to))
+    assert any("v is evicted for gang hostile/g" in text for text in day.failures) is is_seen
 
 
 @pytest.mark.parametrize(("priority", "is_seen"), [(1, False), (0, True)])
 def test_kube_scheduler_evicts_an_honest_pod_only_for_what_is_more_important(
     priority: int, is_seen: bool
 ) -> None:
-    world = World()
-    Judge(world)
-    victim = world.make("v", 1, namespace="red", said={})
-    world.on_evict(victim, world.make("c", 1, namespace=NAMESPACE, said={}, priority=priority))
-    assert bool(world.failures) is is_seen
+    day = Day()
+    Judge(day)
+    victim = day.make("v", 1, namespace="red", said={})
+    day.on_evict(victim, day.make("c", 1, namespace=NAMESPACE, said={}, priority=priority))
+    assert bool(day.failures) is is_seen
 
 
 def test_jobs_wait_no_longer_than_beside_plain_pods_within_a_bound() -> None:
@@ -97,17 +97,17 @@ def pods_of(seed: int, *, honest: bool) -> list[Pod]:
     """What is created in the first half hour of a day, whoever places it."""
     fate = Fate(seed, 0.1, QueueOrder.AGE, hostile=True)
     made: list[Pod] = []
-    world = fate.world
-    make = world.put_pod
+    day = fate.day
+    make = day.put_pod
 
     def put(pod: Pod) -> Pod:
-        if pod.metadata.uid not in world.pods and is_honest(pod) is honest:
+        if pod.metadata.uid not in day.pods and is_honest(pod) is honest:
             made.append(change(pod, metadata=change(pod.metadata, uid="")))
         return make(pod)
 
-    with patch.object(world, "put_pod", put):
+    with patch.object(day, "put_pod", put):
         fate.begin()
-        world.live(world.now + 1800.0, lambda _: None)
+        day.live(day.now + 1800.0, lambda _: None)
     return made
 
 

@@ -7,7 +7,7 @@ import pytest
 from linkwise.extender.api.actions import Action
 from linkwise.extender.core import Core
 from linkwise.simulator.scheduler import OtherFilter
-from tests.liveness.day import World
+from tests.liveness.day import Day
 from tests.liveness.judge import STUCK_SECONDS, Judge
 from tests.other_filters import Apart, Drawn, NodeClosed
 
@@ -18,7 +18,7 @@ class Idle(Core):
 
 
 @dataclass
-class IdleWorld(World):
+class IdleDay(Day):
     """Its extender forgets every gang."""
 
     def new_core(self) -> Core:
@@ -40,17 +40,17 @@ FOR_EVER = 1e12
 def test_a_gang_that_does_not_go_where_the_filters_let_it_is_seen(
     filters: list[OtherFilter], could_go: bool
 ) -> None:
-    world = IdleWorld()
+    day = IdleDay()
     for node in ("n1", "n2"):
-        world.add_node(node, "hgx-h100")
-    world.other_filters += filters
+        day.add_node(node, "hgx-h100")
+    day.other_filters += filters
     for rank in range(2):
         said = {"gang": "g", "gang-size": "2", "rank": str(rank)}
-        world.make(f"g-{rank}", 2, namespace="red", said=said)
-    judge = Judge(world)
+        day.make(f"g-{rank}", 2, namespace="red", said=said)
+    judge = Judge(day)
     found: list[str] = []
-    while world.now < 1_000_000.0 + STUCK_SECONDS + 900.0:
-        world.live(world.now + 60.0, judge.before_jump)
-        found += world.failures
-        world.failures.clear()
+    while day.now < 1_000_000.0 + STUCK_SECONDS + 900.0:
+        day.live(day.now + 60.0, judge.before_jump)
+        found += day.failures
+        day.failures.clear()
     assert any("the filters let g-0, g-1 go" in text for text in found) is could_go

@@ -11,7 +11,7 @@ from linkwise.extender.api.extender_calls import (
 )
 from linkwise.extender.api.records import GangKey
 from linkwise.extender.core import Core
-from tests.liveness.day import World
+from tests.liveness.day import Day
 from tests.liveness.kube_scheduler import HELD_SECONDS
 
 
@@ -32,7 +32,7 @@ class Holding(Core):
 
 
 @dataclass
-class HoldingWorld(World):
+class HoldingDay(Day):
     held_by: Holding = field(init=False)
 
     def new_core(self) -> Core:
@@ -43,65 +43,65 @@ class HoldingWorld(World):
         self.live(self.now + seconds, lambda _: None)
 
 
-def world_of(**gpus: int) -> HoldingWorld:
-    world = HoldingWorld()
-    world.add_node("n1", "hgx-h100")
+def world_of(**gpus: int) -> HoldingDay:
+    day = HoldingDay()
+    day.add_node("n1", "hgx-h100")
     for name, wanted in gpus.items():
-        world.make(name, wanted, namespace="red", said={})
-    return world
+        day.make(name, wanted, namespace="red", said={})
+    return day
 
 
-def bound(world: World) -> set[str]:
-    return {pod.metadata.name for pod in world.pods.values() if pod.spec.node_name}
+def bound(day: Day) -> set[str]:
+    return {pod.metadata.name for pod in day.pods.values() if pod.spec.node_name}
 
 
 def test_while_a_bind_waits_its_pod_is_assumed_and_others_are_tried() -> None:
-    world = world_of(a=4, b=4, c=4)
-    world.live_for(1.0)
-    waiting = {bind.call.name for bind in world.scheduler.binds}
+    day = world_of(a=4, b=4, c=4)
+    day.live_for(1.0)
+    waiting = {bind.call.name for bind in day.scheduler.binds}
     assert waiting == {"a", "b"}
-    assert world.scheduler.cluster.is_assumed(world.pod("a").metadata.uid)
-    assert "0/" in world.pod("c").status.conditions[0].message
-    assert not bound(world)
+    assert day.scheduler.cluster.is_assumed(day.pod("a").metadata.uid)
+    assert "0/" in day.pod("c").status.conditions[0].message
+    assert not bound(day)
 
 
 def test_all_that_are_let_go_are_bound_at_one_moment() -> None:
-    world = world_of(a=4, b=4)
-    world.live_for(1.0)
-    world.held_by.holds = False
-    assert world.scheduler.try_next()
-    assert bound(world) == {"a", "b"}
-    assert not world.scheduler.binds
+    day = world_of(a=4, b=4)
+    day.live_for(1.0)
+    day.held_by.holds = False
+    assert day.scheduler.try_next()
+    assert bound(day) == {"a", "b"}
+    assert not day.scheduler.binds
 
 
 def test_a_bind_that_waits_too_long_ends_in_an_error_and_its_pod_in_back_off() -> None:
-    world = world_of(a=4)
-    world.live_for(HELD_SECONDS - 0.1)
-    assert not world.held_by.gave_up
-    world.live_for(0.2)
-    assert world.held_by.gave_up
-    assert world.pod("a").status.conditions[0].reason == "SchedulerError"
-    assert not world.scheduler.cluster.is_assumed(world.pod("a").metadata.uid)
-    world.held_by.holds = False
-    world.live_for(1.0)
-    assert bound(world) == {"a"}
+    day = world_of(a=4)
+    day.live_for(HELD_SECONDS - 0.1)
+    assert not day.held_by.gave_up
+    day.live_for(0.2)
+    assert day.held_by.gave_up
+    assert day.pod("a").status.conditions[0].reason == "SchedulerError"
+    assert not day.scheduler.cluster.is_assumed(day.pod("a").metadata.uid)
+    day.held_by.holds = False
+    day.live_for(1.0)
+    assert bound(day) == {"a"}
 
 
 def test_binds_that_wait_end_with_the_process_that_got_them() -> None:
-    for dies in (World.restart, World.hand_over):
-        world = world_of(a=4)
-        world.live_for(1.0)
-        dies(world)
-        assert not world.scheduler.binds
-        assert world.pod("a").status.conditions[0].message == "connection reset"
+    for dies in (Day.restart, Day.hand_over):
+        day = world_of(a=4)
+        day.live_for(1.0)
+        dies(day)
+        assert not day.scheduler.binds
+        assert day.pod("a").status.conditions[0].message == "connection reset"
 
 
 def test_a_pod_that_is_deleted_while_its_bind_waits_does_not_come_back() -> None:
-    world = world_of(a=8, b=8)
-    world.live_for(1.0)
-    (waits,) = world.scheduler.binds
-    world.terminate(waits.call.name)
-    world.held_by.holds = False
-    world.live_for(12.0)
-    assert bound(world) == {"a", "b"} - {waits.call.name}
-    assert not world.scheduler.binds
+    day = world_of(a=8, b=8)
+    day.live_for(1.0)
+    (waits,) = day.scheduler.binds
+    day.terminate(waits.call.name)
+    day.held_by.holds = False
+    day.live_for(12.0)
+    assert bound(day) == {"a", "b"} - {waits.call.name}
+    assert not day.scheduler.binds

@@ -482,7 +482,7 @@ def test_of_two_unbound_plans_for_one_gpu_the_newer_counts() -> None:
     at.add_gang("new", 1, 8)
     at.settle()
     at.delete("first-by-uid")
-    at._made = 0  # so that the older plan comes first by uid, and only by uid
+    at.made = 0  # so that the older plan comes first by uid, and only by uid
     at.add_pod("a-0", 8, gang="a", gang_size="1")
     at.write_plan("a-0", old, gpus)
     at.restart()
