@@ -1,16 +1,17 @@
-"""kube-scheduler without threads, sockets or a clock: the simulator's queue and judgement, driven
-by a test that says what time it is.
+"""kube-scheduler for a test that says what time it is: the simulator's own steps, one pod after the
+other.
 
-It does what `linkwise.simulator.scheduler.loop` does, one pod after the other. Its extender is the
-core itself, behind calls that a test may lose. A bind may wait for other members of its gang;
-meanwhile the pod is assumed and other pods are tried.
+Its extender is the core itself, behind calls that a test may
+lose. A bind may wait for other members of its gang; meanwhile the pod is assumed and other pods are
+tried.
 """
 
 import math
-from collections.abc import Callable, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from typing import TypeVar
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -27,29 +28,28 @@ from linkwise.extender.api.extender_calls import (
 )
 from linkwise.extender.core import Core
 from linkwise.extender.runtime.ports.passed_nodes import PassedNodes
-from linkwise.kube.objects import Condition, Node, Pod
-from linkwise.simulator.scheduler import preemption
-from linkwise.simulator.scheduler.cache import SchedulerCache
+from linkwise.kube.objects import Condition, Pod
 from linkwise.simulator.scheduler.cycle import Cycle, Unfit
 from linkwise.simulator.scheduler.extender import ExtenderClient, ExtenderError, Filtered
-from linkwise.simulator.scheduler.queue import ClusterEvent, QueuedPod, SchedulingQueue
-from linkwise.simulator.scheduler.settings import OtherFilter
+from linkwise.simulator.scheduler.queue import QueuedPod
+from linkwise.simulator.scheduler.settings import OtherFilter, SchedulerSettings
+from linkwise.simulator.scheduler.steps import SchedulerSteps
 from linkwise.topology.names import DEFAULT_RESOURCE
 
 T = TypeVar("T")
 change = msgspec.structs.replace
-_ENDED = ("Succeeded", "Failed")
-OWN_NAME = "default-scheduler"
 HELD_SECONDS = 12.0  # for so long the extender lets a bind call wait for other members
 
 
 class SampledCycle(Cycle):
     """Content with few nodes that pass: kube-scheduler's sample of 100, for a small cluster."""
 
-    sample = 1 << 30
+    def __init__(self, *things: Any, sample: int, **named: Any) -> None:
+        super().__init__(*things, **named)
+        self._sample = sample
 
     def _enough(self, nodes: int) -> int:
-        return min(nodes, self.sample)
+        return min(nodes, self._sample)
 
 
 @dataclass(slots=True)
@@ -179,78 +179,31 @@ class Api:
     delete: Callable[[Pod, Pod], object]  # a victim, with grace, for a claimant
 
 
-@dataclass
-class KubeScheduler:
-    wire: Wire
-    api: Api
-    seed: int
-    sample: int
-    other_filters: MutableSequence[OtherFilter] = field(default_factory=list)
-    queue: SchedulingQueue = field(default_factory=SchedulingQueue)
-    pods: dict[str, Pod] = field(default_factory=dict)
-    binds: list[BindUnderway] = field(default_factory=list)  # that wait for other members
-    tries: int = 0
-
-    def __post_init__(self) -> None:
-        self.cluster = SchedulerCache(self.other_filters, self.wire.now)
-        self._extender = CoreExtender(self.wire)
-        self._cycle = SampledCycle(
-            self.cluster,
-            nullcontext(),
-            self._extender,
-            seed=self.seed,
-            percentage_of_nodes_to_score=0,
-            extender_weight=1,
+class KubeScheduler(SchedulerSteps):
+    def __init__(
+        self, wire: Wire, api: Api, seed: int, sample: int, other_filters: Sequence[OtherFilter]
+    ) -> None:
+        self.wire, self._api = wire, api
+        self._core = CoreExtender(wire)
+        self.binds: list[BindUnderway] = []  # that wait for other members
+        super().__init__(
+            SchedulerSettings(other_filters=other_filters),
+            self._core,
+            seed=seed,
+            lock=nullcontext(),
+            now=wire.now,
+            cycle=partial(SampledCycle, sample=sample),
         )
-        self._cycle.sample = self.sample
 
-    # What it hears.
-
-    def node_event(self, kind: str, node: Node) -> None:
-        name, now = node.metadata.name, self.wire.now()
-        if kind == "DELETED":
-            self.cluster.remove_node(name)
-            return
-        before = self.cluster.node(name)
-        self.cluster.set_node(node)
-        for event in _changes(before, node):
-            self.queue.move_all(event, now)
-
-    def pod_event(self, kind: str, pod: Pod) -> None:
-        uid, now = pod.metadata.uid, self.wire.now()
-        known = self.pods.get(uid)
-        if kind == "DELETED" or pod.status.phase in _ENDED:
-            self.pods.pop(uid, None)
-            self.queue.delete(uid)
-            self.cluster.forget_pod(uid)
-            if self.cluster.remove_pod(uid):
-                self.queue.move_all(ClusterEvent.ASSIGNED_POD_GONE, now)
-        elif pod.spec.node_name:
-            self.pods[uid] = pod
-            self.queue.delete(uid)
-            self.cluster.add_pod(pod)
-            was_there = known is not None and known.spec.node_name
-            added, changed = ClusterEvent.ASSIGNED_POD_ADDED, ClusterEvent.ASSIGNED_POD_CHANGED
-            self.queue.move_all(changed if was_there else added, now)
-        elif pod.spec.scheduler_name == OWN_NAME:
-            self.pods[uid] = pod
-            if not self.cluster.is_assumed(uid):
-                # As before 1.37, where it is harder for Linkwise.
-                if known is not None or not pod.spec.scheduling_gates:
-                    self.cluster.nominate(pod)
-                self.queue.update(pod, now)
-        # Since 1.34 (`hasNominatedNodeNameChanged` in its eventhandlers.go).
-        was_at = "" if known is None or known.spec.node_name else known.status.nominated_node_name
-        is_at = "" if kind == "DELETED" else pod.status.nominated_node_name
-        if was_at and not pod.spec.node_name and was_at != is_at:
-            self.queue.move_all(ClusterEvent.ASSIGNED_POD_GONE, now)
+    def note_nomination(self, known: Pod | None, pod: Pod) -> None:
+        """As before 1.37, where it is harder for Linkwise."""
+        if known is not None or not pod.spec.scheduling_gates:
+            super().note_nomination(known, pod)
 
     def passes(self, pod: Pod, node: str) -> bool:
         """Whether everything but the extender lets the pod go there."""
         there = self.cluster.node(node) is not None
         return there and self.cluster.rejection(pod, node) is None
-
-    # What it does.
 
     def try_next(self) -> bool:
         """End the binds that wait no longer, or try one pod, if there is one."""
@@ -259,32 +212,16 @@ class KubeScheduler:
         queued = self.queue.pop(self.wire.now())
         if queued is None:
             return False
-        self.tries += 1
-        pod = queued.pod
-        if pod.metadata.deletion_timestamp is not None:
-            self.queue.done(queued.uid)
-            return True
-        try:
-            found = self._cycle.schedule(pod)
-        except ExtenderError as error:
-            self._error(queued, str(error))
-            return True
-        if isinstance(found, Unfit):
-            self._unfit(queued, found)
-        else:
-            self._bind(queued, found)
+        self.try_pod(queued)
         return True
 
-    def _bind(self, queued: QueuedPod, node: str) -> None:
-        latest = self.pods.get(queued.uid)
-        if latest is None or latest.spec.node_name:
-            return
-        self.cluster.assume_pod(queued.pod, node)
-        self.queue.done(queued.uid)
+    # Binds
+
+    def start_bind(self, queued: QueuedPod, node: str) -> None:
         try:
-            self.binds.append(self._extender.start_bind(queued, node))
+            self.binds.append(self._core.start_bind(queued, node))
         except ExtenderError as error:
-            self._bind_failed(queued, error)
+            self.error(queued, str(error))
         self._ask_again()
 
     def _ask_again(self) -> bool:
@@ -297,106 +234,43 @@ class KubeScheduler:
 
     def _is_over(self, bind: BindUnderway) -> bool:
         try:
-            return self._extender.ask_again(bind)
+            return self._core.ask_again(bind)
         except ExtenderError as error:
-            self._bind_failed(bind.queued, error)
+            self.error(bind.queued, str(error))
             return True
 
     def hang_up(self) -> None:
         """The process that got these calls is gone, or leads no more."""
         binds, self.binds = self.binds, []
         for bind in binds:
-            self._bind_failed(bind.queued, ExtenderError("connection reset"))
+            self.error(bind.queued, "connection reset")
 
     def next_bind_end(self) -> float:
         return min((bind.ends for bind in self.binds), default=math.inf)
 
-    def _bind_failed(self, queued: QueuedPod, error: ExtenderError) -> None:
-        if self.cluster.is_assumed(queued.uid):
-            self.cluster.remove_pod(queued.uid)
-            self.queue.move_all(ClusterEvent.ASSIGNED_POD_GONE, self.wire.now())
-        self._error(queued, str(error))
+    # Writes
 
-    def _error(self, queued: QueuedPod, message: str) -> None:
-        pod = self._still_waits(queued, "")
-        if pod is not None:
-            self.queue.add_error(queued, self.wire.now())
-            self._say(pod, "SchedulerError", message, "")
-
-    def _unfit(self, queued: QueuedPod, unfit: Unfit) -> None:
-        try:
-            nomination = self._preempt(queued.pod, unfit)
-        except ExtenderError:
-            nomination = None
-        pod = self._still_waits(queued, nomination)
-        if pod is None:
-            return
-        self.queue.add_unschedulable(queued, unfit.rejected_by, self.wire.now())
-        # The real text says how many nodes have which reason. With each sample of the nodes it is
-        # another, and makes kube-scheduler try again, at the cost of time that does not pass here.
-        # If its own filters leave no node, it has looked at all.
+    def fit_error(self, unfit: Unfit) -> str:
+        """The real text says how many nodes have which reason. With each sample of the nodes it is
+        another, and makes kube-scheduler try again, at the cost of time that does not pass here. If
+        its own filters leave no node, it has looked at all."""
         texts = (reason for each in unfit.reasons.values() for reason in each)
         why = ", ".join(sorted({r.reasons[0] for r in unfit.rejections.values()}))
         asked = any(text.startswith("linkwise: ") for text in texts)
         said = f"0/{len(self.cluster.names())} nodes are available: "
-        self._say(
-            pod, "Unschedulable", said + ("linkwise: none fits" if asked else why), nomination
-        )
+        return said + ("linkwise: none fits" if asked else why)
 
-    def _still_waits(self, queued: QueuedPod, nomination: str | None) -> Pod | None:
-        pod = self.pods.get(queued.uid)
-        if pod is None or pod.spec.node_name:
-            self.queue.done(queued.uid)
-            return None
-        queued.pod = pod
-        if nomination is not None:
-            queued.pod = change(pod, status=change(pod.status, nominated_node_name=nomination))
-        self.cluster.nominate(queued.pod)
-        return pod
-
-    def _say(self, pod: Pod, reason: str, message: str, nomination: str | None) -> None:
+    def say(self, pod: Pod, reason: str, message: str, nomination: str | None) -> None:
         told = Condition("PodScheduled", "False", reason, message)
         others = tuple(c for c in pod.status.conditions if c.type != "PodScheduled")
         before = next((c for c in pod.status.conditions if c.type == "PodScheduled"), None)
         node = pod.status.nominated_node_name if nomination is None else nomination
         if before != told or node != pod.status.nominated_node_name:
             status = change(pod.status, conditions=(*others, told), nominated_node_name=node)
-            self.api.put(change(pod, status=status))
+            self._api.put(change(pod, status=status))
 
-    def _preempt(self, pod: Pod, unfit: Unfit) -> str | None:
-        if not preemption.is_eligible(pod, self.cluster, unfit.rejections):
-            return None
-        found = preemption.candidates(pod, self.cluster, unfit.rejections)
-        if not found:
-            return ""
-        asked = {node: [v.metadata.uid for v in victims] for node, victims in found.items()}
-        agreed = {}
-        for node, uids in self._extender.preempt(pod, asked).items():
-            there = self.cluster.info(node).pods
-            if not uids or not set(uids) <= there.keys():
-                raise ExtenderError(f"extender's preempt answer for {node}")
-            agreed[node] = tuple(there[uid][0] for uid in uids)
-        if not agreed:
-            return ""
-        node = preemption.pick(agreed)
-        for victim in agreed[node]:
-            self.api.delete(victim, pod)
-        for other in self.cluster.nominated_below(node, pod.spec.priority):
-            status = change(other.status, nominated_node_name="")
-            self.api.put(change(other, status=status))
-        return node
+    def evict(self, victim: Pod, claimant: Pod) -> None:
+        self._api.delete(victim, claimant)
 
-
-def _changes(before: Node | None, node: Node) -> list[ClusterEvent]:
-    if before is None:
-        return [ClusterEvent.NODE_ADDED]
-    return [
-        event
-        for event, happened in {
-            ClusterEvent.NODE_ALLOCATABLE: before.status.allocatable != node.status.allocatable,
-            ClusterEvent.NODE_TAINTS: before.spec != node.spec,
-            ClusterEvent.NODE_OTHER: before.metadata.annotations != node.metadata.annotations
-            or before.status.conditions != node.status.conditions,
-        }.items()
-        if happened
-    ]
+    def drop_nomination(self, pod: Pod) -> None:
+        self._api.put(change(pod, status=change(pod.status, nominated_node_name="")))

@@ -23,4 +23,4 @@ class SchedulerSettings:
     max_unschedulable_seconds: float = 300.0
     percentage_of_nodes_to_score: int = 0  # 0: the default rule, see scoring.nodes_to_find
     bind_threads: int = 1024  # each bind is a goroutine of its own, and may wait for others
-    other_filters: tuple[OtherFilter, ...] = ()
+    other_filters: Sequence[OtherFilter] = ()
