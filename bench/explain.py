@@ -7,47 +7,26 @@ Everything else is computed without the lock, so it may take longer.
 
 import gc
 import sys
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime
 
 import click
 import msgspec
 
 from bench.support.figures import milliseconds, percentile, print_table, this_machine
+from bench.support.gpu_objects import START, node_of, pod_of
+from bench.support.large_cluster import Spent
 from linkwise.extender.core import Core
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.explain.explainer import Explainer
 from linkwise.extender.explain.texts import explanation_text
-from linkwise.kube.objects import (
-    Condition,
-    Container,
-    Node,
-    NodeStatus,
-    ObjectMeta,
-    Pod,
-    PodSpec,
-    PodStatus,
-    Resources,
-    SchedulingGate,
-)
+from linkwise.kube.objects import Node, Pod
 from linkwise.topology import names
-from linkwise.topology.annotations.node_annotation import write_topology
 from linkwise.topology.machine.recorded import recorded_machine
 
 BAR_MS = 20.0
-GPU = names.DEFAULT_RESOURCE
-START = 1_750_000_000.0
 MACHINES = ("hgx-h100", "dgx-a100")
 GANG = 8
 KINDS = 20  # of single pods; pods of one kind are alike
-
-
-@dataclass(frozen=True, slots=True)
-class Spent:
-    wall: float
-    cpu: float  # CPU time of this thread, which a busy machine hardly changes
 
 
 def measure(rounds: int, core: Core) -> tuple[list[list[Spent]], Spent, Spent]:
@@ -58,26 +37,17 @@ def measure(rounds: int, core: Core) -> tuple[list[list[Spent]], Spent, Spent]:
         holds.append([])
         ready = False
         while not ready:
-            begun = _now()
+            begun = Spent.so_far()
             ready = core.begin_snapshot(START) is not None
-            holds[-1].append(_since(begun))
+            holds[-1].append(Spent.so_far().since(begun))
     explainer = Explainer(core.snapshot(START))
-    begun = _now()
+    begun = Spent.so_far()
     found = explainer.everything()
-    explained = _since(begun)
-    begun = _now()
+    explained = Spent.so_far().since(begun)
+    begun = Spent.so_far()
     msgspec.json.encode(found)
     explanation_text.all_that_waits(found)
-    return holds, explained, _since(begun)
-
-
-def _now() -> Spent:
-    return Spent(time.perf_counter(), time.thread_time())
-
-
-def _since(begun: Spent) -> Spent:
-    now = _now()
-    return Spent(now.wall - begun.wall, now.cpu - begun.cpu)
+    return holds, explained, Spent.so_far().since(begun)
 
 
 def cluster(nodes: int, waiting: int) -> Core:
@@ -91,60 +61,23 @@ def cluster(nodes: int, waiting: int) -> Core:
 
 
 def _tenants(nodes: int) -> Iterator[Pod]:
-    return (_pod(f"tenant-{number}", 5, node=f"node-{number}") for number in range(nodes))
+    return (pod_of(f"tenant-{number}", 5, cpu=1, node=f"node-{number}") for number in range(nodes))
 
 
 def _singles(count: int) -> Iterator[Pod]:
     for number in range(count):
-        yield _pod(f"single-{number}", 6 + number % 2, cpu=1 + number % KINDS, gated=True)
+        yield pod_of(f"single-{number}", 6 + number % 2, cpu=1 + number % KINDS, gated=True)
 
 
 def _gangs(pods: int) -> Iterator[Pod]:
     for number in range(pods):
         said = {names.GANG: f"gang-{number // GANG}", names.GANG_SIZE: str(GANG)}
-        yield _pod(f"member-{number}", 8, said=said)
+        yield pod_of(f"member-{number}", 8, said, cpu=1)
 
 
 def gpu_node(number: int) -> Node:
     name = f"node-{number}"
-    machine = recorded_machine(MACHINES[number % len(MACHINES)], node=name)
-    amounts: dict[str, str | int | float] = {"cpu": "192", "memory": "2Ti", "pods": "110", GPU: "8"}
-    return Node(
-        metadata=ObjectMeta(
-            name=name, uid=name, annotations={names.TOPOLOGY: write_topology(machine)}
-        ),
-        status=NodeStatus(
-            allocatable=amounts, conditions=(Condition(type="Ready", status="True"),)
-        ),
-    )
-
-
-def _pod(
-    name: str,
-    gpus: int,
-    *,
-    node: str = "",
-    cpu: int = 1,
-    gated: bool = False,
-    said: dict[str, str] | None = None,
-) -> Pod:
-    amounts: dict[str, str | int | float] = {GPU: str(gpus), "cpu": str(cpu), "memory": "16Gi"}
-    main = Container(name="main", resources=Resources(limits=amounts, requests=amounts))
-    return Pod(
-        metadata=ObjectMeta(
-            name=name,
-            namespace="ml",
-            uid=name,
-            annotations=said or {},
-            creation_timestamp=datetime.fromtimestamp(START, UTC),
-        ),
-        spec=PodSpec(
-            containers=(main,),
-            node_name=node,
-            scheduling_gates=(SchedulingGate(name=names.GATE),) if gated else (),
-        ),
-        status=PodStatus(phase="Running" if node else "Pending"),
-    )
+    return node_of(name, recorded_machine(MACHINES[number % len(MACHINES)], node=name))
 
 
 @click.command()

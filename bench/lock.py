@@ -9,7 +9,8 @@ from collections.abc import Callable
 import click
 
 from bench.support.figures import milliseconds, print_table, this_machine
-from bench.support.large_cluster import GPU, Holds, LargeCluster, member
+from bench.support.gpu_objects import GPU
+from bench.support.large_cluster import Holds, LargeCluster, member
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.preemption.policy import Preempt
 

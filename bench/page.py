@@ -35,10 +35,11 @@ from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.support.ui import WebDriverWait
 
-from bench.explain import START, cluster, gpu_node
+from bench.explain import cluster, gpu_node
 from bench.filter import JOBS, PLAIN, Scheduler, is_ready, one_round
 from bench.support.cluster import NAMESPACE, api_server, fill, waiting_pod
 from bench.support.figures import milliseconds, percentile, print_table, this_machine
+from bench.support.gpu_objects import START
 from bench.support.programs import running
 from linkwise.extender.core import Core
 from linkwise.kube.client import KubeClient

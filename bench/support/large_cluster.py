@@ -8,10 +8,10 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import partial, reduce
 from typing import TypeVar
 
+from bench.support.gpu_objects import START, node_of, pod_of
 from linkwise.extender.api.actions import Action, Evict, WritePlan
 from linkwise.extender.api.extender_calls import (
     AlreadyBound,
@@ -27,26 +27,13 @@ from linkwise.extender.api.records import GangKey
 from linkwise.extender.core import Core
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.in_memory_api_server import InMemoryApiServer
-from linkwise.kube.objects import (
-    Condition,
-    Container,
-    Node,
-    NodeStatus,
-    ObjectMeta,
-    Pod,
-    PodSpec,
-    PodStatus,
-    Resources,
-)
+from linkwise.kube.objects import Node, Pod
 from linkwise.topology import names
-from linkwise.topology.annotations.node_annotation import write_topology
 from linkwise.topology.annotations.plan import InUse, Plan, write_gpus, write_in_use, write_plan
 from linkwise.topology.machine.model import Machine
 from linkwise.topology.machine.recorded import recorded_machine
 
-GPU = names.DEFAULT_RESOURCE
 T = TypeVar("T")
-START = 1_750_000_000.0
 LEAF, SPINE = 32, 256  # nodes below one switch
 ZONES = 3
 STATES = ("idle", "half-full", "fragmented")  # and "full", with pods of two GPUs
@@ -239,65 +226,22 @@ def _named(machine: Machine, node: str) -> Machine:
 
 
 def _node(number: int, nodes: int, machine: Machine, tenants: dict[str, tuple[str, ...]]) -> Node:
-    name = f"gpu-node-{number:05d}.eu-west.example.internal"
-    amounts: dict[str, str | int | float] = {
-        "cpu": "192",
-        "memory": "2Ti",
-        "pods": "110",
-        GPU: str(len(machine.gpus)),
-    }
     in_use = InUse(pods={f"ml/{pod}": {"main": share} for pod, share in tenants.items()})
-    return Node(
-        metadata=ObjectMeta(
-            name=name,
-            uid=f"node-{number}",
-            labels={
-                "kubernetes.io/hostname": name,
-                "fabric.topograph.run/tier-0": f"leaf-{number // LEAF}",
-                "fabric.topograph.run/tier-1": f"spine-{number // SPINE}",
-                "topology.kubernetes.io/zone": f"zone-{number * ZONES // nodes}",
-            },
-            annotations={
-                names.TOPOLOGY: write_topology(machine),
-                names.IN_USE: write_in_use(in_use),
-            },
-        ),
-        status=NodeStatus(
-            allocatable=amounts, conditions=(Condition(type="Ready", status="True"),)
-        ),
-    )
-
-
-def _container(gpus: int) -> Container:
-    amounts: dict[str, str | int | float] = {GPU: str(gpus), "cpu": "4", "memory": "16Gi"}
-    return Container(name="main", resources=Resources(limits=amounts, requests=amounts))
+    labels = {
+        "fabric.topograph.run/tier-0": f"leaf-{number // LEAF}",
+        "fabric.topograph.run/tier-1": f"spine-{number // SPINE}",
+        "topology.kubernetes.io/zone": f"zone-{number * ZONES // nodes}",
+    }
+    name = f"gpu-node-{number:05d}.eu-west.example.internal"
+    return node_of(name, machine, labels, {names.IN_USE: write_in_use(in_use)})
 
 
 def _tenant(node: str, name: str, gpus: tuple[str, ...]) -> Pod:
     plan = write_plan(Plan(uid=f"uid-{name}", id="0", node=node))
-    return Pod(
-        metadata=ObjectMeta(
-            name=name,
-            namespace="ml",
-            uid=f"uid-{name}",
-            annotations={names.PLAN: plan, names.GPUS: write_gpus({"main": gpus})},
-            creation_timestamp=datetime.fromtimestamp(START, UTC),
-        ),
-        spec=PodSpec(containers=(_container(len(gpus)),), node_name=node),
-        status=PodStatus(phase="Running"),
-    )
+    said = {names.PLAN: plan, names.GPUS: write_gpus({"main": gpus})}
+    return pod_of(name, len(gpus), said, node=node)
 
 
 def member(gang: str, rank: int, size: int, gpus: int, priority: int = 0) -> Pod:
-    name = f"{gang}-{rank}"
     said = {names.GANG: gang, names.GANG_SIZE: str(size), names.RANK: str(rank)}
-    return Pod(
-        metadata=ObjectMeta(
-            name=name,
-            namespace="ml",
-            uid=f"uid-{name}",
-            annotations=said,
-            creation_timestamp=datetime.fromtimestamp(START, UTC),
-        ),
-        spec=PodSpec(containers=(_container(gpus),), priority=priority),
-    )
+    return pod_of(f"{gang}-{rank}", gpus, said, priority=priority)

@@ -43,7 +43,7 @@ class Watched(Cluster):
         return put
 
 
-class LazyWorld:
+class LazyScheduler:
     def __init__(self, nodes: tuple[str, ...] = NODES) -> None:
         self.at = Watched(SETTINGS)
         self.at.tell = self._notice
@@ -192,9 +192,9 @@ def gpus_of(pod: Pod) -> int:
     return sum(int(c.resources.limits.get(GPU, 0)) for c in pod.spec.containers)
 
 
-def full() -> LazyWorld:
+def full() -> LazyScheduler:
     """One node, and one pod has all its GPUs."""
-    world = LazyWorld(("n0",))
+    world = LazyScheduler(("n0",))
     world.at.add_pod("first", 8)
     world.settle()
     assert world.at.pod("first").spec.node_name == "n0"
@@ -205,7 +205,7 @@ def full() -> LazyWorld:
 
 
 def test_the_last_member_to_come_wakes_its_gang_in_the_moment() -> None:
-    world = LazyWorld()
+    world = LazyScheduler()
     for rank in range(3):
         world.at.add_pod(f"g-{rank}", 8, gang="g", gang_size="3", rank=str(rank))
         world.settle()
@@ -239,7 +239,7 @@ def test_room_for_a_single_pod_wakes_it_a_moment_later() -> None:
 
 
 def test_room_for_many_wakes_many_at_once() -> None:
-    world = LazyWorld(tuple(f"n{number}" for number in range(9)))
+    world = LazyScheduler(tuple(f"n{number}" for number in range(9)))
     for number in range(9):
         world.at.add_pod(f"first-{number}", 8)
     world.settle()
@@ -254,7 +254,7 @@ def test_room_for_many_wakes_many_at_once() -> None:
 
 def test_a_place_kept_by_a_nomination_is_room_once_the_plan_is_taken_back() -> None:
     """kube-scheduler refuses the pod without a call to the extender: only its status tells so."""
-    world = LazyWorld(("n0",))
+    world = LazyScheduler(("n0",))
     world.ignored = {"g-0", "g-1"}  # never bound
     world.at.add_gang("g", 2, 4)
     world.settle()
@@ -288,7 +288,7 @@ def test_one_that_may_not_preempt_keeps_its_nomination_and_is_woken_all_the_same
 
 
 def test_a_member_whose_nomination_was_taken_away_is_nominated_again() -> None:
-    world = LazyWorld(("n0",))
+    world = LazyScheduler(("n0",))
     world.ignored = {"g-0"}
     world.at.add_gang("g", 1, 4)
     world.settle()
@@ -298,7 +298,7 @@ def test_a_member_whose_nomination_was_taken_away_is_nominated_again() -> None:
 
 
 def test_what_frees_up_while_a_dead_member_is_replaced_wakes_the_next_one() -> None:
-    world = LazyWorld(("n0", "n1"))
+    world = LazyScheduler(("n0", "n1"))
     world.at.add_gang("g", 2, 8)
     world.settle()
     world.at.delete("g-1")
@@ -314,7 +314,7 @@ def test_what_frees_up_while_a_dead_member_is_replaced_wakes_the_next_one() -> N
 class LazyMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.world = LazyWorld()
+        self.world = LazyScheduler()
         self.at = self.world.at
         self.number = 0
 
