@@ -33,8 +33,8 @@ PodsOf = Callable[[Job, int, float], Iterable[Pod]]
 """(job, its number, now in seconds since 1970) -> its pods, as they are created."""
 
 
-class _Waiting:
-    """A job with pods that are not bound yet."""
+class _Started:
+    """How far a job has started: how many of its pods are missing, and what the others have."""
 
     def __init__(self, job: Job, pods: int) -> None:
         self.job = job
@@ -57,10 +57,8 @@ class LinkwiseContestant(InMemoryApiServer):
         super().__init__(settings or CoreSettings(), objects.EPOCH, there)
         self.core.filter(FilterCall(Pod(), ()), self.now)  # as after kube-scheduler's first call
         self._pods_of = pods_of
-        self._numbers: dict[str, int] = {}  # uid -> number of its job
-        self._jobs: dict[int, _Waiting] = {}
-        self._uids: dict[int, list[str]] = {}
-        self._by_name: dict[str, int] = {}  # job name -> number
+        self._jobs: dict[str, _Started] = {}  # by the uid of each of their pods
+        self._uids: dict[str, list[str]] = {}  # by job name
         self._to_try: deque[str] = deque()
         self._turned_away: dict[str, _Single] = {}  # by uid, oldest first
         self._came_free = False
@@ -79,25 +77,22 @@ class LinkwiseContestant(InMemoryApiServer):
     def submit(self, job: Job, now: float) -> None:
         self.now = objects.EPOCH + now
         self._made += 1
-        self._by_name[job.name] = self._made
-        uids = self._uids[self._made] = []
         pods = list(self._pods_of(job, self._made, self.now))
-        self._jobs[self._made] = _Waiting(job, len(pods))
+        uids = self._uids[job.name] = [pod.metadata.uid for pod in pods]
+        self._jobs |= dict.fromkeys(uids, _Started(job, len(pods)))
+        self._to_try += uids
         for pod in pods:
-            uids.append(pod.metadata.uid)
-            self._numbers[pod.metadata.uid] = self._made
-            self._to_try.append(pod.metadata.uid)
             self.put_pod(pod)
 
     def end(self, run: Run, now: float) -> None:
         """The run's containers succeed, and its pods are deleted."""
         self.now = objects.EPOCH + now
-        uids = self._uids.pop(self._by_name.pop(run.job.name))
+        uids = self._uids.pop(run.job.name)
         for uid in uids:
             pod = self.pods[uid]
             self.put_pod(change(pod, status=change(pod.status, phase="Succeeded")))
         for uid in uids:
-            del self._numbers[uid]
+            del self._jobs[uid]
             self.remove_pod(uid)
         for part in run.parts:
             self._free[self._names[part.node]] += part.gpus.bit_count()
@@ -172,7 +167,7 @@ class LinkwiseContestant(InMemoryApiServer):
             self._turned_away.pop(uid, None)
             return True
         if names.GANG not in pod.metadata.annotations and uid not in self._turned_away:
-            expected = self._jobs[self._numbers[uid]].job.expected
+            expected = self._jobs[uid].job.expected
             self._turned_away[uid] = _single(pod, wanted, expected)
         pod = self.pods[uid]
         if not pod.status.conditions:
@@ -196,11 +191,10 @@ class LinkwiseContestant(InMemoryApiServer):
         given = read_gpus(pod.metadata.annotations[names.GPUS]).values()
         gpus = sum(bits[uuid] for uuids in given for uuid in uuids)
         self._free[pod.spec.node_name] -= gpus.bit_count()
-        job = self._jobs[self._numbers[pod.metadata.uid]]
+        job = self._jobs[pod.metadata.uid]
         job.parts[number] = job.parts.get(number, 0) | gpus
         job.missing -= 1
         if not job.missing:
-            del self._jobs[self._numbers[pod.metadata.uid]]
             parts = tuple(Part(*part) for part in sorted(job.parts.items()))
             self._started.append(Run(job.job, self.now - objects.EPOCH, parts))
         return super().put_bound(pod)
