@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from linkwise.extender.podgrouper.workloads.kinds import READ
-from linkwise.extender.podgrouper.workloads.systems import OWNED, GroupKind
 from linkwise.kube.controllers.child import UnknownControllerError
 from linkwise.kube.controllers.workload import pods_of
+from linkwise.pods.podgrouper.workloads.kinds import READ
+from linkwise.pods.podgrouper.workloads.systems import OWNED, GroupKind
 from linkwise.topology.names import GANG
 from linkwise.webhook.templates import pods_made
-from tests.extender.podgrouper.pods import Object, owner, template
 from tests.manifests import DAEMONSET, documents
+from tests.pods.podgrouper.pods import Object, owner, template
 
 REPLICA_SET: GroupKind = ("apps", "ReplicaSet")
 PLURALS = {(kind.group, kind.kind): kind.plural for kind in READ}

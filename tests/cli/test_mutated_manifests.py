@@ -15,7 +15,7 @@ from linkwise.cli.errors import BadInputError
 from linkwise.cli.what_if.given.job import read_job
 from linkwise.simulator.manifests.object_reader import ManifestError
 from linkwise.simulator.manifests.read_manifests import read_manifests
-from tests.extender.podgrouper.pods import Object
+from tests.pods.podgrouper.pods import Object
 
 POD = {"spec": {"containers": [{"name": "a", "image": "x", "resources": {"limits": {"cpu": 1}}}]}}
 ENDING = {"spec": {**POD["spec"], "restartPolicy": "Never"}}

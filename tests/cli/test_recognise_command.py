@@ -10,7 +10,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from linkwise.cli.__main__ import main
-from tests.extender.podgrouper.pods import Object, owner, pod, template
+from tests.pods.podgrouper.pods import Object, owner, pod, template
 
 JOB = owner(
     "batch/v1 Job",

@@ -12,7 +12,7 @@ from jsonschema import Draft7Validator
 
 from linkwise.cli.__main__ import main
 from linkwise.cli.schema import schema
-from linkwise.extender.api.annotations import BY_PODS, ask_of
+from linkwise.pods.annotations import BY_PODS, ask_of
 from linkwise.topology import names
 from linkwise.topology.errors import AnnotationError
 

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from linkwise.extender.podgrouper.workloads.kinds import READ, OwnerKind
 from linkwise.kube.errors import ApiError
+from linkwise.pods.podgrouper.workloads.kinds import READ, OwnerKind
 from tests.cluster.support.api.control_plane import ControlPlane, KubectlError
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF
@@ -25,7 +25,7 @@ from tests.cluster.support.scheduling.scheduling_world import (
     started_world,
 )
 from tests.cluster.support.scheduling.workload_pods import CONTROLLERS, free, pod_template, pods_of
-from tests.extender.podgrouper.workload_cases import Group, groups
+from tests.pods.podgrouper.workload_cases import Group, groups
 
 NODES = tuple(f"n{number}" for number in range(8))
 BUILT_IN = frozenset({"batch", "apps", "scheduling.k8s.io"})

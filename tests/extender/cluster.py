@@ -22,8 +22,7 @@ from linkwise.extender.api.extender_calls import (
     PriorityAnswer,
 )
 from linkwise.extender.in_memory_api_server import InMemoryApiServer, bind_call
-from linkwise.extender.podgrouper.owner_cache import Found
-from linkwise.extender.podgrouper.workloads.answer import Missing, ObjectRef
+from linkwise.extender.membership.owner_cache import Found
 from linkwise.kube.objects import (
     Condition,
     Container,
@@ -37,6 +36,7 @@ from linkwise.kube.objects import (
     SchedulingGate,
     Taint,
 )
+from linkwise.pods.podgrouper.workloads.answer import Missing, ObjectRef
 from linkwise.topology import names
 from linkwise.topology.annotations.node_annotation import read_topology, write_topology
 from linkwise.topology.annotations.plan import (

@@ -6,7 +6,7 @@ import msgspec
 
 from linkwise.kube.objects import Pod
 from tests.extender.cluster import Cluster, change
-from tests.extender.podgrouper.pods import Object, owner, pod, ref_of, template
+from tests.pods.podgrouper.pods import Object, owner, pod, ref_of, template
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 SURELY = 120.0

@@ -10,13 +10,13 @@ import yaml
 
 from linkwise.cli.kubectl import EXTENDER
 from linkwise.extender.__main__ import ENV_PREFIX, command
-from linkwise.extender.podgrouper.workloads.kinds import READ
 from linkwise.extender.runtime.informers import SURROUNDINGS
 from linkwise.extender.runtime.leader_endpoints import CALLS, STATUS
 from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.ports.dispatch import VERBS
 from linkwise.extender.runtime.ports.routes import create_app
 from linkwise.extender.settings import Settings
+from linkwise.pods.podgrouper.workloads.kinds import READ
 from linkwise.serving.certificates.callers import CLUSTER_AUTHORITY
 from linkwise.simulator.api_server.patches import json_patch
 from linkwise.topology import names

@@ -5,11 +5,11 @@ from dataclasses import fields
 
 import pytest
 
-from linkwise.extender.api.requirement import ANY_GPU, HardwareRequirement
 from linkwise.extender.api.timers import Agenda
 from linkwise.extender.cache.ingest import Ingest
 from linkwise.extender.placement.nodes.by_count import takes_by_count
 from linkwise.extender.placement.room.pod_mix import PodMix
+from linkwise.pods.requirement import ANY_GPU, HardwareRequirement
 from linkwise.topology.machine.recorded import recorded_machine
 from tests.divided import SHARED, replicas
 from tests.extender.cluster import GPU, Cluster

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from linkwise.extender.api.durations import seconds_of
 from linkwise.extender.settings import Settings, SettingsError
 from linkwise.kube.lease import Timing
+from linkwise.pods.durations import seconds_of
 from linkwise.serving.certificates.pairs import Lifetime
 
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
+from linkwise.pods.podgrouper.workloads.answer import IndexedJobs
 from linkwise.topology import names
 from linkwise.webhook.patch import Gating, Rules
-from tests.extender.podgrouper.pods import GPU, owner, pod
+from tests.pods.podgrouper.pods import GPU, owner, pod
 from tests.webhook.reviews import Object, ask, patched, review
 
 GATE = [{"name": names.GATE}]

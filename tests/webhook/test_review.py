@@ -7,7 +7,7 @@ import pytest
 from linkwise.topology import names
 from linkwise.webhook.answers import Answers
 from linkwise.webhook.patch import Rules
-from tests.extender.podgrouper.pods import pod
+from tests.pods.podgrouper.pods import pod
 from tests.webhook.reviews import ask, post, review
 
 GOOD = review(pod("train-0", annotations={names.GANG: "train", names.GANG_SIZE: "4"}))

@@ -16,7 +16,7 @@ from linkwise.topology import names
 from linkwise.webhook.answers import Answers
 from linkwise.webhook.patch import Rules
 from linkwise.webhook.server import Answer, WebhookServer
-from tests.extender.podgrouper.pods import pod
+from tests.pods.podgrouper.pods import pod
 from tests.webhook.reviews import review
 
 HOST = "127.0.0.1"

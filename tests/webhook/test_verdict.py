@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from linkwise.topology import names
-from tests.extender.podgrouper.pods import owner, pod, template
+from tests.pods.podgrouper.pods import owner, pod, template
 from tests.webhook.reviews import Object, ask, refusal, review, warnings
 
 GANG = {names.GANG: "train", names.GANG_SIZE: "4"}

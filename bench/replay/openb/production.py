@@ -20,9 +20,7 @@ from bench.replay.openb.policies import Policy
 from bench.replay.openb.state import State
 from bench.replay.traces.openb import MILLI, Ints, OpenbTrace, Request
 from linkwise.extender.api.actions import PodRef
-from linkwise.extender.api.annotations import PodRequest, Sharing
 from linkwise.extender.api.records import NO_DEMAND, PodRecord, ResourceList
-from linkwise.extender.api.requirement import HardwareRequirement, TopologyRequirement, words_of
 from linkwise.extender.cache.machine_kind import Floats, GpuRequest, MachineKind
 from linkwise.extender.placement.nodes.best_node import first_of
 from linkwise.extender.placement.room.pod_mix import PodMix
@@ -35,6 +33,8 @@ from linkwise.extender.placement.shares.choice import (
     ShareRoom,
     search,
 )
+from linkwise.pods.annotations import PodRequest, Sharing
+from linkwise.pods.requirement import HardwareRequirement, TopologyRequirement, words_of
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role
 from linkwise.topology.machine.model import Gpu, Link, LinkClass, Machine
 

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 
 from linkwise.cli.errors import BadInputError
-from linkwise.extender.podgrouper.workloads.answer import ObjectRef
 from linkwise.kube.documents import DocumentError, dotted, objects_of, read_documents
 from linkwise.kube.fields import controller_of, group_of, text
+from linkwise.pods.podgrouper.workloads.answer import ObjectRef
 
 Fields = Mapping[str, Any]
 Name = tuple[str, str, str]

@@ -15,12 +15,12 @@ from linkwise.cli.documents import (
 )
 from linkwise.cli.errors import BadInputError
 from linkwise.cli.text_file import read_text, shown
-from linkwise.extender.podgrouper.workloads.answer import ObjectRef
 from linkwise.kube.controllers.child import UnknownControllerError, generated
 from linkwise.kube.controllers.workload import pods_of
 from linkwise.kube.documents import without_nulls
 from linkwise.kube.fields import UnreadableError, controller_of, text
 from linkwise.kube.objects import Pod
+from linkwise.pods.podgrouper.workloads.answer import ObjectRef
 
 
 @dataclass(frozen=True, slots=True)

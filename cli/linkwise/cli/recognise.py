@@ -14,8 +14,9 @@ import msgspec
 from linkwise.cli.pod_source import Manifests, read_manifests
 from linkwise.cli.printed import say
 from linkwise.cli.table import aligned
-from linkwise.extender.podgrouper.decide import recognise
-from linkwise.extender.podgrouper.workloads.answer import (
+from linkwise.kube.objects import Pod
+from linkwise.pods.podgrouper.decide import recognise
+from linkwise.pods.podgrouper.workloads.answer import (
     Answer,
     IndexedJobs,
     NeedsOwner,
@@ -23,7 +24,6 @@ from linkwise.extender.podgrouper.workloads.answer import (
     Recognised,
     Refused,
 )
-from linkwise.kube.objects import Pod
 from linkwise.topology import names
 
 _HEADER = ("POD", "GANG", "SIZE", "MIN", "ROLE", "RANK", "RULE", "WHY")

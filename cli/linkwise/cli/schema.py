@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from linkwise.extender.api.annotations import BY_PODS, AnnotationValue
+from linkwise.pods.annotations import BY_PODS, AnnotationValue
 from linkwise.topology import names
 
 _DRAFT = "http://json-schema.org/draft-07/schema#"  # what editors know

@@ -17,10 +17,7 @@ from uuid import uuid4
 import click
 import msgspec
 
-from linkwise.extender.api.spans import DEFAULT_LEVELS
 from linkwise.extender.core import Core
-from linkwise.extender.flags import DURATION, IDLE_LIMIT, LEVELS, PLACE
-from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.queue.queue_order import QueueOrder
 from linkwise.extender.runtime.leader_endpoints import CALLS, STATUS, LeaderEndpoints
@@ -32,6 +29,9 @@ from linkwise.extender.settings import Settings, SettingsError
 from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import ApiError, LoadError
 from linkwise.kube.lease import Elector, Timing
+from linkwise.pods.flags import DURATION, IDLE_LIMIT, LEVELS, PLACE
+from linkwise.pods.podgrouper.workloads.answer import IndexedJobs
+from linkwise.pods.spans import DEFAULT_LEVELS
 from linkwise.serving.certificates.pairs import Lifetime
 from linkwise.serving.program import LOG_FORMAT, LOG_LEVEL, begin_log, exit_on_signals
 from linkwise.serving.system import raise_limit

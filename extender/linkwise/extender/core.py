@@ -24,7 +24,6 @@ from linkwise.extender.api.extender_calls import (
     PreemptCall,
     PriorityAnswer,
 )
-from linkwise.extender.api.large_pods import MOST_BYTES, shortened, size_of
 from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.api.timers import Agenda
 from linkwise.extender.api.unlocked import RunUnlocked, nothing, run_inline
@@ -41,7 +40,7 @@ from linkwise.extender.explain.explainer import Explainer
 from linkwise.extender.explain.snapshot import Own, Snapshot, SnapshotCamera
 from linkwise.extender.explain.usage import view_counts, view_nodes
 from linkwise.extender.invariants import audit
-from linkwise.extender.podgrouper.owner_cache import FetchOwner, Found
+from linkwise.extender.membership.owner_cache import FetchOwner, Found
 from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
 from linkwise.extender.quarantine import LEFT_OUT, Quarantine, culprit_of, whose
 from linkwise.extender.queue.run_times import RunTimes
@@ -53,6 +52,7 @@ from linkwise.extender.verbs.filter import Filter
 from linkwise.extender.verbs.preempt import PreemptVerb
 from linkwise.extender.verbs.prioritize import Prioritize
 from linkwise.kube.objects import Node, Pod, PodDisruptionBudget
+from linkwise.pods.large_pods import MOST_BYTES, shortened, size_of
 from linkwise.topology import names
 
 T = TypeVar("T")

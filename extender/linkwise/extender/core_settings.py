@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from linkwise.extender.api.spans import DEFAULT_LEVELS
-from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.queue.queue_order import QueueOrder
+from linkwise.pods.podgrouper.workloads.answer import IndexedJobs
+from linkwise.pods.spans import DEFAULT_LEVELS
 from linkwise.topology.names import DEFAULT_RESOURCE
 
 

@@ -22,9 +22,9 @@ from linkwise.extender.api.extender_calls import (
 from linkwise.extender.api.records import GangKey
 from linkwise.extender.core import Core
 from linkwise.extender.core_settings import CoreSettings
-from linkwise.extender.podgrouper.owner_cache import FetchOwner, Found
-from linkwise.extender.podgrouper.workloads.answer import Missing, ObjectRef
+from linkwise.extender.membership.owner_cache import FetchOwner, Found
 from linkwise.kube.objects import Node, Pod, PodDisruptionBudget
+from linkwise.pods.podgrouper.workloads.answer import Missing, ObjectRef
 
 change = msgspec.structs.replace
 

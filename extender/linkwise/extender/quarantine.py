@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from types import FrameType
 
-from linkwise.extender.api.annotations import NOTHING_SAID
 from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.api.timers import Agenda
 from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.preemption.victim_selection import Unit
 from linkwise.kube.objects import Pod
+from linkwise.pods.annotations import NOTHING_SAID
 
 _FIRST_SECONDS, _LONGEST_SECONDS = 60.0, 3600.0
 _MOST_DOUBLINGS = 6  # more make no difference

@@ -8,10 +8,9 @@ import re
 from dataclasses import dataclass
 from ipaddress import ip_address
 
-from linkwise.extender.api.durations import seconds_of
-from linkwise.extender.api.spans import LABEL_KEY, NODE
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.kube.lease import Timing
+from linkwise.pods.spans import LABEL_KEY, NODE
 from linkwise.serving.certificates.callers import Place
 from linkwise.serving.certificates.pairs import Lifetime
 from linkwise.topology.errors import LinkwiseError
@@ -164,20 +163,3 @@ def is_loopback(address: str) -> bool:
         return address == "localhost" or ip_address(address).is_loopback
     except ValueError:
         return False
-
-
-def idle_limit_of(text: str) -> tuple[str, float]:
-    """Parse `NAMESPACE=DURATION`: the namespace, and seconds. Raises ValueError."""
-    namespace, _, duration = text.partition("=")
-    try:
-        return namespace, seconds_of(duration)
-    except ValueError:
-        raise ValueError(f"{text!r}: expected NAMESPACE=DURATION, like ml=4h") from None
-
-
-def place_of(text: str) -> Place:
-    """Parse `NAMESPACE/NAME`. Raises ValueError."""
-    namespace, _, name = text.partition("/")
-    if not namespace or not name or "/" in name:
-        raise ValueError(f"{text!r}: expected NAMESPACE/NAME")
-    return namespace, name

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from linkwise.cli.__main__ import main
 from tests.extender.cluster import Cluster
-from tests.extender.podgrouper.pods import Object, template
+from tests.pods.podgrouper.pods import Object, template
 
 NOW = datetime(2026, 3, 1, 8, tzinfo=UTC).timestamp()
 Template = Mapping[str, Any]

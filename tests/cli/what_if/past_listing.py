@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.cli.what_if.asking import NOW, a_list, cluster, nodes_of
 from tests.extender.cluster import Cluster
-from tests.extender.podgrouper.pods import Object, owner, reference, template
+from tests.pods.podgrouper.pods import Object, owner, reference, template
 
 BEGIN = NOW - 7 * 86400
 

@@ -7,7 +7,7 @@ from click.testing import CliRunner, Result
 
 from linkwise.cli.__main__ import main
 from tests.cli.what_if.past_listing import a_job, past_pod
-from tests.extender.podgrouper.pods import Object
+from tests.pods.podgrouper.pods import Object
 
 AT = "2026-03-01T08:00:00Z"
 WAS, STOCK, LINKWISE = "as_it_was", "kube_scheduler", "linkwise"

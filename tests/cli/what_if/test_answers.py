@@ -25,7 +25,7 @@ from tests.cli.what_if.asking import (
     runs,
     what_if,
 )
-from tests.extender.podgrouper.pods import template
+from tests.pods.podgrouper.pods import template
 
 
 def test_a_pod_is_told_its_node_gpus_and_bandwidth(tmp_path: Path) -> None:

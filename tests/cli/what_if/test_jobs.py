@@ -7,10 +7,10 @@ import msgspec
 import pytest
 import yaml
 
-from linkwise.extender.podgrouper.decide import recognise
-from linkwise.extender.podgrouper.workloads.answer import Answer, Recognised
 from linkwise.kube.controllers.workload import pods_of
 from linkwise.kube.objects import Pod
+from linkwise.pods.podgrouper.decide import recognise
+from linkwise.pods.podgrouper.workloads.answer import Answer, Recognised
 from tests.cli.what_if.asking import (
     Template,
     a_list,
@@ -21,8 +21,8 @@ from tests.cli.what_if.asking import (
     pod,
     refusal,
 )
-from tests.extender.podgrouper.pods import Object, ref_of, template
-from tests.extender.podgrouper.workload_cases import CASES
+from tests.pods.podgrouper.pods import Object, ref_of, template
+from tests.pods.podgrouper.workload_cases import CASES
 
 GPUS = template(2)
 CPU = template(0)

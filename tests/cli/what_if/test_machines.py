@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.what_if.asking import a_list, answer, pod, refusal, what_if
-from tests.extender.podgrouper.pods import Object
+from tests.pods.podgrouper.pods import Object
 
 PRODUCT = "nvidia.com/gpu.product"
 DGX = {PRODUCT: "NVIDIA-A100-SXM4-40GB", "nvidia.com/gpu.count": "8"}

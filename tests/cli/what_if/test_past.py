@@ -21,7 +21,7 @@ from tests.cli.what_if.past_replay import (
     refusal,
     replayed,
 )
-from tests.extender.podgrouper.pods import Object, template
+from tests.pods.podgrouper.pods import Object, template
 
 
 def test_a_gang_is_worth_what_its_ring_is_as_it_was_and_as_linkwise_places_it() -> None:

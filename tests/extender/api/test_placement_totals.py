@@ -12,7 +12,7 @@ from linkwise.extender.api.placement_totals import (
     Placed,
     Spread,
 )
-from linkwise.extender.api.spans import CLIQUE
+from linkwise.pods.spans import CLIQUE
 from linkwise.topology.machine.model import Machine
 from linkwise.topology.machine.recorded import recorded_machine
 from tests.extender.cluster import Cluster

@@ -10,10 +10,10 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linkwise.extender.api.annotations import NOTHING_SAID
 from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind, containers_on, will_do
 from linkwise.extender.placement.worth import communicator
 from linkwise.extender.placement.worth.reach import ONE_NODE
+from linkwise.pods.annotations import NOTHING_SAID
 from linkwise.simulator.kubelet.devices import (
     AdmissionError,
     ContainerRequest,

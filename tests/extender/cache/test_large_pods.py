@@ -6,7 +6,6 @@ from typing import TypeVar
 
 import pytest
 
-from linkwise.extender.api.large_pods import MOST_BYTES, LargePod, size_of
 from linkwise.extender.cache.ingest import Ingest
 from linkwise.kube.objects import ClaimSource as Claim
 from linkwise.kube.objects import (
@@ -18,6 +17,7 @@ from linkwise.kube.objects import (
     Resources,
     Volume,
 )
+from linkwise.pods.large_pods import MOST_BYTES, LargePod, size_of
 from tests.extender.cluster import GPU, Cluster, change, container
 
 T = TypeVar("T")

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from linkwise.extender.api.requirement import TopologyRequirement
 from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind, containers_on, will_do
+from linkwise.pods.requirement import TopologyRequirement
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role
 from linkwise.topology.machine.model import LinkClass, Machine
 from linkwise.topology.machine.topology_manager import Policy, Scope, TopologyManager

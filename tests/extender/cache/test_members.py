@@ -4,9 +4,9 @@ from dataclasses import replace
 from random import Random
 
 from linkwise.extender.api.actions import PodRef
-from linkwise.extender.api.annotations import NOTHING_SAID
 from linkwise.extender.api.records import GangKey, PodRecord, ResourceList
 from linkwise.extender.cache.cache import Cache
+from linkwise.pods.annotations import NOTHING_SAID
 
 GANGS = (GangKey("ml", "a"), GangKey("ml", "b"), None)
 

@@ -3,10 +3,10 @@ nearest, and which pods or gangs have the GPUs there."""
 
 import pytest
 
-from linkwise.extender.api.spans import CLIQUE, NODE
 from linkwise.extender.api.views import GangExplanation
 from linkwise.extender.explain.texts import explanation_text
 from linkwise.extender.queue.waiting_events import MOMENT_SECONDS
+from linkwise.pods.spans import CLIQUE, NODE
 from tests.extender.cluster import Cluster
 
 ZONE = "topology.kubernetes.io/zone"

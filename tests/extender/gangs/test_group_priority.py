@@ -10,7 +10,7 @@ from linkwise.kube.objects import Condition, Pod, SchedulingGate
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
 from tests.extender.owned import SURELY, create, planned, there_is
-from tests.extender.podgrouper.pods import Object, owner, pod
+from tests.pods.podgrouper.pods import Object, owner, pod
 
 MEMBERS = ("w-0", "w-1")
 WHY = (

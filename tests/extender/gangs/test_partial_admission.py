@@ -9,7 +9,7 @@ from linkwise.extender.gangs.partial_admission import LONGEST_SECONDS, MOMENT_SE
 from linkwise.kube.objects import Pod, Taint, Toleration
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
-from tests.extender.podgrouper.pods import owner, pod, ref_of
+from tests.pods.podgrouper.pods import owner, pod, ref_of
 
 TIMEOUT = 600.0
 TAINT = Taint(key="other", effect="NoSchedule")

@@ -17,7 +17,7 @@ from linkwise.topology import names
 from tests.extender.cluster import change
 from tests.extender.gangs.gated import OURS, cluster, told
 from tests.extender.owned import INDEX, job, there_is
-from tests.extender.podgrouper.pods import pod
+from tests.pods.podgrouper.pods import pod
 
 GATE = SchedulingGate(name=OURS)
 

@@ -15,8 +15,6 @@ import pytest
 from hypothesis import given, settings
 
 from linkwise.extender.api.records import ResourceList, Template
-from linkwise.extender.api.requirement import TopologyRequirement
-from linkwise.extender.api.spans import Spans
 from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind
 from linkwise.extender.cache.node_table import NodeTable
 from linkwise.extender.cache.topology_domains import NO_DOMAIN
@@ -24,6 +22,8 @@ from linkwise.extender.placement.cluster_view import ClusterView, Level
 from linkwise.extender.placement.gang_placement import place
 from linkwise.extender.placement.request import PlacedMembers, PodSet
 from linkwise.extender.placement.result import NoRoom, Spot
+from linkwise.pods.requirement import TopologyRequirement
+from linkwise.pods.spans import Spans
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role
 from linkwise.topology.machine.recorded import recorded_machine
 

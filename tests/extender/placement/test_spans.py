@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from linkwise.extender.api.spans import (
+from linkwise.extender.core_settings import CoreSettings
+from linkwise.pods.spans import (
     CLIQUE,
     DEFAULT_LEVELS,
     NODE,
@@ -13,7 +14,6 @@ from linkwise.extender.api.spans import (
     ordered,
     spans_of,
 )
-from linkwise.extender.core_settings import CoreSettings
 from linkwise.topology.machine.recorded import recorded_machine
 from tests.extender.cluster import Cluster, change
 

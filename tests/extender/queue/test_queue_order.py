@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 
 from linkwise.extender.api.actions import PodRef
-from linkwise.extender.api.annotations import NOTHING_SAID
 from linkwise.extender.api.records import GangKey, PodRecord, ResourceList
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.explain.explainer import Explainer
@@ -17,6 +16,7 @@ from linkwise.extender.queue import queue_order
 from linkwise.extender.queue.queue_order import Ordering, QueueOrder, most_passed
 from linkwise.extender.queue.run_times import ENOUGH, LEAST_SECONDS, MANY
 from linkwise.kube.objects import Condition, OwnerReference, Pod
+from linkwise.pods.annotations import NOTHING_SAID
 from tests.extender.cluster import Cluster, change
 
 HOUR = 3600.0

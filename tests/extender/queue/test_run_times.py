@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from linkwise.extender.api.actions import PodRef
-from linkwise.extender.api.annotations import PodRequest
 from linkwise.extender.api.records import PodRecord, ResourceList
 from linkwise.extender.queue import run_times
 from linkwise.extender.queue.run_times import ENOUGH, LEAST_SECONDS, MANY, RunTimes
+from linkwise.pods.annotations import PodRequest
 
 JOB = PodRecord(
     ref=PodRef("ml", "p", "uid"),

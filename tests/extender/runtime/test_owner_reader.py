@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from linkwise.extender.podgrouper.owner_cache import FetchOwner
-from linkwise.extender.podgrouper.workloads.answer import Missing, ObjectRef
-from linkwise.extender.podgrouper.workloads.kinds import JOB, MPI_JOB, READ, OwnerKind
+from linkwise.extender.membership.owner_cache import FetchOwner
 from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.owner_reader import MOST_BYTES, OwnerReads
 from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import ApiError
+from linkwise.pods.podgrouper.workloads.answer import Missing, ObjectRef
+from linkwise.pods.podgrouper.workloads.kinds import JOB, MPI_JOB, READ, OwnerKind
 from linkwise.simulator.api_server.kinds import KINDS
 
 # Of MPIJobs the stand-in has two versions, as two kinds; here one will do.

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from linkwise.extender.api.annotations import MOST_CONTAINERS, Sharing
-from linkwise.extender.api.requirement import HardwareRequirement, TopologyRequirement
 from linkwise.extender.cache.machine_kind import MachineKind
 from linkwise.extender.cache.shares.book import ShareBook, places_of
 from linkwise.extender.placement.shares.choice import ShareChoice, ShareRequest, choose_shares
+from linkwise.pods.annotations import MOST_CONTAINERS, Sharing
+from linkwise.pods.requirement import HardwareRequirement, TopologyRequirement
 from linkwise.topology.annotations.plan import PlannedShares
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role
 from linkwise.topology.machine.model import LinkClass, Machine

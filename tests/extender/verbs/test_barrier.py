@@ -18,7 +18,7 @@ from linkwise.extender.api.records import WrittenPlan
 from linkwise.kube.objects import Condition, Pod
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
-from tests.extender.podgrouper.pods import owner, pod, ref_of, template
+from tests.pods.podgrouper.pods import owner, pod, ref_of, template
 
 KUBE_SCHEDULER = "0/3 nodes are available: 3 node(s) didn't match pod anti-affinity rules."
 

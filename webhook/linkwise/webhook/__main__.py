@@ -11,10 +11,10 @@ from typing import NoReturn
 
 import click
 
-from linkwise.extender.flags import DURATION, PLACE
-from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
 from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import LoadError
+from linkwise.pods.flags import DURATION, PLACE
+from linkwise.pods.podgrouper.workloads.answer import IndexedJobs
 from linkwise.serving.certificates.callers import Place
 from linkwise.serving.certificates.keeper import FileKeeper, Keeper
 from linkwise.serving.certificates.pairs import Lifetime, Pair

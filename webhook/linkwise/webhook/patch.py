@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from linkwise.extender.api.annotations import demand_of
-from linkwise.extender.podgrouper.decide import recognise
-from linkwise.extender.podgrouper.workloads.answer import IndexedJobs, NeedsOwner, Recognised
-from linkwise.extender.podgrouper.workloads.kinds import STATEFUL_SET
 from linkwise.kube.objects import Pod
+from linkwise.pods.annotations import demand_of
+from linkwise.pods.podgrouper.decide import recognise
+from linkwise.pods.podgrouper.workloads.answer import IndexedJobs, NeedsOwner, Recognised
+from linkwise.pods.podgrouper.workloads.kinds import STATEFUL_SET
 from linkwise.topology import names
 
 DEFAULT_SCHEDULER = "default-scheduler"  # the API server's default for pods without a name

@@ -12,11 +12,11 @@ from itertools import islice
 
 import msgspec
 
-from linkwise.extender.podgrouper.workloads.answer import ObjectRef, Objects
 from linkwise.kube.controllers.child import UnknownControllerError
 from linkwise.kube.controllers.workload import MOST_PODS, descendants
 from linkwise.kube.fields import Fields, UnreadableError, group_of, mapping, text
 from linkwise.kube.objects import Pod
+from linkwise.pods.podgrouper.workloads.answer import ObjectRef, Objects
 from linkwise.topology import names
 
 

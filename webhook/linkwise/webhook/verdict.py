@@ -7,13 +7,13 @@ refuses only new faults: an old fault must not block an unrelated change.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from linkwise.extender.api.annotations import ask_of, demand_of, oversize, shares_of
-from linkwise.extender.api.large_pods import refusal_of, size_of
-from linkwise.extender.podgrouper.decide import recognise
-from linkwise.extender.podgrouper.explicit import RULE
-from linkwise.extender.podgrouper.workloads.answer import Refused
 from linkwise.kube.fields import Fields, controller_of, mapping, text
 from linkwise.kube.objects import Pod
+from linkwise.pods.annotations import ask_of, demand_of, oversize, shares_of
+from linkwise.pods.large_pods import refusal_of, size_of
+from linkwise.pods.podgrouper.decide import recognise
+from linkwise.pods.podgrouper.explicit import RULE
+from linkwise.pods.podgrouper.workloads.answer import Refused
 from linkwise.topology import names
 from linkwise.topology.errors import AnnotationError
 from linkwise.webhook.patch import Rules, takes_gpus

@@ -45,9 +45,9 @@ from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.explain.holders import owners_of
 from linkwise.extender.explain.snapshot import Snapshot
 from linkwise.extender.explain.usage import view_nodes, view_use
-from linkwise.extender.podgrouper.workloads.answer import ObjectRef
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.kube.objects import Pod
+from linkwise.pods.podgrouper.workloads.answer import ObjectRef
 
 _MOMENT_SECONDS = 15.0  # events within this time count as "now"
 _MOST_NAMED = 20

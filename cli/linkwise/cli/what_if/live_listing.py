@@ -12,13 +12,13 @@ import msgspec
 from linkwise.cli.documents import Fields
 from linkwise.extender.api.action_effects import bound, leaving
 from linkwise.extender.api.actions import Action, Evict, WithdrawPlan, WritePlan
-from linkwise.extender.api.annotations import ask_of
 from linkwise.extender.api.extender_calls import Outcome
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.in_memory_api_server import InMemoryApiServer
-from linkwise.extender.podgrouper.workloads.answer import Missing, ObjectRef
 from linkwise.extender.queue.running_pods import STUCK_SECONDS
 from linkwise.kube.objects import Node, Pod, PodDisruptionBudget
+from linkwise.pods.annotations import ask_of
+from linkwise.pods.podgrouper.workloads.answer import Missing, ObjectRef
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_in_use, read_plan, write_in_use
 from linkwise.topology.errors import AnnotationError

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from linkwise.cli.what_if.trials import OutOfTrialsError, Trials
 from linkwise.extender.api.records import PodRecord, ResourceList
-from linkwise.extender.api.spans import CLIQUE, NODE, spans_of
 from linkwise.extender.explain.snapshot import NodeState, Snapshot
+from linkwise.pods.spans import CLIQUE, NODE, spans_of
 from linkwise.topology.machine.model import LinkClass, Machine
 from linkwise.topology.sets.choose import choose
 

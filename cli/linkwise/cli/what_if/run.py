@@ -19,11 +19,11 @@ from linkwise.cli.what_if.past.ask import PastQuestion, ask_past
 from linkwise.cli.what_if.past.history import read_all
 from linkwise.cli.what_if.past.text import write_past
 from linkwise.cli.what_if.text import write_text
-from linkwise.extender.api.spans import DEFAULT_LEVELS, LABEL_KEY, levels_of
 from linkwise.extender.core_settings import CoreSettings
-from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.queue.queue_order import QueueOrder
+from linkwise.pods.podgrouper.workloads.answer import IndexedJobs
+from linkwise.pods.spans import DEFAULT_LEVELS, LABEL_KEY, levels_of
 from linkwise.topology.names import RESOURCE_NAME
 
 

@@ -12,11 +12,11 @@ from enum import Enum
 from typing import NamedTuple
 
 from linkwise.extender.api.actions import PodRef
-from linkwise.extender.api.annotations import NOTHING_SAID, PodRequest
 from linkwise.extender.api.queue_note import QueueNote
 from linkwise.kube.filters.node_affinity import required_nodes
 from linkwise.kube.filters.pod_facts import PodFacts
 from linkwise.kube.objects import LARGEST, Affinity, Taint, Toleration
+from linkwise.pods.annotations import NOTHING_SAID, PodRequest
 from linkwise.topology.annotations.plan import Plan
 from linkwise.topology.demand import PodDemand
 

@@ -16,15 +16,6 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from linkwise.extender.api.actions import PodRef
-from linkwise.extender.api.annotations import (
-    NOTHING_SAID,
-    PodRequest,
-    ask_of,
-    demand_of,
-    oversize,
-    shares_of,
-)
-from linkwise.extender.api.large_pods import LargePod
 from linkwise.extender.api.queue_note import QueueNote, read_queue_note
 from linkwise.extender.api.records import (
     NO_DEMAND,
@@ -38,11 +29,9 @@ from linkwise.extender.api.records import (
 )
 from linkwise.extender.api.timers import Agenda
 from linkwise.extender.cache.resource_lists import most_pods, node_offers, pod_needs
-from linkwise.extender.podgrouper.equivalence import digest
-from linkwise.extender.podgrouper.membership import Judged, Membership
-from linkwise.extender.podgrouper.owner_cache import FetchOwner, Found
-from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
-from linkwise.extender.podgrouper.workloads.declared import group_named
+from linkwise.extender.membership.equivalence import digest
+from linkwise.extender.membership.membership import Judged, Membership
+from linkwise.extender.membership.owner_cache import FetchOwner, Found
 from linkwise.kube.filters.pod_facts import NO_RULES, PodFacts, PodRules, claims_of, pod_rules
 from linkwise.kube.filters.requests import Resized, resized
 from linkwise.kube.labels import COMPLETION_INDEX
@@ -59,6 +48,17 @@ from linkwise.kube.objects import (
 )
 from linkwise.kube.objects import Resources as OfPod
 from linkwise.kube.pod_conditions import scheduler_error
+from linkwise.pods.annotations import (
+    NOTHING_SAID,
+    PodRequest,
+    ask_of,
+    demand_of,
+    oversize,
+    shares_of,
+)
+from linkwise.pods.large_pods import LargePod
+from linkwise.pods.podgrouper.workloads.answer import IndexedJobs
+from linkwise.pods.podgrouper.workloads.declared import group_named
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_gpus, read_plan
 from linkwise.topology.demand import PodDemand

@@ -13,7 +13,7 @@ from operator import or_
 import numpy as np
 from numpy.typing import NDArray
 
-from linkwise.extender.api.requirement import HardwareRequirement, TopologyRequirement
+from linkwise.pods.requirement import HardwareRequirement, TopologyRequirement
 from linkwise.topology.demand import (
     ContainerDemand,
     Draw,

@@ -19,11 +19,11 @@ from operator import or_
 from typing import NamedTuple
 
 from linkwise.extender.api.records import GangKey, NodeRecord, PodRecord, ResourceList, WrittenPlan
-from linkwise.extender.api.spans import CLIQUE
 from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind, will_do
 from linkwise.extender.cache.shares.book import ShareBook
 from linkwise.extender.cache.shares.listed_as import attributed
 from linkwise.extender.cache.shares.node_shares import NodeShares
+from linkwise.pods.spans import CLIQUE
 from linkwise.topology.annotations.node_annotation import read_topology
 from linkwise.topology.annotations.plan import InUse, read_in_use
 from linkwise.topology.errors import LinkwiseError

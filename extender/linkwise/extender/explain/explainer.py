@@ -10,7 +10,6 @@ from functools import cached_property
 from operator import itemgetter
 
 from linkwise.extender.api.records import PodRecord, natural
-from linkwise.extender.api.spans import SEPARATOR
 from linkwise.extender.api.views import (
     BrokenOff,
     ClusterExplanation,
@@ -49,6 +48,7 @@ from linkwise.extender.explain.worth_view import communicator_of, domain_of, lev
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.queue.queue_order import Urgency
 from linkwise.extender.queue.reservations import Claimant, claimant_of_single
+from linkwise.pods.spans import SEPARATOR
 from linkwise.topology.annotations.plan import held_of
 
 WAITING = frozenset({PodState.WAITING, PodState.INVALID})

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from linkwise.extender.api.annotations import link_word
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.api.views import (
     LevelView,
@@ -22,6 +21,7 @@ from linkwise.extender.placement.nodes.reasons import why_closed_exactly
 from linkwise.extender.placement.shares.choice import ShareRequest, choose_shares
 from linkwise.extender.placement.shares.nodes import request_of, why_no_shares
 from linkwise.extender.queue.reservations import Claimant
+from linkwise.pods.annotations import link_word
 
 
 class Funnel:

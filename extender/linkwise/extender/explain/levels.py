@@ -13,7 +13,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from linkwise.extender.api.annotations import link_word
 from linkwise.extender.api.records import PodRecord, ResourceList
 from linkwise.extender.api.views import LevelView, NearestMiss, ReasonCount
 from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind
@@ -30,6 +29,7 @@ from linkwise.extender.explain.texts.format import (
 )
 from linkwise.extender.placement.nodes import reasons
 from linkwise.extender.placement.nodes.by_count import goes_by_count_alone, requires_nothing
+from linkwise.pods.annotations import link_word
 from linkwise.topology.machine.model import MAX_GPUS, LinkClass
 from linkwise.topology.sets.choose import nearest_miss
 

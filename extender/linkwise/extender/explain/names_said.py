@@ -9,7 +9,7 @@ from itertools import islice
 
 from linkwise.extender.explain.snapshot import GangState, Snapshot
 from linkwise.extender.gangs.gang import Phase
-from linkwise.extender.podgrouper.explicit import RULE
+from linkwise.pods.podgrouper.explicit import RULE
 
 _MOST = 3  # names of others that an answer suggests
 

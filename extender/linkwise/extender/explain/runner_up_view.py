@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from linkwise.extender.api.records import PodRecord
-from linkwise.extender.api.spans import ordered, spans_of
 from linkwise.extender.api.views import RunnerUpView, Verdict
 from linkwise.extender.cache.node_info import running_sets
 from linkwise.extender.cache.node_table import NodeTable
@@ -15,6 +14,7 @@ from linkwise.extender.explain.snapshot import NodeState
 from linkwise.extender.placement.cluster_view import ClusterView
 from linkwise.extender.placement.gang_placement import pod_sets_of
 from linkwise.extender.placement.runner_up import RunnerUp, Single, runner_up
+from linkwise.pods.spans import ordered, spans_of
 
 _TALKS = 2  # GPUs from which on there is communication
 

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from linkwise.extender.api.annotations import link_word
 from linkwise.extender.api.records import PodRecord, natural
 from linkwise.extender.api.views import (
     BestSet,
@@ -22,6 +21,7 @@ from linkwise.extender.cache.machine_kind import MachineKind
 from linkwise.extender.cycle.planner import Planner
 from linkwise.extender.explain.node_arrays import closed_by_cluster, has_gpus, why_closed
 from linkwise.extender.explain.snapshot import NodeState, Snapshot
+from linkwise.pods.annotations import link_word
 from linkwise.topology.machine.model import LinkClass, Machine
 from linkwise.topology.machine.parts import Part
 

@@ -1,11 +1,11 @@
 """The worth of a gang's GPUs together, computed from a snapshot."""
 
 from linkwise.extender.api.records import natural
-from linkwise.extender.api.spans import CLIQUE, NODE, ordered, spans_of
 from linkwise.extender.api.views import CommunicatorView, RingView
 from linkwise.extender.explain.snapshot import NodeState, Snapshot
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.placement.worth.estimate import Share, estimate
+from linkwise.pods.spans import CLIQUE, NODE, ordered, spans_of
 
 
 def communicator_of(

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 
 from linkwise.extender.api.records import PodRecord
-from linkwise.extender.api.spans import Spans
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.placement.result import NoRoom, Spot
+from linkwise.pods.spans import Spans
 
 Requests = frozenset[tuple[Hashable, int]]
 """How many members have which request."""

@@ -14,7 +14,6 @@ from itertools import pairwise
 import numpy as np
 
 from linkwise.extender.api.records import PodRecord, Template
-from linkwise.extender.api.spans import NODE, Spans, ordered, spans_of
 from linkwise.extender.api.unlocked import RunUnlocked, run_inline
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
@@ -34,6 +33,7 @@ from linkwise.extender.placement.result import NoRoom, Spot
 from linkwise.extender.placement.worth.estimate import estimate_of
 from linkwise.extender.placement.worth.ideal import Machines, ideal
 from linkwise.extender.placement.worth.reach import reach_of
+from linkwise.pods.spans import NODE, Spans, ordered, spans_of
 from linkwise.topology.annotations.plan import CommunicatorEstimate
 
 _TALKS = 2  # GPUs: a single GPU does not communicate

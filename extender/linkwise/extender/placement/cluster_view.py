@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from linkwise.extender.api.spans import NODE
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import MachineKind
 from linkwise.extender.cache.node_table import Ints, NodeTable
 from linkwise.extender.cache.topology_domains import NO_DOMAIN
+from linkwise.pods.spans import NODE
 
 
 @dataclass(frozen=True, slots=True)

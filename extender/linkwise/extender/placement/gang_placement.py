@@ -23,7 +23,6 @@ from itertools import groupby
 import numpy as np
 
 from linkwise.extender.api.records import PodRecord, ResourceList, Template
-from linkwise.extender.api.spans import ANYWHERE, SEPARATOR, Spans
 from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.node_table import NOT_USABLE, Bools, Ints, popcount
 from linkwise.extender.cache.topology_domains import NO_DOMAIN
@@ -36,6 +35,7 @@ from linkwise.extender.placement.search.scope import Scope
 from linkwise.extender.placement.search.unequal import UnequalSearch
 from linkwise.extender.placement.worth.communicator import Standard
 from linkwise.extender.placement.worth.reach import ONE_NODE
+from linkwise.pods.spans import ANYWHERE, SEPARATOR, Spans
 
 
 def pod_sets_of(

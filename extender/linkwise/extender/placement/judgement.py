@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linkwise.extender.api.spans import Spans
 from linkwise.extender.cache.machine_kind import ENOUGH, MachineKind
 from linkwise.extender.cache.node_table import Ints, popcount
 from linkwise.extender.cache.topology_domains import NO_DOMAIN
@@ -15,6 +14,7 @@ from linkwise.extender.placement.cluster_view import ClusterView
 from linkwise.extender.placement.request import PodSet
 from linkwise.extender.placement.worth.communicator import TOLERANCE, worths
 from linkwise.extender.placement.worth.reach import APART, ONE_NODE, Reach, reach_of
+from linkwise.pods.spans import Spans
 from linkwise.topology.machine.model import LinkClass
 
 _FULLEST, _NAME, _INDICES = "fullest", "name", "lowest indices"

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from linkwise.extender.api.records import ResourceList, Template
-from linkwise.extender.api.requirement import TopologyRequirement
-from linkwise.extender.api.spans import ANYWHERE
 from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind
 from linkwise.extender.cache.node_table import NodeTable
 from linkwise.extender.placement.cluster_view import ClusterView
@@ -15,6 +13,8 @@ from linkwise.extender.placement.gang_placement import place
 from linkwise.extender.placement.request import PodSet
 from linkwise.extender.placement.result import NoRoom
 from linkwise.extender.placement.runner_up import RunnerUp, runner_up
+from linkwise.pods.requirement import TopologyRequirement
+from linkwise.pods.spans import ANYWHERE
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role
 from linkwise.topology.machine.model import LinkClass
 

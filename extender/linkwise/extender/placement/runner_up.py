@@ -11,7 +11,6 @@ from itertools import islice
 
 import numpy as np
 
-from linkwise.extender.api.spans import Spans
 from linkwise.extender.cache.machine_kind import Floats
 from linkwise.extender.cache.node_table import NOT_USABLE, Ints, popcount
 from linkwise.extender.placement.cluster_view import ClusterView
@@ -27,6 +26,7 @@ from linkwise.extender.placement.nodes.best_node import first_of
 from linkwise.extender.placement.request import PodSet
 from linkwise.extender.placement.result import NoRoom
 from linkwise.extender.placement.room.room import Left, Room
+from linkwise.pods.spans import Spans
 from linkwise.topology.sets.choose import ranked
 from linkwise.topology.sets.outlook import outlook_of
 

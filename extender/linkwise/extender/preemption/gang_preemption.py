@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from linkwise.extender.api.actions import Beneficiary
-from linkwise.extender.api.durations import clock
 from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.api.timers import Agenda
 from linkwise.extender.api.unlocked import RunUnlocked, T, nothing, run_inline
@@ -44,6 +43,7 @@ from linkwise.extender.preemption.victim_selection import Preemption, Unit, pods
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.running_pods import RunningPods
 from linkwise.extender.queue.scheduling_queue import SchedulingQueue
+from linkwise.pods.durations import clock
 
 # A gang without suitable victims is not tried again before this, and only if something changed.
 TRY_SECONDS = 10.0

@@ -16,7 +16,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from linkwise.extender.api.durations import clock
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.api.timers import Agenda
 from linkwise.extender.api.unlocked import RunUnlocked, run_inline
@@ -24,6 +23,7 @@ from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.preemption.eviction_candidates import EvictionCandidates
 from linkwise.extender.preemption.victim_selection import Unit
+from linkwise.pods.durations import clock
 from linkwise.topology import names
 from linkwise.topology.annotations.activity import STALE_SECONDS, Activity, read_activity
 from linkwise.topology.errors import AnnotationError

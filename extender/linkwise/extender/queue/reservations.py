@@ -24,7 +24,6 @@ from typing import Protocol
 import numpy as np
 
 from linkwise.extender.api.decisions import Decision, What, of_reservation
-from linkwise.extender.api.durations import clock
 from linkwise.extender.api.records import GangKey, PodRecord, Template
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
@@ -40,6 +39,7 @@ from linkwise.extender.queue.queue_order import Ordering, Urgency
 from linkwise.extender.queue.run_times import RunTimeOf, RunTimes
 from linkwise.extender.queue.running_pods import RunningPods
 from linkwise.extender.queue.scheduling_queue import SchedulingQueue
+from linkwise.pods.durations import clock
 
 # If the ends are estimates, others may use this share of the wait.
 _PASSING_SHARE = 0.5

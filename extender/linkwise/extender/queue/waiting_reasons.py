@@ -3,10 +3,10 @@
 from typing import NamedTuple
 
 from linkwise.extender.api.records import PodRecord
-from linkwise.extender.api.spans import in_words
 from linkwise.extender.gangs.gang import Gang, Phase
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.placement.result import NoRoom
+from linkwise.pods.spans import in_words
 
 
 class WaitReason(NamedTuple):

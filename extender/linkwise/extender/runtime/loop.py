@@ -32,7 +32,7 @@ from linkwise.extender.api.extender_calls import (
 from linkwise.extender.api.records import GangKey
 from linkwise.extender.core import Core
 from linkwise.extender.explain.snapshot import Snapshot
-from linkwise.extender.podgrouper.owner_cache import FetchOwner
+from linkwise.extender.membership.owner_cache import FetchOwner
 from linkwise.extender.runtime.decision_log import log_decisions
 from linkwise.extender.runtime.informers import Informers
 from linkwise.extender.runtime.leadership import ALONE, Lead

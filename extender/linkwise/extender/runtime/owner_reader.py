@@ -9,12 +9,12 @@ from threading import Lock
 
 import msgspec
 
-from linkwise.extender.podgrouper.owner_cache import FetchOwner, Found
-from linkwise.extender.podgrouper.workloads.answer import Missing
-from linkwise.extender.podgrouper.workloads.essence import essence
+from linkwise.extender.membership.owner_cache import FetchOwner, Found
 from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import ApiError
+from linkwise.pods.podgrouper.workloads.answer import Missing
+from linkwise.pods.podgrouper.workloads.essence import essence
 
 log = logging.getLogger(__name__)
 _RESULTS = {

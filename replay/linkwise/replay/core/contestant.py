@@ -12,11 +12,11 @@ from typing import NamedTuple
 import msgspec
 
 from linkwise.extender.api.actions import Action, Evict, LiftGate, Nominate, WritePlan
-from linkwise.extender.api.annotations import demand_of
 from linkwise.extender.api.extender_calls import FilterCall, Outcome
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.in_memory_api_server import InMemoryApiServer
 from linkwise.kube.objects import Condition, Node, Pod
+from linkwise.pods.annotations import demand_of
 from linkwise.replay.core import objects
 from linkwise.replay.core.may_run import MayRun
 from linkwise.replay.errors import ReplayError

@@ -5,9 +5,9 @@ Tests carry out the allowed requests in this order.
 
 from typing import Any
 
-from linkwise.extender.podgrouper.workloads.kinds import READ, OwnerKind
 from linkwise.extender.runtime.informers import SURROUNDINGS, path_of
 from linkwise.kube.client import JSON_PATCH, STRATEGIC_PATCH
+from linkwise.pods.podgrouper.workloads.kinds import READ, OwnerKind
 from linkwise.topology import names
 from tests.cluster.support.api.accounts import NAMESPACE, ApiRequest
 from tests.cluster.support.api.permissions import (

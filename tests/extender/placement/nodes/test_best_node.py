@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from linkwise.extender.api.extender_calls import FilterCall
 from linkwise.extender.api.records import ResourceList
-from linkwise.extender.api.requirement import TopologyRequirement
 from linkwise.extender.cache import row_log
 from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.core import Core
@@ -16,6 +15,7 @@ from linkwise.extender.placement.nodes import best_node
 from linkwise.extender.placement.nodes.nodes_view import as_it_is
 from linkwise.extender.placement.room.pod_mix import PodMix
 from linkwise.extender.placement.room.room import LatestRoom, Room
+from linkwise.pods.requirement import TopologyRequirement
 from linkwise.topology import names
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role
 from tests.extender.cached import cached

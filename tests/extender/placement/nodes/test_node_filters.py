@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 
 from linkwise.extender.api.records import PodRecord, ResourceList, Template, natural
-from linkwise.extender.api.spans import CLIQUE
 from linkwise.extender.api.timers import Agenda
 from linkwise.extender.cache import row_log
 from linkwise.extender.cache.cache import Cache
@@ -34,6 +33,7 @@ from linkwise.kube.objects import (
     Taint,
     Toleration,
 )
+from linkwise.pods.spans import CLIQUE
 from linkwise.topology.machine.recorded import recorded_machine
 from tests.extender.cached import cached
 from tests.extender.cluster import GPU, Cluster, container

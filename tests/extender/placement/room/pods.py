@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from linkwise.extender.api.actions import PodRef
-from linkwise.extender.api.annotations import ask_of
 from linkwise.extender.api.records import PodRecord, ResourceList
+from linkwise.pods.annotations import ask_of
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role
 
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from linkwise.extender.api.records import ResourceList
-from linkwise.extender.api.requirement import HardwareRequirement, TopologyRequirement
 from linkwise.extender.cache.machine_kind import MachineKind
 from linkwise.extender.cache.node_table import NOT_USABLE
 from linkwise.extender.placement.room.pod_mix import Ask, PodKind, PodMix
 from linkwise.extender.placement.room.room import LatestRoom, Left, Room
+from linkwise.pods.requirement import HardwareRequirement, TopologyRequirement
 from linkwise.topology.machine.recorded import recorded_machine
 from tests.extender.cluster import Cluster
 from tests.extender.placement.room.pods import pod

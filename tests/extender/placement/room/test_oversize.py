@@ -5,14 +5,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from linkwise.extender.api import annotations
-from linkwise.extender.api.annotations import (
-    MOST_CONTAINERS,
-    MOST_NAMES,
-    MOST_TESTS,
-    MOST_VALUES,
-    shares_of,
-)
 from linkwise.extender.placement.room.room import _sets
 from linkwise.kube.objects import (
     Affinity,
@@ -25,6 +17,14 @@ from linkwise.kube.objects import (
     Requirement,
     Resources,
     Toleration,
+)
+from linkwise.pods import annotations
+from linkwise.pods.annotations import (
+    MOST_CONTAINERS,
+    MOST_NAMES,
+    MOST_TESTS,
+    MOST_VALUES,
+    shares_of,
 )
 from linkwise.topology import names
 from linkwise.topology.demand import ContainerDemand, Role

@@ -3,9 +3,9 @@
 from itertools import pairwise
 
 from linkwise.extender.api.records import PodRecord
-from linkwise.extender.api.requirement import TopologyRequirement
 from linkwise.extender.placement.room import pod_mix
 from linkwise.extender.placement.room.pod_mix import Ask, PodKind, PodMix
+from linkwise.pods.requirement import TopologyRequirement
 from tests.extender.cluster import Cluster
 from tests.extender.placement.room.pods import pod
 

@@ -6,11 +6,11 @@ from itertools import combinations
 
 import pytest
 
-from linkwise.extender.api.requirement import TopologyRequirement
 from linkwise.extender.cache.machine_kind import ENOUGH, GpuRequest, MachineKind
 from linkwise.extender.placement.worth import communicator
 from linkwise.extender.placement.worth.communicator import Choice, Choices
 from linkwise.extender.placement.worth.reach import APART, ONE_NODE, Reach
+from linkwise.pods.requirement import TopologyRequirement
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role
 from linkwise.topology.machine.model import LinkClass
 from linkwise.topology.machine.recorded import recorded_machine

@@ -11,9 +11,9 @@ from linkwise.cli.errors import BadInputError
 from linkwise.cli.what_if.facts import some
 from linkwise.cli.what_if.given.job import Job
 from linkwise.cli.what_if.given.listing import Listing
-from linkwise.extender.podgrouper.workloads.answer import ObjectRef
 from linkwise.kube.fields import group_of
 from linkwise.kube.objects import Container, OwnerReference, Pod, SchedulingGate
+from linkwise.pods.podgrouper.workloads.answer import ObjectRef
 from linkwise.topology import names
 
 change = msgspec.structs.replace

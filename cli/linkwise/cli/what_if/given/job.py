@@ -17,7 +17,6 @@ from linkwise.cli.documents import (
 from linkwise.cli.errors import BadInputError
 from linkwise.cli.text_file import read_text, shown
 from linkwise.cli.what_if.given.listing import PriorityClass
-from linkwise.extender.podgrouper.workloads.answer import ObjectRef
 from linkwise.kube.controllers.batch import Given
 from linkwise.kube.controllers.child import UnknownControllerError, generated
 from linkwise.kube.controllers.workload import MadePod, pods_of
@@ -34,6 +33,7 @@ from linkwise.kube.objects import (
     milli,
     whole,
 )
+from linkwise.pods.podgrouper.workloads.answer import ObjectRef
 from linkwise.topology import names
 
 change = msgspec.structs.replace

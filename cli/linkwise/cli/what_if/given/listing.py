@@ -12,10 +12,10 @@ import msgspec
 from linkwise.cli.documents import Fields, objects_in, ref_of, unreadable
 from linkwise.cli.errors import BadInputError
 from linkwise.cli.text_file import read_text, shown
-from linkwise.extender.podgrouper.workloads.answer import ObjectRef
-from linkwise.extender.podgrouper.workloads.kinds import READ
 from linkwise.kube.fields import group_of
 from linkwise.kube.objects import Node, Pod, PodDisruptionBudget
+from linkwise.pods.podgrouper.workloads.answer import ObjectRef
+from linkwise.pods.podgrouper.workloads.kinds import READ
 
 T = TypeVar("T")
 _READ = frozenset((kind.group, kind.kind) for kind in READ)

@@ -9,8 +9,8 @@ from linkwise.cli.errors import BadInputError
 from linkwise.cli.what_if.given.listing import Listing, expect_nodes, read_file
 from linkwise.cli.what_if.past.history_csv import read_history
 from linkwise.cli.what_if.past.lives import Life, PastPod, Useless, further, life_of, newest
-from linkwise.extender.podgrouper.workloads.answer import ObjectRef
 from linkwise.kube.objects import Node
+from linkwise.pods.podgrouper.workloads.answer import ObjectRef
 
 Objects = MutableMapping[ObjectRef, Fields]
 

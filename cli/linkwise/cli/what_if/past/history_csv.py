@@ -14,8 +14,8 @@ from io import StringIO
 from linkwise.cli.errors import BadInputError
 from linkwise.cli.text_file import read_text, shown
 from linkwise.cli.what_if.past.lives import PastCondition, PastPod, PastStatus, ended_at
-from linkwise.extender.api.annotations import MAX_GANG, ask_of
 from linkwise.kube.objects import Container, ObjectMeta, PodSpec, Resources, Toleration
+from linkwise.pods.annotations import MAX_GANG, ask_of
 from linkwise.topology import names
 from linkwise.topology.errors import AnnotationError
 

@@ -14,12 +14,12 @@ import msgspec
 
 from linkwise.cli.documents import Fields
 from linkwise.cli.what_if.past.lives import Life, Useless
-from linkwise.extender.api.annotations import ask_of
 from linkwise.extender.api.records import natural
 from linkwise.extender.core_settings import CoreSettings
-from linkwise.extender.podgrouper.decide import recognise
-from linkwise.extender.podgrouper.workloads.answer import NeedsOwner, ObjectRef, Recognised, Refused
 from linkwise.kube.objects import Container, ObjectMeta, Pod, PodSpec, Resources
+from linkwise.pods.annotations import ask_of
+from linkwise.pods.podgrouper.decide import recognise
+from linkwise.pods.podgrouper.workloads.answer import NeedsOwner, ObjectRef, Recognised, Refused
 from linkwise.replay.jobs import Job
 from linkwise.topology import names
 from linkwise.topology.errors import AnnotationError

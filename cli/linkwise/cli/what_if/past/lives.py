@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from linkwise.extender.api.annotations import demand_of
 from linkwise.kube.objects import Condition, ContainerStatus, Pod, PodStatus
+from linkwise.pods.annotations import demand_of
 
 _ENDED = frozenset({"Succeeded", "Failed"})
 

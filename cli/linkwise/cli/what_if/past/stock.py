@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkwise.cli.what_if.past.ground import Ground
-from linkwise.extender.api.annotations import demand_of
 from linkwise.kube.objects import Pod
+from linkwise.pods.annotations import demand_of
 from linkwise.replay.core.may_run import MayRun
 from linkwise.replay.jobs import Job, Part, Run
 from linkwise.topology.sets.partition import choose_partition

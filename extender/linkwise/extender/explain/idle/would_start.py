@@ -13,7 +13,6 @@ from operator import itemgetter
 import numpy as np
 
 from linkwise.extender.api.records import PodRecord
-from linkwise.extender.api.spans import Spans, ordered, spans_of
 from linkwise.extender.api.views import WouldStartView
 from linkwise.extender.cache.node_table import NodeTable
 from linkwise.extender.cache.topology_domains import NO_DOMAIN
@@ -26,6 +25,7 @@ from linkwise.extender.placement.cluster_view import ClusterView
 from linkwise.extender.placement.gang_placement import place, pod_sets_of
 from linkwise.extender.placement.result import NoRoom, Spot
 from linkwise.extender.queue.reservations import Claimant, claimant_of_single
+from linkwise.pods.spans import Spans, ordered, spans_of
 
 _MOST_TRIED = 8  # different requests; each search may take 50 ms in a large cluster
 _MOST_SPARED = 4  # searches for idle pods that one of them could do without

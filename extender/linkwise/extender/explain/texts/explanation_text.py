@@ -7,7 +7,6 @@ finds it.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
-from linkwise.extender.api.spans import NODE, domain_in_words
 from linkwise.extender.api.views import (
     ClusterExplanation,
     EndSource,
@@ -31,6 +30,7 @@ from linkwise.extender.explain.texts.format import (
     pods_in_words,
     resources_in_words,
 )
+from linkwise.pods.spans import NODE, domain_in_words
 
 _WIDTH = 10  # characters of the column with the names
 _MOST_HOLDERS = 8

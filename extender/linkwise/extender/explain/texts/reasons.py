@@ -1,12 +1,12 @@
 """Why a pod is where it is, and why it or a gang waits, in words for users."""
 
 from linkwise.extender.api.records import PodRecord
-from linkwise.extender.api.spans import NODE, SEPARATOR, domain_in_words
 from linkwise.extender.api.views import PodState, SearchView
 from linkwise.extender.cycle.reserve import InVain
 from linkwise.extender.explain.levels import NEVER
 from linkwise.extender.explain.snapshot import GangState, NodeState
 from linkwise.extender.placement.result import NoRoom
+from linkwise.pods.spans import NODE, SEPARATOR, domain_in_words
 
 
 def pod_summary(

@@ -13,7 +13,6 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from linkwise.extender.api.records import NodeRecord, PodRecord, Template
-from linkwise.extender.api.spans import CLIQUE
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_table import Bools, Ints
 from linkwise.kube.filters import taints
@@ -24,6 +23,7 @@ from linkwise.kube.filters.plugins import Candidate, PodFilters, World, node_rej
 from linkwise.kube.filters.pod_facts import NO_FACTS, PodFacts
 from linkwise.kube.filters.selectors import selects
 from linkwise.kube.objects import Taint
+from linkwise.pods.spans import CLIQUE
 
 _FEW = 32  # changed nodes: to test each is faster than to test all at once
 _NOT_READY = -1

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from linkwise.extender.api.records import PodRecord
-from linkwise.extender.api.requirement import ANYTHING, TopologyRequirement
+from linkwise.pods.requirement import ANYTHING, TopologyRequirement
 
 MOST_KINDS = 32  # the most frequent ones; rarer pods find room by chance
 MOST_PODS = 4096  # counted before the counts are halved

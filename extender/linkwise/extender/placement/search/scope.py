@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from linkwise.extender.api.spans import Spans
 from linkwise.extender.cache.node_table import NOT_USABLE, Bools, Ints
 from linkwise.extender.cache.topology_domains import NO_DOMAIN
 from linkwise.extender.placement.cluster_view import ClusterView
@@ -12,6 +11,7 @@ from linkwise.extender.placement.request import PlacedMembers, PodSet
 from linkwise.extender.placement.search.candidates import Candidates
 from linkwise.extender.placement.worth import communicator
 from linkwise.extender.placement.worth.reach import Reach
+from linkwise.pods.spans import Spans
 from linkwise.topology.machine.model import LinkClass
 
 _ALL = 0  # the number of a domain that contains every node

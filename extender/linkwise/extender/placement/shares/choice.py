@@ -25,11 +25,11 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from linkwise.extender.api.annotations import Sharing
-from linkwise.extender.api.requirement import TopologyRequirement
 from linkwise.extender.cache.machine_kind import ENOUGH, Floats, MachineKind
 from linkwise.extender.cache.node_table import Ints, popcount
 from linkwise.extender.cache.shares.book import Place, ShareBook
+from linkwise.pods.annotations import Sharing
+from linkwise.pods.requirement import TopologyRequirement
 from linkwise.topology.annotations.plan import PlannedShares
 from linkwise.topology.demand import PodDemand, Role, split
 from linkwise.topology.machine.model import LinkClass

@@ -10,7 +10,6 @@ from contextlib import suppress
 
 import numpy as np
 
-from linkwise.extender.api.annotations import Sharing
 from linkwise.extender.api.extender_calls import FilterAnswer
 from linkwise.extender.api.records import PodRecord, ResourceList
 from linkwise.extender.cache.cache import Cache
@@ -31,6 +30,7 @@ from linkwise.extender.placement.shares.choice import (
     remembered,
     suitable,
 )
+from linkwise.pods.annotations import Sharing
 from linkwise.topology.machine.model import LinkClass
 
 BEST_SCORE = 100

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from linkwise.extender.api.spans import FABRICS, ZONE
+from linkwise.pods.spans import FABRICS, ZONE
 
 # The share of the NICs' bandwidth that is left past each level that the nodes do not share. An
 # assumption: no label says how far a network is oversubscribed (docs/topology.md).

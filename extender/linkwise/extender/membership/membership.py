@@ -1,0 +1,273 @@
+"""Which gang each pod is in, as far as the objects that it depends on have been read.
+
+`recognise` judges one pod by the objects that it gets. `Membership` caches its answers, because
+the core asks about a waiting pod several times, and lists the pods to judge again after an owner
+was read.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from linkwise.extender.api.timers import Agenda
+from linkwise.extender.membership.equivalence import digest, without_long_annotations
+from linkwise.extender.membership.named_groups import NamedGroups
+from linkwise.extender.membership.owner_cache import FetchOwner, Found, OwnerCache
+from linkwise.kube.objects import OwnerReference, Pod, SchedulingGroup, WorkloadReference
+from linkwise.pods.annotations import MAX_GANG, GangAsk, PodRequest
+from linkwise.pods.podgrouper.decide import recognise
+from linkwise.pods.podgrouper.explicit import RULE as EXPLICIT
+from linkwise.pods.podgrouper.workloads.answer import (
+    Answer,
+    GangName,
+    IndexedJobs,
+    Missing,
+    NeedsOwner,
+    NoGang,
+    ObjectRef,
+    Recognised,
+    Refused,
+)
+from linkwise.pods.podgrouper.workloads.kinds import COMPOSITE_POD_GROUP
+from linkwise.pods.spans import Spans
+from linkwise.serving.turns import Turns
+from linkwise.topology import names
+
+# Pods to judge again in one step, and the bytes of the objects that they are judged by. Each pod
+# takes some 0.15 ms, and some more for each byte, and calls wait meanwhile.
+_AT_ONCE, _BYTES_AT_ONCE = 8, 64 << 10
+_MOST_ALIKE = 4096  # cached answers; each some 1 KB
+_HIDDEN = (Missing.FORBIDDEN, Missing.TOO_LARGE, Missing.NAMESPACE_FULL)
+_PLAIN = frozenset({EXPLICIT, "bare-pod"})  # rules that an explanation need not name
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    ask: PodRequest
+    invalid: str = ""  # why the pod's annotations are wrong, or cannot be met
+    awaits: str = ""  # what must be read before its gang is known
+
+
+class _Evidence(msgspec.Struct, frozen=True):
+    """Everything of a pod that the rules read, except its owners' content, and its name where
+    they read an owner."""
+
+    namespace: str
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    owners: tuple[OwnerReference, ...]
+    group: SchedulingGroup | None
+    workload: WorkloadReference | None
+    priority_class: str
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    evidence: bytes
+    judged: Judged
+    pod: Pod
+
+
+class Membership:
+    def __init__(self, resource: str, agenda: Agenda, indexed_jobs: IndexedJobs) -> None:
+        self._resource, self._indexed_jobs = resource, indexed_jobs
+        self._owners = OwnerCache(agenda)
+        self._alike: dict[bytes, Judged] = {}  # by evidence, of pods that depend on no other object
+        self._known: dict[str, _Known] = {}  # by uid, of pods that depend on other objects
+        self._named = NamedGroups()
+        self._to_rejudge: Turns[str] = Turns()  # uids of `_known` and `_named` to judge again
+
+    def judged(self, pod: Pod, ask: PodRequest, gpus: int) -> Judged:
+        """Judge a pod as a caller sent it, which may be newer than the watch's. Does not follow
+        it."""
+        pod = without_long_annotations(pod)
+        evidence = _evidence(pod, gpus)
+        return self._remembered(pod, evidence) or self._judge(pod, ask, gpus, evidence)[0]
+
+    def follow(self, pod: Pod, ask: PodRequest, gpus: int, now: float) -> Judged:
+        """Judge a pod as the watch shows it, and keep what it depends on up to date until
+        `forget`."""
+        uid = pod.metadata.uid
+        pod = without_long_annotations(pod)
+        self._judge_again(self._named.put(pod, takes_gpus=gpus > 0))
+        counts = gpus or ask.gang or self._named.takes_gpus(uid)
+        if not (counts or self._named.may_be_united(pod)):
+            self._let_go(uid)
+            return Judged(ask)
+        evidence = _evidence(pod, gpus)
+        judged = self._remembered(pod, evidence)
+        if judged is None:
+            judged, refs, needs = self._judge(pod, ask, gpus, evidence)
+            if refs:
+                self._known[uid] = _Known(evidence, judged, pod)
+                self._owners.hangs_on(uid, refs, needs, now)
+        known = self._known.get(uid)
+        if known is not None and known.evidence != evidence:
+            self._let_go(uid)
+        elif known is not None:
+            if known.pod is not pod:  # `take_to_rejudge` returns the newest version
+                self._known[uid] = replace(known, pod=pod)
+            self._owners.waits(uid, now, waits=_waits(pod))
+        return judged if counts or self._named.takes_gpus(uid) else Judged(ask)
+
+    def forget(self, uid: str) -> None:
+        self._judge_again(self._named.drop(uid))
+        self._let_go(uid)
+
+    def _let_go(self, uid: str) -> None:
+        self._to_rejudge.drop(uid)
+        if self._known.pop(uid, None) is not None:
+            self._owners.forget(uid)
+
+    def take_reads(self, now: float) -> tuple[FetchOwner, ...]:
+        return tuple(self._owners.take_reads(now))
+
+    def owner_read(self, read: FetchOwner, found: Found | None, now: float) -> None:
+        """Record the outcome of *read*; then `take_to_rejudge` returns the pods concerned."""
+        uids = sorted(self._owners.answered(read, found, now))
+        for uid in uids:
+            self._known[uid] = replace(self._known[uid], evidence=b"")
+        self._judge_again(uids)
+
+    def _judge_again(self, uids: Iterable[str]) -> None:
+        """Namespaces in turn: pods of another one wait for no thousand pods of a large object."""
+        for uid in uids:
+            self._to_rejudge.add(self._pod(uid).metadata.namespace, uid)
+
+    def _pod(self, uid: str) -> Pod:
+        return self._named.pod(uid) or self._known[uid].pod
+
+    @property
+    def steps_to_rejudge(self) -> int:
+        """How many calls of `take_to_rejudge` return those that are to be judged again now. Others
+        may come meanwhile, all the time."""
+        return sum(1 for _ in self._steps())
+
+    def _steps(self) -> Iterator[list[str]]:
+        """The pods of each step, by uid. A pod of a large object may be one alone."""
+        step, size = list[str](), 0
+        for uid in self._to_rejudge:
+            size += (more := self._owners.size(uid))
+            if step and (len(step) == _AT_ONCE or size > _BYTES_AT_ONCE):
+                yield step
+                step, size = [], more
+            step.append(uid)
+        if step:
+            yield step
+
+    def take_to_rejudge(self) -> list[Pod]:
+        """The next pods to pass to `follow` again: at most 8 of maybe thousands."""
+        return [self._pod(self._to_rejudge.take()) for _ in next(self._steps(), [])]
+
+    def _remembered(self, pod: Pod, evidence: bytes) -> Judged | None:
+        known = self._known.get(pod.metadata.uid)
+        if known is not None and known.evidence == evidence:
+            return known.judged
+        return self._alike.get(evidence)
+
+    def _judge(
+        self, pod: Pod, ask: PodRequest, gpus: int, evidence: bytes
+    ) -> tuple[Judged, frozenset[ObjectRef], NeedsOwner | None]:
+        view = self._owners.view(pod)
+        answer = recognise(pod, view, resource=self._resource, indexed_jobs=self._indexed_jobs)
+        hidden = [
+            f"{ref} {found.value}"
+            for ref in sorted(view.asked)
+            if isinstance(found := view.get(ref), Missing) and found in _HIDDEN
+        ]
+        judged = _judged(ask, answer, hidden, takes_gpus=gpus > 0)
+        if isinstance(answer, Recognised) and answer.gang.kind == COMPOSITE_POD_GROUP.qualified:
+            root = answer.gang.namespace, answer.gang.kind, answer.gang.name
+            self._judge_again(self._named.unite(pod, root))
+        if not view.asked:
+            if len(self._alike) >= _MOST_ALIKE:
+                self._alike.clear()
+            self._alike[evidence] = judged
+        needs = answer if isinstance(answer, NeedsOwner) else None
+        return judged, frozenset(view.asked), needs
+
+
+def _waits(pod: Pod) -> bool:
+    ended = pod.status.phase in ("Succeeded", "Failed")
+    return not (pod.spec.node_name or ended or pod.metadata.deletion_timestamp)
+
+
+def _evidence(pod: Pod, gpus: int) -> bytes:
+    meta, spec = pod.metadata, pod.spec
+    said = meta.annotations
+    if any(key in said for key in names.BY_EXTENDER):
+        said = {key: text for key, text in said.items() if key not in names.BY_EXTENDER}
+    words = msgspec.json.encode(
+        _Evidence(
+            meta.namespace,
+            meta.labels,
+            said,
+            meta.owner_references,
+            spec.scheduling_group,
+            spec.workload_ref,
+            spec.priority_class_name,
+            gpus,
+        ),
+        order="deterministic",
+    )
+    return digest(words)
+
+
+def _judged(ask: PodRequest, answer: Answer, hidden: list[str], *, takes_gpus: bool) -> Judged:
+    if not (takes_gpus or ask.gang or isinstance(answer, Recognised)):
+        return Judged(ask)  # kube-scheduler alone places it
+    why = [] if answer.rule in _PLAIN else [f"{answer.rule}: {answer.because}"]
+    why += [text for text in hidden if text not in answer.because]
+    because = "; ".join(why)
+    match answer:
+        case Recognised():
+            return Judged(_member(ask, answer, because, takes_gpus=takes_gpus))
+        case NoGang():
+            return Judged(replace(ask, gang=None, role=answer.member.role, because=because))
+        case Refused():
+            return Judged(replace(ask, gang=None), invalid=answer.because)
+        case NeedsOwner():
+            waits = answer.because if answer.missing else f"reading its owner {answer.owner}"
+            return Judged(replace(ask, gang=None, because=because), awaits=f"gang: {waits}")
+
+
+def _member(ask: PodRequest, found: Recognised, because: str, *, takes_gpus: bool) -> PodRequest:
+    """*ask* with the gang that was found. Only pods that take GPUs count as members, unless the
+    pods' own annotations name the gang and its size, or nothing says which ones take GPUs."""
+    member = found.member
+    gang = ask.gang
+    if gang is None:
+        gang = GangAsk(
+            name=_name(found.gang),
+            size=(found.size if found.counts_all else found.gpu_size) + found.done,
+            minimum=max(found.minimum if found.counts_all else found.gpu_minimum, 1) + found.done,
+            source=found.gang.uid or found.gang.kind,
+            done=found.done,
+            open_ended=found.open_ended,
+            native=found.native,
+        )
+        if not (takes_gpus or found.counts_all):
+            gang = None
+        elif (gang.size <= 1 or not (found.gpu_size or found.counts_all)) and not gang.open_ended:
+            because, gang = f"{because}; no other takes GPUs", None
+        elif gang.minimum > MAX_GANG:
+            because, gang = f"{because}; more than {MAX_GANG} are not planned together", None
+    return replace(
+        ask,
+        gang=gang,
+        rank=member.rank,
+        role=member.role,
+        subgroup=member.subgroup,
+        because=because,
+        spans=_within(ask.spans, found.require) if gang is not None else ask.spans,
+    )
+
+
+def _within(spans: Spans, levels: tuple[str, ...]) -> Spans:
+    return replace(spans, require=(*spans.require, *levels)) if levels else spans
+
+
+def _name(gang: GangName) -> str:
+    return f"{gang.kind}/{gang.name}" + (f"#{gang.part}" if gang.part else "")

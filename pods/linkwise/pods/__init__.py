@@ -1,0 +1,1 @@
+"""What a pod asks for, and which pods are one gang; for the extender and the webhook."""

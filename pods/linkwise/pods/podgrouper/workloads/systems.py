@@ -1,0 +1,380 @@
+"""The table of rules: one entry for each system whose pods the extender recognises.
+
+The first rule that matches wins. Groups that a pod names, also by a label alone, come before what
+its owner's kind implies. Every other rule requires an owner that fits, whatever the labels say,
+because users copy labels. docs/workloads.md has the same table for users, and the list of places to
+change for a new kind.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+
+from linkwise.pods.podgrouper.workloads import batch, declared, kinds, kubeflow, serving
+from linkwise.pods.podgrouper.workloads.answer import NoGang
+from linkwise.pods.podgrouper.workloads.case import Case
+from linkwise.pods.podgrouper.workloads.declared import DeclaredGroup
+from linkwise.pods.podgrouper.workloads.kinds import OwnerKind
+from linkwise.pods.podgrouper.workloads.singles import Single, bare, unknown
+from linkwise.pods.podgrouper.workloads.workload import FoundWorkload
+
+GroupKind = tuple[str, str]  # API group and kind
+ANY: frozenset[GroupKind] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """`recognise` returns None if the pod belongs to another system."""
+
+    rule: str
+    title: str
+    gang: str
+    reads: str  # the kind of the one object that it may read
+    recognise: Callable[[Case], DeclaredGroup | FoundWorkload | NoGang | None]
+    owners: frozenset[GroupKind] = ANY  # kinds that control its pods
+
+
+def _kind(kind: OwnerKind) -> GroupKind:
+    return kind.group, kind.kind
+
+
+_NOTHING = ("", "")
+_POD = ("", "Pod")
+_JOB = _kind(kinds.JOB)
+_STATEFUL_SET = _kind(kinds.STATEFUL_SET)
+_REPLICA_SET = _kind(kinds.REPLICA_SET)
+_BARE, _JOBS = frozenset({_NOTHING}), frozenset({_JOB})
+_STATEFUL, _REPLICAS = frozenset({_STATEFUL_SET}), frozenset({_REPLICA_SET})
+_MPI = frozenset({_kind(kinds.MPI_JOB)})
+_WORKFLOW = frozenset({("argoproj.io", "Workflow")})
+_CONTROLLER = frozenset({("", "ReplicationController")})
+_SPARK = frozenset(
+    {
+        _NOTHING,
+        _POD,
+        _STATEFUL_SET,
+        _REPLICA_SET,
+        ("sparkoperator.k8s.io", "SparkApplication"),
+        ("spark.apache.org", "SparkApplication"),
+        ("spark.apache.org", "SparkCluster"),
+    }
+)
+
+DECLARED: tuple[System, ...] = (
+    System(
+        "native-pod-group",
+        "Kubernetes PodGroup, from 1.36",
+        "as its policy says",
+        "PodGroup.scheduling.k8s.io",
+        declared.native_pod_group,
+    ),
+    System(
+        "native-workload",
+        "Kubernetes Workload, 1.35",
+        "as its policy says",
+        "Workload.scheduling.k8s.io",
+        declared.native_workload,
+    ),
+    System("kueue", "Kueue pod group", "yes", "", declared.kueue),
+    System("koordinator", "Koordinator gang", "yes", "", declared.koordinator),
+    System("yunikorn", "YuniKorn task groups", "yes", "", declared.yunikorn),
+    System(
+        "coscheduling-labels",
+        "scheduler-plugins, 2020",
+        "yes",
+        "",
+        declared.old_coscheduling_labels,
+    ),
+    System(
+        "coscheduling",
+        "scheduler-plugins PodGroup",
+        "yes",
+        "PodGroup.scheduling.x-k8s.io",
+        declared.coscheduling,
+    ),
+    System(
+        "volcano-pod-group",
+        "Volcano PodGroup",
+        "yes",
+        "PodGroup.scheduling.volcano.sh",
+        declared.volcano_pod_group,
+    ),
+    System("kai", "KAI PodGroup", "yes", "PodGroup.scheduling.run.ai", declared.kai),
+    System("grove", "Grove PodGang", "yes", "PodGang.scheduler.grove.io", declared.grove),
+)
+
+
+def _training(rule: str, kind: OwnerKind, specs: str, *order: str) -> System:
+    return System(
+        rule,
+        kind.kind,
+        "yes",
+        f"{kind.kind}.{kind.group}",
+        partial(kubeflow.training_job, kind=kind, rule=rule, specs=f"spec.{specs}", order=order),
+        frozenset({_kind(kind)}),
+    )
+
+
+_GANGS = (
+    _training(
+        "tfjob", kinds.TF_JOB, "tfReplicaSpecs", "chief", "master", "worker", "ps", "evaluator"
+    ),
+    _training("pytorchjob", kinds.PYTORCH_JOB, "pytorchReplicaSpecs", "master", "worker"),
+    _training("xgboostjob", kinds.XGBOOST_JOB, "xgbReplicaSpecs", "master", "worker"),
+    _training("paddlejob", kinds.PADDLE_JOB, "paddleReplicaSpecs", "master", "worker"),
+    _training("jaxjob", kinds.JAX_JOB, "jaxReplicaSpecs", "worker"),
+    _training(
+        "mxjob",
+        kinds.MX_JOB,
+        "mxReplicaSpecs",
+        "scheduler",
+        "server",
+        "worker",
+        "tunertracker",
+        "tunerserver",
+        "tuner",
+    ),
+    System("mpijob-v1", "MPIJob v1", "yes", "MPIJob.kubeflow.org", kubeflow.mpi_job_v1, _MPI),
+    System(
+        "mpijob-v2beta1",
+        "MPIJob v2beta1",
+        "yes",
+        "MPIJob.kubeflow.org",
+        kubeflow.mpi_job_v2,
+        _MPI | {_JOB},
+    ),
+    System(
+        "mpijob-v1alpha1",
+        "MPIJob v1alpha1",
+        "yes",
+        "MPIJob.kubeflow.org",
+        kubeflow.mpi_job_v1alpha1,
+        frozenset({_JOB, _STATEFUL_SET}),
+    ),
+    System("trainjob", "TrainJob", "yes", "JobSet.jobset.x-k8s.io", batch.train_job, _JOBS),
+    System("jobset", "JobSet", "yes", "JobSet.jobset.x-k8s.io", batch.job_set, _JOBS),
+    System(
+        "volcano-job",
+        "Volcano Job",
+        "yes",
+        "Job.batch.volcano.sh",
+        batch.volcano_job,
+        frozenset({_kind(kinds.VOLCANO_JOB)}),
+    ),
+    System(
+        "leaderworkerset",
+        "LeaderWorkerSet",
+        "yes, one per group",
+        "LeaderWorkerSet.leaderworkerset.x-k8s.io",
+        serving.leader_worker_set,
+        _STATEFUL,
+    ),
+    System(
+        "raycluster",
+        "RayCluster",
+        "yes",
+        "RayCluster.ray.io",
+        serving.ray_cluster,
+        frozenset({_kind(kinds.RAY_CLUSTER)}),
+    ),
+    System(
+        "podset",
+        "AIBrix PodSet",
+        "yes",
+        "PodSet.orchestration.aibrix.ai",
+        serving.pod_set,
+        frozenset({_kind(kinds.POD_SET)}),
+    ),
+    System(
+        "modelserving",
+        "kthena ModelServing",
+        "yes, one per role replica or serving group",
+        "ModelServing.workload.serving.volcano.sh",
+        serving.model_serving,
+        frozenset({_kind(kinds.MODEL_SERVING)}),
+    ),
+    System(
+        "kserve-multi-node",
+        "KServe, several nodes for one model",
+        "yes, one per generation",
+        "Deployment.apps",
+        serving.kserve_multi_node,
+        _REPLICAS,
+    ),
+)
+
+
+def _single(
+    title: str,
+    owners: frozenset[GroupKind],
+    rule: str,
+    because: str,
+    *labels: str,
+    role: str = "replica",
+    role_label: str = "",
+    index_label: str = "",
+) -> System:
+    tells = Single(rule, because, labels, role, role_label, index_label)
+    return System(rule, title, "no", "", tells, owners)
+
+
+_SERVES = "each replica serves alone"
+_DRIVEN = "its driver runs first and asks for workers one by one"
+_SINGLES = (
+    _single(
+        "Ray, the submitter of a RayJob",
+        _JOBS,
+        "rayjob-submitter",
+        "it comes once the cluster is up",
+        "ray.io/originated-from-crd",
+        role="submitter",
+    ),
+    System("job", "Job", "if Indexed and all its pods run at once", "Job.batch", batch.job, _JOBS),
+    _single(
+        "Spark operator",
+        _SPARK,
+        "spark-operator",
+        _DRIVEN,
+        "sparkoperator.k8s.io/app-name",
+        "spark.operator/spark-app-name",
+        role="driver",
+        role_label="spark-role",
+        index_label="spark-exec-id",
+    ),
+    _single(
+        "Spark",
+        _SPARK,
+        "spark",
+        _DRIVEN,
+        "spark-app-selector",
+        role="driver",
+        role_label="spark-role",
+        index_label="spark-exec-id",
+    ),
+    _single(
+        "DLRover",
+        frozenset({("elastic.iml.github.io", "ElasticJob")}),
+        "dlrover",
+        "its master runs first, asks for workers, and goes on with fewer",
+        role="worker",
+        role_label="elasticjob.dlrover/replica-type",
+        index_label="elasticjob.dlrover/replica-index",
+    ),
+    _single(
+        "Dask",
+        frozenset({_NOTHING, _REPLICA_SET}),
+        "dask",
+        "its scheduler runs first and workers come and go",
+        "dask.org/cluster-name",
+        role="worker",
+        role_label="dask.org/component",
+    ),
+    _single(
+        "MLRun job",
+        _BARE,
+        "mlrun",
+        "a run is one pod; MLRun's MPI jobs are MPIJobs",
+        "mlrun/class",
+        role="run",
+    ),
+    _single(
+        "Kubeflow Notebook",
+        _STATEFUL,
+        "notebook",
+        "a person works in it",
+        "notebook-name",
+        role="notebook",
+    ),
+    _single(
+        "Kubeflow Workspace",
+        _STATEFUL,
+        "workspace",
+        "a person works in it",
+        "notebooks.kubeflow.org/workspace-name",
+        role="notebook",
+    ),
+    _single(
+        "Kubeflow Pipelines",
+        _WORKFLOW,
+        "kubeflow-pipelines",
+        "steps run one by one",
+        "pipeline/runid",
+        "pipelines.kubeflow.org/v2_component",
+        role="step",
+    ),
+    _single("Argo Workflow", _WORKFLOW, "argo-workflow", "steps run one by one", role="step"),
+    _single(
+        "KServe, Knative mode",
+        _REPLICAS,
+        "kserve-knative",
+        _SERVES,
+        "serving.knative.dev/revision",
+        role_label="component",
+    ),
+    _single(
+        "KServe, Standard mode",
+        _REPLICAS,
+        "kserve",
+        _SERVES,
+        serving.KSERVE,
+        role_label="component",
+    ),
+    _single(
+        "Seldon Core",
+        frozenset({_REPLICA_SET, _STATEFUL_SET}),
+        "seldon",
+        _SERVES,
+        "seldon-deployment-id",
+        "seldon-server-name",
+        role="predictor",
+    ),
+    _single(
+        "BentoML",
+        _REPLICAS,
+        "bentoml",
+        _SERVES,
+        "yatai.ai/bento-deployment",
+        role_label="yatai.ai/bento-deployment-component-type",
+    ),
+    _single("Nuclio", _REPLICAS, "nuclio", _SERVES, "nuclio.io/function-name", role="function"),
+    _single(
+        "Pachyderm",
+        _CONTROLLER,
+        "pachyderm",
+        "its workers take one piece of data after another, alone",
+        "pipelineName",
+        role="worker",
+        role_label="component",
+    ),
+    System(
+        "statefulset-nodes",
+        "StatefulSet of the nodes of one server",
+        "if parallel and its command names as many nodes",
+        "StatefulSet.apps",
+        serving.nodes_of_one_server,
+        _STATEFUL,
+    ),
+    _single(
+        "StatefulSet",
+        _STATEFUL,
+        "statefulset",
+        "its pods are made one after the other, or are copies; a gang says linkwise.dev/gang",
+    ),
+    _single("Deployment", _REPLICAS, "deployment", "its replicas are copies"),
+    _single(
+        "ReplicationController", _CONTROLLER, "replicationcontroller", "its replicas are copies"
+    ),
+    _single("DaemonSet", frozenset({("apps", "DaemonSet")}), "daemonset", "one for each node"),
+    _single("Static pod", frozenset({("", "Node")}), "static-pod", "its node runs it by itself"),
+    System("bare-pod", "Bare pod", "no", "", bare, _BARE),
+    System("unknown-owner", "Any other owner", "no: never guessed", "", unknown),
+)
+
+OWNED: tuple[System, ...] = (*_GANGS, *_SINGLES)
+SYSTEMS: tuple[System, ...] = (*DECLARED, *OWNED)
+
+
+@lru_cache(maxsize=1024)
+def owned_by(owner: GroupKind) -> tuple[System, ...]:
+    """The systems whose pods this kind may control, in the order of the table."""
+    return tuple(system for system in OWNED if not system.owners or owner in system.owners)
