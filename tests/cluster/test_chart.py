@@ -119,7 +119,7 @@ def test_helm_lint_finds_nothing() -> None:
         ({"extender__flags": {"gang-timeout": "10 m"}}, "at '/extender/flags/gang-timeout'"),
         ({"extender__flags": {"gang-timeout": 600}}, "at '/extender/flags/gang-timeout'"),
         ({"extender__flags": {"call-timeout": None}}, "missing property 'call-timeout'"),
-        ({"extender__flags": {"hold-share": 1.5}}, "maximum: got 1.5, want 1"),
+        ({"extender__flags": {"reserve-share": 1.5}}, "maximum: got 1.5, want 1"),
         ({"extender__flags": {"preempt": "always"}}, "at '/extender/flags/preempt'"),
         ({"extender__replicas": 0}, "at '/extender/replicas': minimum: got 0, want 1"),
         ({"extender__port": 70000}, "at '/extender/port': maximum: got 70,000, want 65,535"),
@@ -256,12 +256,12 @@ def test_a_large_number_of_a_values_file_is_written_as_the_program_reads_it(
 ) -> None:
     file = tmp_path / "values.yaml"
     file.write_text(
-        "extender: {flags: {max-refusals: 12000000, hold-share: 0.25}}\n"
+        "extender: {flags: {max-refusals: 12000000, reserve-share: 0.25}}\n"
         "plugin: {flags: {idle-seconds: 1000000}}\n"
     )
     rendered = objects(template(f"--values={file}"))
     extender = args(rendered, "Deployment", "extender")
-    assert {"--max-refusals=12000000", "--hold-share=0.25"} <= extender
+    assert {"--max-refusals=12000000", "--reserve-share=0.25"} <= extender
     assert "--idle-seconds=1000000" in args(rendered, *PARTS[0])
 
 

@@ -15,6 +15,7 @@ from types import FunctionType, ModuleType
 from unittest.mock import patch
 
 import linkwise.extender
+import linkwise.pods
 from linkwise.extender.api.extender_calls import FilterCall
 from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.gangs.gang import Gang
@@ -26,8 +27,8 @@ PACKAGES = (
     "cache",
     "cycle",
     "gangs",
+    "membership",
     "placement",
-    "podgrouper",
     "preemption",
     "queue",
     "verbs",
@@ -53,6 +54,7 @@ class Site:
 def _modules() -> tuple[ModuleType, ...]:
     found = pkgutil.walk_packages(linkwise.extender.__path__, "linkwise.extender.")
     names = [each.name for each in found if each.name.split(".")[2] in PACKAGES]
+    names += [each.name for each in pkgutil.walk_packages(linkwise.pods.__path__, "linkwise.pods.")]
     return tuple(importlib.import_module(name) for name in names)
 
 

@@ -12,7 +12,7 @@ from linkwise.kube.controllers.workload import MOST_PODS, Made, pods_of
 from linkwise.kube.fields import UnreadableError, mapping
 
 Object = dict[str, Any]
-RECORDED = Path(__file__).parents[1] / "extender" / "podgrouper" / "workload_pods.json"
+RECORDED = Path(__file__).parents[1] / "pods" / "podgrouper" / "workload_pods.json"
 CASES: dict[str, Object] = {case["id"]: case for case in json.loads(RECORDED.read_text())["cases"]}
 WITH_PODS = (
     "job-indexed-4x2",

@@ -63,8 +63,8 @@ class Fate:
         draw = self.draw
         self.settings = CoreSettings(
             gang_timeout_seconds=600.0,
-            hold_share=draw.choice([0.3, 0.5, 0.5, 1.0]),
-            hold_limit_seconds=draw.choice([1800.0, 7200.0, 6 * HOUR]),
+            reserve_share=draw.choice([0.3, 0.5, 0.5, 1.0]),
+            reserve_limit_seconds=draw.choice([1800.0, 7200.0, 6 * HOUR]),
             preempt=draw.choice(list(Preempt)),
             queue_order=order,
         )

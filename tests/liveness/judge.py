@@ -87,9 +87,10 @@ class Judge:
         """What must be true at any moment."""
         day = self._day
         day.failures += [f"audit: {text}" for text in day.core.audit()]
-        for hold in day.core.reservations.all():
+        for reservation in day.core.reservations.all():
             day.failures += [
-                f"{hold.title} waits for a server: {owner}" for owner in self._servers_in(hold)
+                f"{reservation.title} waits for a server: {owner}"
+                for owner in self._servers_in(reservation)
             ]
 
     def _look_at_gangs(self) -> None:
@@ -317,37 +318,41 @@ class Judge:
         settings = day.settings
         if day.trouble.no_leader:
             return  # no extender places a pod or ends a reservation
-        over = {hold.key.namespace for hold in day.core.reservations.all() if self._idles(hold)}
+        over = {
+            reservation.key.namespace
+            for reservation in day.core.reservations.all()
+            if self._idles(reservation)
+        }
         for namespace in [*self._over_since]:
             if namespace not in over:
                 del self._over_since[namespace]
         for namespace in over:
             since = self._over_since.setdefault(namespace, day.now)
-            if then - since > settings.hold_limit_seconds + _SLACK_SECONDS:
+            if then - since > settings.reserve_limit_seconds + _SLACK_SECONDS:
                 day.failures.append(
                     f"{namespace} idles too much from {since:.0f} to {then:.0f} at least"
                 )
                 self._over_since[namespace] = math.inf
 
-    def _idles(self, hold: Reservation) -> bool:
+    def _idles(self, reservation: Reservation) -> bool:
         """By the kubelets' word, and the nodes' topology."""
         day = self._day
         idle, could_use = 0, 0
         rows = day.core._cache.rows
         for name in day.nodes:
             row = rows.row_of.get(name)
-            if row is None or row >= len(hold.pool) or not hold.pool[row]:
+            if row is None or row >= len(reservation.pool) or not reservation.pool[row]:
                 continue
             book = day.core._cache.nodes[name]
             if book.closed or book.machine is None:
                 continue
             could_use += len(book.machine.gpus)
-            idle += (book.set_aside & hold.gpus.get(name, 0)).bit_count()
-        return idle > day.settings.hold_share * could_use
+            idle += (book.set_aside & reservation.gpus.get(name, 0)).bit_count()
+        return idle > day.settings.reserve_share * could_use
 
-    def _servers_in(self, hold: Reservation) -> Iterator[str]:
+    def _servers_in(self, reservation: Reservation) -> Iterator[str]:
         day = self._day
-        for node, mask in hold.gpus.items():
+        for node, mask in reservation.gpus.items():
             book = day.core._cache.nodes.get(node)
             for uid, gpus in ({} if book is None else book.owned).items():
                 pod = day.pods.get(uid)

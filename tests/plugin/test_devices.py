@@ -6,7 +6,7 @@ from threading import Thread
 
 from linkwise.plugin.device_plugin.cdi import Cdi, CdiMode
 from linkwise.plugin.device_plugin.containers import ContainerGrant, Granting, grant
-from linkwise.plugin.gpus.inventory import Finding, Probe, Snapshot, Xid
+from linkwise.plugin.gpus.inventory import Finding, Probe, Stock, Xid
 from linkwise.plugin.health.book import GONE, NOT_OFFERED, DeviceBook
 from linkwise.plugin.health.faults import Change, Policy
 from linkwise.topology.machine.model import Machine
@@ -20,7 +20,7 @@ POLICY = Policy(clean_probes=2, probe_seconds=10)
 
 def book() -> DeviceBook:
     minors = {uuid: 7 - index for index, uuid in enumerate(UUIDS)}
-    return DeviceBook(Snapshot(DGX_1V, minors), POLICY)
+    return DeviceBook(Stock(DGX_1V, minors), POLICY)
 
 
 def found(gpu: int, *findings: Finding) -> Probe:
@@ -40,7 +40,7 @@ def test_a_bad_probe_counts_at_once_and_only_for_its_gpu() -> None:
 
 
 def test_a_gpu_that_is_not_well_at_the_start_is_not_given_out_either() -> None:
-    devices = DeviceBook(Snapshot(DGX_1V, probe=found(3)), POLICY)
+    devices = DeviceBook(Stock(DGX_1V, probe=found(3)), POLICY)
     assert healthy(devices) == [True] * 3 + [False] + [True] * 4
     assert devices.now.healths[UUIDS[3]].reason == "GPU is lost"
 
@@ -89,7 +89,7 @@ def without(*gone: int) -> Machine:
 
 def test_a_gpu_gone_from_a_reading_stays_listed_and_is_unhealthy() -> None:
     devices = book()
-    told = devices.discovered(Snapshot(without(*range(1, 8))), now=10)
+    told = devices.discovered(Stock(without(*range(1, 8))), now=10)
     assert {change.reason for change in told.changes} == {GONE.text}
     assert healthy(devices) == [True] + [False] * 7
 
@@ -97,10 +97,10 @@ def test_a_gpu_gone_from_a_reading_stays_listed_and_is_unhealthy() -> None:
 def test_a_gpu_that_was_listed_once_is_unhealthy_and_not_left_out_as_well() -> None:
     devices = book()
     assert not devices.incomplete
-    devices.discovered(Snapshot(without(7), left_out={7: "lost", 8: "no uuid"}), now=10)
+    devices.discovered(Stock(without(7), left_out={7: "lost", 8: "no uuid"}), now=10)
     assert devices.now.left_out == {8: "no uuid"}
     assert devices.incomplete
-    devices.discovered(Snapshot(DGX_1V), now=20)
+    devices.discovered(Stock(DGX_1V), now=20)
     assert not devices.incomplete
 
 
@@ -108,7 +108,7 @@ def test_of_a_gpu_that_is_gone_the_probes_reason_stays() -> None:
     """Else two reasons would take turns, with a line of log each time."""
     devices = book()
     devices.probed(found(7), now=10)
-    assert devices.discovered(Snapshot(without(7)), now=20).changes == ()
+    assert devices.discovered(Stock(without(7)), now=20).changes == ()
     assert devices.now.healths[UUIDS[7]].reason == "GPU is lost"
 
 
@@ -117,7 +117,7 @@ def test_a_gpu_gone_from_the_readings_does_not_flap_though_probes_find_it_well()
     told: list[Change] = []
     for reading in ((6, 7), (), (6, 7), (6, 7), ()):  # 8 GPUs, 6, 8, 6, 6, 8
         now += 10
-        told += devices.discovered(Snapshot(without(*reading)), now=now).changes
+        told += devices.discovered(Stock(without(*reading)), now=now).changes
         for _ in range(30):
             now += 10
             told += devices.probed(Probe(), now=now).changes
@@ -129,10 +129,10 @@ def test_a_gpu_gone_from_the_readings_does_not_flap_though_probes_find_it_well()
 def test_a_gpu_that_is_gone_and_was_out_already_stays_out_until_a_reading_has_it() -> None:
     devices = book()
     devices.probed(found(7), now=10)
-    devices.discovered(Snapshot(without(7)), now=20)
+    devices.discovered(Stock(without(7)), now=20)
     for now in range(30, 500, 10):
         assert devices.probed(Probe(), now=now).changes == ()
-    devices.discovered(Snapshot(DGX_1V), now=500)
+    devices.discovered(Stock(DGX_1V), now=500)
     devices.probed(Probe(), now=510)
     assert all(healthy(devices))
 
@@ -140,7 +140,7 @@ def test_a_gpu_that_is_gone_and_was_out_already_stays_out_until_a_reading_has_it
 def test_a_new_gpu_that_is_not_offered_has_no_health_to_tell() -> None:
     devices = book()
     new = replace(DGX_1V.gpus[0], uuid="GPU-new")
-    snapshot = Snapshot(
+    snapshot = Stock(
         replace(DGX_1V, gpus=(new, *DGX_1V.gpus[1:])), probe=Probe({"GPU-new": (LOST,)})
     )
     news = devices.discovered(snapshot, now=10)
@@ -152,7 +152,7 @@ def test_a_new_gpu_that_is_not_offered_has_no_health_to_tell() -> None:
 def test_a_new_reading_replaces_links_and_minors() -> None:
     devices = book()
     other = replace(DGX_1V, driver_version="560.35.03")
-    assert devices.discovered(Snapshot(other, {UUIDS[0]: 5}), now=10).changes == ()
+    assert devices.discovered(Stock(other, {UUIDS[0]: 5}), now=10).changes == ()
     assert devices.now.machine.driver_version == "560.35.03"
     assert devices.now.minors == {UUIDS[0]: 5}
 
@@ -160,7 +160,7 @@ def test_a_new_reading_replaces_links_and_minors() -> None:
 def test_when_a_gpu_is_gone_the_device_files_are_those_of_the_new_reading() -> None:
     """A driver that was loaded again without it renumbers the others."""
     devices = book()
-    devices.discovered(Snapshot(without(7), {UUIDS[0]: 0, UUIDS[1]: 1}), now=10)
+    devices.discovered(Stock(without(7), {UUIDS[0]: 0, UUIDS[1]: 1}), now=10)
     assert devices.now.minors == {UUIDS[0]: 0, UUIDS[1]: 1}
     assert len(devices.now.machine.gpus) == 8
 
@@ -202,7 +202,7 @@ def test_device_files_go_by_minor_number_not_by_index_and_only_those_that_exist_
 
 
 def test_a_machine_that_is_played_has_no_device_files() -> None:
-    played = DeviceBook(Snapshot(DGX_1V)).now
+    played = DeviceBook(Stock(DGX_1V)).now
     assert grant(played, UUIDS[:1], Granting(NO_CDI, device_specs=True)).device_paths == ()
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from linkwise.plugin.device_plugin.containers import Granting, grant
 from linkwise.plugin.errors import NoDeviceFileError
-from linkwise.plugin.gpus.inventory import Snapshot
+from linkwise.plugin.gpus.inventory import Stock
 from linkwise.plugin.health.book import DeviceBook
 from linkwise.plugin.nvml.source import NvmlInventory
 from linkwise.topology.annotations.labels import node_labels
@@ -48,7 +48,7 @@ def ids(machine: Machine) -> list[str]:
     return [gpu.uuid for gpu in machine.gpus]
 
 
-def lines_of(snapshot: Snapshot) -> int:
+def lines_of(snapshot: Stock) -> int:
     """How many reports a user gets: each GPU that is not well, and each warning."""
     return len(snapshot.probe.findings) + len(snapshot.warnings) + len(snapshot.left_out)
 

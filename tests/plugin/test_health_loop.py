@@ -10,7 +10,7 @@ from threading import Event, Thread
 import pytest
 
 from linkwise.plugin.errors import InventoryError
-from linkwise.plugin.gpus.inventory import Finding, Load, Probe, Snapshot, Xid
+from linkwise.plugin.gpus.inventory import Finding, Load, Probe, Stock, Xid
 from linkwise.plugin.gpus.recorded import Played, RecordedInventory
 from linkwise.plugin.health.book import DeviceBook, Devices
 from linkwise.plugin.health.faults import Policy
@@ -30,14 +30,14 @@ class Source:
     """GPUs that a test changes as it goes."""
 
     def __init__(self) -> None:
-        self.snapshot = Snapshot(DGX_1V)
+        self.snapshot = Stock(DGX_1V)
         self.error: Exception | None = None
         self.readings = self.probes = 0
         self.xids: SimpleQueue[Xid] = SimpleQueue()
         self.hears = True
         self.closed = False
 
-    def read(self) -> Snapshot:
+    def read(self) -> Stock:
         self.readings += 1
         if self.error is not None:
             raise self.error
@@ -68,7 +68,7 @@ class Care:
         self,
         *,
         health_seconds: float,
-        snapshot: Snapshot | None = None,
+        snapshot: Stock | None = None,
         policy: Policy | None = None,
         loads: Callable[[Mapping[str, Load]], None] = lambda _: None,
     ) -> None:
@@ -116,11 +116,11 @@ def test_a_fault_and_its_end_are_told_once_each(
     probing: Care, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    probing.source.snapshot = Snapshot(DGX_1V, probe=found(5, "GPU is lost"))
+    probing.source.snapshot = Stock(DGX_1V, probe=found(5, "GPU is lost"))
     wait_for(lambda: len(probing.told) == 1, "the fault")
     seen = probing.source.probes
     wait_for(lambda: probing.source.probes > seen + 5, "more probes")
-    probing.source.snapshot = Snapshot(DGX_1V)
+    probing.source.snapshot = Stock(DGX_1V)
     wait_for(lambda: len(probing.told) == 2, "the recovery")
     assert [devices.machine.gpus[5].healthy for devices in probing.told] == [False, True]
     assert caplog.text.count(f"GPU 5 ({UUIDS[5]}) is unhealthy: GPU is lost") == 1
@@ -132,7 +132,7 @@ def test_what_is_not_well_at_the_start_is_said(caplog: pytest.LogCaptureFixture)
         **found(5, "GPU is lost").findings,
         **found(6, "worn", "memory-repair-pending").findings,
     }
-    snapshot = Snapshot(
+    snapshot = Stock(
         DGX_1V, probe=Probe(findings), warnings=("odd",), left_out={8: "no handle or no uuid"}
     )
     Care(health_seconds=3600, snapshot=snapshot)
@@ -193,7 +193,7 @@ def test_a_gpu_that_comes_back_is_read_again() -> None:
     care.source.snapshot = replace(care.source.snapshot, probe=found(3, "NVLink fabric"))
     wait_for(lambda: care.told and not care.told[-1].machine.gpus[3].healthy, "the GPU's end")
     assert care.source.readings == 0
-    care.source.snapshot = Snapshot(DGX_1V)
+    care.source.snapshot = Stock(DGX_1V)
     wait_for(lambda: care.source.readings == 1, "a reading")
     assert care.book.now.machine.gpus[3].healthy
     seen = care.source.probes
@@ -218,24 +218,24 @@ def test_a_defect_in_hearing_xids_does_not_end_the_probes(
 def test_what_has_not_been_answered_ages_and_what_has_been_does_not(probing: Care) -> None:
     seen = probing.source.probes
     wait_for(lambda: probing.source.probes > seen + 3, "probes")
-    probing.source.snapshot = Snapshot(DGX_1V, probe=Probe(unanswered=frozenset({UUIDS[0]})))
+    probing.source.snapshot = Stock(DGX_1V, probe=Probe(unanswered=frozenset({UUIDS[0]})))
     seen = probing.source.probes
     wait_for(lambda: probing.source.probes > seen + 1, "a probe without an answer")
     age = probing.taker.probe_age_seconds
     wait_for(lambda: probing.source.probes > seen + 5, "more of them")
     assert probing.taker.probe_age_seconds > age
-    probing.source.snapshot = Snapshot(DGX_1V, probe=found(0, "hangs", "no-answer"))
+    probing.source.snapshot = Stock(DGX_1V, probe=found(0, "hangs", "no-answer"))
     seen = probing.source.probes
     age = probing.taker.probe_age_seconds
     wait_for(lambda: probing.source.probes > seen + 5, "a hang")
     assert probing.taker.probe_age_seconds > age
     old = probing.taker.probe_age_seconds
-    probing.source.snapshot = Snapshot(DGX_1V, probe=found(0, "GPU is lost"))  # an answer, too
+    probing.source.snapshot = Stock(DGX_1V, probe=found(0, "GPU is lost"))  # an answer, too
     wait_for(lambda: probing.taker.probe_age_seconds < old, "the answer")
 
 
 def test_a_driver_that_counts_other_gpus_is_read_again_at_once(resting: Care) -> None:
-    resting.source.snapshot = Snapshot(DGX_1V, probe=Probe(recount=True))
+    resting.source.snapshot = Stock(DGX_1V, probe=Probe(recount=True))
     resting.source.xids.put(Xid(UUIDS[3], 154))  # to have it probed
     wait_for(lambda: resting.source.readings, "the reading")
 
@@ -261,7 +261,7 @@ def test_who_stops_does_not_wait_for_a_source_that_hangs_which_is_closed_after(
 
 
 def test_on_demand_everything_is_read_again(resting: Care) -> None:
-    resting.source.snapshot = Snapshot(replace(DGX_1V, cuda_version="13.0"))
+    resting.source.snapshot = Stock(replace(DGX_1V, cuda_version="13.0"))
     resting.taker.discover()
     wait_for(lambda: resting.told, "the new reading")
     assert resting.book.now.machine.cuda_version == "13.0"
@@ -272,7 +272,7 @@ def test_a_reading_that_fails_leaves_the_last_one_and_still_probes(
     resting: Care, caplog: pytest.LogCaptureFixture
 ) -> None:
     resting.source.error = InventoryError("nvmlDeviceGetCount: Unknown Error")
-    resting.source.snapshot = Snapshot(DGX_1V, probe=found(0, "NVML: Unknown Error"))
+    resting.source.snapshot = Stock(DGX_1V, probe=found(0, "NVML: Unknown Error"))
     resting.taker.discover()
     wait_for(lambda: resting.told, "the probe's finding")
     assert [gpu.healthy for gpu in resting.book.now.machine.gpus] == [False] + [True] * 7
@@ -304,7 +304,7 @@ def test_what_is_asked_for_while_a_reading_fails_is_read_after_it(
 
 
 def test_a_warning_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    known = Snapshot(DGX_1V, warnings=("GPU 1: known",), left_out={8: "no uuid"})
+    known = Stock(DGX_1V, warnings=("GPU 1: known",), left_out={8: "no uuid"})
     care = Care(health_seconds=3600, snapshot=known)
     care.taker.start()
     care.source.snapshot = replace(known, warnings=("GPU 1: known", "GPU 3: odd"))
@@ -320,7 +320,7 @@ def test_a_gpu_put_in_place_of_another_is_not_offered_and_that_is_said(
     resting: Care, caplog: pytest.LogCaptureFixture
 ) -> None:
     new = replace(DGX_1V.gpus[0], uuid="GPU-new")
-    resting.source.snapshot = Snapshot(replace(DGX_1V, gpus=(new, *DGX_1V.gpus[1:])))
+    resting.source.snapshot = Stock(replace(DGX_1V, gpus=(new, *DGX_1V.gpus[1:])))
     resting.taker.discover()
     wait_for(lambda: resting.told, "the new reading")
     assert [gpu.healthy for gpu in resting.book.now.machine.gpus] == [False] + [True] * 7
@@ -337,7 +337,7 @@ def test_a_fault_of_ours_does_not_end_the_care(
     wait_for(lambda: probing.source.probes > seen + 3, "more of the same")
     assert caplog.text.count("looking after the GPUs failed") == 1
     probing.source.error = None
-    probing.source.snapshot = Snapshot(DGX_1V, probe=found(5, "GPU is lost"))
+    probing.source.snapshot = Stock(DGX_1V, probe=found(5, "GPU is lost"))
     wait_for(lambda: probing.told, "the next finding")
 
 
@@ -357,7 +357,7 @@ def test_gpus_that_come_later_are_waited_for_and_the_reason_told() -> None:
 def test_waiting_for_gpus_ends_when_told_to_stop() -> None:
     source, stopping = Source(), Event()
     source.error = InventoryError("none")
-    answers: list[Snapshot | None] = []
+    answers: list[Stock | None] = []
     waiting = Thread(
         target=lambda: answers.append(
             first_reading(source, stopping=stopping, on_waiting=lambda _: None)
@@ -406,7 +406,7 @@ def test_a_played_machine_does_what_its_file_says(
 def test_what_the_gpus_do_is_told_at_every_probe() -> None:
     told: list[object] = []
     care = Care(health_seconds=0.005, loads=told.append)
-    care.source.snapshot = Snapshot(DGX_1V, probe=Probe(loads={UUIDS[0]: Load(1.0, worked=True)}))
+    care.source.snapshot = Stock(DGX_1V, probe=Probe(loads={UUIDS[0]: Load(1.0, worked=True)}))
     care.taker.start()
     wait_for(lambda: len(told) > 2, "three probes")
     care.taker.stop()

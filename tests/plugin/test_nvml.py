@@ -7,7 +7,7 @@ import pynvml
 import pytest
 
 from linkwise.plugin.errors import InventoryError
-from linkwise.plugin.gpus.inventory import Probe, Snapshot
+from linkwise.plugin.gpus.inventory import Probe, Stock
 from linkwise.plugin.nvml.library import Nvml, sysfs_bus_id
 from linkwise.plugin.nvml.source import NvmlInventory
 from linkwise.topology.annotations.labels import node_labels
@@ -30,7 +30,7 @@ LOST = pynvml.NVML_ERROR_GPU_IS_LOST
 UNKNOWN = pynvml.NVML_ERROR_UNKNOWN
 
 
-def read(driver: FakeNvml) -> Snapshot:
+def read(driver: FakeNvml) -> Stock:
     return NvmlInventory(driver, sys_root=NO_SYSFS).read()
 
 

@@ -18,7 +18,7 @@ import pytest
 from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Node
 from linkwise.plugin import node_program, program
-from linkwise.plugin.gpus.inventory import Snapshot
+from linkwise.plugin.gpus.inventory import Stock
 from linkwise.plugin.gpus.recorded import RecordedInventory
 from linkwise.plugin.settings import Settings
 from linkwise.simulator.api_server import ApiServer
@@ -475,7 +475,7 @@ def test_a_defect_in_the_first_reading_ends_the_program_and_is_told(
     """Waiting forever, it would look like a node without a driver."""
     inventory = RecordedInventory(MACHINE)
 
-    def fail() -> Snapshot:
+    def fail() -> Stock:
         raise ZeroDivisionError
 
     monkeypatch.setattr(inventory, "read", fail)

@@ -14,7 +14,7 @@ from linkwise.plugin.device_plugin.grpc_channel import dial
 from linkwise.plugin.device_plugin.preferred_allocation import Advisor
 from linkwise.plugin.device_plugin.registration import Registrar
 from linkwise.plugin.device_plugin.server import Advice, DevicePlugin
-from linkwise.plugin.gpus.inventory import Snapshot
+from linkwise.plugin.gpus.inventory import Stock
 from linkwise.plugin.health.book import DeviceBook
 from linkwise.plugin.kubelet import deviceplugin_pb2 as wire
 from linkwise.plugin.metrics import Metrics
@@ -36,7 +36,7 @@ def lost() -> Lost:
 def make_registrar(kubelet_dir: Path, lost: Lost) -> Iterator[Callable[[], Registrar]]:
     made: list[Registrar] = []
     advisor = Advisor(node="n1", resource=RESOURCE, pick=pick_ring, pod_wait_seconds=0.0)
-    book, metrics = DeviceBook(Snapshot(DGX_1V)), Metrics()
+    book, metrics = DeviceBook(Stock(DGX_1V)), Metrics()
 
     def make() -> Registrar:
         registrar = Registrar(

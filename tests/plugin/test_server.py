@@ -17,7 +17,7 @@ from linkwise.plugin.device_plugin.server import (
     PluginServer,
     remove_dead_sockets,
 )
-from linkwise.plugin.gpus.inventory import Finding, Probe, Snapshot
+from linkwise.plugin.gpus.inventory import Finding, Probe, Stock
 from linkwise.plugin.health.book import DeviceBook
 from linkwise.plugin.kubelet import deviceplugin_pb2 as api
 from linkwise.plugin.metrics import Metrics
@@ -37,7 +37,7 @@ class Node:
     def __init__(
         self, directory: Path, machine: Machine = DGX_1V, *, pick: Pick = pick_ring
     ) -> None:
-        self.book = DeviceBook(Snapshot(machine, {u: i for i, u in enumerate(UUIDS)}))
+        self.book = DeviceBook(Stock(machine, {u: i for i, u in enumerate(UUIDS)}))
         self.advisor = Advisor(node="n1", resource=RESOURCE, pick=pick, pod_wait_seconds=0.0)
         self.metrics = Metrics()
         self.allocated = 0
@@ -209,7 +209,7 @@ def test_a_dead_socket_that_cannot_be_removed_is_named_and_left(
 
 def test_a_directory_where_no_socket_can_be_made_is_named(kubelet_dir: Path) -> None:
     advisor, metrics = Advisor(node="n1", resource=RESOURCE, pick=pick_ring), Metrics()
-    book = DeviceBook(Snapshot(DGX_1V))
+    book = DeviceBook(Stock(DGX_1V))
     service = DevicePlugin(book, Advice(advisor, metrics), Granting(NO_CDI), metrics)
     server = PluginServer(kubelet_dir / "absent", RESOURCE, service)
     with pytest.raises(OSError, match="/absent: no socket can be made there: No such file or"):

@@ -16,7 +16,7 @@ from bench.replay.baselines.placements import (
 from bench.replay.baselines.queues import Easy, Fifo, Greedy
 from bench.replay.schedulers import LINKWISE, MULTIFACTOR, SCHEDULERS
 from linkwise.replay.driver import replay
-from linkwise.replay.jobs import Part
+from linkwise.replay.jobs import OnNode
 from linkwise.topology.machine.recorded import recorded_machine
 from linkwise.topology.sets.partition import choose_partition
 from tests.replay.made_up import assert_possible, by_name, fleet, job, random_jobs
@@ -30,22 +30,22 @@ def _lowest(_: int, free: int, wanted: int) -> int:
 
 def test_consolidated_takes_the_fullest_node_and_idle_ones_for_whole_parts() -> None:
     free = [0b1111_1111, 0b0000_0111, 0b0011_1100]
-    assert consolidated(free, 8, 3, _lowest) == (Part(1, 0b111),)
-    assert consolidated(free, 8, 4, _lowest) == (Part(2, 0b0011_1100),)
-    assert consolidated(free, 8, 12, _lowest) == (Part(0, 0b1111_1111), Part(2, 0b0011_1100))
+    assert consolidated(free, 8, 3, _lowest) == (OnNode(1, 0b111),)
+    assert consolidated(free, 8, 4, _lowest) == (OnNode(2, 0b0011_1100),)
+    assert consolidated(free, 8, 12, _lowest) == (OnNode(0, 0b1111_1111), OnNode(2, 0b0011_1100))
     assert consolidated(free, 8, 13, _lowest) is None
 
 
 def test_a_buddy_cell_is_split_off_the_smallest_that_holds_it() -> None:
-    assert buddy([0b1111_0011, 0b1111_1111], 8, 2, _lowest) == (Part(0, 0b0000_0011),)
-    assert buddy([0b1111_0000, 0b0000_0110], 8, 2, _lowest) == (Part(0, 0b0011_0000),)
+    assert buddy([0b1111_0011, 0b1111_1111], 8, 2, _lowest) == (OnNode(0, 0b0000_0011),)
+    assert buddy([0b1111_0000, 0b0000_0110], 8, 2, _lowest) == (OnNode(0, 0b0011_0000),)
     assert buddy([0b0011_1100], 8, 4, _lowest) is None  # four are free, but no cell of four is
 
 
 def test_pods_of_one_gpu_are_spread_or_packed() -> None:
     free = [0b1111, 0b11, 0b111]
-    assert spread(free, 8, 3, _lowest) == (Part(0, 0b11), Part(2, 0b1))
-    assert packed(free, 8, 3, _lowest) == (Part(1, 0b11), Part(2, 0b1))
+    assert spread(free, 8, 3, _lowest) == (OnNode(0, 0b11), OnNode(2, 0b1))
+    assert packed(free, 8, 3, _lowest) == (OnNode(1, 0b11), OnNode(2, 0b1))
     assert spread(free, 8, 10, _lowest) is None
 
 
@@ -71,8 +71,8 @@ def test_on_a_node_the_gpus_are_those_that_nvidias_plugin_prefers() -> None:
     assert alone is not None
     together = choose_partition(machine, 0b1111_1111 & ~alone, 2)
     assert together is not None
-    assert runs["taken"].parts == (Part(0, alone),)
-    assert runs["pair"].parts == (Part(0, together),)
+    assert runs["taken"].parts == (OnNode(0, alone),)
+    assert runs["pair"].parts == (OnNode(0, together),)
     assert together != lowest(0b1111_1111 & ~alone, 2)
 
 
@@ -82,7 +82,7 @@ def test_pods_of_one_gpu_get_theirs_one_after_the_other() -> None:
     (part,) = packed([0b1111_1110], 8, 2, prefer) or ()
     first = choose_partition(machine, 0b1111_1110, 1) or 0
     second = choose_partition(machine, 0b1111_1110 & ~first, 1) or 0
-    assert part == Part(0, first | second)
+    assert part == OnNode(0, first | second)
 
 
 @settings(deadline=None)

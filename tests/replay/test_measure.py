@@ -5,7 +5,7 @@ import pytest
 from bench.replay.measure import figures
 from bench.replay.schedulers import SCHEDULERS
 from linkwise.replay.driver import replay
-from linkwise.replay.jobs import Fleet, Part, Run
+from linkwise.replay.jobs import Fleet, OnNode, Run
 from tests.replay.made_up import fleet, job
 
 ALL = 0xFF
@@ -13,9 +13,9 @@ ALL = 0xFF
 
 def test_figures_of_three_runs() -> None:
     runs = [
-        Run(job("one", 1, at=0.0, seconds=100.0), 0.0, (Part(0, 1),)),
-        Run(job("split", 8, at=0.0, seconds=50.0), 100.0, (Part(0, 0x0F), Part(1, 0x0F))),
-        Run(job("whole", 16, at=200.0, seconds=50.0), 200.0, (Part(0, ALL), Part(1, ALL))),
+        Run(job("one", 1, at=0.0, seconds=100.0), 0.0, (OnNode(0, 1),)),
+        Run(job("split", 8, at=0.0, seconds=50.0), 100.0, (OnNode(0, 0x0F), OnNode(1, 0x0F))),
+        Run(job("whole", 16, at=200.0, seconds=50.0), 200.0, (OnNode(0, ALL), OnNode(1, ALL))),
     ]
     found = figures(runs, fleet(2), communication=0.5)
     assert (found.jobs, found.large_jobs) == (3, 2)
@@ -34,12 +34,12 @@ def test_figures_of_three_runs() -> None:
 
 
 def test_the_shortest_jobs_count_as_ten_seconds() -> None:
-    runs = [Run(job("short", 1, at=0.0, seconds=0.0), 40.0, (Part(0, 1),))]
+    runs = [Run(job("short", 1, at=0.0, seconds=0.0), 40.0, (OnNode(0, 1),))]
     assert figures(runs, fleet(1), 0.3).slowdown == 4.0
 
 
 def test_a_trace_without_jobs_of_several_gpus_has_no_locality() -> None:
-    found = figures([Run(job("one", 1), 0.0, (Part(0, 1),))], fleet(1), 0.3)
+    found = figures([Run(job("one", 1), 0.0, (OnNode(0, 1),))], fleet(1), 0.3)
     assert (found.locality, found.stretch, found.large_queue_mean_s) == (None, None, None)
 
 
@@ -54,22 +54,22 @@ def test_the_fewest_nodes_of_eight_that_hold_a_job(gpus: int, pods_of: int, fewe
 def test_on_one_node_the_set_decides_and_between_nodes_the_slowest_share_of_nics() -> None:
     there = Fleet(("dgx1-v100",) * 2, nic_gbytes_per_s=10.0)
     pair = job("pair", 2)
-    assert there.best_bandwidth(pair) == there.bandwidth((Part(0, 0b1001),))
-    assert there.bandwidth((Part(0, 0b0011),)) < there.best_bandwidth(pair)
-    assert there.bandwidth((Part(0, 1), Part(1, 1))) == 10.0
-    assert there.stretch(Run(pair, 0.0, (Part(0, 0b1001),)), 0.3) == 1.0
+    assert there.best_bandwidth(pair) == there.bandwidth((OnNode(0, 0b1001),))
+    assert there.bandwidth((OnNode(0, 0b0011),)) < there.best_bandwidth(pair)
+    assert there.bandwidth((OnNode(0, 1), OnNode(1, 1))) == 10.0
+    assert there.stretch(Run(pair, 0.0, (OnNode(0, 0b1001),)), 0.3) == 1.0
 
 
 def test_in_a_mixed_cluster_the_best_machines_are_what_a_job_could_have_had() -> None:
     there = Fleet(("rtx4090-8-phb", "hgx-h100", "hgx-h100"))
     whole, twice, thrice = (job(f"j{gpus}", gpus) for gpus in (8, 16, 24))
-    slow, fast = (there.bandwidth((Part(node, ALL),)) for node in (0, 1))
+    slow, fast = (there.bandwidth((OnNode(node, ALL),)) for node in (0, 1))
     assert slow < fast / 4
     assert there.best_bandwidth(whole) == fast
     assert there.best_bandwidth(twice) == 8 * 48.0 < fast  # the NICs of a node
     assert there.best_bandwidth(thrice) == slow
-    assert there.bandwidth((Part(0, ALL), Part(1, ALL))) == slow
-    run = Run(whole, 0.0, (Part(0, ALL),))
+    assert there.bandwidth((OnNode(0, ALL), OnNode(1, ALL))) == slow
+    run = Run(whole, 0.0, (OnNode(0, ALL),))
     assert there.stretch(run, 0.5) == pytest.approx(0.5 + 0.5 * fast / slow)
 
 

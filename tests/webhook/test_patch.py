@@ -21,7 +21,7 @@ GANG = {names.GANG: "train", names.GANG_SIZE: "4"}
 SECOND = Rules(scheduler="linkwise-scheduler")
 INDEX = {"batch.kubernetes.io/job-completion-index": "0"}
 CASES: list[dict[str, Any]] = json.loads(
-    (Path(__file__).parents[1] / "extender" / "podgrouper" / "workload_pods.json").read_text()
+    (Path(__file__).parents[1] / "pods" / "podgrouper" / "workload_pods.json").read_text()
 )["cases"]
 ROWS = [
     pytest.param(row["pod"], row["expected"]["is_gang"], id=f"{case['id']}-{number}")

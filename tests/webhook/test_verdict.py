@@ -16,7 +16,7 @@ WRONG = {names.GANG: "train", names.GANG_SIZE: "four"}
 SIZE = "linkwise.dev/gang-size: 'four': expected a whole number from 1 to 4096"
 ANNOTATIONS = "spec.template.metadata.annotations"
 WORKLOADS: list[dict[str, Any]] = json.loads(
-    (Path(__file__).parents[1] / "extender" / "podgrouper" / "workload_pods.json").read_text()
+    (Path(__file__).parents[1] / "pods" / "podgrouper" / "workload_pods.json").read_text()
 )["cases"]
 
 

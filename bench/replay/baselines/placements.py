@@ -6,9 +6,9 @@ GPUs on a node. It returns the parts, or None if they do not fit. Ties go to the
 
 from collections.abc import Callable, Iterator, Sequence
 
-from linkwise.replay.jobs import Part
+from linkwise.replay.jobs import OnNode
 
-Parts = tuple[Part, ...]
+Parts = tuple[OnNode, ...]
 Prefer = Callable[[int, int, int], int]
 """(node, its free GPUs, GPUs that one pod wants, no more than are free) -> the pod's GPUs."""
 Placement = Callable[[Sequence[int], int, int, Prefer], Parts | None]
@@ -26,9 +26,9 @@ def lowest(free: int, count: int) -> int:
 def consolidated(free: Sequence[int], per_node: int, wanted: int, prefer: Prefer) -> Parts | None:
     """Use the fewest nodes possible: idle ones, and the fullest node that has the rest."""
 
-    def one(rest: int, without: frozenset[int]) -> Part | None:
+    def one(rest: int, without: frozenset[int]) -> OnNode | None:
         node = _fullest(free, rest, without)
-        return None if node is None else Part(node, prefer(node, free[node], rest))
+        return None if node is None else OnNode(node, prefer(node, free[node], rest))
 
     return _on_fewest(free, per_node, wanted, one)
 
@@ -68,14 +68,14 @@ def _on_fewest(
     free: Sequence[int],
     per_node: int,
     wanted: int,
-    one: Callable[[int, frozenset[int]], Part | None],
+    one: Callable[[int, frozenset[int]], OnNode | None],
 ) -> Parts | None:
     whole, rest = divmod(wanted, per_node)
     all_gpus = (1 << per_node) - 1
     idle = [node for node, gpus in enumerate(free) if gpus == all_gpus][:whole] if whole else []
     if len(idle) < whole:
         return None
-    parts = [Part(node, all_gpus) for node in idle]
+    parts = [OnNode(node, all_gpus) for node in idle]
     if rest:
         part = one(rest, frozenset(idle))
         if part is None:
@@ -92,7 +92,7 @@ def _fullest(free: Sequence[int], wanted: int, without: frozenset[int]) -> int |
     return best
 
 
-def _cell(free: Sequence[int], wanted: int, without: frozenset[int]) -> Part | None:
+def _cell(free: Sequence[int], wanted: int, without: frozenset[int]) -> OnNode | None:
     size = 1 << (wanted - 1).bit_length()
     best: tuple[int, int, int] | None = None  # size of the free cell around it, node, first GPU
     for node, gpus in enumerate(free):
@@ -104,7 +104,7 @@ def _cell(free: Sequence[int], wanted: int, without: frozenset[int]) -> Part | N
     if best is None:
         return None
     _, node, first = best
-    return Part(node, ((1 << size) - 1) << first)
+    return OnNode(node, ((1 << size) - 1) << first)
 
 
 def _free_cells(gpus: int) -> Iterator[tuple[int, int]]:
@@ -140,4 +140,4 @@ def _one_by_one(
         counts[node] -= 1
         gpus = left.get(node, free[node])
         left[node] = gpus & ~prefer(node, gpus, 1)
-    return tuple(Part(node, free[node] & ~gpus) for node, gpus in sorted(left.items()))
+    return tuple(OnNode(node, free[node] & ~gpus) for node, gpus in sorted(left.items()))

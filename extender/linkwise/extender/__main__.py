@@ -150,16 +150,16 @@ _DEFAULTS = Settings()
     "expected run time and number of GPUs.",
 )
 @click.option(
-    "--hold-share",
+    "--reserve-share",
     type=click.FloatRange(0, 1),
-    default=_DEFAULTS.hold_share,
+    default=_DEFAULTS.reserve_share,
     help="Share of the GPUs that a gang could use which may be reserved for all waiting gangs.",
 )
 @click.option(
-    "--hold-limit",
+    "--reserve-limit",
     type=DURATION,
     default="2h",
-    help="How long a namespace's reserved GPUs may idle more than --hold-share.",
+    help="How long a namespace's reserved GPUs may idle more than --reserve-share.",
 )
 @click.option(
     "--preempt",
@@ -257,7 +257,7 @@ def command(
     gang_timeout: float,
     gang_timeout_max: float,
     lift_gates_after: float | None,
-    hold_limit: float,
+    reserve_limit: float,
     reclaim_notice: float,
     indexed_jobs: str,
     certificate_lifetime: float,
@@ -274,7 +274,7 @@ def command(
             gang_timeout_seconds=gang_timeout,
             gang_timeout_max_seconds=gang_timeout_max,
             lift_gates_after_seconds=lift_gates_after,
-            hold_limit_seconds=hold_limit,
+            reserve_limit_seconds=reserve_limit,
             reclaim_notice_seconds=reclaim_notice,
             indexed_jobs=IndexedJobs(indexed_jobs),
             certificate_lifetime=Lifetime(certificate_lifetime),

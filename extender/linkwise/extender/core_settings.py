@@ -25,10 +25,10 @@ class CoreSettings:
     # Of the GPUs that a gang could use, half may be reserved for all that wait for them; new pods
     # may use the other half. The first in the scheduling queue gets its reservation in any case,
     # or it would starve.
-    hold_share: float = 0.5
+    reserve_share: float = 0.5
     # A gang that needs more than the share leaves GPUs idle while it collects them. Longer than
     # most jobs of minutes, which then make room for it; shorter than a working day.
-    hold_limit_seconds: float = 7200.0
+    reserve_limit_seconds: float = 7200.0
     # The eviction of a gang loses the work of all its members, so its owner must allow it.
     preempt: Preempt = Preempt.CONSENTING
     # (namespace, seconds): its pods may be evicted once they have been idle for so long.

@@ -82,8 +82,8 @@ class Settings(CoreSettings):
         if self.lift_gates_after_seconds is not None and self.lift_gates_after_seconds <= 0:
             expected = "more than 0 seconds"
             raise SettingsError("lift-gates-after", self.lift_gates_after_seconds, expected)
-        if not 0 <= self.hold_share <= 1:
-            raise SettingsError("hold-share", self.hold_share, "0 to 1")
+        if not 0 <= self.reserve_share <= 1:
+            raise SettingsError("reserve-share", self.reserve_share, "0 to 1")
         for flag, value in (
             ("max-refusals", self.max_refusals),
             ("request-threads", self.request_threads),

@@ -10,11 +10,11 @@ log = logging.getLogger(__name__)
 _STOP_SECONDS = 0.8  # how long a stopping program waits for parts that may hang
 
 
-class Part(Protocol):
+class Stoppable(Protocol):
     def stop(self) -> None: ...
 
 
-def end(*parts: Part) -> None:
+def end(*parts: Stoppable) -> None:
     """Stop all parts at once, and do not wait for one that hangs."""
     enders = [Thread(target=part.stop, daemon=True) for part in parts]
     ends = time.monotonic() + _STOP_SECONDS

@@ -19,7 +19,7 @@ from linkwise.plugin.device_plugin.preferred_allocation import Advisor
 from linkwise.plugin.device_plugin.registration import Registrar
 from linkwise.plugin.device_plugin.server import Advice, DevicePlugin
 from linkwise.plugin.ending import end
-from linkwise.plugin.gpus.inventory import Inventory, Load, Snapshot, Xid
+from linkwise.plugin.gpus.inventory import Inventory, Load, Stock, Xid
 from linkwise.plugin.health.book import DeviceBook, Devices
 from linkwise.plugin.health.conditions import read_treatments
 from linkwise.plugin.health.faults import Policy
@@ -50,7 +50,7 @@ class NodeProgram:
         inventory: Inventory,
         client: KubeClient,
         metrics: Metrics,
-        snapshot: Snapshot,
+        snapshot: Stock,
         front: Front | None = None,
     ) -> None:
         self._metrics, self._front, self._client = metrics, front, client

@@ -9,7 +9,7 @@ from linkwise.kube.client import KubeClient
 from linkwise.plugin.app import create_app
 from linkwise.plugin.ending import end
 from linkwise.plugin.errors import ListenError
-from linkwise.plugin.gpus.inventory import Inventory, Snapshot
+from linkwise.plugin.gpus.inventory import Inventory, Stock
 from linkwise.plugin.health.health_loop import first_reading
 from linkwise.plugin.in_front.front import Front
 from linkwise.plugin.metrics import Metrics
@@ -32,7 +32,7 @@ class Program:
         self._missing = "no GPUs read yet"
         self._began = time.monotonic()
         self._stopping = Event()
-        self._first: SimpleQueue[Snapshot | Exception | None] = SimpleQueue()
+        self._first: SimpleQueue[Stock | Exception | None] = SimpleQueue()
         self._node: NodeProgram | None = None
         self._metrics.probe_age.set_function(self._probe_age_seconds)
         self._leaving = (
@@ -96,7 +96,7 @@ class Program:
             self._http.close(_LAST_CALLS_SECONDS)
             log.info("stopped")
 
-    def _first_reading(self) -> Snapshot | None:
+    def _first_reading(self) -> Stock | None:
         """The first reading; None after `stop`, however long the driver takes, or hangs."""
         Thread(target=self._read_first, name="first-reading", daemon=True).start()
         found = self._first.get()

@@ -36,7 +36,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class OnNode:
     """A job's GPUs on one node."""
 
     node: int
@@ -49,7 +49,7 @@ class Run:
 
     job: Job
     start: float
-    parts: tuple[Part, ...]
+    parts: tuple[OnNode, ...]
     stretch: float = 1.0
 
     @property
@@ -114,7 +114,7 @@ class Fleet:
             sorted((best[name][size] for name in self.machines), reverse=True) for size in sizes
         ]
 
-    def bandwidth(self, parts: tuple[Part, ...]) -> float:
+    def bandwidth(self, parts: tuple[OnNode, ...]) -> float:
         """Return the GB/s of a ring through all GPUs of a job of at least two.
 
         On one node that is the value of the GPU set. Across nodes the ring is as fast as its
@@ -124,7 +124,7 @@ class Fleet:
             return self._value(parts[0])
         return min(self._through(part.gpus.bit_count(), self._value(part)) for part in parts)
 
-    def _value(self, part: Part) -> float:
+    def _value(self, part: OnNode) -> float:
         return _values(self.machines[part.node])[part.gpus]
 
     def _through(self, count: int, gbytes: float) -> float:

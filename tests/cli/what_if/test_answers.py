@@ -88,7 +88,7 @@ def test_no_start_is_made_up_where_an_end_is_unknown(tmp_path: Path) -> None:
     status, found = answer(tmp_path, listed(it), job("train", 2, 8))
     (part,) = found["parts"]
     assert (status, part["start"]) == (1, None)
-    assert part["why"]["hold"]["start"] is None
+    assert part["why"]["reservation"]["start"] is None
     text = what_if(tmp_path, listed(it), job("train", 2, 8)).stdout
     assert "when      unknown" in text
     assert "by an estimate" not in text

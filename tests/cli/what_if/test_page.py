@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from linkwise.cli.__main__ import main
-from linkwise.cli.what_if.answer import HeldPod, JobPart, Place, Room, WhatIfAnswer
+from linkwise.cli.what_if.answer import HeldPod, JobPart, Place, WhatIfAnswer, Without
 from linkwise.cli.what_if.command import what_if_command
 from linkwise.cli.what_if.past.answer import Ignored, JobThere, Outcome, PastAnswer
 from linkwise.cli.what_if.past.history_csv import NEEDED, OPTIONAL
@@ -61,7 +61,7 @@ def test_every_option_is_documented() -> None:
 
 def test_every_field_is_documented() -> None:
     said = set(re.findall(r"`(\w+)`", PAGE))
-    kinds = (WhatIfAnswer, JobPart, Place, Room, HeldPod, PastAnswer, Outcome, JobThere, Ignored)
+    kinds = (WhatIfAnswer, JobPart, Place, Without, HeldPod, PastAnswer, Outcome, JobThere, Ignored)
     fields = {name for kind in kinds for name in kind.__slots__}
     assert not fields - said
 

@@ -351,7 +351,7 @@ def happen(at: Cluster, made: Iterator[int], events: list[str]) -> None:
 
 def whoever_can_go_goes(happenings: list[list[str]], sizes: list[int]) -> None:
     at = cluster(nodes=4)
-    at.settings = CoreSettings(hold_share=0)  # a new one would decide reservations again
+    at.settings = CoreSettings(reserve_share=0)  # a new one would decide reservations again
     at.restart()
     made = iter(range(1000))
     Meanwhile(at, *(partial(happen, at, made, events) for events in happenings))

@@ -50,8 +50,8 @@ def end(at: Cluster, name: str) -> None:
 
 
 def held(at: Cluster, gang: str = "g") -> set[str]:
-    hold = at.core.reservations.of(GangKey("ml", gang))
-    return set() if hold is None else set(hold.gpus)
+    reservation = at.core.reservations.of(GangKey("ml", gang))
+    return set() if reservation is None else set(reservation.gpus)
 
 
 def wait(at: Cluster, seconds: float, step: float = 60.0) -> None:
@@ -212,7 +212,7 @@ def test_who_was_told_that_others_are_first_is_woken_when_they_do_not_want_it() 
 
 def test_what_is_kept_idles_no_more_than_the_share_for_longer_than_the_limit() -> None:
     limit = 3600.0
-    at = cluster(4, CoreSettings(hold_share=0.5, hold_limit_seconds=limit))
+    at = cluster(4, CoreSettings(reserve_share=0.5, reserve_limit_seconds=limit))
     run(at, "long", 8, "n1", expected_duration="72h")
     at.add_gang("g", 4)
     at.settle()
@@ -228,7 +228,7 @@ def test_what_is_kept_idles_no_more_than_the_share_for_longer_than_the_limit() -
 
 
 def test_within_the_share_a_gang_keeps_what_it_has_for_as_long_as_it_takes() -> None:
-    at = cluster(4, CoreSettings(hold_share=0.5, hold_limit_seconds=3600.0))
+    at = cluster(4, CoreSettings(reserve_share=0.5, reserve_limit_seconds=3600.0))
     for node in ("n1", "n2", "n3", "n4"):
         run(at, f"long-{node}", 8, node, expected_duration="72h" if node < "n3" else "48h")
     at.add_gang("g", 2)
@@ -241,7 +241,7 @@ def test_within_the_share_a_gang_keeps_what_it_has_for_as_long_as_it_takes() -> 
     assert at.filter("other").node_names == ()
 
 
-# Nodes that come while a hold is chosen.
+# Nodes that come while a reservation is chosen.
 
 
 class Coming:
@@ -268,7 +268,7 @@ def full_cluster() -> Cluster:
 
 @pytest.mark.parametrize("first", range(1, 9))
 @pytest.mark.parametrize("nodes", [4, 64])
-def test_nodes_that_come_while_it_is_found_out_that_no_hold_helps_trip_no_gang(
+def test_nodes_that_come_while_it_is_found_out_that_no_reservation_helps_trip_no_gang(
     first: int, nodes: int
 ) -> None:
     at = cluster(nodes)
@@ -282,7 +282,9 @@ def test_nodes_that_come_while_it_is_found_out_that_no_hold_helps_trip_no_gang(
 
 @pytest.mark.parametrize("first", range(2, 9))
 @pytest.mark.parametrize("machine", ["hgx-h100", "dgx1-v100"])
-def test_nodes_that_come_while_a_hold_is_chosen_trip_no_gang(first: int, machine: str) -> None:
+def test_nodes_that_come_while_a_reservation_is_chosen_trip_no_gang(
+    first: int, machine: str
+) -> None:
     """Found: arrays of the nodes before a pause met arrays of those after it."""
     at = full_cluster()
     at.add_gang("g", 3, 8)
@@ -299,7 +301,7 @@ def test_nodes_that_come_while_a_hold_is_chosen_trip_no_gang(first: int, machine
     assert at.sound()
 
 
-def test_nodes_that_come_while_a_hold_is_chosen_are_the_first_gangs() -> None:
+def test_nodes_that_come_while_a_reservation_is_chosen_are_the_first_gangs() -> None:
     """Found: the extender planned the next gang of the scheduling queue there."""
     at = full_cluster()
     at.add_gang("g", 3, 8)
@@ -313,7 +315,9 @@ def test_nodes_that_come_while_a_hold_is_chosen_are_the_first_gangs() -> None:
     assert {plan.node for plan in plans if plan is not None} == {"late3", "late4", "late5"}
 
 
-def test_a_node_that_comes_while_a_hold_is_chosen_is_looked_at_before_others_get_it() -> None:
+def test_a_node_that_comes_while_a_reservation_is_chosen_is_looked_at_before_others_get_it() -> (
+    None
+):
     at = full_cluster()
     at.add_gang("g", 3, 8)
     Coming(at, first=3, count=1)

@@ -34,19 +34,19 @@ def holders(it: Explanation) -> list[str]:
     return [holder.pod for holder in it.search.nearest.holders]
 
 
-def test_a_gang_with_a_hold_is_told_who_has_the_rest_of_it_and_until_when() -> None:
+def test_a_gang_with_a_reservation_is_told_who_has_the_rest_of_it_and_until_when() -> None:
     """The nearest node is the notebook's, but the gang waits for the job too."""
     at = busy()
     at.add_gang("g", 3)
     at.pass_time(600)
     found = explain(at, "g-0").gang
     assert found is not None
-    assert found.hold is not None
-    assert [(holder.pod, holder.gpus) for holder in found.hold.holders] == [
+    assert found.reservation is not None
+    assert [(holder.pod, holder.gpus) for holder in found.reservation.holders] == [
         ("ml/job", 8),
         ("ml/notebook", 3),
     ]
-    assert found.hold.holders[0].until == at.now - 600 + 7200
+    assert found.reservation.holders[0].until == at.now - 600 + 7200
     told = explanation_text.gang(found, at.now).splitlines()
     after = told.index(
         "  reserved  24 GPUs on gpu-1, gpu-2, gpu-3: 13 free now, when all will be free is unknown"
@@ -103,10 +103,10 @@ def test_who_is_on_a_node_but_not_on_the_gpus_that_are_kept_is_not_waited_for() 
     at.add_gang("g", 1, 4)
     found = explain(at, "g-0").gang
     assert found is not None
-    assert found.hold is not None
-    names = {holder.pod for holder in found.hold.holders}
-    assert found.hold.gpus == 4
-    assert sum(holder.gpus for holder in found.hold.holders) == 4 - found.hold.free
+    assert found.reservation is not None
+    names = {holder.pod for holder in found.reservation.holders}
+    assert found.reservation.gpus == 4
+    assert sum(holder.gpus for holder in found.reservation.holders) == 4 - found.reservation.free
     assert names < {"ml/a", "ml/b", "ml/c", "ml/d"}
 
 

@@ -359,7 +359,7 @@ def test_gangs_that_are_alike_wait_for_room_by_one_search(
 
     monkeypatch.setattr("linkwise.extender.gangs.gang_search.place", counts)
     at = cluster(nodes=2, machine="a100-pcie-8-bridged")  # four pairs each
-    at.settings = CoreSettings(hold_share=0)  # where to hold GPUs for the first is a search too
+    at.settings = CoreSettings(reserve_share=0)  # what to reserve for the first is a search
     at.restart()
     for name in ("g", "h", "i"):
         at.add_gang(name, 3, 4, require_link="nvlink")

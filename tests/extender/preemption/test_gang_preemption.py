@@ -410,9 +410,9 @@ def test_the_query_names_the_victims() -> None:
     at = cluster()
     run_gang(at, "humble", 2)
     add_gang(at, "urgent", 2, priority=1)
-    hold = at.core.reservations.of(GangKey("ml", "urgent"))
-    assert hold is not None
-    assert hold.by_preemption
+    reservation = at.core.reservations.of(GangKey("ml", "urgent"))
+    assert reservation is not None
+    assert reservation.by_preemption
 
 
 # What goes wrong.

@@ -144,9 +144,9 @@ def test_whoever_passes_delays_the_first_in_the_line_by_nothing(
     at.add_gang("g", size, 8)
     at.settle()
     assume(at.phase("g") == "forming")
-    hold = at.core.reservations.of(GangKey("ml", "g"))
-    assert hold is not None
-    promised = hold.start
+    reservation = at.core.reservations.of(GangKey("ml", "g"))
+    assert reservation is not None
+    promised = reservation.start
     assert promised is not None
     for number, (gpus, minutes) in enumerate(passers):
         end_until(at, ends, at.now + 1)
@@ -154,10 +154,10 @@ def test_whoever_passes_delays_the_first_in_the_line_by_nothing(
             break
         at.now += 1
         come(f"later-{number}", gpus, minutes)
-        hold = at.core.reservations.of(GangKey("ml", "g"))
-        assert hold is not None
-        assert hold.start is not None
-        assert hold.start <= promised
+        reservation = at.core.reservations.of(GangKey("ml", "g"))
+        assert reservation is not None
+        assert reservation.start is not None
+        assert reservation.start <= promised
     end_until(at, ends, promised)
     assert at.phase("g") != "forming"
     assert at.now <= promised

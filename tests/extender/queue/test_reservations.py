@@ -20,7 +20,7 @@ HELD = "linkwise: reserved for gang ml/g"
 
 
 def cluster(nodes: int = 2, share: float = 0.5) -> Cluster:
-    at = Cluster(CoreSettings(hold_share=share))
+    at = Cluster(CoreSettings(reserve_share=share))
     for number in range(1, nodes + 1):
         at.add_node(f"n{number}")
     return at
@@ -43,17 +43,21 @@ def end(at: Cluster, name: str) -> None:
     at.settle()
 
 
-def hold_of(at: Cluster, gang: str, namespace: str = "ml") -> Reservation | None:
+def reservation_of(at: Cluster, gang: str, namespace: str = "ml") -> Reservation | None:
     return at.core.reservations.of(GangKey(namespace, gang))
 
 
 def held(at: Cluster, gang: str) -> dict[str, int]:
     """node -> how many of its GPUs are reserved for the gang."""
-    hold = hold_of(at, gang)
-    return {} if hold is None else {node: mask.bit_count() for node, mask in hold.gpus.items()}
+    reservation = reservation_of(at, gang)
+    return (
+        {}
+        if reservation is None
+        else {node: mask.bit_count() for node, mask in reservation.gpus.items()}
+    )
 
 
-def waits_with_hold() -> Cluster:
+def waits_with_reservation() -> Cluster:
     """Node n1 is free, n2 is not, and a gang waits for both."""
     at = cluster()
     run(at, "first", 4, "n2")
@@ -102,7 +106,7 @@ def test_a_large_gang_starts_under_a_stream_of_small_pods(share: float) -> None:
 
 
 def test_a_later_pod_is_told_for_whom_the_gpus_are_held_and_does_not_get_them() -> None:
-    at = waits_with_hold()
+    at = waits_with_reservation()
     at.add_pod("late", 1)
     assert at.filter("late").failed == {"n1": HELD, "n2": HELD}
     assert at.filter("late").failed == {"n1": HELD, "n2": HELD}
@@ -112,7 +116,7 @@ def test_a_later_pod_is_told_for_whom_the_gpus_are_held_and_does_not_get_them() 
 
 
 def test_what_is_held_goes_to_the_gang_once_all_of_it_is_free() -> None:
-    at = waits_with_hold()
+    at = waits_with_reservation()
     at.add_pod("late", 1)
     end(at, "first")
     assert at.phase("g") == "planned"
@@ -147,7 +151,7 @@ def test_what_is_not_held_is_anybodys() -> None:
 
 
 def test_a_more_urgent_pod_takes_what_is_held() -> None:
-    at = waits_with_hold()
+    at = waits_with_reservation()
     at.add_pod("urgent", 8, priority=1)
     assert at.schedule("urgent") == "n1"
     at.settle()
@@ -165,7 +169,7 @@ def test_a_pod_that_is_older_than_the_gang_takes_what_is_held() -> None:
 
 
 def test_a_more_urgent_gang_takes_what_is_held_and_is_first_in_the_line() -> None:
-    at = waits_with_hold()
+    at = waits_with_reservation()
     for rank in range(3):
         said = {"gang": "h", "gang_size": "3", "rank": str(rank)}
         at.add_pod(f"h-{rank}", 4, priority=1, said=said)
@@ -174,8 +178,8 @@ def test_a_more_urgent_gang_takes_what_is_held_and_is_first_in_the_line() -> Non
     assert at.phase("g") == "forming"
 
 
-def test_a_gang_behind_the_first_gets_no_hold_on_the_same_nodes() -> None:
-    at = waits_with_hold()
+def test_a_gang_behind_the_first_gets_no_reservation_on_the_same_nodes() -> None:
+    at = waits_with_reservation()
     at.now += 1
     at.add_gang("h", 2, 8)
     at.settle()
@@ -192,7 +196,7 @@ def test_a_gang_of_another_namespace_may_hold_what_is_left() -> None:
             at.add_pod(f"{namespace}-{rank}", 8, said=said, alter=in_namespace(namespace))
         at.now += 1
     at.settle()
-    first, second = hold_of(at, "g", "red"), hold_of(at, "g", "blue")
+    first, second = reservation_of(at, "g", "red"), reservation_of(at, "g", "blue")
     assert first is not None
     assert second is not None
     assert sorted((*first.gpus, *second.gpus)) == ["n1", "n2", "n3", "n4"]
@@ -212,8 +216,8 @@ def test_a_gang_of_the_same_namespace_that_wants_other_nodes_is_not_kept_back() 
     assert held(at, "b") == {"b1": 8, "b2": 8}
 
 
-@pytest.mark.parametrize(("share", "blue_holds"), [(0.5, False), (1.0, True)])
-def test_only_the_first_may_hold_more_than_the_share(share: float, blue_holds: bool) -> None:
+@pytest.mark.parametrize(("share", "blue_has_one"), [(0.5, False), (1.0, True)])
+def test_only_the_first_may_hold_more_than_the_share(share: float, blue_has_one: bool) -> None:
     at = cluster(nodes=4, share=share)
     for number in range(1, 5):
         run(at, f"first-{number}", 4, f"n{number}")
@@ -223,8 +227,8 @@ def test_only_the_first_may_hold_more_than_the_share(share: float, blue_holds: b
             at.add_pod(f"{namespace}-{rank}", 8, said=said, alter=in_namespace(namespace))
         at.now += 1
     at.settle()
-    assert hold_of(at, "g", "red") is not None
-    assert (hold_of(at, "g", "blue") is not None) is blue_holds
+    assert reservation_of(at, "g", "red") is not None
+    assert (reservation_of(at, "g", "blue") is not None) is blue_has_one
 
 
 def test_a_gang_that_could_never_fit_holds_nothing() -> None:
@@ -236,7 +240,7 @@ def test_a_gang_that_could_never_fit_holds_nothing() -> None:
 
 
 def test_a_hold_is_given_up_with_its_gang_and_who_was_turned_away_is_woken() -> None:
-    at = waits_with_hold()
+    at = waits_with_reservation()
     at.add_pod("late", 8)
     assert at.schedule("late") == ""
     at.delete("g-0")
@@ -283,9 +287,9 @@ def test_where_the_ends_are_known_the_earliest_is_waited_for() -> None:
     at.add_gang("g", 2, 8)
     at.settle()
     assert held(at, "g") == {"n1": 8, "n3": 8}
-    hold = hold_of(at, "g")
-    assert hold is not None
-    assert hold.start == at.now + 3600
+    reservation = reservation_of(at, "g")
+    assert reservation is not None
+    assert reservation.start == at.now + 3600
 
 
 def test_a_server_that_never_ends_is_the_last_to_be_waited_for() -> None:
@@ -313,9 +317,9 @@ def test_a_pod_passes_if_it_ends_before_the_gang_could_start(
     at.add_pod("late", 8, said={} if said is None else {"expected_duration": said})
     assert at.schedule("late") == ("n1" if passes else "")
     at.settle()
-    hold = hold_of(at, "g")
-    assert hold is not None
-    assert hold.start == at.now + 3600
+    reservation = reservation_of(at, "g")
+    assert reservation is not None
+    assert reservation.start == at.now + 3600
 
 
 @pytest.mark.parametrize(("liars", "passes"), [(2, True), (3, False)])
@@ -337,9 +341,11 @@ def test_no_pod_passes_once_too_many_of_its_namespace_ran_longer_than_declared(
         end(at, name)
     assert bool(at.filter("late").node_names) is passes, "that they ended changes nothing"
     at.pass_time(LOOK_SECONDS)
-    hold = hold_of(at, "g")
-    assert hold is not None
-    assert hold.earliest.sure is passes, "of what runs, the declared end does not count either"
+    reservation = reservation_of(at, "g")
+    assert reservation is not None
+    assert reservation.earliest.sure is passes, (
+        "of what runs, the declared end does not count either"
+    )
 
 
 def test_no_pod_passes_while_one_on_the_reserved_gpus_runs_longer_than_declared() -> None:
@@ -393,11 +399,11 @@ def test_an_unschedulable_pod_is_nominated_for_reserved_gpus_that_it_may_use(
 def test_where_the_start_is_an_estimate_half_of_the_wait_is_lent(
     said: str | None, passes: bool
 ) -> None:
-    at = waits_with_hold()
-    hold = hold_of(at, "g")
-    assert hold is not None
-    assert hold.start == at.now + LEAST_SECONDS
-    assert not hold.earliest.sure
+    at = waits_with_reservation()
+    reservation = reservation_of(at, "g")
+    assert reservation is not None
+    assert reservation.start == at.now + LEAST_SECONDS
+    assert not reservation.earliest.sure
     at.add_pod("late", 8, said={} if said is None else {"expected_duration": said})
     assert at.schedule("late") == ("n1" if passes else "")
 
@@ -596,7 +602,7 @@ def test_who_may_pass_by_what_is_known_of_its_like_is_not_told_to_wait() -> None
 
 
 def test_a_restart_finds_a_hold_again() -> None:
-    at = waits_with_hold()
+    at = waits_with_reservation()
     at.restart()
     at.settle()
     assert held(at, "g") == {"n1": 8, "n2": 8}

@@ -29,7 +29,7 @@ NO_GPUS = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
 # a nomination that is written again, and for a gang that looks whether more of its members come.
 WAIT_SECONDS = 10.0
 TIMEOUT = 40.0
-SETTINGS = CoreSettings(gang_timeout_seconds=TIMEOUT, hold_share=0.0)
+SETTINGS = CoreSettings(gang_timeout_seconds=TIMEOUT, reserve_share=0.0)
 
 
 class Watched(Cluster):

@@ -81,7 +81,7 @@ class HeldPod:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Without:
     """If these pods were gone, and no other pod waited, all of the job would start."""
 
     pods: tuple[HeldPod, ...]
@@ -109,7 +109,7 @@ class WhatIfAnswer:
     fits: bool  # all of it starts now
     cluster: ClusterUse
     parts: tuple[JobPart, ...]
-    room: tuple[Room, ...]
+    room: tuple[Without, ...]
     never: Never | None
     guesses: tuple[Guess, ...]
     left_out: tuple[LeftOut, ...]

@@ -16,9 +16,9 @@ from linkwise.cli.what_if.answer import (
     JobPart,
     Never,
     PartState,
-    Room,
     Start,
     WhatIfAnswer,
+    Without,
 )
 from linkwise.cli.what_if.ends import Ends
 from linkwise.cli.what_if.given.in_cluster import gated, schedulers_of, those_there
@@ -108,7 +108,7 @@ class _Asking:
         if self._listing.budgets is None and any(part.evicts for part in parts):
             self._notes.append("PodDisruptionBudgets were not given: none is counted")
         left_out = (*self._known.left_out, *self._unusable(before))
-        room: tuple[Room, ...] = ()
+        room: tuple[Without, ...] = ()
         never = None
         if not fits:
             room, never = self._room(groups)
@@ -248,7 +248,7 @@ class _Asking:
             found.append(replace(part, never=never))
         return found
 
-    def _room(self, groups: Sequence[Group]) -> tuple[tuple[Room, ...], Never | None]:
+    def _room(self, groups: Sequence[Group]) -> tuple[tuple[Without, ...], Never | None]:
         trials = self._trials(self._job.pods)
         found = fewest_to_go(trials, lambda _: True)
         if found is None:
@@ -265,7 +265,7 @@ class _Asking:
                 rooms.append(self._as_room(trials.snapshot, less, By.EVICTION))
         return tuple(rooms), None
 
-    def _as_room(self, snapshot: Snapshot, found: FreedPods, by: By) -> Room:
+    def _as_room(self, snapshot: Snapshot, found: FreedPods, by: By) -> Without:
         pods = tuple(
             HeldPod(
                 record.key,
@@ -277,7 +277,7 @@ class _Asking:
             )
             for record, gpus in held_by(snapshot, found.uids)
         )
-        return Room(pods, found.fewest, by)
+        return Without(pods, found.fewest, by)
 
     # Other facts
 
@@ -368,9 +368,9 @@ def _without_estimates(
     why: GangExplanation | Explanation | None,
 ) -> GangExplanation | Explanation | None:
     """Drop estimated ends: the core learns them from pods that ended, and it has seen none here."""
-    if not isinstance(why, GangExplanation) or why.hold is None or why.hold.sure:
+    if not isinstance(why, GangExplanation) or why.reservation is None or why.reservation.sure:
         return why
-    return replace(why, hold=replace(why.hold, start=None))
+    return replace(why, reservation=replace(why.reservation, start=None))
 
 
 def _holders_of(why: object) -> tuple[Holder, ...]:
@@ -378,8 +378,8 @@ def _holders_of(why: object) -> tuple[Holder, ...]:
     search = getattr(why, "search", None)
     nearest = search.nearest if search is not None else None
     if isinstance(why, GangExplanation):
-        if why.hold is not None:
-            return why.hold.holders
+        if why.reservation is not None:
+            return why.reservation.holders
         nearest = why.nearest or next(
             (each.nearest for each in why.searches if each.nearest is not None), None
         )

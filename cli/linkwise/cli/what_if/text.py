@@ -12,8 +12,8 @@ from linkwise.cli.what_if.answer import (
     JobPart,
     PartState,
     Place,
-    Room,
     WhatIfAnswer,
+    Without,
 )
 from linkwise.cli.what_if.facts import fact, some
 from linkwise.extender.api.views import Explanation, GangExplanation
@@ -159,8 +159,12 @@ def _waiting(part: JobPart, others: int, answer: WhatIfAnswer) -> Iterator[str]:
     if answer.never is not None and len(answer.parts) == 1 and answer.never.why:
         (why, *_) = answer.never.why  # what would be in the way even then
     if why is not None:
-        if part.start is not None and isinstance(why, GangExplanation) and why.hold is not None:
-            why = replace(why, hold=replace(why.hold, holders=()))  # shown above
+        if (
+            part.start is not None
+            and isinstance(why, GangExplanation)
+            and why.reservation is not None
+        ):
+            why = replace(why, reservation=replace(why.reservation, holders=()))  # shown above
         # The first line says how long it has waited.
         yield from explanation_text.in_short(why, answer.at).splitlines()[1:]
 
@@ -188,7 +192,7 @@ def _when(part: JobPart, answer: WhatIfAnswer) -> Iterator[str]:
             yield fact("", f"and {len(part.waits_for) - _MOST_HOLDERS} more")
 
 
-def _room(room: Room, at: float) -> Iterator[str]:
+def _room(room: Without, at: float) -> Iterator[str]:
     count = pods_in_words(len(room.pods))
     few = ", and no fewer would do" if room.fewest else ""
     if not room.pods:

@@ -180,7 +180,7 @@ class GangView:
 
 
 @dataclass(frozen=True, slots=True)
-class HoldView:
+class ReservationView:
     """The GPUs that are reserved for a waiting gang, including those that are not free yet."""
 
     nodes: tuple[str, ...]
@@ -222,7 +222,7 @@ class GangExplanation:
     ahead: int = 0  # unschedulable gangs and pods before it in the scheduling queue
     behind: str = ""  # the last of these, as in "gang ml/train"; empty: there is none
     seniority: SeniorityView | None = None  # None: the order is by age, or the gang does not wait
-    hold: HoldView | None = None
+    reservation: ReservationView | None = None
     # Its reservation idled for too long: until then it reserves nothing beyond its share.
     rests_until: float | None = None
     reclaim: ReclaimView | None = None

@@ -107,8 +107,8 @@ class Planner:
             self.reservations,
             running_pods,
             agenda,
-            share=settings.hold_share,
-            idle_limit=IdleLimit(settings.hold_limit_seconds),
+            share=settings.reserve_share,
+            idle_limit=IdleLimit(settings.reserve_limit_seconds),
         )
         repair = Repair(cache, pending_writes, self.node_filters, self.feedback, self.gang_refusals)
         self.lifecycle = GangLifecycle(

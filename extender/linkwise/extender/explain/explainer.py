@@ -16,12 +16,12 @@ from linkwise.extender.api.views import (
     Explanation,
     GangExplanation,
     GangView,
-    HoldView,
     LevelView,
     MemberView,
     NearestMiss,
     PodState,
     ReasonCount,
+    ReservationView,
     SearchView,
 )
 from linkwise.extender.cycle.reserve import InVain
@@ -202,7 +202,7 @@ class Explainer:
         waits, place = gang.why is not None, self._queue_places.of(gang)
         claimant = self._snapshot.claimant_of(gang)
         searches = self._searches(gang.found.open, claimant) if claimant is not None else ()
-        reservation = self._hold(gang)
+        reservation = self._reservation(gang)
         is_evicting = reservation is not None and reservation.evicts
         return GangExplanation(
             gang=self._view_gang(gang, runner_up=runner_up),
@@ -215,14 +215,14 @@ class Explainer:
             ahead=place.ahead,
             behind=place.behind,
             seniority=place.seniority,
-            hold=reservation,
+            reservation=reservation,
             rests_until=gang.rests_until if gang.no_room is not None else None,
             reclaim=self._reclaims.of_gang(gang)
             if runner_up and waits and not is_evicting
             else None,
         )
 
-    def _hold(self, gang: GangState) -> HoldView | None:
+    def _reservation(self, gang: GangState) -> ReservationView | None:
         reservation = next(
             (each for each in self._snapshot.reservations if each.key == gang.key), None
         )
@@ -235,7 +235,7 @@ class Explainer:
             if name in nodes
         }
         is_known = reservation.earliest.known and reservation.start < math.inf
-        return HoldView(
+        return ReservationView(
             nodes=tuple(sorted(reservation.gpus, key=natural)),
             gpus=sum(mask.bit_count() for mask in reservation.gpus.values()),
             free=sum(

@@ -12,17 +12,17 @@ _ALL_GPUS = (1 << MAX_GPUS) - 1
 
 
 def holders_of(
-    snapshot: Snapshot, nodes: Iterable[NodeState], open_holds: Container[int] = ()
+    snapshot: Snapshot, nodes: Iterable[NodeState], open_reservations: Container[int] = ()
 ) -> tuple[Holder, ...]:
     """The holders of GPUs of *nodes*, then the reservations of their free GPUs.
 
-    *open_holds* are the indices of reservations that are open to the caller and are left out.
+    *open_reservations* are the indices of those that are open to the caller and are left out.
     """
     nodes = tuple(nodes)
     kept = [
         _reserved(reservation, nodes)
         for place, reservation in enumerate(snapshot.reservations)
-        if place not in open_holds
+        if place not in open_reservations
     ]
     whole = dict.fromkeys((node.name for node in nodes), _ALL_GPUS)
     return (*owners_of(snapshot, whole), *(each for each in kept if each.gpus))

@@ -15,7 +15,7 @@ nothing, so the extender evicts them for every pod in the scheduling queue.
 - A terminating pod counts as gone, unless it is stuck (`queue.running_pods`). If a victim gets
   stuck, or may not be evicted, other victims are chosen.
 
-docs/decisions/0013-order-and-holds.md says which pods may be evicted, and for which gangs.
+docs/decisions/0013-order-and-reservations.md says which pods may be evicted, and for which gangs.
 """
 
 import math

@@ -10,10 +10,10 @@ from linkwise.extender.placement.shares.choice import (
     UnsoughtError,
     choose_shares,
 )
-from linkwise.extender.preemption.victim_selection import Room, Unit, pods_of
+from linkwise.extender.preemption.victim_selection import FreedRoom, Unit, pods_of
 
 
-class ShareRoom:
+class FreedShares:
     """The pods *gone* make room already: by uid, or by `namespace/name` if the API server no longer
     knows the pod. Once the *effort* is spent there is no room."""
 
@@ -61,7 +61,7 @@ class ShareRoom:
 class BothRooms:
     """Room in both, for a pod with whole GPUs and shares."""
 
-    def __init__(self, first: Room, second: Room) -> None:
+    def __init__(self, first: FreedRoom, second: FreedRoom) -> None:
         self._first, self._second = first, second
 
     def seek(self, units: Sequence[Unit]) -> list[Spot] | None:

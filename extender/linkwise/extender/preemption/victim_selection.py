@@ -62,7 +62,7 @@ class Unit:
         return -self.created if self.idle_since is None else self.idle_since
 
 
-class Room(Protocol):
+class FreedRoom(Protocol):
     """Where the claimant finds room if units are evicted. Only `seek` may read the cache."""
 
     def seek(self, units: Sequence[Unit]) -> list[Spot] | None:
@@ -95,7 +95,7 @@ class Preemption:
 class _Choice:
     """The queries about sets of units."""
 
-    room: Room
+    room: FreedRoom
     budgets: DisruptionBudgets
 
     def allowed(self, units: Sequence[Unit]) -> bool:
@@ -121,7 +121,7 @@ def cost(units: Iterable[Unit]) -> tuple[object, ...]:
 
 def select(
     units: Sequence[Unit],
-    room: Room,
+    room: FreedRoom,
     budgets: DisruptionBudgets,
     aside: RunUnlocked = run_inline,
 ) -> Preemption | None:

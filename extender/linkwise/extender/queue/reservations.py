@@ -11,7 +11,7 @@ these GPUs. Exceptions are:
 - any other one, if nine of ten pods like it end within that time (`queue.run_times`).
 
 GPUs that come free are reserved in the same way until the gangs that wait longest have had their
-turn. docs/decisions/0013-order-and-holds.md gives the reasons.
+turn. docs/decisions/0013-order-and-reservations.md gives the reasons.
 """
 
 import math

@@ -30,8 +30,8 @@ from linkwise.extender.placement.shares.choice import Effort
 from linkwise.extender.placement.shares.nodes import offers_any, request_of
 from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
 from linkwise.extender.preemption.eviction_candidates import EvictionCandidates
-from linkwise.extender.preemption.share_room import BothRooms, ShareRoom
-from linkwise.extender.preemption.victim_selection import Room, Unit, pods_of, select
+from linkwise.extender.preemption.share_room import BothRooms, FreedShares
+from linkwise.extender.preemption.victim_selection import FreedRoom, Unit, pods_of, select
 from linkwise.extender.preemption.what_if import NodeRoom, WhatIf
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.unschedulable_pods import UnschedulablePods
@@ -123,17 +123,17 @@ class PreemptVerb:
 
     def _rooms(
         self, what_if: WhatIf, info: NodeInfo, record: PodRecord, gone: Sequence[str]
-    ) -> list[Room]:
+    ) -> list[FreedRoom]:
         """Where the pod may have its GPUs on this node: as whole ones, or as shares of the same
         name. One of these rooms suffices."""
-        shares = ShareRoom(info, request_of(record), gone, what_if.effort)
+        shares = FreedShares(info, request_of(record), gone, what_if.effort)
         if not record.demand.gpus:
             return [shares]
         gpus = NodeRoom(what_if, info, _request(record), gone)
-        rooms: list[Room] = [BothRooms(gpus, shares) if record.shares else gpus]
+        rooms: list[FreedRoom] = [BothRooms(gpus, shares) if record.shares else gpus]
         in_place = request_of(record, self._cache.managed)
         return (
-            [*rooms, ShareRoom(info, in_place, gone, what_if.effort)]
+            [*rooms, FreedShares(info, in_place, gone, what_if.effort)]
             if offers_any(info, in_place)
             else rooms
         )

@@ -57,7 +57,7 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class Stock:
     """What a source of GPUs said at one moment.
 
     `minors` maps a uuid to the N of its /dev/nvidiaN, if known; it is None for a played machine,
@@ -83,7 +83,7 @@ class Xid:
 class Inventory(Protocol):
     """One thread calls `read`, `probe` and `events`."""
 
-    def read(self) -> Snapshot:
+    def read(self) -> Stock:
         """Read everything again. Raises InventoryError."""
 
     def probe(self, machine: Machine) -> Probe:

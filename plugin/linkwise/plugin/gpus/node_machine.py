@@ -11,7 +11,7 @@ from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import ApiError
 from linkwise.kube.objects import Node
 from linkwise.plugin.errors import InventoryError
-from linkwise.plugin.gpus.inventory import Probe, Snapshot, Xid
+from linkwise.plugin.gpus.inventory import Probe, Stock, Xid
 from linkwise.plugin.gpus.recorded import NOTHING_PLAYED, Played, RecordedInventory
 from linkwise.topology.machine.model import Machine
 
@@ -23,7 +23,7 @@ class LabelledInventory:
         self._client, self._node, self._label, self._files = client, node, label, played
         self._played: RecordedInventory | None = None
 
-    def read(self) -> Snapshot:
+    def read(self) -> Stock:
         if self._played is None:
             self._played = RecordedInventory.named(
                 self._machine_name(), node=self._node, played=self._files

@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 
 from linkwise.plugin.errors import InventoryError
-from linkwise.plugin.gpus.inventory import Finding, Findings, Load, Probe, Snapshot, Xid
+from linkwise.plugin.gpus.inventory import Finding, Findings, Load, Probe, Stock, Xid
 from linkwise.topology.errors import LinkwiseError
 from linkwise.topology.machine.model import Machine
 from linkwise.topology.machine.recorded import read_machine_file, recorded_machine
@@ -57,8 +57,8 @@ class RecordedInventory:
         except (UnicodeDecodeError, LinkwiseError) as error:
             raise InventoryError(f"machine file {where}: {error}") from error
 
-    def read(self) -> Snapshot:
-        return Snapshot(machine=self._machine, probe=self.probe(self._machine))
+    def read(self) -> Stock:
+        return Stock(machine=self._machine, probe=self.probe(self._machine))
 
     def probe(self, machine: Machine) -> Probe:
         return Probe(self._findings(machine), loads=self._loads(machine))

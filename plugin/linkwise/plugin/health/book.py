@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Condition
 
-from linkwise.plugin.gpus.inventory import Finding, Probe, Snapshot, Xid
+from linkwise.plugin.gpus.inventory import Finding, Probe, Stock, Xid
 from linkwise.plugin.health.conditions import Treatment
 from linkwise.plugin.health.faults import (
     WELL,
@@ -30,7 +30,7 @@ GONE = Finding("gone", "gone from the driver's list; expected until the plugin r
 @dataclass(frozen=True, slots=True)
 class Devices:
     """`machine` carries the health; `healths` has the reasons. `version` rises with every change
-    that the kubelet or the Node must see. `minors` is as in Snapshot, and so is `left_out`, but
+    that the kubelet or the Node must see. `minors` is as in Stock, and so is `left_out`, but
     without GPUs that were listed once: they are unhealthy."""
 
     machine: Machine
@@ -57,9 +57,7 @@ class News:
 class DeviceBook:
     """Times (`now`) are in seconds, from any clock that does not go back."""
 
-    def __init__(
-        self, snapshot: Snapshot, policy: Policy | None = None, *, now: float = 0.0
-    ) -> None:
+    def __init__(self, snapshot: Stock, policy: Policy | None = None, *, now: float = 0.0) -> None:
         self._changed = Condition()
         self._policy = policy or Policy()
         self._gone: frozenset[str] = frozenset()  # from the last reading, until the next one
@@ -113,7 +111,7 @@ class DeviceBook:
             ),
         )
 
-    def discovered(self, snapshot: Snapshot, *, now: float) -> News:
+    def discovered(self, snapshot: Stock, *, now: float) -> News:
         """Apply a new reading. If it lacks a GPU, it changes only that GPU's health, and the device
         files of the others: a driver that lost a GPU may renumber them."""
         with self._changed:

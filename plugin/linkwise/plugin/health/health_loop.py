@@ -16,7 +16,7 @@ from tenacity.stop import stop_when_event_set
 from tenacity.wait import wait_exponential
 
 from linkwise.plugin.errors import InventoryError
-from linkwise.plugin.gpus.inventory import Inventory, Load, Probe, Snapshot, Xid
+from linkwise.plugin.gpus.inventory import Inventory, Load, Probe, Stock, Xid
 from linkwise.plugin.health.book import DeviceBook, Devices, News
 from linkwise.plugin.health.conditions import xid_text
 from linkwise.plugin.health.xids import RECOVERY_CHANGED
@@ -31,7 +31,7 @@ _INCOMPLETE_SECONDS = 60.0  # at most between readings, while GPUs are missing
 
 def first_reading(
     inventory: Inventory, *, stopping: Event, on_waiting: Callable[[str], None]
-) -> Snapshot | None:
+) -> Stock | None:
     """Read until there are GPUs; None once *stopping*. *on_waiting* gets what is missing."""
 
     def note(state: RetryCallState) -> None:
@@ -48,7 +48,7 @@ def first_reading(
         before_sleep=note,
         retry_error_callback=lambda _: None,  # stopping
     )
-    found: Snapshot | None = retrying(inventory.read)
+    found: Stock | None = retrying(inventory.read)
     return found
 
 
@@ -70,7 +70,7 @@ class Caretaker:
         self,
         inventory: Inventory,
         book: DeviceBook,
-        snapshot: Snapshot,
+        snapshot: Stock,
         *,
         health_seconds: float,
         discovery_seconds: float,
@@ -207,7 +207,7 @@ class Caretaker:
         self._told(self._book.discovered(snapshot, now=time.monotonic()))
         self._warn(snapshot)
 
-    def _tell_start(self, snapshot: Snapshot) -> None:
+    def _tell_start(self, snapshot: Stock) -> None:
         for gpu in self._book.now.machine.gpus:
             health = self._book.now.healths.get(gpu.uuid)
             if health is not None and health.reason:
@@ -216,7 +216,7 @@ class Caretaker:
                 log.warning("GPU %d (%s): %s", gpu.index, gpu.uuid, note)
         self._warn(snapshot)
 
-    def _warn(self, snapshot: Snapshot) -> None:
+    def _warn(self, snapshot: Stock) -> None:
         """Log the warnings that the previous reading did not have."""
         devices = self._book.now
         warnings = (

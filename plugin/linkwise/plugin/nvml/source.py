@@ -13,7 +13,7 @@ import pynvml
 
 from linkwise.plugin.errors import InventoryError
 from linkwise.plugin.gpus import sysfs
-from linkwise.plugin.gpus.inventory import Finding, Probe, Snapshot, Xid
+from linkwise.plugin.gpus.inventory import Finding, Probe, Stock, Xid
 from linkwise.plugin.gpus.nics import NicReading, read_nics
 from linkwise.plugin.nvml.assembling import wire
 from linkwise.plugin.nvml.calls import NoAnswerError
@@ -74,7 +74,7 @@ class NvmlInventory:
         self._answering: frozenset[str] = frozenset()  # at the last probe
         self._answered: set[str] = set()  # at some probe: about the others nothing good is known
 
-    def read(self) -> Snapshot:
+    def read(self) -> Stock:
         self._driver.open()
         try:
             return self._read()
@@ -135,7 +135,7 @@ class NvmlInventory:
             void = (MINOR, NO_NVLINKS)
             self._known[uuid] = {call: told for call, told in answers.items() if call not in void}
 
-    def _read(self) -> Snapshot:
+    def _read(self) -> Stock:
         count = self._driver.required("nvmlDeviceGetCount", self._nvml.nvmlDeviceGetCount)
         found: list[GpuReading] = []
         left_out: dict[int, str] = {}
@@ -161,7 +161,7 @@ class NvmlInventory:
         ask = partial(read_gpu, self._nvml, index, dict(self._known), sys_root=self._sys_root)
         return self._driver.run(f"reading GPU {index}", ask, seconds=seconds)
 
-    def _snapshot(self, found: list[GpuReading], left_out: Mapping[int, str]) -> Snapshot:
+    def _snapshot(self, found: list[GpuReading], left_out: Mapping[int, str]) -> Stock:
         uuids = [reading.gpu.uuid for reading in found]
         self._links = {r.gpu.uuid: tuple(link.number for link in r.nvlinks.up) for r in found}
         probe = self._probe_all(uuids)
@@ -204,7 +204,7 @@ class NvmlInventory:
             for reading in found
             if reading.trouble and reading.gpu.uuid not in dead  # the probe reports those
         )
-        return Snapshot(
+        return Stock(
             machine=machine,
             minors=minors,
             probe=Probe(findings, probe.unanswered, probe.recovery_told),

@@ -20,7 +20,7 @@ from linkwise.pods.annotations import demand_of
 from linkwise.replay.core import objects
 from linkwise.replay.core.may_run import MayRun
 from linkwise.replay.errors import ReplayError
-from linkwise.replay.jobs import Job, Part, Run
+from linkwise.replay.jobs import Job, OnNode, Run
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_gpus
 from linkwise.topology.machine.model import Machine
@@ -51,7 +51,7 @@ class LinkwiseContestant(InMemoryApiServer):
         settings: CoreSettings | None = None,
         pods_of: PodsOf = objects.pods,
     ) -> None:
-        """*nodes* are idle; a `Part` names them by number. Pods must not be gated."""
+        """*nodes* are idle; a `OnNode` names them by number. Pods must not be gated."""
         machines = {node.metadata.name: (node, machine) for node, machine in nodes}
         there = {name: node for name, (node, _) in machines.items()}
         super().__init__(settings or CoreSettings(), objects.EPOCH, there)
@@ -195,7 +195,7 @@ class LinkwiseContestant(InMemoryApiServer):
         job.parts[number] = job.parts.get(number, 0) | gpus
         job.missing -= 1
         if not job.missing:
-            parts = tuple(Part(*part) for part in sorted(job.parts.items()))
+            parts = tuple(OnNode(*part) for part in sorted(job.parts.items()))
             self._started.append(Run(job.job, self.now - objects.EPOCH, parts))
         return super().put_bound(pod)
 

@@ -52,7 +52,7 @@ LEGEND = tuple(
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Drawn:
     """A workload, with a sentence about it."""
 
     workload: WorkloadReport
@@ -67,7 +67,7 @@ class Timeline:
     width: int  # of a row's lines, in pixels
     ticks: tuple[tuple[float, str], ...]
     heads: tuple[str, ...]  # of HEADS
-    parts: tuple[Part, ...]
+    parts: tuple[Drawn, ...]
     dense: bool  # a row has all pods of its workload
 
 
@@ -79,7 +79,7 @@ def timeline_of(report: Report) -> Timeline:
         _ticks(scale.last),
         HEADS if any(pod.times.ended is not None for _, pod in report.pods) else HEADS[:-1],
         tuple(
-            Part(workload, time_words(workload), tuple(_rows(workload, scale, dense=dense)))
+            Drawn(workload, time_words(workload), tuple(_rows(workload, scale, dense=dense)))
             for workload in report.workloads
         ),
         dense,

@@ -316,8 +316,8 @@ def test_a_gang_for_which_others_are_evicted_is_told_so() -> None:
     assert f"  reserved  {kept}" in lines
 
 
-def test_a_gang_whose_hold_has_idled_for_too_long_is_told_so() -> None:
-    at = Cluster(settings=CoreSettings(hold_limit_seconds=3600.0))
+def test_a_gang_whose_reservation_has_idled_for_too_long_is_told_so() -> None:
+    at = Cluster(settings=CoreSettings(reserve_limit_seconds=3600.0))
     for number in range(2):
         at.add_node(f"n{number}", "hgx-h100")
     at.add_pod("notebook", 1, expected_duration="24h")

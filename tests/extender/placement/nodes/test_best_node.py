@@ -29,7 +29,7 @@ NEEDS = ResourceList(milli_cpu=1000, memory=2**30)
 
 
 def cluster(machines: tuple[str, ...], *, cpu: str = "96", pods: str = "110") -> Cluster:
-    at = Cluster(CoreSettings(hold_share=0))  # what waits for GPUs is not looked at here
+    at = Cluster(CoreSettings(reserve_share=0))  # what waits for GPUs is not looked at here
     for name, machine in zip(NODES, machines, strict=False):
         at.add_node(name, machine, cpu=cpu, pods=pods)
     return at

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from linkwise.cli.what_if.past.ground import Ground
 from linkwise.cli.what_if.past.lives import Life
 from linkwise.kube.objects import Node
-from linkwise.replay.jobs import Part
+from linkwise.replay.jobs import OnNode
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import (
     ContainerGpus,
@@ -28,7 +28,7 @@ from linkwise.topology.sets.partition import choose_partition
 
 @dataclass(frozen=True, slots=True)
 class Had:
-    part: Part
+    part: OnNode
     presumed: bool
 
 
@@ -45,7 +45,7 @@ def what_they_had(lives: Iterable[Life], listed: Iterable[Node], ground: Ground)
     for node, on_it in there.items():
         machine = ground.nodes[numbers[node]][1]
         for uid, gpus, presumed in _on_one(on_it, machine, in_use[node]):
-            found[uid] = Had(Part(numbers[node], gpus), presumed)
+            found[uid] = Had(OnNode(numbers[node], gpus), presumed)
     return found
 
 

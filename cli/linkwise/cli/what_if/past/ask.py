@@ -28,7 +28,7 @@ from linkwise.extender.preemption.policy import Preempt
 from linkwise.kube.objects import Pod
 from linkwise.replay.core.contestant import LinkwiseContestant
 from linkwise.replay.driver import Contestant, replay
-from linkwise.replay.jobs import Job, Part, Run
+from linkwise.replay.jobs import Job, OnNode, Run
 
 _LONGEST_SECONDS = 60.0  # time limit of the core for a job that is alone
 _STEP_SECONDS = 1.0
@@ -211,7 +211,7 @@ def _fate(job: PastJob, had: Mapping[str, Had]) -> Fate:
         if its is None:
             return Fate(job.start, None)
         parts[its.part.node] |= its.part.gpus
-    return Fate(job.start, tuple(Part(*part) for part in sorted(parts.items())))
+    return Fate(job.start, tuple(OnNode(*part) for part in sorted(parts.items())))
 
 
 def _uses(jobs: Iterable[PastJob], had: Mapping[str, Had]) -> list[GpuUse]:

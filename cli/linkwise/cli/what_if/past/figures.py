@@ -8,7 +8,7 @@ import numpy as np
 from linkwise.cli.what_if.past.answer import Outcome
 from linkwise.cli.what_if.past.ground import Ground
 from linkwise.cli.what_if.past.jobs import PastJob
-from linkwise.replay.jobs import Part
+from linkwise.replay.jobs import OnNode
 
 LARGE = 8  # GPUs of a job that has figures of its own
 _HOUR = 3600.0
@@ -19,7 +19,7 @@ class Fate:
     """The result of a job. `parts` is None if the GPUs are unknown."""
 
     start: float | None  # seconds since 1970; None: it waits
-    parts: tuple[Part, ...] | None
+    parts: tuple[OnNode, ...] | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from linkwise.extender.placement.nodes.reasons import why_closed_exactly
 from linkwise.extender.placement.worth.estimate import Share, estimate
 from linkwise.kube.filters.taints import lasting
 from linkwise.kube.objects import Condition, Node, NodeSpec, NodeStatus, Quantity
-from linkwise.replay.jobs import Part
+from linkwise.replay.jobs import OnNode
 from linkwise.topology import names
 from linkwise.topology.annotations.node_annotation import read_topology, write_topology
 from linkwise.topology.errors import AnnotationError
@@ -28,7 +28,7 @@ change = msgspec.structs.replace
 
 @dataclass(frozen=True)
 class Ground:
-    """`Part.node` is the index of a node in `nodes`."""
+    """`OnNode.node` is the index of a node in `nodes`."""
 
     nodes: tuple[tuple[Node, Machine], ...]
     states: tuple[NodeState, ...]
@@ -39,11 +39,11 @@ class Ground:
     def gpus(self) -> int:
         return sum(len(machine.gpus) for _, machine in self.nodes)
 
-    def worth(self, parts: Sequence[Part]) -> float:
+    def worth(self, parts: Sequence[OnNode]) -> float:
         """Return the extender's estimate of an all-reduce over these two or more GPUs, in GB/s."""
         return estimate([self._share(part) for part in parts], self.levels).together
 
-    def _share(self, part: Part) -> Share:
+    def _share(self, part: OnNode) -> Share:
         state = self.states[part.node]
         assert state.kind is not None, "it has a machine"
         domains = tuple(domain_of(state, level) for level in self.levels)

@@ -15,7 +15,7 @@ from linkwise.cli.what_if.past.ground import Ground
 from linkwise.kube.objects import Pod
 from linkwise.pods.annotations import demand_of
 from linkwise.replay.core.may_run import MayRun
-from linkwise.replay.jobs import Job, Part, Run
+from linkwise.replay.jobs import Job, OnNode, Run
 from linkwise.topology.sets.partition import choose_partition
 
 
@@ -66,7 +66,7 @@ class KubeScheduler:
         self._waiting = left
         return started
 
-    def _place(self, wants: "tuple[_Want, ...]") -> tuple[Part, ...] | None:
+    def _place(self, wants: "tuple[_Want, ...]") -> tuple[OnNode, ...] | None:
         free = self._free.copy()
         sets: dict[int, int] = {}
         taken: dict[int, int] = {}
@@ -85,7 +85,7 @@ class KubeScheduler:
         self._free = free
         for node, left in sets.items():
             self._sets[node] = left
-        return tuple(Part(node, taken[node]) for node in sorted(taken))
+        return tuple(OnNode(node, taken[node]) for node in sorted(taken))
 
     def _want(self, pod: Pod) -> "_Want":
         may = self._may_run.names(pod)

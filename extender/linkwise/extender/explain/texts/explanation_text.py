@@ -148,11 +148,11 @@ def _place(it: GangExplanation | Explanation) -> Iterator[str]:
 
 def _order(it: GangExplanation, at: float) -> Iterator[str]:
     yield from _place(it)
-    reservation = it.hold
+    reservation = it.reservation
     if reservation is None and it.rests_until is not None:
         until = f"until {_time(it.rests_until)} ({_from_now(it.rests_until, at)})"
         why = "the reservations of its namespace idled for too long"
-        yield _fact("reserved", f"nothing larger than --hold-share {until}: {why}")
+        yield _fact("reserved", f"nothing larger than --reserve-share {until}: {why}")
     if reservation is not None:
         others = len(reservation.nodes) - _MOST_HOLDERS
         nodes = ", ".join(reservation.nodes[:_MOST_HOLDERS]) + (
