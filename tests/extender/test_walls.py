@@ -53,7 +53,7 @@ class Walled(Cluster):
             super().delete(name)
 
     def pass_time(self, seconds: float) -> list[Action]:
-        known = self.core.snapshot(self.now).by_uid
+        known = self.core._cache.pods
         self.dropped |= {u for u, pod in self.pods.items() if pod.spec.node_name and u not in known}
         return super().pass_time(seconds)
 
