@@ -198,6 +198,7 @@ def test_every_module_of_linkwise_can_be_imported_but_the_simulator(image: Image
         "drawing",
         "kube",
         "serving",
+        "pods",
         "plugin",
         "extender",
         "webhook",
