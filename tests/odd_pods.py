@@ -81,6 +81,8 @@ _BY_PODS = (
     names.EXPECTED_DURATION,
     names.SHARE,
     names.RECLAIM,
+    names.MOVABLE,
+    names.MOVE_COST,
     names.PREFIX + "priority",  # there is no such annotation
 )
 

@@ -118,6 +118,15 @@ command.add_command(openb)
     default=48.0,
     help="GB/s between nodes per GPU: its share of the node's NICs.",
 )
+@click.option(
+    "--movable",
+    type=click.FloatRange(0, 1),
+    default=0.0,
+    help="Share of the jobs of up to 4 GPUs that consent to be moved.",
+)
+@click.option(
+    "--move-cost", type=_SECONDS, default=600.0, help="Seconds of its run that a moved job loses."
+)
 @click.option("--csv", "csv_file", type=_FILE, help="Also write the figures as CSV.")
 @click.option("--plot", type=_FILE, help="Also draw mean queues and localities as SVG.")
 @click.option(
@@ -139,6 +148,8 @@ def jobs(
     communication: float,
     stretched: bool,
     nic: float,
+    movable: float,
+    move_cost: float,
     csv_file: Path | None,
     plot: Path | None,
     resume: Path | None,
@@ -163,9 +174,11 @@ def jobs(
         end=until,
         first=first,
         jitter=jitter,
+        movable=movable,
     )
     questions = {
-        seed: _Question(replace(reading, seed=seed), communication, stretched) for seed in seeds
+        seed: _Question(replace(reading, seed=seed), communication, stretched, move_cost)
+        for seed in seeds
     }
     with ending_well():
         results = _replay(trace, questions, dict.fromkeys(chosen), resume)
@@ -192,6 +205,7 @@ class _Question:
     reading: Reading
     communication: float
     stretched: bool
+    move_cost: float
 
 
 def _replay(
@@ -223,7 +237,9 @@ def _run(name: str, there: Sequence[Job], question: _Question, aside: str) -> Fi
         return fleet.stretch(run, question.communication) if question.stretched else 1.0
 
     with progress(name + aside, len(there)) as advance:
-        runs = run_trace(there, SCHEDULERS[name](fleet), advance, stretch)
+        runs = run_trace(
+            there, SCHEDULERS[name](fleet), advance, stretch, move_cost=question.move_cost
+        )
     return figures(runs, fleet, question.communication)
 
 

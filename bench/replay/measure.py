@@ -33,6 +33,10 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     nodes_per_fewest: float | None  # mean of nodes used / fewest nodes, of the same jobs
     allocated: float  # share of the GPU time from the first to the last submission
     stretch: float | None  # of jobs with several GPUs, weighted by GPU time
+    moves: int
+    most_moves: int  # of one job
+    lost: float  # the share of the GPU time of all runs that moves lost
+    moved_slowdown: float | None  # of the jobs that were moved
     slowdown: float  # (queue + stretched run time) / run time, bounded, the mean
 
 
@@ -45,7 +49,9 @@ def figures(runs: Sequence[Run], fleet: Fleet, communication: float) -> Figures:
     large, several = gpus >= LARGE, gpus > 1
     fewest = np.array([fleet.fewest_nodes(run.job) for run in runs])
     used = np.array([len(run.parts) for run in runs])
-    slowdown = (queued + seconds * stretch) / np.maximum(seconds, BOUND_SECONDS)
+    lost = np.array([run.lost for run in runs])
+    moved = np.array([bool(run.moves) for run in runs])
+    slowdown = (queued + seconds * stretch + lost) / np.maximum(seconds, BOUND_SECONDS)
     return Figures(
         jobs=len(runs),
         queue_mean_s=float(queued.mean()),
@@ -57,6 +63,10 @@ def figures(runs: Sequence[Run], fleet: Fleet, communication: float) -> Figures:
         nodes_per_fewest=_mean(used[several] / fewest[several]),
         allocated=_allocated(runs, fleet),
         stretch=_mean(stretch[several], (gpus * seconds)[several]),
+        moves=sum(len(run.moves) for run in runs),
+        most_moves=max(len(run.moves) for run in runs),
+        lost=float((lost * gpus).sum() / max((seconds * gpus).sum(), 1.0)),
+        moved_slowdown=_mean(np.maximum(slowdown, 1.0)[moved]),
         slowdown=float(np.maximum(slowdown, 1.0).mean()),
     )
 

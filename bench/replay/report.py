@@ -41,6 +41,9 @@ _COLUMNS = (
     _Column("nodes / fewest", lambda f: f.nodes_per_fewest, 2),
     _Column("allocated", lambda f: f.allocated, 3),
     _Column("stretch", lambda f: f.stretch, 3),
+    _Column("moves", lambda f: f.moves, 0),
+    _Column("lost", lambda f: f.lost, 5),
+    _Column("slowdown of moved", lambda f: f.moved_slowdown, 2),
     _Column("slowdown", lambda f: f.slowdown, 2),
 )
 

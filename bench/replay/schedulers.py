@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from bench.replay.baselines import placements
 from bench.replay.baselines.queues import Easy, Fifo, Greedy
 from linkwise.extender.core_settings import CoreSettings
+from linkwise.extender.moves.policy import MovePolicy, Moves
 from linkwise.extender.queue.queue_order import QueueOrder
 from linkwise.replay.core import objects
 from linkwise.replay.core.contestant import LinkwiseContestant
@@ -18,7 +19,8 @@ Make = Callable[[Fleet], Contestant]
 SCHEDULERS: Mapping[str, Make] = {
     LINKWISE: lambda fleet: LinkwiseContestant(objects.nodes(fleet.machines)),
     MULTIFACTOR: lambda fleet: LinkwiseContestant(
-        objects.nodes(fleet.machines), CoreSettings(queue_order=QueueOrder.MULTIFACTOR)
+        objects.nodes(fleet.machines),
+        CoreSettings(queue_order=QueueOrder.MULTIFACTOR, moves=MovePolicy(Moves.CONSENT)),
     ),
     "fifo": lambda fleet: Fifo(fleet, placements.consolidated),
     "greedy": lambda fleet: Greedy(fleet, placements.consolidated),

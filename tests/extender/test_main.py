@@ -317,6 +317,10 @@ def test_every_flag_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
         "preempt": "never",
         "reclaim_idle": (("ml", 14400.0), ("notebooks", 1800.0)),
         "reclaim_notice": 90.0,
+        "moves": "consent",
+        "movable_namespaces": ("ml", "web"),
+        "move_cost": 90.0,
+        "move_again": 90.0,
         "queue_order": "multifactor",
         "span_levels": ("nvidia.com/gpu.clique", "rack"),
         "namespaces": ("team-a", "team-b"),
@@ -348,6 +352,11 @@ def test_every_flag_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
     params = command.make_context("linkwise-extender", []).params
 
     assert {name: value for name, value in params.items() if name != "version"} == said
-    named = {"hosts": "host", "callers": "caller", "namespaces": "namespace"}
+    named = {
+        "hosts": "host",
+        "callers": "caller",
+        "movable_namespaces": "movable-namespace",
+        "namespaces": "namespace",
+    }
     flags = {named.get(name, name).replace("_", "-") for name in said}
     assert {p.opts[0].removeprefix("--") for p in command.params} == flags | {"version"}

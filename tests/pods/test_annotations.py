@@ -150,8 +150,8 @@ def test_a_wrong_word_names_the_key_the_value_and_what_is_allowed(
         (
             "colour",
             "linkwise.dev/ and one of communicator, expected-duration, gang, gang-min, gang-size, "
-            "gang-timeout, gpu-memory, gpu-model, preemptible, prefer-link, prefer-span, rank, "
-            "reclaim-when-idle, require-link, require-span, share",
+            "gang-timeout, gpu-memory, gpu-model, movable, move-cost, preemptible, prefer-link, "
+            "prefer-span, rank, reclaim-when-idle, require-link, require-span, share",
         ),
     ],
 )

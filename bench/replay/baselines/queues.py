@@ -32,6 +32,9 @@ class _Baseline:
         for part in run.parts:
             self.free[part.node] |= part.gpus
 
+    def take_evicted(self) -> Sequence[str]:
+        return ()
+
     def next_due(self) -> float | None:
         return None
 

@@ -16,6 +16,7 @@ from bench.replay.errors import TraceError
 from linkwise.replay.jobs import Fleet, Job
 
 NEEDED = ("job_id", "submit_s", "duration_s", "num_gpus")
+MOST_MOVABLE = 4  # GPUs of a job that may be moved
 _NUMBER = "seconds, 0 or more"
 
 
@@ -32,6 +33,7 @@ class Reading:
     longest: float = math.inf  # cut run times to this
     jitter: float = 0.0  # submit each job later by a random time up to this
     seed: int = 0  # of these times
+    movable: float = 0.0  # the share of the jobs of up to MOST_MOVABLE GPUs that may be moved
 
 
 def read_jobs(file: Path, reading: Reading) -> list[Job]:
@@ -49,6 +51,8 @@ def read_jobs(file: Path, reading: Reading) -> list[Job]:
     kept = [job for job in jobs if reading.begin <= job.submit < reading.end]
     kept.sort(key=lambda job: job.submit)
     kept = kept[: reading.first]
+    if reading.movable:
+        kept = [replace(job, movable=_may_move(job, reading)) for job in kept]
     if not kept:
         raise TraceError(file, None, "no job in the window", "at least one job")
     if reading.jitter:
@@ -56,6 +60,12 @@ def read_jobs(file: Path, reading: Reading) -> list[Job]:
         kept = [replace(job, submit=job.submit + draw.uniform(0, reading.jitter)) for job in kept]
         kept.sort(key=lambda job: job.submit)
     return kept
+
+
+def _may_move(job: Job, reading: Reading) -> bool:
+    """By the job's name, so that the same jobs may be moved whatever else is asked."""
+    drawn = Random(f"{reading.seed} {job.name}").random()
+    return job.gpus <= MOST_MOVABLE and len(job.pods) == 1 and drawn < reading.movable
 
 
 def _jobs(file: Path, rows: "csv.DictReader[str]", reading: Reading) -> Iterator[Job]:

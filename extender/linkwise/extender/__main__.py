@@ -18,6 +18,7 @@ import click
 import msgspec
 
 from linkwise.extender.core import Core
+from linkwise.extender.moves.policy import MovePolicy, Moves
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.queue.queue_order import QueueOrder
 from linkwise.extender.runtime.leader_endpoints import CALLS, STATUS, LeaderEndpoints
@@ -184,6 +185,32 @@ _DEFAULTS = Settings()
     help="Time between the Event about an idle pod and its eviction.",
 )
 @click.option(
+    "--moves",
+    type=click.Choice([who.value for who in Moves]),
+    default=_DEFAULTS.moves.moves.value,
+    help="Pods that the extender may move to make room for a waiting gang or pod: those that "
+    "consent, or none.",
+)
+@click.option(
+    "--movable-namespace",
+    "movable_namespaces",
+    multiple=True,
+    help="Pods of this namespace consent to moves unless they say no, but for those of Jobs. May "
+    "be repeated.",
+)
+@click.option(
+    "--move-cost",
+    type=DURATION,
+    default="10m",
+    help="How much of its run a pod loses by a move, if it does not say.",
+)
+@click.option(
+    "--move-again",
+    type=DURATION,
+    default="24h",
+    help="How long a pod that was moved stays where it is.",
+)
+@click.option(
     "--indexed-jobs",
     type=click.Choice([word.value for word in IndexedJobs]),
     default=_DEFAULTS.indexed_jobs.value,
@@ -259,6 +286,10 @@ def command(
     lift_gates_after: float | None,
     reserve_limit: float,
     reclaim_notice: float,
+    moves: str,
+    movable_namespaces: tuple[str, ...],
+    move_cost: float,
+    move_again: float,
     indexed_jobs: str,
     certificate_lifetime: float,
     call_timeout: float,
@@ -276,6 +307,7 @@ def command(
             lift_gates_after_seconds=lift_gates_after,
             reserve_limit_seconds=reserve_limit,
             reclaim_notice_seconds=reclaim_notice,
+            moves=MovePolicy(Moves(moves), frozenset(movable_namespaces), move_cost, move_again),
             indexed_jobs=IndexedJobs(indexed_jobs),
             certificate_lifetime=Lifetime(certificate_lifetime),
             call_timeout_seconds=call_timeout,

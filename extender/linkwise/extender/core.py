@@ -64,12 +64,14 @@ class Core:
     def __init__(self, settings: CoreSettings) -> None:
         self._settings = settings
         self._lasting = Agenda()  # of the parts that outlive a term
+        self._awaited: set[str] = set()  # uids of owners whose next pods have their places
         self._reader = Ingest(
             settings.resource_name,
             self._lasting,
             settings.indexed_jobs,
             settings.namespaces,
             settings.queue_order.ahead_from,
+            self._awaited,
         )
         self._budgets = DisruptionBudgets()
         self._surroundings = Surroundings()
@@ -92,6 +94,7 @@ class Core:
         self._agenda.ask(self._lasting.times)
         settings, pending_writes = self._settings, PendingWrites(self._agenda, leader)
         self._began = 0.0
+        self._awaited.clear()
         self._cache = Cache(settings.resource_name, self._surroundings)
         self._planner = Planner(
             self._cache,
@@ -102,6 +105,7 @@ class Core:
             budgets=self._budgets,
             run_times=self._run_times,
             ages=self._ages,
+            awaited=self._awaited,
         )
         self._planner.changes.run_unlocked = self._aside
         self._planner.round.note_step = self._note_step

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from linkwise.extender.moves.policy import NO_MOVES, MovePolicy
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.queue.queue_order import QueueOrder
 from linkwise.pods.podgrouper.workloads.answer import IndexedJobs
@@ -35,6 +36,8 @@ class CoreSettings:
     reclaim_idle: tuple[tuple[str, float], ...] = ()
     # Between the Event and the eviction: long enough for a person to save what a notebook has.
     reclaim_notice_seconds: float = 600.0
+    # A move restarts a pod, so its owner and the operator must both allow it.
+    moves: MovePolicy = NO_MOVES
     # What users expect; any other order changes whom they wait for.
     queue_order: QueueOrder = QueueOrder.AGE
     span_levels: tuple[str, ...] = DEFAULT_LEVELS  # of domains above the node, nearest first

@@ -107,6 +107,10 @@ class PodRequest:
     # Once it has been idle for so long, it may be evicted for others; infinite: never; None: as the
     # operator says for its namespace.
     reclaim_seconds: float | None = None
+    # Whether it may be evicted and placed elsewhere to make room, and its controller then makes it
+    # anew; None: it does not say.
+    movable: bool | None = None
+    move_cost_seconds: float | None = None  # of its run that a restart loses; None: as configured
 
 
 _COMMUNICATORS = {"gang": False, "pod": True}
@@ -158,6 +162,8 @@ BY_PODS: Mapping[str, AnnotationValue] = {
     names.RECLAIM: AnnotationValue(
         f"a duration like 4h, or {_NEVER}", pattern=f"{_NEVER}|{_DURATION.pattern}"
     ),
+    names.MOVABLE: AnnotationValue("true or false", tuple(_BOOLEANS)),
+    names.MOVE_COST: _DURATION,
 }
 """What pods may say, by annotation (docs/annotations.md)."""
 
@@ -190,6 +196,8 @@ def ask_of(annotations: Mapping[str, str], labels: Mapping[str, str]) -> PodRequ
         expected_seconds=_read(said, names.EXPECTED_DURATION, _duration),
         sharing=_read(said, names.SHARE, _SHARINGS.__getitem__) or Sharing.EITHER,
         reclaim_seconds=_read(said, names.RECLAIM, _reclaim),
+        movable=_read(said, names.MOVABLE, _BOOLEANS.__getitem__),
+        move_cost_seconds=_read(said, names.MOVE_COST, _duration),
     )
 
 

@@ -29,6 +29,9 @@ class Contestant(Protocol):
     def settle(self, now: float) -> Sequence[Run]:
         """Return the jobs that start now."""
 
+    def take_evicted(self) -> Sequence[str]:
+        """Return the names of the jobs that were evicted since the last call. They start again."""
+
     def next_due(self) -> float | None:
         """Return when `settle` must run without an event; None: never."""
 
@@ -39,6 +42,7 @@ def replay(
     progress: Callable[[int], object] = lambda _: None,
     stretch: Callable[[Run], float] = lambda _: 1.0,
     until: float = math.inf,
+    move_cost: float = 0.0,
 ) -> list[Run]:
     """Run all *jobs*, which are in order of submission. Report to *progress* how many have ended.
 
@@ -46,23 +50,45 @@ def replay(
     in advance. With *until*, decisions stop after that second: some jobs may then still run and
     others wait. Without it, every job has to end.
 
+    A job that is moved loses the last *move_cost* seconds of its run, and starts again.
+
     Raises ReplayError if a job never starts although nothing prevents it.
     """
     runs: list[Run] = []
-    ends: list[tuple[float, int]] = []
+    numbers: dict[str, int] = {}  # job name -> index of its run
+    ends: list[tuple[float, int]] = []  # an entry that is not its run's end is outdated
+    stopped: dict[str, float] = {}  # the jobs that are evicted and have not started again, and when
     coming, ended, happened = 0, 0, 0.0
     now = jobs[0].submit if jobs else 0.0
     while ended < len(jobs) and now <= until:
         while ends and ends[0][0] <= now:
-            contestant.end(runs[heappop(ends)[1]], now)
-            ended, happened = ended + 1, now
+            at, number = heappop(ends)
+            run = runs[number]
+            if run.end == at and run.job.name not in stopped:
+                contestant.end(run, now)
+                ended, happened = ended + 1, now
         while coming < len(jobs) and jobs[coming].submit <= now:
             contestant.submit(jobs[coming], now)
             coming, happened = coming + 1, now
-        for started in contestant.settle(now):
-            run = replace(started, stretch=stretch(started))
-            heappush(ends, (run.end, len(runs)))
-            runs.append(run)
+        begun = contestant.settle(now)
+        stopped |= dict.fromkeys(contestant.take_evicted(), now)
+        for started in begun:
+            name = started.job.name
+            if name in stopped:
+                before = runs[number := numbers[name]]
+                at = stopped.pop(name)
+                lost = min(move_cost, at - (before.moves or (before.start,))[-1])
+                run = runs[number] = replace(
+                    before,
+                    parts=started.parts,
+                    moves=(*before.moves, now),
+                    lost=before.lost + lost + now - at,
+                )
+            else:
+                number = numbers[name] = len(runs)
+                run = replace(started, stretch=stretch(started))
+                runs.append(run)
+            heappush(ends, (run.end, number))
             happened = now
         progress(ended)
         next_event = min(

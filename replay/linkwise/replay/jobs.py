@@ -27,6 +27,7 @@ class Job:
     namespace: str
     gpus_per_pod: int = 1
     expected: float | None = None
+    movable: bool = False  # whether it may be restarted elsewhere
 
     @property
     def pods(self) -> tuple[int, ...]:
@@ -51,10 +52,12 @@ class Run:
     start: float
     parts: tuple[OnNode, ...]
     stretch: float = 1.0
+    moves: tuple[float, ...] = ()  # when it was moved
+    lost: float = 0.0  # seconds of its run that moves lost
 
     @property
     def end(self) -> float:
-        return self.start + self.job.seconds * self.stretch
+        return self.start + self.job.seconds * self.stretch + self.lost
 
     @property
     def queued(self) -> float:

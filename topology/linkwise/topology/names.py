@@ -47,6 +47,8 @@ PREEMPTIBLE = PREFIX + "preemptible"
 EXPECTED_DURATION = PREFIX + "expected-duration"
 SHARE = PREFIX + "share"
 RECLAIM = PREFIX + "reclaim-when-idle"
+MOVABLE = PREFIX + "movable"
+MOVE_COST = PREFIX + "move-cost"
 
 # A scheduling gate of the Pod. Its author or the webhook sets it; the extender removes it.
 GATE = PREFIX + "plan"

@@ -161,6 +161,7 @@ class PodRecord:
     refusal: Refusal | None = None  # the kubelet did not admit it: it failed without having run
     endless: bool = False  # a server: the kubelet restarts its containers however they end
     owner_kind: str = ""  # such as Job; empty: the pod has no owner
+    owner_uid: str = ""
     queue: QueueNote | None = None  # its gang's note on the scheduling queue, read from this pod
     leaving_until: float = 0.0  # of a terminating pod: when its grace period ends
     labels: Mapping[str, str] = field(default_factory=dict)  # of pods that take GPUs or shares

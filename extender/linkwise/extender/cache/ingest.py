@@ -5,7 +5,7 @@ is computed once.
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import count
@@ -158,10 +158,12 @@ class Ingest:
         indexed_jobs: IndexedJobs = IndexedJobs.ALL,
         namespaces: Collection[str] = (),
         ahead_from: int = 2,
+        awaited: Set[str] = frozenset(),
     ) -> None:
         """*namespaces*: the pods of all others are left alone; empty: those of none are. An
-        unschedulable pod of *ahead_from* GPUs or more is planned ahead."""
-        self._resource, self._ahead_from = resource, ahead_from
+        unschedulable pod of *ahead_from* GPUs or more is planned ahead, and so is a new one of the
+        owners *awaited* (uids)."""
+        self._resource, self._ahead_from, self._awaited = resource, ahead_from, awaited
         self._namespaces = frozenset(namespaces)
         self._membership = Membership(resource, agenda, indexed_jobs)
         self._numbers = count()
@@ -182,7 +184,7 @@ class Ingest:
         return self._record(pod, wishes, judged)
 
     def _record(self, pod: Pod, wishes: "_Wishes", judged: Judged) -> PodRecord:
-        return _record(pod, wishes, judged, self._resource, self._ahead_from)
+        return _record(pod, wishes, judged, self._resource, self._ahead_from, self._awaited)
 
     def follow(self, pod: Pod, now: float) -> PodRecord:
         """Read a pod from the watch; the objects that it depends on are read until `forget`."""
@@ -362,6 +364,7 @@ def _record(
     judged: Judged,
     resource: str,
     least: int,
+    awaited: Set[str],
 ) -> PodRecord:
     meta, spec, status, of_spec = pod.metadata, pod.spec, pod.status, wishes.of_spec
     written = None
@@ -382,9 +385,11 @@ def _record(
     queue = _queue(pod)
     keeps_place = queue is not None and not unschedulable and size >= least
     # Shares are chosen at the bind, so a single pod that takes some is not planned ahead.
-    ahead = open_ and not of_spec.shares and (gated or planned or in_line or keeps_place)
-    gang = _gang_of(ref, judged.ask, ahead=ahead)
-    owner_kind = next((owner.kind for owner in meta.owner_references if owner.controller), "")
+    owner = next((owner for owner in meta.owner_references if owner.controller), None)
+    is_awaited = owner is not None and owner.uid in awaited
+    ahead = gated or planned or in_line or keeps_place or is_awaited
+    gang = _gang_of(ref, judged.ask, ahead=ahead and open_ and not of_spec.shares)
+    owner_kind = "" if owner is None else owner.kind
     leaving_until = meta.deletion_timestamp
     labels = _shared_labels(tuple(meta.labels.items()))
     return PodRecord(
@@ -419,6 +424,7 @@ def _record(
         refusal=_refusal_of(pod, resource),
         endless=spec.restart_policy == "Always" and not owner_kind.endswith("Job"),
         owner_kind=owner_kind,
+        owner_uid="" if owner is None else owner.uid,
         queue=queue,
         leaving_until=leaving_until.timestamp() if leaving_until is not None else 0.0,
         labels=labels if of_spec.demand.gpus or of_spec.shares else {},

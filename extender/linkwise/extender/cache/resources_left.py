@@ -131,6 +131,12 @@ class ResourcesLeft:
         for column, need in self._needed(needs):
             self.amounts[column, row] += need
 
+    def take(self, row: int, needs: ResourceList) -> None:
+        """As if a pod with these needs came to the node."""
+        self.amounts[_PODS, row] -= 1
+        for column, need in self._needed(needs):
+            self.amounts[column, row] -= need
+
     def columns_of(self, needs: Sequence[ResourceList], pods: Sequence[int]) -> Mapping[int, Ints]:
         """Column -> what each of *needs* takes of it, and each of *pods* of the places for pods."""
         found = {

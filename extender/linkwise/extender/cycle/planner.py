@@ -3,7 +3,7 @@
 `decide` runs one `Round`: the only place where the extender assigns GPUs ahead of a bind.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableSet
 from dataclasses import replace
 
 from linkwise.extender.api.actions import Action, Emit, Evict, WithdrawPlan
@@ -21,13 +21,14 @@ from linkwise.extender.cycle.changes import Changes
 from linkwise.extender.cycle.history import History
 from linkwise.extender.cycle.publish import Publish
 from linkwise.extender.cycle.refused_plans import RefusedPlans
-from linkwise.extender.cycle.reserve import Reserve
+from linkwise.extender.cycle.reserve import InVain, Reserve
 from linkwise.extender.cycle.round import Round
 from linkwise.extender.gangs.gang_search import GangSearch
 from linkwise.extender.gangs.lifecycle import GangLifecycle
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.gangs.repair import Repair
 from linkwise.extender.gangs.scheduling_gates import SchedulingGates
+from linkwise.extender.moves.planned_moves import PlannedMoves
 from linkwise.extender.placement.nodes.best_node import BestNode
 from linkwise.extender.placement.nodes.gang_refusals import GangRefusals
 from linkwise.extender.placement.nodes.kubelet_admission import KubeletAdmission
@@ -61,6 +62,7 @@ class Planner:
         budgets: DisruptionBudgets,
         run_times: RunTimes,
         ages: Ages,
+        awaited: MutableSet[str],
     ) -> None:
         self.node_filters = NodeFilters(cache)
         self.feedback = SchedulerFeedback(cache, agenda)
@@ -147,6 +149,22 @@ class Planner:
             budgets=budgets,
             allowed=settings.preempt,
         )
+        self.moves = PlannedMoves(
+            cache,
+            pending_writes,
+            self.registry,
+            self.queue,
+            search,
+            self.reservations,
+            running_pods,
+            budgets=budgets,
+            policy=settings.moves,
+            awaited=awaited,
+            waits_for_servers=lambda key, members: (
+                self.reserve.in_vain(key, members) is InVain.SERVERS
+            ),
+            agenda=agenda,
+        )
         self.changes = Changes(
             cache,
             pending_writes,
@@ -203,6 +221,7 @@ class Planner:
             self.lifecycle,
             self._allocate,
             self.reserve,
+            self.moves,
             self.preemption,
             publish,
             cache.around,
@@ -234,6 +253,7 @@ class Planner:
         self._gates.pod_changed(record)
         self.idle_pods.pod_changed(record)
         self.unschedulable_pods.changed(record)
+        self.moves.pod_changed(record, now)
         if record.node:
             self.offers.forget(record.uid)
         if record.leaving:
@@ -278,6 +298,7 @@ class Planner:
         self.pending_writes.forget(record.uid)
         self._gates.forget(record.uid)
         self.idle_pods.pod_gone(record.uid)
+        self.moves.pod_gone(record.uid, now)
         self._plan_corrections.forget(record.uid)
         self.unschedulable_pods.forget(record.uid)
         self.offers.forget(record.uid)

@@ -22,6 +22,7 @@ from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.gang_search import GangSearch, StaleResult
 from linkwise.extender.gangs.lifecycle import GangLifecycle
 from linkwise.extender.gangs.registry import GangRegistry
+from linkwise.extender.moves.planned_moves import PlannedMoves
 from linkwise.extender.preemption.gang_preemption import GangPreemption
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.scheduling_queue import SchedulingQueue
@@ -53,6 +54,7 @@ class Round:
         lifecycle: GangLifecycle,
         allocate: Allocate,
         reserve: Reserve,
+        moves: PlannedMoves,
         preemption: GangPreemption,
         publish: Publish,
         around: PlacedPods,
@@ -60,6 +62,7 @@ class Round:
         self._registry, self._queue, self._reservations = registry, queue, reservations
         self._search, self._changes, self._lifecycle = search, changes, lifecycle
         self._allocate, self._reserve, self._preemption = allocate, reserve, preemption
+        self._moves = moves
         self._publish, self._around = publish, around
         # By namespace: the looks that its gangs took in this round, and the gangs that had no turn
         # because of that, in an earlier pass and in this one.
@@ -88,6 +91,8 @@ class Round:
         self.note_step("reconcile")
         for _ in range(_MOST_PASSES):
             self._go_through_queue(looked_at, now)
+            with self._changes.isolated("moves"):
+                self._moves.run(now, self._changes.run)
             with self._changes.isolated("preemption"):
                 self._preemption.run(now, self._changes.run)
             self._changes.due |= self._preemption.take_withdrawn()  # they wait again

@@ -7,6 +7,7 @@ where the pod may run and that have enough free GPUs.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 import msgspec
@@ -15,8 +16,10 @@ from linkwise.extender.api.actions import Action, Evict, LiftGate, Nominate, Wri
 from linkwise.extender.api.extender_calls import FilterCall, Outcome
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.in_memory_api_server import InMemoryApiServer
+from linkwise.extender.membership.owner_cache import Found
 from linkwise.kube.objects import Condition, Node, Pod
 from linkwise.pods.annotations import demand_of
+from linkwise.pods.podgrouper.workloads.answer import ObjectRef
 from linkwise.replay.core import objects
 from linkwise.replay.core.may_run import MayRun
 from linkwise.replay.errors import ReplayError
@@ -62,6 +65,8 @@ class LinkwiseContestant(InMemoryApiServer):
         self._to_try: deque[str] = deque()
         self._turned_away: dict[str, _Single] = {}  # by uid, oldest first
         self._came_free = False
+        self._had: dict[str, tuple[str, int]] = {}  # uid -> node, and how many of its GPUs
+        self._evicted: list[str] = []  # names of jobs
         self._made = 0
         self._started: list[Run] = []
         self._names = list(there)
@@ -94,9 +99,7 @@ class LinkwiseContestant(InMemoryApiServer):
         for uid in uids:
             del self._jobs[uid]
             self.remove_pod(uid)
-        for part in run.parts:
-            self._free[self._names[part.node]] += part.gpus.bit_count()
-        self._came_free = True
+            self._give_back(uid)
 
     def settle(self, now: float) -> Sequence[Run]:
         self.now = objects.EPOCH + now
@@ -110,16 +113,49 @@ class LinkwiseContestant(InMemoryApiServer):
                 return self._started
         raise ReplayError(f"the core finds no end of things to do at second {now:g}")
 
+    def take_evicted(self) -> Sequence[str]:
+        evicted, self._evicted = self._evicted, []
+        return evicted
+
     def next_due(self) -> float | None:
         due = self.core.next_due()
         return None if due is None else due - objects.EPOCH
 
     def carry_out(self, action: Action) -> Outcome:
-        if isinstance(action, Evict | LiftGate):
-            raise ReplayError(f"{action}: no pod of a trace may be evicted, and none is gated")
+        if isinstance(action, LiftGate):
+            raise ReplayError(f"{action}: no pod of a trace is gated")
         if isinstance(action, WritePlan | Nominate) and action.node:
             self._to_try.append(action.pod.uid)
         return super().carry_out(action)
+
+    def read_owner(self, ref: ObjectRef) -> Found:  # noqa: ARG002
+        """Jobs of a trace count no eviction as a failure."""
+        ignores = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
+        return {"spec": {"podFailurePolicy": {"rules": [ignores]}}}
+
+    def evict(self, pod: Pod, action: Evict) -> Outcome:  # noqa: ARG002
+        """The pod is gone at once, and its controller makes it anew."""
+        meta = pod.metadata
+        job = self._jobs.pop(meta.uid).job
+        uids = self._uids[job.name]
+        self._give_back(meta.uid)
+        self.remove_pod(meta.uid)
+        self._made += 1
+        name = f"job-{self._made}"
+        said = {k: v for k, v in meta.annotations.items() if k not in names.BY_EXTENDER}
+        created = datetime.fromtimestamp(self.now, UTC)
+        anew = change(meta, uid=name, name=name, annotations=said, creation_timestamp=created)
+        uids[uids.index(meta.uid)] = name
+        self._jobs[name] = _Started(job, 1)
+        self._evicted.append(job.name)
+        self._to_try.append(name)
+        self.put_pod(Pod(metadata=anew, spec=change(pod.spec, node_name="")))
+        return Outcome.DONE
+
+    def _give_back(self, uid: str) -> None:
+        node, count = self._had.pop(uid)
+        self._free[node] += count
+        self._came_free = True
 
     # kube-scheduler
 
@@ -191,6 +227,7 @@ class LinkwiseContestant(InMemoryApiServer):
         given = read_gpus(pod.metadata.annotations[names.GPUS]).values()
         gpus = sum(bits[uuid] for uuids in given for uuid in uuids)
         self._free[pod.spec.node_name] -= gpus.bit_count()
+        self._had[pod.metadata.uid] = pod.spec.node_name, gpus.bit_count()
         job = self._jobs[pod.metadata.uid]
         job.parts[number] = job.parts.get(number, 0) | gpus
         job.missing -= 1

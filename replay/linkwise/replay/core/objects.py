@@ -9,6 +9,7 @@ from linkwise.kube.objects import (
     Node,
     NodeStatus,
     ObjectMeta,
+    OwnerReference,
     Pod,
     PodSpec,
     Resources,
@@ -67,12 +68,17 @@ def pods(job: Job, number: int, now: float) -> Iterator[Pod]:
             names.GANG_SIZE: str(len(sizes)),
             names.RANK: str(rank),
         }
+        if job.movable:
+            said[names.MOVABLE] = "true"
         name = f"job-{number}-{rank}"
         yield Pod(
             metadata=ObjectMeta(
                 name=name,
                 namespace=job.namespace,
                 uid=name,
+                owner_references=(
+                    OwnerReference("Job", name, f"of-{name}", "batch/v1", controller=True),
+                ),
                 annotations=said | (gang if len(sizes) > 1 else {}),
                 creation_timestamp=datetime.fromtimestamp(now, UTC),
             ),

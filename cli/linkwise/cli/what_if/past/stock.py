@@ -47,6 +47,9 @@ class KubeScheduler:
             self._sets[part.node] |= part.gpus
             self._free[part.node] += part.gpus.bit_count()
 
+    def take_evicted(self) -> Sequence[str]:
+        return ()
+
     def next_due(self) -> float | None:
         return None
 

@@ -1,0 +1,351 @@
+"""Makes room for a waiting gang or pod by moves, and sees them through.
+
+1. A gang that found no room has a reservation: the GPUs on which it can start first. If moves make
+   room for it now, and cost less than that wait does, they are planned (`moves.search`).
+2. The room is reserved for the gang, and the targets for the pods that move. Then these are
+   evicted.
+3. The controller of each makes a new pod. It is known by its owner and its request, and is planned
+   exactly on the target. A target that nobody comes for is given back after COME_SECONDS.
+
+**The rule**, in GPU seconds: moves lose the cost of each pod that moves times its GPUs. They save
+the gang's wait, from now until its reservation is expected to be free, times its GPUs. They have to
+save more than they lose, or nothing moves.
+
+A pod is moved at most once in a while, and not near its expected end: it would rather be waited
+for. Nothing moves for less important work, and nothing that a PodDisruptionBudget protects.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, MutableSet
+from dataclasses import dataclass
+
+from linkwise.extender.api.actions import Beneficiary
+from linkwise.extender.api.records import GangKey, PodRecord
+from linkwise.extender.api.timers import Agenda
+from linkwise.extender.api.unlocked import RunUnlocked, run_inline
+from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.node_info import plan_on
+from linkwise.extender.cache.node_table import popcount
+from linkwise.extender.cache.pending_writes import PendingWrites
+from linkwise.extender.cache.plans import plan_id, written_plan
+from linkwise.extender.gangs.gang import Gang
+from linkwise.extender.gangs.gang_search import GangSearch, Seen, StaleResult
+from linkwise.extender.gangs.members import GangMembers
+from linkwise.extender.gangs.registry import GangRegistry
+from linkwise.extender.moves.plan import Move, MovePlan
+from linkwise.extender.moves.policy import MovePolicy, Moves
+from linkwise.extender.moves.search import Mover, MoveSearch
+from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
+from linkwise.extender.preemption.gang_room import GangRoom, some_at_a_time
+from linkwise.extender.queue.reservations import Reservations
+from linkwise.extender.queue.running_pods import RunningPods, Tenant
+from linkwise.extender.queue.scheduling_queue import SchedulingQueue
+from linkwise.topology.annotations.plan import Plan
+
+REASON = "Moved"
+# How often moves are sought for one gang: if something changed meanwhile, and else, as pods may be
+# moved once they have run for long enough.
+TRY_SECONDS, LOOK_SECONDS = 60.0, 1800.0
+# How long a target is kept from the eviction on: a grace period, and a controller that is slow.
+COME_SECONDS = 300.0
+# A pod that has run for less than this many times the cost of its move stays: the shorter its run,
+# the more of it a restart takes away.
+_RUN_TIMES = 10.0
+_MOMENT_SECONDS = 1.0
+_MOST_REMEMBERED = 20_000
+
+
+@dataclass(slots=True)
+class _Seat:
+    """A target, kept for the pod that takes the place of one that moves."""
+
+    move: Move
+    for_whom: GangKey
+    key: GangKey  # of the reservation
+    left: float | None = None  # since when the pod that moves is on its way out, or gone
+
+
+class PlannedMoves:
+    """*awaited*: the uids of the owners whose new pods get a target. Their pods are planned ahead
+    (`cache.ingest`)."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        pending_writes: PendingWrites,
+        registry: GangRegistry,
+        queue: SchedulingQueue,
+        search: GangSearch,
+        reservations: Reservations,
+        running_pods: RunningPods,
+        *,
+        budgets: DisruptionBudgets,
+        policy: MovePolicy,
+        awaited: MutableSet[str],
+        waits_for_servers: Callable[[GangKey, GangMembers], bool],
+        agenda: Agenda,
+    ) -> None:
+        agenda.ask(self._times)
+        self._cache, self._pending_writes, self._registry = cache, pending_writes, registry
+        self._queue, self._search, self._reservations = queue, search, reservations
+        self._running_pods, self._budgets, self._policy = running_pods, budgets, policy
+        self._awaited, self._waits_for_servers = awaited, waits_for_servers
+        self._plans: dict[GangKey, MovePlan] = {}  # by the gang that waits
+        self._seats: dict[str, _Seat] = {}  # by the uid of the pod that moves
+        self._moved: dict[str, float] = {}  # uid of a pod that came by a move -> when
+        self._tries: dict[GangKey, tuple[float, object]] = {}
+
+    @property
+    def plans(self) -> Mapping[GangKey, MovePlan]:
+        """By the gang for which pods move."""
+        return self._plans
+
+    def _times(self) -> Iterator[float]:
+        state = self._state()
+        for at, tried_in in self._tries.values():
+            yield at + LOOK_SECONDS if tried_in == state else at
+        left = (seat.left for seat in self._seats.values())
+        yield from (at + COME_SECONDS for at in left if at is not None)
+
+    # Pods
+
+    def pod_changed(self, record: PodRecord, now: float) -> None:
+        """A pod came or changed; the cache has it already."""
+        seat = self._seats.get(record.uid)
+        if seat is not None:
+            if not record.live and seat.left is None:
+                seat.left = now
+        elif record.owner_uid in self._awaited and not record.node and record.live:
+            self._take_seat(record, now)
+
+    def pod_gone(self, uid: str, now: float) -> None:
+        self._moved.pop(uid, None)
+        seat = self._seats.get(uid)
+        if seat is not None and seat.left is None:
+            seat.left = now
+
+    def _take_seat(self, record: PodRecord, now: float) -> None:
+        cache = self._cache
+        if record.uid in cache.plans or record.gang is None or not record.gang.uid:
+            return
+        for uid, seat in self._seats.items():
+            before, spot = seat.move.pod, seat.move.spot
+            if seat.left is None or not _is_like(record, before):
+                continue
+            self._end_seat(uid)
+            info = cache.nodes.get(spot.node)
+            if (
+                info is None
+                or info.kind is None
+                or info.closed
+                or spot.gpus & ~(info.free | info.fresh)
+            ):
+                return
+            epoch = self._pending_writes.next_epoch([record.uid])
+            ident = plan_id(record.ref.namespace, record.ref.name, epoch, now, [record.uid])
+            leader = self._pending_writes.leader
+            plan = Plan(id=ident, node=spot.node, leader=leader, epoch=epoch, made=now)
+            cache.plan(record.uid, written_plan(cache, record, plan, spot.gpus))
+            if len(self._moved) >= _MOST_REMEMBERED:
+                del self._moved[next(iter(self._moved))]
+            self._moved[record.uid] = now
+            return
+
+    # Rounds
+
+    def run(self, now: float, aside: RunUnlocked = run_inline) -> None:
+        """See the moves that are planned through, and plan more. With *aside*, others use the cache
+        during the search."""
+        if self._policy.moves is not Moves.CONSENT:
+            return
+        for key in [*self._plans]:
+            if not self._is_wanted(key):
+                del self._plans[key]
+        for uid, seat in [*self._seats.items()]:
+            if self._is_over(seat, now):
+                self._end_seat(uid)
+        waiting = self._queue.without_room() if self._budgets.known else []
+        keys = {gang.key for gang in waiting}
+        for key in self._tries.keys() - keys:
+            del self._tries[key]
+        self._try_waiting(waiting, now, aside)
+        for key, plan in self._plans.items():
+            self._evict(key, plan, now)
+
+    def _is_wanted(self, key: GangKey) -> bool:
+        """Whether the gang still waits for the room that the moves make."""
+        reservation = self._reservations.of(key)
+        return reservation is not None and reservation.by_preemption
+
+    def _is_over(self, seat: _Seat, now: float) -> bool:
+        """Whether nobody will come for the target."""
+        if seat.left is not None:
+            return now >= seat.left + COME_SECONDS
+        return seat.for_whom not in self._plans
+
+    def _end_seat(self, uid: str) -> None:
+        seat = self._seats.pop(uid)
+        self._cache.reserve(seat.key, {})
+        owner = seat.move.pod.owner_uid
+        if not any(other.move.pod.owner_uid == owner for other in self._seats.values()):
+            self._awaited.discard(owner)
+
+    def _state(self) -> object:
+        return self._cache.room, self._cache.comings_and_goings
+
+    def _try_waiting(self, waiting: list[Gang], now: float, aside: RunUnlocked) -> None:
+        state = self._state()
+        for gang in waiting:
+            if self._reservations.is_by_preemption(gang.key):
+                continue
+            at, tried_in = self._tries.get(gang.key, (0.0, None))
+            if now < (at + LOOK_SECONDS if tried_in == state else at):
+                continue
+            members = self._registry.needed_of(gang).members
+            wait = self._expected_wait(gang, members, now)
+            if wait <= self._policy.cost_seconds:  # it starts soon, or is not among the first
+                self._tries[gang.key] = self._worth_it_from(gang, now), None
+                continue
+            self._tries[gang.key] = now + TRY_SECONDS, state
+            try:
+                plan = self._find(gang, members, wait, now, aside)
+            except StaleResult:
+                self._tries[gang.key] = now, None
+                return
+            if plan is not None:
+                self._begin(gang, members, plan, now)
+                return
+
+    def _find(
+        self,
+        gang: Gang,
+        members: GangMembers,
+        wait: float,
+        now: float,
+        aside: RunUnlocked,
+    ) -> MovePlan | None:
+        if not members.open or members.bound or members.flying or members.planned:
+            return None
+        wanted = sum(member.demand.gpus for member in members.open)
+        reservation = self._reservations.of(gang.key)
+        own = [] if reservation is None else [reservation]
+        pool = self._reservations.pool_of(members)
+        free = self._reservations.rows_with(own).free[: len(pool)][pool]
+        if int(popcount(free).sum()) < wanted:
+            return None
+        movers = {node: found for node, found in self._movers(gang, now, aside) if found}
+        if not movers:
+            return None
+        seen, before = Seen(self._cache, members.open), self._cache.rows.copy()
+        room = GangRoom(
+            self._cache,
+            self._search,
+            self._reservations,
+            self._running_pods,
+            gang,
+            members,
+            now,
+            aside,
+        )
+        needs = [member.needs for member in members.open]
+        view = self._reservations.view(own)
+        plan = MoveSearch(self._cache, self._search, room, view, needs, aside).find(
+            movers, wait * wanted
+        )
+        if plan is None or not self._budgets.allow([move.pod for move in plan.moves]):
+            return None
+        spots = (*plan.spots, *(move.spot for move in plan.moves))
+        pods = self._cache.pods
+        if any(pods.get(move.pod.uid) != move.pod for move in plan.moves):
+            raise StaleResult
+        if not seen.still_free(before, spots):
+            raise StaleResult
+        return plan
+
+    def _expected_wait(self, gang: Gang, members: GangMembers, now: float) -> float:
+        """Seconds until the gang starts without moves; infinity: never, as servers are in its way;
+        0: it is not among the first. If nothing is known about the pods that it waits for, it is
+        expected to wait for as long again as it has waited."""
+        reservation = self._reservations.of(gang.key)
+        if reservation is None:
+            return math.inf if self._waits_for_servers(gang.key, members) else 0.0
+        if reservation.earliest.known:
+            return max(reservation.start - now, 0.0)
+        return max(now - self._queue.created(gang.key), 0.0)
+
+    def _worth_it_from(self, gang: Gang, now: float) -> float:
+        """When the gang may have waited for so long that moves are worth it."""
+        return max(self._queue.created(gang.key) + self._policy.cost_seconds, now) + _MOMENT_SECONDS
+
+    def _movers(
+        self, gang: Gang, now: float, aside: RunUnlocked
+    ) -> Iterator[tuple[str, list[Mover]]]:
+        priority = -self._queue.urgency(gang.key)[0]
+        for info in some_at_a_time(self._cache, aside):
+            if info.kind is None or info.closed or not info.bound:
+                continue
+            tenants: dict[str, Tenant] | None = None
+            found = []
+            for record in info.bound.values():
+                if not self._may_move(record, priority, now):
+                    continue
+                if tenants is None:
+                    tenants = {each.uid: each for each in self._running_pods.on(info, now).all}
+                tenant = tenants.get(record.uid)
+                cost = self._policy.cost_of(record)
+                if tenant is None or tenant.end - now < max(cost, 0.0):
+                    continue  # it ends soon
+                found.append(Mover(record, tenant.gpus, cost))
+            yield info.name, found
+
+    def _may_move(self, record: PodRecord, priority: int, now: float) -> bool:
+        if not self._policy.consents(record) or record.priority > priority:
+            return False
+        if record.left_alone or not (record.live and record.admitted) or record.shares:
+            return False
+        if record.ask.gang is not None or record.uid in self._seats:
+            return False
+        moved = self._moved.get(record.uid, -math.inf)
+        if now < moved + self._policy.again_seconds:
+            return False
+        written = plan_on(record, record.node)
+        began = record.created if written is None else written.plan.made
+        return now - began >= _RUN_TIMES * self._policy.cost_of(record)
+
+    def _begin(self, gang: Gang, members: GangMembers, plan: MovePlan, now: float) -> None:
+        """Reserve the targets, and the room."""
+        self._reservations.reserve_for(gang, members, plan.spots, now, by_preemption=True)
+        self._plans[gang.key] = plan
+        for move in plan.moves:
+            ref = move.pod.ref
+            key = GangKey(ref.namespace, ref.name, ref.uid, "move")
+            self._seats[ref.uid] = _Seat(move, gang.key, key)
+            self._cache.reserve(key, {move.spot.node: move.spot.gpus})
+            self._awaited.add(move.pod.owner_uid)
+
+    def _evict(self, key: GangKey, plan: MovePlan, now: float) -> None:
+        members = [member for member in self._cache.members(key) if member.live]
+        first = next((member for member in members if not member.node), None)
+        if first is None:
+            return
+        to = Beneficiary(key.title, -self._queue.urgency(key)[0], first.ref)
+        for move in plan.moves:
+            record = self._cache.pods.get(move.pod.uid)
+            if record is None or not record.live:
+                continue
+            why = f"to make room for {key.title}: its next place is reserved on {move.spot.node}"
+            self._pending_writes.evict(
+                record, why, now, event=REASON, priority=record.priority, for_whom=to
+            )
+
+
+def _is_like(record: PodRecord, before: PodRecord) -> bool:
+    """Whether *record* takes the place of *before*."""
+    return (
+        record.owner_uid == before.owner_uid
+        and record.ref.namespace == before.ref.namespace
+        and record.demand == before.demand
+        and record.needs == before.needs
+        and record.ask == before.ask
+        and record.template is before.template
+    )

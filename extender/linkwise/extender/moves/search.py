@@ -1,0 +1,188 @@
+"""Finds the moves that cost least and make room for a waiting gang or pod.
+
+Nodes are emptied, as far as needed, in the order of what that costs per place that it makes. Each
+pod that moves must have a place now, not once another has left it: all targets are reserved before
+the first eviction. It goes where a new pod like it would go, and gets no worse links than it has.
+
+The search is a greedy one with a budget. If a pod has no place elsewhere, the nodes that were to
+lose it are left out, and the rest is tried once more.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from linkwise.extender.api.records import GangKey, PodRecord, ResourceList
+from linkwise.extender.api.unlocked import RunUnlocked, nothing
+from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.machine_kind import GpuRequest
+from linkwise.extender.gangs.gang_search import GangSearch
+from linkwise.extender.moves.plan import Move, MovePlan, gpus_by_node
+from linkwise.extender.placement.nodes.nodes_view import NodesView, as_if
+from linkwise.extender.placement.result import NoRoom, Spot
+from linkwise.extender.preemption.gang_room import GangRoom
+from linkwise.extender.preemption.victim_selection import Unit
+
+_MOST_SEARCHES = 8  # for places of the gang; each costs milliseconds
+_WORSE = 0.999  # of the bandwidth that a pod has
+
+
+@dataclass(frozen=True, slots=True)
+class Mover:
+    """A pod that may be moved."""
+
+    pod: PodRecord
+    gpus: int  # bitmask, on its node
+    cost_seconds: float
+
+    @property
+    def lost(self) -> float:
+        return self.cost_seconds * self.pod.demand.gpus
+
+    @property
+    def unit(self) -> Unit:
+        return unit_of(self.pod)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bundle:
+    """Movers of one node that make room there for some members."""
+
+    node: str
+    movers: tuple[Mover, ...]
+    places: int
+
+    @property
+    def worth(self) -> tuple[float, int, str]:
+        """Less is better."""
+        lost = sum(mover.lost for mover in self.movers)
+        return lost / self.places, len(self.movers), self.node
+
+
+class MoveSearch:
+    def __init__(
+        self,
+        cache: Cache,
+        search: GangSearch,
+        room: GangRoom,
+        view: NodesView,
+        needs: Sequence[ResourceList],
+        aside: RunUnlocked,
+    ) -> None:
+        """*view*: what the pods that move may use. *needs*: of the pods of the gang that waits."""
+        self._cache, self._search, self._room = cache, search, room
+        self._base, self._changed = view.table(), view.changed
+        self._needs, self._aside = needs, aside
+        self._size = max(each.gpus for each in needs)
+
+    def find(self, movers: Mapping[str, Sequence[Mover]], most_lost: float) -> MovePlan | None:
+        """The moves of some of *movers* (by node) that lose at most *most_lost* GPU seconds; None:
+        there are none, or none was found."""
+        if self._room.seek(()) is not None:
+            return None
+        bundles = sorted(self._bundles(movers), key=lambda bundle: bundle.worth)
+        closed: set[str] = set()
+        for _ in range(_MOST_SEARCHES):
+            chosen = self._enough(bundles, closed, most_lost)
+            if chosen is None:
+                return None
+            self._aside(nothing)
+            units = [mover.unit for mover in chosen]
+            spots = self._room.seek(units)
+            if spots is None:
+                closed.add(chosen[-1].pod.node)
+                continue
+            used = gpus_by_node(spots)
+            needed = [mover for mover in chosen if mover.gpus & used.get(mover.pod.node, 0)]
+            placed = self._places_of(needed, spots)
+            if isinstance(placed, str):
+                closed.add(placed)
+                continue
+            return MovePlan(tuple(placed), tuple(spots))
+        return None
+
+    def _bundles(self, movers: Mapping[str, Sequence[Mover]]) -> Iterable[_Bundle]:
+        for node, of_node in movers.items():
+            info = self._cache.nodes.get(node)
+            if info is None:
+                continue
+            free = int(self._base.free[info.row]).bit_count()
+            have = free // self._size
+            in_order = sorted(of_node, key=lambda m: (m.cost_seconds, -m.pod.demand.gpus))
+            freed, taken = 0, []
+            for mover in in_order:
+                taken.append(mover)
+                freed += mover.gpus.bit_count()
+                places = (free + freed) // self._size - have
+                if places:
+                    yield _Bundle(node, self._thrifty(taken, free, places + have), places)
+
+    def _thrifty(self, taken: Sequence[Mover], free: int, places: int) -> tuple[Mover, ...]:
+        """Without those that the places do not need, the costliest first."""
+        left = [*taken]
+        spare = free + sum(m.gpus.bit_count() for m in taken) - places * self._size
+        for mover in sorted(taken, key=lambda m: -m.lost):
+            gpus = mover.gpus.bit_count()
+            if gpus <= spare:
+                spare -= gpus
+                left.remove(mover)
+        return tuple(left)
+
+    def _enough(
+        self, bundles: Sequence[_Bundle], closed: Collection[str], most_lost: float
+    ) -> list[Mover] | None:
+        """The cheapest bundles after which there may be room, at most one of each node."""
+        on: dict[str, _Bundle] = {}
+        lost = 0.0
+        for bundle in bundles:
+            if bundle.node in closed:
+                continue
+            before = on.get(bundle.node)
+            if before is not None and before.places >= bundle.places:
+                continue
+            lost += sum(mover.lost for mover in bundle.movers)
+            lost -= 0.0 if before is None else sum(mover.lost for mover in before.movers)
+            if lost > most_lost:
+                return None
+            on[bundle.node] = bundle
+            chosen = [mover for each in on.values() for mover in each.movers]
+            if self._room.may_suffice([mover.unit for mover in chosen]):
+                return chosen
+        return None
+
+    def _places_of(self, movers: Sequence[Mover], spots: Sequence[Spot]) -> list[Move] | str:
+        """Where *movers* go, the largest first, if the gang is at *spots*; else the node of one
+        that has no place."""
+        table = self._base.trial()
+        changed = dict.fromkeys(self._changed)
+        for spot, needs in zip(spots, self._needs, strict=True):
+            row = table.row_of[spot.node]
+            table.free[row] &= ~spot.gpus
+            table.left.take(row, needs)
+            changed[row] = None
+        moves = []
+        for mover in sorted(movers, key=lambda m: (-m.pod.demand.gpus, m.pod.uid)):
+            self._aside(nothing)
+            found = self._search.best_for(mover.pod, as_if(table, tuple(changed)))
+            if isinstance(found, NoRoom) or not self._is_as_good(mover, found):
+                return mover.pod.node
+            row = table.row_of[found.node]
+            table.free[row] &= ~found.gpus
+            table.left.take(row, mover.pod.needs)
+            changed[row] = None
+            moves.append(Move(mover.pod, found, mover.cost_seconds))
+        return moves
+
+    def _is_as_good(self, mover: Mover, spot: Spot) -> bool:
+        if mover.pod.demand.gpus < 2:
+            return True
+        request = GpuRequest(mover.pod.demand, mover.pod.ask.requirement)
+        here, there = self._cache.nodes[mover.pod.node].kind, self._cache.nodes[spot.node].kind
+        if here is None or there is None:
+            return False
+        return there.quality(request, spot.gpus) >= _WORSE * here.quality(request, mover.gpus)
+
+
+def unit_of(pod: PodRecord) -> Unit:
+    """A single pod, as those have it that select victims."""
+    name = pod.ref
+    return Unit((pod,), pod.priority, pod.created, GangKey(name.namespace, name.name, name.uid))

@@ -1,0 +1,42 @@
+"""Whether the controller of a pod makes an evicted pod anew, and counts the eviction as no failure.
+
+A bare pod is gone for good. A DaemonSet makes its pod anew on the same node. A Job counts an
+evicted pod among the failures that its `backoffLimit` allows, unless its `podFailurePolicy` ignores
+pods with the condition DisruptionTarget, which the Eviction API sets
+(https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-failure-policy).
+"""
+
+from linkwise.kube.fields import Fields, items, text
+from linkwise.kube.objects import Pod
+from linkwise.pods.podgrouper.workloads.answer import IndexedJobs, NeedsOwner, Objects
+from linkwise.pods.podgrouper.workloads.case import Case, OwnerGoneError, UnreadError
+from linkwise.pods.podgrouper.workloads.kinds import JOB
+
+ALWAYS = frozenset({"ReplicaSet", "ReplicationController", "StatefulSet"})
+"""The kinds of controllers that do it whatever they say."""
+_RULE = "movable"
+
+
+def is_made_anew(pod: Pod, objects: Objects, resource: str) -> bool | NeedsOwner:
+    """*objects* holds what was read so far; if the answer is NeedsOwner, read that object and call
+    again."""
+    case = Case(pod, objects, resource, IndexedJobs.ALL)
+    if case.controller is None:
+        return False
+    if not case.is_controlled_by(JOB):
+        return case.controller.kind in ALWAYS
+    try:
+        return _ignores_disruptions(case.read_controller(JOB))
+    except UnreadError as error:
+        return NeedsOwner(error.ref, error.paths, _RULE, str(error))
+    except OwnerGoneError:
+        return False
+
+
+def _ignores_disruptions(job: Fields) -> bool:
+    """The first rule that matches a pod decides."""
+    for rule in items(job, "spec.podFailurePolicy.rules"):
+        conditions = items(rule, "onPodConditions")
+        if any(text(each, "type") == "DisruptionTarget" for each in conditions):
+            return text(rule, "action") == "Ignore"
+    return False

@@ -1,0 +1,295 @@
+"""Pods that consent move, so that a gang or pod that waits fits: planned, whole, and worth it."""
+
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from linkwise.extender.api.actions import Evict
+from linkwise.extender.api.extender_calls import Outcome
+from linkwise.extender.core_settings import CoreSettings
+from linkwise.extender.moves.planned_moves import COME_SECONDS
+from linkwise.extender.moves.policy import MovePolicy, Moves
+from linkwise.kube.objects import (
+    LabelSelector,
+    ObjectMeta,
+    OwnerReference,
+    Pod,
+    PodDisruptionBudget,
+    PodDisruptionBudgetSpec,
+    PodDisruptionBudgetStatus,
+)
+from linkwise.pods.podgrouper.workloads.answer import ObjectRef
+from linkwise.topology import names
+from tests.extender.cluster import Cluster, change
+
+HOUR = 3600.0
+MOVABLE = {"movable": "true"}
+IGNORES = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
+COUNTS = {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [1]}}
+
+
+def owned_by(kind: str, name: str) -> Callable[[Pod], Pod]:
+    version = "batch/v1" if kind == "Job" else "apps/v1"
+    owner = OwnerReference(kind, name, f"uid-of-{name}", version, controller=True)
+
+    def alter(pod: Pod) -> Pod:
+        labels = {"app": name}
+        return change(pod, metadata=change(pod.metadata, owner_references=(owner,), labels=labels))
+
+    return alter
+
+
+def cluster(moves: Moves = Moves.CONSENT, *, nodes: int = 2) -> Cluster:
+    at = Cluster(settings=CoreSettings(moves=MovePolicy(moves)))
+    for number in range(1, nodes + 1):
+        at.add_node(f"n{number}")
+    return at
+
+
+def run(
+    at: Cluster,
+    name: str,
+    gpus: int,
+    node: str,
+    *,
+    kind: str = "ReplicaSet",
+    priority: int = 0,
+    said: Mapping[str, str] | None = None,
+) -> None:
+    alter = owned_by(kind, f"owner-of-{name}")
+    at.add_pod(name, gpus, priority=priority, alter=alter, said=said)
+    at.settle()
+    at.filter(name, [node])
+    at.bind(name, node)
+    at.start(name)
+    at.set_phase(name, "Running")
+
+
+def scattered(at: Cluster, *, kind: str = "ReplicaSet", **said: str) -> None:
+    """Eight GPUs are free, two nodes have four and one has none: `web` could leave its node."""
+    run(at, "web", 4, "n1", kind=kind, said={"movable": "true", **said})
+    run(at, "stays", 4, "n2")
+    at.pass_time(5 * HOUR)
+
+
+def waits(at: Cluster, name: str = "big", gpus: int = 8, *, priority: int = 0) -> None:
+    at.add_pod(name, gpus, gates=[names.GATE], priority=priority)
+    at.settle()
+    at.pass_time(HOUR)
+
+
+def made_anew(at: Cluster, name: str, anew: str, *, kind: str = "ReplicaSet", gpus: int = 4) -> Pod:
+    """Its controller makes another pod, and the evicted one is gone."""
+    made = at.add_pod(anew, gpus, alter=owned_by(kind, f"owner-of-{name}"), said=MOVABLE)
+    bury(at, name)
+    return made
+
+
+def bury(at: Cluster, name: str) -> None:
+    node = at.pod(name).spec.node_name
+    at.delete(name)
+    at.stop(name, node)
+    at.settle()
+
+
+def test_a_pod_moves_and_the_one_that_waits_gets_its_node() -> None:
+    at = cluster()
+    scattered(at)
+    waits(at)
+    assert at.evicted == ["web"]
+    made_anew(at, "web", "web-2")
+    assert (at.schedule("web-2"), at.schedule("big")) == ("n2", "n1")
+    assert at.sound()
+
+
+def test_nothing_moves_before_the_operator_says_so() -> None:
+    at = cluster(Moves.NEVER)
+    scattered(at)
+    waits(at)
+    assert at.evicted == []
+
+
+@pytest.mark.parametrize("said", [{"movable": "false"}, {"move_cost": "10h"}])
+def test_nothing_moves_without_consent_or_at_too_high_a_cost(said: dict[str, str]) -> None:
+    at = cluster()
+    scattered(at, **said)
+    waits(at)
+    assert at.evicted == []
+
+
+def test_a_namespace_may_consent_for_its_pods() -> None:
+    at = Cluster(
+        settings=CoreSettings(moves=MovePolicy(Moves.CONSENT, namespaces=frozenset({"ml"})))
+    )
+    at.add_node("n1")
+    at.add_node("n2")
+    run(at, "web", 4, "n1")
+    run(at, "stays", 4, "n2", said={"movable": "false"})
+    at.pass_time(5 * HOUR)
+    waits(at)
+    assert at.evicted == ["web"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "rules", "moves"),
+    [
+        ("ReplicaSet", [], True),
+        ("StatefulSet", [], True),
+        ("DaemonSet", [], False),
+        ("Unknown", [], False),
+        ("Job", [IGNORES], True),
+        ("Job", [COUNTS, IGNORES], True),
+        ("Job", [{**IGNORES, "action": "Count"}, IGNORES], False),
+        ("Job", [], False),
+    ],
+)
+def test_only_what_is_made_anew_moves(kind: str, rules: list[object], moves: bool) -> None:
+    at = cluster()
+    assert at.owners is not None
+    at.owners[ObjectRef("batch", "Job", "ml", "owner-of-web")] = {
+        "metadata": {"uid": "uid-of-owner-of-web"},
+        "spec": {"podFailurePolicy": {"rules": rules}},
+    }
+    scattered(at, kind=kind)
+    waits(at)
+    assert at.evicted == (["web"] if moves else [])
+
+
+def test_a_pod_that_waits_for_less_than_a_move_costs_moves_nobody() -> None:
+    at = cluster()
+    scattered(at)
+    at.add_pod("big", 8, gates=[names.GATE])
+    at.settle()
+    at.pass_time(590)
+    assert at.evicted == []
+    at.pass_time(20)
+    assert at.evicted == ["web"]
+
+
+def test_nothing_moves_for_less_important_work() -> None:
+    at = cluster()
+    run(at, "web", 4, "n1", said=MOVABLE, priority=10)
+    run(at, "stays", 4, "n2")
+    at.pass_time(5 * HOUR)
+    waits(at, priority=9)
+    assert at.evicted == []
+
+
+def test_a_budget_protects_a_pod() -> None:
+    at = cluster()
+    at.budgets = [
+        PodDisruptionBudget(
+            metadata=ObjectMeta(name="b", namespace="ml"),
+            spec=PodDisruptionBudgetSpec(
+                selector=LabelSelector(match_labels={"app": "owner-of-web"})
+            ),
+            status=PodDisruptionBudgetStatus(disruptions_allowed=0),
+        )
+    ]
+    at.restart()
+    scattered(at)
+    waits(at)
+    assert at.evicted == []
+
+
+def test_nobody_is_evicted_who_has_no_other_place() -> None:
+    at = cluster()
+    run(at, "web", 4, "n1", said=MOVABLE)
+    run(at, "stays", 5, "n2")
+    at.pass_time(5 * HOUR)
+    waits(at, gpus=7)
+    assert at.evicted == []
+
+
+def test_the_target_is_kept_from_the_eviction_on() -> None:
+    at = cluster()
+    scattered(at)
+    waits(at)
+    at.add_pod("greedy", 4)
+    at.settle()
+    assert at.schedule("greedy") == ""
+    made_anew(at, "web", "web-2")
+    assert (at.schedule("web-2"), at.schedule("big"), at.schedule("greedy")) == ("n2", "n1", "")
+
+
+def test_a_target_that_nobody_comes_for_is_given_back() -> None:
+    at = cluster()
+    scattered(at)
+    waits(at)
+    bury(at, "web")
+    assert at.schedule("big") == "n1"
+    at.add_pod("other", 4)
+    at.settle()
+    assert at.schedule("other") == ""
+    at.pass_time(COME_SECONDS)
+    assert at.schedule("other") == "n2"
+
+
+def test_one_that_asks_for_something_else_is_not_taken_for_the_new_pod() -> None:
+    at = cluster()
+    scattered(at)
+    waits(at)
+    made_anew(at, "web", "web-2", gpus=2)
+    assert at.schedule("web-2") == ""
+    at.pass_time(COME_SECONDS)
+    assert at.schedule("web-2") == "n2"
+
+
+def test_if_the_eviction_is_refused_and_nobody_waits_any_more_the_target_is_free() -> None:
+    at = cluster()
+    at.spared.add("web")
+    scattered(at)
+    waits(at)
+    at.add_pod("other", 4)
+    at.settle()
+    assert at.schedule("other") == ""
+    at.delete("big")
+    at.settle()
+    assert at.evicted == []
+    assert at.schedule("other") in ("n1", "n2")
+
+
+def test_a_pod_moves_once_a_day_at_most() -> None:
+    at = cluster()
+    scattered(at)
+    waits(at)
+    made_anew(at, "web", "web-2")
+    assert (at.schedule("web-2"), at.schedule("big")) == ("n2", "n1")
+    at.start("web-2")
+    at.set_phase("web-2", "Running")
+    at.set_phase("big", "Succeeded")
+    bury(at, "big")
+    bury(at, "stays")
+    run(at, "stays-too", 4, "n1")
+    at.pass_time(12 * HOUR)
+    waits(at, "next")
+    assert at.evicted == ["web"]
+    at.pass_time(13 * HOUR)
+    assert at.evicted == ["web", "web-2"]
+
+
+def test_the_events_say_for_whom_and_where_to() -> None:
+    at = cluster()
+    scattered(at)
+    waits(at)
+    bury(at, "web")
+    said = [(each.reason, each.pod.name, each.message) for each in at.events]
+    why = "to make room for pod ml/big: its next place is reserved on n2"
+    assert ("Moved", "web", f"evicted {why}") in said
+    assert ("OthersEvicted", "big", f"pod ml/web was evicted {why}") in said
+
+
+def test_an_eviction_without_an_answer_is_tried_again() -> None:
+    at = cluster()
+    scattered(at)
+    at.add_pod("big", 8, gates=[names.GATE])
+    at.settle()
+    at.now += HOUR
+    actions = at.core.decide(at.now)
+    [evict] = [each for each in actions if isinstance(each, Evict)]
+    for action in actions:
+        lost = action is evict
+        outcome = Outcome.UNKNOWN if lost else at.carry_out(action)
+        at.core.done(action, outcome, at.now)
+    at.pass_time(30)
+    assert at.evicted == ["web"]
