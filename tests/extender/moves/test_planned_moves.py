@@ -55,9 +55,15 @@ def run(
     kind: str = "ReplicaSet",
     priority: int = 0,
     said: Mapping[str, str] | None = None,
+    server: bool = False,
 ) -> None:
     alter = owned_by(kind, f"owner-of-{name}")
-    at.add_pod(name, gpus, priority=priority, alter=alter, said=said)
+
+    def made(pod: Pod) -> Pod:
+        spec = change(pod.spec, restart_policy="Always") if server else pod.spec
+        return change(alter(pod), spec=spec)
+
+    at.add_pod(name, gpus, priority=priority, alter=made, said=said)
     at.settle()
     at.filter(name, [node])
     at.bind(name, node)
@@ -293,3 +299,40 @@ def test_an_eviction_without_an_answer_is_tried_again() -> None:
         at.core.done(action, outcome, at.now)
     at.pass_time(30)
     assert at.evicted == ["web"]
+
+
+def test_the_plan_and_its_targets_stay_while_the_evictions_of_servers_are_on_their_way() -> None:
+    at = cluster()
+    run(at, "web", 4, "n1", said=MOVABLE, server=True)
+    run(at, "stays", 4, "n2", server=True)
+    at.pass_time(5 * HOUR)
+    at.add_pod("big", 8, gates=[names.GATE])
+    evicts = []
+    for _ in range(5):
+        actions = at.core.decide(at.now)
+        evicts += [each for each in actions if isinstance(each, Evict)]
+        for action in actions:
+            if not isinstance(action, Evict):
+                at.core.done(action, at.carry_out(action), at.now)
+        at.now += 1
+    [evict] = evicts
+    at.core.done(evict, at.carry_out(evict), at.now)
+    at.add_pod("other", 4)
+    assert at.schedule("other") == ""
+    made_anew(at, "web", "web-2")
+    assert at.places("web-2", "big") == ["n2", "n1"]
+
+
+@pytest.mark.parametrize("server", [True, False])
+def test_no_job_gets_the_room_because_it_would_end_before_the_pods_that_move(server: bool) -> None:
+    at = cluster()
+    at.spared.add("web")
+    ends = {} if server else {"expected_duration": "30h"}
+    run(at, "web", 4, "n1", said={**MOVABLE, **ends}, server=server)
+    run(at, "stays", 4, "n2", server=True)
+    at.pass_time(5 * HOUR)
+    at.add_pod("big", 8, gates=[names.GATE])
+    at.settle()
+    at.add_pod("short", 4, said={"expected_duration": "20h"})
+    at.settle()
+    assert at.schedule("short") == ""

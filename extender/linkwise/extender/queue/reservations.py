@@ -103,10 +103,12 @@ class Claimant:
 
 def may_pass(claimant: Claimant, reservation: Reservation, now: float) -> bool:
     """Whether *claimant* may use the GPUs of *reservation*."""
-    return (
-        claimant.urgency <= reservation.urgency
-        or (claimant.runs and not reservation.by_preemption)
-        or (claimant.seconds is not None and now + claimant.seconds <= reservation.passable_until)
+    if claimant.urgency <= reservation.urgency:
+        return True
+    if reservation.by_preemption:
+        return False
+    return claimant.runs or (
+        claimant.seconds is not None and now + claimant.seconds <= reservation.passable_until
     )
 
 
@@ -336,8 +338,10 @@ class Reservations:
 
     def is_good(self, reservation: Reservation, members: GangMembers) -> bool:
         """Whether the members could still be placed on the reserved GPUs, once these are free."""
-        if reservation.requests != requests_of(members.open) or reservation.start == math.inf:
+        if reservation.requests != requests_of(members.open):
             return False
+        if reservation.start == math.inf and not reservation.by_preemption:
+            return False  # a server has the GPUs; but if others make room, it is to be evicted
         for node, mask in reservation.gpus.items():
             info = self._cache.nodes.get(node)
             if info is None or info.machine is None or info.closed:
