@@ -9,6 +9,7 @@ from linkwise.extender.api.extender_calls import Outcome
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.moves.planned_moves import COME_SECONDS
 from linkwise.extender.moves.policy import MovePolicy, Moves
+from linkwise.extender.preemption.policy import Preempt
 from linkwise.kube.objects import (
     LabelSelector,
     ObjectMeta,
@@ -298,6 +299,32 @@ def test_an_eviction_without_an_answer_is_tried_again() -> None:
         outcome = Outcome.UNKNOWN if lost else at.carry_out(action)
         at.core.done(action, outcome, at.now)
     at.pass_time(30)
+    assert at.evicted == ["web"]
+
+
+def test_while_a_pod_moves_nobody_is_preempted_as_well() -> None:
+    at = Cluster(
+        settings=CoreSettings(moves=MovePolicy(Moves.CONSENT), preempt=Preempt.LOWER_PRIORITY)
+    )
+    for node in ("n1", "n2", "n3"):
+        at.add_node(node)
+    for name, gpus, node, priority in [
+        ("web", 4, "n1", 5),
+        ("stays", 4, "n2", 5),
+        ("less", 8, "n3", 0),
+    ]:
+        run(
+            at,
+            name,
+            gpus,
+            node,
+            priority=priority,
+            said=MOVABLE if name == "web" else {},
+            server=True,
+        )
+    at.pass_time(5 * HOUR)
+    at.add_pod("big", 8, gates=[names.GATE], priority=5)
+    at.settle()
     assert at.evicted == ["web"]
 
 

@@ -224,7 +224,10 @@ class GangPreemption:
         self._more_at = None
         state = self._state()
         for gang in waiting:
-            if gang.key in self._preemptions or not self._is_time(gang, state, now):
+            # By moves too: they make the room, and nobody's work ends.
+            if self._reservations.is_by_preemption(gang.key):
+                continue
+            if not self._is_time(gang, state, now):
                 continue
             alike = -self._queue.urgency(gang.key)[0], self._registry.needed_of(gang).requests
             if alike in in_vain:
