@@ -302,6 +302,98 @@ def test_an_eviction_without_an_answer_is_tried_again() -> None:
     assert at.evicted == ["web"]
 
 
+def test_the_target_stays_with_the_new_pod_if_that_changes_before_its_plan_is_shown() -> None:
+    at = cluster()
+    scattered(at)
+    waits(at)
+    at.add_pod("web-2", 4, alter=owned_by("ReplicaSet", "owner-of-web"), said=MOVABLE)
+    pod = at.pod("web-2")
+    labels = {**pod.metadata.labels, "another": "label"}
+    at.put_pod(change(pod, metadata=change(pod.metadata, labels=labels)))
+    bury(at, "web")
+    assert at.places("web-2") == ["n2"]
+    at.schedule("web-2")
+    assert not at.core._awaited
+
+
+def test_a_new_pod_behind_another_gate_gets_the_target_only_once_that_is_gone() -> None:
+    at = cluster()
+    scattered(at)
+    waits(at)
+    alter = owned_by("ReplicaSet", "owner-of-web")
+    at.add_pod("web-2", 4, alter=alter, said=MOVABLE, gates=["example.com/wait"])
+    bury(at, "web")
+    assert at.places("web-2") == [""]
+    at.lift("web-2", "example.com/wait")
+    at.settle()
+    assert at.places("web-2") == ["n2"]
+
+
+def test_a_new_pod_that_stays_behind_another_gate_holds_no_gpus() -> None:
+    at = cluster()
+    scattered(at)
+    waits(at)
+    alter = owned_by("ReplicaSet", "owner-of-web")
+    at.add_pod("web-2", 4, alter=alter, said=MOVABLE, gates=["example.com/wait"])
+    bury(at, "web")
+    at.pass_time(COME_SECONDS)
+    assert at.free("n2") == 4
+
+
+def waits_beside_another_node(at: Cluster) -> None:
+    """Without moves, `big` is the next on n3; with them, it gets n1."""
+    run(at, "web", 4, "n1", said=MOVABLE)
+    run(at, "stays", 4, "n2")
+    run(at, "ends-1", 4, "n3", said={"expected_duration": "12h"})
+    run(at, "ends-2", 4, "n3", said={"expected_duration": "12h"})
+    at.pass_time(5 * HOUR)
+    waits(at)
+
+
+def is_reserved(at: Cluster, node: str) -> bool:
+    """Whether no other pod gets GPUs that come free there."""
+    bury(at, "ends-1")
+    at.add_pod("other", 4)
+    at.settle()
+    return not at.filter("other", [node]).node_names
+
+
+def test_if_the_eviction_is_refused_for_long_the_one_that_waits_has_its_old_turn_again() -> None:
+    at = cluster(nodes=3)
+    at.spared.add("web")
+    waits_beside_another_node(at)
+    at.pass_time(COME_SECONDS)
+    at.pass_time(60)
+    assert is_reserved(at, "n3")
+    at.spared.clear()
+    at.pass_time(HOUR)
+    assert at.evicted == []
+
+
+def test_if_the_pod_that_moves_does_not_end_the_one_that_waits_has_its_old_turn_again() -> None:
+    at = cluster(nodes=3)
+    waits_beside_another_node(at)
+    assert at.evicted == ["web"]
+    for _ in range(8):
+        at.pass_time(HOUR / 2)
+    assert is_reserved(at, "n3")
+
+
+def test_nobody_is_evicted_once_the_room_is_lost_to_a_more_important_pod() -> None:
+    at = cluster()
+    at.spared.add("web")
+    scattered(at)
+    waits(at)
+    at.add_pod("urgent", 4, priority=100)
+    at.settle()
+    assert at.schedule("urgent") == "n1"
+    at.spared.clear()
+    at.pass_time(60)
+    assert at.evicted == []
+    at.pass_time(HOUR)
+    assert at.evicted == []
+
+
 def test_while_a_pod_moves_nobody_is_preempted_as_well() -> None:
     at = Cluster(
         settings=CoreSettings(moves=MovePolicy(Moves.CONSENT), preempt=Preempt.LOWER_PRIORITY)
@@ -326,6 +418,29 @@ def test_while_a_pod_moves_nobody_is_preempted_as_well() -> None:
     at.add_pod("big", 8, gates=[names.GATE], priority=5)
     at.settle()
     assert at.evicted == ["web"]
+
+
+def test_gpus_that_the_kubelet_still_lists_are_waited_for() -> None:
+    at = cluster()
+    scattered(at)
+    waits(at)
+    at.delete("web")
+    at.pass_time(30)
+    at.stop("web", "n1")
+    at.settle()
+    assert at.places("big") == ["n1"]
+
+
+def test_nothing_stays_reserved_or_awaited() -> None:
+    at = cluster()
+    scattered(at)
+    waits(at)
+    made_anew(at, "web", "web-2")
+    at.delete("web-2")
+    at.delete("big")
+    at.settle()
+    assert not at.core._cache._reserved
+    assert not at.core._awaited
 
 
 def test_the_plan_and_its_targets_stay_while_the_evictions_of_servers_are_on_their_way() -> None:
@@ -363,3 +478,39 @@ def test_no_job_gets_the_room_because_it_would_end_before_the_pods_that_move(ser
     at.add_pod("short", 4, said={"expected_duration": "20h"})
     at.settle()
     assert at.schedule("short") == ""
+
+
+def test_a_pod_that_was_evicted_keeps_its_target_before_the_watch_shows_that_it_leaves() -> None:
+    at = cluster()
+    scattered(at)
+    at.add_pod("big", 8, gates=[names.GATE])
+    at.settle()
+    at.now += HOUR
+    for action in at.core.decide(at.now):
+        outcome = Outcome.DONE if isinstance(action, Evict) else at.carry_out(action)
+        at.core.done(action, outcome, at.now)
+    at.delete("big")
+    at.settle()
+    at.terminate("web")
+    at.add_pod("other", 8)
+    made_anew(at, "web", "web-2")
+    at.schedule("other")
+    assert at.places("web-2") == ["n2"]
+
+
+def test_one_that_a_budget_protects_does_not_keep_others_from_moving() -> None:
+    at = cluster(nodes=3)
+    at.budgets = [
+        PodDisruptionBudget(
+            metadata=ObjectMeta(name="b", namespace="ml"),
+            spec=PodDisruptionBudgetSpec(
+                selector=LabelSelector(match_labels={"app": "owner-of-cheap"})
+            ),
+            status=PodDisruptionBudgetStatus(disruptions_allowed=0),
+        )
+    ]
+    at.restart()
+    run(at, "cheap", 4, "n3", said={**MOVABLE, "move_cost": "1s"})
+    scattered(at)
+    waits(at)
+    assert at.evicted == ["web"]

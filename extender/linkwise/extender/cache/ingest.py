@@ -161,8 +161,8 @@ class Ingest:
         awaited: Set[str] = frozenset(),
     ) -> None:
         """*namespaces*: the pods of all others are left alone; empty: those of none are. An
-        unschedulable pod of *ahead_from* GPUs or more is planned ahead, and so is a new one of the
-        owners *awaited* (uids)."""
+        unschedulable pod of *ahead_from* GPUs or more is planned ahead, and so are new ones that
+        are *awaited*, by their own uid or their owner's."""
         self._resource, self._ahead_from, self._awaited = resource, ahead_from, awaited
         self._namespaces = frozenset(namespaces)
         self._membership = Membership(resource, agenda, indexed_jobs)
@@ -386,7 +386,7 @@ def _record(
     keeps_place = queue is not None and not unschedulable and size >= least
     # Shares are chosen at the bind, so a single pod that takes some is not planned ahead.
     owner = next((owner for owner in meta.owner_references if owner.controller), None)
-    is_awaited = owner is not None and owner.uid in awaited
+    is_awaited = meta.uid in awaited or (owner is not None and owner.uid in awaited)
     ahead = gated or planned or in_line or keeps_place or is_awaited
     gang = _gang_of(ref, judged.ask, ahead=ahead and open_ and not of_spec.shares)
     owner_kind = "" if owner is None else owner.kind

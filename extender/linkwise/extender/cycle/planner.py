@@ -310,6 +310,8 @@ class Planner:
         self.pending_writes.done(action, outcome, now)
         if isinstance(action, Evict) and outcome is Outcome.REFUSED:
             self.preemption.refused(action.pod.uid, now)
+        if isinstance(action, Evict) and outcome is Outcome.DONE:
+            self.moves.evicted(action.pod.uid, now)
         if outcome is Outcome.DENIED:
             self.refused_plans.plan(action.pod)
         if isinstance(action, Emit):

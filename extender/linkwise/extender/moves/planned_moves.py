@@ -66,8 +66,8 @@ class _Seat:
 
 
 class PlannedMoves:
-    """*awaited*: the uids of the owners whose new pods get a target. Their pods are planned ahead
-    (`cache.ingest`)."""
+    """*awaited*: the uids of the owners whose new pods get a target, and of the new pods that have
+    got one, until they are bound. They are planned ahead (`cache.ingest`)."""
 
     def __init__(
         self,
@@ -91,6 +91,8 @@ class PlannedMoves:
         self._running_pods, self._budgets, self._policy = running_pods, budgets, policy
         self._awaited, self._waits_for_servers = awaited, waits_for_servers
         self._plans: dict[GangKey, MovePlan] = {}  # by the gang that waits
+        self._began: dict[GangKey, float] = {}  # when each was made
+        self._look_at = 0.0  # when to check whether the room of the plans comes free
         self._seats: dict[str, _Seat] = {}  # by the uid of the pod that moves
         self._moved: dict[str, float] = {}  # uid of a pod that came by a move -> when
         self._tries: dict[GangKey, tuple[float, object]] = {}
@@ -104,6 +106,8 @@ class PlannedMoves:
         state = self._state()
         for at, tried_in in self._tries.values():
             yield at + LOOK_SECONDS if tried_in == state else at
+        if self._plans:
+            yield self._look_at
         left = (seat.left for seat in self._seats.values())
         yield from (at + COME_SECONDS for at in left if at is not None)
 
@@ -111,15 +115,24 @@ class PlannedMoves:
 
     def pod_changed(self, record: PodRecord, now: float) -> None:
         """A pod came or changed; the cache has it already."""
-        seat = self._seats.get(record.uid)
-        if seat is not None:
-            if not record.live and seat.left is None:
-                seat.left = now
+        if record.uid in self._seats:
+            if not record.live:
+                self._leaves(record.uid, now)
         elif record.owner_uid in self._awaited and not record.node and record.live:
             self._take_seat(record, now)
+        elif record.node:
+            self._awaited.discard(record.uid)
 
     def pod_gone(self, uid: str, now: float) -> None:
         self._moved.pop(uid, None)
+        self._awaited.discard(uid)
+        self._leaves(uid, now)
+
+    def evicted(self, uid: str, now: float) -> None:
+        """The API server evicts the pod; the watch may show it later."""
+        self._leaves(uid, now)
+
+    def _leaves(self, uid: str, now: float) -> None:
         seat = self._seats.get(uid)
         if seat is not None and seat.left is None:
             seat.left = now
@@ -127,6 +140,8 @@ class PlannedMoves:
     def _take_seat(self, record: PodRecord, now: float) -> None:
         cache = self._cache
         if record.uid in cache.plans or record.gang is None or not record.gang.uid:
+            return
+        if record.held_back:  # it would hold the GPUs for as long as its other gate stays
             return
         for uid, seat in self._seats.items():
             before, spot = seat.move.pod, seat.move.spot
@@ -146,10 +161,15 @@ class PlannedMoves:
             leader = self._pending_writes.leader
             plan = Plan(id=ident, node=spot.node, leader=leader, epoch=epoch, made=now)
             cache.plan(record.uid, written_plan(cache, record, plan, spot.gpus))
-            if len(self._moved) >= _MOST_REMEMBERED:
-                del self._moved[next(iter(self._moved))]
-            self._moved[record.uid] = now
+            self._awaited.add(record.uid)  # it may change before the watch shows its plan
+            self._stays(record.uid, now)
             return
+
+    def _stays(self, uid: str, now: float) -> None:
+        """The pod is not moved again for a while."""
+        if len(self._moved) >= _MOST_REMEMBERED:
+            del self._moved[next(iter(self._moved))]
+        self._moved[uid] = now
 
     # Rounds
 
@@ -160,7 +180,10 @@ class PlannedMoves:
             return
         for key in [*self._plans]:
             if not self._is_wanted(key):
-                del self._plans[key]
+                self._end_plan(key)
+            elif self._is_in_vain(key, now):
+                self._give_up(key, now)
+        self._look_at = now + TRY_SECONDS
         for uid, seat in [*self._seats.items()]:
             if self._is_over(seat, now):
                 self._end_seat(uid)
@@ -176,6 +199,37 @@ class PlannedMoves:
         """Whether the gang still waits for the room that the moves make."""
         reservation = self._reservations.of(key)
         return reservation is not None and reservation.by_preemption
+
+    def _is_in_vain(self, key: GangKey, now: float) -> bool:
+        """Whether some of the room does not come free: a pod that moves is not evicted or does not
+        end, or another pod uses it."""
+        reservation = self._reservations.of(key)
+        is_new = now < self._began[key] + COME_SECONDS
+        going = {move.pod.uid for move in self._plans[key].moves if is_new}
+        for node, mask in () if reservation is None else reservation.gpus.items():
+            info = self._cache.nodes.get(node)
+            if info is None:
+                return True
+            leaving = self._running_pods.leaving(info, now)
+            for uid, gpus in info.owned.items():
+                if not gpus & mask or uid in leaving:
+                    continue
+                record = self._cache.pods.get(uid)
+                if uid not in going or record is None or not record.live:
+                    return True
+        return False
+
+    def _give_up(self, key: GangKey, now: float) -> None:
+        is_late = now >= self._began[key] + COME_SECONDS
+        for move in self._end_plan(key).moves:
+            record = self._cache.pods.get(move.pod.uid)
+            if is_late and record is not None and record.live:
+                self._stays(record.uid, now)  # it cannot be evicted
+        self._reservations.give_up(key, "GPUs that were to come free for it by moves do not")
+
+    def _end_plan(self, key: GangKey) -> MovePlan:
+        del self._began[key]
+        return self._plans.pop(key)
 
     def _is_over(self, seat: _Seat, now: float) -> bool:
         """Whether nobody will come for the target."""
@@ -305,6 +359,8 @@ class PlannedMoves:
             return False
         if record.ask.gang is not None or record.uid in self._seats:
             return False
+        if not self._budgets.allow([record]):
+            return False
         moved = self._moved.get(record.uid, -math.inf)
         if now < moved + self._policy.again_seconds:
             return False
@@ -315,7 +371,7 @@ class PlannedMoves:
     def _begin(self, gang: Gang, members: GangMembers, plan: MovePlan, now: float) -> None:
         """Reserve the targets, and the room."""
         self._reservations.reserve_for(gang, members, plan.spots, now, by_preemption=True)
-        self._plans[gang.key] = plan
+        self._plans[gang.key], self._began[gang.key] = plan, now
         for move in plan.moves:
             ref = move.pod.ref
             key = GangKey(ref.namespace, ref.name, ref.uid, "move")
