@@ -337,7 +337,8 @@ def test_a_new_pod_that_stays_behind_another_gate_holds_no_gpus() -> None:
     at.add_pod("web-2", 4, alter=alter, said=MOVABLE, gates=["example.com/wait"])
     bury(at, "web")
     at.pass_time(COME_SECONDS)
-    assert at.free("n2") == 4
+    at.add_pod("other", 4)
+    assert at.schedule("other") == "n2"
 
 
 def waits_beside_another_node(at: Cluster) -> None:
@@ -514,3 +515,24 @@ def test_one_that_a_budget_protects_does_not_keep_others_from_moving() -> None:
     scattered(at)
     waits(at)
     assert at.evicted == ["web"]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.DONE, Outcome.REFUSED])
+def test_an_eviction_that_has_begun_keeps_its_target_if_nobody_waits_any_more(
+    outcome: Outcome,
+) -> None:
+    at = cluster()
+    scattered(at)
+    at.add_pod("big", 8, gates=[names.GATE])
+    at.settle()
+    at.now += HOUR
+    actions = at.core.decide(at.now)
+    [evict] = [each for each in actions if isinstance(each, Evict)]
+    at.delete("big")
+    at.settle()
+    at.add_pod("other", 4)
+    assert at.filter("other", ["n2"]).node_names == ()
+    at.core.done(evict, outcome, at.now)
+    at.settle()
+    is_kept = at.filter("other", ["n2"]).node_names == ()
+    assert is_kept == (outcome is Outcome.DONE)

@@ -128,6 +128,10 @@ class PendingWrites:
         """Whether a plan is being written on the pod, or withdrawn, at this moment."""
         return ("plan", uid) in self._outstanding
 
+    def is_evicting(self, uid: str) -> bool:
+        """Whether the pod is being evicted at this moment."""
+        return ("evict", uid) in self._outstanding
+
     def forget(self, uid: str) -> None:
         for purpose in (*_PURPOSES.values(),):
             self._pauses.pop((purpose, uid), None)

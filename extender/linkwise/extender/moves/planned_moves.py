@@ -185,7 +185,7 @@ class PlannedMoves:
                 self._give_up(key, now)
         self._look_at = now + TRY_SECONDS
         for uid, seat in [*self._seats.items()]:
-            if self._is_over(seat, now):
+            if self._is_over(uid, seat, now):
                 self._end_seat(uid)
         waiting = self._queue.without_room() if self._budgets.known else []
         keys = {gang.key for gang in waiting}
@@ -231,11 +231,11 @@ class PlannedMoves:
         del self._began[key]
         return self._plans.pop(key)
 
-    def _is_over(self, seat: _Seat, now: float) -> bool:
+    def _is_over(self, uid: str, seat: _Seat, now: float) -> bool:
         """Whether nobody will come for the target."""
         if seat.left is not None:
             return now >= seat.left + COME_SECONDS
-        return seat.for_whom not in self._plans
+        return seat.for_whom not in self._plans and not self._pending_writes.is_evicting(uid)
 
     def _end_seat(self, uid: str) -> None:
         seat = self._seats.pop(uid)
