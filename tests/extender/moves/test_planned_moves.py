@@ -26,7 +26,12 @@ from tests.extender.cluster import Cluster, change
 HOUR = 3600.0
 MOVABLE = {"movable": "true"}
 IGNORES = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
+NEVER_TRUE = {"type": "DisruptionTarget", "status": "False"}
 COUNTS = {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [1]}}
+
+
+def fails_on(operator: str, *codes: int) -> dict[str, object]:
+    return {"action": "FailJob", "onExitCodes": {"operator": operator, "values": [*codes]}}
 
 
 def owned_by(kind: str, name: str) -> Callable[[Pod], Pod]:
@@ -147,6 +152,11 @@ def test_a_namespace_may_consent_for_its_pods() -> None:
         ("Job", [IGNORES], True),
         ("Job", [COUNTS, IGNORES], True),
         ("Job", [{**IGNORES, "action": "Count"}, IGNORES], False),
+        ("Job", [{"action": "FailJob", "onPodConditions": [NEVER_TRUE]}, IGNORES], True),
+        ("Job", [{"action": "Ignore", "onPodConditions": [NEVER_TRUE]}], False),
+        ("Job", [fails_on("NotIn", 42), IGNORES], False),
+        ("Job", [fails_on("In", 42, 143), IGNORES], False),
+        ("Job", [fails_on("NotIn", 137, 143), IGNORES], True),
         ("Job", [], False),
     ],
 )

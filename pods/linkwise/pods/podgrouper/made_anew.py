@@ -6,7 +6,7 @@ pods with the condition DisruptionTarget, which the Eviction API sets
 (https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-failure-policy).
 """
 
-from linkwise.kube.fields import Fields, items, text
+from linkwise.kube.fields import Fields, at, items, text
 from linkwise.kube.objects import Pod
 from linkwise.pods.podgrouper.workloads.answer import IndexedJobs, NeedsOwner, Objects
 from linkwise.pods.podgrouper.workloads.case import Case, OwnerGoneError, UnreadError
@@ -15,6 +15,7 @@ from linkwise.pods.podgrouper.workloads.kinds import JOB
 ALWAYS = frozenset({"ReplicaSet", "ReplicationController", "StatefulSet"})
 """The kinds of controllers that do it whatever they say."""
 _RULE = "movable"
+_OF_SIGNALS = frozenset({137, 143})  # exit codes: SIGKILL, SIGTERM
 
 
 def is_made_anew(pod: Pod, objects: Objects, resource: str) -> bool | NeedsOwner:
@@ -34,9 +35,30 @@ def is_made_anew(pod: Pod, objects: Objects, resource: str) -> bool | NeedsOwner
 
 
 def _ignores_disruptions(job: Fields) -> bool:
-    """The first rule that matches a pod decides."""
+    """The first rule that matches an evicted pod decides."""
     for rule in items(job, "spec.podFailurePolicy.rules"):
-        conditions = items(rule, "onPodConditions")
-        if any(text(each, "type") == "DisruptionTarget" for each in conditions):
-            return text(rule, "action") == "Ignore"
+        ignores = text(rule, "action") == "Ignore"
+        if _matches_condition(rule):
+            return ignores
+        if not ignores and _matches_signals(rule):
+            return False
     return False
+
+
+def _matches_condition(rule: Fields) -> bool:
+    return any(
+        text(each, "type") == "DisruptionTarget" and text(each, "status") in ("", "True")
+        for each in items(rule, "onPodConditions")
+    )
+
+
+def _matches_signals(rule: Fields) -> bool:
+    """Whether it may match a container that a signal of the eviction has ended."""
+    operator = text(rule, "onExitCodes.operator")
+    values = at(rule, "onExitCodes.values")
+    codes = (
+        {each for each in values if isinstance(each, int)} if isinstance(values, list) else set()
+    )
+    if operator == "NotIn":
+        return not codes >= _OF_SIGNALS
+    return operator == "In" and bool(codes & _OF_SIGNALS)
