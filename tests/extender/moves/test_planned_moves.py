@@ -546,3 +546,24 @@ def test_an_eviction_that_has_begun_keeps_its_target_if_nobody_waits_any_more(
     at.settle()
     is_kept = at.filter("other", ["n2"]).node_names == ()
     assert is_kept == (outcome is Outcome.DONE)
+
+
+def test_two_that_a_budget_protects_from_going_together_do_not_keep_others_from_moving() -> None:
+    at = cluster(nodes=3)
+    at.budgets = [
+        PodDisruptionBudget(
+            metadata=ObjectMeta(name="b", namespace="ml"),
+            spec=PodDisruptionBudgetSpec(selector=LabelSelector(match_labels={"app": "cheap"})),
+            status=PodDisruptionBudgetStatus(disruptions_allowed=1),
+        )
+    ]
+    at.restart()
+    for name in ("cheap-1", "cheap-2"):
+        at.add_pod(name, 2, alter=owned_by("ReplicaSet", "cheap"), said=MOVABLE, move_cost="1s")
+        at.settle()
+        at.filter(name, ["n3"])
+        at.bind(name, "n3")
+        at.start(name)
+    scattered(at)
+    waits(at)
+    assert at.evicted == ["web"]

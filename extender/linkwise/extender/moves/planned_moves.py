@@ -303,10 +303,10 @@ class PlannedMoves:
         )
         needs = [member.needs for member in members.open]
         view = self._reservations.view(own)
-        plan = MoveSearch(self._cache, self._search, room, view, needs, aside).find(
+        plan = MoveSearch(self._cache, self._search, room, view, needs, self._budgets, aside).find(
             movers, wait * wanted
         )
-        if plan is None or not self._budgets.allow([move.pod for move in plan.moves]):
+        if plan is None:
             return None
         spots = (*plan.spots, *(move.spot for move in plan.moves))
         pods = self._cache.pods

@@ -4,10 +4,11 @@ Nodes are emptied, as far as needed, in the order of what that costs per place t
 pod that moves must have a place now, not once another has left it: all targets are reserved before
 the first eviction. It goes where a new pod like it would go, and gets no worse links than it has.
 
-The search is a greedy one with a budget. If a pod has no place elsewhere, the nodes that were to
-lose it are left out, and the rest is tried once more.
+The search is a greedy one that ends after some tries. If a pod has no place elsewhere, or a
+PodDisruptionBudget protects it, its node is left out, and the rest is tried once more.
 """
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ from linkwise.extender.gangs.gang_search import GangSearch
 from linkwise.extender.moves.plan import Move, MovePlan, gpus_by_node
 from linkwise.extender.placement.nodes.nodes_view import NodesView, as_if
 from linkwise.extender.placement.result import NoRoom, Spot
+from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
 from linkwise.extender.preemption.gang_room import GangRoom
 from linkwise.extender.preemption.victim_selection import Unit
 
@@ -67,12 +69,13 @@ class MoveSearch:
         room: GangRoom,
         view: NodesView,
         needs: Sequence[ResourceList],
+        budgets: DisruptionBudgets,
         aside: RunUnlocked,
     ) -> None:
         """*view*: what the pods that move may use. *needs*: of the pods of the gang that waits."""
         self._cache, self._search, self._room = cache, search, room
         self._base, self._changed = view.table(), view.changed
-        self._needs, self._aside = needs, aside
+        self._needs, self._budgets, self._aside = needs, budgets, aside
         self._size = max(each.gpus for each in needs)
 
     def find(self, movers: Mapping[str, Sequence[Mover]], most_lost: float) -> MovePlan | None:
@@ -98,6 +101,10 @@ class MoveSearch:
             placed = self._places_of(needed, spots)
             if isinstance(placed, str):
                 closed.add(placed)
+                continue
+            protected = self._protected(placed)
+            if protected is not None:
+                closed.add(protected)
                 continue
             return MovePlan(tuple(placed), tuple(spots))
         return None
@@ -175,6 +182,15 @@ class MoveSearch:
             changed[row] = None
             moves.append(Move(mover.pod, found, mover.cost_seconds))
         return moves
+
+    def _protected(self, moves: Sequence[Move]) -> str | None:
+        """The node of a pod that a budget does not allow to evict beside those before it."""
+        pods = [move.pod for move in moves]
+        if self._budgets.allow(pods):
+            return None
+        counts = range(1, len(pods) + 1)
+        first = bisect_left(counts, True, key=lambda count: not self._budgets.allow(pods[:count]))
+        return pods[first].node
 
     def _is_as_good(self, mover: Mover, spot: Spot) -> bool:
         if mover.pod.demand.gpus < 2:
