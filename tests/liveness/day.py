@@ -74,6 +74,7 @@ class Day(Cluster):
         self.decided: list[float] = []
         self.on_end: Callable[[Pod], object] = lambda _: None
         self.on_bind: Callable[[Pod], object] = lambda _: None
+        self.on_leave: Callable[[Pod], object] = lambda _: None  # it has a node, and is to end
         self.on_gpus: Callable[[Pod], object] = lambda _: None  # planned for it, or given to it
         # The victim, and the claimant if kube-scheduler preempts.
         self.on_evict: Callable[[Pod, Evict | Pod], object] = lambda *_: None
@@ -258,12 +259,12 @@ class Day(Cluster):
         namespace: str,
         said: Mapping[str, str],
         priority: int = 0,
-        is_server: bool = False,
+        owner: OwnerReference | None = None,
         gated: bool = False,
         alter: Callable[[Pod], Pod] = lambda pod: pod,
     ) -> Pod:
-        replica_set = OwnerReference(kind="ReplicaSet", name="o", uid="o", controller=True)
-        owners = (replica_set,) if is_server else ()
+        owners = () if owner is None else (owner,)
+        is_server = owner is not None and owner.kind == "ReplicaSet"
 
         def finish(pod: Pod) -> Pod:
             meta = change(pod.metadata, namespace=namespace, owner_references=owners)
@@ -292,7 +293,7 @@ class Day(Cluster):
         if not pod.spec.node_name:
             self.remove_pod(pod.metadata.uid)
             return
-        self.put_pod(leaving(pod, self.now + grace))
+        self.on_leave(self.put_pod(leaving(pod, self.now + grace)))
         took = self.random.uniform(0.0, grace)
         self.after(took, lambda: self._bury(pod.metadata.uid))
 
@@ -391,6 +392,12 @@ class Day(Cluster):
     def set_health(self, node: str, *unhealthy: int) -> None:
         super().set_health(node, *unhealthy)
         self.after(self.random.uniform(0.1, 9.0), lambda: self._offer(node))
+
+
+def owner_of(pod: Pod) -> str:
+    """The uid of its controller; empty: it has none."""
+    owners = pod.metadata.owner_references
+    return next((owner.uid for owner in owners if owner.controller), "")
 
 
 def _planned(pod: Pod, node: str) -> Mapping[str, tuple[str, ...]]:

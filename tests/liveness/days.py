@@ -32,6 +32,7 @@ class Lived:
     calls: int
     lost: int
     checks: int
+    moves: int
     longer: float  # that jobs wait beside a hostile tenant than beside a plain one, in the mean
     failures: tuple[str, ...]
 
@@ -52,9 +53,10 @@ def live(
     order: QueueOrder = QueueOrder.AGE,
     other_filters: bool = False,
     hostile: bool = False,
+    moves: bool = False,
 ) -> Lived:
     began = time.perf_counter()
-    fate = Fate(seed, days, order, other_filters=other_filters, hostile=hostile)
+    fate = Fate(seed, days, order, other_filters=other_filters, hostile=hostile, moves=moves)
     judge = _live_through(fate)
     day = fate.day
     longer = 0.0
@@ -70,6 +72,7 @@ def live(
         day.scheduler.wire.calls,
         day.scheduler.wire.lost,
         judge.checks,
+        judge.moves.moves,
         longer,
         tuple(dict.fromkeys(day.failures)),
     )
@@ -114,9 +117,16 @@ def _seeds(text: str) -> list[int]:
     "--other-filters", is_flag=True, help="kube-scheduler has some that Linkwise does not know."
 )
 @click.option("--hostile", is_flag=True, help="A tenant writes whatever the API server accepts.")
+@click.option("--moves", is_flag=True, help="Some pods may be moved.")
 @click.option("--jobs", default=1, help="Seeds at the same time.")
 def main(
-    seeds: str, days: float, queue_order: str, other_filters: bool, hostile: bool, jobs: int
+    seeds: str,
+    days: float,
+    queue_order: str,
+    other_filters: bool,
+    hostile: bool,
+    moves: bool,
+    jobs: int,
 ) -> None:
     """Live through simulated days, and say what promise was broken."""
     if os.environ.get("PYTHONHASHSEED") != "0":  # a seed is to be the same each time
@@ -129,7 +139,8 @@ def main(
     with ProcessPoolExecutor(jobs) as pool:
         lived = []
         orders, filters = repeat(QueueOrder(queue_order)), repeat(other_filters)
-        for one in pool.map(live, wanted, repeat(days), orders, filters, repeat(hostile)):
+        more = repeat(hostile), repeat(moves)
+        for one in pool.map(live, wanted, repeat(days), orders, filters, *more):
             lived.append(one)
             how = "; ".join(one.failures[:3]) or "ok"
             click.echo(f"seed {one.seed}: {how}, {one.seconds:.1f} s, {one.pods} pods")
@@ -139,6 +150,7 @@ def main(
         f"{len(broken)} broke one; {sum(one.pods for one in lived)} pods, "
         f"{sum(one.calls for one in lived)} calls, {sum(one.lost for one in lived)} of them lost, "
         f"{sum(one.checks for one in lived)} looks at who waits; "
+        f"{sum(one.moves for one in lived)} pods moved; "
         f"jobs wait for {max(one.longer for one in lived):.0f} s longer at most; "
         f"{sum(one.seconds for one in lived) / len(lived):.1f} s a seed"
     )

@@ -6,20 +6,24 @@ from functools import partial
 from random import Random
 
 from linkwise.extender.core_settings import CoreSettings
+from linkwise.extender.moves.policy import NO_MOVES, MovePolicy, Moves
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.queue.queue_order import QueueOrder
-from linkwise.kube.objects import Pod
+from linkwise.kube.objects import OwnerReference, Pod
 from tests.liveness.day import Day, Trouble
 from tests.liveness.hostile import Hostile
+from tests.liveness.movables import Movables
 from tests.other_filters import drawn_filters
 
 MACHINES = ("hgx-h100", "dgx1-v100", "a100-pcie-8-bridged", "dgx-a100")
 MODELS = ("H100", "V100", "A100")
 NAMESPACES = ("red", "blue", "green")
 HOUR = 3600.0
+MOVES = MovePolicy(Moves.CONSENT, cost_seconds=60.0, again_seconds=HOUR)  # they fit in a day
 _MOST_WAITING = 16
 _CALM_HOURS = 0.3
 _MOST_BESIDE = 12  # beside a hostile tenant, where none of them is left out
+_MOST_BESIDE_MOVABLES = 8  # so that GPUs are free here and there
 
 
 @dataclass
@@ -54,10 +58,12 @@ class Fate:
         other_filters: bool = False,
         hostile: bool = False,
         plain: Mapping[str, int] | None = None,
+        moves: bool = False,
     ) -> None:
         """*other_filters*: kube-scheduler has some that Linkwise does not know. *hostile*: with a
         hostile tenant; *plain*: the pods of it that are made, as plain ones. Then what the others
-        do depends on the seed alone, and in every other seed nothing goes wrong."""
+        do depends on the seed alone, and in every other seed nothing goes wrong. *moves*: with pods
+        that may be moved."""
         self.seed, self.draw = seed, Random(seed)
         self.seconds = days * 24 * HOUR
         draw = self.draw
@@ -67,6 +73,7 @@ class Fate:
             reserve_limit_seconds=draw.choice([1800.0, 7200.0, 6 * HOUR]),
             preempt=draw.choice(list(Preempt)),
             queue_order=order,
+            moves=MOVES if moves else NO_MOVES,
         )
         self.nodes = draw.randint(3, 6)
         sample = draw.choice([1 << 30, 2])
@@ -88,6 +95,7 @@ class Fate:
         self.hostile = (
             Hostile(self.day, seed, self.seconds, through_queue=self.is_calm) if hostile else None
         )
+        self.movables = Movables(self.day, seed, self.seconds, NAMESPACES) if moves else None
         if other_filters:
             self.day.other_filters += drawn_filters(
                 seed, sorted(self.day.nodes), self.day.now, self.seconds
@@ -96,6 +104,8 @@ class Fate:
     def begin(self) -> None:
         draw, day = self.draw, self.day
         many = self.how_many if self.hostile is None else min(self.how_many, _MOST_BESIDE)
+        if self.movables is not None:
+            many = min(many, _MOST_BESIDE_MOVABLES)
         for number in range(many):
             at = draw.uniform(0, self.seconds * 0.8)
             for twin in range(draw.choice([1, 1, 2, 4])):  # they come at the same time
@@ -105,6 +115,8 @@ class Fate:
             day.at(day.now + draw.uniform(0, self.seconds), partial(self._serve, number))
         if self.hostile is not None:
             self.hostile.begin(self.plain)
+        if self.movables is not None:
+            self.movables.begin()
         if self.is_calm:
             return
         for _ in range(draw.choice([5, 15, 40])):
@@ -202,6 +214,8 @@ class Fate:
 
     def _ended(self, pod: Pod) -> None:
         name, day = pod.metadata.name, self.day
+        if self.movables is not None:
+            self.movables.ended(pod)
         job = self.jobs.get(name.partition("-")[0])
         if job is None:
             if name.startswith("web") and pod.metadata.uid not in day.pods:
@@ -231,7 +245,7 @@ class Fate:
                 draw.choice([1, 1, 2]),
                 namespace=draw.choice(NAMESPACES),
                 said={},
-                is_server=True,
+                owner=OwnerReference("ReplicaSet", "o", "o", controller=True),
             )
 
     # What goes wrong.

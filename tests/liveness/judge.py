@@ -10,6 +10,7 @@
   somewhere all along, it goes within STUCK_SECONDS.
 - The core's own audit finds nothing, and the core is not busy while nothing happens.
 - No call of the core fails, and no pod or gang is isolated because of a defect.
+- Planned moves keep `move_laws`.
 - Of an honest tenant, pods are evicted only for what is more important, or with their gang that
   gives up. Its jobs wait no longer beside a hostile tenant than beside a plain one, within a bound.
 """
@@ -17,6 +18,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 from types import MappingProxyType
 
@@ -27,6 +29,8 @@ from linkwise.extender.api.extender_calls import FilterCall
 from linkwise.extender.api.records import GangKey
 from linkwise.extender.core import Core
 from linkwise.extender.gangs.partial_admission import LONGEST_SECONDS
+from linkwise.extender.moves.planned_moves import REASON
+from linkwise.extender.moves.policy import NO_MOVES
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.queue.queue_order import QueueOrder
 from linkwise.extender.queue.reservations import Reservation
@@ -36,6 +40,7 @@ from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_gpus, read_plan
 from tests.all_or_nothing import AllOrNothing, gang_of
 from tests.liveness.day import Day
+from tests.liveness.move_laws import MoveLaws
 from tests.odd_pods import NAMESPACE, is_honest
 from tests.other_filters import go_together, room_of
 
@@ -59,6 +64,7 @@ class Judge:
         self._over_since: dict[str, float] = {}
         self.checks = 0
         self._law = AllOrNothing()
+        self.moves = MoveLaws(day)
         day.on_evict = self._judge_eviction
         self._could_since: dict[frozenset[str], float] = {}  # uids of those that start together
         self._next_filtered_look = 0.0
@@ -77,6 +83,7 @@ class Judge:
             self._whole_state, self._still_since = whole_state, day.now
         self._look_at_gangs()
         self._look_at_idling(then)
+        self.moves.look()
         quiet_at = max(self._quiet_since, day.faults_at) + BOUND_SECONDS
         if day.now < quiet_at <= then or (day.now == quiet_at):
             self._nobody_is_forgotten(quiet_at)
@@ -103,6 +110,9 @@ class Judge:
     def _judge_eviction(self, pod: Pod, by: Evict | Pod) -> None:
         day = self._day
         self._look_at_gangs()
+        if isinstance(by, Evict) and by.event == REASON:
+            self.moves.evicted(pod, by)
+            return
         if isinstance(by, Evict) and (broken := self._law.evicted(pod)):
             day.failures.append(broken)
         if is_honest(pod) and not self._may_evict(pod, by):
@@ -178,7 +188,10 @@ class Judge:
     def _may_wait_with_evictions(self) -> bool:
         preemption = self._day.core._planner.preemption
         spared = any(preemption._spared.ends())
-        return bool(spared or preemption.preemptions or self._day.trouble.evictions_refused)
+        moves = self._day.core._planner.moves.plans
+        return bool(
+            spared or moves or preemption.preemptions or self._day.trouble.evictions_refused
+        )
 
     def _rest(self, gangs: Iterable[GangKey]) -> bool:
         """Whether plans of each of these gangs failed several times, so that it pauses."""
@@ -301,7 +314,7 @@ class Judge:
     def _fresh(self, now: float, changed: Mapping[str, Pod] = MappingProxyType({})) -> Core:
         """*changed* takes the place of pods of the same uid."""
         day = self._day
-        fresh = Core(day.settings)
+        fresh = Core(replace(day.settings, moves=NO_MOVES))
         if day.settings.queue_order is not QueueOrder.AGE:
             # This order depends on run times that only the running extender has seen.
             vars(fresh._run_times).update(vars(day.core._run_times))

@@ -21,6 +21,7 @@ from tests.liveness.judge import Judge
         ("2", ("--queue-order", "multifactor")),
         ("4", ("--other-filters",)),
         ("12-13", ("--hostile",)),
+        ("0", ("--moves", "--days", "0.25")),
     ],
 )
 def test_every_promise_is_kept_whatever_goes_wrong(seeds: str, more: tuple[str, ...]) -> None:

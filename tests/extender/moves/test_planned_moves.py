@@ -7,7 +7,7 @@ import pytest
 from linkwise.extender.api.actions import Evict
 from linkwise.extender.api.extender_calls import Outcome
 from linkwise.extender.core_settings import CoreSettings
-from linkwise.extender.moves.planned_moves import COME_SECONDS
+from linkwise.extender.moves.planned_moves import COME_SECONDS, LOOK_SECONDS
 from linkwise.extender.moves.policy import MovePolicy, Moves
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.kube.objects import (
@@ -62,11 +62,14 @@ def run(
     priority: int = 0,
     said: Mapping[str, str] | None = None,
     server: bool = False,
+    only_there: bool = False,
 ) -> None:
     alter = owned_by(kind, f"owner-of-{name}")
 
     def made(pod: Pod) -> Pod:
         spec = change(pod.spec, restart_policy="Always") if server else pod.spec
+        if only_there:
+            spec = change(spec, node_selector={"kubernetes.io/hostname": node})
         return change(alter(pod), spec=spec)
 
     at.add_pod(name, gpus, priority=priority, alter=made, said=said)
@@ -566,4 +569,18 @@ def test_two_that_a_budget_protects_from_going_together_do_not_keep_others_from_
         at.start(name)
     scattered(at)
     waits(at)
+    assert at.evicted == ["web"]
+
+
+def test_pods_that_fit_nowhere_else_do_not_keep_others_from_moving() -> None:
+    """Found: ten cheap ones took all searches of each try."""
+    at = cluster(nodes=14)
+    for number in range(3, 15):
+        cheap = {**MOVABLE, "move_cost": "1s"}
+        run(at, f"stuck-{number}", 1, f"n{number}", said=cheap, only_there=True)
+        run(at, f"beside-{number}", 7, f"n{number}")
+    scattered(at)
+    waits(at)
+    for _ in range(4):
+        at.pass_time(LOOK_SECONDS)
     assert at.evicted == ["web"]

@@ -94,7 +94,7 @@ class PlannedMoves:
         self._began: dict[GangKey, float] = {}  # when each was made
         self._look_at = 0.0  # when to check whether the room of the plans comes free
         self._seats: dict[str, _Seat] = {}  # by the uid of the pod that moves
-        self._moved: dict[str, float] = {}  # uid of a pod that came by a move -> when
+        self._stay: dict[str, float] = {}  # uids of pods that are not moved before a time
         self._tries: dict[GangKey, tuple[float, object]] = {}
 
     @property
@@ -124,7 +124,7 @@ class PlannedMoves:
             self._awaited.discard(record.uid)
 
     def pod_gone(self, uid: str, now: float) -> None:
-        self._moved.pop(uid, None)
+        self._stay.pop(uid, None)
         self._awaited.discard(uid)
         self._leaves(uid, now)
 
@@ -162,14 +162,14 @@ class PlannedMoves:
             plan = Plan(id=ident, node=spot.node, leader=leader, epoch=epoch, made=now)
             cache.plan(record.uid, written_plan(cache, record, plan, spot.gpus))
             self._awaited.add(record.uid)  # it may change before the watch shows its plan
-            self._stays(record.uid, now)
+            self._stays(record.uid, now + self._policy.again_seconds)
             return
 
-    def _stays(self, uid: str, now: float) -> None:
-        """The pod is not moved again for a while."""
-        if len(self._moved) >= _MOST_REMEMBERED:
-            del self._moved[next(iter(self._moved))]
-        self._moved[uid] = now
+    def _stays(self, uid: str, until: float) -> None:
+        """The pod is not moved before that time."""
+        if len(self._stay) >= _MOST_REMEMBERED:
+            del self._stay[next(iter(self._stay))]
+        self._stay[uid] = until
 
     # Rounds
 
@@ -224,7 +224,8 @@ class PlannedMoves:
         for move in self._end_plan(key).moves:
             record = self._cache.pods.get(move.pod.uid)
             if is_late and record is not None and record.live:
-                self._stays(record.uid, now)  # it cannot be evicted
+                # It cannot be evicted.
+                self._stays(record.uid, now + self._policy.again_seconds)
         self._reservations.give_up(key, "GPUs that were to come free for it by moves do not")
 
     def _end_plan(self, key: GangKey) -> MovePlan:
@@ -251,6 +252,7 @@ class PlannedMoves:
         state = self._state()
         for gang in waiting:
             if self._reservations.is_by_preemption(gang.key):
+                self._tries.pop(gang.key, None)
                 continue
             at, tried_in = self._tries.get(gang.key, (0.0, None))
             if now < (at + LOOK_SECONDS if tried_in == state else at):
@@ -258,7 +260,9 @@ class PlannedMoves:
             members = self._registry.needed_of(gang).members
             wait = self._expected_wait(gang, members, now)
             if wait <= self._policy.cost_seconds:  # it starts soon, or is not among the first
-                self._tries[gang.key] = self._worth_it_from(gang, now), None
+                worth_it_from = self._queue.created(gang.key) + self._policy.cost_seconds
+                at = max(now + TRY_SECONDS, worth_it_from + _MOMENT_SECONDS)
+                self._tries[gang.key] = at, None if now < worth_it_from else state
                 continue
             self._tries[gang.key] = now + TRY_SECONDS, state
             try:
@@ -303,9 +307,10 @@ class PlannedMoves:
         )
         needs = [member.needs for member in members.open]
         view = self._reservations.view(own)
-        plan = MoveSearch(self._cache, self._search, room, view, needs, self._budgets, aside).find(
-            movers, wait * wanted
-        )
+        search = MoveSearch(self._cache, self._search, room, view, needs, self._budgets, aside)
+        plan = search.find(movers, wait * wanted)
+        for uid in search.placeless:  # other pods have their turn
+            self._stays(uid, now + LOOK_SECONDS)
         if plan is None:
             return None
         spots = (*plan.spots, *(move.spot for move in plan.moves))
@@ -326,10 +331,6 @@ class PlannedMoves:
         if reservation.earliest.known:
             return max(reservation.start - now, 0.0)
         return max(now - self._queue.created(gang.key), 0.0)
-
-    def _worth_it_from(self, gang: Gang, now: float) -> float:
-        """When the gang may have waited for so long that moves are worth it."""
-        return max(self._queue.created(gang.key) + self._policy.cost_seconds, now) + _MOMENT_SECONDS
 
     def _movers(
         self, gang: Gang, now: float, aside: RunUnlocked
@@ -361,8 +362,7 @@ class PlannedMoves:
             return False
         if not self._budgets.allow([record]):
             return False
-        moved = self._moved.get(record.uid, -math.inf)
-        if now < moved + self._policy.again_seconds:
+        if now < self._stay.get(record.uid, -math.inf):
             return False
         written = plan_on(record, record.node)
         began = record.created if written is None else written.plan.made

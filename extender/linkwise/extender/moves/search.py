@@ -77,6 +77,8 @@ class MoveSearch:
         self._base, self._changed = view.table(), view.changed
         self._needs, self._budgets, self._aside = needs, budgets, aside
         self._size = max(each.gpus for each in needs)
+        self.placeless: set[str] = set()
+        """The uids of pods that have no place elsewhere, even if no other pod moves."""
 
     def find(self, movers: Mapping[str, Sequence[Mover]], most_lost: float) -> MovePlan | None:
         """The moves of some of *movers* (by node) that lose at most *most_lost* GPU seconds; None:
@@ -170,11 +172,13 @@ class MoveSearch:
             table.free[row] &= ~spot.gpus
             table.left.take(row, needs)
             changed[row] = None
-        moves = []
+        moves: list[Move] = []
         for mover in sorted(movers, key=lambda m: (-m.pod.demand.gpus, m.pod.uid)):
             self._aside(nothing)
             found = self._search.best_for(mover.pod, as_if(table, tuple(changed)))
             if isinstance(found, NoRoom) or not self._is_as_good(mover, found):
+                if not moves:
+                    self.placeless.add(mover.pod.uid)
                 return mover.pod.node
             row = table.row_of[found.node]
             table.free[row] &= ~found.gpus

@@ -1,0 +1,132 @@
+"""Single pods that may be moved, and their controllers: they make an evicted pod anew, mostly soon,
+sometimes late, never, or with another request."""
+
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+
+from linkwise.kube.objects import OwnerReference, Pod
+from linkwise.pods.podgrouper.workloads.answer import ObjectRef
+from tests.liveness.day import Day, owner_of
+
+_HOUR = 3600.0
+_IGNORES = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
+
+
+@dataclass
+class Workload:
+    """A ReplicaSet or Job of one pod."""
+
+    name: str
+    namespace: str
+    is_server: bool
+    seconds: float  # that it runs, or is there
+    gpus: int
+    said: dict[str, str]
+    priority: int
+    gated: bool
+    made: int = 0  # pods
+    pod: str = ""  # uid of the one that it counts
+    is_over: bool = False
+
+    @property
+    def owner(self) -> OwnerReference:
+        kind, version = ("ReplicaSet", "apps/v1") if self.is_server else ("Job", "batch/v1")
+        return OwnerReference(kind, self.name, f"uid-of-{self.name}", version, controller=True)
+
+
+class Movables:
+    def __init__(self, day: Day, seed: int, seconds: float, namespaces: tuple[str, ...]) -> None:
+        self._day, self._seconds, self._namespaces = day, seconds, namespaces
+        self._draw = Random(f"movables {seed}")
+        self._workloads: dict[str, Workload] = {}  # by the owner's uid
+        day.on_leave = self.ended
+
+    def begin(self) -> None:
+        draw, day = self._draw, self._day
+        for number in range(draw.choice([12, 24, 36])):
+            one = self._workload(f"m{number}")
+            self._workloads[one.owner.uid] = one
+            day.at(day.now + draw.uniform(0, self._seconds * 0.7), partial(self._come, one))
+
+    def _workload(self, name: str) -> Workload:
+        draw, namespace = self._draw, self._draw.choice(self._namespaces)
+        is_server = draw.random() < 0.6
+        said = {"movable": "true"} if draw.random() < 0.85 else {}
+        if draw.random() < 0.4:
+            said["move-cost"] = draw.choice(["5s", "30s", "2m"])
+        rules = [_IGNORES] if draw.random() < 0.8 else []
+        if not is_server:
+            assert self._day.owners is not None
+            self._day.owners[ObjectRef("batch", "Job", namespace, name)] = {
+                "metadata": {"uid": f"uid-of-{name}"},
+                "spec": {"podFailurePolicy": {"rules": rules}},
+            }
+        return Workload(
+            name,
+            namespace,
+            is_server,
+            draw.uniform(0.2, 4.0) * _HOUR,
+            draw.choice([1, 1, 1, 2, 2, 2, 4]),
+            said,
+            draw.choice([0, 0, 0, 1, 2]),
+            gated=draw.random() < 0.2,
+        )
+
+    def _come(self, one: Workload) -> None:
+        if one.is_server:
+            self._day.after(one.seconds, partial(self._scale_down, one))
+        self._make(one)
+
+    def _scale_down(self, one: Workload) -> None:
+        one.is_over = True
+        pod = self._day.pods.get(one.pod)
+        if pod is not None:
+            self._day.terminate(pod.metadata.name)
+
+    def _make(self, one: Workload) -> None:
+        if one.is_over or one.pod:
+            return
+        one.made += 1
+        pod = self._day.make(
+            f"{one.name}-{one.made}",
+            one.gpus,
+            namespace=one.namespace,
+            said=one.said,
+            priority=one.priority,
+            owner=one.owner,
+            gated=one.gated,
+        )
+        one.pod = pod.metadata.uid
+        if not one.is_server:
+            self._day.runs_for[one.pod] = one.seconds
+
+    def ended(self, pod: Pod) -> None:
+        """It has ended, is gone, or began to leave."""
+        one = self._workloads.get(owner_of(pod))
+        if one is None or pod.metadata.uid != one.pod:
+            return
+        day, phase = self._day, pod.status.phase
+        leaves = pod.metadata.uid in day.pods and phase not in ("Succeeded", "Failed")
+        if leaves and not one.is_server:
+            return  # a Job with a podFailurePolicy waits until the pod has ended
+        one.pod = ""
+        if not leaves and pod.metadata.uid in day.pods:
+            day.after(self._draw.uniform(1, 60), partial(self._clean_up, pod.metadata.uid))
+        if phase == "Succeeded":
+            one.is_over = True
+        day.after(self._how_late(one), partial(self._make, one))
+
+    def _how_late(self, one: Workload) -> float:
+        draw, chance = self._draw, self._draw.random()
+        if chance < 0.04:
+            one.is_over = True
+        if draw.random() < 0.06:
+            one.gpus = one.gpus // 2 or 2
+        if chance < 0.75:
+            return draw.uniform(0.1, 5.0)
+        return draw.uniform(5.0, 290.0) if chance < 0.92 else draw.uniform(320.0, 900.0)
+
+    def _clean_up(self, uid: str) -> None:
+        if uid in self._day.pods:
+            self._day.remove_pod(uid)

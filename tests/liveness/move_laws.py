@@ -1,0 +1,219 @@
+"""What must be true of planned moves in a cluster that lives through days.
+
+- Only pods that consent and are made anew are moved, for what is no less important.
+- One that got its target is not moved again before `again_seconds`, by the same leader.
+- One that was moved gets its target within BOUND_SECONDS after it was made anew. Excused:
+  it comes too late or asks for something else, the leader or something about the node changed.
+- What the others were moved for starts within BOUND_SECONDS after they are gone. Excused: it goes
+  away, the leader or something about a node changed, evictions are refused, what is more urgent
+  starts or what is more important comes.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from linkwise.extender.api.actions import Beneficiary, Evict
+from linkwise.extender.moves.planned_moves import COME_SECONDS, REASON
+from linkwise.extender.moves.policy import Moves
+from linkwise.kube.objects import Node, Pod
+from linkwise.pods.podgrouper.workloads.answer import Missing, ObjectRef
+from linkwise.topology import names
+from tests.all_or_nothing import gang_of, minimum_of
+from tests.liveness.day import Day, owner_of
+
+BOUND_SECONDS = 120.0
+_ENDED = ("Succeeded", "Failed")
+
+
+@dataclass
+class _Moved:
+    """A pod that was evicted, and whose successor has a target."""
+
+    pod: Pod
+    node: str
+    since: float
+    scene: object
+    successor: str = ""  # uid
+    made: float = 0.0
+
+
+@dataclass
+class _Claim:
+    """Of what waits for the room of pods that were moved."""
+
+    priority: int
+    pods: frozenset[str]  # uids
+    scene: object
+    since: float  # the last of *victims* was there
+    victims: set[str]
+    ahead: frozenset[str]  # the pods that waited too, and are more urgent
+
+
+class MoveLaws:
+    def __init__(self, day: Day) -> None:
+        self._day = day
+        self._last: dict[str, tuple[float, object]] = {}  # by owner: when, and who led
+        self._moved: list[_Moved] = []
+        self._claims: dict[str, _Claim] = {}
+        self.moves = 0
+
+    def evicted(self, victim: Pod, by: Evict) -> None:
+        """Call it before the eviction, which may be a repeated one."""
+        day, name = self._day, victim.metadata.name
+        if by.event != REASON or by.for_whom is None or victim.metadata.deletion_timestamp:
+            return
+        self.moves += 1
+        if why := self._is_wrong(victim, by.for_whom):
+            day.failures.append(f"{name} is moved at {day.now:.0f}, and {why}")
+        leader = day.core._planner
+        when, led = self._last.get(owner_of(victim), (0.0, None))
+        again = day.settings.moves.again_seconds
+        if led is leader and day.now - when < again:
+            day.failures.append(f"{name} is moved at {day.now:.0f} and {when:.0f}")
+        node = leader.moves._seats[victim.metadata.uid].move.spot.node
+        self._moved.append(_Moved(victim, node, day.now, self._scene([node])))
+        title = by.for_whom.title
+        claim = self._claims.get(title)
+        if claim is None:
+            pods = frozenset(pod.metadata.uid for pod in self._claimants(title))
+            ahead = frozenset(pod.metadata.uid for pod in self._ahead_of(title))
+            scene = self._scene(day.nodes)
+            claim = _Claim(by.for_whom.priority, pods, scene, day.now, set(), ahead)
+            self._claims[title] = claim
+        claim.victims.add(victim.metadata.uid)
+
+    def _is_wrong(self, victim: Pod, for_whom: Beneficiary) -> str:
+        day, said = self._day, victim.metadata.annotations
+        priorities = [pod.spec.priority for pod in self._claimants(for_whom.title)]
+        if day.settings.moves.moves is not Moves.CONSENT or said.get(names.MOVABLE) != "true":
+            return "does not consent"
+        if not self._is_made_anew(victim):
+            return "is not made anew"
+        if gang_of(victim):
+            return "is in a gang"
+        if victim.spec.priority > min(priorities, default=victim.spec.priority):
+            return f"is more important than {for_whom.title}"
+        return ""
+
+    def _is_made_anew(self, pod: Pod) -> bool:
+        owner = next((each for each in pod.metadata.owner_references if each.controller), None)
+        if owner is None or owner.kind == "ReplicaSet":
+            return owner is not None
+        ref = ObjectRef("batch", "Job", pod.metadata.namespace, owner.name)
+        job = self._day.read_owner(ref)
+        return not (job is None or isinstance(job, Missing)) and "Ignore" in str(job)
+
+    def look(self) -> None:
+        self._moved = [each for each in self._moved if not self._is_settled(each)]
+        for title, claim in [*self._claims.items()]:
+            if self._is_over(title, claim):
+                del self._claims[title]
+
+    def _is_settled(self, moved: _Moved) -> bool:
+        """Whether its successor has a node, or something excuses that it has none."""
+        day = self._day
+        if moved.scene != self._scene([moved.node]):
+            return True
+        if not moved.successor:
+            pod = self._successor(moved)
+            if pod is None:
+                return day.now > moved.since + COME_SECONDS
+            if _request(pod) != _request(moved.pod) or day.now > moved.since + COME_SECONDS:
+                return True
+            moved.successor, moved.made = pod.metadata.uid, day.now
+        now = day.pods.get(moved.successor)
+        if now is None or now.metadata.deletion_timestamp is not None:
+            return True
+        if now.spec.node_name:
+            self._last[owner_of(now)] = moved.since, day.core._planner
+            if now.spec.node_name != moved.node:
+                day.failures.append(
+                    f"{now.metadata.name} goes to {now.spec.node_name} and not to its target "
+                    f"{moved.node} at {day.now:.0f}"
+                )
+            return True
+        if day.now - max(moved.made, day.faults_at) <= BOUND_SECONDS:
+            return False
+        day.failures.append(
+            f"{now.metadata.name} was moved at {moved.since:.0f} and made anew at "
+            f"{moved.made:.0f}, and waits at {day.now:.0f} for {moved.node}"
+        )
+        return True
+
+    def _successor(self, moved: _Moved) -> Pod | None:
+        owner, old = owner_of(moved.pod), moved.pod.metadata.uid
+        pods = self._day.pods.values()
+        return next((p for p in pods if owner_of(p) == owner and p.metadata.uid != old), None)
+
+    def _is_over(self, title: str, claim: _Claim) -> bool:
+        """Whether it has started, is gone, or something excuses that it has not."""
+        day, pods = self._day, [*self._claimants(title)]
+        bound = [pod for pod in pods if pod.spec.node_name]
+        if not pods or len(bound) >= (minimum_of(pods[0]) if gang_of(pods[0]) else 1):
+            return True
+        if not claim.pods <= {pod.metadata.uid for pod in pods}:
+            return True
+        if claim.scene != self._scene(day.nodes) or self._is_behind(claim):
+            return True
+        if claim.victims & day.pods.keys():
+            claim.since = day.now
+        if day.now - max(claim.since, day.faults_at) <= BOUND_SECONDS:
+            return False
+        day.failures.append(
+            f"the last pod that moved for {title} was there at {claim.since:.0f}, and it has not "
+            f"started at {day.now:.0f}"
+        )
+        return True
+
+    def _is_behind(self, claim: _Claim) -> bool:
+        """Whether something more urgent started, or something more important came."""
+        return any(
+            pod.spec.node_name
+            if uid in claim.ahead
+            else pod.spec.priority > claim.priority and _created(pod) >= claim.since
+            for uid, pod in self._day.pods.items()
+        )
+
+    def _ahead_of(self, title: str) -> Iterable[Pod]:
+        first = min(map(_urgency, self._claimants(title)))
+        pods = self._day.pods.values()
+        return (pod for pod in pods if not pod.spec.node_name and _urgency(pod) < first)
+
+    def _claimants(self, title: str) -> Iterable[Pod]:
+        return (
+            pod
+            for pod in self._day.pods.values()
+            if pod.status.phase not in _ENDED
+            and title
+            in (f"gang {gang_of(pod)}", f"pod {pod.metadata.namespace}/{pod.metadata.name}")
+        )
+
+    def _scene(self, nodes: Iterable[str]) -> object:
+        """A value that differs after each change of the leader and of what *nodes* offer."""
+        day = self._day
+        found = ((name, day.nodes.get(name)) for name in nodes)
+        return (
+            day.core._planner,
+            day.trouble.evictions_refused,
+            [
+                (name, name in day.no_plugin, node and node.spec, node and _topology(node))
+                for name, node in found
+            ],
+        )
+
+
+def _topology(node: Node) -> str | None:
+    return node.metadata.annotations.get(names.TOPOLOGY)
+
+
+def _request(pod: Pod) -> object:
+    return pod.spec.containers
+
+
+def _urgency(pod: Pod) -> tuple[int, float]:
+    return -pod.spec.priority, _created(pod)
+
+
+def _created(pod: Pod) -> float:
+    created = pod.metadata.creation_timestamp
+    return 0.0 if created is None else created.timestamp()
