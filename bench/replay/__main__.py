@@ -175,10 +175,10 @@ def jobs(
         first=first,
         jitter=jitter,
         movable=movable,
+        move_cost=move_cost,
     )
     questions = {
-        seed: _Question(replace(reading, seed=seed), communication, stretched, move_cost)
-        for seed in seeds
+        seed: _Question(replace(reading, seed=seed), communication, stretched) for seed in seeds
     }
     with ending_well():
         results = _replay(trace, questions, dict.fromkeys(chosen), resume)
@@ -205,7 +205,6 @@ class _Question:
     reading: Reading
     communication: float
     stretched: bool
-    move_cost: float
 
 
 def _replay(
@@ -237,9 +236,7 @@ def _run(name: str, there: Sequence[Job], question: _Question, aside: str) -> Fi
         return fleet.stretch(run, question.communication) if question.stretched else 1.0
 
     with progress(name + aside, len(there)) as advance:
-        runs = run_trace(
-            there, SCHEDULERS[name](fleet), advance, stretch, move_cost=question.move_cost
-        )
+        runs = run_trace(there, SCHEDULERS[name](fleet), advance, stretch)
     return figures(runs, fleet, question.communication)
 
 

@@ -16,12 +16,16 @@ LINKWISE, MULTIFACTOR = "linkwise", "linkwise-multifactor"
 
 Make = Callable[[Fleet], Contestant]
 
+
+def _linkwise(fleet: Fleet, order: QueueOrder) -> Contestant:
+    """It moves the jobs that consent."""
+    settings = CoreSettings(queue_order=order, moves=MovePolicy(Moves.CONSENT))
+    return LinkwiseContestant(objects.nodes(fleet.machines), settings)
+
+
 SCHEDULERS: Mapping[str, Make] = {
-    LINKWISE: lambda fleet: LinkwiseContestant(objects.nodes(fleet.machines)),
-    MULTIFACTOR: lambda fleet: LinkwiseContestant(
-        objects.nodes(fleet.machines),
-        CoreSettings(queue_order=QueueOrder.MULTIFACTOR, moves=MovePolicy(Moves.CONSENT)),
-    ),
+    LINKWISE: lambda fleet: _linkwise(fleet, QueueOrder.AGE),
+    MULTIFACTOR: lambda fleet: _linkwise(fleet, QueueOrder.MULTIFACTOR),
     "fifo": lambda fleet: Fifo(fleet, placements.consolidated),
     "greedy": lambda fleet: Greedy(fleet, placements.consolidated),
     "easy": lambda fleet: Easy(fleet, placements.consolidated),

@@ -1,10 +1,13 @@
 """The extender's core in simulated time."""
 
+from dataclasses import replace
 from math import inf
 
 import msgspec
 import pytest
 
+from linkwise.extender.core_settings import CoreSettings
+from linkwise.extender.moves.policy import MovePolicy, Moves
 from linkwise.kube.objects import Pod, Resources
 from linkwise.replay.core import objects
 from linkwise.replay.core.contestant import LinkwiseContestant
@@ -91,3 +94,24 @@ def test_a_pod_that_names_its_nodes_gets_one_of_them() -> None:
     there = LinkwiseContestant(objects.nodes(["hgx-h100"] * 2), pods_of=on_the_second)
     runs = replay([job("one", 8), job("two", 8, at=1.0)], there)
     assert [(run.start, run.parts[0].node) for run in runs] == [(0.0, 1), (100.0, 1)]
+
+
+def test_a_job_that_consents_moves_so_that_a_larger_one_starts() -> None:
+    """It goes on where it was put, and loses what its move costs; the larger one would have waited
+    for its end."""
+    long, short = 50_000.0, 1_000.0
+    small = [
+        replace(job("moves", 4, seconds=long), move_cost=600.0),
+        job("goes", 4, seconds=short),
+        job("stays", 4, at=1.0, seconds=long),
+        job("goes-too", 4, at=1.0, seconds=short),
+    ]
+    jobs = [*small, job("large", 8, at=8_000.0)]
+    moves = CoreSettings(moves=MovePolicy(Moves.CONSENT))
+    there = LinkwiseContestant(objects.nodes(["hgx-h100"] * 2), moves)
+    runs = by_name(replay(jobs, there))
+    moved, large = runs["moves"], runs["large"]
+    assert moved.moves == (large.start,)
+    assert (moved.lost, moved.end) == (600.0, 50_600.0)
+    assert moved.parts[0].node == runs["stays"].parts[0].node
+    assert large.start < 9_000.0 < by_name(replayed(jobs, 2))["large"].start

@@ -33,6 +33,7 @@ class Reading:
     longest: float = math.inf  # cut run times to this
     jitter: float = 0.0  # submit each job later by a random time up to this
     seed: int = 0  # of these times
+    move_cost: float = 600.0  # seconds of its run that a move takes from a job
     movable: float = 0.0  # the share of the jobs of up to MOST_MOVABLE GPUs that may be moved
 
 
@@ -52,7 +53,10 @@ def read_jobs(file: Path, reading: Reading) -> list[Job]:
     kept.sort(key=lambda job: job.submit)
     kept = kept[: reading.first]
     if reading.movable:
-        kept = [replace(job, movable=_may_move(job, reading)) for job in kept]
+        kept = [
+            replace(job, move_cost=reading.move_cost) if _may_move(job, reading) else job
+            for job in kept
+        ]
     if not kept:
         raise TraceError(file, None, "no job in the window", "at least one job")
     if reading.jitter:

@@ -42,7 +42,6 @@ def replay(
     progress: Callable[[int], object] = lambda _: None,
     stretch: Callable[[Run], float] = lambda _: 1.0,
     until: float = math.inf,
-    move_cost: float = 0.0,
 ) -> list[Run]:
     """Run all *jobs*, which are in order of submission. Report to *progress* how many have ended.
 
@@ -50,7 +49,7 @@ def replay(
     in advance. With *until*, decisions stop after that second: some jobs may then still run and
     others wait. Without it, every job has to end.
 
-    A job that is moved loses the last *move_cost* seconds of its run, and starts again.
+    A job that is moved loses as much of its run as the move costs it, and what it waits.
 
     Raises ReplayError if a job never starts although nothing prevents it.
     """
@@ -77,7 +76,7 @@ def replay(
             if name in stopped:
                 before = runs[number := numbers[name]]
                 at = stopped.pop(name)
-                lost = min(move_cost, at - (before.moves or (before.start,))[-1])
+                lost = min(before.job.move_cost or 0.0, at - (before.moves or (before.start,))[-1])
                 run = runs[number] = replace(
                     before,
                     parts=started.parts,

@@ -27,7 +27,7 @@ class Job:
     namespace: str
     gpus_per_pod: int = 1
     expected: float | None = None
-    movable: bool = False  # whether it may be restarted elsewhere
+    move_cost: float | None = None  # seconds of its run that a move loses; None: it stays
 
     @property
     def pods(self) -> tuple[int, ...]:

@@ -68,8 +68,8 @@ def pods(job: Job, number: int, now: float) -> Iterator[Pod]:
             names.GANG_SIZE: str(len(sizes)),
             names.RANK: str(rank),
         }
-        if job.movable:
-            said[names.MOVABLE] = "true"
+        if job.move_cost is not None:
+            said |= {names.MOVABLE: "true", names.MOVE_COST: f"{max(round(job.move_cost), 1)}s"}
         name = f"job-{number}-{rank}"
         yield Pod(
             metadata=ObjectMeta(
