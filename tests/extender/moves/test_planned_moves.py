@@ -1,6 +1,7 @@
 """Pods that consent move, so that a gang or pod that waits fits: planned, whole, and worth it."""
 
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 
 import pytest
 
@@ -294,7 +295,7 @@ def test_the_events_say_for_whom_and_where_to() -> None:
     waits(at)
     bury(at, "web")
     said = [(each.reason, each.pod.name, each.message) for each in at.events]
-    why = "to make room for pod ml/big: its next place is reserved on n2"
+    why = "to make room for pod ml/big: this pod's next place is reserved on n2"
     assert ("Moved", "web", f"evicted {why}") in said
     assert ("OthersEvicted", "big", f"pod ml/web was evicted {why}") in said
 
@@ -584,3 +585,19 @@ def test_pods_that_fit_nowhere_else_do_not_keep_others_from_moving() -> None:
     for _ in range(4):
         at.pass_time(LOOK_SECONDS)
     assert at.evicted == ["web"]
+
+
+def test_the_target_is_kept_for_as_long_as_the_pod_takes_to_end() -> None:
+    """A StatefulSet makes its new pod once the old one is gone."""
+    at = cluster()
+    scattered(at, kind="StatefulSet")
+    waits(at)
+    pod = at.pod("web")
+    ends = datetime.fromtimestamp(at.now + 2 * COME_SECONDS, UTC)
+    at.put_pod(change(pod, metadata=change(pod.metadata, deletion_timestamp=ends)))
+    at.pass_time(1.5 * COME_SECONDS)
+    at.add_pod("other", 4)
+    at.settle()
+    assert at.schedule("other") == ""
+    made_anew(at, "web", "web-again", kind="StatefulSet")
+    assert at.schedule("web-again") == "n2"

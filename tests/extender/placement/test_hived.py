@@ -3,8 +3,8 @@ has to hold: in which domain, together or apart, and who waits.
 
 HiveD's cells are labels here, its virtual clusters node selectors, and what it wants *within* a
 cell is `require-span`. Which GPUs exactly it takes depends on its own order of packing. Who is
-evicted in cases 7 and 8 stands in test_preemption.py. Parts of one gang that want different cells
-are nothing that a gang can say here: a span is wanted of all its members.
+evicted in cases 7 and 8 stands in preemption/test_gang_preemption.py. Parts of one gang that want
+different cells are nothing that a gang can say here: a span is wanted of all its members.
 """
 
 from linkwise.extender.core_settings import CoreSettings

@@ -4,7 +4,7 @@
 2. Take the gangs of the scheduling queue in order, the most urgent first. *Allocate* GPUs to the
    gang. If there is no room, *reserve* the GPUs on which it can start first. The gangs behind it
    *backfill*: they get what is not reserved, and reserved GPUs that they return in time.
-3. *Preempt* less important gangs for a gang that still has no room.
+3. *Move* pods that consent, or *preempt* less important gangs, for a gang that still has no room.
 4. *Publish* the decisions: plans, nominations, gates, Events.
 
 A gang without room is not tried again before there is more room.

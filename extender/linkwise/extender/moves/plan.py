@@ -1,4 +1,4 @@
-"""A plan of moves: which pods go, where their replacements go, and who gets the room."""
+"""A plan of moves: which pods go, where their successors go, and who gets the room."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from linkwise.extender.placement.result import Spot
 @dataclass(frozen=True, slots=True)
 class Move:
     pod: PodRecord  # as it runs
-    spot: Spot  # of its replacement
+    spot: Spot  # of its successor
     cost_seconds: float  # of its run that the restart loses
 
     @property

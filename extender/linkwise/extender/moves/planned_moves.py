@@ -46,8 +46,9 @@ REASON = "Moved"
 # How often moves are sought for one gang: if something changed meanwhile, and else, as pods may be
 # moved once they have run for long enough.
 TRY_SECONDS, LOOK_SECONDS = 60.0, 1800.0
-# How long a target is kept from the eviction on: a grace period, and a controller that is slow.
-COME_SECONDS = 300.0
+# How long a target is kept once the pod that moves has ended, or should have: its controller may be
+# slow. Its grace period may be as long as this; beyond, GPUs would idle for a tenant's word.
+COME_SECONDS, _MOST_GRACE_SECONDS = 300.0, 3600.0
 # A pod that has run for less than this many times the cost of its move stays: the shorter its run,
 # the more of it a restart takes away.
 _RUN_TIMES = 10.0
@@ -62,7 +63,7 @@ class _Seat:
     move: Move
     for_whom: GangKey
     key: GangKey  # of the reservation
-    left: float | None = None  # since when the pod that moves is on its way out, or gone
+    left: float | None = None  # since when the pod that moves is gone, or on its way out
 
 
 class PlannedMoves:
@@ -108,8 +109,8 @@ class PlannedMoves:
             yield at + LOOK_SECONDS if tried_in == state else at
         if self._plans:
             yield self._look_at
-        left = (seat.left for seat in self._seats.values())
-        yield from (at + COME_SECONDS for at in left if at is not None)
+        ends = (self._end_of(uid, seat) for uid, seat in self._seats.items())
+        yield from (at for at in ends if at is not None)
 
     # Pods
 
@@ -126,7 +127,8 @@ class PlannedMoves:
     def pod_gone(self, uid: str, now: float) -> None:
         self._stay.pop(uid, None)
         self._awaited.discard(uid)
-        self._leaves(uid, now)
+        if uid in self._seats:
+            self._seats[uid].left = now
 
     def evicted(self, uid: str, now: float) -> None:
         """The API server evicts the pod; the watch may show it later."""
@@ -234,9 +236,19 @@ class PlannedMoves:
 
     def _is_over(self, uid: str, seat: _Seat, now: float) -> bool:
         """Whether nobody will come for the target."""
-        if seat.left is not None:
-            return now >= seat.left + COME_SECONDS
+        end = self._end_of(uid, seat)
+        if end is not None:
+            return now >= end
         return seat.for_whom not in self._plans and not self._pending_writes.is_evicting(uid)
+
+    def _end_of(self, uid: str, seat: _Seat) -> float | None:
+        """Until when the target is kept; None: the pod that moves has not begun to leave. Some
+        controllers make a new pod only once the old one is gone."""
+        if seat.left is None:
+            return None
+        record = self._cache.pods.get(uid)
+        grace_ends = 0.0 if record is None else record.leaving_until
+        return max(seat.left, min(grace_ends, seat.left + _MOST_GRACE_SECONDS)) + COME_SECONDS
 
     def _end_seat(self, uid: str) -> None:
         seat = self._seats.pop(uid)
@@ -389,7 +401,8 @@ class PlannedMoves:
             record = self._cache.pods.get(move.pod.uid)
             if record is None or not record.live:
                 continue
-            why = f"to make room for {key.title}: its next place is reserved on {move.spot.node}"
+            where = f"this pod's next place is reserved on {move.spot.node}"
+            why = f"to make room for {key.title}: {where}"
             self._pending_writes.evict(
                 record, why, now, event=REASON, priority=record.priority, for_whom=to
             )
