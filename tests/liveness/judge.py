@@ -364,13 +364,19 @@ class Judge:
         return idle > day.settings.reserve_share * could_use
 
     def _servers_in(self, reservation: Reservation) -> Iterator[str]:
+        """But for those that are evicted for it."""
         day = self._day
+        planner, key = day.core._planner, reservation.key
+        preemption, moves = planner.preemption.preemptions.get(key), planner.moves.plans.get(key)
+        evicted = set() if preemption is None else set(preemption.victims)
+        evicted |= set() if moves is None else {move.pod.uid for move in moves.moves}
         for node, mask in reservation.gpus.items():
             book = day.core._cache.nodes.get(node)
             for uid, gpus in ({} if book is None else book.owned).items():
                 pod = day.pods.get(uid)
                 leaves = pod is None or pod.metadata.deletion_timestamp is not None
-                if gpus & mask and not leaves and pod is not None and _is_server(pod):
+                stays = not (leaves or uid in evicted)
+                if gpus & mask and stays and pod is not None and _is_server(pod):
                     yield pod.metadata.name
 
     def _is_not_busy(self) -> None:
