@@ -18,7 +18,7 @@ from linkwise.kube.objects import Pod
 from linkwise.topology import names
 from tests.end_to_end import manifests
 from tests.end_to_end.live_extender import hurried_clock
-from tests.end_to_end.world import LiveCluster
+from tests.end_to_end.world import World
 from tests.odd_pods import (
     NAMESPACE,
     ODDITIES,
@@ -30,7 +30,7 @@ from tests.odd_pods import (
 )
 
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
-Do = Callable[[LiveCluster], None]
+Do = Callable[[World], None]
 _ACTS = 10
 _QUOTA = 0  # the highest priority that it may have: that of most others
 _REFUSED = (400, 403, 404, 409, 422)  # what a client does not try again
@@ -77,7 +77,7 @@ class Hostile:
         each = [f"{wave}-{rank}" for rank in range(pods)]
         self._names += each
 
-        def do(world: LiveCluster) -> None:
+        def do(world: World) -> None:
             sight = _sight(world)
             for name in each:
                 body = manifests.pod(name, gpus, said=said, run_seconds=runs, priority=priority)
@@ -96,7 +96,7 @@ class Hostile:
         name, own = self._random.choice(self._names), Random(self._random.random())
         oddity = own.choice([odd_annotations, gang_of_others, lie])
 
-        def do(world: LiveCluster) -> None:
+        def do(world: World) -> None:
             changed = oddity(own, _sight(world), Pod())
             said = {"metadata": {"annotations": dict(changed.metadata.annotations)}}
             _try(lambda: world.client.patch(f"{PODS}/{name}", said))
@@ -133,7 +133,7 @@ class Hostile:
         )
 
 
-def leave(world: LiveCluster) -> None:
+def leave(world: World) -> None:
     """Delete all its pods at once, after what it did to others was noted."""
     world.broken += evictions_of_others(world.events())
     for pod in world.read_pods_patiently():
@@ -141,7 +141,7 @@ def leave(world: LiveCluster) -> None:
             _delete(world, pod.metadata.name)
 
 
-def _delete(world: LiveCluster, name: str) -> None:
+def _delete(world: World, name: str) -> None:
     _try(lambda: world.client.delete(f"{PODS}/{name}", grace_seconds=0))
 
 
@@ -164,7 +164,7 @@ def _merged(body: Mapping[str, Any], odd: Pod, where: Mapping[str, Any]) -> dict
     return {**body, "metadata": metadata, "spec": spec}
 
 
-def _sight(world: LiveCluster) -> Sight:
+def _sight(world: World) -> Sight:
     gpus = {name: [g.uuid for g in node.machine.gpus] for name, node in world.nodes.items()}
     return Sight(gpus, world.read_pods_patiently(), hurried_clock())
 

@@ -26,7 +26,7 @@ from linkwise.topology.annotations.plan import read_gpus, read_in_use, read_plan
 from linkwise.topology.names import DEFAULT_RESOURCE
 from tests.all_or_nothing import minimum_of
 from tests.end_to_end.live_extender import GANG_TIMEOUT_SECONDS, hurried_clock
-from tests.end_to_end.world import LiveCluster
+from tests.end_to_end.world import World
 from tests.other_filters import go_together, room_of
 
 PAST_US = "foreign"  # how pods are called that are put on a node without asking
@@ -34,16 +34,16 @@ _FREE, _RESERVED = "free", "reserved"
 _ENDED = ("Succeeded", "Failed")
 
 
-def _nodes(world: LiveCluster) -> Sequence[NodeView]:
+def _nodes(world: World) -> Sequence[NodeView]:
     """As the extender believes them to be; it goes on deciding meanwhile."""
     return view_nodes(world.extender.loop.snapshot())
 
 
-def _gangs(world: LiveCluster) -> Sequence[GangView]:
+def _gangs(world: World) -> Sequence[GangView]:
     return Explainer(world.extender.loop.snapshot()).gangs()
 
 
-def unsettled(world: LiveCluster) -> list[str]:
+def unsettled(world: World) -> list[str]:
     """What is still on its way, or wrong; empty once all is as it should be."""
     if missing := world.extender.loop.waits_for():
         return [f"the extender waits for {missing}"]
@@ -59,7 +59,7 @@ def unsettled(world: LiveCluster) -> list[str]:
     ]
 
 
-def leaks(world: LiveCluster) -> list[str]:
+def leaks(world: World) -> list[str]:
     """What is left although every pod was deleted."""
     if missing := world.extender.loop.waits_for():
         return [f"the extender waits for {missing}"]
@@ -81,7 +81,7 @@ def leaks(world: LiveCluster) -> list[str]:
     return [*_broken(world), *found, *loop.audit()]
 
 
-def _broken(world: LiveCluster) -> list[str]:
+def _broken(world: World) -> list[str]:
     """What was seen to go wrong meanwhile."""
     return [*world.broken, *(text for node in world.nodes.values() for text in node.failures)]
 
@@ -96,7 +96,7 @@ def _on_their_way(pods: Sequence[Pod]) -> Iterator[str]:
             yield f"pod {pod.metadata.name} is bound and still nominated"
 
 
-def _not_as_planned(world: LiveCluster, pods: Sequence[Pod]) -> Iterator[str]:
+def _not_as_planned(world: World, pods: Sequence[Pod]) -> Iterator[str]:
     """Pods whose GPUs, by the kubelet, are not those that their annotation names."""
     running = {_key(pod): pod for pod in pods if pod.status.phase == "Running" and _gpus_of(pod)}
     for node in world.nodes.values():
@@ -132,7 +132,7 @@ def _partial_gangs(pods: Sequence[Pod]) -> Iterator[str]:
             yield f"gang {name}: {len(bound)} members run, {least} are wanted, it never started"
 
 
-def _books_differ(world: LiveCluster, pods: Sequence[Pod], nodes: Sequence[Node]) -> Iterator[str]:
+def _books_differ(world: World, pods: Sequence[Pod], nodes: Sequence[Node]) -> Iterator[str]:
     """Between the extender that has lived through it all, and one that starts now."""
     now = hurried_clock()
     fresh = _fresh(world, pods, nodes, now)
@@ -170,9 +170,7 @@ def _lasting(gang: GangView) -> GangView:
     return replace(gang, reason="", refusals=0, made=None, deadline=None, plan="")
 
 
-def _could_be_placed(
-    world: LiveCluster, pods: Sequence[Pod], nodes: Sequence[Node]
-) -> Iterator[str]:
+def _could_be_placed(world: World, pods: Sequence[Pod], nodes: Sequence[Node]) -> Iterator[str]:
     """Pods that wait although a fresh extender finds them a place. It may reserve the free GPUs
     for others than the extender that has lived through it all."""
     now = hurried_clock()
@@ -209,11 +207,11 @@ def _could_be_placed(
             yield f"pod {pod.metadata.name} waits, and would do on {', '.join(passed)}"
 
 
-def _room(world: LiveCluster, pods: Sequence[Pod], nodes: Sequence[Node]) -> SchedulerCache:
+def _room(world: World, pods: Sequence[Pod], nodes: Sequence[Node]) -> SchedulerCache:
     return room_of(world.other_filters, nodes, pods, time.monotonic())
 
 
-def _kept(world: LiveCluster) -> frozenset[str]:
+def _kept(world: World) -> frozenset[str]:
     """The nodes where free GPUs are reserved for a pod or gang that waits."""
     return frozenset(
         view.name for view in _nodes(world) if any(g.state == _RESERVED for g in view.gpus)
@@ -226,7 +224,7 @@ def _goes_where_room_is_kept(gang: GangView | None, kept: frozenset[str]) -> boo
 
 
 def _is_refused(
-    world: LiveCluster, gang: GangView | None, pods: Sequence[Pod], nodes: Sequence[Node]
+    world: World, gang: GangView | None, pods: Sequence[Pod], nodes: Sequence[Node]
 ) -> bool:
     """Whether filters that the extender does not know refuse the nodes that a new one planned."""
     by_name = {pod.metadata.name: pod for pod in pods}
@@ -240,7 +238,7 @@ def _takes_pods(node: Node) -> bool:
     return ready and not node.spec.unschedulable and not node.spec.taints
 
 
-def _fresh(world: LiveCluster, pods: Sequence[Pod], nodes: Sequence[Node], now: float) -> Core:
+def _fresh(world: World, pods: Sequence[Pod], nodes: Sequence[Node], now: float) -> Core:
     core = Core(CoreSettings(gang_timeout_seconds=GANG_TIMEOUT_SECONDS))
     core.replace_nodes(nodes, now)
     core.replace_pods(pods, now)

@@ -18,7 +18,7 @@ import click
 
 from tests.end_to_end import hostile, promises
 from tests.end_to_end.workload import Step, Workload, bring_back, cordon, workload
-from tests.end_to_end.world import JOBS, PODS, LiveCluster, running_world
+from tests.end_to_end.world import JOBS, PODS, World, running_world
 from tests.other_filters import drawn_filters
 
 REST_SECONDS = 25.0  # wall clock; the longest wait inside is 10, for kube-scheduler's five minutes
@@ -98,7 +98,7 @@ def beside(acts: Sequence[hostile.Act], script: Workload, seed: int) -> Workload
     return replace(script, steps=tuple(steps))
 
 
-def live_through(world: LiveCluster, script: Workload) -> None:
+def live_through(world: World, script: Workload) -> None:
     for step in script.steps:
         time.sleep(step.pause_seconds)
         world.journal.say("FATE", step.what)
@@ -106,7 +106,7 @@ def live_through(world: LiveCluster, script: Workload) -> None:
     heal(world)
 
 
-def heal(world: LiveCluster) -> None:
+def heal(world: World) -> None:
     """End every misfortune, and wait until everything that suffers one is through with it."""
     world.journal.say("FATE", "all is healed")
     world.server.clear_faults()
@@ -119,7 +119,7 @@ def heal(world: LiveCluster) -> None:
     world.server.clear_faults()
 
 
-def delete_all(world: LiveCluster) -> None:
+def delete_all(world: World) -> None:
     world.journal.say("FATE", "everything is deleted")
     for collection in (JOBS, PODS):
         for name in world.names(collection):
@@ -127,7 +127,7 @@ def delete_all(world: LiveCluster) -> None:
 
 
 def rest(
-    world: LiveCluster, judge: Callable[[LiveCluster], list[str]], seconds: float = REST_SECONDS
+    world: World, judge: Callable[[World], list[str]], seconds: float = REST_SECONDS
 ) -> list[str]:
     """Wait until nothing is amiss, and stays so while nothing changes; what is amiss if not."""
     deadline = time.monotonic() + seconds

@@ -16,7 +16,7 @@ from linkwise.kube.objects import Pod
 from tests.all_or_nothing import gang_of
 from tests.end_to_end import manifests
 from tests.end_to_end.live_extender import GANG_TIMEOUT_SECONDS, HURRY
-from tests.end_to_end.world import PODS, LiveCluster, running_world
+from tests.end_to_end.world import PODS, World, running_world
 from tests.other_filters import Apart, Drawn
 from tests.waiting import wait_for
 
@@ -60,7 +60,7 @@ CASES = {
 
 
 @contextmanager
-def blocked(case: Case) -> Iterator[LiveCluster]:
+def blocked(case: Case) -> Iterator[World]:
     with running_world([MACHINE] * case.nodes, other_filters=case.other_filters) as world:
         if case.resource:
             amounts = {case.resource: ROOM_FOR_ONE[case.resource]}
@@ -81,20 +81,20 @@ def asks(pod: dict[str, Any], resource: str) -> dict[str, Any]:
     return pod
 
 
-def runs(world: LiveCluster, *pods: str) -> bool:
+def runs(world: World, *pods: str) -> bool:
     phases = {pod.metadata.name: pod.status.phase for pod in world.read_pods()}
     return all(phases.get(name) == "Running" for name in pods)
 
 
-def members_of(world: LiveCluster, gang: str) -> list[Pod]:
+def members_of(world: World, gang: str) -> list[Pod]:
     return [pod for pod in world.read_pods() if gang_of(pod) == f"ml/{gang}"]
 
 
-def bound_of(world: LiveCluster, gang: str) -> int:
+def bound_of(world: World, gang: str) -> int:
     return sum(bool(pod.spec.node_name) for pod in members_of(world, gang))
 
 
-def look_on(world: LiveCluster, gang: str, seconds: float = LOOK_SECONDS) -> tuple[int, int]:
+def look_on(world: World, gang: str, seconds: float = LOOK_SECONDS) -> tuple[int, int]:
     """Return at how many looks a part of the gang was bound, and how many looks there were."""
     ends, partial, looks = time.monotonic() + seconds, 0, 0
     while time.monotonic() < ends:
@@ -141,7 +141,7 @@ def test_a_job_that_cannot_start_whole_loses_no_pod(gated: bool) -> None:
         assert not world.broken
 
 
-def is_told_to_wait(world: LiveCluster, name: str) -> bool:
+def is_told_to_wait(world: World, name: str) -> bool:
     """By kube-scheduler, or behind the gate by the extender."""
     pod = world.pod(name)
     said = any(condition.reason == "Unschedulable" for condition in pod.status.conditions)

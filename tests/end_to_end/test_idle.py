@@ -9,17 +9,17 @@ from linkwise.extender.api.views import IdlePod, IdleView
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.explain.idle.idle_pods import view_idle
 from tests.end_to_end import manifests
-from tests.end_to_end.world import PODS, LiveCluster, running_world
+from tests.end_to_end.world import PODS, World, running_world
 from tests.waiting import wait_for
 
 
 @pytest.fixture
-def world() -> Iterator[LiveCluster]:
+def world() -> Iterator[World]:
     with running_world(["dgx1-v100", "dgx1-v100"], seed=1) as world:
         yield world
 
 
-def idle(world: LiveCluster) -> IdleView:
+def idle(world: World) -> IdleView:
     return view_idle(world.extender.loop.snapshot())
 
 
@@ -27,12 +27,12 @@ def names(it: IdleView) -> list[str]:
     return sorted(pod.pod for pod in it.pods)
 
 
-def runs(world: LiveCluster, *pods: str) -> None:
+def runs(world: World, *pods: str) -> None:
     wait_for(lambda: all(world.pod(name).status.phase == "Running" for name in pods), f"{pods} run")
 
 
 def test_a_gang_that_would_start_without_an_idle_pod_does_start_without_it(
-    world: LiveCluster,
+    world: World,
 ) -> None:
     for name in ("notebook", "job"):
         world.submit(manifests.pod(name, 8))
@@ -56,7 +56,7 @@ def test_a_gang_that_would_start_without_an_idle_pod_does_start_without_it(
 
 
 def test_a_pod_that_works_again_and_a_plugin_that_restarts_end_what_was_said(
-    world: LiveCluster,
+    world: World,
 ) -> None:
     world.submit(manifests.pod("notebook", 2))
     runs(world, "notebook")
@@ -74,7 +74,7 @@ def test_a_pod_that_works_again_and_a_plugin_that_restarts_end_what_was_said(
     assert again.since >= before.since
 
 
-def until_restarted(world: LiveCluster) -> IdlePod:
+def until_restarted(world: World) -> IdlePod:
     """The one idle pod, once it is known to have been idle for so long *at least*: its plugin has
     begun to watch it again."""
     found: list[IdlePod] = []
@@ -88,7 +88,7 @@ def until_restarted(world: LiveCluster) -> IdlePod:
 
 
 @pytest.fixture
-def patient_world() -> Iterator[LiveCluster]:
+def patient_world() -> Iterator[World]:
     """The extender has the plugins' clock."""
     settings = CoreSettings(reclaim_notice_seconds=3.0)
     machines = ["dgx1-v100", "dgx1-v100", "dgx1-v100"]
@@ -96,14 +96,14 @@ def patient_world() -> Iterator[LiveCluster]:
         yield world
 
 
-def told(world: LiveCluster, reason: str) -> list[str]:
+def told(world: World, reason: str) -> list[str]:
     return sorted(
         event["involvedObject"]["name"] for event in world.events() if event["reason"] == reason
     )
 
 
 def test_an_idle_pod_that_consents_makes_room_for_a_gang_and_one_that_woke_up_stays(
-    patient_world: LiveCluster,
+    patient_world: World,
 ) -> None:
     world = patient_world
     consent = {"reclaim-when-idle": "1s"}

@@ -7,30 +7,30 @@ import pytest
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_gpus
 from tests.end_to_end import manifests, promises
-from tests.end_to_end.world import LiveCluster, running_world
+from tests.end_to_end.world import World, running_world
 from tests.waiting import wait_for
 
 
 @pytest.fixture
-def world() -> Iterator[LiveCluster]:
+def world() -> Iterator[World]:
     with running_world(["dgx2-v100"], seed=1) as world:
         yield world
 
 
-def planned(world: LiveCluster, name: str) -> dict[str, frozenset[str]]:
+def planned(world: World, name: str) -> dict[str, frozenset[str]]:
     notes = world.pod(name).metadata.annotations
     return {c: frozenset(gpus) for c, gpus in read_gpus(notes.get(names.GPUS, "{}")).items()}
 
 
-def settle(world: LiveCluster) -> None:
+def settle(world: World) -> None:
     wait_for(lambda: not promises.unsettled(world), "all is as it should be")
 
 
-def swaps_told(world: LiveCluster) -> int:
+def swaps_told(world: World) -> int:
     return [event["reason"] for event in world.events()].count("GpuSwap")
 
 
-def test_a_swap_is_noticed_counted_and_repaired_and_nothing_is_killed(world: LiveCluster) -> None:
+def test_a_swap_is_noticed_counted_and_repaired_and_nothing_is_killed(world: World) -> None:
     world.submit(manifests.pod("before", 2))
     wait_for(lambda: world.pod("before").status.phase == "Running", "the first pod runs")
     world.nodes["n1"].swap_next()
@@ -46,7 +46,7 @@ def test_a_swap_is_noticed_counted_and_repaired_and_nothing_is_killed(world: Liv
     wait_for(lambda: swaps_told(world) == world.counted_by_all("swaps"), "each is told")
 
 
-def test_a_gang_whose_plan_was_swapped_away_is_planned_again(world: LiveCluster) -> None:
+def test_a_gang_whose_plan_was_swapped_away_is_planned_again(world: World) -> None:
     """The kubelet gives a single pod the GPUs of a gang that is planned and not yet bound."""
     world.nodes["n1"].swap_next()
     for body in (*manifests.gang("g", 2, 4), manifests.pod("single", 4)):

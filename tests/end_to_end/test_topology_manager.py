@@ -7,7 +7,7 @@ from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_in_use
 from linkwise.topology.machine.topology_manager import Policy, Scope, TopologyManager
 from tests.end_to_end import manifests, promises
-from tests.end_to_end.world import LiveCluster, running_world
+from tests.end_to_end.world import World, running_world
 from tests.waiting import wait_for
 
 SINGLE = TopologyManager(Policy.SINGLE_NUMA_NODE)
@@ -31,19 +31,19 @@ def job(name: str, gpus: int) -> dict[str, Any]:
     }
 
 
-def leave_two_and_one(world: LiveCluster) -> None:
+def leave_two_and_one(world: World) -> None:
     """On n1, two GPUs of the one socket are free, and one of the other."""
     for number, (name, gpus) in enumerate((("two", 2), ("three", 3)), 1):
         world.submit(manifests.pod(name, gpus, node="n1"))
         wait_for(partial(has_in_use, world, number), f"{name} runs, and its Node says so")
 
 
-def has_in_use(world: LiveCluster, pods: int) -> bool:
+def has_in_use(world: World, pods: int) -> bool:
     notes = (node.metadata.annotations for node in world.read_nodes())
     return sum(len(read_in_use(said.get(names.IN_USE, "{}")).pods) for said in notes) == pods
 
 
-def pods_of(world: LiveCluster, name: str) -> dict[str, list[str]]:
+def pods_of(world: World, name: str) -> dict[str, list[str]]:
     """phase -> reasons of the Job's pods"""
     found: dict[str, list[str]] = {}
     for pod in world.read_pods():
@@ -52,7 +52,7 @@ def pods_of(world: LiveCluster, name: str) -> dict[str, list[str]]:
     return found
 
 
-def node_of(world: LiveCluster, name: str) -> str:
+def node_of(world: World, name: str) -> str:
     nodes = {
         pod.spec.node_name
         for pod in world.read_pods()

@@ -17,7 +17,7 @@ from linkwise.kube.client import ApiError
 from linkwise.topology.names import GANG
 from tests.end_to_end import manifests
 from tests.end_to_end.clients import Death, Pace
-from tests.end_to_end.world import JOBS, PODS, LiveCluster
+from tests.end_to_end.world import JOBS, PODS, World
 
 MACHINES = (
     "dgx1-v100",
@@ -31,7 +31,7 @@ MACHINES = (
 STEPS = 34
 _PAUSE_SECONDS = 0.06  # between two steps, on average
 
-Do = Callable[[LiveCluster], None]
+Do = Callable[[World], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class _Author:
             self._bodies[body["metadata"]["name"]] = body
         names = ", ".join(body["metadata"]["name"] for body in bodies)
 
-        def do(world: LiveCluster) -> None:
+        def do(world: World) -> None:
             for body in bodies:
                 _submit(world, body)
 
@@ -178,7 +178,7 @@ class _Author:
         made_again = {**body, "metadata": {**body["metadata"], "name": new}}
         self._bodies[new] = made_again
 
-        def do(world: LiveCluster) -> None:
+        def do(world: World) -> None:
             _delete(world, f"{PODS}/{old}", grace)
             _submit(world, made_again)
 
@@ -222,7 +222,7 @@ class _Author:
         body = self._bodies[name]
         grace = self._random.choice([None, 0])
 
-        def do(world: LiveCluster) -> None:
+        def do(world: World) -> None:
             _delete(world, f"{PODS}/{name}", grace)
             world.errand(lambda: _submit(world, body, patience_seconds=3.0))
 
@@ -241,7 +241,7 @@ class _Author:
         how = self._random.choice(["for a moment", "not ready", "deleted"])
         seconds = self._random.uniform(0.2, 1.0)
 
-        def do(world: LiveCluster) -> None:
+        def do(world: World) -> None:
             node = world.nodes[name]
             node.happens(node.die)
             if how == "not ready":
@@ -259,7 +259,7 @@ class _Author:
             ["restart_plugin", "restart_kubelet", "restart_kubelet_after_advice", "swap_next"]
         )
 
-        def do(world: LiveCluster) -> None:
+        def do(world: World) -> None:
             node = world.nodes[name]
             node.happens(getattr(node, what))
 
@@ -283,7 +283,7 @@ class _Author:
         when, death = self._random.choice(DEATHS)
         absent = self._random.uniform(0.0, 0.5)
 
-        def do(world: LiveCluster) -> None:
+        def do(world: World) -> None:
             world.replace_extender(death, absent_seconds=absent)
 
         return f"the extender dies {when}", do
@@ -294,7 +294,7 @@ class _Author:
         bodies = [self._bodies[name] for name in names]
         nodes = self._random.sample(self._nodes, self._random.randint(1, len(self._nodes)))
 
-        def call(world: LiveCluster) -> None:
+        def call(world: World) -> None:
             for body in bodies:
                 call_astray(world, body, nodes)
 
@@ -305,14 +305,14 @@ class _Author:
     # Others
 
     def _scheduler_restarts(self) -> tuple[str, Do]:
-        return "kube-scheduler restarts", LiveCluster.restart_scheduler
+        return "kube-scheduler restarts", World.restart_scheduler
 
     def _api_fails(self) -> tuple[str, Do]:
         method, part, status, carried_out = self._random.choice(FAULTS)
         times = self._random.randint(1, 4)
         fate = "is carried out unheard" if carried_out else "fails"
 
-        def do(world: LiveCluster) -> None:
+        def do(world: World) -> None:
             world.server.fail_next(method, part, status, times=times, carry_out=carried_out)
 
         return f"API server: {method} …{part} {fate} with {status}, {times} times", do
@@ -327,7 +327,7 @@ class _Author:
     def _watches_break(self) -> tuple[str, Do]:
         too_old = self._random.random() < 0.5
 
-        def do(world: LiveCluster) -> None:
+        def do(world: World) -> None:
             if too_old:
                 world.server.compact()
             world.server.cut_watches()
@@ -337,7 +337,7 @@ class _Author:
     def _api_pauses(self) -> tuple[str, Do]:
         seconds = self._random.uniform(0.05, 0.3)
 
-        def do(world: LiveCluster) -> None:
+        def do(world: World) -> None:
             world.server.pause()
             time.sleep(seconds)
             world.server.resume()
@@ -427,7 +427,7 @@ def _patiently(request: Callable[[], object], seconds: float = 3.0) -> None:
             return
 
 
-def _submit(world: LiveCluster, body: Mapping[str, Any], *, patience_seconds: float = 1.0) -> None:
+def _submit(world: World, body: Mapping[str, Any], *, patience_seconds: float = 1.0) -> None:
     def create() -> None:
         try:
             world.submit(body)
@@ -439,11 +439,11 @@ def _submit(world: LiveCluster, body: Mapping[str, Any], *, patience_seconds: fl
     _patiently(create, patience_seconds)
 
 
-def _delete(world: LiveCluster, path: str, grace_seconds: int | None) -> None:
+def _delete(world: World, path: str, grace_seconds: int | None) -> None:
     _patiently(lambda: world.delete(path, grace_seconds=grace_seconds))
 
 
-def mark_lost(world: LiveCluster, name: str) -> None:
+def mark_lost(world: World, name: str) -> None:
     """What the node controller writes of a node it does not hear of."""
     path = f"/api/v1/nodes/{name}"
     condition = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}
@@ -456,7 +456,7 @@ def mark_lost(world: LiveCluster, name: str) -> None:
             _delete(world, f"{PODS}/{pod.metadata.name}", None)
 
 
-def delete_node(world: LiveCluster, name: str) -> None:
+def delete_node(world: World, name: str) -> None:
     """As an administrator does, and what the garbage collector does then."""
     _delete(world, f"/api/v1/nodes/{name}", None)
     for pod in world.read_pods_patiently():
@@ -464,18 +464,18 @@ def delete_node(world: LiveCluster, name: str) -> None:
             _delete(world, f"{PODS}/{pod.metadata.name}", 0)
 
 
-def bring_back(world: LiveCluster, name: str) -> None:
+def bring_back(world: World, name: str) -> None:
     world.nodes[name].come_back()
     body = {"spec": {"taints": None}}
     _patiently(lambda: world.client.patch(f"/api/v1/nodes/{name}", body))
 
 
-def cordon(world: LiveCluster, name: str, *, cordoned: bool) -> None:
+def cordon(world: World, name: str, *, cordoned: bool) -> None:
     body = {"spec": {"unschedulable": cordoned or None}}
     _patiently(lambda: world.client.patch(f"/api/v1/nodes/{name}", body))
 
 
-def call_astray(world: LiveCluster, body: Mapping[str, Any], nodes: Sequence[str]) -> None:
+def call_astray(world: World, body: Mapping[str, Any], nodes: Sequence[str]) -> None:
     """Calls about a pod as it is now, and as one that never was; all must be answered."""
     made_up = {**body, "metadata": {**body["metadata"], "uid": "never-was"}}
     known = [pod for pod in world.read_pods_patiently() if pod.metadata.name == _name(body)]
@@ -490,7 +490,7 @@ def call_astray(world: LiveCluster, body: Mapping[str, Any], nodes: Sequence[str
         _call(world, "bind", target)
 
 
-def _call(world: LiveCluster, verb: str, body: object) -> None:
+def _call(world: World, verb: str, body: object) -> None:
     try:
         answer = urllib3.request(
             "POST",

@@ -77,7 +77,7 @@ class Named(msgspec.Struct):
     items: tuple[_Named, ...]
 
 
-class LiveCluster:
+class World:
     def __init__(
         self,
         server: ApiServer,
@@ -335,7 +335,7 @@ def running_world(
     *,
     is_read: bool = True,
     ahead_seconds: float = 0.0,
-) -> Iterator[LiveCluster]:
+) -> Iterator[World]:
     """*settings* and *clock* are the extender's, *other_filters* kube-scheduler's;
     *topology_manager* and *is_read* are those of each `LiveNode`. The API server's clock is the
     wall clock, or as fast as the extender's if that hurries; the extender's is *ahead_seconds*
@@ -343,7 +343,7 @@ def running_world(
     # A short path: a unix socket's is at most 107 bytes long.
     server_clock = clock if clock is hurried_clock else time.time
     with TemporaryDirectory(prefix="lw-") as directory, ApiServer(clock=server_clock) as server:
-        world = LiveCluster(
+        world = World(
             *(server, Path(directory), machines, seed, pace, settings),
             *(lambda: clock() + ahead_seconds, server_clock, other_filters, topology_manager),
             is_read=is_read,

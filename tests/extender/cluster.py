@@ -1,6 +1,7 @@
 """A cluster around the core: kube-scheduler and the kubelets act when a test says so.
 
-Pods go by their names, in the namespace `ml`.
+Pods go by their names, in the namespace `ml`. `from tests.extender.cluster import *` gives a script
+that tries something what it needs.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -21,6 +22,11 @@ from linkwise.extender.api.extender_calls import (
     Outcome,
     PriorityAnswer,
 )
+from linkwise.extender.api.extender_calls import (
+    BindCall as BindCall,
+)
+from linkwise.extender.core import Core as Core
+from linkwise.extender.core_settings import CoreSettings as CoreSettings
 from linkwise.extender.in_memory_api_server import InMemoryApiServer, bind_call
 from linkwise.extender.membership.owner_cache import Found
 from linkwise.kube.objects import (
@@ -35,6 +41,9 @@ from linkwise.kube.objects import (
     Resources,
     SchedulingGate,
     Taint,
+)
+from linkwise.kube.objects import (
+    PodDisruptionBudget as PodDisruptionBudget,
 )
 from linkwise.pods.podgrouper.workloads.answer import Missing, ObjectRef
 from linkwise.topology import names

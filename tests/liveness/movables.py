@@ -1,4 +1,4 @@
-"""Single pods that may be moved, and their controllers: they make an evicted pod anew, mostly soon,
+"""Single pods that may be moved, and their controllers: they recreate an evicted pod, mostly soon,
 sometimes late, never, or with another request."""
 
 from dataclasses import dataclass

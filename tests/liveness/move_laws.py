@@ -1,8 +1,8 @@
 """What must be true of planned moves in a cluster that lives through days.
 
-- Only pods that consent and are made anew are moved, for what is no less important.
+- Only pods that consent and are recreated are moved, for what is no less important.
 - One that got its target is not moved again before `again_seconds`, by the same leader.
-- One that was moved gets its target within BOUND_SECONDS after it was made anew. Excused:
+- One that was moved gets its target within BOUND_SECONDS after it was recreated. Excused:
   it comes too late or asks for something else, the leader or something about the node changed.
 - What the others were moved for starts within BOUND_SECONDS after they are gone. Excused: it goes
   away, the leader or something about a node changed, evictions are refused, what is more urgent
@@ -27,13 +27,13 @@ _ENDED = ("Succeeded", "Failed")
 
 @dataclass
 class _Moved:
-    """A pod that was evicted, and whose successor has a target."""
+    """A pod that was evicted, and whose replacement has a target."""
 
     pod: Pod
     node: str
     since: float
     scene: object
-    successor: str = ""  # uid
+    replacement: str = ""  # uid
     made: float = 0.0
 
 
@@ -88,7 +88,7 @@ class MoveLaws:
         if day.settings.moves.moves is not Moves.CONSENT or said.get(names.MOVABLE) != "true":
             return "does not consent"
         if not self._is_made_anew(victim):
-            return "is not made anew"
+            return "is not recreated"
         if gang_of(victim):
             return "is in a gang"
         if victim.spec.priority > min(priorities, default=victim.spec.priority):
@@ -110,18 +110,18 @@ class MoveLaws:
                 del self._claims[title]
 
     def _is_settled(self, moved: _Moved) -> bool:
-        """Whether its successor has a node, or something excuses that it has none."""
+        """Whether its replacement has a node, or something excuses that it has none."""
         day = self._day
         if moved.scene != self._scene([moved.node]):
             return True
-        if not moved.successor:
-            pod = self._successor(moved)
+        if not moved.replacement:
+            pod = self._replacement(moved)
             if pod is None:
                 return day.now > moved.since + COME_SECONDS
             if _request(pod) != _request(moved.pod) or day.now > moved.since + COME_SECONDS:
                 return True
-            moved.successor, moved.made = pod.metadata.uid, day.now
-        now = day.pods.get(moved.successor)
+            moved.replacement, moved.made = pod.metadata.uid, day.now
+        now = day.pods.get(moved.replacement)
         if now is None or now.metadata.deletion_timestamp is not None:
             return True
         if now.spec.node_name:
@@ -135,12 +135,12 @@ class MoveLaws:
         if day.now - max(moved.made, day.faults_at) <= BOUND_SECONDS:
             return False
         day.failures.append(
-            f"{now.metadata.name} was moved at {moved.since:.0f} and made anew at "
+            f"{now.metadata.name} was moved at {moved.since:.0f} and recreated at "
             f"{moved.made:.0f}, and waits at {day.now:.0f} for {moved.node}"
         )
         return True
 
-    def _successor(self, moved: _Moved) -> Pod | None:
+    def _replacement(self, moved: _Moved) -> Pod | None:
         owner, old = owner_of(moved.pod), moved.pod.metadata.uid
         pods = self._day.pods.values()
         return next((p for p in pods if owner_of(p) == owner and p.metadata.uid != old), None)

@@ -107,8 +107,8 @@ class PodRequest:
     # Once it has been idle for so long, it may be evicted for others; infinite: never; None: as the
     # operator says for its namespace.
     reclaim_seconds: float | None = None
-    # Whether it may be evicted and placed elsewhere to make room, and its controller then makes it
-    # anew; None: it does not say.
+    # Whether it may be evicted and placed elsewhere to make room, and its controller then recreates
+    # it; None: it does not say.
     movable: bool | None = None
     move_cost_seconds: float | None = None  # of its run that a restart loses; None: as configured
 

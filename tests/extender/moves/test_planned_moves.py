@@ -1,6 +1,5 @@
 """Pods that consent move, so that a gang or pod that waits fits: planned, whole, and worth it."""
 
-from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 import pytest
@@ -8,104 +7,28 @@ import pytest
 from linkwise.extender.api.actions import Evict
 from linkwise.extender.api.extender_calls import Outcome
 from linkwise.extender.core_settings import CoreSettings
-from linkwise.extender.moves.planned_moves import COME_SECONDS, LOOK_SECONDS
+from linkwise.extender.moves.planned_moves import COME_SECONDS, TRY_SECONDS
 from linkwise.extender.moves.policy import MovePolicy, Moves
 from linkwise.extender.preemption.policy import Preempt
-from linkwise.kube.objects import (
-    LabelSelector,
-    ObjectMeta,
-    OwnerReference,
-    Pod,
-    PodDisruptionBudget,
-    PodDisruptionBudgetSpec,
-    PodDisruptionBudgetStatus,
-)
 from linkwise.pods.podgrouper.workloads.answer import ObjectRef
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
-
-HOUR = 3600.0
-MOVABLE = {"movable": "true"}
-IGNORES = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
-NEVER_TRUE = {"type": "DisruptionTarget", "status": "False"}
-COUNTS = {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [1]}}
-
-
-def fails_on(operator: str, *codes: int) -> dict[str, object]:
-    return {"action": "FailJob", "onExitCodes": {"operator": operator, "values": [*codes]}}
-
-
-def owned_by(kind: str, name: str) -> Callable[[Pod], Pod]:
-    version = "batch/v1" if kind == "Job" else "apps/v1"
-    owner = OwnerReference(kind, name, f"uid-of-{name}", version, controller=True)
-
-    def alter(pod: Pod) -> Pod:
-        labels = {"app": name}
-        return change(pod, metadata=change(pod.metadata, owner_references=(owner,), labels=labels))
-
-    return alter
-
-
-def cluster(moves: Moves = Moves.CONSENT, *, nodes: int = 2) -> Cluster:
-    at = Cluster(settings=CoreSettings(moves=MovePolicy(moves)))
-    for number in range(1, nodes + 1):
-        at.add_node(f"n{number}")
-    return at
-
-
-def run(
-    at: Cluster,
-    name: str,
-    gpus: int,
-    node: str,
-    *,
-    kind: str = "ReplicaSet",
-    priority: int = 0,
-    said: Mapping[str, str] | None = None,
-    server: bool = False,
-    only_there: bool = False,
-) -> None:
-    alter = owned_by(kind, f"owner-of-{name}")
-
-    def made(pod: Pod) -> Pod:
-        spec = change(pod.spec, restart_policy="Always") if server else pod.spec
-        if only_there:
-            spec = change(spec, node_selector={"kubernetes.io/hostname": node})
-        return change(alter(pod), spec=spec)
-
-    at.add_pod(name, gpus, priority=priority, alter=made, said=said)
-    at.settle()
-    at.filter(name, [node])
-    at.bind(name, node)
-    at.start(name)
-    at.set_phase(name, "Running")
-
-
-def scattered(at: Cluster, *, kind: str = "ReplicaSet", **said: str) -> None:
-    """Eight GPUs are free, two nodes have four and one has none: `web` could leave its node."""
-    run(at, "web", 4, "n1", kind=kind, said={"movable": "true", **said})
-    run(at, "stays", 4, "n2")
-    at.pass_time(5 * HOUR)
-
-
-def waits(at: Cluster, name: str = "big", gpus: int = 8, *, priority: int = 0) -> None:
-    at.add_pod(name, gpus, gates=[names.GATE], priority=priority)
-    at.settle()
-    at.pass_time(HOUR)
-
-
-def made_anew(at: Cluster, name: str, anew: str, *, kind: str = "ReplicaSet", gpus: int = 4) -> Pod:
-    """Its controller makes another pod, and the evicted one is gone."""
-    made = at.add_pod(anew, gpus, alter=owned_by(kind, f"owner-of-{name}"), said=MOVABLE)
-    bury(at, name)
-    return made
-
-
-def bury(at: Cluster, name: str) -> None:
-    node = at.pod(name).spec.node_name
-    at.delete(name)
-    at.stop(name, node)
-    at.settle()
+from tests.extender.moves.movers import (
+    COUNTS,
+    HOUR,
+    IGNORES,
+    MOVABLE,
+    NEVER_TRUE,
+    bury,
+    cluster,
+    fails_on,
+    owned_by,
+    recreated,
+    run,
+    scattered,
+    waits,
+)
+from tests.extender.preemption.victims import budget
 
 
 def test_a_pod_moves_and_the_one_that_waits_gets_its_node() -> None:
@@ -113,7 +36,7 @@ def test_a_pod_moves_and_the_one_that_waits_gets_its_node() -> None:
     scattered(at)
     waits(at)
     assert at.evicted == ["web"]
-    made_anew(at, "web", "web-2")
+    recreated(at, "web", "web-2")
     assert (at.schedule("web-2"), at.schedule("big")) == ("n2", "n1")
     assert at.sound()
 
@@ -198,15 +121,7 @@ def test_nothing_moves_for_less_important_work() -> None:
 
 def test_a_budget_protects_a_pod() -> None:
     at = cluster()
-    at.budgets = [
-        PodDisruptionBudget(
-            metadata=ObjectMeta(name="b", namespace="ml"),
-            spec=PodDisruptionBudgetSpec(
-                selector=LabelSelector(match_labels={"app": "owner-of-web"})
-            ),
-            status=PodDisruptionBudgetStatus(disruptions_allowed=0),
-        )
-    ]
+    at.budgets = [budget(0, app="owner-of-web")]
     at.restart()
     scattered(at)
     waits(at)
@@ -229,7 +144,7 @@ def test_the_target_is_kept_from_the_eviction_on() -> None:
     at.add_pod("greedy", 4)
     at.settle()
     assert at.schedule("greedy") == ""
-    made_anew(at, "web", "web-2")
+    recreated(at, "web", "web-2")
     assert (at.schedule("web-2"), at.schedule("big"), at.schedule("greedy")) == ("n2", "n1", "")
 
 
@@ -250,7 +165,7 @@ def test_one_that_asks_for_something_else_is_not_taken_for_the_new_pod() -> None
     at = cluster()
     scattered(at)
     waits(at)
-    made_anew(at, "web", "web-2", gpus=2)
+    recreated(at, "web", "web-2", gpus=2)
     assert at.schedule("web-2") == ""
     at.pass_time(COME_SECONDS)
     assert at.schedule("web-2") == "n2"
@@ -274,7 +189,7 @@ def test_a_pod_moves_once_a_day_at_most() -> None:
     at = cluster()
     scattered(at)
     waits(at)
-    made_anew(at, "web", "web-2")
+    recreated(at, "web", "web-2")
     assert (at.schedule("web-2"), at.schedule("big")) == ("n2", "n1")
     at.start("web-2")
     at.set_phase("web-2", "Running")
@@ -450,7 +365,7 @@ def test_nothing_stays_reserved_or_awaited() -> None:
     at = cluster()
     scattered(at)
     waits(at)
-    made_anew(at, "web", "web-2")
+    recreated(at, "web", "web-2")
     at.delete("web-2")
     at.delete("big")
     at.settle()
@@ -476,7 +391,7 @@ def test_the_plan_and_its_targets_stay_while_the_evictions_of_servers_are_on_the
     at.core.done(evict, at.carry_out(evict), at.now)
     at.add_pod("other", 4)
     assert at.schedule("other") == ""
-    made_anew(at, "web", "web-2")
+    recreated(at, "web", "web-2")
     assert at.places("web-2", "big") == ["n2", "n1"]
 
 
@@ -508,22 +423,14 @@ def test_a_pod_that_was_evicted_keeps_its_target_before_the_watch_shows_that_it_
     at.settle()
     at.terminate("web")
     at.add_pod("other", 8)
-    made_anew(at, "web", "web-2")
+    recreated(at, "web", "web-2")
     at.schedule("other")
     assert at.places("web-2") == ["n2"]
 
 
 def test_one_that_a_budget_protects_does_not_keep_others_from_moving() -> None:
     at = cluster(nodes=3)
-    at.budgets = [
-        PodDisruptionBudget(
-            metadata=ObjectMeta(name="b", namespace="ml"),
-            spec=PodDisruptionBudgetSpec(
-                selector=LabelSelector(match_labels={"app": "owner-of-cheap"})
-            ),
-            status=PodDisruptionBudgetStatus(disruptions_allowed=0),
-        )
-    ]
+    at.budgets = [budget(0, app="owner-of-cheap")]
     at.restart()
     run(at, "cheap", 4, "n3", said={**MOVABLE, "move_cost": "1s"})
     scattered(at)
@@ -554,13 +461,7 @@ def test_an_eviction_that_has_begun_keeps_its_target_if_nobody_waits_any_more(
 
 def test_two_that_a_budget_protects_from_going_together_do_not_keep_others_from_moving() -> None:
     at = cluster(nodes=3)
-    at.budgets = [
-        PodDisruptionBudget(
-            metadata=ObjectMeta(name="b", namespace="ml"),
-            spec=PodDisruptionBudgetSpec(selector=LabelSelector(match_labels={"app": "cheap"})),
-            status=PodDisruptionBudgetStatus(disruptions_allowed=1),
-        )
-    ]
+    at.budgets = [budget(1, app="cheap")]
     at.restart()
     for name in ("cheap-1", "cheap-2"):
         at.add_pod(name, 2, alter=owned_by("ReplicaSet", "cheap"), said=MOVABLE, move_cost="1s")
@@ -576,14 +477,12 @@ def test_two_that_a_budget_protects_from_going_together_do_not_keep_others_from_
 def test_pods_that_fit_nowhere_else_do_not_keep_others_from_moving() -> None:
     """Found: ten cheap ones took all searches of each try."""
     at = cluster(nodes=14)
+    cheap = {**MOVABLE, "move_cost": "1s"}
     for number in range(3, 15):
-        cheap = {**MOVABLE, "move_cost": "1s"}
         run(at, f"stuck-{number}", 1, f"n{number}", said=cheap, only_there=True)
-        run(at, f"beside-{number}", 7, f"n{number}")
     scattered(at)
     waits(at)
-    for _ in range(4):
-        at.pass_time(LOOK_SECONDS)
+    at.pass_time(TRY_SECONDS)
     assert at.evicted == ["web"]
 
 
@@ -599,5 +498,5 @@ def test_the_target_is_kept_for_as_long_as_the_pod_takes_to_end() -> None:
     at.add_pod("other", 4)
     at.settle()
     assert at.schedule("other") == ""
-    made_anew(at, "web", "web-again", kind="StatefulSet")
+    recreated(at, "web", "web-again", kind="StatefulSet")
     assert at.schedule("web-again") == "n2"

@@ -11,12 +11,7 @@ from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.preemption.spared_pods import SPARED_SECONDS
 from linkwise.kube.objects import (
     Condition,
-    LabelSelector,
-    ObjectMeta,
     Pod,
-    PodDisruptionBudget,
-    PodDisruptionBudgetSpec,
-    PodDisruptionBudgetStatus,
 )
 from linkwise.topology import names
 from linkwise.topology.annotations.activity import Activity, PodActivity, write_activity
@@ -33,6 +28,7 @@ from tests.extender.preemption.idle_for import (
     say,
     wait,
 )
+from tests.extender.preemption.victims import budget
 
 
 def ripen(at: Cluster, *pods: str, works: Iterable[str] = ()) -> None:
@@ -439,17 +435,9 @@ def test_the_gpus_are_reserved_for_whom_the_pod_went() -> None:
     assert [at.schedule(member) for member in members] == ["n1", "n2"]
 
 
-def budget(allowed: int) -> PodDisruptionBudget:
-    return PodDisruptionBudget(
-        metadata=ObjectMeta(name="budget", namespace="ml"),
-        spec=PodDisruptionBudgetSpec(LabelSelector({"app": "nb"})),
-        status=PodDisruptionBudgetStatus(allowed),
-    )
-
-
 def test_a_budget_keeps_an_idle_pod_and_another_one_goes() -> None:
     at = cluster(2)
-    at.budgets = [budget(0)]
+    at.budgets = [budget(0, app="nb")]
     at.core.replace_budgets(at.budgets, at.now)
     run(at, "kept", 8, "n1", said=FOUR_HOURS)
     pod = at.pod("kept")

@@ -11,10 +11,12 @@ class Recorder:
     def __init__(self, *held: tuple[str, int]) -> None:
         self.done: list[tuple[str, int]] = []
         self._held = {job: Event() for job in held}
+        self.waits = Event()  # one of them has begun
         self._lock = Lock()
 
     def __call__(self, job: tuple[str, int]) -> None:
         if job in self._held:
+            self.waits.set()
             assert self._held[job].wait(60)
         with self._lock:
             self.done.append(job)
@@ -77,6 +79,7 @@ def test_a_namespace_with_thousands_of_writes_delays_that_of_another_by_one() ->
     lanes = lanes_of(run, threads=1)
     for number in range(3000):
         lanes.add(f"many/{number}", (f"many/{number}", 0))
+        assert run.waits.wait(60)
     for number in range(2):
         lanes.add("few/a", ("few/a", number))
 

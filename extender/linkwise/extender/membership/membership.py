@@ -18,7 +18,7 @@ from linkwise.kube.objects import OwnerReference, Pod, SchedulingGroup, Workload
 from linkwise.pods.annotations import MAX_GANG, GangAsk, PodRequest
 from linkwise.pods.podgrouper.decide import recognise
 from linkwise.pods.podgrouper.explicit import RULE as EXPLICIT
-from linkwise.pods.podgrouper.made_anew import is_made_anew
+from linkwise.pods.podgrouper.recreated import is_recreated
 from linkwise.pods.podgrouper.workloads.answer import (
     Answer,
     GangName,
@@ -174,10 +174,10 @@ class Membership:
         view = self._owners.view(pod)
         answer = recognise(pod, view, resource=self._resource, indexed_jobs=self._indexed_jobs)
         if ask.movable and not isinstance(answer, NeedsOwner):
-            made_anew = is_made_anew(pod, view, self._resource)
-            if isinstance(made_anew, NeedsOwner):
-                answer = made_anew
-            elif not made_anew:
+            recreated = is_recreated(pod, view, self._resource)
+            if isinstance(recreated, NeedsOwner):
+                answer = recreated
+            elif not recreated:
                 ask = replace(ask, movable=False)
         hidden = [
             f"{ref} {found.value}"

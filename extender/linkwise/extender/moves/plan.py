@@ -1,4 +1,4 @@
-"""A plan of moves: which pods go, where their successors go, and who gets the room."""
+"""A plan of moves: which pods go, where their replacements go, and who gets the room."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,24 +10,14 @@ from linkwise.extender.placement.result import Spot
 @dataclass(frozen=True, slots=True)
 class Move:
     pod: PodRecord  # as it runs
-    spot: Spot  # of its successor
+    spot: Spot  # of its replacement
     cost_seconds: float  # of its run that the restart loses
-
-    @property
-    def lost(self) -> float:
-        """GPU seconds."""
-        return self.cost_seconds * self.pod.demand.gpus
 
 
 @dataclass(frozen=True, slots=True)
 class MovePlan:
     moves: tuple[Move, ...]
     spots: tuple[Spot, ...]  # of the open members for which the others move
-
-    @property
-    def lost(self) -> float:
-        """GPU seconds."""
-        return sum(move.lost for move in self.moves)
 
 
 def gpus_by_node(spots: Iterable[Spot]) -> dict[str, int]:

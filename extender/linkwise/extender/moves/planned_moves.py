@@ -5,11 +5,11 @@
 2. The room is reserved for the gang, and the targets for the pods that move. Then these are
    evicted.
 3. The controller of each makes a new pod. It is known by its owner and its request, and is planned
-   exactly on the target. A target that nobody comes for is given back after COME_SECONDS.
+   exactly on the target. A target for which no pod comes is given back after COME_SECONDS.
 
 **The rule**, in GPU seconds: moves lose the cost of each pod that moves times its GPUs. They save
 the gang's wait, from now until its reservation is expected to be free, times its GPUs. They have to
-save more than they lose, or nothing moves.
+save at least what they lose, or nothing moves.
 
 A pod is moved at most once in a while, and not near its expected end: it would rather be waited
 for. Nothing moves for less important work, and nothing that a PodDisruptionBudget protects.
@@ -19,7 +19,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, MutableSet
 from dataclasses import dataclass
 
-from linkwise.extender.api.actions import Beneficiary
 from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.api.timers import Agenda
 from linkwise.extender.api.unlocked import RunUnlocked, run_inline
@@ -208,18 +207,12 @@ class PlannedMoves:
         reservation = self._reservations.of(key)
         is_new = now < self._began[key] + COME_SECONDS
         going = {move.pod.uid for move in self._plans[key].moves if is_new}
-        for node, mask in () if reservation is None else reservation.gpus.items():
-            info = self._cache.nodes.get(node)
-            if info is None:
-                return True
-            leaving = self._running_pods.leaving(info, now)
-            for uid, gpus in info.owned.items():
-                if not gpus & mask or uid in leaving:
-                    continue
-                record = self._cache.pods.get(uid)
-                if uid not in going or record is None or not record.live:
-                    return True
-        return False
+
+        def goes(uid: str) -> bool:
+            record = self._cache.pods.get(uid)
+            return uid in going and record is not None and record.live
+
+        return reservation is None or self._reservations.comes_free(reservation, goes, now) is None
 
     def _give_up(self, key: GangKey, now: float) -> None:
         is_late = now >= self._began[key] + COME_SECONDS
@@ -235,7 +228,7 @@ class PlannedMoves:
         return self._plans.pop(key)
 
     def _is_over(self, uid: str, seat: _Seat, now: float) -> bool:
-        """Whether nobody will come for the target."""
+        """Whether the target is kept for no pod any more."""
         end = self._end_of(uid, seat)
         if end is not None:
             return now >= end
@@ -321,9 +314,11 @@ class PlannedMoves:
         view = self._reservations.view(own)
         search = MoveSearch(self._cache, self._search, room, view, needs, self._budgets, aside)
         plan = search.find(movers, wait * wanted)
-        for uid in search.placeless:  # other pods have their turn
+        for uid in search.placeless:
             self._stays(uid, now + LOOK_SECONDS)
         if plan is None:
+            if search.placeless:  # others have their turn, even if nothing changes
+                self._tries[gang.key] = now + TRY_SECONDS, None
             return None
         spots = (*plan.spots, *(move.spot for move in plan.moves))
         pods = self._cache.pods
@@ -360,7 +355,7 @@ class PlannedMoves:
                     tenants = {each.uid: each for each in self._running_pods.on(info, now).all}
                 tenant = tenants.get(record.uid)
                 cost = self._policy.cost_of(record)
-                if tenant is None or tenant.end - now < max(cost, 0.0):
+                if tenant is None or tenant.end - now < cost:
                     continue  # it ends soon
                 found.append(Mover(record, tenant.gpus, cost))
             yield info.name, found
@@ -392,11 +387,9 @@ class PlannedMoves:
             self._awaited.add(move.pod.owner_uid)
 
     def _evict(self, key: GangKey, plan: MovePlan, now: float) -> None:
-        members = [member for member in self._cache.members(key) if member.live]
-        first = next((member for member in members if not member.node), None)
-        if first is None:
-            return
-        to = Beneficiary(key.title, -self._queue.urgency(key)[0], first.ref)
+        to = self._queue.beneficiary(key)
+        if to is None:
+            return  # it is gone, since the moves were planned
         for move in plan.moves:
             record = self._cache.pods.get(move.pod.uid)
             if record is None or not record.live:
@@ -409,12 +402,9 @@ class PlannedMoves:
 
 
 def _is_like(record: PodRecord, before: PodRecord) -> bool:
-    """Whether *record* takes the place of *before*."""
+    """Whether *record* takes the place of *before*. The template has namespace and requests."""
     return (
         record.owner_uid == before.owner_uid
-        and record.ref.namespace == before.ref.namespace
-        and record.demand == before.demand
-        and record.needs == before.needs
         and record.ask == before.ask
         and record.template is before.template
     )

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from linkwise.extender.api.records import PodRecord
-from linkwise.pods.podgrouper.made_anew import ALWAYS
+from linkwise.pods.podgrouper.recreated import ALWAYS
 
 
 class Moves(StrEnum):
@@ -26,7 +26,7 @@ class MovePolicy:
         return self.cost_seconds if said is None else said
 
     def consents(self, pod: PodRecord) -> bool:
-        """Whether the pod may be evicted for others, and is made anew."""
+        """Whether the pod may be evicted for others, and is then recreated."""
         if pod.ask.movable is None:
             # Of a Job, what it counts as a failure is read only for pods that consent themselves.
             return pod.ref.namespace in self.namespaces and pod.owner_kind in ALWAYS

@@ -21,8 +21,8 @@ docs/decisions/0013-order-and-reservations.md says which pods may be evicted, an
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from linkwise.extender.api.actions import Beneficiary
 from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.api.timers import Agenda
 from linkwise.extender.api.unlocked import RunUnlocked, T, nothing, run_inline
@@ -283,17 +283,10 @@ class GangPreemption:
             return True
         if not self._are_idle(self._preemptions[key], now):
             return True
-        look_at = now + TRY_SECONDS
-        for node, mask in reservation.gpus.items():
-            info = self._cache.nodes.get(node)
-            if info is None:
-                return True
-            leaving = self._running_pods.leaving(info, now)
-            for uid, gpus in info.owned.items():
-                if gpus & mask and uid not in leaving and not self._is_victim(key, uid):
-                    return True
-            look_at = min(look_at, self._running_pods.on(info, now).until)
-        self._look_at[key] = look_at
+        until = self._reservations.comes_free(reservation, partial(self._is_victim, key), now)
+        if until is None:
+            return True
+        self._look_at[key] = min(now + TRY_SECONDS, until)
         return False
 
     def _are_idle(self, preemption: Preemption, now: float) -> bool:
@@ -464,11 +457,9 @@ class GangPreemption:
                 self._queue.keep_age(unit.key, now)
 
     def _evict(self, key: GangKey, preemption: Preemption, now: float) -> None:
-        members = [member for member in self._cache.members(key) if member.live]
-        first = next((member for member in members if not member.node), None)
-        if first is None:
+        to = self._queue.beneficiary(key)
+        if to is None:
             return  # it is gone, since the victims were chosen
-        to = Beneficiary(key.title, -self._queue.urgency(key)[0], first.ref)
         for unit in preemption.units:
             event, why = REASON, f"to make room for {key.title}"
             if unit.idle_since is None:

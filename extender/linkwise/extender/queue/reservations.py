@@ -15,7 +15,7 @@ turn. docs/decisions/0013-order-and-reservations.md gives the reasons.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -349,6 +349,23 @@ class Reservations:
             if mask & ~info.machine.healthy_gpus:
                 return False
         return all(self._node_filters.on(template, node) for template, node in reservation.places)
+
+    def comes_free(
+        self, reservation: Reservation, goes: Callable[[str], bool], now: float
+    ) -> float | None:
+        """When to check again whether all its GPUs come free; None: a pod has some, and neither
+        leaves nor *goes* (of a uid: whether it is to be evicted)."""
+        until = math.inf
+        for node, mask in reservation.gpus.items():
+            info = self._cache.nodes.get(node)
+            if info is None:
+                return None
+            leaving = self._running_pods.leaving(info, now)
+            for uid, gpus in info.owned.items():
+                if gpus & mask and uid not in leaving and not goes(uid):
+                    return None
+            until = min(until, self._running_pods.on(info, now).until)
+        return until
 
     def bring_up_to_date(self, reservation: Reservation, pool: Bools, now: float) -> Reservation:
         """Recompute the start, which depends on the pods that use the GPUs, and store *pool*, which

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+from linkwise.extender.api.actions import Beneficiary
 from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.gangs.gang import Gang
@@ -253,6 +254,14 @@ class SchedulingQueue:
         created = min((member.created for member in live), default=0.0)
         age = self._ages.of(key, created)
         return created if age is None else age
+
+    def beneficiary(self, key: GangKey) -> Beneficiary | None:
+        """The gang, as one for which others go; None: it does not wait any more."""
+        waiting = (member for member in self._cache.members(key) if member.live and not member.node)
+        first = next(waiting, None)
+        if first is None:
+            return None
+        return Beneficiary(key.title, -self.urgency(key)[0], first.ref)
 
     def keep_age(self, key: GangKey, now: float) -> None:
         """The pods of *key* are being evicted: their replacements queue with the gang's old age."""

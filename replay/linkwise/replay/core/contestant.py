@@ -134,7 +134,7 @@ class LinkwiseContestant(InMemoryApiServer):
         return {"spec": {"podFailurePolicy": {"rules": [ignores]}}}
 
     def evict(self, pod: Pod, action: Evict) -> Outcome:  # noqa: ARG002
-        """The pod is gone at once, and its controller makes it anew."""
+        """The pod is gone at once, and its controller recreates it."""
         meta = pod.metadata
         job = self._jobs.pop(meta.uid).job
         uids = self._uids[job.name]
@@ -144,12 +144,12 @@ class LinkwiseContestant(InMemoryApiServer):
         name = f"job-{self._made}"
         said = {k: v for k, v in meta.annotations.items() if k not in names.BY_EXTENDER}
         created = datetime.fromtimestamp(self.now, UTC)
-        anew = change(meta, uid=name, name=name, annotations=said, creation_timestamp=created)
+        recreated = change(meta, uid=name, name=name, annotations=said, creation_timestamp=created)
         uids[uids.index(meta.uid)] = name
         self._jobs[name] = _Started(job, 1)
         self._evicted.append(job.name)
         self._to_try.append(name)
-        self.put_pod(Pod(metadata=anew, spec=change(pod.spec, node_name="")))
+        self.put_pod(Pod(metadata=recreated, spec=change(pod.spec, node_name="")))
         return Outcome.DONE
 
     def _give_back(self, uid: str) -> None:

@@ -1,6 +1,6 @@
-"""Whether the controller of a pod makes an evicted pod anew, and counts the eviction as no failure.
+"""Whether a pod's controller recreates it after an eviction, and counts that as no failure.
 
-A bare pod is gone for good. A DaemonSet makes its pod anew on the same node. A Job counts an
+A bare pod is gone for good. A DaemonSet recreates its pod on the same node. A Job counts an
 evicted pod among the failures that its `backoffLimit` allows, unless its `podFailurePolicy` ignores
 pods with the condition DisruptionTarget, which the Eviction API sets
 (https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-failure-policy).
@@ -18,7 +18,7 @@ _RULE = "movable"
 _OF_SIGNALS = frozenset({137, 143})  # exit codes: SIGKILL, SIGTERM
 
 
-def is_made_anew(pod: Pod, objects: Objects, resource: str) -> bool | NeedsOwner:
+def is_recreated(pod: Pod, objects: Objects, resource: str) -> bool | NeedsOwner:
     """*objects* holds what was read so far; if the answer is NeedsOwner, read that object and call
     again."""
     case = Case(pod, objects, resource, IndexedJobs.ALL)

@@ -1,0 +1,97 @@
+"""Pods that could leave their nodes, and one that waits for room."""
+
+from collections.abc import Callable, Mapping
+
+from linkwise.extender.core_settings import CoreSettings
+from linkwise.extender.moves.policy import MovePolicy, Moves
+from linkwise.kube.objects import (
+    OwnerReference,
+    Pod,
+)
+from linkwise.topology import names
+from tests.extender.cluster import Cluster, change
+
+HOUR = 3600.0
+MOVABLE = {"movable": "true"}
+IGNORES = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
+NEVER_TRUE = {"type": "DisruptionTarget", "status": "False"}
+COUNTS = {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [1]}}
+
+
+def fails_on(operator: str, *codes: int) -> dict[str, object]:
+    return {"action": "FailJob", "onExitCodes": {"operator": operator, "values": [*codes]}}
+
+
+def owned_by(kind: str, name: str) -> Callable[[Pod], Pod]:
+    version = "batch/v1" if kind == "Job" else "apps/v1"
+    owner = OwnerReference(kind, name, f"uid-of-{name}", version, controller=True)
+
+    def alter(pod: Pod) -> Pod:
+        labels = {"app": name}
+        return change(pod, metadata=change(pod.metadata, owner_references=(owner,), labels=labels))
+
+    return alter
+
+
+def cluster(moves: Moves = Moves.CONSENT, *, nodes: int = 2) -> Cluster:
+    at = Cluster(settings=CoreSettings(moves=MovePolicy(moves)))
+    for number in range(1, nodes + 1):
+        at.add_node(f"n{number}")
+    return at
+
+
+def run(
+    at: Cluster,
+    name: str,
+    gpus: int,
+    node: str,
+    *,
+    kind: str = "ReplicaSet",
+    priority: int = 0,
+    said: Mapping[str, str] | None = None,
+    server: bool = False,
+    only_there: bool = False,
+) -> None:
+    alter = owned_by(kind, f"owner-of-{name}")
+
+    def made(pod: Pod) -> Pod:
+        spec = change(pod.spec, restart_policy="Always") if server else pod.spec
+        if only_there:
+            spec = change(spec, node_selector={"kubernetes.io/hostname": node})
+        return change(alter(pod), spec=spec)
+
+    at.add_pod(name, gpus, priority=priority, alter=made, said=said)
+    at.settle()
+    at.filter(name, [node])
+    at.bind(name, node)
+    at.start(name)
+    at.set_phase(name, "Running")
+
+
+def scattered(at: Cluster, *, kind: str = "ReplicaSet", **said: str) -> None:
+    """Eight GPUs are free, two nodes have four and one has none: `web` could leave its node."""
+    run(at, "web", 4, "n1", kind=kind, said={"movable": "true", **said})
+    run(at, "stays", 4, "n2")
+    at.pass_time(5 * HOUR)
+
+
+def waits(at: Cluster, name: str = "big", gpus: int = 8, *, priority: int = 0) -> None:
+    at.add_pod(name, gpus, gates=[names.GATE], priority=priority)
+    at.settle()
+    at.pass_time(HOUR)
+
+
+def recreated(
+    at: Cluster, name: str, replacement: str, *, kind: str = "ReplicaSet", gpus: int = 4
+) -> Pod:
+    """Its controller makes another pod, and the evicted one is gone."""
+    made = at.add_pod(replacement, gpus, alter=owned_by(kind, f"owner-of-{name}"), said=MOVABLE)
+    bury(at, name)
+    return made
+
+
+def bury(at: Cluster, name: str) -> None:
+    node = at.pod(name).spec.node_name
+    at.delete(name)
+    at.stop(name, node)
+    at.settle()
