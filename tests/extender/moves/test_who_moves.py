@@ -156,3 +156,10 @@ def test_two_that_move_to_one_node_have_gpus_of_their_own_there() -> None:
     at.add_pod("passes-by", 1)
     at.settle()
     assert at.schedule("passes-by") == "", "all that is free is kept for the two"
+
+
+def test_a_pod_that_consents_is_placed_before_its_job_is_read() -> None:
+    at = cluster()
+    at.owners = None  # the API server does not respond
+    run(at, "web", 4, "n1", kind="Job", said=MOVABLE)
+    assert at.places("web") == ["n1"]

@@ -173,11 +173,12 @@ class Membership:
     ) -> tuple[Judged, frozenset[ObjectRef], NeedsOwner | None]:
         view = self._owners.view(pod)
         answer = recognise(pod, view, resource=self._resource, indexed_jobs=self._indexed_jobs)
-        if ask.movable and not isinstance(answer, NeedsOwner):
+        needs = answer if isinstance(answer, NeedsOwner) else None
+        if ask.movable and needs is None:
             recreated = is_recreated(pod, view, self._resource)
-            if isinstance(recreated, NeedsOwner):
-                answer = recreated
-            elif not recreated:
+            if isinstance(recreated, NeedsOwner):  # it may be placed before that is read
+                needs, recreated = recreated, False
+            if not recreated:
                 ask = replace(ask, movable=False)
         hidden = [
             f"{ref} {found.value}"
@@ -192,7 +193,6 @@ class Membership:
             if len(self._alike) >= _MOST_ALIKE:
                 self._alike.clear()
             self._alike[evidence] = judged
-        needs = answer if isinstance(answer, NeedsOwner) else None
         return judged, frozenset(view.asked), needs
 
 
