@@ -2,7 +2,8 @@
 
 - While a gang has a bound member it has at least its minimum, members that succeeded included.
   Excused: a gang that had its minimum once, or of which a member ended, left or was deleted since
-  the last look. Such a member may have been bound in between.
+  the last look. Such a member may have been bound in between. So is one of which a member was
+  deleted, as long as the extender cannot know it.
 - No member of a gang is evicted because the gang started by half.
 
 A gang is judged from its first Binding until none of its pods has a node. What Linkwise itself says
@@ -11,7 +12,7 @@ of the start excuses only a gang that had begun before the first look.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from linkwise.kube.objects import Pod
@@ -42,8 +43,15 @@ class AllOrNothing:
     _seen: defaultdict[str, _Seen] = field(default_factory=lambda: defaultdict(_Seen))
     _evicted: set[str] = field(default_factory=set)
 
-    def look(self, pods: Iterable[Pod], now: float, faults_at: float = -math.inf) -> list[str]:
-        """Return each broken law once. *faults_at*: when a write was last lost."""
+    def look(
+        self,
+        pods: Iterable[Pod],
+        now: float,
+        faults_at: float = -math.inf,
+        unseen: Collection[str] = (),
+    ) -> list[str]:
+        """Return each broken law once. *faults_at*: when a write was last lost. *unseen*: gangs of
+        which a member was deleted, and the extender's watch has not shown it."""
         gangs: defaultdict[str, list[Pod]] = defaultdict(list)
         for pod in pods:
             if gang := gang_of(pod):
@@ -53,7 +61,7 @@ class AllOrNothing:
         return [
             text
             for gang, members in gangs.items()
-            for text in self._judge(gang, members, now, faults_at)
+            for text in self._judge(gang, members, now, faults_at, unseen=gang in unseen)
         ]
 
     def evicted(self, pod: Pod) -> str:
@@ -65,7 +73,9 @@ class AllOrNothing:
         self._evicted.add(pod.metadata.uid)
         return f"{pod.metadata.name} is evicted, and gang {gang_of(pod)} never had its minimum"
 
-    def _judge(self, gang: str, members: list[Pod], now: float, faults_at: float) -> Iterator[str]:
+    def _judge(
+        self, gang: str, members: list[Pod], now: float, faults_at: float, *, unseen: bool
+    ) -> Iterator[str]:
         seen = self._seen[gang]
         on_nodes = [p for p in members if p.spec.node_name and p.status.phase not in _ENDED]
         bound = {p.metadata.uid for p in on_nodes if p.metadata.deletion_timestamp is None}
@@ -88,7 +98,7 @@ class AllOrNothing:
         for pod in evicted:
             if broken := self.evicted(pod):
                 yield broken
-        seen.is_excused |= bool(lost)
+        seen.is_excused |= bool(lost) or unseen
         seen.live = live
         if seen.is_excused or not bound:
             seen.partial_since = None

@@ -59,6 +59,17 @@ def test_bindings_that_are_sent_at_once_may_arrive_one_by_one() -> None:
     assert law.look(PARTIAL, 5.0) == ["gang ml/g: 2 of 3 bound from 3.0 to 5.0"]
 
 
+def test_a_gang_is_partial_without_fault_if_the_extender_cannot_know_that_a_member_is_gone() -> (
+    None
+):
+    law, left = AllOrNothing(), [member(0, "n1"), member(1, "n1")]
+    assert law.look(WAITING[:2], 0.0) == []
+    assert law.look(left, 1.0, unseen={"ml/g"}) == []
+    law = AllOrNothing()
+    assert law.look(WAITING[:2], 0.0) == []
+    assert law.look(left, 1.0, unseen={"ml/other"}) != []
+
+
 @pytest.mark.parametrize(
     "after",
     [

@@ -103,7 +103,9 @@ class Judge:
     def _look_at_gangs(self) -> None:
         day = self._day
         honest = filter(is_honest, day.pods.values())
-        day.failures += self._law.look(honest, day.now, day.writes_lost_at)
+        known = day.core._cache.pods.items()
+        unseen = {record.gang_name for uid, record in known if uid not in day.pods}
+        day.failures += self._law.look(honest, day.now, day.writes_lost_at, unseen)
 
     # Evictions.
 

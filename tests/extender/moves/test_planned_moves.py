@@ -500,3 +500,20 @@ def test_the_target_is_kept_for_as_long_as_the_pod_takes_to_end() -> None:
     assert at.schedule("other") == ""
     recreated(at, "web", "web-again", kind="StatefulSet")
     assert at.schedule("web-again") == "n2"
+
+
+def test_the_replacement_gets_its_target_before_its_job_is_read() -> None:
+    at = cluster()
+    assert at.owners is not None
+    at.owners[ObjectRef("batch", "Job", "ml", "owner-of-web")] = {
+        "metadata": {"uid": "uid-of-owner-of-web"},
+        "spec": {"podFailurePolicy": {"rules": [IGNORES]}},
+    }
+    scattered(at, kind="Job")
+    waits(at)
+    assert at.evicted == ["web"]
+    bury(at, "web")
+    at.owners = None  # the API server does not respond
+    at.add_pod("web-2", 4, alter=owned_by("Job", "owner-of-web"), said=MOVABLE)
+    at.settle()
+    assert at.places("web-2") == ["n2"]

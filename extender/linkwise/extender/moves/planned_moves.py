@@ -17,7 +17,7 @@ for. Nothing moves for less important work, and nothing that a PodDisruptionBudg
 
 import math
 from collections.abc import Callable, Iterator, Mapping, MutableSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.api.timers import Agenda
@@ -39,6 +39,7 @@ from linkwise.extender.preemption.gang_room import GangRoom, some_at_a_time
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.running_pods import RunningPods, Tenant
 from linkwise.extender.queue.scheduling_queue import SchedulingQueue
+from linkwise.pods.annotations import PodRequest
 from linkwise.topology.annotations.plan import Plan
 
 REASON = "Moved"
@@ -405,6 +406,11 @@ def _is_like(record: PodRecord, before: PodRecord) -> bool:
     """Whether *record* takes the place of *before*. The template has namespace and requests."""
     return (
         record.owner_uid == before.owner_uid
-        and record.ask == before.ask
+        and _asks(record) == _asks(before)
         and record.template is before.template
     )
+
+
+def _asks(record: PodRecord) -> PodRequest:
+    """Without what depends on whether its owner has been read."""
+    return replace(record.ask, movable=None, because="")

@@ -164,12 +164,15 @@ class GangPreemption:
 
     def _tries_at(self) -> Iterable[float]:
         state = self._state()  # if it is the same, there is nothing new to find
+        makes_room = self._reservations.is_by_preemption  # for these there is nothing to try
         for key, each in self._tries.items():
-            if key not in self._preemptions and each.state != state:
+            if each.state != state and not makes_room(key):
                 yield each.at
         yield from self._spared.ends()
         yield from self._look_at.values()
-        yield from (robbed.until for key, robbed in self._robbed.items() if key not in self._tries)
+        for key, robbed in self._robbed.items():
+            if key not in self._tries and not makes_room(key):
+                yield robbed.until
         if self._more_at is not None:
             yield self._more_at
 
