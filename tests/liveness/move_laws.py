@@ -5,8 +5,8 @@
 - One that was moved gets its target within BOUND_SECONDS after it was recreated. Excused:
   it comes too late or asks for something else, the leader or something about the node changed.
 - What the others were moved for starts within BOUND_SECONDS after they are gone. Excused: it goes
-  away, the leader or something about a node changed, evictions are refused, what is more urgent
-  starts or what is more important comes.
+  away, the leader or something about a node changed, evictions are refused, a
+  pod there does not end, what is as urgent starts or what is more important comes.
 """
 
 from collections.abc import Iterable
@@ -46,7 +46,8 @@ class _Claim:
     scene: object
     since: float  # the last of *victims* was there
     victims: set[str]
-    ahead: frozenset[str]  # the pods that waited too, and are more urgent
+    ahead: frozenset[str]  # the pods that waited too, and are at least as urgent
+    room: frozenset[str]  # nodes
 
 
 class MoveLaws:
@@ -78,7 +79,9 @@ class MoveLaws:
             pods = frozenset(pod.metadata.uid for pod in self._claimants(title))
             ahead = frozenset(pod.metadata.uid for pod in self._ahead_of(title))
             scene = self._scene(day.nodes)
-            claim = _Claim(by.for_whom.priority, pods, scene, day.now, set(), ahead)
+            plan = next(p for key, p in leader.moves.plans.items() if key.title == title)
+            room = frozenset(spot.node for spot in plan.spots)
+            claim = _Claim(by.for_whom.priority, pods, scene, day.now, set(), ahead, room)
             self._claims[title] = claim
         claim.victims.add(victim.metadata.uid)
 
@@ -155,6 +158,12 @@ class MoveLaws:
             return True
         if claim.scene != self._scene(day.nodes) or self._is_behind(claim):
             return True
+        # Some of those that are to move are still there, or one that was leaving stays.
+        if day.trouble.evictions_refused or any(
+            pod.spec.node_name in claim.room and pod.metadata.name in day.stuck
+            for pod in day.pods.values()
+        ):
+            return True
         if claim.victims & day.pods.keys():
             claim.since = day.now
         if day.now - max(claim.since, day.faults_at) <= BOUND_SECONDS:
@@ -175,9 +184,10 @@ class MoveLaws:
         )
 
     def _ahead_of(self, title: str) -> Iterable[Pod]:
-        first = min(map(_urgency, self._claimants(title)))
-        pods = self._day.pods.values()
-        return (pod for pod in pods if not pod.spec.node_name and _urgency(pod) < first)
+        claimants = [*self._claimants(title)]
+        first = min(map(_urgency, claimants))
+        pods = (pod for pod in self._day.pods.values() if not pod.spec.node_name)
+        return (pod for pod in pods if _urgency(pod) <= first and pod not in claimants)
 
     def _claimants(self, title: str) -> Iterable[Pod]:
         return (

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -139,6 +140,20 @@ def test_a_pod_gets_a_set_exactly_where_its_kubelet_admits_it(
         # Containers after an init container get some of its GPUs again, by chance.
         assert held == {name: set(share) for name, share in plan.items()}
     assert will_do(kind, machine, request, plan)
+
+
+@pytest.mark.parametrize(
+    ("numa_nodes", "sizes"),
+    [("01 0 0 1 1 1", (1, 4)), ("1 1 01 01 0 0", (2, 4)), ("1 1 01 01 0", (2, 3))],
+)
+def test_gpus_of_several_numa_nodes_are_left_to_later_containers(
+    numa_nodes: str, sizes: Sequence[int]
+) -> None:
+    own = [tuple(map(int, nodes)) for nodes in numa_nodes.split()]
+    own += [(2,)] * (8 - len(own))
+    gpus = tuple(replace(g, numa_nodes=n) for g, n in zip(HGX.gpus, own, strict=True))
+    kind, free = kind_of(SINGLE, replace(HGX, gpus=gpus)), (1 << len(numa_nodes.split())) - 1
+    assert kind.take(asks(*sizes), free) is not None
 
 
 @settings(max_examples=50)

@@ -63,6 +63,22 @@ def wait(at: Cluster, seconds: float, step: float = 60.0) -> None:
 # Servers.
 
 
+def test_a_gang_waits_for_no_more_urgent_server_that_took_a_reserved_gpu() -> None:
+    at = cluster(2)
+    run(at, "a", 6, "n1")
+    run(at, "b", 4, "n2")
+    at.add_gang("g", 1)
+    run(at, "c", 4, "n2")
+    at.settle()
+    assert held(at) == {"n1"}
+    at.add_pod("web", 2, alter=server, priority=1)
+    assert at.filter("web").node_names == ("n1",)
+    at.bind("web", "n1")
+    at.start("web")
+    at.settle()
+    assert held(at) == {"n2"}
+
+
 def test_nothing_is_kept_for_a_gang_that_needs_a_server_to_end() -> None:
     """Found after a day: 31 of 32 GPUs kept and idle for a gang that one server kept waiting."""
     at = cluster(4)

@@ -8,6 +8,7 @@ aligns GPUs (`sets.alignment`), that is part of the kind.
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, reduce
+from itertools import product
 from operator import or_
 
 import numpy as np
@@ -361,18 +362,25 @@ def _one_by_one(kind: MachineKind, request: GpuRequest, free: int) -> Mapping[st
     usable = free & kind.allowed(request.requirement)
     shares: dict[str, int] = {}
     left, reusable = free, 0
+    last = request.demand.containers[-1]
     for container in request.demand.containers:
         again = sum(1 << position for position in _positions(reusable)[: container.gpus])
         reach = alignment.reach_beside(left, reusable, container.gpus) & (left | again)
         # As in `_take`: best is a set of which any GPUs may be handed on.
         hands_on = request.drawn if container.role is Role.INIT else ()
-        for drawn in (hands_on, ()) if hands_on else ((),):
+        # As many GPUs of several NUMA nodes as can be are left to later containers.
+        ways = [(reach, again)]
+        if container is not last and reach & alignment.of_several_nodes:
+            own = reach & ~alignment.of_several_nodes | again
+            enough = own.bit_count() >= container.gpus
+            ways.insert(0, (own, again) if enough else (reach, own))
+        for (within, must), drawn in product(ways, (hands_on, ()) if hands_on else ((),)):
             choice = choose(
                 kind.machine,
                 (left & usable) | again,
                 container.gpus,
-                must=again,
-                within=reach,
+                must=must,
+                within=within,
                 require=require,
                 prefer=prefer,
                 drawn=drawn,

@@ -206,6 +206,7 @@ class Reserve:
             cache.settled_rows.generation,
             cache.changed_rows.generation,
             cache.room,
+            self._reservations.versions(),
             self._queue.changes,
         )
 
@@ -265,17 +266,14 @@ class Reserve:
     def _up_to_date(
         self, gang: Gang, members: GangMembers, pool: Bools, now: float
     ) -> Reservation | None:
-        reservation = self._reservations.of(gang.key)
-        if reservation is not None and not self._reservations.is_good(reservation, members):
-            self.give_up(gang.key, "it wants other GPUs now, or its nodes do not take it")
-            return None
+        reservation = self._reservations.of(gang.key) or self._restored(gang, members, now)
         if reservation is None:
-            reservation = self._restored(gang, members, now)
-        return (
-            None
-            if reservation is None
-            else self._reservations.bring_up_to_date(reservation, pool, now)
-        )
+            return None
+        reservation = self._reservations.bring_up_to_date(reservation, pool, now)
+        if not self._reservations.is_good(reservation, members):
+            self.give_up(gang.key, "it wants other GPUs now, or cannot get these any more")
+            return None
+        return reservation
 
     def _may_look(self, gang: Gang, pool: Bools, now: float) -> bool:
         """Whether to look for a better place now. If it is too soon to look at GPUs that came free,
@@ -297,7 +295,7 @@ class Reserve:
         return False
 
     def _restored(self, gang: Gang, members: GangMembers, now: float) -> Reservation | None:
-        """The reservation that a previous leader noted, read once; None if it is not valid now."""
+        """The reservation that a previous leader noted, read once; None: there is none."""
         if gang.key in self._known:
             return None
         self._known.add(gang.key)
@@ -313,13 +311,8 @@ class Reserve:
             return None
         if any(node not in cache or node in kept for node, _ in places):
             return None
-        reservation = self._reservations.reserve_for(
-            gang, members, [Spot(*place) for place in places], now
-        )
-        if self._reservations.is_good(reservation, members):
-            return reservation
-        self.give_up(gang.key, "its nodes do not take it now")
-        return None
+        spots = [Spot(*place) for place in places]
+        return self._reservations.reserve_for(gang, members, spots, now)
 
     def _what_there_is(self) -> object:
         """Another thing once something may fit that did not before, or a node changed."""

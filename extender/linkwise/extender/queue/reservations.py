@@ -15,7 +15,7 @@ turn. docs/decisions/0013-order-and-reservations.md gives the reasons.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -156,6 +156,13 @@ class Reservations:
         """Whether pods are evicted for the reservation of *key*."""
         reservation = self._reservations.get(key)
         return reservation is not None and reservation.by_preemption
+
+    def versions(self) -> Hashable:
+        """A value that changes as pods come to the nodes of reservations: more urgent ones may use
+        these GPUs."""
+        nodes = self._cache.nodes
+        names = {name for each in self._reservations.values() for name in each.gpus}
+        return tuple([nodes[name].version for name in sorted(names) if name in nodes])
 
     def on(self, node: str) -> list[Reservation]:
         return [reservation for reservation in self.all() if node in reservation.gpus]

@@ -37,6 +37,14 @@ class Alignment:
                 if node >= 0:
                     self._gpus_of[node] = self._gpus_of.get(node, 0) | 1 << position
         self._regions: dict[int, tuple[int, ...]] = {}
+        self.of_several_nodes = self._of_several_nodes()
+
+    def _of_several_nodes(self) -> int:
+        seen = several = 0
+        for gpus in self._gpus_of.values():
+            several |= seen & gpus
+            seen |= gpus
+        return several
 
     @property
     def key(self) -> Hashable:
