@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from linkwise.kube.objects import Pod
 from linkwise.topology import names
 
+_BACKOFF_SECONDS = 10.0  # kube-scheduler's longest (podMaxBackoffSeconds)
 _ENDED = ("Succeeded", "Failed")
 
 
@@ -107,8 +108,8 @@ class AllOrNothing:
             seen.partial_since = now
         since = seen.partial_since
         allowed = self.grace_seconds
-        # A fault is known at once, what it left behind only when the pods are seen.
-        seen.is_by_fault |= faults_at >= since - self.grace_seconds
+        # Members whose Bindings were lost together are tried again one by one.
+        seen.is_by_fault |= faults_at >= since - max(self.grace_seconds, _BACKOFF_SECONDS)
         if seen.is_by_fault:
             since, allowed = max(since, faults_at), allowed + self.after_fault_seconds
         else:
