@@ -1,0 +1,315 @@
+"""Planned moves with the real API server and its Eviction API, kube-scheduler, and the controllers
+that recreate the evicted pods."""
+
+import json
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from linkwise.kube.client import STRATEGIC_PATCH
+from linkwise.kube.objects import Pod
+from tests.cluster.support.api.control_plane import ControlPlane
+from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.scheduling.contention import given_twice
+from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF
+from tests.cluster.support.scheduling.scheduling_world import (
+    NAMESPACE,
+    NODES,
+    PATIENCE_SECONDS,
+    PODS,
+    SchedulingWorld,
+    maybe_gone,
+    started_world,
+)
+from tests.cluster.support.scheduling.workload_pods import CONTROLLERS, free, pod_template
+
+CONSENT = {"movable": "true", "move_cost": "100ms"}
+COSTLIER = {"movable": "true", "move_cost": "200ms"}
+RUN_SECONDS = 2.0  # ten times the higher cost: a pod that has run for less does not move
+IGNORES = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
+COUNTS = {**IGNORES, "action": "Count"}
+ENDED_BY_SIGNAL = 143  # the exit code after SIGTERM
+MOVERS = {"web", "store", "train"}
+KINDS = "deployments,replicasets,statefulsets,jobs,poddisruptionbudgets"
+BATCH, APPS = f"/apis/batch/v1/namespaces/{NAMESPACE}", f"/apis/apps/v1/namespaces/{NAMESPACE}"
+BUDGETS = f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets"
+
+
+@pytest.fixture(scope="module")
+def started(run_directory: Path) -> Iterator[SchedulingWorld]:
+    control = ControlPlane(
+        run_directory / "moves",
+        disable_admission=ADMISSION_OFF,
+        controller_flags=(f"--controllers={CONTROLLERS},disruption-controller",),
+    )
+    control.start()
+    flags = ("--moves=consent", "--move-cost=1s")
+    with started_world(SchedulingWorld(control, extender_flags=flags)) as world:
+        yield world
+
+
+@pytest.fixture
+def world(started: SchedulingWorld) -> Iterator[SchedulingWorld]:
+    yield started
+    started.control.kubectl("delete", KINDS, "--all", f"-n={NAMESPACE}", "--cascade=background")
+    wait_for(lambda: is_empty(started), "no pods, and all GPUs are free")
+
+
+def is_empty(world: SchedulingWorld) -> bool:
+    for pod in world.pods():
+        with maybe_gone():
+            free(world, pod.metadata.name)
+    return not world.taken()
+
+
+# Workloads. Each has one pod, which is created on a node of the test's choice and may go anywhere.
+
+
+def template(world: SchedulingWorld, app: str, node: str, **said: str) -> dict[str, Any]:
+    """Return a template whose pods may run only on *node*, until `run` opens the others."""
+    label_nodes(world, app, [node])
+    made = pod_template(app, 2, **said)
+    made["spec"]["nodeSelector"] = {app: "welcome"}
+    return made
+
+
+def label_nodes(world: SchedulingWorld, app: str, welcome: Collection[str]) -> None:
+    for node in NODES:
+        labels = {app: "welcome" if node in welcome else None}
+        world.client.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": labels}})
+
+
+def create_deployment(world: SchedulingWorld, app: str, node: str, **said: str) -> None:
+    selector = {"matchLabels": {"app": app}}
+    spec = {"replicas": 1, "selector": selector, "template": template(world, app, node, **said)}
+    world.client.post(f"{APPS}/deployments", {"metadata": {"name": app}, "spec": spec})
+
+
+def create_stateful_set(world: SchedulingWorld, app: str, node: str, **said: str) -> None:
+    selector = {"matchLabels": {"app": app}}
+    spec = {
+        "serviceName": app,
+        "selector": selector,
+        "template": template(world, app, node, **said),
+    }
+    world.client.post(f"{APPS}/statefulsets", {"metadata": {"name": app}, "spec": spec})
+
+
+def create_job(
+    world: SchedulingWorld, app: str, node: str, rule: Mapping[str, Any], **said: str
+) -> None:
+    made = template(world, app, node, **said)
+    made["spec"]["restartPolicy"] = "Never"
+    spec = {"template": made, "backoffLimit": 0, "podFailurePolicy": {"rules": [rule]}}
+    world.client.post(f"{BATCH}/jobs", {"metadata": {"name": app}, "spec": spec})
+
+
+# What kubelets do
+
+
+def wait_while_played(
+    world: SchedulingWorld, so: Callable[[], object], what: str, spare: Collection[str] = ()
+) -> None:
+    """Wait while pods run and end as on kubelets, but for those that *spare* names by their app:
+    they take long to end."""
+
+    def seen() -> object:
+        play_kubelets(world, spare)
+        return so()
+
+    wait_for(seen, what, PATIENCE_SECONDS)
+
+
+def play_kubelets(world: SchedulingWorld, spare: Collection[str] = ()) -> None:
+    for pod in world.pods():
+        if not pod.spec.node_name:
+            continue
+        with maybe_gone():
+            if pod.metadata.deletion_timestamp is None:
+                if pod.status.phase == "Pending":
+                    say(world, pod, "Running", {"running": {}}, ready="True")
+            elif pod.metadata.labels.get("app") not in spare:
+                if pod.status.phase == "Running":
+                    ended = {"terminated": {"exitCode": ENDED_BY_SIGNAL}}
+                    say(world, pod, "Failed", ended, ready="False")
+                world.delete(pod.metadata.name)
+
+
+def say(
+    world: SchedulingWorld, pod: Pod, phase: str, state: Mapping[str, object], *, ready: str
+) -> None:
+    container = {
+        "name": "main",
+        "image": "none",
+        "imageID": "",
+        "ready": ready == "True",
+        "restartCount": 0,
+        "state": state,
+    }
+    status = {
+        "phase": phase,
+        "conditions": [{"type": "Ready", "status": ready}],
+        "containerStatuses": [container],
+    }
+    # Else the condition DisruptionTarget would be lost.
+    world.client.patch(
+        f"{PODS}/{pod.metadata.name}/status", {"status": status}, content_type=STRATEGIC_PATCH
+    )
+
+
+def run(world: SchedulingWorld, apps: Mapping[str, str]) -> dict[str, str]:
+    """Wait until each app's pod has run on its node for long enough, and let new ones go anywhere.
+    Return the uids of the pods."""
+    wait_while_played(
+        world,
+        lambda: all(
+            [(pod.spec.node_name, pod.status.phase) for pod in of(world, app)]
+            == [(node, "Running")]
+            for app, node in apps.items()
+        ),
+        "each runs",
+    )
+    for app in apps:
+        label_nodes(world, app, NODES)
+    began = time.monotonic()
+    wait_for(lambda: time.monotonic() > began + RUN_SECONDS, "they have run for long enough")
+    return {app: pod.metadata.uid for app in apps for pod in of(world, app)}
+
+
+# What became of them
+
+
+def of(world: SchedulingWorld, app: str) -> list[Pod]:
+    """Return the app's pods that are not on their way out."""
+    return [
+        pod
+        for pod in world.pods()
+        if pod.metadata.labels.get("app") == app and pod.metadata.deletion_timestamp is None
+    ]
+
+
+def terminating(world: SchedulingWorld) -> set[str]:
+    """Return the apps of the pods on their way out."""
+    pods = world.pods()
+    return {
+        p.metadata.labels.get("app", "") for p in pods if p.metadata.deletion_timestamp is not None
+    }
+
+
+def job_status(world: SchedulingWorld, job: str) -> dict[str, Any]:
+    found: dict[str, Any] = world.client.get(f"{BATCH}/jobs/{job}", dict)
+    return dict(found["status"])
+
+
+def moved(world: SchedulingWorld, before: Mapping[str, str]) -> dict[str, str]:
+    """Return the messages of the Events `Moved`, by the app whose pod had that uid."""
+    path = f"/api/v1/namespaces/{NAMESPACE}/events?fieldSelector=reason%3DMoved"
+    events = world.client.get(path, dict[str, Any])["items"]
+    said = {event["involvedObject"]["uid"]: event["message"] for event in events}
+    return {app: said[uid] for app, uid in before.items() if uid in said}
+
+
+def reserved(world: SchedulingWorld, node: str) -> set[str]:
+    """Return the UUIDs of the GPUs there that are reserved."""
+    views = json.loads(world.asked("/nodes"))
+    gpus = next(view["gpus"] for view in views if view["name"] == node)
+    return {gpu["uuid"] for gpu in gpus if gpu["state"] == "reserved"}
+
+
+def test_pods_of_three_controllers_move_and_a_gang_starts_whole(world: SchedulingWorld) -> None:
+    """All GPUs are taken in the end, so that every pod has exactly the place that was meant."""
+    before = three_movers(world)
+    gang = world.create_gang("large", 3)
+    wait_while_played(world, lambda: terminating(world) == MOVERS, "they go", spare=MOVERS)
+    # A Deployment makes a new pod at once, the others once the old one has ended.
+    wait_while_played(world, lambda: runs(world, "web"), "one is there already", spare=MOVERS)
+    targets = reserved(world, "n4")
+    assert len(targets) == 4
+    # The API server's times are whole seconds. Of equal ones, names decide.
+    later = world.create("zealot", gpus=2)
+    world.wait_waiting(later, "reserved for pod ml/")
+
+    wait_while_played(world, lambda: all(map(world.node_of, gang)), "the gang starts")
+    # A Job waits for 10 s before it replaces a pod that has failed.
+    wait_while_played(world, lambda: all(runs(world, app) for app in MOVERS), "all run again")
+
+    assert sorted(map(world.node_of, gang)) == ["n1", "n2", "n3"]
+    after = {app: pod for app in before for pod in of(world, app)}
+    assert {pod.spec.node_name for pod in after.values()} == {"n4"}
+    found = {gpu for app in ("store", "train") for gpu in world.gpus_of(after[app].metadata.name)}
+    assert found == targets
+    assert {app for app, uid in before.items() if after[app].metadata.uid != uid} == MOVERS
+    wait_for(lambda: len(moved(world, before)) >= len(MOVERS), "the Events are written")
+    place = "this pod's next place is reserved on n4"
+    assert moved(world, before) == dict.fromkeys(
+        MOVERS, f"evicted to make room for gang ml/large: {place}"
+    )
+    status = job_status(world, "train")
+    assert (status.get("failed", 0), status["active"]) == (0, 1)
+    assert not any(each["status"] == "True" for each in status.get("conditions", ()))
+    assert not given_twice(world.pods())
+    assert not world.node_of(later)
+
+
+def test_pods_stay_that_do_not_consent_or_whose_move_would_count_or_is_forbidden(
+    world: SchedulingWorld,
+) -> None:
+    """Of four pods, any of which could make room, the one goes that loses the most."""
+    create_deployment(world, "silent", "n1", move_cost="100ms")
+    create_job(world, "counts", "n2", COUNTS, **CONSENT, expected_duration="1h")
+    create_deployment(world, "guarded", "n3", **CONSENT)
+    create_deployment(world, "web", "n4", **COSTLIER)
+    guard = {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "guarded"}}}
+    world.client.post(BUDGETS, {"metadata": {"name": "guard"}, "spec": guard})
+    wait_while_played(world, lambda: is_judged(world, "guard"), "the budget protects its pod")
+    before = run(world, {"silent": "n1", "counts": "n2", "guarded": "n3", "web": "n4"})
+
+    large = world.create("large", gated=True)
+    wait_while_played(world, lambda: world.node_of(large), "it starts")
+    wait_while_played(world, lambda: runs(world, "web"), "the one that moved runs again")
+
+    assert world.node_of(large) == "n4"
+    wait_for(lambda: moved(world, before), "the Event is written")
+    assert moved(world, before).keys() == {"web"}
+    for app in ("silent", "counts", "guarded"):
+        assert [pod.metadata.uid for pod in of(world, app)] == [before[app]]
+    assert not given_twice(world.pods())
+
+
+def test_all_run_again_if_the_extender_dies_after_the_evictions(world: SchedulingWorld) -> None:
+    """The next one knows nothing of the targets."""
+    three_movers(world)
+    gang = world.create_gang("large", 3)
+    wait_while_played(world, lambda: terminating(world) == MOVERS, "they go", spare=MOVERS)
+    world.extender.process.kill()
+    world.extender.start()
+
+    def all_run() -> bool:
+        pods = world.pods()
+        assert not given_twice(pods)
+        return all(map(world.node_of, gang)) and all(runs(world, app) for app in MOVERS)
+
+    wait_while_played(world, all_run, "the gang and the three run")
+    status = job_status(world, "train")
+    assert (status.get("failed", 0), status["active"]) == (0, 1)
+
+
+def three_movers(world: SchedulingWorld) -> dict[str, str]:
+    """Run a pod on each node, of which three could move to the fourth, and return their uids."""
+    create_deployment(world, "web", "n1", **CONSENT)
+    create_stateful_set(world, "store", "n2", **CONSENT)
+    create_job(world, "train", "n3", IGNORES, **CONSENT)
+    create_deployment(world, "stays", "n4")
+    return run(world, {"web": "n1", "store": "n2", "train": "n3", "stays": "n4"})
+
+
+def runs(world: SchedulingWorld, app: str) -> bool:
+    return [pod.status.phase for pod in of(world, app)] == ["Running"]
+
+
+def is_judged(world: SchedulingWorld, budget: str) -> bool:
+    found = world.client.get(f"{BUDGETS}/{budget}", dict[str, Any])["status"]
+    return bool(found.get("currentHealthy") == 1 and found["disruptionsAllowed"] == 0)
