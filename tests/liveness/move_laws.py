@@ -1,14 +1,15 @@
 """What must be true of planned moves in a cluster that lives through days.
 
 - Only pods that consent and are recreated are moved, for what is no less important.
-- One that got its target is not moved again before `again_seconds`, by the same leader.
+- One that got its target is not moved again before `again_seconds`.
 - One that was moved gets its target within BOUND_SECONDS after it was recreated. Excused:
-  it comes too late or asks for something else, the leader or something about the node changed.
+  it comes too late or asks for something else, or something about the node changed.
 - What the others were moved for starts within BOUND_SECONDS after they are gone. Excused: it goes
   away, the leader or something about a node changed, evictions are refused, a
   pod there does not end, what is as urgent starts or what is more important comes.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -53,7 +54,7 @@ class _Claim:
 class MoveLaws:
     def __init__(self, day: Day) -> None:
         self._day = day
-        self._last: dict[str, tuple[float, object]] = {}  # by owner: when, and who led
+        self._last: dict[str, float] = {}  # by owner: when
         self._moved: list[_Moved] = []
         self._claims: dict[str, _Claim] = {}
         self.moves = 0
@@ -67,12 +68,11 @@ class MoveLaws:
         if why := self._is_wrong(victim, by.for_whom):
             day.failures.append(f"{name} is moved at {day.now:.0f}, and {why}")
         leader = day.core._planner
-        when, led = self._last.get(owner_of(victim), (0.0, None))
-        again = day.settings.moves.again_seconds
-        if led is leader and day.now - when < again:
+        when = self._last.get(owner_of(victim), -math.inf)
+        if day.now - when < day.settings.moves.again_seconds:
             day.failures.append(f"{name} is moved at {day.now:.0f} and {when:.0f}")
-        node = leader.moves._seats[victim.metadata.uid].move.spot.node
-        self._moved.append(_Moved(victim, node, day.now, self._scene([node])))
+        node = leader.moves._seats[victim.metadata.uid].spot.node
+        self._moved.append(_Moved(victim, node, day.now, self._offers([node])))
         title = by.for_whom.title
         claim = self._claims.get(title)
         if claim is None:
@@ -115,7 +115,7 @@ class MoveLaws:
     def _is_settled(self, moved: _Moved) -> bool:
         """Whether its replacement has a node, or something excuses that it has none."""
         day = self._day
-        if moved.scene != self._scene([moved.node]):
+        if moved.scene != self._offers([moved.node]):
             return True
         if not moved.replacement:
             pod = self._replacement(moved)
@@ -128,7 +128,7 @@ class MoveLaws:
         if now is None or now.metadata.deletion_timestamp is not None:
             return True
         if now.spec.node_name:
-            self._last[owner_of(now)] = moved.since, day.core._planner
+            self._last[owner_of(now)] = moved.since
             if now.spec.node_name != moved.node:
                 day.failures.append(
                     f"{now.metadata.name} goes to {now.spec.node_name} and not to its target "
@@ -200,16 +200,15 @@ class MoveLaws:
 
     def _scene(self, nodes: Iterable[str]) -> object:
         """A value that differs after each change of the leader and of what *nodes* offer."""
+        return self._day.core._planner, self._day.trouble.evictions_refused, self._offers(nodes)
+
+    def _offers(self, nodes: Iterable[str]) -> object:
         day = self._day
         found = ((name, day.nodes.get(name)) for name in nodes)
-        return (
-            day.core._planner,
-            day.trouble.evictions_refused,
-            [
-                (name, name in day.no_plugin, node and node.spec, node and _topology(node))
-                for name, node in found
-            ],
-        )
+        return [
+            (name, name in day.no_plugin, node and node.spec, node and _topology(node))
+            for name, node in found
+        ]
 
 
 def _topology(node: Node) -> str | None:

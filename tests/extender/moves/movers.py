@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
+from linkwise.extender.api.actions import Evict
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.moves.policy import MovePolicy, Moves
 from linkwise.kube.objects import (
@@ -79,6 +80,25 @@ def waits(at: Cluster, name: str = "big", gpus: int = 8, *, priority: int = 0) -
     at.add_pod(name, gpus, gates=[names.GATE], priority=priority)
     at.settle()
     at.pass_time(HOUR)
+
+
+def until_it_evicts(at: Cluster) -> Evict:
+    """Let an hour pass, and carry out what the core decides until it evicts a pod: return that
+    eviction, which is not carried out."""
+    at.add_pod("big", 8, gates=[names.GATE])
+    at.settle()
+    at.now += HOUR
+    for _ in range(10):
+        evictions = []
+        for action in at.core.decide(at.now):
+            if isinstance(action, Evict):
+                evictions.append(action)
+            else:
+                at.core.done(action, at.carry_out(action), at.now)
+        if evictions:
+            [evict] = evictions
+            return evict
+    raise AssertionError("it evicts no pod")
 
 
 def recreated(

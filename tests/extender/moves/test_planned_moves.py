@@ -26,6 +26,7 @@ from tests.extender.moves.movers import (
     recreated,
     run,
     scattered,
+    until_it_evicts,
     waits,
 )
 from tests.extender.preemption.victims import budget
@@ -218,15 +219,7 @@ def test_the_events_say_for_whom_and_where_to() -> None:
 def test_an_eviction_without_an_answer_is_tried_again() -> None:
     at = cluster()
     scattered(at)
-    at.add_pod("big", 8, gates=[names.GATE])
-    at.settle()
-    at.now += HOUR
-    actions = at.core.decide(at.now)
-    [evict] = [each for each in actions if isinstance(each, Evict)]
-    for action in actions:
-        lost = action is evict
-        outcome = Outcome.UNKNOWN if lost else at.carry_out(action)
-        at.core.done(action, outcome, at.now)
+    at.core.done(until_it_evicts(at), Outcome.UNKNOWN, at.now)
     at.pass_time(30)
     assert at.evicted == ["web"]
 
@@ -242,6 +235,7 @@ def test_the_target_stays_with_the_new_pod_if_that_changes_before_its_plan_is_sh
     bury(at, "web")
     assert at.places("web-2") == ["n2"]
     at.schedule("web-2")
+    at.pass_time(60)  # the note is written again
     assert not at.core._awaited
 
 
@@ -413,12 +407,7 @@ def test_no_job_gets_the_room_because_it_would_end_before_the_pods_that_move(ser
 def test_a_pod_that_was_evicted_keeps_its_target_before_the_watch_shows_that_it_leaves() -> None:
     at = cluster()
     scattered(at)
-    at.add_pod("big", 8, gates=[names.GATE])
-    at.settle()
-    at.now += HOUR
-    for action in at.core.decide(at.now):
-        outcome = Outcome.DONE if isinstance(action, Evict) else at.carry_out(action)
-        at.core.done(action, outcome, at.now)
+    at.core.done(until_it_evicts(at), Outcome.DONE, at.now)
     at.delete("big")
     at.settle()
     at.terminate("web")
@@ -444,11 +433,7 @@ def test_an_eviction_that_has_begun_keeps_its_target_if_nobody_waits_any_more(
 ) -> None:
     at = cluster()
     scattered(at)
-    at.add_pod("big", 8, gates=[names.GATE])
-    at.settle()
-    at.now += HOUR
-    actions = at.core.decide(at.now)
-    [evict] = [each for each in actions if isinstance(each, Evict)]
+    evict = until_it_evicts(at)
     at.delete("big")
     at.settle()
     at.add_pod("other", 4)

@@ -1,8 +1,9 @@
 """The queue state of a waiting gang, as its oldest pod carries it in `linkwise.dev/queue`.
 
 The note holds the gang's age, if the gang was evicted and is older than its pods; the places that
-are reserved for it; and since when these idle too much (`idle_limit`). A new leader continues from
-it, so that no younger gang gets what was reserved. The note names its pod by uid: a note that was
+are reserved for it; since when these idle too much (`idle_limit`); and the targets of the pods that
+move for it. A new leader continues from it, so that no younger gang gets what was reserved, and
+each pod that was evicted has its place. The note names its pod by uid: a note that was
 copied with a manifest has no effect.
 """
 
@@ -20,6 +21,16 @@ VERSION = 1
 _LIKE = 'JSON like {"v":1,"uid":"8f0c…","spots":[["gpu-3",["ff"]]]}'
 
 
+class NotedMove(msgspec.Struct, frozen=True, array_like=True):
+    """A pod that moves for the gang, and where its replacement goes."""
+
+    pod: str  # namespace/name
+    uid: str
+    owner: str  # uid of its controller
+    node: str
+    gpus: str  # bitmask in hexadecimal
+
+
 class QueueNote(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="v", tag=VERSION
 ):
@@ -30,6 +41,8 @@ class QueueNote(
     spots: tuple[tuple[str, tuple[str, ...]], ...] = ()
     idle_since: float | None = None  # seconds since 1970
     rests_until: float | None = None  # seconds since 1970; until then it reserves within its share
+    moves: tuple[NotedMove, ...] = ()
+    moves_at: float | None = None  # seconds since 1970; when the last of them was planned
 
     def places(self) -> list[Place]:
         """Raises ValueError if a bitmask is not hexadecimal."""
@@ -43,14 +56,22 @@ def queue_note(
     *,
     idle_since: float | None = None,
     rests_until: float | None = None,
+    moves: tuple[NotedMove, ...] = (),
+    moves_at: float | None = None,
 ) -> QueueNote | None:
     """None if there is nothing to note."""
-    if since is None and rests_until is None and not places:
+    if since is None and rests_until is None and not (places or moves):
         return None
     runs = groupby(places, key=lambda place: place[0])
     spots = tuple((node, tuple(f"{gpus:x}" for _, gpus in run)) for node, run in runs)
     return QueueNote(
-        uid=uid, since=since, spots=spots, idle_since=idle_since, rests_until=rests_until
+        uid=uid,
+        since=since,
+        spots=spots,
+        idle_since=idle_since,
+        rests_until=rests_until,
+        moves=moves,
+        moves_at=moves_at,
     )
 
 

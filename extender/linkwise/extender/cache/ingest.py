@@ -581,6 +581,8 @@ def _queue(pod: Pod) -> QueueNote | None:
     try:
         note = read_queue_note(text)
         note.places()
+        for move in note.moves:
+            int(move.gpus, 16)
     except (AnnotationError, ValueError):
         return None
     if note.uid != pod.metadata.uid:

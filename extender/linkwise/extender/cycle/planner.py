@@ -204,6 +204,7 @@ class Planner:
             self.queue,
             self.reservations,
             self.reserve,
+            self.moves,
             self.lifecycle,
             self._gates,
             self._waiting_events,

@@ -19,6 +19,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, MutableSet
 from dataclasses import dataclass, replace
 
+from linkwise.extender.api.queue_note import NotedMove
 from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.api.timers import Agenda
 from linkwise.extender.api.unlocked import RunUnlocked, run_inline
@@ -31,9 +32,10 @@ from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.gang_search import GangSearch, Seen, StaleResult
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.gangs.registry import GangRegistry
-from linkwise.extender.moves.plan import Move, MovePlan
+from linkwise.extender.moves.plan import MovePlan
 from linkwise.extender.moves.policy import MovePolicy, Moves
 from linkwise.extender.moves.search import Mover, MoveSearch
+from linkwise.extender.placement.result import Spot
 from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
 from linkwise.extender.preemption.gang_room import GangRoom, some_at_a_time
 from linkwise.extender.queue.reservations import Reservations
@@ -60,10 +62,27 @@ _MOST_REMEMBERED = 20_000
 class _Seat:
     """A target, kept for the pod that takes the place of one that moves."""
 
-    move: Move
+    noted: NotedMove
+    spot: Spot
     for_whom: GangKey
-    key: GangKey  # of the reservation
+    began: float
+    like: PodRecord | None  # the pod that moves; None: it was gone when this leader began
     left: float | None = None  # since when the pod that moves is gone, or on its way out
+
+    @property
+    def key(self) -> GangKey:
+        """Of the reservation."""
+        namespace, _, name = self.noted.pod.partition("/")
+        return GangKey(namespace, name, self.noted.uid, "move")
+
+    def suits(self, record: PodRecord) -> bool:
+        """Whether *record* takes the place of the pod that moves."""
+        if record.owner_uid != self.noted.owner:
+            return False
+        if self.like is None:
+            return record.demand.gpus == self.spot.gpus.bit_count()
+        # The template has namespace and requests.
+        return _asks(record) == _asks(self.like) and record.template is self.like.template
 
 
 class PlannedMoves:
@@ -97,6 +116,9 @@ class PlannedMoves:
         self._seats: dict[str, _Seat] = {}  # by the uid of the pod that moves
         self._stay: dict[str, float] = {}  # uids of pods that are not moved before a time
         self._tries: dict[GangKey, tuple[float, object]] = {}
+        self._noted: dict[str, frozenset[str]] = {}  # uid of a pod with a note -> uids of owners
+        self._changed: set[GangKey] = set()  # since `take_changed`
+        self._is_restored = False
 
     @property
     def plans(self) -> Mapping[GangKey, MovePlan]:
@@ -112,10 +134,82 @@ class PlannedMoves:
         ends = (self._end_of(uid, seat) for uid, seat in self._seats.items())
         yield from (at for at in ends if at is not None)
 
+    # The note of the moves, for the next leader.
+
+    def noted(self, key: GangKey) -> tuple[NotedMove, ...]:
+        """The targets that are kept for pods that move for this gang."""
+        seats = (seat for seat in self._seats.values() if seat.for_whom == key)
+        return tuple(sorted((seat.noted for seat in seats), key=lambda noted: noted.uid))
+
+    def noted_at(self, key: GangKey) -> float | None:
+        began = (seat.began for seat in self._seats.values() if seat.for_whom == key)
+        return max(began, default=None)
+
+    def take_changed(self) -> set[GangKey]:
+        """The gangs whose note has changed since the last call."""
+        changed, self._changed = self._changed, set()
+        return changed
+
+    def restore(self, now: float) -> set[GangKey]:
+        """Keep the targets that an earlier leader noted for pods that it evicted; only once. Return
+        the single pods that have got theirs."""
+        if self._is_restored or self._policy.moves is not Moves.CONSENT:
+            return set()
+        self._is_restored = True
+        for carrier in [*self._cache.pods.values()]:
+            if carrier.queue is not None and carrier.queue.moves:
+                for noted in carrier.queue.moves:
+                    self._restore(noted, carrier, carrier.queue.moves_at or 0.0, now)
+        placed = set()
+        for record in [*self._cache.pods.values()]:
+            if record.owner_uid in self._awaited and not record.node and record.live:
+                planned_ahead = replace(record, gang=record.gang or _key_of(record))
+                self._cache.put_pod(planned_ahead)
+                self._take_seat(planned_ahead, now)
+                placed.add(_key_of(record))
+        return placed
+
+    def _restore(self, noted: NotedMove, carrier: PodRecord, began: float, now: float) -> None:
+        for_whom = carrier.gang or _key_of(carrier)
+        self._changed.add(for_whom)
+        moved, info = self._cache.pods.get(noted.uid), self._cache.nodes.get(noted.node)
+        gpus = int(noted.gpus, 16)
+        is_over = moved.live if moved is not None else now > began + 2 * COME_SECONDS
+        if is_over or info is None or gpus & ~(info.free | info.fresh):
+            return  # it was not evicted, or its replacement is there
+        spot = Spot(noted.node, gpus)
+        self._keep(_Seat(noted, spot, for_whom, began, moved, left=now))
+
+    def _keep(self, seat: _Seat) -> None:
+        self._seats[seat.noted.uid] = seat
+        self._cache.reserve(seat.key, {seat.spot.node: seat.spot.gpus})
+        self._awaited.add(seat.noted.owner)
+        self._changed.add(seat.for_whom)
+
+    def _read_note(self, record: PodRecord) -> None:
+        """New pods of the owners are planned ahead from now on, whoever leads."""
+        moves = () if record.queue is None else record.queue.moves
+        owners = frozenset(move.owner for move in moves)
+        before = self._noted.pop(record.uid, frozenset())
+        if owners:
+            self._noted[record.uid] = owners
+            self._awaited |= owners
+        for owner in before - owners:
+            self._await_no_more(owner)
+
+    def _await_no_more(self, owner: str) -> None:
+        seats = any(seat.noted.owner == owner for seat in self._seats.values())
+        if not seats and not any(owner in owners for owners in self._noted.values()):
+            self._awaited.discard(owner)
+
     # Pods
 
     def pod_changed(self, record: PodRecord, now: float) -> None:
         """A pod came or changed; the cache has it already."""
+        if record.queue is not None or record.uid in self._noted:
+            self._read_note(record)
+        if record.written is not None and record.written.plan.moved:
+            self._stays(record.uid, record.written.plan.moved + self._policy.again_seconds)
         if record.uid in self._seats:
             if not record.live:
                 self._leaves(record.uid, now)
@@ -127,6 +221,8 @@ class PlannedMoves:
     def pod_gone(self, uid: str, now: float) -> None:
         self._stay.pop(uid, None)
         self._awaited.discard(uid)
+        for owner in self._noted.pop(uid, ()):
+            self._await_no_more(owner)
         if uid in self._seats:
             self._seats[uid].left = now
 
@@ -146,8 +242,8 @@ class PlannedMoves:
         if record.held_back:  # it would hold the GPUs for as long as its other gate stays
             return
         for uid, seat in self._seats.items():
-            before, spot = seat.move.pod, seat.move.spot
-            if seat.left is None or not _is_like(record, before):
+            spot = seat.spot
+            if seat.left is None or not seat.suits(record):
                 continue
             self._end_seat(uid)
             info = cache.nodes.get(spot.node)
@@ -161,10 +257,9 @@ class PlannedMoves:
             epoch = self._pending_writes.next_epoch([record.uid])
             ident = plan_id(record.ref.namespace, record.ref.name, epoch, now, [record.uid])
             leader = self._pending_writes.leader
-            plan = Plan(id=ident, node=spot.node, leader=leader, epoch=epoch, made=now)
+            plan = Plan(id=ident, node=spot.node, leader=leader, epoch=epoch, made=now, moved=now)
             cache.plan(record.uid, written_plan(cache, record, plan, spot.gpus))
             self._awaited.add(record.uid)  # it may change before the watch shows its plan
-            self._stays(record.uid, now + self._policy.again_seconds)
             return
 
     def _stays(self, uid: str, until: float) -> None:
@@ -247,9 +342,8 @@ class PlannedMoves:
     def _end_seat(self, uid: str) -> None:
         seat = self._seats.pop(uid)
         self._cache.reserve(seat.key, {})
-        owner = seat.move.pod.owner_uid
-        if not any(other.move.pod.owner_uid == owner for other in self._seats.values()):
-            self._awaited.discard(owner)
+        self._await_no_more(seat.noted.owner)
+        self._changed.add(seat.for_whom)
 
     def _state(self) -> object:
         return self._cache.room, self._cache.comings_and_goings
@@ -381,19 +475,21 @@ class PlannedMoves:
         self._reservations.reserve_for(gang, members, plan.spots, now, by_preemption=True)
         self._plans[gang.key], self._began[gang.key] = plan, now
         for move in plan.moves:
-            ref = move.pod.ref
-            key = GangKey(ref.namespace, ref.name, ref.uid, "move")
-            self._seats[ref.uid] = _Seat(move, gang.key, key)
-            self._cache.reserve(key, {move.spot.node: move.spot.gpus})
-            self._awaited.add(move.pod.owner_uid)
+            ref, spot = move.pod.ref, move.spot
+            pod, gpus = f"{ref.namespace}/{ref.name}", f"{spot.gpus:x}"
+            noted = NotedMove(pod, ref.uid, move.pod.owner_uid, spot.node, gpus)
+            self._keep(_Seat(noted, spot, gang.key, now, move.pod))
 
     def _evict(self, key: GangKey, plan: MovePlan, now: float) -> None:
+        """Those whose targets are noted: else a new leader would not know of them."""
         to = self._queue.beneficiary(key)
         if to is None:
             return  # it is gone, since the moves were planned
+        notes = (member.queue for member in self._cache.members(key) if member.queue)
+        noted = {move.uid for note in notes for move in note.moves}
         for move in plan.moves:
             record = self._cache.pods.get(move.pod.uid)
-            if record is None or not record.live:
+            if record is None or not record.live or record.uid not in noted:
                 continue
             where = f"this pod's next place is reserved on {move.spot.node}"
             why = f"to make room for {key.title}: {where}"
@@ -402,13 +498,8 @@ class PlannedMoves:
             )
 
 
-def _is_like(record: PodRecord, before: PodRecord) -> bool:
-    """Whether *record* takes the place of *before*. The template has namespace and requests."""
-    return (
-        record.owner_uid == before.owner_uid
-        and _asks(record) == _asks(before)
-        and record.template is before.template
-    )
+def _key_of(single: PodRecord) -> GangKey:
+    return GangKey(single.ref.namespace, single.ref.name, single.ref.uid)
 
 
 def _asks(record: PodRecord) -> PodRequest:

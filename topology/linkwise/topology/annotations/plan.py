@@ -74,6 +74,7 @@ class Plan(
     span: str = ""  # what all members share, `<level>=<domain>` of the nearest level there is
     communicator: CommunicatorEstimate | None = None  # of a gang with two GPUs or more
     shares: tuple[PlannedShares, ...] = ()
+    moved: float = 0.0  # seconds since 1970; when the pod got the place of one that was evicted
 
     @property
     def edition(self) -> tuple[int, int]:
