@@ -189,7 +189,7 @@ _DEFAULTS = Settings()
     type=click.Choice([who.value for who in Moves]),
     default=_DEFAULTS.moves.moves.value,
     help="Pods that the extender may move to make room for a waiting gang or pod: those that "
-    "consent, or none.",
+    "consent, or none. advise: none, but `kubectl linkwise moves` shows which would move.",
 )
 @click.option(
     "--movable-namespace",

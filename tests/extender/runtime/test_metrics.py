@@ -5,7 +5,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from linkwise.extender.api.placement_totals import Placed
-from linkwise.extender.api.views import Counts
+from linkwise.extender.api.views import Counts, MoveCounts
 from linkwise.extender.runtime.metrics import Census, ExtenderMetrics
 
 NOTHING = Counts(gangs={}, gpus={}, nodes={}, swaps=0, refusals=0)
@@ -21,7 +21,7 @@ def test_every_metric_of_ours_has_a_help_text_and_our_prefix() -> None:
 
     ours = {name: m for name, m in scrape(metrics).items() if name.startswith("linkwise_")}
 
-    assert len(ours) == 24
+    assert len(ours) == 28
     for name, found in ours.items():
         assert name.startswith("linkwise_extender_")
         assert found.documentation.endswith("."), name
@@ -52,6 +52,21 @@ def test_a_scrape_takes_the_census_again() -> None:
     assert [s.value for s in then["linkwise_extender_swaps"].samples] == [5]
     phases = then["linkwise_extender_gangs"].samples
     assert [(s.labels["phase"], s.value) for s in phases] == [("forming", 2), ("running", 1)]
+
+
+def test_moves_are_counted() -> None:
+    counts = Counts({}, {}, {}, 0, 0, moves=MoveCounts(4, 2, 1, 2400.0))
+    metrics = ExtenderMetrics()
+    metrics.watch_books(lambda: Census(counts, 0, {}))
+
+    found = scrape(metrics)
+
+    values = {
+        name.removeprefix("linkwise_extender_moves_"): metric.samples[0].value
+        for name, metric in found.items()
+        if "_moves_" in name
+    }
+    assert values == {"begun": 4, "arrived": 2, "given_back": 1, "lost_gpu_seconds": 2400.0}
 
 
 def test_gangs_are_counted_by_how_well_they_were_placed() -> None:

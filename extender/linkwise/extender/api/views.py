@@ -226,6 +226,7 @@ class GangExplanation:
     # Its reservation idled for too long: until then it reserves nothing beyond its share.
     rests_until: float | None = None
     reclaim: ReclaimView | None = None
+    advised: tuple[str, ...] = ()  # namespace/name of pods; if they moved, it would start
     # Why no end of other pods makes room for it, in words; empty: it may.
     in_vain: str = ""
 
@@ -259,6 +260,7 @@ class Explanation:
     behind: str = ""
     seniority: SeniorityView | None = None
     reclaim: ReclaimView | None = None
+    advised: tuple[str, ...] = ()
     # Of divided GPUs: container -> resource -> ids, planned or real.
     shares: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
     in_vain: str = ""  # of a waiting pod, as of a `GangExplanation`
@@ -437,6 +439,51 @@ class IdleView:
     would_start: tuple[WouldStartView, ...]  # each by itself; the most urgent first
 
 
+class MoveState(StrEnum):
+    ADVISED = "advised"  # with --moves=consent, the pod would move
+    EVICTING = "evicting"  # its target is reserved; it has not begun to leave
+    LEFT = "left"  # or leaves; its target is kept for its replacement
+
+
+@dataclass(frozen=True, slots=True)
+class MoveView:
+    pod: str  # namespace/name
+    node: str  # where it is, or was
+    target: str  # the node to which its replacement goes
+    gpus: tuple[int, ...]  # their indices there; empty: nothing is known of that node any more
+    lost_gpu_seconds: float
+    state: MoveState
+    kept_until: float | None  # the target, for the replacement; None: the pod has not left
+
+
+@dataclass(frozen=True, slots=True)
+class MovePlanView:
+    """What moves so that a waiting gang or pod fits."""
+
+    for_whom: str  # like "gang ml/train"
+    gpus: int  # that it gets
+    lost_gpu_seconds: float
+    saved_gpu_seconds: float | None  # None: it would never start without the moves
+    moves: tuple[MoveView, ...]  # without those that are over
+
+
+@dataclass(frozen=True, slots=True)
+class MovesView:
+    at: float
+    allowed: str  # the value of --moves
+    plans: tuple[MovePlanView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MoveCounts:
+    """Of moves, since the start."""
+
+    begun: int = 0  # a target was reserved for each
+    arrived: int = 0  # replacements that got their target
+    given_back: int = 0  # targets
+    lost_gpu_seconds: float = 0.0  # of pods that left
+
+
 @dataclass(frozen=True, slots=True)
 class Counts:
     """What the metrics show."""
@@ -450,6 +497,7 @@ class Counts:
     by_count: int = 0  # pods with GPUs on nodes where pods are placed by count
     waiting: int = 0  # gangs and pods in the scheduling queue that found no room
     longest_wait_seconds: float = 0.0  # of these; 0 if there are none
+    moves: MoveCounts = field(default_factory=MoveCounts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,6 +181,7 @@ class Explainer:
             behind=place.behind,
             seniority=place.seniority,
             in_vain=in_vain_in_words(in_vain),
+            advised=self._advised(gang) if gang is not None and not in_gang else (),
             reclaim=self._reclaims.of_single(record)
             if runner_up and state is PodState.WAITING and gang is not None and gang.alone
             else None,
@@ -217,10 +218,15 @@ class Explainer:
             seniority=place.seniority,
             reservation=reservation,
             rests_until=gang.rests_until if gang.no_room is not None else None,
+            advised=self._advised(gang),
             reclaim=self._reclaims.of_gang(gang)
             if runner_up and waits and not is_evicting
             else None,
         )
+
+    def _advised(self, gang: GangState) -> tuple[str, ...]:
+        plan = self._snapshot.advice.get(gang.key)
+        return () if plan is None else tuple(move.pod.key for move in plan.moves)
 
     def _reservation(self, gang: GangState) -> ReservationView | None:
         reservation = next(

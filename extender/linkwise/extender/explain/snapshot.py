@@ -23,6 +23,8 @@ from linkwise.extender.cycle.planner import Planner
 from linkwise.extender.cycle.reserve import InVain
 from linkwise.extender.gangs.gang import Gang, Phase
 from linkwise.extender.gangs.members import GangMembers
+from linkwise.extender.moves.plan import MovePlan, MoveUnderWay
+from linkwise.extender.moves.policy import Moves
 from linkwise.extender.placement.result import NoRoom
 from linkwise.extender.placement.room.room import Room
 from linkwise.extender.queue.queue_order import Ordering, Urgency
@@ -104,6 +106,9 @@ class Snapshot:
     reclaim_from: Mapping[str, float]  # uid of an idle pod -> from when on it may be evicted
     decisions: Sequence[Decision]  # that the leader has kept, the oldest first
     dropped: int  # decisions of its term that it has not kept
+    moves: Moves
+    moves_under_way: Sequence[MoveUnderWay]
+    advice: Mapping[GangKey, MovePlan]  # moves that would make room for a waiting gang
     own: Own
     managed: str  # the resource that offers whole GPUs
     room: Room  # by which the damage of single pods is judged
@@ -189,6 +194,9 @@ class SnapshotCamera:
             reclaim_from=planner.idle_pods.times,
             decisions=planner.history.decisions,
             dropped=planner.history.dropped,
+            moves=planner.moves.policy.moves,
+            moves_under_way=planner.moves.under_way(),
+            advice=dict(planner.moves.advice),
             own=own,
             managed=cache.managed,
             room=self._planner.best_node.room(),

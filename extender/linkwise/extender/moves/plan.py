@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from linkwise.extender.api.records import PodRecord
+from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.placement.result import Spot
 
 
@@ -13,11 +13,26 @@ class Move:
     spot: Spot  # of its replacement
     cost_seconds: float  # of its run that the restart loses
 
+    @property
+    def lost(self) -> float:
+        """GPU seconds."""
+        return self.cost_seconds * self.pod.demand.gpus
+
 
 @dataclass(frozen=True, slots=True)
 class MovePlan:
     moves: tuple[Move, ...]
     spots: tuple[Spot, ...]  # of the open members for which the others move
+    saved: float = 0.0  # GPU seconds; infinity: they would never start without the moves
+
+
+@dataclass(frozen=True, slots=True)
+class MoveUnderWay:
+    move: Move
+    plan: MovePlan
+    for_whom: GangKey
+    # Until when its target is kept for its replacement; None: the pod has not begun to leave.
+    kept_until: float | None
 
 
 def gpus_by_node(spots: Iterable[Spot]) -> dict[str, int]:

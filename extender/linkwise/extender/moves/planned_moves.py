@@ -11,6 +11,9 @@
 the gang's wait, from now until its reservation is expected to be free, times its GPUs. They have to
 save at least what they lose, or nothing moves.
 
+With `Moves.ADVISE`, the plan is only remembered as advice: until the gang starts or goes, a pod
+that would move changes, or another search finds something else.
+
 A pod is moved at most once in a while, and not near its expected end: it would rather be waited
 for. Nothing moves for less important work, and nothing that a PodDisruptionBudget protects.
 """
@@ -23,6 +26,7 @@ from linkwise.extender.api.queue_note import NotedMove
 from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.api.timers import Agenda
 from linkwise.extender.api.unlocked import RunUnlocked, run_inline
+from linkwise.extender.api.views import MoveCounts
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_info import plan_on
 from linkwise.extender.cache.node_table import popcount
@@ -32,7 +36,7 @@ from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.gang_search import GangSearch, Seen, StaleResult
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.gangs.registry import GangRegistry
-from linkwise.extender.moves.plan import MovePlan
+from linkwise.extender.moves.plan import Move, MovePlan, MoveUnderWay
 from linkwise.extender.moves.policy import MovePolicy, Moves
 from linkwise.extender.moves.search import Mover, MoveSearch
 from linkwise.extender.placement.result import Spot
@@ -67,6 +71,8 @@ class _Seat:
     for_whom: GangKey
     began: float
     like: PodRecord | None  # the pod that moves; None: it was gone when this leader began
+    move: Move | None = None  # None: an earlier leader planned it
+    plan: MovePlan | None = None
     left: float | None = None  # since when the pod that moves is gone, or on its way out
 
     @property
@@ -119,11 +125,35 @@ class PlannedMoves:
         self._noted: dict[str, frozenset[str]] = {}  # uid of a pod with a note -> uids of owners
         self._changed: set[GangKey] = set()  # since `take_changed`
         self._is_restored = False
+        self._advice: dict[GangKey, MovePlan] = {}
+        self._counts = MoveCounts()
 
     @property
     def plans(self) -> Mapping[GangKey, MovePlan]:
         """By the gang for which pods move."""
         return self._plans
+
+    @property
+    def policy(self) -> MovePolicy:
+        return self._policy
+
+    @property
+    def advice(self) -> Mapping[GangKey, MovePlan]:
+        """The moves that would be planned with `Moves.CONSENT`, by the gang that waits, the most
+        urgent first."""
+        return self._advice
+
+    @property
+    def counts(self) -> MoveCounts:
+        return self._counts
+
+    def under_way(self) -> list[MoveUnderWay]:
+        """Those that this leader has planned."""
+        return [
+            MoveUnderWay(seat.move, seat.plan, seat.for_whom, self._end_of(uid, seat))
+            for uid, seat in self._seats.items()
+            if seat.move is not None and seat.plan is not None
+        ]
 
     def _times(self) -> Iterator[float]:
         state = self._state()
@@ -153,7 +183,7 @@ class PlannedMoves:
     def restore(self, now: float) -> set[GangKey]:
         """Keep the targets that an earlier leader noted for pods that it evicted; only once. Return
         the single pods that have got theirs."""
-        if self._is_restored or self._policy.moves is not Moves.CONSENT:
+        if self._is_restored or self._policy.moves is Moves.NEVER:
             return set()
         self._is_restored = True
         for carrier in [*self._cache.pods.values()]:
@@ -185,6 +215,7 @@ class PlannedMoves:
         self._cache.reserve(seat.key, {seat.spot.node: seat.spot.gpus})
         self._awaited.add(seat.noted.owner)
         self._changed.add(seat.for_whom)
+        self._counts = replace(self._counts, begun=self._counts.begun + 1)
 
     def _read_note(self, record: PodRecord) -> None:
         """New pods of the owners are planned ahead from now on, whoever leads."""
@@ -223,6 +254,7 @@ class PlannedMoves:
         self._awaited.discard(uid)
         for owner in self._noted.pop(uid, ()):
             self._await_no_more(owner)
+        self._leaves(uid, now)
         if uid in self._seats:
             self._seats[uid].left = now
 
@@ -234,6 +266,8 @@ class PlannedMoves:
         seat = self._seats.get(uid)
         if seat is not None and seat.left is None:
             seat.left = now
+            lost = self._counts.lost_gpu_seconds + (seat.move.lost if seat.move else 0.0)
+            self._counts = replace(self._counts, lost_gpu_seconds=lost)
 
     def _take_seat(self, record: PodRecord, now: float) -> None:
         cache = self._cache
@@ -253,7 +287,9 @@ class PlannedMoves:
                 or info.closed
                 or spot.gpus & ~(info.free | info.fresh)
             ):
+                self._counts = replace(self._counts, given_back=self._counts.given_back + 1)
                 return
+            self._counts = replace(self._counts, arrived=self._counts.arrived + 1)
             epoch = self._pending_writes.next_epoch([record.uid])
             ident = plan_id(record.ref.namespace, record.ref.name, epoch, now, [record.uid])
             leader = self._pending_writes.leader
@@ -273,7 +309,7 @@ class PlannedMoves:
     def run(self, now: float, aside: RunUnlocked = run_inline) -> None:
         """See the moves that are planned through, and plan more. With *aside*, others use the cache
         during the search."""
-        if self._policy.moves is not Moves.CONSENT:
+        if self._policy.moves is Moves.NEVER:
             return
         for key in [*self._plans]:
             if not self._is_wanted(key):
@@ -284,11 +320,13 @@ class PlannedMoves:
         for uid, seat in [*self._seats.items()]:
             if self._is_over(uid, seat, now):
                 self._end_seat(uid)
+                self._counts = replace(self._counts, given_back=self._counts.given_back + 1)
         waiting = self._queue.without_room() if self._budgets.known else []
         keys = {gang.key for gang in waiting}
         for key in self._tries.keys() - keys:
             del self._tries[key]
         self._try_waiting(waiting, now, aside)
+        self._keep_advice(waiting, now)
         for key, plan in self._plans.items():
             self._evict(key, plan, now)
 
@@ -353,6 +391,7 @@ class PlannedMoves:
         for gang in waiting:
             if self._reservations.is_by_preemption(gang.key):
                 self._tries.pop(gang.key, None)
+                self._advice.pop(gang.key, None)
                 continue
             at, tried_in = self._tries.get(gang.key, (0.0, None))
             if now < (at + LOOK_SECONDS if tried_in == state else at):
@@ -360,6 +399,7 @@ class PlannedMoves:
             members = self._registry.needed_of(gang).members
             wait = self._expected_wait(gang, members, now)
             if wait <= self._policy.cost_seconds:  # it starts soon, or is not among the first
+                self._advice.pop(gang.key, None)
                 worth_it_from = self._queue.created(gang.key) + self._policy.cost_seconds
                 at = max(now + TRY_SECONDS, worth_it_from + _MOMENT_SECONDS)
                 self._tries[gang.key] = at, None if now < worth_it_from else state
@@ -370,9 +410,31 @@ class PlannedMoves:
             except StaleResult:
                 self._tries[gang.key] = now, None
                 return
-            if plan is not None:
-                self._begin(gang, members, plan, now)
-                return
+            self._advice.pop(gang.key, None)
+            if plan is None:
+                continue
+            if self._policy.moves is Moves.ADVISE:  # it takes nothing from those behind
+                self._advice[gang.key] = plan
+                continue
+            self._begin(gang, members, plan, now)
+            return
+
+    def _keep_advice(self, waiting: list[Gang], now: float) -> None:
+        """Forget what is for others than these, or about pods that have changed since."""
+        kept = {}
+        for gang in waiting:
+            plan = self._advice.get(gang.key)
+            if plan is None:
+                continue
+            if self._is_outdated(plan):
+                self._tries[gang.key] = self._tries.get(gang.key, (now, None))[0], None
+            else:
+                kept[gang.key] = plan
+        self._advice = kept
+
+    def _is_outdated(self, plan: MovePlan) -> bool:
+        pods = self._cache.pods
+        return any(pods.get(move.pod.uid) != move.pod for move in plan.moves)
 
     def _find(
         self,
@@ -416,12 +478,9 @@ class PlannedMoves:
                 self._tries[gang.key] = now + TRY_SECONDS, None
             return None
         spots = (*plan.spots, *(move.spot for move in plan.moves))
-        pods = self._cache.pods
-        if any(pods.get(move.pod.uid) != move.pod for move in plan.moves):
+        if self._is_outdated(plan) or not seen.still_free(before, spots):
             raise StaleResult
-        if not seen.still_free(before, spots):
-            raise StaleResult
-        return plan
+        return replace(plan, saved=wait * wanted)
 
     def _expected_wait(self, gang: Gang, members: GangMembers, now: float) -> float:
         """Seconds until the gang starts without moves; infinity: never, as servers are in its way;
@@ -478,7 +537,7 @@ class PlannedMoves:
             ref, spot = move.pod.ref, move.spot
             pod, gpus = f"{ref.namespace}/{ref.name}", f"{spot.gpus:x}"
             noted = NotedMove(pod, ref.uid, move.pod.owner_uid, spot.node, gpus)
-            self._keep(_Seat(noted, spot, gang.key, now, move.pod))
+            self._keep(_Seat(noted, spot, gang.key, now, move.pod, move, plan))
 
     def _evict(self, key: GangKey, plan: MovePlan, now: float) -> None:
         """Those whose targets are noted: else a new leader would not know of them."""

@@ -9,6 +9,7 @@ from linkwise.pods.podgrouper.recreated import ALWAYS
 
 class Moves(StrEnum):
     NEVER = "never"  # none
+    ADVISE = "advise"  # none; which ones would be moved with `consent` is shown
     CONSENT = "consent"  # pods with `linkwise.dev/movable: "true"`, or of a namespace that consents
 
 

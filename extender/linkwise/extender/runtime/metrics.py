@@ -29,7 +29,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from linkwise.extender.api.placement_totals import Spread
-from linkwise.extender.api.views import Counts
+from linkwise.extender.api.views import Counts, MoveCounts
 from linkwise.extender.runtime.leadership import Lead
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -236,6 +236,7 @@ def _families(census: Census) -> Iterator[Metric]:
         "Pods with GPUs on nodes where pods are placed by count.",
         value=census.counts.by_count,
     )
+    yield from _moves(census.counts.moves)
     placed = census.counts.placed
     yield _histogram(
         "gang_gbytes_per_s",
@@ -252,6 +253,20 @@ def _families(census: Census) -> Iterator[Metric]:
         "Invariants of the cache that do not hold now; anything but 0 is a defect.",
         value=census.broken,
     )
+
+
+def _moves(counts: MoveCounts) -> Iterator[Metric]:
+    for name, text, value in (
+        ("begun", "Moves for which a target was reserved.", counts.begun),
+        ("arrived", "Replacements that were planned on their target.", counts.arrived),
+        ("given_back", "Targets that no replacement got.", counts.given_back),
+        (
+            "lost_gpu_seconds",
+            "The cost of moves whose pods have begun to leave, times their GPUs.",
+            counts.lost_gpu_seconds,
+        ),
+    ):
+        yield CounterMetricFamily(f"linkwise_extender_moves_{name}", text, value=value)
 
 
 def _histogram(name: str, text: str, spreads: Mapping[str, Spread]) -> Metric:

@@ -134,6 +134,11 @@ def test_the_books_may_be_looked_at(http: FlaskClient) -> None:
     assert body(http.get("/gangs?namespace=theirs&runner-up=true")) == []
 
 
+def test_moves_may_be_asked_for(http: FlaskClient) -> None:
+    found = body(http.get("/moves"))
+    assert (found["allowed"], found["plans"]) == ("never", [])
+
+
 def test_the_history_may_be_asked_for(http: FlaskClient) -> None:
     whole = body(http.get("/history"))
     assert sorted(whole) == ["at", "began", "decisions", "dropped"]

@@ -86,6 +86,7 @@ def _pod(it: Explanation, at: float) -> Iterator[str]:
         yield from _search(it.search, at)
     yield from _place(it)
     yield from _reclaim(it, at)
+    yield from _advised(it)
     if it.gang is not None:
         yield from _gang_facts(it.gang.gang, at)
 
@@ -175,6 +176,7 @@ def _order(it: GangExplanation, at: float) -> Iterator[str]:
         if any(holder.pod not in _named(it) for holder in reservation.holders):
             yield from _holders("waits for", reservation.holders, at)
     yield from _reclaim(it, at)
+    yield from _advised(it)
 
 
 def _reclaim(it: GangExplanation | Explanation, at: float) -> Iterator[str]:
@@ -187,6 +189,15 @@ def _reclaim(it: GangExplanation | Explanation, at: float) -> Iterator[str]:
     if it.reclaim.at > at:
         begins = f"from {_time(it.reclaim.at)} on ({_from_now(it.reclaim.at, at)})"
     yield _fact("idle", f"without {units} it would start: Linkwise evicts idle pods {begins}")
+
+
+def _advised(it: GangExplanation | Explanation) -> Iterator[str]:
+    if it.advised:
+        others = len(it.advised) - _MOST_HOLDERS
+        more = f" and {others} more" if others > 0 else ""
+        moved = f"{pods_in_words(len(it.advised))} moved"
+        pods = ", ".join(it.advised[:_MOST_HOLDERS]) + more
+        yield _fact("moves", f"it would start if {moved}: {pods} (kubectl linkwise moves)")
 
 
 def _named(it: GangExplanation) -> set[str]:

@@ -17,6 +17,7 @@ from werkzeug.exceptions import HTTPException
 from linkwise.extender.explain.explainer import Explainer
 from linkwise.extender.explain.history import Asked, view_history
 from linkwise.extender.explain.idle.idle_pods import view_idle
+from linkwise.extender.explain.moves import view_moves
 from linkwise.extender.explain.names_said import why_unknown
 from linkwise.extender.explain.state import view_state
 from linkwise.extender.explain.texts import explanation_text
@@ -121,6 +122,10 @@ def _add_views(app: Flask, loop: Loop, share: FairShare) -> None:
     @view("/idle")
     def idle() -> Response:
         return _json(msgspec.json.encode(view_idle(loop.snapshot())))
+
+    @view("/moves")
+    def moves() -> Response:
+        return _json(msgspec.json.encode(view_moves(loop.snapshot())))
 
     @view("/history")
     def history() -> Response:

@@ -1,0 +1,58 @@
+"""The moves that are under way, or that would be with `--moves=consent`: for whom, which pods move
+and where to, what that loses, and what it saves."""
+
+import math
+from collections.abc import Iterable, Iterator
+
+from linkwise.extender.api.records import GangKey
+from linkwise.extender.api.views import MovePlanView, MoveState, MovesView, MoveView
+from linkwise.extender.explain.snapshot import Snapshot
+from linkwise.extender.moves.plan import Move, MovePlan
+
+
+def view_moves(snapshot: Snapshot) -> MovesView:
+    plans = (*_under_way(snapshot), *_advised(snapshot))
+    return MovesView(snapshot.at, snapshot.moves.value, plans)
+
+
+def _under_way(snapshot: Snapshot) -> Iterator[MovePlanView]:
+    plans: dict[GangKey, MovePlan] = {}
+    moves: dict[GangKey, list[MoveView]] = {}
+    for each in snapshot.moves_under_way:
+        state = MoveState.EVICTING if each.kept_until is None else MoveState.LEFT
+        plans[each.for_whom] = each.plan
+        shown = _move(snapshot, each.move, state, each.kept_until)
+        moves.setdefault(each.for_whom, []).append(shown)
+    for key, plan in plans.items():
+        yield _plan(key, plan, moves[key])
+
+
+def _advised(snapshot: Snapshot) -> Iterator[MovePlanView]:
+    for key, plan in snapshot.advice.items():
+        yield _plan(key, plan, (_move(snapshot, move, MoveState.ADVISED) for move in plan.moves))
+
+
+def _plan(key: GangKey, plan: MovePlan, moves: Iterable[MoveView]) -> MovePlanView:
+    return MovePlanView(
+        for_whom=key.title,
+        gpus=sum(spot.gpus.bit_count() for spot in plan.spots),
+        lost_gpu_seconds=sum(move.lost for move in plan.moves),
+        saved_gpu_seconds=plan.saved if plan.saved < math.inf else None,
+        moves=tuple(moves),
+    )
+
+
+def _move(
+    snapshot: Snapshot, move: Move, state: MoveState, kept_until: float | None = None
+) -> MoveView:
+    node = snapshot.node_named.get(move.spot.node)
+    machine = None if node is None else node.machine
+    return MoveView(
+        pod=move.pod.key,
+        node=move.pod.node,
+        target=move.spot.node,
+        gpus=() if machine is None else machine.indices_of(move.spot.gpus),
+        lost_gpu_seconds=move.lost,
+        state=state,
+        kept_until=kept_until,
+    )
