@@ -21,6 +21,10 @@ from linkwise.extender.api.views import (
     HistoryView,
     IdlePod,
     IdleView,
+    MovePlanView,
+    MoveState,
+    MovesView,
+    MoveView,
     NodeView,
     WouldStartView,
 )
@@ -355,6 +359,38 @@ def test_idle_pods_are_a_table_with_what_would_start_without_them() -> None:
     )
 
 
+def test_moves_says_in_one_sentence_why_it_has_none() -> None:
+    said = run("moves")
+    assert (said.stdout, said.stderr) == (
+        "",
+        "Moves are off: the extender runs with --moves=never.\n",
+    )
+    assert json.loads(run("moves", "-o", "json").stdout)["allowed"] == "never"
+    assert kubectl_tables.no_moves(MovesView(0.0, "advise", ())).startswith("Nothing to move: ")
+
+
+def test_moves_are_a_table_of_those_that_wait_and_one_of_pods() -> None:
+    web = MoveView("ml/web", "gpu-1", "gpu-3", (1, 5, 6), 1800.0, MoveState.LEFT, 1288.0)
+    embed = MoveView("ml/embed", "gpu-1", "gpu-2", (), 2400.0, MoveState.EVICTING, None)
+    plan = MovePlanView("gang ml/train", 16, 4200.0, 28800.0, (web, embed))
+    it = MovesView(1000.0, "consent", (plan,))
+    assert kubectl_tables.moves(it).splitlines() == [
+        "WAITING        GPUS  PODS THAT MOVE  GPU HOURS LOST  GPU HOURS SAVED",
+        "gang ml/train    16               2             1.2              8.0",
+        "",
+        "FOR            POD       FROM   TO     GPUS THERE  GPU HOURS LOST  STATE",
+        "gang ml/train  ml/web    gpu-1  gpu-3  1,5,6                  0.5"
+        "  left, target kept for 4m48s",
+        "gang ml/train  ml/embed  gpu-1  gpu-2  -                      0.7  evicting",
+    ]
+    advised = replace(web, state=MoveState.ADVISED, kept_until=None)
+    advice = replace(plan, saved_gpu_seconds=None, moves=(advised,))
+    told = kubectl_tables.moves(MovesView(1000.0, "advise", (advice,))).splitlines()
+    assert told[1].endswith("  no end")
+    assert told[4].endswith("  advised")
+    assert told[-1].startswith("Advice: nothing is moved without --moves=consent.")
+
+
 def test_top_names_the_nodes_that_take_no_pods() -> None:
     at = Cluster()
     at.add_node("n1")
@@ -492,7 +528,7 @@ def test_without_any_kubeconfig_that_is_what_is_said(monkeypatch: pytest.MonkeyP
 def test_every_command_and_flag_is_documented() -> None:
     page = (ROOT / "docs" / "kubectl.md").read_text()
     assert isinstance(main, click.Group)
-    assert len(main.commands) == 8
+    assert len(main.commands) == 9
     for name, command in main.commands.items():
         assert f"`kubectl linkwise {name}" in page
         flags = {flag for option in command.params for flag in option.opts if flag[0] == "-"}

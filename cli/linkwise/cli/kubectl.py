@@ -21,7 +21,14 @@ from linkwise.cli.errors import AskError, BadInputError
 from linkwise.cli.printed import say
 from linkwise.cli.proxied import Access, Extender
 from linkwise.cli.ui import show_page
-from linkwise.extender.api.views import ClusterUse, GangView, HistoryView, IdleView, NodeView
+from linkwise.extender.api.views import (
+    ClusterUse,
+    GangView,
+    HistoryView,
+    IdleView,
+    MovesView,
+    NodeView,
+)
 
 EXTENDER = "kube-system/linkwise-extender:http"
 F = TypeVar("F", bound=Callable[..., object])
@@ -159,6 +166,22 @@ def idle(kubeconfig: str | None, context: str | None, extender: str, output: str
         _json(answer)
     else:
         say(kubectl_tables.idle(_read(answer, IdleView)))
+
+
+@main.command()
+@_with(*_OF_ALL)
+def moves(kubeconfig: str | None, context: str | None, extender: str, output: str) -> None:
+    """List pods that move, or would move with --moves=consent, so that a waiting gang or pod fits:
+    where to, what that loses, and what it saves."""
+    answer = Extender(Access(kubeconfig, context, extender)).ask("moves")
+    if output == "json":
+        _json(answer)
+        return
+    found = _read(answer, MovesView)
+    if found.plans:
+        say(kubectl_tables.moves(found))
+    else:
+        say(kubectl_tables.no_moves(found), err=True, nl=True)
 
 
 @main.command()

@@ -15,6 +15,9 @@ from linkwise.extender.api.views import (
     IdlePod,
     IdleView,
     KindUse,
+    MoveState,
+    MovesView,
+    MoveView,
     NodeView,
     PodState,
 )
@@ -48,6 +51,8 @@ _IDLE = (
     *("NAMESPACE", "POD", "GPUS", "IDLE FOR", "BUSY IN 24H", "GPU MEMORY", "NODE", "GANG"),
     "EVICTED IF NEEDED",
 )
+_MOVE_PLANS = ("WAITING", "GPUS", "PODS THAT MOVE", "GPU HOURS LOST", "GPU HOURS SAVED")
+_MOVES = ("FOR", "POD", "FROM", "TO", "GPUS THERE", "GPU HOURS LOST", "STATE")
 _WOULD_START = ("WAITING", "GPUS", "WOULD START WITHOUT")
 
 _LEGEND = """\
@@ -127,6 +132,51 @@ def idle(it: IdleView) -> str:
     if it.untried:
         parts.append(f"Not tried, because the queue is long: {it.untried}.\n")
     return "\n".join(parts)
+
+
+def moves(it: MovesView) -> str:
+    plans: list[tuple[str, ...]] = [_MOVE_PLANS]
+    rows: list[tuple[str, ...]] = [_MOVES]
+    for plan in it.plans:
+        saved = plan.saved_gpu_seconds
+        plans.append(
+            (
+                plan.for_whom,
+                str(plan.gpus),
+                str(len(plan.moves)),
+                _hours(plan.lost_gpu_seconds),
+                "no end" if saved is None else _hours(saved),
+            )
+        )
+        rows += [(plan.for_whom, *_move(move, it.at)) for move in plan.moves]
+    parts = [
+        fitted(aligned(plans, figures=range(1, len(_MOVE_PLANS)))),
+        fitted(aligned(rows, figures=(5,))),
+    ]
+    if any(move.state is MoveState.ADVISED for plan in it.plans for move in plan.moves):
+        parts.append(
+            "Advice: nothing is moved without --moves=consent. Each that waits is tried by itself, "
+            "as if the others did not wait.\n"
+        )
+    return "\n".join(parts)
+
+
+def no_moves(it: MovesView) -> str:
+    if it.allowed == "never":
+        return "Moves are off: the extender runs with --moves=never."
+    return "Nothing to move: no gang or pod waits for which moves are found that are worth it."
+
+
+def _move(move: MoveView, at: float) -> tuple[str, ...]:
+    state: str = move.state
+    if move.kept_until is not None:
+        state += f", target kept for {duration(max(move.kept_until - at, 0.0))}"
+    gpus = write_indices(move.gpus) if move.gpus else "-"
+    return move.pod, move.node, move.target, gpus, _hours(move.lost_gpu_seconds), state
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:.1f}"
 
 
 def _idle_counts(it: IdleView) -> str:
