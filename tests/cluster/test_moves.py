@@ -280,7 +280,7 @@ def test_pods_stay_that_do_not_consent_or_whose_move_would_count_or_is_forbidden
 
 
 def test_all_run_again_if_the_extender_dies_after_the_evictions(world: SchedulingWorld) -> None:
-    """The next one knows nothing of the targets."""
+    """The next one keeps the targets."""
     three_movers(world)
     gang = world.create_gang("large", 3)
     wait_while_played(world, lambda: terminating(world) == MOVERS, "they go", spare=MOVERS)

@@ -3,9 +3,11 @@
 import pytest
 
 from linkwise.extender.moves.planned_moves import COME_SECONDS
+from linkwise.pods.podgrouper.workloads.answer import ObjectRef
 from tests.extender.cluster import Cluster
 from tests.extender.moves.movers import (
     HOUR,
+    IGNORES,
     MOVABLE,
     bury,
     cluster,
@@ -127,3 +129,21 @@ def test_a_pod_that_was_moved_stays_under_the_next_leader_too() -> None:
     at.pass_time(5 * HOUR)
     waits(at, "second")
     assert at.evicted == ["web"]
+
+
+def test_the_next_leader_knows_the_replacement_if_the_evicted_pods_job_is_not_read() -> None:
+    at = cluster()
+    assert at.owners is not None
+    at.owners[ObjectRef("batch", "Job", "ml", "owner-of-web")] = {
+        "metadata": {"uid": "uid-of-owner-of-web"},
+        "spec": {"podFailurePolicy": {"rules": [IGNORES]}},
+    }
+    scattered(at, kind="Job")
+    waits(at)
+    owners, at.owners = at.owners, None  # the API server does not respond
+    lead(at, standby=False)
+    at.add_pod("web-2", 4, alter=owned_by("Job", "owner-of-web"), said=MOVABLE)
+    bury(at, "web")
+    at.owners = owners
+    at.pass_time(60)
+    assert at.places("big", "web-2") == ["n1", "n2"]

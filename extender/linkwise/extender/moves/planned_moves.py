@@ -45,7 +45,6 @@ from linkwise.extender.preemption.gang_room import GangRoom, some_at_a_time
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.running_pods import RunningPods, Tenant
 from linkwise.extender.queue.scheduling_queue import SchedulingQueue
-from linkwise.pods.annotations import PodRequest
 from linkwise.topology.annotations.plan import Plan
 
 REASON = "Moved"
@@ -87,8 +86,13 @@ class _Seat:
             return False
         if self.like is None:
             return record.demand.gpus == self.spot.gpus.bit_count()
-        # The template has namespace and requests.
-        return _asks(record) == _asks(self.like) and record.template is self.like.template
+        # The template has namespace and requests. What else the pods ask for depends on whether
+        # their owner has been read.
+        return (
+            record.template is self.like.template
+            and record.demand == self.like.demand
+            and record.ask.requirement == self.like.ask.requirement
+        )
 
 
 class PlannedMoves:
@@ -559,8 +563,3 @@ class PlannedMoves:
 
 def _key_of(single: PodRecord) -> GangKey:
     return GangKey(single.ref.namespace, single.ref.name, single.ref.uid)
-
-
-def _asks(record: PodRecord) -> PodRequest:
-    """Without what depends on whether its owner has been read."""
-    return replace(record.ask, movable=None, because="")
