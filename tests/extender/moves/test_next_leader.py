@@ -1,10 +1,13 @@
 """A new leader goes on with the moves of the one before."""
 
+import json
+
 import pytest
 
 from linkwise.extender.moves.planned_moves import COME_SECONDS
 from linkwise.pods.podgrouper.workloads.answer import ObjectRef
-from tests.extender.cluster import Cluster
+from linkwise.topology.machine.model import MAX_GPUS
+from tests.extender.cluster import Cluster, change
 from tests.extender.moves.movers import (
     HOUR,
     IGNORES,
@@ -147,3 +150,67 @@ def test_the_next_leader_knows_the_replacement_if_the_evicted_pods_job_is_not_re
     at.owners = owners
     at.pass_time(60)
     assert at.places("big", "web-2") == ["n1", "n2"]
+
+
+def test_a_pod_that_was_moved_and_planned_anew_was_moved() -> None:
+    at = moving()
+    at.add_node("n3")
+    recreated(at, "web", "web-2")
+    assert at.places("web-2") == ["n2"]
+    at.set_health("n2", *range(8))
+    at.pass_time(60)
+    assert at.places("web-2") == ["n3"]
+    plan = at.plan("web-2")
+    assert plan is not None
+    assert plan.moved > 0
+
+
+@both
+def test_the_replacement_keeps_its_target_if_its_nomination_is_cleared(standby: bool) -> None:
+    at = moving()
+    recreated(at, "web", "web-2")
+    assert at.places("web-2") == ["n2"]
+    lead(at, standby=standby)
+    pod = at.pod("web-2")
+    at.put_pod(change(pod, status=change(pod.status, nominated_node_name="")))
+    at.add_pod("other", 4)
+    assert at.filter("other").node_names == ()
+    at.settle()
+    assert at.schedule("web-2") == "n2"
+
+
+@pytest.mark.parametrize(
+    "moves",
+    [
+        [["ml/x", "gone", "", "n2", "f0"]],
+        [["ml/x", "gone", "o", "n2", "0"]],
+        [["ml/x", "gone", "o", "n2", "-1"]],
+        [["ml/x", "gone", "o", "n2", "fff0"]],
+        [["ml/x", "gone", "o", "n9", "f0"]],
+        [["ml/x", f"gone-{number}", "o", "n1", "1"] for number in range(MAX_GPUS)]
+        + [["ml/x", "one-too-many", "o", "n2", "f0"]],
+    ],
+)
+def test_a_note_that_no_leader_has_written_keeps_no_gpus(moves: list[list[str]]) -> None:
+    at = cluster()
+    run(at, "a", 8, "n1")
+    run(at, "b", 4, "n2")
+    pod = at.add_pod("forger", 1, gates=["example.com/wait"])
+    note = {"v": 1, "uid": pod.metadata.uid, "moves": moves, "moves_at": at.now}
+    at.annotate("forger", queue=json.dumps(note))
+    lead(at, standby=False)
+    at.add_pod("other", 4)
+    assert at.filter("other").node_names == ("n2",)
+
+
+def test_the_same_pod_twice_in_a_note_keeps_one_target_and_gives_it_back() -> None:
+    at = cluster()
+    run(at, "b", 8, "n2")
+    pod = at.add_pod("forger", 1, gates=["example.com/wait"])
+    moves = [[f"ml/{name}", "gone", "o", "n1", mask] for name, mask in (("a", "f"), ("b", "f0"))]
+    note = {"v": 1, "uid": pod.metadata.uid, "moves": moves, "moves_at": at.now}
+    at.annotate("forger", queue=json.dumps(note))
+    lead(at, standby=False)
+    at.pass_time(2 * COME_SECONDS)
+    at.add_pod("other", 8)
+    assert at.filter("other").node_names == ("n1",)

@@ -4,8 +4,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from linkwise.extender.api.actions import Evict
+from linkwise.extender.api.actions import Evict, NoteQueue
 from linkwise.extender.api.extender_calls import Outcome
+from linkwise.extender.api.queue_note import read_queue_note
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.moves.planned_moves import COME_SECONDS, TRY_SECONDS
 from linkwise.extender.moves.policy import MovePolicy, Moves
@@ -483,8 +484,65 @@ def test_the_target_is_kept_for_as_long_as_the_pod_takes_to_end() -> None:
     at.add_pod("other", 4)
     at.settle()
     assert at.schedule("other") == ""
-    recreated(at, "web", "web-again", kind="StatefulSet")
-    assert at.schedule("web-again") == "n2"
+    bury(at, "web")
+    at.add_pod("web", 4, alter=owned_by("StatefulSet", "owner-of-web"), said=MOVABLE)
+    at.settle()
+    assert at.schedule("web") == "n2"
+
+
+def test_each_pod_of_a_stateful_set_gets_its_own_target() -> None:
+    """The volume of one may be where the other's is not."""
+    at = cluster(nodes=3)
+    alter = owned_by("StatefulSet", "db")
+    for name in ("db-0", "db-1"):
+        at.add_pod(name, 4, alter=alter, said=MOVABLE)
+        at.settle()
+        at.filter(name, ["n1"])
+        at.bind(name, "n1")
+        at.start(name)
+    run(at, "stays", 4, "n2")
+    run(at, "also-stays", 4, "n3")
+    at.pass_time(5 * HOUR)
+    waits(at)
+    note = read_queue_note(at.pod("big").metadata.annotations[names.QUEUE])
+    targets = {move.pod.removeprefix("ml/"): move.node for move in note.moves}
+    assert sorted(targets.values()) == ["n2", "n3"]
+    for name in ("db-0", "db-1"):
+        bury(at, name)
+    for name in ("db-1", "db-0"):
+        at.add_pod(name, 4, alter=alter, said=MOVABLE)
+        at.settle()
+    assert dict(zip(targets, at.places(*targets), strict=True)) == targets
+
+
+def test_a_pod_whose_target_could_not_be_noted_may_be_moved_once_it_can() -> None:
+    at = cluster()
+    scattered(at)
+    carry_out = at.carry_out
+    at.carry_out = lambda action: (  # type: ignore[method-assign]
+        Outcome.REFUSED if isinstance(action, NoteQueue) else carry_out(action)
+    )
+    waits(at)
+    assert at.evicted == []
+    at.pass_time(COME_SECONDS)
+    at.carry_out = carry_out  # type: ignore[method-assign]
+    for _ in range(60):
+        at.pass_time(60)
+    assert at.evicted == ["web"]
+
+
+def test_the_note_goes_once_each_replacement_has_its_target() -> None:
+    at = cluster()
+    scattered(at)
+    waits(at)
+    bury(at, "web")
+    assert at.schedule("big") == "n1"
+    assert "moves" in at.pod("big").metadata.annotations[names.QUEUE]
+    at.add_pod("web-2", 4, alter=owned_by("ReplicaSet", "owner-of-web"), said=MOVABLE)
+    at.pass_time(60)
+    assert names.QUEUE not in at.pod("big").metadata.annotations
+    assert at.schedule("web-2") == "n2"
+    assert not at.core._awaited
 
 
 def test_the_replacement_gets_its_target_before_its_job_is_read() -> None:

@@ -375,7 +375,10 @@ def _record(
     gates = {gate.name for gate in spec.scheduling_gates}
     ended, gated = status.phase in _ENDED, names.GATE in gates
     nominated = status.nominated_node_name
-    planned = written is not None and (nominated == written.plan.node or bool(judged.awaits))
+    # A pod that was moved keeps its target, whatever becomes of its nomination.
+    planned = written is not None and (
+        nominated == written.plan.node or bool(judged.awaits) or bool(written.plan.moved)
+    )
     open_ = bool(size or of_spec.shares) and not (judged.invalid or ended or spec.node_name)
     unschedulable = open_ and _is_unschedulable(pod)
     # A nominated pod is about to be tried on its node, or others are evicted there for it. And if a
@@ -581,8 +584,8 @@ def _queue(pod: Pod) -> QueueNote | None:
     try:
         note = read_queue_note(text)
         note.places()
-        for move in note.moves:
-            int(move.gpus, 16)
+        if not all(move.owner and int(move.gpus, 16) > 0 for move in note.moves):
+            return None
     except (AnnotationError, ValueError):
         return None
     if note.uid != pod.metadata.uid:

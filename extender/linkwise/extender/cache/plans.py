@@ -47,12 +47,14 @@ class Deal:
         """The plan to write on the pod: *plan* with this node and its bandwidth."""
         request = GpuRequest(self.record.demand, self.record.ask.requirement)
         link, gbytes_per_s = _worth(self.kind, request, self.gpus)
+        before = self.record.written
         own = msgspec.structs.replace(
             plan,
             node=self.node,
             link=link,
             gbytes_per_s=gbytes_per_s,
             communicator=self.communicator,
+            moved=plan.moved or (0.0 if before is None else before.plan.moved),
         )
         return WrittenPlan(own, containers_on(self.kind, self.machine, request, self.gpus))
 

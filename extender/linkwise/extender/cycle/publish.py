@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from linkwise.extender.api.queue_note import queue_note
-from linkwise.extender.api.records import GangKey
+from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.cache.plan_corrections import PlanCorrections
@@ -74,7 +74,7 @@ class Publish:
     def _note_queue(self, key: GangKey, now: float) -> None:
         """Note the gang's state in the queue on its oldest pod, for the next leader."""
         gang = self._registry.gangs.get(key)
-        members = () if gang is None else self._registry.members_of(gang).all
+        members = self._carriers(key) if gang is None else self._registry.members_of(gang).all
         live = [member for member in members if member.live]
         if not live:
             return
@@ -96,3 +96,8 @@ class Publish:
             wanted = note if member is oldest else None
             if member.queue is not wanted:
                 self._pending_writes.note_queue(member, wanted, now)
+
+    def _carriers(self, key: GangKey) -> tuple[PodRecord, ...]:
+        """A single pod that has started, and still carries the note of the moves for it."""
+        single = self._cache.pods.get(key.uid)
+        return () if single is None or not (single.queue and single.queue.moves) else (single,)

@@ -19,7 +19,7 @@ for. Nothing moves for less important work, and nothing that a PodDisruptionBudg
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, MutableSet
+from collections.abc import Callable, Iterator, Mapping, MutableSet, Set
 from dataclasses import dataclass, replace
 
 from linkwise.extender.api.queue_note import NotedMove
@@ -36,7 +36,7 @@ from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.gang_search import GangSearch, Seen, StaleResult
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.gangs.registry import GangRegistry
-from linkwise.extender.moves.plan import Move, MovePlan, MoveUnderWay
+from linkwise.extender.moves.plan import Move, MovePlan, MoveUnderWay, gpus_by_node
 from linkwise.extender.moves.policy import MovePolicy, Moves
 from linkwise.extender.moves.search import Mover, MoveSearch
 from linkwise.extender.placement.result import Spot
@@ -46,6 +46,7 @@ from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.running_pods import RunningPods, Tenant
 from linkwise.extender.queue.scheduling_queue import SchedulingQueue
 from linkwise.topology.annotations.plan import Plan
+from linkwise.topology.machine.model import MAX_GPUS
 
 REASON = "Moved"
 # How often moves are sought for one gang: if something changed meanwhile, and else, as pods may be
@@ -58,6 +59,9 @@ COME_SECONDS, _MOST_GRACE_SECONDS = 300.0, 3600.0
 # the more of it a restart takes away.
 _RUN_TIMES = 10.0
 _MOMENT_SECONDS = 1.0
+_BY_NAME = "StatefulSet"  # its pods keep their names, and each its own volumes
+# More pods of one node make no room for one member.
+_MOVES_OF_A_MEMBER = MAX_GPUS
 _MOST_REMEMBERED = 20_000
 
 
@@ -84,8 +88,12 @@ class _Seat:
         """Whether *record* takes the place of the pod that moves."""
         if record.owner_uid != self.noted.owner:
             return False
+        if record.demand.gpus != self.spot.gpus.bit_count():
+            return False
+        if record.owner_kind == _BY_NAME and record.key != self.noted.pod:
+            return False
         if self.like is None:
-            return record.demand.gpus == self.spot.gpus.bit_count()
+            return True
         # The template has namespace and requests. What else the pods ask for depends on whether
         # their owner has been read.
         return (
@@ -179,6 +187,15 @@ class PlannedMoves:
         began = (seat.began for seat in self._seats.values() if seat.for_whom == key)
         return max(began, default=None)
 
+    def _noted_on(self, key: GangKey) -> set[NotedMove]:
+        """What the API server has of it."""
+        notes = (member.queue for member in self._cache.members(key) if member.queue)
+        return {move for note in notes for move in note.moves}
+
+    def _is_noted(self, record: PodRecord, noted: Set[NotedMove]) -> bool:
+        seat = self._seats.get(record.uid)
+        return seat is not None and seat.noted in noted
+
     def take_changed(self) -> set[GangKey]:
         """The gangs whose note has changed since the last call."""
         changed, self._changed = self._changed, set()
@@ -192,11 +209,14 @@ class PlannedMoves:
         self._is_restored = True
         for carrier in [*self._cache.pods.values()]:
             if carrier.queue is not None and carrier.queue.moves:
-                for noted in carrier.queue.moves:
+                members = 1 if carrier.gang is None else len(self._cache.gangs[carrier.gang])
+                for noted in carrier.queue.moves[: members * _MOVES_OF_A_MEMBER]:
                     self._restore(noted, carrier, carrier.queue.moves_at or 0.0, now)
         placed = set()
         for record in [*self._cache.pods.values()]:
-            if record.owner_uid in self._awaited and not record.node and record.live:
+            if record.node or not record.live:
+                continue
+            if any(seat.suits(record) for seat in self._seats.values()):
                 planned_ahead = replace(record, gang=record.gang or _key_of(record))
                 self._cache.put_pod(planned_ahead)
                 self._take_seat(planned_ahead, now)
@@ -208,9 +228,11 @@ class PlannedMoves:
         self._changed.add(for_whom)
         moved, info = self._cache.pods.get(noted.uid), self._cache.nodes.get(noted.node)
         gpus = int(noted.gpus, 16)
-        is_over = moved.live if moved is not None else now > began + 2 * COME_SECONDS
-        if is_over or info is None or gpus & ~(info.free | info.fresh):
-            return  # it was not evicted, or its replacement is there
+        since = began if moved is None else max(began, moved.leaving_until)
+        if (moved is not None and moved.live) or now > since + 2 * COME_SECONDS:
+            return  # it was not evicted, or so long ago that nothing is kept for it
+        if noted.uid in self._seats or info is None or gpus & ~(info.free | info.fresh):
+            return  # its replacement is there
         spot = Spot(noted.node, gpus)
         self._keep(_Seat(noted, spot, for_whom, began, moved, left=now))
 
@@ -223,6 +245,8 @@ class PlannedMoves:
 
     def _read_note(self, record: PodRecord) -> None:
         """New pods of the owners are planned ahead from now on, whoever leads."""
+        if self._policy.moves is Moves.NEVER:
+            return
         moves = () if record.queue is None else record.queue.moves
         owners = frozenset(move.owner for move in moves)
         before = self._noted.pop(record.uid, frozenset())
@@ -353,10 +377,10 @@ class PlannedMoves:
         return reservation is None or self._reservations.comes_free(reservation, goes, now) is None
 
     def _give_up(self, key: GangKey, now: float) -> None:
-        is_late = now >= self._began[key] + COME_SECONDS
+        is_late, noted = now >= self._began[key] + COME_SECONDS, self._noted_on(key)
         for move in self._end_plan(key).moves:
             record = self._cache.pods.get(move.pod.uid)
-            if is_late and record is not None and record.live:
+            if is_late and record is not None and record.live and self._is_noted(record, noted):
                 # It cannot be evicted.
                 self._stays(record.uid, now + self._policy.again_seconds)
         self._reservations.give_up(key, "GPUs that were to come free for it by moves do not")
@@ -430,11 +454,20 @@ class PlannedMoves:
             plan = self._advice.get(gang.key)
             if plan is None:
                 continue
-            if self._is_outdated(plan):
+            if self._is_outdated(plan) or not self._has_targets(plan):
                 self._tries[gang.key] = self._tries.get(gang.key, (now, None))[0], None
             else:
                 kept[gang.key] = plan
         self._advice = kept
+
+    def _has_targets(self, plan: MovePlan) -> bool:
+        """Whether they are free still."""
+        nodes = self._cache.nodes
+        return all(
+            (info := nodes.get(node)) is not None
+            and not (info.closed or gpus & ~(info.free | info.fresh))
+            for node, gpus in gpus_by_node(move.spot for move in plan.moves).items()
+        )
 
     def _is_outdated(self, plan: MovePlan) -> bool:
         pods = self._cache.pods
@@ -548,11 +581,10 @@ class PlannedMoves:
         to = self._queue.beneficiary(key)
         if to is None:
             return  # it is gone, since the moves were planned
-        notes = (member.queue for member in self._cache.members(key) if member.queue)
-        noted = {move.uid for note in notes for move in note.moves}
+        noted = self._noted_on(key)
         for move in plan.moves:
             record = self._cache.pods.get(move.pod.uid)
-            if record is None or not record.live or record.uid not in noted:
+            if record is None or not record.live or not self._is_noted(record, noted):
                 continue
             where = f"this pod's next place is reserved on {move.spot.node}"
             why = f"to make room for {key.title}: {where}"
