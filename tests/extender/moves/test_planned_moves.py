@@ -531,14 +531,17 @@ def test_a_pod_whose_target_could_not_be_noted_may_be_moved_once_it_can() -> Non
     assert at.evicted == ["web"]
 
 
-def test_the_note_goes_once_each_replacement_has_its_target() -> None:
+@pytest.mark.parametrize("later", [0, 60])
+def test_the_note_goes_once_each_replacement_has_its_target(later: int) -> None:
     at = cluster()
     scattered(at)
     waits(at)
     bury(at, "web")
     assert at.schedule("big") == "n1"
     assert "moves" in at.pod("big").metadata.annotations[names.QUEUE]
+    at.pass_time(later)
     at.add_pod("web-2", 4, alter=owned_by("ReplicaSet", "owner-of-web"), said=MOVABLE)
+    at.settle()
     at.pass_time(60)
     assert names.QUEUE not in at.pod("big").metadata.annotations
     assert at.schedule("web-2") == "n2"

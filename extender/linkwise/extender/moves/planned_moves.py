@@ -355,6 +355,9 @@ class PlannedMoves:
             del self._tries[key]
         self._try_waiting(waiting, now, aside)
         self._keep_advice(waiting, now)
+        # Single pods that have started are in no queue: their notes are looked at here.
+        carriers = (self._cache.pods[uid] for uid in self._noted)
+        self._changed |= {_key_of(pod) for pod in carriers if pod.gang is None}
         for key, plan in self._plans.items():
             self._evict(key, plan, now)
 
