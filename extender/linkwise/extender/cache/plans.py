@@ -54,8 +54,9 @@ class Deal:
             link=link,
             gbytes_per_s=gbytes_per_s,
             communicator=self.communicator,
-            moved=plan.moved or (0.0 if before is None else before.plan.moved),
         )
+        if before is not None and before.plan.moved and not plan.moved:
+            own = msgspec.structs.replace(own, moved=before.plan.moved)
         return WrittenPlan(own, containers_on(self.kind, self.machine, request, self.gpus))
 
 
