@@ -14,8 +14,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from linkwise.extender.api.actions import Beneficiary, Evict
-from linkwise.extender.moves.planned_moves import COME_SECONDS, REASON
+from linkwise.extender.moves.planned_moves import REASON
 from linkwise.extender.moves.policy import Moves
+from linkwise.extender.moves.targets import COME_SECONDS
 from linkwise.kube.objects import Node, Pod
 from linkwise.pods.podgrouper.workloads.answer import Missing, ObjectRef
 from linkwise.topology import names
@@ -71,7 +72,9 @@ class MoveLaws:
         when = self._last.get(owner_of(victim), -math.inf)
         if day.now - when < day.settings.moves.again_seconds:
             day.failures.append(f"{name} is moved at {day.now:.0f} and {when:.0f}")
-        node = leader.moves._seats[victim.metadata.uid].spot.node
+        target = leader.targets.of(victim.metadata.uid)
+        assert target is not None
+        node = target.spot.node
         self._moved.append(_Moved(victim, node, day.now, self._offers([node])))
         title = by.for_whom.title
         claim = self._claims.get(title)

@@ -5,8 +5,9 @@ from dataclasses import replace
 from linkwise.extender.api.views import MovePlanView, MoveState, MoveView
 from linkwise.extender.explain.moves import view_moves
 from linkwise.extender.explain.texts import explanation_text
-from linkwise.extender.moves.planned_moves import COME_SECONDS, LOOK_SECONDS, TRY_SECONDS
+from linkwise.extender.moves.planned_moves import LOOK_SECONDS, TRY_SECONDS
 from linkwise.extender.moves.policy import Moves
+from linkwise.extender.moves.targets import COME_SECONDS
 from linkwise.kube.objects import Pod
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from linkwise.extender.moves.planned_moves import COME_SECONDS
+from linkwise.extender.moves.targets import COME_SECONDS
 from linkwise.pods.podgrouper.workloads.answer import ObjectRef
 from linkwise.topology.machine.model import MAX_GPUS
 from tests.extender.cluster import Cluster, change

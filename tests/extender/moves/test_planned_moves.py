@@ -8,8 +8,9 @@ from linkwise.extender.api.actions import Evict, NoteQueue
 from linkwise.extender.api.extender_calls import Outcome
 from linkwise.extender.api.queue_note import read_queue_note
 from linkwise.extender.core_settings import CoreSettings
-from linkwise.extender.moves.planned_moves import COME_SECONDS, TRY_SECONDS
+from linkwise.extender.moves.planned_moves import TRY_SECONDS
 from linkwise.extender.moves.policy import MovePolicy, Moves
+from linkwise.extender.moves.targets import COME_SECONDS
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.pods.podgrouper.workloads.answer import ObjectRef
 from linkwise.topology import names

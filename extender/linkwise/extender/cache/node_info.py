@@ -244,6 +244,10 @@ class NodeInfo:
         self.set_aside = idle & (reserved | self.fresh)
         self.free = idle & ~self.set_aside
 
+    def has_unused(self, gpus: int) -> bool:
+        """Whether no pod has any of these GPUs, and none is reserved."""
+        return not gpus & ~(self.free | self.fresh)
+
     def keeps(self, uid: str) -> bool:
         """Whether the plan of this unbound pod still has every GPU that it names, all healthy, and
         the kubelet would admit the pod."""

@@ -29,6 +29,7 @@ from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.gangs.repair import Repair
 from linkwise.extender.gangs.scheduling_gates import SchedulingGates
 from linkwise.extender.moves.planned_moves import PlannedMoves
+from linkwise.extender.moves.targets import Targets
 from linkwise.extender.placement.nodes.best_node import BestNode
 from linkwise.extender.placement.nodes.gang_refusals import GangRefusals
 from linkwise.extender.placement.nodes.kubelet_admission import KubeletAdmission
@@ -149,6 +150,7 @@ class Planner:
             budgets=budgets,
             allowed=settings.preempt,
         )
+        self.targets = Targets(cache, pending_writes, settings.moves, awaited)
         self.moves = PlannedMoves(
             cache,
             pending_writes,
@@ -159,7 +161,7 @@ class Planner:
             running_pods,
             budgets=budgets,
             policy=settings.moves,
-            awaited=awaited,
+            targets=self.targets,
             waits_for_servers=lambda key, members: (
                 self.reserve.in_vain(key, members) is InVain.SERVERS
             ),
@@ -204,7 +206,7 @@ class Planner:
             self.queue,
             self.reservations,
             self.reserve,
-            self.moves,
+            self.targets,
             self.lifecycle,
             self._gates,
             self._waiting_events,
@@ -222,6 +224,7 @@ class Planner:
             self.lifecycle,
             self._allocate,
             self.reserve,
+            self.targets,
             self.moves,
             self.preemption,
             publish,
@@ -254,7 +257,8 @@ class Planner:
         self._gates.pod_changed(record)
         self.idle_pods.pod_changed(record)
         self.unschedulable_pods.changed(record)
-        self.moves.pod_changed(record, now)
+        self.targets.pod_changed(record, now)
+        self.moves.pod_changed(record)
         if record.node:
             self.offers.forget(record.uid)
         if record.leaving:
@@ -299,7 +303,8 @@ class Planner:
         self.pending_writes.forget(record.uid)
         self._gates.forget(record.uid)
         self.idle_pods.pod_gone(record.uid)
-        self.moves.pod_gone(record.uid, now)
+        self.targets.pod_gone(record.uid, now)
+        self.moves.pod_gone(record.uid)
         self._plan_corrections.forget(record.uid)
         self.unschedulable_pods.forget(record.uid)
         self.offers.forget(record.uid)
@@ -312,7 +317,7 @@ class Planner:
         if isinstance(action, Evict) and outcome is Outcome.REFUSED:
             self.preemption.refused(action.pod.uid, now)
         if isinstance(action, Evict) and outcome is Outcome.DONE:
-            self.moves.evicted(action.pod.uid, now)
+            self.targets.leaves(action.pod.uid, now)
         if outcome is Outcome.DENIED:
             self.refused_plans.plan(action.pod)
         if isinstance(action, Emit):

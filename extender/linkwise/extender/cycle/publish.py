@@ -12,7 +12,7 @@ from linkwise.extender.cycle.reserve import Reserve
 from linkwise.extender.gangs.lifecycle import GangLifecycle
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.gangs.scheduling_gates import SchedulingGates
-from linkwise.extender.moves.planned_moves import PlannedMoves
+from linkwise.extender.moves.targets import Targets
 from linkwise.extender.queue.long_waits import LongWaits
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.scheduling_queue import SchedulingQueue
@@ -29,7 +29,7 @@ class Publish:
         queue: SchedulingQueue,
         reservations: Reservations,
         reserve: Reserve,
-        moves: PlannedMoves,
+        targets: Targets,
         lifecycle: GangLifecycle,
         gates: SchedulingGates,
         waiting_events: WaitingEvents,
@@ -40,7 +40,7 @@ class Publish:
     ) -> None:
         self._cache, self._pending_writes, self._registry = cache, pending_writes, registry
         self._queue, self._reservations, self._reserve = queue, reservations, reserve
-        self._moves = moves
+        self._targets = targets
         self._lifecycle, self._gates, self._waiting_events = lifecycle, gates, waiting_events
         self._long_waits, self._unschedulable_pods = long_waits, unschedulable_pods
         self._plan_corrections, self._changes = plan_corrections, changes
@@ -57,7 +57,7 @@ class Publish:
                     self._changes.pause_after(key)
                 self._waiting_events.note(key, now)
                 self._long_waits.note(key, now)
-        changed = self._reserve.take_changed() | self._moves.take_changed()
+        changed = self._reserve.take_changed() | self._targets.take_changed()
         for key in sorted(looked_at | changed | self._queue.take_evicted()):
             with self._changes.isolated(key.title):
                 self._note_queue(key, now)
@@ -89,8 +89,8 @@ class Publish:
             [(spot.node, spot.gpus) for spot in spots],
             idle_since=self._reserve.idles_since(key),
             rests_until=self._reserve.rests_until(key, now) if waits else None,
-            moves=self._moves.noted(key),
-            moves_at=self._moves.noted_at(key),
+            moves=self._targets.noted(key),
+            moves_at=self._targets.noted_at(key),
         )
         for member in live:
             wanted = note if member is oldest else None

@@ -23,6 +23,7 @@ from linkwise.extender.gangs.gang_search import GangSearch, StaleResult
 from linkwise.extender.gangs.lifecycle import GangLifecycle
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.moves.planned_moves import PlannedMoves
+from linkwise.extender.moves.targets import Targets
 from linkwise.extender.preemption.gang_preemption import GangPreemption
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.scheduling_queue import SchedulingQueue
@@ -54,6 +55,7 @@ class Round:
         lifecycle: GangLifecycle,
         allocate: Allocate,
         reserve: Reserve,
+        targets: Targets,
         moves: PlannedMoves,
         preemption: GangPreemption,
         publish: Publish,
@@ -62,7 +64,7 @@ class Round:
         self._registry, self._queue, self._reservations = registry, queue, reservations
         self._search, self._changes, self._lifecycle = search, changes, lifecycle
         self._allocate, self._reserve, self._preemption = allocate, reserve, preemption
-        self._moves = moves
+        self._targets, self._moves = targets, moves
         self._publish, self._around = publish, around
         # By namespace: the looks that its gangs took in this round, and the gangs that had no turn
         # because of that, in an earlier pass and in this one.
@@ -83,7 +85,7 @@ class Round:
     def _run(self, doubted: Mapping[str, str], now: float) -> None:
         self._spent.clear()
         with self._changes.isolated("moves"):
-            self._changes.due |= self._moves.restore(now)
+            self._changes.due |= self._targets.restore(now)
         looked_at = self._changes.take(now)
         for key in sorted(looked_at):
             with self._changes.isolated(key.title):

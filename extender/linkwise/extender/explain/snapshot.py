@@ -195,7 +195,7 @@ class SnapshotCamera:
             decisions=planner.history.decisions,
             dropped=planner.history.dropped,
             moves=planner.moves.policy.moves,
-            moves_under_way=planner.moves.under_way(),
+            moves_under_way=planner.targets.under_way(),
             advice=dict(planner.moves.advice),
             own=own,
             managed=cache.managed,

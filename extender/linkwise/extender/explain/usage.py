@@ -111,7 +111,7 @@ def view_counts(cache: Cache, planner: Planner, now: float) -> Counts:
         pods_by_count,
         len(waiting),
         max(waiting, default=0.0),
-        planner.moves.counts,
+        planner.targets.counts,
     )
 
 

@@ -1,0 +1,296 @@
+"""The targets of planned moves: reserved GPUs, each for the replacement of a pod that moves.
+
+1. A target is reserved, and noted on the gang or pod that gets the room (`queue_note`). Its pod is
+   evicted once the API server has the note.
+2. The controller of that pod makes a new one. It is known by its owner and its request, and a
+   StatefulSet's by its name too, as each has its own volumes. It is planned exactly on the target.
+3. A target for which no pod comes is given back after COME_SECONDS.
+
+A new leader reads the notes, and keeps the targets of the pods that were evicted.
+"""
+
+from collections.abc import Container, Iterator, MutableSet
+from dataclasses import dataclass, replace
+
+from linkwise.extender.api.queue_note import NotedMove
+from linkwise.extender.api.records import GangKey, PodRecord
+from linkwise.extender.api.views import MoveCounts
+from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.pending_writes import PendingWrites
+from linkwise.extender.cache.plans import plan_id, written_plan
+from linkwise.extender.moves.plan import Move, MovePlan, MoveUnderWay
+from linkwise.extender.moves.policy import MovePolicy, Moves
+from linkwise.extender.placement.result import Spot
+from linkwise.topology.annotations.plan import Plan
+from linkwise.topology.machine.model import MAX_GPUS
+
+# How long a target is kept once the pod that moves has ended, or should have: its controller may be
+# slow. Its grace period may be as long as this; beyond, GPUs would idle for a tenant's word.
+COME_SECONDS, _MOST_GRACE_SECONDS = 300.0, 3600.0
+_BY_NAME = "StatefulSet"  # its pods keep their names
+# More pods of one node make no room for one member.
+_MOVES_OF_A_MEMBER = MAX_GPUS
+
+
+@dataclass(slots=True)
+class Target:
+    noted: NotedMove
+    for_whom: GangKey
+    began: float
+    like: PodRecord | None  # the pod that moves; None: it was gone when this leader began
+    plan: MovePlan | None = None  # None: an earlier leader made it
+    left: float | None = None  # since when the pod that moves is gone, or on its way out
+
+    @property
+    def spot(self) -> Spot:
+        return Spot(self.noted.node, int(self.noted.gpus, 16))
+
+    @property
+    def key(self) -> GangKey:
+        """Of the reservation."""
+        namespace, _, name = self.noted.pod.partition("/")
+        return GangKey(namespace, name, self.noted.uid, "move")
+
+    @property
+    def move(self) -> Move | None:
+        moves = () if self.plan is None else self.plan.moves
+        return next((move for move in moves if move.pod.uid == self.noted.uid), None)
+
+    def suits(self, record: PodRecord) -> bool:
+        """Whether *record* takes the place of the pod that moves."""
+        if record.owner_uid != self.noted.owner:
+            return False
+        if record.demand.gpus != self.spot.gpus.bit_count():
+            return False
+        if record.owner_kind == _BY_NAME and record.key != self.noted.pod:
+            return False
+        # The template has namespace and requests. What else the pods ask for depends on whether
+        # their owner has been read.
+        return self.like is None or (
+            record.template is self.like.template
+            and record.demand == self.like.demand
+            and record.ask.requirement == self.like.ask.requirement
+        )
+
+
+class Targets:
+    """*awaited*: the uids of the owners whose new pods get a target, and of the new pods that have
+    got one, until they are bound. They are planned ahead (`cache.ingest`)."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        pending_writes: PendingWrites,
+        policy: MovePolicy,
+        awaited: MutableSet[str],
+    ) -> None:
+        self._cache, self._pending_writes = cache, pending_writes
+        self._policy, self._awaited = policy, awaited
+        self._targets: dict[str, Target] = {}  # by the uid of the pod that moves
+        self._owners_noted: dict[str, frozenset[str]] = {}  # uid of a pod with a note -> of owners
+        self._changed: set[GangKey] = set()  # since `take_changed`
+        self._is_restored = False
+        self.counts = MoveCounts()
+
+    def of(self, uid: str) -> Target | None:
+        """The target of the pod that moves."""
+        return self._targets.get(uid)
+
+    def under_way(self) -> list[MoveUnderWay]:
+        """The moves that this leader has planned."""
+        return [
+            MoveUnderWay(target.move, target.plan, target.for_whom, self._end_of(target))
+            for target in self._targets.values()
+            if target.move is not None and target.plan is not None
+        ]
+
+    def ends(self) -> Iterator[float]:
+        """When targets are given back if no pod comes."""
+        ends = map(self._end_of, self._targets.values())
+        return (at for at in ends if at is not None)
+
+    # Targets come and go.
+
+    def keep(self, plan: MovePlan, for_whom: GangKey, now: float) -> None:
+        for move in plan.moves:
+            pod, spot = move.pod, move.spot
+            noted = NotedMove(pod.key, pod.uid, pod.owner_uid, spot.node, f"{spot.gpus:x}")
+            self._keep(Target(noted, for_whom, now, pod, plan))
+
+    def give_back(self, now: float, wanted: Container[GangKey]) -> None:
+        """Those for which no pod comes. *wanted*: the gangs for which pods still move."""
+        for target in [*self._targets.values()]:
+            if self._is_over(target, now, wanted):
+                self._end(target)
+                self.counts = replace(self.counts, given_back=self.counts.given_back + 1)
+        # Single pods that have started are in no queue: their notes are looked at here.
+        carriers = (self._cache.pods[uid] for uid in self._owners_noted)
+        self._changed |= {_key_of(pod) for pod in carriers if pod.gang is None}
+
+    def _keep(self, target: Target) -> None:
+        self._targets[target.noted.uid] = target
+        self._cache.reserve(target.key, {target.spot.node: target.spot.gpus})
+        self._awaited.add(target.noted.owner)
+        self._changed.add(target.for_whom)
+        self.counts = replace(self.counts, begun=self.counts.begun + 1)
+
+    def _end(self, target: Target) -> None:
+        del self._targets[target.noted.uid]
+        self._cache.reserve(target.key, {})
+        self._await_no_more(target.noted.owner)
+        self._changed.add(target.for_whom)
+
+    def _is_over(self, target: Target, now: float, wanted: Container[GangKey]) -> bool:
+        end = self._end_of(target)
+        if end is not None:
+            return now >= end
+        is_evicting = self._pending_writes.is_evicting(target.noted.uid)
+        return target.for_whom not in wanted and not is_evicting
+
+    def _end_of(self, target: Target) -> float | None:
+        """Until when the target is kept; None: the pod that moves has not begun to leave. Some
+        controllers make a new pod only once the old one is gone."""
+        left = target.left
+        if left is None:
+            return None
+        record = self._cache.pods.get(target.noted.uid)
+        grace_ends = 0.0 if record is None else record.leaving_until
+        return max(left, min(grace_ends, left + _MOST_GRACE_SECONDS)) + COME_SECONDS
+
+    # The notes, for the next leader.
+
+    def noted(self, key: GangKey) -> tuple[NotedMove, ...]:
+        """What is to be noted on this gang."""
+        if not self._targets:
+            return ()
+        of_gang = (each.noted for each in self._targets.values() if each.for_whom == key)
+        return tuple(sorted(of_gang, key=lambda noted: noted.uid))
+
+    def noted_at(self, key: GangKey) -> float | None:
+        began = (each.began for each in self._targets.values() if each.for_whom == key)
+        return max(began, default=None)
+
+    def may_be_evicted(self, key: GangKey) -> set[str]:
+        """The uids of the pods whose targets the API server has noted on this gang."""
+        notes = (member.queue for member in self._cache.members(key) if member.queue)
+        return {
+            noted.uid
+            for note in notes
+            for noted in note.moves
+            if (target := self._targets.get(noted.uid)) is not None and target.noted == noted
+        }
+
+    def take_changed(self) -> set[GangKey]:
+        """The gangs whose note has changed since the last call."""
+        changed, self._changed = self._changed, set()
+        return changed
+
+    def restore(self, now: float) -> set[GangKey]:
+        """Keep the targets that an earlier leader noted for pods that it evicted; only once. Return
+        the single pods that have got theirs."""
+        if self._is_restored or self._policy.moves is Moves.NEVER:
+            return set()
+        self._is_restored = True
+        for carrier in [*self._cache.pods.values()]:
+            if carrier.queue is not None and carrier.queue.moves:
+                members = 1 if carrier.gang is None else len(self._cache.gangs[carrier.gang])
+                for noted in carrier.queue.moves[: members * _MOVES_OF_A_MEMBER]:
+                    self._restore(noted, carrier, carrier.queue.moves_at or 0.0, now)
+        placed = set()
+        for record in [*self._cache.pods.values()]:
+            if record.node or not record.live:
+                continue
+            if any(target.suits(record) for target in self._targets.values()):
+                planned_ahead = replace(record, gang=record.gang or _key_of(record))
+                self._cache.put_pod(planned_ahead)
+                self._take(planned_ahead, now)
+                placed.add(_key_of(record))
+        return placed
+
+    def _restore(self, noted: NotedMove, carrier: PodRecord, began: float, now: float) -> None:
+        for_whom = carrier.gang or _key_of(carrier)
+        self._changed.add(for_whom)
+        moved = self._cache.pods.get(noted.uid)
+        since = began if moved is None else max(began, moved.leaving_until)
+        if (moved is not None and moved.live) or now > since + 2 * COME_SECONDS:
+            return  # it was not evicted, or so long ago that nothing is kept for it
+        target = Target(noted, for_whom, began, moved, left=now)
+        info = self._cache.nodes.get(noted.node)
+        if noted.uid not in self._targets and info and info.has_unused(target.spot.gpus):
+            self._keep(target)  # else its replacement is there
+
+    def _read_note(self, record: PodRecord) -> None:
+        """New pods of the owners are planned ahead from now on, also by a standby."""
+        if self._policy.moves is Moves.NEVER:
+            return
+        moves = () if record.queue is None else record.queue.moves
+        owners = frozenset(move.owner for move in moves)
+        before = self._owners_noted.pop(record.uid, frozenset())
+        if owners:
+            self._owners_noted[record.uid] = owners
+            self._awaited |= owners
+        for owner in before - owners:
+            self._await_no_more(owner)
+
+    def _await_no_more(self, owner: str) -> None:
+        is_kept = any(target.noted.owner == owner for target in self._targets.values())
+        if not is_kept and not any(owner in noted for noted in self._owners_noted.values()):
+            self._awaited.discard(owner)
+
+    # Pods
+
+    def pod_changed(self, record: PodRecord, now: float) -> None:
+        """A pod came or changed; the cache has it already."""
+        if record.queue is not None or record.uid in self._owners_noted:
+            self._read_note(record)
+        if record.uid in self._targets:
+            if not record.live:
+                self.leaves(record.uid, now)
+        elif record.owner_uid in self._awaited and not record.node and record.live:
+            self._take(record, now)
+        elif record.node:
+            self._awaited.discard(record.uid)
+
+    def pod_gone(self, uid: str, now: float) -> None:
+        self._awaited.discard(uid)
+        for owner in self._owners_noted.pop(uid, ()):
+            self._await_no_more(owner)
+        self.leaves(uid, now)
+        if uid in self._targets:
+            self._targets[uid].left = now
+
+    def leaves(self, uid: str, now: float) -> None:
+        """The pod that moves is on its way out; the watch may show it later."""
+        target = self._targets.get(uid)
+        if target is not None and target.left is None:
+            target.left = now
+            lost = self.counts.lost_gpu_seconds + (target.move.lost if target.move else 0.0)
+            self.counts = replace(self.counts, lost_gpu_seconds=lost)
+
+    def _take(self, record: PodRecord, now: float) -> None:
+        """Plan the pod on its target, if it has one."""
+        cache = self._cache
+        if record.uid in cache.plans or record.gang is None or not record.gang.uid:
+            return
+        if record.held_back:  # it would hold the GPUs for as long as its other gate stays
+            return
+        suitable = (each for each in self._targets.values() if each.left is not None)
+        target = next((each for each in suitable if each.suits(record)), None)
+        if target is None:
+            return
+        self._end(target)
+        spot, info = target.spot, cache.nodes.get(target.spot.node)
+        if info is None or info.kind is None or info.closed or not info.has_unused(spot.gpus):
+            self.counts = replace(self.counts, given_back=self.counts.given_back + 1)
+            return
+        self.counts = replace(self.counts, arrived=self.counts.arrived + 1)
+        epoch = self._pending_writes.next_epoch([record.uid])
+        ident = plan_id(record.ref.namespace, record.ref.name, epoch, now, [record.uid])
+        leader = self._pending_writes.leader
+        plan = Plan(id=ident, node=spot.node, leader=leader, epoch=epoch, made=now, moved=now)
+        cache.plan(record.uid, written_plan(cache, record, plan, spot.gpus))
+        self._awaited.add(record.uid)  # it may change before the watch shows its plan
+
+
+def _key_of(single: PodRecord) -> GangKey:
+    return GangKey(single.ref.namespace, single.ref.name, single.ref.uid)
