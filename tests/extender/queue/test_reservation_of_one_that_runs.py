@@ -2,7 +2,9 @@
 
 import pytest
 
+from linkwise.extender.api.actions import NoteQueue
 from linkwise.extender.api.records import GangKey
+from linkwise.topology import names
 from tests.extender.cluster import Cluster
 
 
@@ -47,6 +49,18 @@ def test_what_is_held_is_not_what_its_own_member_has(said: dict[str, str]) -> No
     at = lacks_one(**said)
     (node,) = held(at)
     assert node in ("n3", "n4")
+
+
+def test_a_new_leader_finds_it_and_it_is_noted_once() -> None:
+    at = lacks_one(expected_duration="2h")
+    before, note = held(at), at.pod("again").metadata.annotations[names.QUEUE]
+    at.restart()
+    assert not [action for action in at.settle() if isinstance(action, NoteQueue)]
+    assert held(at) == before
+    for _ in range(6):
+        at.pass_time(10)
+    assert at.pod("again").metadata.annotations[names.QUEUE] == note
+    assert names.QUEUE not in at.pod("g-0").metadata.annotations
 
 
 def test_it_gets_its_place_under_a_stream_of_small_pods() -> None:

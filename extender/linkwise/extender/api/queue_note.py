@@ -1,4 +1,4 @@
-"""The queue state of a waiting gang, as its oldest pod carries it in `linkwise.dev/queue`.
+"""The queue state of a gang, as its oldest waiting pod carries it in `linkwise.dev/queue`.
 
 The note holds the gang's age, if the gang was evicted and is older than its pods; the places that
 are reserved for it; since when these idle too much (`idle_limit`); and the targets of the pods that

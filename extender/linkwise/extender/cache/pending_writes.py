@@ -189,12 +189,13 @@ class PendingWrites:
     def mark_started(self, record: PodRecord, now: float) -> None:
         self._issue(MarkStarted(record.ref, start_mark(record.uid)), now)
 
-    def note_queue(self, record: PodRecord, wanted: QueueNote | None, now: float) -> None:
+    def note_queue(self, record: PodRecord, wanted: QueueNote | None, now: float) -> bool:
         """Queue a write that makes the note of the gang's queue state on this pod the *wanted*
-        one."""
-        if record.queue != wanted:
-            text = None if wanted is None else write_queue_note(wanted)
-            self._issue(NoteQueue(record.ref, {names.QUEUE: text}), now)
+        one; False if it is too soon after the last one."""
+        if record.queue == wanted:
+            return True
+        text = None if wanted is None else write_queue_note(wanted)
+        return self._issue(NoteQueue(record.ref, {names.QUEUE: text}), now)
 
     def evict(
         self,

@@ -41,6 +41,7 @@ class Publish:
         self._cache, self._pending_writes, self._registry = cache, pending_writes, registry
         self._queue, self._reservations, self._reserve = queue, reservations, reserve
         self._targets = targets
+        self._unwritten: set[GangKey] = set()  # gangs whose note is to be written a moment later
         self._lifecycle, self._gates, self._waiting_events = lifecycle, gates, waiting_events
         self._long_waits, self._unschedulable_pods = long_waits, unschedulable_pods
         self._plan_corrections, self._changes = plan_corrections, changes
@@ -58,7 +59,8 @@ class Publish:
                 self._waiting_events.note(key, now)
                 self._long_waits.note(key, now)
         changed = self._reserve.take_changed() | self._targets.take_changed()
-        for key in sorted(looked_at | changed | self._queue.take_evicted()):
+        unwritten, self._unwritten = self._unwritten, set()
+        for key in sorted(looked_at | changed | self._queue.take_evicted() | unwritten):
             with self._changes.isolated(key.title):
                 self._note_queue(key, now)
         for uid, node in doubted.items():
@@ -72,14 +74,14 @@ class Publish:
         self._plan_corrections.look(now, self._changes.isolated)
 
     def _note_queue(self, key: GangKey, now: float) -> None:
-        """Note the gang's state in the queue on its oldest pod, for the next leader."""
+        """Note the gang's state in the queue for the next leader, on its oldest pod: of those that
+        wait, if any does."""
         gang = self._registry.gangs.get(key)
         members = self._carriers(key) if gang is None else self._registry.members_of(gang).all
         live = [member for member in members if member.live]
         if not live:
             return
-        created = min(member.created for member in live)
-        oldest = min((m for m in live if m.created == created), key=lambda member: member.uid)
+        oldest = min(live, key=lambda member: (bool(member.node), member.created, member.uid))
         reservation = self._reservations.of(key)
         spots = () if reservation is None else reservation.earliest.spots
         waits = gang is not None and self._queue.has_no_room(gang)
@@ -94,8 +96,8 @@ class Publish:
         )
         for member in live:
             wanted = note if member is oldest else None
-            if member.queue is not wanted:
-                self._pending_writes.note_queue(member, wanted, now)
+            if not self._pending_writes.note_queue(member, wanted, now):
+                self._unwritten.add(key)
 
     def _carriers(self, key: GangKey) -> tuple[PodRecord, ...]:
         """A single pod that has started, and still carries the note of the moves for it."""

@@ -87,7 +87,6 @@ class Targets:
         self._cache, self._pending_writes = cache, pending_writes
         self._policy, self._awaited = policy, awaited
         self._targets: dict[str, Target] = {}  # by the uid of the pod that moves
-        self._owners_noted: dict[str, frozenset[str]] = {}  # uid of a pod with a note -> of owners
         self._changed: set[GangKey] = set()  # since `take_changed`
         self._is_restored = False
         self.counts = MoveCounts()
@@ -123,9 +122,6 @@ class Targets:
             if self._is_over(target, now, wanted):
                 self._end(target)
                 self.counts = replace(self.counts, given_back=self.counts.given_back + 1)
-        # Single pods that have started are in no queue: their notes are looked at here.
-        carriers = (self._cache.pods[uid] for uid in self._owners_noted)
-        self._changed |= {_key_of(pod) for pod in carriers if pod.gang is None}
 
     def _keep(self, target: Target) -> None:
         self._targets[target.noted.uid] = target
@@ -219,30 +215,14 @@ class Targets:
         if noted.uid not in self._targets and info and info.has_unused(target.spot.gpus):
             self._keep(target)  # else its replacement is there
 
-    def _read_note(self, record: PodRecord) -> None:
-        """New pods of the owners are planned ahead from now on, also by a standby."""
-        if self._policy.moves is Moves.NEVER:
-            return
-        moves = () if record.queue is None else record.queue.moves
-        owners = frozenset(move.owner for move in moves)
-        before = self._owners_noted.pop(record.uid, frozenset())
-        if owners:
-            self._owners_noted[record.uid] = owners
-            self._awaited |= owners
-        for owner in before - owners:
-            self._await_no_more(owner)
-
     def _await_no_more(self, owner: str) -> None:
-        is_kept = any(target.noted.owner == owner for target in self._targets.values())
-        if not is_kept and not any(owner in noted for noted in self._owners_noted.values()):
+        if not any(target.noted.owner == owner for target in self._targets.values()):
             self._awaited.discard(owner)
 
     # Pods
 
     def pod_changed(self, record: PodRecord, now: float) -> None:
         """A pod came or changed; the cache has it already."""
-        if record.queue is not None or record.uid in self._owners_noted:
-            self._read_note(record)
         if record.uid in self._targets:
             if not record.live:
                 self.leaves(record.uid, now)
@@ -253,8 +233,6 @@ class Targets:
 
     def pod_gone(self, uid: str, now: float) -> None:
         self._awaited.discard(uid)
-        for owner in self._owners_noted.pop(uid, ()):
-            self._await_no_more(owner)
         self.leaves(uid, now)
         if uid in self._targets:
             self._targets[uid].left = now
