@@ -258,3 +258,11 @@ def test_a_target_that_no_replacement_got_is_counted() -> None:
 
 def test_advice_counts_no_moves() -> None:
     assert advised().core.counts(0.0).moves.begun == 0
+
+
+def test_advice_goes_with_the_node_of_a_target() -> None:
+    at = advised()
+    assert states(at)
+    at.remove_node("n2")
+    at.pass_time(1)
+    assert not states(at)

@@ -1,9 +1,11 @@
 """A new leader goes on with the moves of the one before."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from linkwise.extender.moves.policy import MovePolicy, Moves
 from linkwise.extender.moves.targets import COME_SECONDS
 from linkwise.pods.podgrouper.workloads.answer import ObjectRef
 from linkwise.topology.machine.model import MAX_GPUS
@@ -73,6 +75,47 @@ def test_a_replacement_that_came_while_nobody_led_gets_its_target(standby: bool)
     recreate(at)
     lead(at, standby=standby)
     assert at.places("web-2") == ["n2"]
+
+
+def test_a_replacement_gets_its_target_whichever_pod_is_listed_first() -> None:
+    at = moving()
+    recreate(at)
+    at.pods = dict(reversed(at.pods.items()))
+    lead(at, standby=False)
+    assert at.places("web-2") == ["n2"]
+    assert at.schedule("web-2") == "n2"
+
+
+def test_a_target_is_taken_over_once() -> None:
+    at = moving()
+    bury(at, "web")
+    lead(at, standby=False)
+    at.pass_time(COME_SECONDS + 1)
+    at.add_pod("other", 4)
+    assert at.filter("other").node_names == ("n2",)
+
+
+def test_no_target_is_taken_over_if_nothing_moves_any_more() -> None:
+    at = moving()
+    bury(at, "web")
+    at.settings = replace(at.settings, moves=MovePolicy(Moves.NEVER))
+    lead(at, standby=False)
+    at.add_pod("other", 4)
+    assert at.filter("other").node_names == ("n2",)
+
+
+def test_a_gang_may_have_more_moves_than_one_pod() -> None:
+    at = cluster()
+    run(at, "b", 4, "n2")
+    members = at.add_gang("g", 2, 8, gates=["example.com/wait"])
+    carrier = at.pod(members[0])
+    moves = [["ml/x", f"gone-{number}", "o", "n1", "1"] for number in range(MAX_GPUS)]
+    moves.append(["ml/x", "also-gone", "o", "n2", "f0"])
+    note = {"v": 1, "uid": carrier.metadata.uid, "moves": moves, "moves_at": at.now}
+    at.annotate(members[0], queue=json.dumps(note))
+    lead(at, standby=False)
+    at.add_pod("other", 4)
+    assert at.filter("other", ["n2"]).node_names == ()
 
 
 @both
@@ -183,7 +226,7 @@ def test_the_replacement_keeps_its_target_if_its_nomination_is_cleared(standby: 
     "moves",
     [
         [["ml/x", "gone", "", "n2", "f0"]],
-        [["ml/x", "gone", "o", "n2", "0"]],
+        [["ml/x", "gone", "o", "n2", "0"], ["ml/y", "also-gone", "o", "n2", "f0"]],
         [["ml/x", "gone", "o", "n2", "-1"]],
         [["ml/x", "gone", "o", "n2", "fff0"]],
         [["ml/x", "gone", "o", "n9", "f0"]],

@@ -85,7 +85,7 @@ class Round:
     def _run(self, doubted: Mapping[str, str], now: float) -> None:
         self._spent.clear()
         with self._changes.isolated("moves"):
-            self._changes.due |= self._targets.restore(now)
+            self._targets.restore(now)
         looked_at = self._changes.take(now)
         for key in sorted(looked_at):
             with self._changes.isolated(key.title):

@@ -68,7 +68,6 @@ class Target:
         # their owner has been read.
         return self.like is None or (
             record.template is self.like.template
-            and record.demand == self.like.demand
             and record.ask.requirement == self.like.ask.requirement
         )
 
@@ -181,18 +180,16 @@ class Targets:
         changed, self._changed = self._changed, set()
         return changed
 
-    def restore(self, now: float) -> set[GangKey]:
-        """Keep the targets that an earlier leader noted for pods that it evicted; only once. Return
-        the single pods that have got theirs."""
+    def restore(self, now: float) -> None:
+        """Keep the targets that an earlier leader noted for pods that it evicted; only once."""
         if self._is_restored or self._policy.moves is Moves.NEVER:
-            return set()
+            return
         self._is_restored = True
         for carrier in [*self._cache.pods.values()]:
             if carrier.queue is not None and carrier.queue.moves:
                 members = 1 if carrier.gang is None else len(self._cache.gangs[carrier.gang])
                 for noted in carrier.queue.moves[: members * _MOVES_OF_A_MEMBER]:
                     self._restore(noted, carrier, carrier.queue.moves_at or 0.0, now)
-        placed = set()
         for record in [*self._cache.pods.values()]:
             if record.node or not record.live:
                 continue
@@ -200,8 +197,6 @@ class Targets:
                 planned_ahead = replace(record, gang=record.gang or _key_of(record))
                 self._cache.put_pod(planned_ahead)
                 self._take(planned_ahead, now)
-                placed.add(_key_of(record))
-        return placed
 
     def _restore(self, noted: NotedMove, carrier: PodRecord, began: float, now: float) -> None:
         for_whom = carrier.gang or _key_of(carrier)

@@ -227,7 +227,7 @@ class GangPreemption:
         self._more_at = None
         state = self._state()
         for gang in waiting:
-            # By moves too: they make the room, and nobody's work ends.
+            # By moves too: they make the room, and no work ends.
             if self._reservations.is_by_preemption(gang.key):
                 continue
             if not self._is_time(gang, state, now):
