@@ -97,7 +97,7 @@ class Core:
         settings, pending_writes = self._settings, PendingWrites(self._agenda, leader)
         self._began = 0.0
         self._awaited.clear()
-        self._cache = Cache(settings.resource_name, self._surroundings)
+        self._cache = Cache(settings.resource_name, self._surroundings, settings.moves.stays)
         self._planner = Planner(
             self._cache,
             pending_writes,

@@ -12,7 +12,7 @@ from linkwise.extender.moves.plan import Move, MovePlan
 
 def view_moves(snapshot: Snapshot) -> MovesView:
     plans = (*_under_way(snapshot), *_advised(snapshot))
-    return MovesView(snapshot.at, snapshot.moves.value, plans)
+    return MovesView(snapshot.at, snapshot.policy.moves.value, plans)
 
 
 def _under_way(snapshot: Snapshot) -> Iterator[MovePlanView]:

@@ -67,6 +67,7 @@ class Alternatives:
             machine = self._field.nodes[row].machine
             rows.free[row] |= gpus & (machine.healthy_gpus if machine is not None else 0)
             rows.left.give_back(row, record.needs)
+            rows.staying[row] -= self._snapshot.policy.stays(record)
         return rows
 
     def _single(self, record: PodRecord, row: int) -> Single:
@@ -78,7 +79,8 @@ class Alternatives:
             resource: np.array([node.shares.free.get(resource, 0) for node in self._field.nodes])
             for resource in room.resources
         }
-        return Single(running_sets(others, self._snapshot.by_uid), room, shares)
+        stays = self._snapshot.policy.stays(record)
+        return Single(running_sets(others, self._snapshot.by_uid), room, shares, stays)
 
     def _view(self, found: RunnerUp) -> RunnerUpView:
         other, why = found.other, found.difference

@@ -24,7 +24,7 @@ from linkwise.extender.cycle.reserve import InVain
 from linkwise.extender.gangs.gang import Gang, Phase
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.moves.plan import MovePlan, MoveUnderWay
-from linkwise.extender.moves.policy import Moves
+from linkwise.extender.moves.policy import MovePolicy
 from linkwise.extender.placement.result import NoRoom
 from linkwise.extender.placement.room.room import Room
 from linkwise.extender.queue.queue_order import Ordering, Urgency
@@ -52,6 +52,7 @@ class NodeState(NamedTuple):
     listed_as: Mapping[str, str]
     shares: ShareBook
     shares_listed: Mapping[str, ContainerShares]  # by the uid of the pod
+    staying: int  # pods there that moves never take away
     by_count: CountView | None  # where pods are placed by count
 
     def indices_of(self, gpus: Mapping[str, Sequence[str]]) -> dict[str, int]:
@@ -106,7 +107,7 @@ class Snapshot:
     reclaim_from: Mapping[str, float]  # uid of an idle pod -> from when on it may be evicted
     decisions: Sequence[Decision]  # that the leader has kept, the oldest first
     dropped: int  # decisions of its term that it has not kept
-    moves: Moves
+    policy: MovePolicy
     moves_under_way: Sequence[MoveUnderWay]
     advice: Mapping[GangKey, MovePlan]  # moves that would make room for a waiting gang
     own: Own
@@ -194,7 +195,7 @@ class SnapshotCamera:
             reclaim_from=planner.idle_pods.times,
             decisions=planner.history.decisions,
             dropped=planner.history.dropped,
-            moves=planner.moves.policy.moves,
+            policy=planner.moves.policy,
             moves_under_way=planner.targets.under_way(),
             advice=dict(planner.moves.advice),
             own=own,
@@ -236,6 +237,7 @@ def _node(info: NodeInfo) -> NodeState:
         info.listed_as,
         info.shares,
         info.sharing.listed,
+        info.staying,
         _count(info),
     )
 

@@ -12,7 +12,7 @@ from itertools import islice
 import numpy as np
 
 from linkwise.extender.cache.machine_kind import Floats
-from linkwise.extender.cache.node_table import NOT_USABLE, Ints, popcount
+from linkwise.extender.cache.node_table import NOT_USABLE, Ints
 from linkwise.extender.placement.cluster_view import ClusterView
 from linkwise.extender.placement.gang_placement import place
 from linkwise.extender.placement.judgement import (
@@ -22,7 +22,7 @@ from linkwise.extender.placement.judgement import (
     difference,
     judge,
 )
-from linkwise.extender.placement.nodes.best_node import first_of
+from linkwise.extender.placement.nodes.best_node import NodeWorth, first_of, order_of
 from linkwise.extender.placement.request import PodSet
 from linkwise.extender.placement.result import NoRoom
 from linkwise.extender.placement.room.room import Left, Room
@@ -36,11 +36,13 @@ _MOST_SEARCHES = 8  # each without one node; of nodes that are alike, only one i
 @dataclass(frozen=True, slots=True)
 class Single:
     """What counts for a single pod beside what counts for gangs: the GPU sets on its node that come
-    free as a whole, and the room of later pods, with free shares [rows] by resource."""
+    free as a whole, the room of later pods, with free shares [rows] by resource, and whether the
+    pod stays (`Cache.stays`)."""
 
     running: Sequence[int]
     room: Room
     shares: Mapping[str, Ints]
+    stays: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,8 @@ def _judge(
         return judgement
     rows, gpus = (np.array(column, dtype=np.int64) for column in zip(*places, strict=True))
     lost = float(_lost(view, rows, gpus, pod_sets[0], single)[0])
-    return replace(judgement, lost_room=lost)
+    emptied = bool(single.stays and not view.rows.staying[rows[0]])
+    return replace(judgement, lost_room=lost, can_be_emptied=emptied)
 
 
 def _lost(view: ClusterView, rows: Ints, gpus: Ints, pods: PodSet, single: Single) -> Floats:
@@ -132,22 +135,16 @@ def _best_elsewhere(view: ClusterView, row: int, pods: PodSet, single: Single) -
     able = pods.nodes & table.fits(pods.needs) & (table.kinds != NOT_USABLE)
     able[row] = False
     rows = np.flatnonzero(able)
-    quality, gpus = np.full(len(rows), -np.inf), np.zeros(len(rows), dtype=np.int64)
-    close, damage, free_share = (np.zeros(len(rows)) for _ in range(3))
+    worth = NodeWorth.of_none(len(rows))
     for number in np.unique(table.kinds[rows]).tolist():
         places, kind = np.flatnonzero(table.kinds[rows] == number), view.kinds[number]
         free = table.free[rows[places]]
-        quality[places] = kind.qualities(pods.request, free)
-        gpus[places] = taken = kind.taken_within(pods.request, free)
-        close[places] = kind.closeness(pods.request, taken)
-        damage[places] = kind.damages(free, taken)
-        free_share[places] = popcount(free) / kind.all_gpus.bit_count()
-    if (suits := np.flatnonzero(gpus)).size:
-        lost = np.zeros(len(rows))
-        lost[suits] = _lost(view, rows[suits], gpus[suits], pods, single)
+        worth.put(places, kind, pods.request, free)
+    if (suits := np.flatnonzero(worth.taken)).size:
+        worth.lost_room[suits] = _lost(view, rows[suits], worth.taken[suits], pods, single)
         ranks = table.name_ranks()[rows]
-        best = first_of(suits, -quality, -close, lost, damage, free_share, ranks)
-        yield [(int(rows[best]), int(gpus[best]))]
+        best = first_of(suits, *order_of(worth, table.staying[rows], ranks, stays=single.stays))
+        yield [(int(rows[best]), int(worth.taken[best]))]
 
 
 def _without_one_gpu(view: ClusterView, row: int, gpus: int) -> list[ClusterView]:

@@ -51,6 +51,14 @@ class NodeWorth:
         close = taken.copy()
         return cls(quality, taken, close, np.zeros(rows), np.zeros(rows), np.ones(rows), {})
 
+    def put(self, rows: Ints, kind: MachineKind, request: GpuRequest, free: Ints) -> None:
+        """Everything but the lost room of *rows*, which are of this kind."""
+        self.quality[rows] = kind.qualities(request, free)
+        self.taken[rows] = taken = kind.taken_within(request, free)
+        self.closeness[rows] = kind.closeness(request, taken)
+        self.damage[rows] = kind.damages(free, taken)
+        self.free_share[rows] = popcount(free) / kind.all_gpus.bit_count()
+
     def copy(self) -> "NodeWorth":
         return NodeWorth(
             self.quality.copy(),
@@ -69,42 +77,47 @@ class BestNode:
         self._known: dict[tuple[GpuRequest, ResourceList], NodeWorth] = {}
 
     def find(
-        self, request: GpuRequest, needs: ResourceList, nodes: Bools, view: NodesView
+        self,
+        request: GpuRequest,
+        needs: ResourceList,
+        nodes: Bools,
+        view: NodesView,
+        *,
+        stays: bool,
     ) -> Spot | NoRoom:
-        """The best of *nodes* [rows] with room for *needs*."""
+        """The best of *nodes* [rows] with room for *needs*. *stays*: as `Cache.stays`."""
         worth, rows = self.worth_in(view, request, needs), view.table()
         fits = nodes & rows.fits(needs) & (worth.quality[: len(rows)] > -np.inf)
         places = np.flatnonzero(fits)
         if not len(places):
             return NoRoom(1, 0, "", 0)
-        row = self._first(worth, places)
+        row = self.first(worth, places, stays=stays)
         name = rows.names[row] or ""
         gpus = self._cache.nodes[name].take(request, int(rows.free[row]))
         assert gpus is not None, "its quality says that there is a set"
         return Spot(name, gpus)
 
     def among(
-        self, request: GpuRequest, needs: ResourceList, names: Sequence[str], view: NodesView
+        self,
+        request: GpuRequest,
+        needs: ResourceList,
+        names: Sequence[str],
+        view: NodesView,
+        *,
+        stays: bool,
     ) -> str | None:
         """The best of the named nodes, on which everything but the GPUs is known to fit."""
         worth, cache = self.worth_in(view, request, needs), self._cache
         places = cache.rows.rows_of(names)
         places = places[places >= 0]
         places = places[(worth.quality[places] > -np.inf) & (cache.rows.offering[places] > 0)]
-        return cache.rows.names[self._first(worth, places)] if len(places) else None
+        return cache.rows.names[self.first(worth, places, stays=stays)] if len(places) else None
 
-    def _first(self, worth: NodeWorth, places: Ints) -> int:
-        """The best of the rows *places*, which are not empty."""
-        ranks = self._cache.rows.name_ranks()
-        return first_of(
-            places,
-            -worth.quality,
-            -worth.closeness,
-            worth.lost_room,
-            worth.damage,
-            worth.free_share,
-            ranks,
-        )
+    def first(self, worth: NodeWorth, places: Ints, *, stays: bool) -> int:
+        """The best of the rows *places*, which are not empty. *stays*: as `Cache.stays`."""
+        rows = self._cache.rows
+        order = order_of(worth, rows.staying, rows.name_ranks(), stays=stays)
+        return first_of(places, *order)
 
     def worth_in(self, view: NodesView, request: GpuRequest, needs: ResourceList) -> NodeWorth:
         """The values of the nodes of *view*; the caller must not change them."""
@@ -179,11 +192,7 @@ class BestNode:
         worth.damage[rows], worth.free_share[rows] = _NONE[3:]
         for kind, places, free in by_kind(self._cache, table, rows):
             of_kind = rows[places]
-            worth.quality[of_kind] = kind.qualities(request, free)
-            worth.taken[of_kind] = taken = kind.taken_within(request, free)
-            worth.closeness[of_kind] = kind.closeness(request, taken)
-            worth.damage[of_kind] = kind.damages(free, taken)
-            worth.free_share[of_kind] = popcount(free) / kind.all_gpus.bit_count()
+            worth.put(of_kind, kind, request, free)
 
     def _of(self, request: GpuRequest, worth: NodeWorth, number: int, free: int) -> OfSet:
         if number == NOT_USABLE:
@@ -235,6 +244,17 @@ def by_kind(cache: Cache, table: NodeTable, rows: Ints) -> Iterator[tuple[Machin
     for number in np.flatnonzero(np.bincount(kinds[kinds != NOT_USABLE])):
         places = np.flatnonzero(kinds == number)
         yield cache.kinds[number], places, table.free[rows[places]]
+
+
+def order_of(
+    worth: NodeWorth, staying: Ints, name_ranks: Ints, *, stays: bool
+) -> Iterator[NDArray[np.generic]]:
+    """The keys [rows] by which a single pod's nodes are ordered, less is better. *staying* and
+    *name_ranks*: as those of a `NodeTable`. *stays*: as `Cache.stays`."""
+    yield from (-worth.quality, -worth.closeness)
+    if stays:  # moves can empty the others, until such a pod comes
+        yield staying == 0
+    yield from (worth.lost_room, worth.damage, worth.free_share, name_ranks)
 
 
 def first_of(places: Ints, *keys: NDArray[np.generic]) -> int:

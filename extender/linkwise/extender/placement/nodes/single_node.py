@@ -30,7 +30,8 @@ class Offers:
         if record.prefers or record.uid in self._made:
             return None
         request = GpuRequest(record.demand, record.ask.requirement)
-        best = self.best_node.among(request, record.needs, names, view)
+        stays = self._cache.stays(record)
+        best = self.best_node.among(request, record.needs, names, view, stays=stays)
         if best is None or puts_off(record.template, self._cache.nodes[best].record):
             return None
         if len(names) > 1 and record.uid in self._cache.pods:
