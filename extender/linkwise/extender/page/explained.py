@@ -1,6 +1,6 @@
-"""The pages of one pod, of one gang, and of all idle pods.
+"""The pages of one pod, of one gang, of all idle pods, and of planned moves.
 
-Each takes searches, so it is worked out less often than what the first page shows.
+Most take searches, so they are worked out less often than what the first page shows.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 
 from linkwise.extender.explain.explainer import Explainer
 from linkwise.extender.explain.idle.idle_pods import held_on, view_idle
+from linkwise.extender.explain.moves import view_moves
 from linkwise.extender.explain.snapshot import GangState, Snapshot
 from linkwise.extender.explain.texts import explanation_text
 from linkwise.extender.page import links
 from linkwise.extender.page.groups import Group
 from linkwise.extender.page.idle_rows import IdlePage, idle_page, use_of
+from linkwise.extender.page.moves_rows import MovesTables, tables_of
 from linkwise.extender.page.search import Hit, nodes_named
 from linkwise.extender.page.slots import HIDDEN, SHOWN, Slots
 from linkwise.extender.page.timeline import Picture, PodTimes, Step, picture_of, timeline_of
@@ -44,6 +46,19 @@ class IdlePodsPage:
     def __post_init__(self) -> None:
         pods = tuple((row.who, row.node, row.gang) for row in self.it.rows)
         object.__setattr__(self, "shape", (pods, self.it.would_start))
+
+
+@dataclass(frozen=True, slots=True)
+class MovesPage:
+    it: MovesTables
+    slots: Slots
+
+    @property
+    def shape(self) -> Hashable:
+        return self.it
+
+
+SearchedPage = ExplainedPage | IdlePodsPage | MovesPage
 
 
 def pod_page(
@@ -101,6 +116,10 @@ def idle_pods_page(snapshot: Snapshot) -> IdlePodsPage:
         for name in ("gpus", "idle", "busy", "memory", "evicted"):
             slots[f"i{number}-{name}"] = {"text": getattr(row, name)}
     return IdlePodsPage(it, slots)
+
+
+def moves_page(snapshot: Snapshot) -> MovesPage:
+    return MovesPage(tables_of(view_moves(snapshot)), {"at": {"text": clock(snapshot.at)}})
 
 
 def _text_slots(text: str, at: float) -> dict[str, Mapping[str, str]]:

@@ -4,7 +4,7 @@ them."""
 from urllib.parse import urlencode
 
 OVERVIEW = "."
-IDLE = "idle"
+IDLE, MOVES = "idle", "moves"
 
 
 def to_group(key: str) -> str:
@@ -21,9 +21,10 @@ def to_gang(key: str) -> str:
 
 
 def to_titled(title: str) -> str:
-    """*title*: `gang namespace/name` or `pod namespace/name`."""
+    """*title*: `gang namespace/name` or `pod namespace/name`; else there is none."""
     kind, _, key = title.partition(" ")
-    return to_gang(key) if kind == "gang" else to_pod(key)
+    to = {"gang": to_gang, "pod": to_pod}.get(kind)
+    return to(key) if to is not None else ""
 
 
 def _of_namespace(page: str, key: str) -> str:

@@ -5,9 +5,10 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from linkwise.extender.explain.idle.idle_pods import idle_pods
+from linkwise.extender.explain.moves import view_moves
 from linkwise.extender.explain.node_arrays import why_closed
 from linkwise.extender.explain.snapshot import Snapshot
-from linkwise.extender.page import idle_rows, links
+from linkwise.extender.page import idle_rows, links, moves_rows
 from linkwise.extender.page.gpu_states import (
     STATES,
     SmallDrawing,
@@ -70,6 +71,7 @@ class Overviews:
             slots.update(row.slots)
         slots |= {f"all-{state}": {"text": f"{total[state]:,}"} for state in STATES}
         slots |= _queue_slots(queue_of(snapshot))
+        slots |= moves_rows.first_slots(view_moves(snapshot))
         slots |= idle_rows.first_slots(idle, snapshot.at)
         return Overview(
             nodes=sum(len(group.nodes) for group in groups),

@@ -6,22 +6,29 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from linkwise.extender.api.views import MovePlanView, MoveState, MovesView, MoveView
+from linkwise.extender.moves.policy import Moves
 from linkwise.extender.page.explained import (
     ExplainedPage,
     IdlePodsPage,
+    MovesPage,
     gang_page,
     idle_pods_page,
+    moves_page,
     pod_page,
 )
 from linkwise.extender.page.group_page import group_page
 from linkwise.extender.page.groups import Grouper
+from linkwise.extender.page.moves_rows import tables_of
 from linkwise.extender.page.overview import Overviews
 from linkwise.extender.page.search import search
-from linkwise.extender.page.slots import Slots, changes
+from linkwise.extender.page.slots import HIDDEN, Slots, changes
 from linkwise.extender.page.timeline import PodTimes
 from linkwise.extender.runtime.page.render import HEADERS, Renderer
 from linkwise.topology import names
 from tests.extender.cluster import START, Cluster
+from tests.extender.moves.movers import cluster as mover_cluster
+from tests.extender.moves.movers import scattered, waits
 from tests.extender.page.example_cluster import HOSTILE, empty, example, hostile, one_node
 from tests.parsed_page import ParsedPage
 
@@ -59,6 +66,12 @@ def searched(cluster: Cluster, key: str) -> tuple[ParsedPage, Slots]:
     assert page is not None
     html = RENDERER.page(page, at=snapshot.at, stream="events?since=v")
     return ParsedPage(html.decode()), page.slots
+
+
+def moves(cluster: Cluster) -> ParsedPage:
+    snapshot = cluster.core.snapshot(cluster.now)
+    html = RENDERER.page(moves_page(snapshot), at=snapshot.at, stream="events?since=v")
+    return ParsedPage(html.decode())
 
 
 def others(cluster: Cluster, words: str) -> Iterator[ParsedPage]:
@@ -101,6 +114,40 @@ def test_an_empty_cluster_says_so_and_what_to_do() -> None:
     text = overview(empty())[0].text
     assert "No gang and no pod waits for GPUs." in text
     assert "No node offers GPUs. kubectl linkwise doctor says what is missing." in text
+
+
+def test_the_page_of_moves_says_which_pods_move_for_whom() -> None:
+    at = mover_cluster()
+    scattered(at)
+    waits(at)
+    page = moves(at)
+    assert "pod ml/big 8 1 0.7 8.0" in page.text
+    assert "ml/web n1 n2, GPUs 4-7 0.7 left pod ml/big" in page.text
+    links = [str(link.get("href")) for link in page.named("a")]
+    assert "pod?namespace=ml&name=web" in links
+    assert "1 pod moves , so that others fit. Planned moves" in overview(at)[0].text
+
+
+def test_names_in_moves_make_no_tags() -> None:
+    move = MoveView(HOSTILE, HOSTILE, HOSTILE, (0,), 1.0, MoveState.ADVISED, None)
+    view = MovesView(0.0, "advise", (MovePlanView(f"pod {HOSTILE}", 1, 1.0, 1.0, (move,)),))
+    page = MovesPage(tables_of(view), {"at": {"text": ""}})
+    text = ParsedPage(RENDERER.page(page, at=0.0, stream="events?since=v").decode()).text
+    assert text.count(HOSTILE) == 5
+
+
+def test_advice_is_no_move() -> None:
+    at = mover_cluster(Moves.ADVISE)
+    scattered(at)
+    waits(at)
+    assert "ml/web n1 n2, GPUs 4-7 0.7 advised pod ml/big" in moves(at).text
+    assert "1 pod would move with --moves=consent , so that" in overview(at)[0].text
+
+
+def test_without_moves_the_page_says_why() -> None:
+    assert "Moves are off: the extender runs with --moves=never." in moves(example()).text
+    assert "Nothing to move" in moves(mover_cluster()).text
+    assert overview(mover_cluster())[1]["m-some"]["hidden"] == HIDDEN
 
 
 CHANGES: list[Callable[[Cluster], object]] = [

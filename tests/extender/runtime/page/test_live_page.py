@@ -320,6 +320,7 @@ def test_every_page_is_there_and_what_is_gone_is_404() -> None:
             ("gang?namespace=ml&name=pretrain", "room for 3 of 6 members"),
             ("pod?namespace=ml&name=huge", "ml/huge: has waited"),
             ("search?q=eval", "ml/eval"),
+            ("moves", "Moves are off: the extender runs with --moves=never."),
             ("idle", "Pods with whole GPUs: 2 idle, with 3 GPUs"),
         ):
             status, kind, text = read(page, path)

@@ -25,10 +25,10 @@ from linkwise.extender.api.records import PodRecord
 from linkwise.extender.explain.names_said import gang_said
 from linkwise.extender.explain.snapshot import Snapshot
 from linkwise.extender.page.explained import (
-    ExplainedPage,
-    IdlePodsPage,
+    SearchedPage,
     gang_page,
     idle_pods_page,
+    moves_page,
     pod_page,
 )
 from linkwise.extender.page.group_page import GroupPage, group_page
@@ -43,7 +43,7 @@ from linkwise.extender.runtime.page.viewers import Viewers
 log = logging.getLogger(__name__)
 # Keys of pages. That of a group is the group's own: values of labels, which have no slash, and a
 # number.
-OVERVIEW, IDLE = "", "idle/"
+OVERVIEW, IDLE, MOVES = "", "idle/", "moves/"
 _POD, _GANG = "pod", "gang"
 _SHARE = 0.01
 _MOST_CREDIT_SECONDS = 10.0  # of the share that searches did not use
@@ -54,7 +54,7 @@ _MOST_MESSAGES = 8  # of a page, for browsers that connect again
 HELLO = b"retry: 2000\n\n"
 _RELOAD = b"event: reload\ndata: {}\n\n"
 _GONE = b"event: gone\ndata: {}\n\n"
-Value = Overview | GroupPage | ExplainedPage | IdlePodsPage
+Value = Overview | GroupPage | SearchedPage
 
 
 def pod_key(namespace: str, name: str) -> str:
@@ -66,8 +66,8 @@ def gang_key(namespace: str, name: str) -> str:
 
 
 def takes_searches(key: str) -> bool:
-    """Whether it is a pod, a gang or the idle pods."""
-    return key.startswith((IDLE, f"{_POD}/", f"{_GANG}/"))
+    """Whether it is a pod, a gang, the idle pods or the moves."""
+    return key.startswith((IDLE, MOVES, f"{_POD}/", f"{_GANG}/"))
 
 
 @dataclass(slots=True)
@@ -195,7 +195,9 @@ class LivePage:
 
     def _explained(
         self, snapshot: Snapshot, groups: Sequence[Group], key: str
-    ) -> ExplainedPage | IdlePodsPage | None:
+    ) -> SearchedPage | None:
+        if key == MOVES:
+            return moves_page(snapshot)
         if key == IDLE:
             return idle_pods_page(snapshot)
         kind, namespace, name = [*key.split("/", 2), ""][:3]

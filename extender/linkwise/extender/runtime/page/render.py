@@ -7,7 +7,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from linkwise.drawing.times import WIDTH
 from linkwise.extender.page import links
-from linkwise.extender.page.explained import ExplainedPage, IdlePodsPage
+from linkwise.extender.page.explained import ExplainedPage, IdlePodsPage, MovesPage, SearchedPage
 from linkwise.extender.page.gpu_states import STATES
 from linkwise.extender.page.group_page import GroupPage
 from linkwise.extender.page.idle_rows import MOST_FIRST
@@ -32,6 +32,7 @@ _TEMPLATES: Mapping[type, str] = {
     GroupPage: "group.html",
     ExplainedPage: "explained.html",
     IdlePodsPage: "idle.html",
+    MovesPage: "moves.html",
 }
 
 
@@ -61,7 +62,7 @@ class Renderer:
 
     def page(
         self,
-        page: Overview | GroupPage | ExplainedPage | IdlePodsPage,
+        page: Overview | GroupPage | SearchedPage,
         *,
         at: float,
         stream: str,

@@ -10,6 +10,7 @@ from linkwise.extender.page.search import search
 from linkwise.extender.runtime.page.live_page import (
     HELLO,
     IDLE,
+    MOVES,
     OVERVIEW,
     LivePage,
     gang_key,
@@ -34,6 +35,7 @@ def page_routes(live: LivePage, share: Share) -> Blueprint:
         "/pod": lambda live: live.html(pod_key(*_asked())),
         "/gang": lambda live: live.html(gang_key(*_asked())),
         "/idle": lambda live: live.html(IDLE),
+        "/moves": lambda live: live.html(MOVES),
         "/search": _search,
     }
     for path, make in pages.items():
