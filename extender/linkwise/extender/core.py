@@ -113,6 +113,7 @@ class Core:
         self._planner.round.note_step = self._note_step
         self.offers = self._planner.offers
         self.reservations = self._planner.reservations
+        self.moves = self._planner.moves
         self._camera = SnapshotCamera(self._cache, self._planner)
         self._begin_verbs(self._cache, self._planner)
 

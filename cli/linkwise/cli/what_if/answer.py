@@ -48,6 +48,39 @@ class Start:
     span: str
 
 
+class Verdict(StrEnum):
+    """Whether the extender would carry moves out, with --moves=consent."""
+
+    YES = "yes"
+    LATER = "later"  # once the one that waits has waited for longer
+    NOT_FIRST = "not-first"  # it is not among the first in the queue
+    SHORT_WAIT = "short-wait"  # it has room within --move-cost
+    LOSES = "loses"  # they lose more than they save
+
+
+@dataclass(frozen=True, slots=True)
+class MovedPod:
+    """A pod of the cluster that would go elsewhere."""
+
+    pod: str  # namespace/name
+    node: str
+    gpus: tuple[int, ...]  # their indices on the node
+    target: str  # the node of its replacement
+    target_gpus: tuple[int, ...]
+    lost_gpu_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobMoves:
+    """If these pods moved, a part of the job would start at once."""
+
+    pods: tuple[MovedPod, ...]
+    lost_gpu_seconds: float
+    saved_gpu_seconds: float | None  # None: it would never start without the moves
+    verdict: Verdict
+    after_seconds: float  # for `later`: how long it will have waited then
+
+
 @dataclass(frozen=True, slots=True)
 class JobPart:
     """A gang of the job, or a pod that is in none."""
@@ -65,6 +98,7 @@ class JobPart:
     waits_for: tuple[Holder, ...]  # the holders of the GPUs that it would get
     evicts: tuple[str, ...]  # pods that Linkwise would evict for it
     why: GangExplanation | Explanation | None  # of a part that waits
+    moves: JobMoves | None = None  # None: none would make room, or none were found
     never: bool = False  # it cannot start, even alone and without every pod that could go
 
 
@@ -100,6 +134,32 @@ class Never:
 class ClusterUse:
     nodes: int  # nodes whose GPUs are known
     gpus: Mapping[str, int]  # GPUs by state
+
+
+@dataclass(frozen=True, slots=True)
+class WholeNodes:
+    """Of the nodes with one number of GPUs: how many have all of them free, with moves and without
+    them."""
+
+    gpus: int  # of each of these nodes
+    nodes: int  # that pods can use
+    whole: tuple[str, ...]  # now
+    emptied: tuple[str, ...]  # the nodes that the moves would empty
+    moves: tuple[MovedPod, ...]
+    lost_gpu_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class WholeNodesAnswer:
+    at: float
+    wanted: int  # whole nodes
+    given: bool  # there are as many of one size, now or after moves
+    cluster: ClusterUse
+    sizes: tuple[WholeNodes, ...]  # those with most GPUs first
+    guesses: tuple[Guess, ...]
+    left_out: tuple[LeftOut, ...]
+    presumed: tuple[str, ...]  # as below
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

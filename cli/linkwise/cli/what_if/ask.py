@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from linkwise.cli.errors import BadInputError
 from linkwise.cli.what_if.answer import (
     By,
-    ClusterUse,
     HeldPod,
     JobPart,
     Never,
@@ -20,12 +19,20 @@ from linkwise.cli.what_if.answer import (
     WhatIfAnswer,
     Without,
 )
+from linkwise.cli.what_if.cluster import all_left_out, presumed, use_of
 from linkwise.cli.what_if.ends import Ends
 from linkwise.cli.what_if.given.in_cluster import gated, schedulers_of, those_there
 from linkwise.cli.what_if.given.job import Job
 from linkwise.cli.what_if.given.listing import Listing
-from linkwise.cli.what_if.given.machines import Known, LeftOut
+from linkwise.cli.what_if.given.machines import Known
 from linkwise.cli.what_if.live_listing import LiveListing, known_end
+from linkwise.cli.what_if.moves import (
+    NO_BUDGETS,
+    controller_of,
+    jobs_of_movers,
+    moves_for,
+    note_of_jobs,
+)
 from linkwise.cli.what_if.parts import (
     Explanations,
     Group,
@@ -44,7 +51,6 @@ from linkwise.extender.api.views import Explanation, GangExplanation, Holder
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.explain.holders import owners_of
 from linkwise.extender.explain.snapshot import Snapshot
-from linkwise.extender.explain.usage import view_nodes, view_use
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.kube.objects import Pod
 from linkwise.pods.podgrouper.workloads.answer import ObjectRef
@@ -104,10 +110,10 @@ class _Asking:
         live.run_until(live.now + _MOMENT_SECONDS, lambda: all_fit(live, groups))
         self._note_joined(live, groups)
         fits = all_start(live, groups)
-        parts = self._parts(live, groups)
-        if self._listing.budgets is None and any(part.evicts for part in parts):
-            self._notes.append("PodDisruptionBudgets were not given: none is counted")
-        left_out = (*self._known.left_out, *self._unusable(before))
+        parts = self._with_moves(live, groups, self._parts(live, groups))
+        if self._listing.budgets is None and any(part.evicts or part.moves for part in parts):
+            self._notes.append(NO_BUDGETS)
+        left_out = all_left_out(before, self._known.left_out)
         room: tuple[Without, ...] = ()
         never = None
         if not fits:
@@ -121,13 +127,13 @@ class _Asking:
             at=self._at,
             job=self._job.titles,
             fits=fits,
-            cluster=_use_of(before),
+            cluster=use_of(before),
             parts=tuple(parts),
             room=room,
             never=None if left_out else never,
             guesses=self._known.guesses,
             left_out=left_out,
-            presumed=_presumed(before),
+            presumed=presumed(before),
             notes=tuple(dict.fromkeys(self._notes)),
         )
 
@@ -178,6 +184,22 @@ class _Asking:
             evicts=tuple(sorted(_name(pod) for pod in evicted)),
             why=why,
         )
+
+    def _with_moves(
+        self, live: LiveListing, groups: Sequence[Group], parts: Sequence[JobPart]
+    ) -> list[JobPart]:
+        waiting = [number for number, part in enumerate(parts) if part.state is PartState.WAITS]
+        if not waiting:
+            return [*parts]
+        jobs = jobs_of_movers(self._others, live.not_given)
+        if jobs:
+            self._notes.append(note_of_jobs(jobs))
+        snapshot = live.core.snapshot(live.now)
+        found = {
+            number: moves_for(live, snapshot, groups[number].key)
+            for number in waiting[:_MOST_ALONE]
+        }
+        return [replace(part, moves=found.get(number)) for number, part in enumerate(parts)]
 
     # Later
 
@@ -311,7 +333,9 @@ class _Asking:
             )
 
     def _note_not_given(self, live: LiveListing) -> None:
-        refs = [str(ref) for ref in live.not_given]
+        waiting = {controller_of(pod) for pod in self._others if not pod.spec.node_name}
+        of_movers = {*jobs_of_movers(self._others, live.not_given)} - waiting
+        refs = [str(ref) for ref in live.not_given if ref not in of_movers]
         if refs:
             self._notes.append(
                 "pods that wait count as pods of their own, as what they hang on was not given: "
@@ -346,19 +370,6 @@ class _Asking:
                 where = self._job.places.get(pod.metadata.uid, "--submit")
                 raise BadInputError(f"{where}: {record.invalid}")
 
-    def _unusable(self, snapshot: Snapshot) -> Iterable[LeftOut]:
-        named = {node for each in self._known.left_out for node in each.nodes}
-        found: dict[str, list[str]] = {}
-        for view in view_nodes(snapshot):
-            if not view.usable and view.name not in named:
-                found.setdefault(view.reason, []).append(view.name)
-        return tuple(LeftOut(reason, tuple(nodes)) for reason, nodes in found.items())
-
-
-def _use_of(snapshot: Snapshot) -> ClusterUse:
-    known = sum(node.machine is not None for node in snapshot.nodes)
-    return ClusterUse(known, view_use(snapshot).gpus)
-
 
 def _records(snapshot: Snapshot, found: FreedPods) -> list[PodRecord]:
     return [snapshot.by_uid[uid] for uid in found.uids]
@@ -384,21 +395,6 @@ def _holders_of(why: object) -> tuple[Holder, ...]:
             (each.nearest for each in why.searches if each.nearest is not None), None
         )
     return nearest.holders if nearest is not None else ()
-
-
-def _presumed(snapshot: Snapshot) -> tuple[str, ...]:
-    """Return running pods whose GPUs neither a plan nor the kubelet names."""
-    return tuple(
-        sorted(
-            record.key
-            for node in snapshot.nodes
-            for uid in node.owned
-            if (record := snapshot.by_uid.get(uid)) is not None
-            and record.node == node.name
-            and snapshot.plan_of(record) is None
-            and node.listed_as.get(record.key) != uid
-        )
-    )
 
 
 def _is_ending(pod: Pod, now: float) -> bool:

@@ -2,7 +2,8 @@
 
 It runs the extender's own core on a listing of the cluster, so its answer is the extender's. It
 writes nothing. Exit status: 0 all of the job starts now, 1 it does not, 2 bad input. With --replay
-the core runs the cluster's past instead; then 0, or 2.
+the core runs the cluster's past instead; then 0, or 2. With --moves: 0 there are as many whole
+nodes of one size, now or after moves, 1 there are not, 2 bad input.
 """
 
 import sys
@@ -39,6 +40,11 @@ from linkwise.topology import names
     "--replay",
     is_flag=True,
     help="Replay the past instead: what would its jobs have got, and when?",
+)
+@click.option(
+    "--moves",
+    metavar="N",
+    help="Find the moves that would give N whole nodes instead, with all of their GPUs free.",
 )
 @click.option(
     "--history",
@@ -88,6 +94,22 @@ from linkwise.topology import names
     "preemptible, all of lower priority, or none. Give the extender's value.",
 )
 @click.option(
+    "--movable-namespace",
+    "movable_namespaces",
+    metavar="NAMESPACE",
+    multiple=True,
+    help="Pods of this namespace consent to moves unless they say no, but for those of Jobs. Give "
+    "the extender's values.",
+)
+@click.option(
+    "--move-cost",
+    metavar="DURATION",
+    default="10m",
+    show_default=True,
+    help="How much of its run a pod loses by a move, if it does not say. Give the extender's "
+    "value.",
+)
+@click.option(
     "--queue-order",
     type=click.Choice(["age", "multifactor"]),
     default="age",
@@ -113,6 +135,7 @@ def what_if_command(
     paths: tuple[str, ...],
     jobs: tuple[str, ...],
     replay: bool,
+    moves: str | None,
     histories: tuple[str, ...],
     namespace: str,
     assumed: tuple[str, ...],
@@ -120,13 +143,16 @@ def what_if_command(
     resource: str,
     indexed_jobs: str,
     preempt: str,
+    movable_namespaces: tuple[str, ...],
+    move_cost: str,
     queue_order: str,
     span_levels: str | None,
     extended_resource_toleration: bool,
     output: str,
 ) -> None:
     """Say where a job would go if it was submitted now, when it would start, and what would make
-    room for it; or (--replay) what the cluster's last weeks would have been."""
+    room for it; or (--moves) which moves would give whole nodes; or (--replay) what the cluster's
+    last weeks would have been."""
     # The core takes a while to import, and other commands do not need it.
     from linkwise.cli.what_if import run
 
@@ -134,6 +160,7 @@ def what_if_command(
         paths=paths,
         jobs=jobs,
         replay=replay,
+        moves=moves,
         histories=histories,
         namespace=namespace,
         assumed=assumed,
@@ -141,6 +168,8 @@ def what_if_command(
         resource=resource,
         indexed_jobs=indexed_jobs,
         preempt=preempt,
+        movable_namespaces=movable_namespaces,
+        move_cost=move_cost,
         queue_order=queue_order,
         span_levels=span_levels,
         extended_resource_toleration=extended_resource_toleration,
@@ -148,6 +177,10 @@ def what_if_command(
     if replay:
         say(run.written(run.past_answer(asked), output))
         return
+    if moves is not None:
+        nodes = run.whole_nodes_answer(asked)
+        say(run.written(nodes, output))
+        sys.exit(0 if nodes.given else 1)
     answer = run.answer(asked)
     say(run.written(answer, output))
     sys.exit(0 if answer.fits else 1)

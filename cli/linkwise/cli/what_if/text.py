@@ -15,10 +15,12 @@ from linkwise.cli.what_if.answer import (
     WhatIfAnswer,
     Without,
 )
+from linkwise.cli.what_if.cluster_text import about_cluster
 from linkwise.cli.what_if.facts import fact, some
+from linkwise.cli.what_if.moves_text import moves_of_part
 from linkwise.extender.api.views import Explanation, GangExplanation
 from linkwise.extender.explain.texts import explanation_text
-from linkwise.extender.explain.texts.format import duration, gpus_in_words, pods_in_words
+from linkwise.extender.explain.texts.format import duration, pods_in_words
 
 _MOST_HOLDERS = 8
 _MOST_PARTS = 20  # waiting parts that are shown in full
@@ -47,26 +49,17 @@ def _lines(answer: WhatIfAnswer) -> Iterator[str]:
     if len(waiting) > _MOST_PARTS:
         yield ""
         yield f"and {len(waiting) - _MOST_PARTS} more that wait; -o json has all"
+    moving = [part for part, _ in waiting[:_MOST_PARTS] if part.moves is not None]
+    for part in moving:
+        yield ""
+        yield from moves_of_part(part, "It" if len(answer.parts) == 1 else _title(part))
     for room in answer.room:
         yield ""
         yield from _room(room, answer.at)
 
 
 def _about(answer: WhatIfAnswer) -> Iterator[str]:
-    use = answer.cluster
-    words = {"free": "free", "used": "in use", "held": "planned", "reserved": "reserved for others"}
-    words["unhealthy"] = "unhealthy"
-    counts = ", ".join(f"{use.gpus[key]} {word}" for key, word in words.items() if use.gpus[key])
-    total = gpus_in_words(sum(use.gpus.values()))
-    nodes = f"{use.nodes} node{'' if use.nodes == 1 else 's'}"
-    yield fact("cluster", f"{total} on {nodes}: {counts or 'none'}")
-    for guess in answer.guesses:
-        yield fact("guessed", f"{some(guess.nodes)}: {guess.machine} ({guess.because})")
-    for left in answer.left_out:
-        yield fact("left out", f"{some(left.nodes)}: {left.because}")
-    if answer.presumed:
-        of = pods_in_words(len(answer.presumed))
-        yield fact("presumed", f"the GPUs of {of}: neither a plan nor the plugin reports them")
+    yield from about_cluster(answer)
     for title in answer.job[:_MOST_OBJECTS]:
         yield fact("job", title)
     if len(answer.job) > _MOST_OBJECTS:
@@ -110,7 +103,11 @@ def _placed(parts: Sequence[JobPart]) -> Iterator[str]:
 
 def _gang(part: JobPart) -> str:
     few = f", {part.minimum} are enough" if part.minimum < part.size else ""
-    return f"gang {part.namespace}/{part.name}: {pods_in_words(part.size)}{few}"
+    return f"{_title(part)}: {pods_in_words(part.size)}{few}"
+
+
+def _title(part: JobPart) -> str:
+    return f"{'gang' if part.is_gang else 'pod'} {part.namespace}/{part.name}"
 
 
 def _table(places: Iterable[Place]) -> Iterator[str]:
@@ -146,7 +143,7 @@ def _alike(parts: Iterable[JobPart]) -> list[tuple[JobPart, int]]:
 
 
 def _waiting(part: JobPart, others: int, answer: WhatIfAnswer) -> Iterator[str]:
-    title = _gang(part) if part.is_gang else f"pod {part.namespace}/{part.name}"
+    title = _gang(part) if part.is_gang else _title(part)
     if others:
         title += f", and {others} more like it"
     have = sum(bool(place.node) for place in part.places)

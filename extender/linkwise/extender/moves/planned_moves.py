@@ -52,6 +52,7 @@ EVICT_SECONDS = 300.0  # for so long, the evictions of a plan are tried
 _RUN_TIMES = 10.0
 _MOMENT_SECONDS = 1.0
 _MOST_REMEMBERED = 20_000
+_MOST_SEARCHES = 8  # for one question
 
 
 class PlannedMoves:
@@ -120,6 +121,29 @@ class PlannedMoves:
         if len(self._stay) >= _MOST_REMEMBERED:
             del self._stay[next(iter(self._stay))]
         self._stay[uid] = until
+
+    # Questions
+
+    def sought(self, key: GangKey, now: float) -> MovePlan | None:
+        """The moves that make room for the gang now, if moves lose less than any wait, with what
+        its expected wait would lose as `saved`. None: there are none, or none was found. Nothing is
+        carried out or remembered."""
+        gang = self._registry.gangs.get(key)
+        if gang is None or self._reservations.is_by_preemption(key):
+            return None
+        members = self._registry.needed_of(gang).members
+        stay, tries = dict(self._stay), dict(self._tries)
+        plan = None
+        for _ in range(_MOST_SEARCHES):
+            placed = len(self._stay)
+            plan = self._find(gang, members, math.inf, now, run_inline)
+            if plan is not None or len(self._stay) == placed:
+                break  # else once more without the pods that have no place elsewhere
+        self._stay, self._tries = stay, tries
+        if plan is None:
+            return None
+        wanted = sum(member.demand.gpus for member in members.open)
+        return replace(plan, saved=self._expected_wait(gang, members, now) * wanted)
 
     # Rounds
 
