@@ -9,18 +9,33 @@ import pytest
 from click.testing import CliRunner
 
 from linkwise.cli.__main__ import main
-from linkwise.cli.what_if.answer import HeldPod, JobPart, Place, WhatIfAnswer, Without
+from linkwise.cli.what_if.answer import (
+    HeldPod,
+    JobMoves,
+    JobPart,
+    MovedPod,
+    Place,
+    WhatIfAnswer,
+    WholeNodes,
+    WholeNodesAnswer,
+    Without,
+)
 from linkwise.cli.what_if.command import what_if_command
 from linkwise.cli.what_if.past.answer import Ignored, JobThere, Outcome, PastAnswer
 from linkwise.cli.what_if.past.history_csv import NEEDED, OPTIONAL
 from tests.cli.what_if.asking import NOW, listed, runs
 from tests.cli.what_if.past_listing import a_week
+from tests.cli.what_if.scattered import of_the_page
 from tests.extender.cluster import Cluster
 
 PAGE = (Path(__file__).parents[3] / "docs" / "what-if.md").read_text()
 COLUMN = re.compile(r"`(\w+)`")
 FILES = dict(re.findall(r"<!-- (\S+) -->\n```yaml\n(.*?)```", PAGE, flags=re.DOTALL))
-SHOWN = re.findall(r"```\n\$ [^\n]* \| linkwise (what-if [^\n]*)\n(.*?)```", PAGE, flags=re.DOTALL)
+SHOWN = re.findall(
+    r"```\n\$ kubectl get (\S+) [^\n]* \| linkwise (what-if [^\n]*)\n(.*?)```",
+    PAGE,
+    flags=re.DOTALL,
+)
 
 
 def cluster() -> Cluster:
@@ -38,18 +53,20 @@ def cluster() -> Cluster:
 
 
 def test_there_is_something_to_compare() -> None:
-    assert len(SHOWN) - 1 == len(FILES) == 3
+    assert (len(SHOWN), len(FILES)) == (6, 3)
 
 
-@pytest.mark.parametrize(("command", "shown"), SHOWN, ids=[command for command, _ in SHOWN])
+@pytest.mark.parametrize(("kinds", "command", "shown"), SHOWN, ids=[each[1] for each in SHOWN])
 def test_the_page_shows_what_the_command_prints(
-    command: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kinds: str, command: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name, text in FILES.items():
         Path(name).write_text(text)
     arguments = [*shlex.split(command), "--at", "2026-03-01T08:00:00Z"]
     given = a_week() if "--replay" in arguments else listed(cluster())
+    if "poddisruptionbudgets" in kinds:
+        given = of_the_page()
     result = CliRunner().invoke(main, arguments, input=json.dumps(given))
     assert result.stdout == shown, result.output
 
@@ -61,7 +78,8 @@ def test_every_option_is_documented() -> None:
 
 def test_every_field_is_documented() -> None:
     said = set(re.findall(r"`(\w+)`", PAGE))
-    kinds = (WhatIfAnswer, JobPart, Place, Without, HeldPod, PastAnswer, Outcome, JobThere, Ignored)
+    now = (WhatIfAnswer, JobPart, Place, Without, HeldPod, JobMoves, MovedPod)
+    kinds = (*now, WholeNodesAnswer, WholeNodes, PastAnswer, Outcome, JobThere, Ignored)
     fields = {name for kind in kinds for name in kind.__slots__}
     assert not fields - said
 
