@@ -10,7 +10,7 @@ from linkwise.extender.moves.policy import MovePolicy, Moves
 from linkwise.topology import names
 from tests.cli.what_if.asking import NOW, a_list, answer, change, job, pod, refusal, what_if
 from tests.cli.what_if.scattered import BUDGET, cluster, given, two_nodes
-from tests.extender.moves.movers import HOUR, IGNORES, MOVABLE, run
+from tests.extender.moves.movers import IGNORES, MOVABLE, run
 from tests.pods.podgrouper.pods import Object
 
 NO_POLICY = {
@@ -225,7 +225,7 @@ def test_if_servers_alone_are_in_the_way_it_does(tmp_path: Path) -> None:
     run(it, "stays", 4, "n2", server=True)
     it.now = NOW
     assert last_line(tmp_path, given(it)) == (
-        "With --moves=consent, the extender does this: else only the end of servers would make room."
+        "With --moves=consent, the extender does this: only the end of servers would make room too."
     )
 
 

@@ -369,7 +369,11 @@ def test_a_history_file_that_is_not_there_is_one_line() -> None:
         ([past_pod("a", 1, 0, 1, 2)], ("--resource", "amd.com/gpu"), "has had amd.com/gpu"),
         ([past_pod("a", 1, 0, 1, 2)], ("--at", "2026-01-01"), "no pod there has had"),
         ([past_pod("a", 99, 0, 1, 2)], (), "no job there fits these nodes"),
-        ([past_pod("a", 1, 0, 1, 2)], ("--submit", "x.yaml"), "--submit FILE or --replay"),
+        (
+            [past_pod("a", 1, 0, 1, 2)],
+            ("--submit", "x.yaml"),
+            "--submit FILE, --replay or --moves N",
+        ),
         ([past_pod("a", 1, 0, 1, 2)], ("--history", "-"), "standard input can be one of them"),
     ],
 )

@@ -7,10 +7,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from linkwise.cli.__main__ import main
+from linkwise.kube.objects import Taint
 from linkwise.topology import names
 from tests.cli.what_if.asking import NOW
 from tests.cli.what_if.scattered import BUDGET, cluster, given, two_nodes
-from tests.extender.cluster import Cluster, Taint
+from tests.extender.cluster import Cluster
 from tests.extender.moves.movers import MOVABLE, run
 from tests.pods.podgrouper.pods import Object
 

@@ -94,7 +94,7 @@ def _verdict(moves: JobMoves) -> str:
     if moves.verdict is Verdict.LATER:
         return f"{does} once it has waited for {duration(moves.after_seconds)}."
     if saved is None:
-        return f"{does}: else only the end of servers would make room."
+        return f"{does}: only the end of servers would make room too."
     of = f"the wait that it saves is {saved:,.0f} GPU seconds"
     if moves.verdict is Verdict.LOSES:
         return f"The extender would not do this: {of}, less than it loses."
