@@ -8,7 +8,16 @@ import pytest
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.moves.policy import MovePolicy, Moves
 from linkwise.topology import names
-from tests.cli.what_if.asking import NOW, a_list, answer, change, job, pod, refusal, what_if
+from tests.cli.what_if.asking import (
+    NOW,
+    a_list,
+    answer,
+    change,
+    job,
+    pod,
+    refusal,
+    what_if,
+)
 from tests.cli.what_if.scattered import BUDGET, cluster, given, two_nodes
 from tests.extender.moves.movers import IGNORES, MOVABLE, run
 from tests.pods.podgrouper.pods import Object
@@ -171,10 +180,33 @@ def test_a_job_that_was_not_given_is_named_for_its_pods_that_wait_too(tmp_path: 
     assert [note.count("Job.batch ml/owner-of-web") for note in found["notes"]] == [1, 1]
 
 
+def test_a_job_of_which_all_pods_wait_is_no_mover(tmp_path: Path) -> None:
+    it = two_nodes()
+    run(it, "other", 1, "n1", kind="Job")
+    owner = it.pod("other").metadata.owner_references
+    it.add_pod(
+        "waits",
+        8,
+        said=MOVABLE,
+        alter=lambda pod: change(pod, metadata=change(pod.metadata, owner_references=owner)),
+    )
+    _, found = answer(tmp_path, given(it), pod("new", 8))
+    assert not [note for note in found["notes"] if "consent to moves" in note]
+
+
+def test_of_very_many_parts_the_first_are_tried(tmp_path: Path) -> None:
+    listing = given(two_nodes())
+    for others in (19, 20):
+        parts = [*(pod(f"never-{number}", 16) for number in range(others)), pod("new", 8)]
+        _, found = answer(tmp_path, listing, a_list(parts))
+        assert (found["parts"][-1]["moves"] is not None) == (others == 19)
+
+
 def test_nobody_moves_for_a_job_for_which_pods_are_evicted(tmp_path: Path) -> None:
-    it = cluster("hgx-h100", "hgx-h100")
+    it = cluster("hgx-h100", "hgx-h100", "hgx-h100")
     run(it, "web", 4, "n1", said=MOVABLE)
     run(it, "cheap", 4, "n2", said={"preemptible": "true"})
+    run(it, "stays", 4, "n3")
     it.now = NOW
     asked = job("train", 2, 4, {"require-span": "node"})
     asked["spec"]["template"]["spec"]["priority"] = 9
@@ -214,7 +246,7 @@ def test_moves_that_lose_more_than_they_save_are_shown_and_said_to_be(tmp_path: 
 
 
 def test_nor_would_it_for_a_short_wait(tmp_path: Path) -> None:
-    assert last_line(tmp_path, ending(5)) == (
+    assert last_line(tmp_path, ending(8)) == (
         "The extender would not do this: it expects room within --move-cost."
     )
 
@@ -239,6 +271,12 @@ def test_nor_would_it_for_what_is_not_among_the_first(tmp_path: Path) -> None:
     it.now += 60
     assert last_line(tmp_path, given(it)) == (
         "The extender would not do this now: it is not among the first in the queue."
+    )
+
+
+def test_later_is_once_it_has_waited_for_what_the_moves_lose(tmp_path: Path) -> None:
+    assert last_line(tmp_path, given(two_nodes(move_cost="25m"))) == (
+        "With --moves=consent, the extender does this once it has waited for 12m."
     )
 
 

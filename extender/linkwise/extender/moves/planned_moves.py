@@ -125,11 +125,11 @@ class PlannedMoves:
     # Questions
 
     def sought(self, key: GangKey, now: float) -> MovePlan | None:
-        """The moves that make room for the gang now, if moves lose less than any wait, with what
-        its expected wait would lose as `saved`. None: there are none, or none was found. Nothing is
-        carried out or remembered."""
+        """The moves that make room for the gang now, however short its wait is expected to be.
+        `saved` counts that wait. None: there are none, or none was found. Nothing is carried out or
+        remembered."""
         gang = self._registry.gangs.get(key)
-        if gang is None or self._reservations.is_by_preemption(key):
+        if gang is None:
             return None
         members = self._registry.needed_of(gang).members
         stay, tries = dict(self._stay), dict(self._tries)
