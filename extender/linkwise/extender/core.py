@@ -41,6 +41,8 @@ from linkwise.extender.explain.snapshot import Own, Snapshot, SnapshotCamera
 from linkwise.extender.explain.usage import view_counts, view_nodes
 from linkwise.extender.invariants import audit
 from linkwise.extender.membership.owner_cache import FetchOwner, Found
+from linkwise.extender.moves.may_move import Stays
+from linkwise.extender.moves.plan import Move
 from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
 from linkwise.extender.quarantine import LEFT_OUT, Quarantine, culprit_of, whose
 from linkwise.extender.queue.run_times import RunTimes
@@ -544,6 +546,12 @@ class Core:
 
     def gangs(self, now: float) -> tuple[GangView, ...]:
         return Explainer(self.snapshot(now)).gangs()
+
+    def look_at_emptying(
+        self, nodes: Collection[str], now: float
+    ) -> Iterator[tuple[str, PodRecord, Move | Stays]]:
+        """See `Emptying.look`."""
+        return self._planner.emptying.look(nodes, now)
 
     def nodes(self, now: float) -> tuple[NodeView, ...]:
         return view_nodes(self.snapshot(now))

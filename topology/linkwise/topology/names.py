@@ -30,6 +30,9 @@ ACTIVITY = PREFIX + "activity"
 OWN_LABELS = PREFIX + "own-labels"  # the label keys that the plugin wrote, separated by commas
 BY_PLUGIN = (TOPOLOGY, IN_USE, ACTIVITY, OWN_LABELS)
 
+# On the Node, written by people.
+EMPTY = PREFIX + "empty"
+
 # On the Pod, written by its author (docs/annotations.md).
 GANG = PREFIX + "gang"
 GANG_SIZE = PREFIX + "gang-size"

@@ -229,6 +229,7 @@ class NodeRecord:
     max_pods: int
     topology: str | None  # the annotations' texts
     in_use: str | None
+    emptied: bool = False  # a person wants its GPUs free (`linkwise.dev/empty`)
 
     def same_but_in_use(self, other: "NodeRecord") -> bool:
         """Whether nothing that affects placement differs, apart from the GPUs in use."""

@@ -458,10 +458,10 @@ class MoveView:
 
 @dataclass(frozen=True, slots=True)
 class MovePlanView:
-    """What moves so that a waiting gang or pod fits."""
+    """What moves so that a waiting gang or pod fits, or that a node is emptied."""
 
-    for_whom: str  # like "gang ml/train"
-    gpus: int  # that it gets
+    for_whom: str  # like "gang ml/train", or "node gpu-3"
+    gpus: int  # that it gets; 0: a node is emptied
     lost_gpu_seconds: float
     saved_gpu_seconds: float | None  # None: it would never start without the moves
     moves: tuple[MoveView, ...]  # without those that are over
@@ -472,6 +472,32 @@ class MovesView:
     at: float
     allowed: str  # the value of --moves
     plans: tuple[MovePlanView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EmptiedNode:
+    node: str
+    gpus: int  # that pods have, or will get
+    emptied: bool  # a person wants it empty (`linkwise.dev/empty`)
+
+
+@dataclass(frozen=True, slots=True)
+class StaysView:
+    pod: str  # namespace/name
+    node: str
+    gpus: int  # whole ones
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyingView:
+    """What becomes of the pods of nodes that are emptied, or if they are."""
+
+    at: float
+    allowed: str  # the value of --moves
+    nodes: tuple[EmptiedNode, ...]
+    moves: tuple[MoveView, ...]
+    stays: tuple[StaysView, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -490,7 +516,7 @@ class Counts:
 
     gangs: Mapping[str, int]  # by phase
     gpus: Mapping[str, int]  # by state: free, held, used, unhealthy
-    nodes: Mapping[str, int]  # by state: usable, unusable, by-count
+    nodes: Mapping[str, int]  # by state: usable, unusable, emptied, by-count
     swaps: int  # since the start
     refusals: int  # since the start
     placed: Placed = field(default_factory=Placed)  # gangs, since the start

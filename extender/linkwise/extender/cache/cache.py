@@ -61,6 +61,7 @@ class Cache:
         self.gang_changes: dict[GangKey, int] = {}  # differs after each change of its pods
         self.divided: set[str] = set()  # nodes of which some GPUs have parts
         self.by_count: set[str] = set()  # nodes where pods are placed by count
+        self.emptied: set[str] = set()  # nodes whose GPUs a person wants free
         self._by_count_changes = 0
         self._by_nodes_at: object = None  # the state of the nodes that `by_nodes` is about
         self._by_nodes: dict[Hashable, bool] = {}
@@ -471,6 +472,7 @@ class Cache:
         if info.kind is not None and not info.closed and info.shares.has_more_than(shares_before):
             self.room += 1
         (self.divided.add if info.sharing.places else self.divided.discard)(info.name)
+        (self.emptied.add if info.emptied else self.emptied.discard)(info.name)
         if info.by_count is not (info.name in self.by_count):
             self._by_count_changes += 1
         (self.by_count.add if info.by_count else self.by_count.discard)(info.name)
@@ -501,6 +503,7 @@ class Cache:
             self.fresh.pop(info.name, None)
             self.divided.discard(info.name)
             self.by_count.discard(info.name)
+            self.emptied.discard(info.name)
             self.rows.remove(info.name)
             self.changed_rows.append(info.row)
             self.settled_rows.append(info.row)

@@ -230,6 +230,7 @@ class Ingest:
             max_pods=most_pods(node),
             topology=node.metadata.annotations.get(names.TOPOLOGY),
             in_use=node.metadata.annotations.get(names.IN_USE),
+            emptied=node.metadata.annotations.get(names.EMPTY) == "true",
         )
 
     def _leaves_alone(self, pod: Pod) -> bool:

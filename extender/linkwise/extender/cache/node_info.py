@@ -35,6 +35,7 @@ class ClosedBy(StrEnum):
     NO_TOPOLOGY = "no-topology"  # no plugin has published one
     UNREADABLE = "unreadable"  # the annotation with the topology, or with the GPUs in use
     REFUSES = "refuses"  # its kubelet refuses pods with GPUs
+    EMPTIED = "emptied"  # a person wants its GPUs free
 
 
 class Closed(NamedTuple):
@@ -89,10 +90,17 @@ class NodeInfo:
     @property
     def closed(self) -> Closed | None:
         """Why nothing new is placed on this node; None: something may be."""
+        if self.emptied:
+            return Closed(ClosedBy.EMPTIED)
         problem = self.problem
         if problem or not self.refuses:
             return problem
         return None if self._on_trial else Closed(ClosedBy.REFUSES)
+
+    @property
+    def emptied(self) -> bool:
+        """Whether a person wants its GPUs free. What is planned here already may still come."""
+        return self.record is not None and self.record.emptied
 
     @property
     def by_count(self) -> bool:
@@ -107,8 +115,9 @@ class NodeInfo:
 
     @property
     def unpublished(self) -> bool:
-        """Whether no plugin publishes a topology here, and the kubelet admits pods."""
-        return self.no_topology == NO_TOPOLOGY and (not self.refuses or self._on_trial)
+        """Whether no plugin publishes a topology here, and pods may come."""
+        admits = not self.refuses or self._on_trial
+        return self.no_topology == NO_TOPOLOGY and admits and not self.emptied
 
     @property
     def _on_trial(self) -> bool:

@@ -28,6 +28,8 @@ from linkwise.extender.gangs.lifecycle import GangLifecycle
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.gangs.repair import Repair
 from linkwise.extender.gangs.scheduling_gates import SchedulingGates
+from linkwise.extender.moves.emptying import Emptying
+from linkwise.extender.moves.may_move import MayMove
 from linkwise.extender.moves.planned_moves import PlannedMoves
 from linkwise.extender.moves.targets import Targets
 from linkwise.extender.placement.nodes.best_node import BestNode
@@ -150,6 +152,7 @@ class Planner:
             budgets=budgets,
             allowed=settings.preempt,
         )
+        self.who_may_move = MayMove(settings.moves, budgets, running_pods)
         self.targets = Targets(cache, pending_writes, settings.moves, awaited)
         self.moves = PlannedMoves(
             cache,
@@ -161,11 +164,22 @@ class Planner:
             running_pods,
             budgets=budgets,
             policy=settings.moves,
+            who=self.who_may_move,
             targets=self.targets,
             waits_for_servers=lambda key, members: (
                 self.reserve.in_vain(key, members) is InVain.SERVERS
             ),
             agenda=agenda,
+        )
+        self.emptying = Emptying(
+            cache,
+            pending_writes,
+            search,
+            self.who_may_move,
+            self.targets,
+            budgets,
+            settings.moves,
+            agenda,
         )
         self.changes = Changes(
             cache,
@@ -226,6 +240,7 @@ class Planner:
             self.reserve,
             self.targets,
             self.moves,
+            self.emptying,
             self.preemption,
             publish,
             cache.around,
@@ -258,7 +273,7 @@ class Planner:
         self.idle_pods.pod_changed(record)
         self.unschedulable_pods.changed(record)
         self.targets.pod_changed(record, now)
-        self.moves.pod_changed(record)
+        self.who_may_move.pod_changed(record)
         if record.node:
             self.offers.forget(record.uid)
         if record.leaving:
@@ -304,7 +319,7 @@ class Planner:
         self._gates.forget(record.uid)
         self.idle_pods.pod_gone(record.uid)
         self.targets.pod_gone(record.uid, now)
-        self.moves.pod_gone(record.uid)
+        self.who_may_move.pod_gone(record.uid)
         self._plan_corrections.forget(record.uid)
         self.unschedulable_pods.forget(record.uid)
         self.offers.forget(record.uid)

@@ -100,6 +100,10 @@ class Publish:
                 self._unwritten.add(key)
 
     def _carriers(self, key: GangKey) -> tuple[PodRecord, ...]:
-        """A single pod that has started, and still carries the note of the moves for it."""
+        """A single pod that has started, and still carries the note of the moves for it, or gets
+        that of its own move."""
         single = self._cache.pods.get(key.uid)
-        return () if single is None or not (single.queue and single.queue.moves) else (single,)
+        if single is None:
+            return ()
+        has_note = single.queue is not None and single.queue.moves
+        return (single,) if has_note or self._targets.noted(key) else ()

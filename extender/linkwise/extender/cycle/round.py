@@ -5,6 +5,7 @@
    gang. If there is no room, *reserve* the GPUs on which it can start first. The gangs behind it
    *backfill*: they get what is not reserved, and reserved GPUs that they return in time.
 3. *Move* pods that consent, or *preempt* less important gangs, for a gang that still has no room.
+   Move pods from nodes that a person wants empty.
 4. *Publish* the decisions: plans, nominations, gates, Events.
 
 A gang without room is not tried again before there is more room.
@@ -22,6 +23,7 @@ from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.gang_search import GangSearch, StaleResult
 from linkwise.extender.gangs.lifecycle import GangLifecycle
 from linkwise.extender.gangs.registry import GangRegistry
+from linkwise.extender.moves.emptying import Emptying
 from linkwise.extender.moves.planned_moves import PlannedMoves
 from linkwise.extender.moves.targets import Targets
 from linkwise.extender.preemption.gang_preemption import GangPreemption
@@ -57,6 +59,7 @@ class Round:
         reserve: Reserve,
         targets: Targets,
         moves: PlannedMoves,
+        emptying: Emptying,
         preemption: GangPreemption,
         publish: Publish,
         around: PlacedPods,
@@ -64,7 +67,7 @@ class Round:
         self._registry, self._queue, self._reservations = registry, queue, reservations
         self._search, self._changes, self._lifecycle = search, changes, lifecycle
         self._allocate, self._reserve, self._preemption = allocate, reserve, preemption
-        self._targets, self._moves = targets, moves
+        self._targets, self._moves, self._emptying = targets, moves, emptying
         self._publish, self._around = publish, around
         # By namespace: the looks that its gangs took in this round, and the gangs that had no turn
         # because of that, in an earlier pass and in this one.
@@ -97,6 +100,8 @@ class Round:
             self._go_through_queue(looked_at, now)
             with self._changes.isolated("moves"):
                 self._moves.run(now, self._changes.run)
+            with self._changes.isolated("emptying"):
+                self._emptying.run(now, self._changes.run)
             with self._changes.isolated("preemption"):
                 self._preemption.run(now, self._changes.run)
             self._changes.due |= self._preemption.take_withdrawn()  # they wait again

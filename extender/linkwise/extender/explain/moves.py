@@ -4,7 +4,6 @@ and where to, what that loses, and what it saves."""
 import math
 from collections.abc import Iterable, Iterator
 
-from linkwise.extender.api.records import GangKey
 from linkwise.extender.api.views import MovePlanView, MoveState, MovesView, MoveView
 from linkwise.extender.explain.snapshot import Snapshot
 from linkwise.extender.moves.plan import Move, MovePlan
@@ -16,33 +15,37 @@ def view_moves(snapshot: Snapshot) -> MovesView:
 
 
 def _under_way(snapshot: Snapshot) -> Iterator[MovePlanView]:
-    plans: dict[GangKey, MovePlan] = {}
-    moves: dict[GangKey, list[MoveView]] = {}
+    plans: dict[str, MovePlan] = {}
+    moves: dict[str, list[MoveView]] = {}
     for each in snapshot.moves_under_way:
-        state = MoveState.EVICTING if each.kept_until is None else MoveState.LEFT
-        plans[each.for_whom] = each.plan
-        shown = _move(snapshot, each.move, state, each.kept_until)
-        moves.setdefault(each.for_whom, []).append(shown)
-    for key, plan in plans.items():
-        yield _plan(key, plan, moves[key])
+        empties = each.plan.empties
+        for_whom = f"node {empties}" if empties else each.for_whom.title
+        plans[for_whom] = each.plan
+        shown = view_move(snapshot, each.move, each.state, each.kept_until)
+        moves.setdefault(for_whom, []).append(shown)
+    for for_whom, plan in plans.items():
+        yield _plan(for_whom, plan, moves[for_whom])
 
 
 def _advised(snapshot: Snapshot) -> Iterator[MovePlanView]:
     for key, plan in snapshot.advice.items():
-        yield _plan(key, plan, (_move(snapshot, move, MoveState.ADVISED) for move in plan.moves))
+        yield _plan(
+            key.title, plan, (view_move(snapshot, move, MoveState.ADVISED) for move in plan.moves)
+        )
 
 
-def _plan(key: GangKey, plan: MovePlan, moves: Iterable[MoveView]) -> MovePlanView:
+def _plan(for_whom: str, plan: MovePlan, moves: Iterable[MoveView]) -> MovePlanView:
+    shown = tuple(moves)
     return MovePlanView(
-        for_whom=key.title,
+        for_whom=for_whom,
         gpus=sum(spot.gpus.bit_count() for spot in plan.spots),
-        lost_gpu_seconds=sum(move.lost for move in plan.moves),
+        lost_gpu_seconds=sum(move.lost_gpu_seconds for move in shown),
         saved_gpu_seconds=plan.saved if plan.saved < math.inf else None,
-        moves=tuple(moves),
+        moves=shown,
     )
 
 
-def _move(
+def view_move(
     snapshot: Snapshot, move: Move, state: MoveState, kept_until: float | None = None
 ) -> MoveView:
     node = snapshot.node_named.get(move.spot.node)

@@ -87,7 +87,7 @@ def closed_nodes(nodes: Iterable[NodeState]) -> tuple[ClosedNodes, ...]:
 
 def view_counts(cache: Cache, planner: Planner, now: float) -> Counts:
     gpus: Counter[str] = Counter(free=0, reserved=0, held=0, used=0, unhealthy=0)
-    nodes: Counter[str] = Counter({"usable": 0, "unusable": 0, "by-count": 0})
+    nodes: Counter[str] = Counter({"usable": 0, "unusable": 0, "emptied": 0, "by-count": 0})
     pods_by_count = 0
     for info in cache.nodes.values():
         if info.record is None or (info.machine is None and not info.record.offers.gpus):
@@ -96,7 +96,8 @@ def view_counts(cache: Cache, planner: Planner, now: float) -> Counts:
             nodes["by-count"] += 1
             pods_by_count += len(info.bound)
             continue
-        nodes["unusable" if info.closed else "usable"] += 1
+        unusable = "emptied" if info.emptied else "unusable"
+        nodes[unusable if info.closed else "usable"] += 1
         if info.machine is not None:
             _count(gpus, info.machine, info.owned, info.used, info.free, info.set_aside)
     gangs = Counter(gang.phase.value for gang in planner.registry.gangs.values() if not gang.alone)

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from linkwise.extender.api.records import GangKey, PodRecord
+from linkwise.extender.api.views import MoveState
 from linkwise.extender.placement.result import Spot
 
 
@@ -24,6 +25,7 @@ class MovePlan:
     moves: tuple[Move, ...]
     spots: tuple[Spot, ...]  # of the open members for which the others move
     saved: float = 0.0  # GPU seconds; infinity: they would never start without the moves
+    empties: str = ""  # the node that a person has emptied; else it makes room for a gang or pod
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,10 @@ class MoveUnderWay:
     for_whom: GangKey
     # Until when its target is kept for its replacement; None: the pod has not begun to leave.
     kept_until: float | None
+
+    @property
+    def state(self) -> MoveState:
+        return MoveState.EVICTING if self.kept_until is None else MoveState.LEFT
 
 
 def gpus_by_node(spots: Iterable[Spot]) -> dict[str, int]:

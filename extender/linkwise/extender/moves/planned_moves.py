@@ -32,6 +32,7 @@ from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.gang_search import GangSearch, Seen, StaleResult
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.gangs.registry import GangRegistry
+from linkwise.extender.moves.may_move import MayMove, Stays
 from linkwise.extender.moves.plan import MovePlan, gpus_by_node
 from linkwise.extender.moves.policy import MovePolicy, Moves
 from linkwise.extender.moves.search import Mover, MoveSearch
@@ -51,7 +52,6 @@ EVICT_SECONDS = 300.0  # for so long, the evictions of a plan are tried
 # the more of it a restart takes away.
 _RUN_TIMES = 10.0
 _MOMENT_SECONDS = 1.0
-_MOST_REMEMBERED = 20_000
 _MOST_SEARCHES = 8  # for one question
 
 
@@ -68,6 +68,7 @@ class PlannedMoves:
         *,
         budgets: DisruptionBudgets,
         policy: MovePolicy,
+        who: MayMove,
         targets: Targets,
         waits_for_servers: Callable[[GangKey, GangMembers], bool],
         agenda: Agenda,
@@ -76,11 +77,10 @@ class PlannedMoves:
         self._cache, self._pending_writes, self._registry = cache, pending_writes, registry
         self._queue, self._search, self._reservations = queue, search, reservations
         self._running_pods, self._budgets, self._policy = running_pods, budgets, policy
-        self._targets, self._waits_for_servers = targets, waits_for_servers
+        self._who, self._targets, self._waits_for_servers = who, targets, waits_for_servers
         self._plans: dict[GangKey, MovePlan] = {}  # by the gang that waits
         self._began: dict[GangKey, float] = {}  # when each was made
         self._look_at = 0.0  # when to check whether the room of the plans comes free
-        self._stay: dict[str, float] = {}  # uids of pods that are not moved before a time
         self._tries: dict[GangKey, tuple[float, object]] = {}
         self._advice: dict[GangKey, MovePlan] = {}
 
@@ -107,21 +107,6 @@ class PlannedMoves:
             yield self._look_at
         yield from self._targets.ends()
 
-    # Pods
-
-    def pod_changed(self, record: PodRecord) -> None:
-        if record.written is not None and record.written.plan.moved:
-            self._stays(record.uid, record.written.plan.moved + self._policy.again_seconds)
-
-    def pod_gone(self, uid: str) -> None:
-        self._stay.pop(uid, None)
-
-    def _stays(self, uid: str, until: float) -> None:
-        """The pod is not moved before that time."""
-        if len(self._stay) >= _MOST_REMEMBERED:
-            del self._stay[next(iter(self._stay))]
-        self._stay[uid] = until
-
     # Questions
 
     def sought(self, key: GangKey, now: float) -> MovePlan | None:
@@ -132,14 +117,14 @@ class PlannedMoves:
         if gang is None:
             return None
         members = self._registry.needed_of(gang).members
-        stay, tries = dict(self._stay), dict(self._tries)
-        plan = None
-        for _ in range(_MOST_SEARCHES):
-            placed = len(self._stay)
-            plan = self._find(gang, members, math.inf, now, run_inline)
-            if plan is not None or len(self._stay) == placed:
-                break  # else once more without the pods that have no place elsewhere
-        self._stay, self._tries = stay, tries
+        tries, plan = dict(self._tries), None
+        with self._who.supposing():
+            for _ in range(_MOST_SEARCHES):
+                known = self._who.remembered
+                plan = self._find(gang, members, math.inf, now, run_inline)
+                if plan is not None or self._who.remembered == known:
+                    break  # else once more without the pods that have no place elsewhere
+        self._tries = tries
         if plan is None:
             return None
         wanted = sum(member.demand.gpus for member in members.open)
@@ -190,7 +175,7 @@ class PlannedMoves:
         is_late, evictable = now >= self._began[key] + EVICT_SECONDS, self._evictable(key)
         self._end_plan(key)
         for record, _ in evictable if is_late else ():  # they cannot be evicted
-            self._stays(record.uid, now + self._policy.again_seconds)
+            self._who.stays(record.uid, now + self._policy.again_seconds, Stays.AGAIN)
         self._reservations.give_up(key, "GPUs that were to come free for it by moves do not")
 
     def _end_plan(self, key: GangKey) -> None:
@@ -293,7 +278,7 @@ class PlannedMoves:
         search = MoveSearch(self._cache, self._search, room, view, needs, self._budgets, aside)
         plan = search.find(movers, wait * wanted)
         for uid in search.placeless:
-            self._stays(uid, now + LOOK_SECONDS)
+            self._who.stays(uid, now + LOOK_SECONDS, Stays.NO_PLACE)
         if plan is None:
             if search.placeless:  # others have their turn, even if nothing changes
                 self._tries[gang.key] = now + TRY_SECONDS, None
@@ -327,24 +312,16 @@ class PlannedMoves:
                 if not self._may_move(record, priority, now):
                     continue
                 if tenants is None:
-                    tenants = {each.uid: each for each in self._running_pods.on(info, now).all}
+                    tenants = self._who.tenants(info, now)
                 tenant = tenants.get(record.uid)
-                cost = self._policy.cost_of(record)
-                if tenant is None or tenant.end - now < cost:
-                    continue  # it ends soon
-                found.append(Mover(record, tenant.gpus, cost))
+                if tenant is not None and not self._who.ends_soon(tenant, record, now):
+                    found.append(Mover(record, tenant.gpus, self._policy.cost_of(record)))
             yield info.name, found
 
     def _may_move(self, record: PodRecord, priority: int, now: float) -> bool:
-        if not self._policy.consents(record) or record.priority > priority:
+        if record.priority > priority or self._targets.of(record.uid):
             return False
-        if record.left_alone or not (record.live and record.admitted) or record.shares:
-            return False
-        if record.ask.gang is not None or self._targets.of(record.uid):
-            return False
-        if not self._budgets.allow([record]):
-            return False
-        if now < self._stay.get(record.uid, -math.inf):
+        if self._who.why_not(record, now) is not None:
             return False
         written = plan_on(record, record.node)
         began = record.created if written is None else written.plan.made

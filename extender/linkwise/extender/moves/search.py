@@ -15,18 +15,17 @@ from dataclasses import dataclass
 from linkwise.extender.api.records import GangKey, PodRecord, ResourceList
 from linkwise.extender.api.unlocked import RunUnlocked, nothing
 from linkwise.extender.cache.cache import Cache
-from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.gangs.gang_search import GangSearch
+from linkwise.extender.moves.places import Places
 from linkwise.extender.moves.plan import Move, MovePlan, gpus_by_node
-from linkwise.extender.placement.nodes.nodes_view import NodesView, as_if
-from linkwise.extender.placement.result import NoRoom, Spot
+from linkwise.extender.placement.nodes.nodes_view import NodesView
+from linkwise.extender.placement.result import Spot
 from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
 from linkwise.extender.preemption.gang_room import GangRoom
 from linkwise.extender.preemption.victim_selection import Unit
 
 _MOST_SEARCHES = 8  # for places of the gang; each costs milliseconds
 _AT_ONCE = 512  # nodes; each takes microseconds, while kube-scheduler's calls wait
-_WORSE = 0.999  # of the bandwidth that a pod has
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,26 +164,18 @@ class MoveSearch:
     def _places_of(self, movers: Sequence[Mover], spots: Sequence[Spot]) -> list[Move] | str:
         """Where *movers* go, the largest first, if the gang is at *spots*; else the node of one
         that has no place."""
-        table = self._base.trial()
-        changed = dict.fromkeys(self._changed)
+        places = Places(self._cache, self._search, self._base.trial(), self._changed)
         for spot, needs in zip(spots, self._needs, strict=True):
-            row = table.row_of[spot.node]
-            table.free[row] &= ~spot.gpus
-            table.left.take(row, needs)
-            changed[row] = None
+            places.take(spot, needs)
         moves: list[Move] = []
         for mover in sorted(movers, key=lambda m: (-m.pod.demand.gpus, m.pod.uid)):
             self._aside(nothing)
-            found = self._search.best_for(mover.pod, as_if(table, tuple(changed)))
-            if isinstance(found, NoRoom) or not self._is_as_good(mover, found):
+            move = places.move(mover.pod, mover.gpus, mover.cost_seconds)
+            if move is None:
                 if not moves:
                     self.placeless.add(mover.pod.uid)
                 return mover.pod.node
-            row = table.row_of[found.node]
-            table.free[row] &= ~found.gpus
-            table.left.take(row, mover.pod.needs)
-            changed[row] = None
-            moves.append(Move(mover.pod, found, mover.cost_seconds))
+            moves.append(move)
         return moves
 
     def _protected(self, moves: Sequence[Move]) -> str | None:
@@ -195,15 +186,6 @@ class MoveSearch:
         counts = range(1, len(pods) + 1)
         first = bisect_left(counts, True, key=lambda count: not self._budgets.allow(pods[:count]))
         return pods[first].node
-
-    def _is_as_good(self, mover: Mover, spot: Spot) -> bool:
-        if mover.pod.demand.gpus < 2:
-            return True
-        request = GpuRequest(mover.pod.demand, mover.pod.ask.requirement)
-        here, there = self._cache.nodes[mover.pod.node].kind, self._cache.nodes[spot.node].kind
-        if here is None or there is None:
-            return False
-        return there.quality(request, spot.gpus) >= _WORSE * here.quality(request, mover.gpus)
 
 
 def unit_of(pod: PodRecord) -> Unit:

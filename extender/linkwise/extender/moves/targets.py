@@ -1,7 +1,7 @@
 """The targets of planned moves: reserved GPUs, each for the replacement of a pod that moves.
 
-1. A target is reserved, and noted on the gang or pod that gets the room (`queue_note`). Its pod is
-   evicted once the API server has the note.
+1. A target is reserved, and noted on the gang or pod that gets the room, or on the pod that moves
+   if a node is emptied (`queue_note`). The pod is evicted once the API server has the note.
 2. The controller of that pod makes a new one. It is known by its owner and its request, and a
    StatefulSet's by its name too, as each has its own volumes. It is planned exactly on the target.
 3. A target for which no pod comes is given back after COME_SECONDS.
@@ -35,7 +35,7 @@ _MOVES_OF_A_MEMBER = MAX_GPUS
 @dataclass(slots=True)
 class Target:
     noted: NotedMove
-    for_whom: GangKey
+    for_whom: GangKey  # who carries the note
     began: float
     like: PodRecord | None  # the pod that moves; None: it was gone when this leader began
     plan: MovePlan | None = None  # None: an earlier leader made it
@@ -50,6 +50,11 @@ class Target:
         """Of the reservation."""
         namespace, _, name = self.noted.pod.partition("/")
         return GangKey(namespace, name, self.noted.uid, "move")
+
+    @property
+    def empties(self) -> str:
+        """The node that a person has emptied; empty: the pod moves for a gang or pod."""
+        return "" if self.plan is None else self.plan.empties
 
     @property
     def move(self) -> Move | None:
@@ -94,6 +99,10 @@ class Targets:
         """The target of the pod that moves."""
         return self._targets.get(uid)
 
+    def not_left(self) -> list[Target]:
+        """Those whose pods have not begun to leave."""
+        return [target for target in self._targets.values() if target.left is None]
+
     def under_way(self) -> list[MoveUnderWay]:
         """The moves that this leader has planned."""
         return [
@@ -119,8 +128,12 @@ class Targets:
         """Those for which no pod comes. *wanted*: the gangs for which pods still move."""
         for target in [*self._targets.values()]:
             if self._is_over(target, now, wanted):
-                self._end(target)
-                self.counts = replace(self.counts, given_back=self.counts.given_back + 1)
+                self.give_up(target.noted.uid)
+
+    def give_up(self, uid: str) -> None:
+        """No pod gets the target of this one."""
+        self._end(self._targets[uid])
+        self.counts = replace(self.counts, given_back=self.counts.given_back + 1)
 
     def _keep(self, target: Target) -> None:
         self._targets[target.noted.uid] = target
@@ -140,7 +153,8 @@ class Targets:
         if end is not None:
             return now >= end
         is_evicting = self._pending_writes.is_evicting(target.noted.uid)
-        return target.for_whom not in wanted and not is_evicting
+        is_wanted = target.for_whom in wanted or target.empties in self._cache.emptied
+        return not (is_wanted or is_evicting)
 
     def _end_of(self, target: Target) -> float | None:
         """Until when the target is kept; None: the pod that moves has not begun to leave. Some
@@ -167,7 +181,8 @@ class Targets:
 
     def may_be_evicted(self, key: GangKey) -> set[str]:
         """The uids of the pods whose targets the API server has noted on this gang."""
-        notes = (member.queue for member in self._cache.members(key) if member.queue)
+        carriers = self._cache.members(key) or filter(None, [self._cache.pods.get(key.uid)])
+        notes = (carrier.queue for carrier in carriers if carrier.queue)
         return {
             noted.uid
             for note in notes
@@ -194,12 +209,12 @@ class Targets:
             if record.node or not record.live:
                 continue
             if any(target.suits(record) for target in self._targets.values()):
-                planned_ahead = replace(record, gang=record.gang or _key_of(record))
+                planned_ahead = replace(record, gang=record.gang or key_of(record))
                 self._cache.put_pod(planned_ahead)
                 self._take(planned_ahead, now)
 
     def _restore(self, noted: NotedMove, carrier: PodRecord, began: float, now: float) -> None:
-        for_whom = carrier.gang or _key_of(carrier)
+        for_whom = carrier.gang or key_of(carrier)
         self._changed.add(for_whom)
         moved = self._cache.pods.get(noted.uid)
         since = began if moved is None else max(began, moved.leaving_until)
@@ -265,5 +280,5 @@ class Targets:
         self._awaited.add(record.uid)  # it may change before the watch shows its plan
 
 
-def _key_of(single: PodRecord) -> GangKey:
+def key_of(single: PodRecord) -> GangKey:
     return GangKey(single.ref.namespace, single.ref.name, single.ref.uid)

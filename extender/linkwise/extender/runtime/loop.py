@@ -11,7 +11,7 @@ an error, and continues.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from threading import BoundedSemaphore, Event, Lock, Thread
 from typing import TypeVar
 
@@ -29,10 +29,12 @@ from linkwise.extender.api.extender_calls import (
     PreemptCall,
     PriorityAnswer,
 )
-from linkwise.extender.api.records import GangKey
+from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.core import Core
 from linkwise.extender.explain.snapshot import Snapshot
 from linkwise.extender.membership.owner_cache import FetchOwner
+from linkwise.extender.moves.may_move import Stays
+from linkwise.extender.moves.plan import Move
 from linkwise.extender.runtime.decision_log import log_decisions
 from linkwise.extender.runtime.informers import Informers
 from linkwise.extender.runtime.leadership import ALONE, Lead
@@ -295,6 +297,21 @@ class Loop:
             with self._lock:
                 if (taken := self._core.begin_snapshot(self._clock())) is not None:
                     return taken
+            time.sleep(_GAP_SECONDS)
+
+    def look_at_emptying(
+        self, nodes: Collection[str]
+    ) -> Iterator[tuple[str, PodRecord, Move | Stays]]:
+        """What becomes of each pod of these nodes, if they are emptied. Raises NotReadyError."""
+        self._require_ready()
+        with self._lock:
+            steps = self._core.look_at_emptying(nodes, self._clock())
+        while True:
+            with self._lock:
+                step = next(steps, None)
+            if step is None:
+                return
+            yield step
             time.sleep(_GAP_SECONDS)
 
     def waits_for(self) -> str:

@@ -196,7 +196,7 @@ def _families(census: Census) -> Iterator[Metric]:
         ("gpus", "GPUs by state: free, held, used, unhealthy.", "state", census.counts.gpus),
         (
             "nodes",
-            "GPU nodes by state: usable, unusable, by-count (pods are placed by count).",
+            "GPU nodes by state: usable, unusable, emptied, by-count (pods are placed by count).",
             "state",
             census.counts.nodes,
         ),

@@ -139,6 +139,14 @@ def test_moves_may_be_asked_for(http: FlaskClient) -> None:
     assert (found["allowed"], found["plans"]) == ("never", [])
 
 
+def test_it_may_be_asked_what_emptying_nodes_moves(http: FlaskClient) -> None:
+    found = body(http.get("/empty?nodes=n2,n1,n2"))
+    assert [node["node"] for node in found["nodes"]] == ["n2", "n1"]
+    assert body(http.get("/empty"))["nodes"] == []
+    unknown = http.get("/empty?nodes=n1,n9")
+    assert (unknown.status_code, body(unknown)) == (404, {"Error": "linkwise: no node n9 is known"})
+
+
 def test_the_history_may_be_asked_for(http: FlaskClient) -> None:
     whole = body(http.get("/history"))
     assert sorted(whole) == ["at", "began", "decisions", "dropped"]

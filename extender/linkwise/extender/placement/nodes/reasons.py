@@ -30,6 +30,7 @@ UNPUBLISHED = "linkwise: no topology published"
 UNREADABLE = "linkwise: topology or in-use annotation cannot be read"
 REFUSING = "linkwise: kubelet refuses pods with GPUs"
 SUCH_REFUSED = "linkwise: kubelet refused such a pod"
+EMPTIED = "linkwise: node is being emptied (linkwise.dev/empty)"
 UNKNOWN_NODE = "linkwise: node is not known yet"
 OTHERS_FIRST = "linkwise: newly freed GPUs go first to gangs and pods ahead in the queue"
 # Preemption cannot change these.
@@ -73,6 +74,8 @@ def why_closed(closed: Closed) -> str:
             return UNREADABLE
         case ClosedBy.REFUSES:
             return REFUSING
+        case ClosedBy.EMPTIED:
+            return EMPTIED
 
 
 def why_closed_exactly(closed: Closed | None) -> str:

@@ -14,6 +14,7 @@ import msgspec
 from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
+from linkwise.extender.explain.emptying import emptied_nodes, view_emptying
 from linkwise.extender.explain.explainer import Explainer
 from linkwise.extender.explain.history import Asked, view_history
 from linkwise.extender.explain.idle.idle_pods import view_idle
@@ -103,6 +104,7 @@ def create_app(
 def _add_views(app: Flask, loop: Loop, share: FairShare) -> None:
     view = _shared(app, share)
     _add_explanations(view, loop)
+    _add_moves(view, loop)
 
     @view("/gangs")
     def gangs() -> Response:
@@ -123,10 +125,6 @@ def _add_views(app: Flask, loop: Loop, share: FairShare) -> None:
     def idle() -> Response:
         return _json(msgspec.json.encode(view_idle(loop.snapshot())))
 
-    @view("/moves")
-    def moves() -> Response:
-        return _json(msgspec.json.encode(view_moves(loop.snapshot())))
-
     @view("/history")
     def history() -> Response:
         asked = Asked(**{name: request.args.get(name, "") for name in _OF_HISTORY})
@@ -140,6 +138,22 @@ def _add_views(app: Flask, loop: Loop, share: FairShare) -> None:
     @view("/use")
     def use() -> Response:
         return _json(msgspec.json.encode(view_use(loop.snapshot())))
+
+
+def _add_moves(view: "_AddView", loop: Loop) -> None:
+    @view("/moves")
+    def moves() -> Response:
+        return _json(msgspec.json.encode(view_moves(loop.snapshot())))
+
+    @view("/empty")
+    def empty() -> Response:
+        snapshot, said = loop.snapshot(), request.args.get("nodes", "")
+        names = list(dict.fromkeys(said.split(","))) if said else emptied_nodes(snapshot)
+        unknown = [name for name in names if name not in snapshot.node_named]
+        if unknown:
+            return _unknown(f"no node {unknown[0]} is known")
+        found = view_emptying(snapshot, names, loop.look_at_emptying(names))
+        return _json(msgspec.json.encode(found))
 
 
 def _add_explanations(view: "_AddView", loop: Loop) -> None:

@@ -1,0 +1,92 @@
+"""Which pods may be moved, and why the others stay."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+
+from linkwise.extender.api.records import PodRecord
+from linkwise.extender.cache.node_info import NodeInfo
+from linkwise.extender.moves.policy import MovePolicy
+from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
+from linkwise.extender.queue.running_pods import RunningPods, Tenant
+
+_MOST_REMEMBERED = 20_000
+
+
+class Stays(Enum):
+    """Why a pod is not moved."""
+
+    LEFT_ALONE = "its namespace is none of those whose pods Linkwise places"
+    GANG = "it is a member of a gang"
+    SHARES = "it has replicas or MIG devices"
+    NO_CONSENT = "it does not consent, or its controller does not recreate evicted pods"
+    STARTS = "it has not started yet"
+    LEAVES = "it is ending already"
+    ENDS = "it is expected to end sooner than a move is worth"
+    AGAIN = "it was moved, or could not be evicted, not long ago"
+    BUDGET = "a PodDisruptionBudget protects it"
+    NO_PLACE = "no other node has room for it with GPUs that are linked as well"
+
+
+class MayMove:
+    def __init__(
+        self, policy: MovePolicy, budgets: DisruptionBudgets, running_pods: RunningPods
+    ) -> None:
+        self._policy, self._budgets, self._running_pods = policy, budgets, running_pods
+        # uid -> until when the pod stays, and why
+        self._stay: dict[str, tuple[float, Stays]] = {}
+
+    def pod_changed(self, record: PodRecord) -> None:
+        if record.written is not None and record.written.plan.moved:
+            until = record.written.plan.moved + self._policy.again_seconds
+            self.stays(record.uid, until, Stays.AGAIN)
+
+    def pod_gone(self, uid: str) -> None:
+        self._stay.pop(uid, None)
+
+    def stays(self, uid: str, until: float, why: Stays) -> None:
+        """The pod is not moved before that time."""
+        if len(self._stay) >= _MOST_REMEMBERED:
+            del self._stay[next(iter(self._stay))]
+        self._stay[uid] = until, why
+
+    @property
+    def remembered(self) -> int:
+        """How many pods stay for a time."""
+        return len(self._stay)
+
+    @contextmanager
+    def supposing(self) -> Iterator[None]:
+        """What is noted of pods that stay is forgotten in the end."""
+        before = dict(self._stay)
+        yield
+        self._stay = before
+
+    def why_not(self, record: PodRecord, now: float) -> Stays | None:
+        """Why the pod may not be moved, whatever it is moved for; None: it may be, unless it
+        `ends_soon`."""
+        if record.left_alone:
+            return Stays.LEFT_ALONE
+        if record.ask.gang is not None:
+            return Stays.GANG
+        if record.shares:
+            return Stays.SHARES
+        if not self._policy.consents(record):
+            return Stays.NO_CONSENT
+        if not record.live:
+            return Stays.LEAVES
+        if not record.admitted:
+            return Stays.STARTS
+        until, why = self._stay.get(record.uid, (-math.inf, Stays.AGAIN))
+        if now < until:
+            return why
+        return None if self._budgets.allow([record]) else Stays.BUDGET
+
+    def tenants(self, info: NodeInfo, now: float) -> dict[str, Tenant]:
+        """The pods that have GPUs of the node, by uid."""
+        return {each.uid: each for each in self._running_pods.on(info, now).all}
+
+    def ends_soon(self, tenant: Tenant, record: PodRecord, now: float) -> bool:
+        """Whether it is to end before it has run for as long again as its move costs."""
+        return tenant.end - now < self._policy.cost_of(record)

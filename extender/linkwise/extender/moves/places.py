@@ -1,0 +1,52 @@
+"""Where pods that move go: each where a new pod like it would go, with links no worse than it has,
+on GPUs that are free now and that no pod before it gets."""
+
+from linkwise.extender.api.records import PodRecord, ResourceList
+from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.machine_kind import GpuRequest
+from linkwise.extender.cache.node_table import NodeTable
+from linkwise.extender.gangs.gang_search import GangSearch
+from linkwise.extender.moves.plan import Move
+from linkwise.extender.placement.nodes.nodes_view import as_if
+from linkwise.extender.placement.result import NoRoom, Spot
+
+_WORSE = 0.999  # of the bandwidth that a pod has
+
+
+class Places:
+    def __init__(
+        self, cache: Cache, search: GangSearch, table: NodeTable, changed: tuple[int, ...] = ()
+    ) -> None:
+        """*table*: what the pods may use; it changes here. *changed*: its rows that may differ from
+        the cache's own table."""
+        self._cache, self._search, self._table = cache, search, table
+        self._changed = dict.fromkeys(changed)
+
+    def close(self, node: str) -> None:
+        """No pod goes to *node*."""
+        self._table.free[row := self._table.row_of[node]] = 0
+        self._changed[row] = None
+
+    def take(self, spot: Spot, needs: ResourceList) -> None:
+        """A pod with these *needs* gets *spot*."""
+        row = self._table.row_of[spot.node]
+        self._table.free[row] &= ~spot.gpus
+        self._table.left.take(row, needs)
+        self._changed[row] = None
+
+    def move(self, pod: PodRecord, gpus: int, cost_seconds: float) -> Move | None:
+        """Where *pod*, which has *gpus* (a bitmask) of its node, goes; None: nowhere."""
+        found = self._search.best_for(pod, as_if(self._table, tuple(self._changed)))
+        if isinstance(found, NoRoom) or not self._is_as_good(pod, gpus, found):
+            return None
+        self.take(found, pod.needs)
+        return Move(pod, found, cost_seconds)
+
+    def _is_as_good(self, pod: PodRecord, gpus: int, spot: Spot) -> bool:
+        if pod.demand.gpus < 2:
+            return True
+        request = GpuRequest(pod.demand, pod.ask.requirement)
+        here, there = self._cache.nodes[pod.node].kind, self._cache.nodes[spot.node].kind
+        if here is None or there is None:
+            return False
+        return there.quality(request, spot.gpus) >= _WORSE * here.quality(request, gpus)
