@@ -1,5 +1,5 @@
 """A minimal API server for the kubectl plugin: it proxies GETs to the extender's Service, for
-clients with the right token."""
+clients with the right token, and notes what it should change."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -16,12 +16,13 @@ SERVICE = "/api/v1/namespaces/kube-system/services/linkwise-extender:http"
 
 class Proxy:
     """`refusal` replaces the extender's answer: status, reason, message. `objects` are those of the
-    API server itself, by path."""
+    API server itself, by path; `patches` are the changes that it was asked for."""
 
     def __init__(self, extender: WSGIApplication) -> None:
         self._extender = extender
         self.refusal: tuple[str, str, str] | None = None
         self.objects: dict[str, object] = {}
+        self.patches: list[tuple[str, object]] = []
         self.url = ""
         self.service = SERVICE
 
@@ -30,6 +31,11 @@ class Proxy:
         if environ.get("HTTP_AUTHORIZATION") != f"Bearer {TOKEN}":
             refusal = ("401 Unauthorized", "Unauthorized", "Unauthorized")
         prefix, path = f"{self.service}/proxy", environ["PATH_INFO"]
+        if environ["REQUEST_METHOD"] == "PATCH" and refusal is None:
+            body = environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))
+            self.patches.append((path, json.loads(body)))
+            start("200 OK", [("Content-Type", "application/json")])
+            return [b"{}"]
         if path in self.objects:
             start("200 OK", [("Content-Type", "application/json")])
             return [json.dumps(self.objects[path]).encode()]

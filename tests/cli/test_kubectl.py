@@ -17,6 +17,8 @@ from linkwise.cli import history_table, kubectl_tables
 from linkwise.cli.kubectl import main
 from linkwise.extender.api.decisions import Decision, What
 from linkwise.extender.api.views import (
+    EmptiedNode,
+    EmptyingView,
     GpuView,
     HistoryView,
     IdlePod,
@@ -26,15 +28,18 @@ from linkwise.extender.api.views import (
     MovesView,
     MoveView,
     NodeView,
+    StaysView,
     WouldStartView,
 )
 from linkwise.extender.core import Core
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.explain.usage import view_use
+from linkwise.extender.moves.may_move import Stays
 from linkwise.extender.runtime.loop import Loop
 from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.ports.routes import create_app
 from linkwise.simulator.api_server import ApiServer
+from linkwise.topology.names import EMPTY
 from tests.cli.api_proxy import Proxy, served, write_kubeconfig
 from tests.divided import SHARED, all_three
 from tests.extender.cluster import Cluster
@@ -375,7 +380,7 @@ def test_moves_are_a_table_of_those_that_wait_and_one_of_pods() -> None:
     plan = MovePlanView("gang ml/train", 16, 4200.0, 28800.0, (web, embed))
     it = MovesView(1000.0, "consent", (plan,))
     assert kubectl_tables.moves(it).splitlines() == [
-        "WAITING        GPUS  PODS THAT MOVE  GPU HOURS LOST  GPU HOURS SAVED",
+        "FOR            GPUS  PODS THAT MOVE  GPU HOURS LOST  GPU HOURS SAVED",
         "gang ml/train    16               2             1.2              8.0",
         "",
         "FOR            POD       FROM   TO     GPUS THERE  GPU HOURS LOST  STATE",
@@ -389,6 +394,81 @@ def test_moves_are_a_table_of_those_that_wait_and_one_of_pods() -> None:
     assert told[1].endswith("  no end")
     assert told[4].endswith("  advised")
     assert told[-1].startswith("Advice: nothing is moved without --moves=consent.")
+
+
+def test_moves_for_a_node_get_no_gpus_and_save_no_wait() -> None:
+    web = MoveView("ml/web", "gpu-1", "gpu-3", (1, 5, 6), 1800.0, MoveState.EVICTING, None)
+    it = MovesView(1000.0, "consent", (MovePlanView("node gpu-1", 0, 1800.0, 0.0, (web,)),))
+    assert kubectl_tables.moves(it).splitlines()[1].split() == [
+        "node",
+        "gpu-1",
+        "-",
+        "1",
+        "0.5",
+        "-",
+    ]
+
+
+def test_emptying_a_node_is_shown_first_and_begins_with_yes(proxy: Proxy) -> None:
+    proxy.patches.clear()
+    told = lines("empty", "n1")
+    assert told[0].split() == ["STAYS", "ON", "GPUS", "WHY"]
+    assert told[1].split(None, 3) == ["ml/train-0", "n1", "6", Stays.GANG.value]
+    assert told[3:] == [
+        "No pod is moved: the extender runs with --moves=never.",
+        "Nothing is changed. With --yes, these are emptied: n1.",
+    ]
+    assert proxy.patches == []
+    told = lines("empty", "n1", "n2", "--yes")
+    assert told[-1] == "Being emptied: n1, n2. New pods with GPUs are placed elsewhere."
+    assert proxy.patches == [
+        (f"/api/v1/nodes/{name}", {"metadata": {"annotations": {EMPTY: "true"}}})
+        for name in ("n1", "n2")
+    ]
+    assert json.loads(run("empty", "n2", "-o", "json").stdout)["nodes"] == [
+        {"node": "n2", "gpus": 0, "emptied": False}
+    ]
+
+
+def test_emptying_a_node_ends_with_undo(proxy: Proxy) -> None:
+    proxy.patches.clear()
+    assert lines("empty", "--undo", "n1") == ["No longer being emptied: n1."]
+    assert proxy.patches == [("/api/v1/nodes/n1", {"metadata": {"annotations": {EMPTY: None}}})]
+
+
+def test_emptying_names_what_is_wrong(proxy: Proxy) -> None:
+    proxy.patches.clear()
+    assert refused("empty", "n1", "n9", "--yes") == "no node n9 is known"
+    assert proxy.patches == []
+    for option in ("--yes", "--undo"):
+        answer = run("empty", option)
+        assert (answer.exit_code, answer.stderr) == (2, f"linkwise: {option}: expected NODE\n")
+    assert run("empty", "n1", "--yes", "--undo").exit_code == 2
+    assert lines("empty") == ["No node is being emptied."]
+    proxy.refusal = ("403 Forbidden", "Forbidden", 'nodes "n1" is forbidden')
+    assert refused("empty", "n1", "--undo") == (
+        'node n1 cannot be annotated: nodes "n1" is forbidden: verb patch on nodes is needed'
+    )
+
+
+def test_emptying_is_a_table_of_pods_that_move_and_one_of_those_that_stay() -> None:
+    web = MoveView("ml/web", "gpu-1", "gpu-3", (1, 5), 1200.0, MoveState.ADVISED, None)
+    left = MoveView("ml/embed", "gpu-1", "gpu-2", (), 2400.0, MoveState.LEFT, 1288.0)
+    stays = StaysView("ml/train", "gpu-1", 2, "it is a member of a gang")
+    nodes = (EmptiedNode("gpu-1", 8, emptied=True), EmptiedNode("gpu-4", 0, emptied=False))
+    it = EmptyingView(1000.0, "consent", nodes, (web, left), (stays,))
+    assert kubectl_tables.emptying(it, begins=False).splitlines() == [
+        "POD       FROM   TO     GPUS THERE  GPU HOURS LOST  STATE",
+        "ml/web    gpu-1  gpu-3  1,5                    0.3  would move",
+        "ml/embed  gpu-1  gpu-2  -                      0.7  left, target kept for 4m48s",
+        "",
+        "STAYS     ON     GPUS  WHY",
+        "ml/train  gpu-1     2  it is a member of a gang",
+        "",
+        "No pod has GPUs of gpu-4.",
+        "Being emptied: gpu-1. New pods with GPUs are placed elsewhere.",
+        "Nothing is changed. With --yes, these are emptied: gpu-4.",
+    ]
 
 
 def test_top_names_the_nodes_that_take_no_pods() -> None:
@@ -528,7 +608,7 @@ def test_without_any_kubeconfig_that_is_what_is_said(monkeypatch: pytest.MonkeyP
 def test_every_command_and_flag_is_documented() -> None:
     page = (ROOT / "docs" / "kubectl.md").read_text()
     assert isinstance(main, click.Group)
-    assert len(main.commands) == 9
+    assert len(main.commands) == 10
     for name, command in main.commands.items():
         assert f"`kubectl linkwise {name}" in page
         flags = {flag for option in command.params for flag in option.opts if flag[0] == "-"}

@@ -19,16 +19,18 @@ from linkwise.cli.doctor.finding import Level, in_words, still_there
 from linkwise.cli.doctor.read import read_facts
 from linkwise.cli.errors import AskError, BadInputError
 from linkwise.cli.printed import say
-from linkwise.cli.proxied import Access, Extender
+from linkwise.cli.proxied import Access, Extender, annotate_node
 from linkwise.cli.ui import show_page
 from linkwise.extender.api.views import (
     ClusterUse,
+    EmptyingView,
     GangView,
     HistoryView,
     IdleView,
     MovesView,
     NodeView,
 )
+from linkwise.topology.names import EMPTY
 
 EXTENDER = "kube-system/linkwise-extender:http"
 F = TypeVar("F", bound=Callable[..., object])
@@ -182,6 +184,41 @@ def moves(kubeconfig: str | None, context: str | None, extender: str, output: st
         say(kubectl_tables.moves(found))
     else:
         say(kubectl_tables.no_moves(found), err=True, nl=True)
+
+
+@main.command()
+@click.argument("nodes", nargs=-1, metavar="[NODE]...")
+@click.option("--yes", is_flag=True, help="Empty them: set linkwise.dev/empty on each.")
+@click.option("--undo", is_flag=True, help="Empty them no more: remove the annotation.")
+@_with(*_OF_ALL)
+def empty(
+    nodes: tuple[str, ...],
+    yes: bool,
+    undo: bool,
+    kubeconfig: str | None,
+    context: str | None,
+    extender: str,
+    output: str,
+) -> None:
+    """Show which pods would move from these nodes and where to, and which stay and why; with --yes,
+    empty them. Without a name, show the nodes that are being emptied."""
+    asked = Extender(Access(kubeconfig, context, extender))
+    if yes and undo:
+        raise BadInputError("--yes, --undo: expected one of them")
+    if (yes or undo) and not nodes:
+        raise BadInputError(f"{'--undo' if undo else '--yes'}: expected NODE")
+    if undo:
+        for name in nodes:
+            annotate_node(asked, name, {EMPTY: None})
+        say(f"No longer being emptied: {', '.join(nodes)}.", nl=True)
+        return
+    answer = asked.ask("empty", **({"nodes": ",".join(nodes)} if nodes else {}))
+    for name in nodes if yes else ():
+        annotate_node(asked, name, {EMPTY: "true"})
+    if output == "json":
+        _json(answer)
+    else:
+        say(kubectl_tables.emptying(_read(answer, EmptyingView), begins=yes))
 
 
 @main.command()

@@ -4,13 +4,14 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from linkwise.cli.choose.gpu_list import write_indices
 from linkwise.cli.table import aligned
 from linkwise.extender.api.views import (
     BestSet,
     ClusterUse,
+    EmptyingView,
     GangView,
     IdlePod,
     IdleView,
@@ -51,8 +52,9 @@ _IDLE = (
     *("NAMESPACE", "POD", "GPUS", "IDLE FOR", "BUSY IN 24H", "GPU MEMORY", "NODE", "GANG"),
     "EVICTED IF NEEDED",
 )
-_MOVE_PLANS = ("WAITING", "GPUS", "PODS THAT MOVE", "GPU HOURS LOST", "GPU HOURS SAVED")
+_MOVE_PLANS = ("FOR", "GPUS", "PODS THAT MOVE", "GPU HOURS LOST", "GPU HOURS SAVED")
 _MOVES = ("FOR", "POD", "FROM", "TO", "GPUS THERE", "GPU HOURS LOST", "STATE")
+_STAYS = ("STAYS", "ON", "GPUS", "WHY")
 _WOULD_START = ("WAITING", "GPUS", "WOULD START WITHOUT")
 
 _LEGEND = """\
@@ -142,10 +144,10 @@ def moves(it: MovesView) -> str:
         plans.append(
             (
                 plan.for_whom,
-                str(plan.gpus),
+                str(plan.gpus or "-"),
                 str(len(plan.moves)),
                 _hours(plan.lost_gpu_seconds),
-                "no end" if saved is None else _hours(saved),
+                "no end" if saved is None else _hours(saved) if saved else "-",
             )
         )
         rows += [(plan.for_whom, *_move(move, it.at)) for move in plan.moves]
@@ -159,6 +161,40 @@ def moves(it: MovesView) -> str:
             "as if the others did not wait.\n"
         )
     return "\n".join(parts)
+
+
+def emptying(it: EmptyingView, *, begins: bool) -> str:
+    """*begins*: the nodes are being emptied from now on."""
+    if not it.nodes:
+        return "No node is being emptied.\n"
+    parts = []
+    if it.moves:
+        rows: list[tuple[str, ...]] = [_MOVES[1:], *(_emptied_move(move, it) for move in it.moves)]
+        parts.append(fitted(aligned(rows, figures=(4,))))
+    if it.stays:
+        rows = [_STAYS, *((pod.pod, pod.node, str(pod.gpus), pod.why) for pod in it.stays)]
+        parts.append(fitted(aligned(rows, figures=(2,))))
+    parts.append("".join(f"{line}\n" for line in _emptying_in_words(it, begins=begins)))
+    return "\n".join(parts)
+
+
+def _emptied_move(move: MoveView, it: EmptyingView) -> tuple[str, ...]:
+    *before, state = _move(move, it.at)
+    return *before, "would move" if move.state is MoveState.ADVISED else state
+
+
+def _emptying_in_words(it: EmptyingView, *, begins: bool) -> Iterator[str]:
+    free = [node.node for node in it.nodes if not node.gpus]
+    if free:
+        yield f"No pod has GPUs of {', '.join(free)}."
+    if it.allowed != "consent":
+        yield f"No pod is moved: the extender runs with --moves={it.allowed}."
+    others = [node.node for node in it.nodes if not (node.emptied or begins)]
+    emptied = [node.node for node in it.nodes if node.emptied or begins]
+    if emptied:
+        yield f"Being emptied: {', '.join(emptied)}. New pods with GPUs are placed elsewhere."
+    if others:
+        yield f"Nothing is changed. With --yes, these are emptied: {', '.join(others)}."
 
 
 def no_moves(it: MovesView) -> str:

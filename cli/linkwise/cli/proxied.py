@@ -118,6 +118,18 @@ class Extender:
         return f"the extender at {whole} answered {error.status}: {said}"
 
 
+def annotate_node(asked: Extender, name: str, annotations: Mapping[str, str | None]) -> None:
+    """Set annotations of the node, with the user's own rights; None removes one."""
+    try:
+        asked.api.patch(
+            f"/api/v1/nodes/{quote(name, safe='')}", {"metadata": {"annotations": annotations}}
+        )
+    except ApiError as error:
+        needed = ": verb patch on nodes is needed" if error.status == 403 else ""
+        told = error.message.strip()
+        raise AskError(f"node {name} cannot be annotated: {told}{needed}") from None
+
+
 def _configuration(access: Access) -> Configuration:
     configuration = Configuration()
     named = access.kubeconfig or access.context
