@@ -129,6 +129,8 @@ class Fate:
         self.seconds = 0.0
         self.day.trouble = Trouble()
         self.day.stuck.clear()
+        if self.movables is not None:
+            self.movables.fill()
         for node in sorted(self.day.no_plugin):
             self.day.set_plugin(node, there=True)
         self.day.faults_at = self.day.now

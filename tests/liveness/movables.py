@@ -1,5 +1,5 @@
 """Single pods that may be moved, and their controllers: they recreate an evicted pod, mostly soon,
-sometimes late, never, or with another request."""
+sometimes late, never, or with another request. A person empties nodes from time to time."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -7,6 +7,7 @@ from random import Random
 
 from linkwise.kube.objects import OwnerReference, Pod
 from linkwise.pods.podgrouper.workloads.answer import ObjectRef
+from linkwise.topology import names
 from tests.liveness.day import Day, owner_of
 
 _HOUR = 3600.0
@@ -39,6 +40,7 @@ class Movables:
     def __init__(self, day: Day, seed: int, seconds: float, namespaces: tuple[str, ...]) -> None:
         self._day, self._seconds, self._namespaces = day, seconds, namespaces
         self._draw = Random(f"movables {seed}")
+        self._person = Random(f"emptied nodes {seed}")
         self._workloads: dict[str, Workload] = {}  # by the owner's uid
         day.on_leave = self.ended
 
@@ -48,6 +50,19 @@ class Movables:
             one = self._workload(f"m{number}")
             self._workloads[one.owner.uid] = one
             day.at(day.now + draw.uniform(0, self._seconds * 0.7), partial(self._come, one))
+        for _ in range(self._person.choice([0, 2, 6])):
+            day.at(day.now + self._person.uniform(0, self._seconds), self._empty)
+
+    def _empty(self) -> None:
+        node = self._person.choice(sorted(self._day.nodes))
+        self._day.annotate_node(node, names.EMPTY, "true")
+        undo = partial(self._day.annotate_node, node, names.EMPTY, None)
+        self._day.after(self._person.uniform(1.0, 2 * _HOUR), undo)
+
+    def fill(self) -> None:
+        """No node is emptied any more."""
+        for node in sorted(self._day.nodes):
+            self._day.annotate_node(node, names.EMPTY, None)
 
     def _workload(self, name: str) -> Workload:
         draw, namespace = self._draw, self._draw.choice(self._namespaces)

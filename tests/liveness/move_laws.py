@@ -1,9 +1,11 @@
 """What must be true of planned moves in a cluster that lives through days.
 
-- Only pods that consent and are recreated are moved, for what is no less important.
+- Only pods that consent and are recreated are moved, for what is no less important, or from a node
+  that a person empties.
 - One that got its target is not moved again before `again_seconds`.
 - One that was moved gets its target within BOUND_SECONDS after it was recreated. Excused:
-  it comes too late or asks for something else, or something about the node changed.
+  it comes too late or asks for something else, kube-scheduler refused the target, as it does if it
+  has lost calls, something about the node changed, or the leader did while a node was emptied.
 - What the others were moved for starts within BOUND_SECONDS after they are gone. Excused: it goes
   away, the leader or something about a node changed, evictions are refused, a
   pod there does not end, what is as urgent starts or what is more important comes.
@@ -20,6 +22,7 @@ from linkwise.extender.moves.targets import COME_SECONDS
 from linkwise.kube.objects import Node, Pod
 from linkwise.pods.podgrouper.workloads.answer import Missing, ObjectRef
 from linkwise.topology import names
+from linkwise.topology.annotations.plan import read_plan
 from tests.all_or_nothing import gang_of, minimum_of
 from tests.liveness.day import Day, owner_of
 
@@ -35,6 +38,7 @@ class _Moved:
     node: str
     since: float
     scene: object
+    by_person: bool  # who empties its node
     replacement: str = ""  # uid
     made: float = 0.0
 
@@ -63,7 +67,7 @@ class MoveLaws:
     def evicted(self, victim: Pod, by: Evict) -> None:
         """Call it before the eviction, which may be a repeated one."""
         day, name = self._day, victim.metadata.name
-        if by.event != REASON or by.for_whom is None or victim.metadata.deletion_timestamp:
+        if by.event != REASON or victim.metadata.deletion_timestamp:
             return
         self.moves += 1
         if why := self._is_wrong(victim, by.for_whom):
@@ -75,7 +79,12 @@ class MoveLaws:
         target = leader.targets.of(victim.metadata.uid)
         assert target is not None
         node = target.spot.node
-        self._moved.append(_Moved(victim, node, day.now, self._offers([node])))
+        by_person = by.for_whom is None
+        self._moved.append(
+            _Moved(victim, node, day.now, self._scene_of(node, by_person), by_person)
+        )
+        if by.for_whom is None:
+            return
         title = by.for_whom.title
         claim = self._claims.get(title)
         if claim is None:
@@ -88,15 +97,18 @@ class MoveLaws:
             self._claims[title] = claim
         claim.victims.add(victim.metadata.uid)
 
-    def _is_wrong(self, victim: Pod, for_whom: Beneficiary) -> str:
+    def _is_wrong(self, victim: Pod, for_whom: Beneficiary | None) -> str:
         day, said = self._day, victim.metadata.annotations
-        priorities = [pod.spec.priority for pod in self._claimants(for_whom.title)]
         if day.settings.moves.moves is not Moves.CONSENT or said.get(names.MOVABLE) != "true":
             return "does not consent"
         if not self._is_made_anew(victim):
             return "is not recreated"
         if gang_of(victim):
             return "is in a gang"
+        if for_whom is None:
+            is_emptied = victim.spec.node_name in day.core._cache.emptied
+            return "" if is_emptied else "its node is not emptied"
+        priorities = [pod.spec.priority for pod in self._claimants(for_whom.title)]
         if victim.spec.priority > min(priorities, default=victim.spec.priority):
             return f"is more important than {for_whom.title}"
         return ""
@@ -118,7 +130,7 @@ class MoveLaws:
     def _is_settled(self, moved: _Moved) -> bool:
         """Whether its replacement has a node, or something excuses that it has none."""
         day = self._day
-        if moved.scene != self._offers([moved.node]):
+        if moved.scene != self._scene_of(moved.node, moved.by_person):
             return True
         if not moved.replacement:
             pod = self._replacement(moved)
@@ -132,7 +144,7 @@ class MoveLaws:
             return True
         if now.spec.node_name:
             self._last[owner_of(now)] = moved.since
-            if now.spec.node_name != moved.node:
+            if now.spec.node_name != moved.node and not _was_refused(now):
                 day.failures.append(
                     f"{now.metadata.name} goes to {now.spec.node_name} and not to its target "
                     f"{moved.node} at {day.now:.0f}"
@@ -205,17 +217,25 @@ class MoveLaws:
         """A value that differs after each change of the leader and of what *nodes* offer."""
         return self._day.core._planner, self._day.trouble.evictions_refused, self._offers(nodes)
 
+    def _scene_of(self, target: str, by_person: bool) -> object:
+        return self._scene([target]) if by_person else self._offers([target])
+
     def _offers(self, nodes: Iterable[str]) -> object:
         day = self._day
         found = ((name, day.nodes.get(name)) for name in nodes)
         return [
-            (name, name in day.no_plugin, node and node.spec, node and _topology(node))
+            (name, name in day.no_plugin, node and node.spec, node and _shown(node))
             for name, node in found
         ]
 
 
-def _topology(node: Node) -> str | None:
-    return node.metadata.annotations.get(names.TOPOLOGY)
+def _shown(node: Node) -> tuple[str | None, ...]:
+    said = node.metadata.annotations
+    return said.get(names.TOPOLOGY), said.get(names.EMPTY)
+
+
+def _was_refused(pod: Pod) -> bool:
+    return bool(read_plan(pod.metadata.annotations[names.PLAN]).refusals)
 
 
 def _request(pod: Pod) -> object:
