@@ -13,6 +13,7 @@ from linkwise.extender.moves.policy import MovePolicy, Moves
 from linkwise.extender.moves.targets import COME_SECONDS
 from linkwise.extender.placement.nodes.reasons import EMPTIED
 from linkwise.topology import names
+from tests.divided import SHARED, all_three
 from tests.extender.cluster import Cluster, change
 from tests.extender.moves.movers import (
     HOUR,
@@ -25,7 +26,8 @@ from tests.extender.moves.movers import (
     waits,
 )
 from tests.extender.preemption.victims import budget
-from tests.machines import TWO_ISLANDS, machine
+from tests.extender.shares.cluster import ShareCluster
+from tests.machines import DGX_1V, TWO_ISLANDS, machine
 
 UNLINKED = machine("""
         GPU0  GPU1  GPU2  GPU3
@@ -199,11 +201,7 @@ def test_a_budget_lets_one_pod_go_after_the_other() -> None:
     at = cluster(nodes=3)
     at.budgets = [budget(1, app="owner-of-web")]
     at.restart()
-    for name in ("a", "b"):
-        run(at, name, 2, "n1", said=MOVABLE)
-        pod = at.pod(name)
-        owner = owned_by("ReplicaSet", "owner-of-web")(pod).metadata
-        at.put_pod(change(pod, metadata=owner))
+    of_one_owner(at, "a", "b")
     empty(at, "n1")
     [first] = at.evicted
     at.core.budget_event("MODIFIED", budget(0, app="owner-of-web"), at.now)
@@ -212,6 +210,68 @@ def test_a_budget_lets_one_pod_go_after_the_other() -> None:
     at.core.budget_event("MODIFIED", budget(1, app="owner-of-web"), at.now)
     at.pass_time(TRY_SECONDS)
     assert sorted(at.evicted) == ["a", "b"]
+
+
+def of_one_owner(at: Cluster, *pods: str) -> None:
+    """Two GPUs each, on n1."""
+    for name in pods:
+        run(at, name, 2, "n1", said=MOVABLE)
+        pod = at.pod(name)
+        at.put_pod(change(pod, metadata=owned_by("ReplicaSet", "owner-of-web")(pod).metadata))
+
+
+def test_what_is_shown_keeps_budgets_too() -> None:
+    at = cluster(nodes=3)
+    at.budgets = [budget(1, app="owner-of-web")]
+    at.restart()
+    of_one_owner(at, "a", "b")
+    assert (len(going(at, "n1")), [*why_stays(at, "n1").values()]) == (1, [Stays.BUDGET.value])
+    at.spared |= {"a", "b"}
+    empty(at, "n1")
+    assert (len(going(at)), [*why_stays(at).values()]) == (1, [Stays.BUDGET.value])
+
+
+def test_places_are_for_one_pod_each_also_by_what_else_a_pod_needs() -> None:
+    at = cluster(nodes=1)
+    at.add_node("n2", cpu="1")
+    for name in ("a", "b"):
+        run(at, name, 1, "n1", said=MOVABLE)
+    assert (len(going(at, "n1")), len(why_stays(at, "n1"))) == (1, 1)
+
+
+def test_a_pod_that_was_placeless_for_a_gang_may_have_a_place_now() -> None:
+    at = cluster()
+    run(at, "web", 4, "n1", said=MOVABLE)
+    who, uid = at.core._planner.who_may_move, at.pod("web").metadata.uid
+    who.stays(uid, at.now + HOUR, Stays.NO_PLACE)
+    empty(at, "n1")
+    assert at.evicted == ["web"]
+
+
+def test_a_pod_that_is_ending_stays() -> None:
+    at = cluster()
+    run(at, "web", 4, "n1", said=MOVABLE)
+    at.terminate("web")
+    empty(at, "n1")
+    assert (at.evicted, why_stays(at)) == ([], {"web": Stays.LEAVES.value})
+
+
+def test_pods_with_shares_stay() -> None:
+    at = ShareCluster()
+    at.add_divided("n0", all_three(DGX_1V))
+    at.add_taker("w", {SHARED: 2})
+    at.try_to_place("w")
+    at.annotate_node("n0", names.EMPTY, "true")
+    assert why_stays(at) == {"w": Stays.SHARES.value}
+
+
+def test_the_core_looks_again_by_itself_while_a_node_is_emptied() -> None:
+    at = cluster()
+    empty(at, "n1")
+    at.pass_time(1.0)
+    due = at.core.next_due()
+    assert due is not None
+    assert at.now < due <= at.now + TRY_SECONDS
 
 
 def test_what_finds_no_place_is_tried_again_every_minute() -> None:
@@ -302,6 +362,7 @@ def test_the_move_is_shown_until_the_replacement_has_its_target() -> None:
     assert (plan.for_whom, plan.gpus, plan.saved_gpu_seconds) == ("node n1", 0, 0.0)
     assert plan.lost_gpu_seconds == 2400.0
     assert [move.state for move in shown(at).moves] == [MoveState.LEFT]
+    assert shown(at, "n2").moves == ()
     recreated(at, "web", "web-2")
     assert view_moves(at.core.snapshot(at.now)).plans == ()
     assert shown(at).moves == ()
@@ -336,6 +397,19 @@ def test_a_pod_that_cannot_be_evicted_keeps_no_target() -> None:
     assert names.QUEUE not in at.pod("web").metadata.annotations
 
 
+def test_a_target_is_kept_while_its_pod_is_being_evicted() -> None:
+    at = cluster()
+    run(at, "web", 4, "n1", said=MOVABLE)
+    at.annotate_node("n1", names.EMPTY, "true")
+    [evict] = evictions(at)
+    at.now += EVICT_SECONDS
+    at.core.decide(at.now)
+    assert free(at, "n2") == 4
+    at.core.done(evict, at.carry_out(evict), at.now)
+    recreated(at, "web", "web-2")
+    assert at.schedule("web-2") == "n2"
+
+
 def test_no_more_is_evicted_once_the_annotation_is_gone() -> None:
     at = cluster()
     run(at, "web", 4, "n1", said=MOVABLE)
@@ -359,11 +433,16 @@ def test_it_is_evicted_only_once_its_target_is_noted() -> None:
     at = cluster()
     run(at, "web", 4, "n1", said=MOVABLE)
     at.annotate_node("n1", names.EMPTY, "true")
-    first = at.core.decide(at.now)
-    assert not any(isinstance(action, Evict) for action in first)
-    for action in first:
+    assert evictions(at)
+
+
+def evictions(at: Cluster) -> list[Evict]:
+    """What is evicted in the next round but one, and not carried out: the first writes notes."""
+    notes = at.core.decide(at.now)
+    assert not any(isinstance(action, Evict) for action in notes)
+    for action in notes:
         at.core.done(action, at.carry_out(action), at.now)
-    assert any(isinstance(action, Evict) for action in at.core.decide(at.now))
+    return [action for action in at.core.decide(at.now) if isinstance(action, Evict)]
 
 
 # A new leader.

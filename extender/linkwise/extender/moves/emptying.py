@@ -118,7 +118,7 @@ class Emptying:
         for node, uid in self._pods_on(self._nodes):
             aside(nothing)
             record = self._cache.pods.get(uid)
-            if record is None or node not in self._cache.emptied or self._targets.of(uid):
+            if record is None or self._targets.of(uid) is not None:
                 continue
             found = self._judge(record, self._places(), self._evicted_soon(), now)
             if isinstance(found, Move):
