@@ -35,7 +35,7 @@ def view_emptying(
             stays.append(StaysView(pod.key, node, pod.demand.gpus, what.value))
     return EmptyingView(
         at=snapshot.at,
-        allowed=snapshot.moves.value,
+        allowed=snapshot.policy.moves.value,
         nodes=tuple(_node(snapshot, name) for name in names),
         moves=tuple(sorted(moves, key=lambda move: (natural(move.node), natural(move.pod)))),
         stays=tuple(sorted(stays, key=lambda pod: (natural(pod.node), natural(pod.pod)))),

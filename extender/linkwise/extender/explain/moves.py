@@ -3,6 +3,7 @@ and where to, what that loses, and what it saves."""
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from linkwise.extender.api.views import MovePlanView, MoveState, MovesView, MoveView
 from linkwise.extender.explain.snapshot import Snapshot
@@ -20,7 +21,9 @@ def _under_way(snapshot: Snapshot) -> Iterator[MovePlanView]:
     for each in snapshot.moves_under_way:
         empties = each.plan.empties
         for_whom = f"node {empties}" if empties else each.for_whom.title
-        plans[for_whom] = each.plan
+        before = plans.get(for_whom) if empties else None  # each pod of a node has a plan
+        moved = () if before is None else before.moves
+        plans[for_whom] = replace(each.plan, moves=(*moved, *each.plan.moves))
         shown = view_move(snapshot, each.move, each.state, each.kept_until)
         moves.setdefault(for_whom, []).append(shown)
     for for_whom, plan in plans.items():
@@ -35,13 +38,12 @@ def _advised(snapshot: Snapshot) -> Iterator[MovePlanView]:
 
 
 def _plan(for_whom: str, plan: MovePlan, moves: Iterable[MoveView]) -> MovePlanView:
-    shown = tuple(moves)
     return MovePlanView(
         for_whom=for_whom,
         gpus=sum(spot.gpus.bit_count() for spot in plan.spots),
-        lost_gpu_seconds=sum(move.lost_gpu_seconds for move in shown),
+        lost_gpu_seconds=sum(move.lost for move in plan.moves),
         saved_gpu_seconds=plan.saved if plan.saved < math.inf else None,
-        moves=shown,
+        moves=tuple(moves),
     )
 
 

@@ -70,10 +70,10 @@ def _plan(plan: MovePlanView) -> PlanRow:
     return PlanRow(
         who=plan.for_whom,
         link=links.to_titled(plan.for_whom),
-        gpus=str(plan.gpus),
+        gpus=str(plan.gpus or "-"),
         pods=str(len(plan.moves)),
         lost=_hours(plan.lost_gpu_seconds),
-        saved="no end" if saved is None else _hours(saved),
+        saved="no end" if saved is None else _hours(saved) if saved else "-",
     )
 
 

@@ -27,8 +27,8 @@ from linkwise.extender.page.timeline import PodTimes
 from linkwise.extender.runtime.page.render import HEADERS, Renderer
 from linkwise.topology import names
 from tests.extender.cluster import START, Cluster
+from tests.extender.moves.movers import MOVABLE, run, scattered, waits
 from tests.extender.moves.movers import cluster as mover_cluster
-from tests.extender.moves.movers import scattered, waits
 from tests.extender.page.example_cluster import HOSTILE, empty, example, hostile, one_node
 from tests.parsed_page import ParsedPage
 
@@ -125,7 +125,17 @@ def test_the_page_of_moves_says_which_pods_move_for_whom() -> None:
     assert "ml/web n1 n2, GPUs 4-7 0.7 left pod ml/big" in page.text
     links = [str(link.get("href")) for link in page.named("a")]
     assert "pod?namespace=ml&name=web" in links
-    assert "1 pod moves , so that others fit. Planned moves" in overview(at)[0].text
+    assert (
+        "1 pod moves , so that others fit or a node is empty. Planned moves" in overview(at)[0].text
+    )
+
+
+def test_the_page_of_moves_shows_which_node_is_emptied() -> None:
+    at = mover_cluster()
+    run(at, "web", 4, "n1", said=MOVABLE)
+    at.annotate_node("n1", names.EMPTY, "true")
+    at.settle()
+    assert "node n1 - 1 0.7 -" in moves(at).text
 
 
 def test_names_in_moves_make_no_tags() -> None:
