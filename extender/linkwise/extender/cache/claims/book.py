@@ -1,0 +1,170 @@
+"""Which GPUs of which node come from claims, and who has them: a function of the ResourceSlices and
+ResourceClaims that the API server shows."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, TypeVar
+
+from linkwise.extender.cache.claims.records import (
+    ClaimRecord,
+    GpuDevice,
+    PodName,
+    PoolName,
+    SliceRecord,
+)
+
+K = TypeVar("K")
+
+
+class Given(NamedTuple):
+    """The GPUs of one node that are allocated to one claim."""
+
+    claim: str  # namespace/name
+    uuids: tuple[str, ...]
+    pods: tuple[PodName, ...]
+
+    @property
+    def holder(self) -> str:
+        """Several pods may share a claim: the first one counts. The name of a claim that no pod
+        uses stands for it."""
+        return self.pods[0].uid if self.pods else self.claim
+
+
+@dataclass(frozen=True)
+class ClaimedGpus:
+    """What drivers and claims say of one node's GPUs. A value: a change makes a new one."""
+
+    gpus: frozenset[str] = frozenset()  # UUIDs of those that a driver offers
+    tainted: frozenset[str] = frozenset()  # of these: given to no pod that does not tolerate it
+    given: tuple[Given, ...] = ()  # in the order of the claims' names
+
+    @cached_property
+    def pods(self) -> frozenset[str]:
+        """The uids of the pods that have some."""
+        return frozenset(pod.uid for each in self.given for pod in each.pods)
+
+    def of_pod(self, uid: str) -> Mapping[str, tuple[str, ...]]:
+        """The UUIDs that a pod has, by claim."""
+        if uid not in self.pods:
+            return {}
+        return {
+            each.claim: each.uuids
+            for each in self.given
+            if any(pod.uid == uid for pod in each.pods)
+        }
+
+    def name_of(self, uid: str) -> str | None:
+        """The namespace/name of a pod that has some, whether or not the API server shows it."""
+        if uid not in self.pods:
+            return None
+        pods = (pod for each in self.given for pod in each.pods)
+        return next(pod.key for pod in pods if pod.uid == uid)
+
+
+NONE_CLAIMED = ClaimedGpus()
+
+
+class ClaimBook:
+    """Each change returns the nodes of which `of_node` may differ."""
+
+    def __init__(self) -> None:
+        self._slices: dict[str, SliceRecord] = {}
+        self._on_node: dict[str, dict[str, None]] = {}  # the names of its slices
+        self._in_pool: dict[PoolName, dict[str, None]] = {}  # the names of its slices
+        self._claims: dict[str, ClaimRecord] = {}  # those to which devices are allocated
+        self._users: dict[PoolName, dict[str, None]] = {}  # the claims that have devices of it
+
+    def replace_slices(self, records: Iterable[SliceRecord]) -> set[str]:
+        """*records* are all that there are."""
+        there = {record.name: record for record in records}
+        gone = [name for name in self._slices if name not in there]
+        return set[str]().union(*map(self.drop_slice, gone), *map(self.put_slice, there.values()))
+
+    def put_slice(self, record: SliceRecord) -> set[str]:
+        before = self._slices.get(record.name)
+        if before == record:
+            return set()
+        changed = self.drop_slice(record.name)
+        self._slices[record.name] = record
+        if record.node:
+            self._on_node.setdefault(record.node, {})[record.name] = None
+        self._in_pool.setdefault(record.pool, {})[record.name] = None
+        return changed | self._nodes_of(record.pool)
+
+    def drop_slice(self, name: str) -> set[str]:
+        record = self._slices.get(name)
+        if record is None:
+            return set()
+        changed = self._nodes_of(record.pool)
+        del self._slices[name]
+        if record.node:
+            _remove(self._on_node, record.node, name)
+        _remove(self._in_pool, record.pool, name)
+        return changed
+
+    def replace_claims(self, records: Iterable[ClaimRecord]) -> set[str]:
+        """*records* are all that there are."""
+        there = {record.key: record for record in records}
+        gone = [key for key in self._claims if key not in there]
+        return set[str]().union(*map(self.drop_claim, gone), *map(self.put_claim, there.values()))
+
+    def put_claim(self, record: ClaimRecord) -> set[str]:
+        if self._claims.get(record.key) == record:
+            return set()
+        changed = self.drop_claim(record.key)
+        if not record.devices:
+            return changed
+        self._claims[record.key] = record
+        for pool, _ in record.devices:
+            self._users.setdefault(pool, {})[record.key] = None
+        return changed | self._nodes_with(record)
+
+    def drop_claim(self, key: str) -> set[str]:
+        record = self._claims.pop(key, None)
+        if record is None:
+            return set()
+        for pool in {pool for pool, _ in record.devices}:
+            _remove(self._users, pool, key)
+        return self._nodes_with(record)
+
+    def of_node(self, node: str) -> ClaimedGpus:
+        slices = [self._slices[name] for name in self._on_node.get(node, ())]
+        newest = {
+            pool: max(self._slices[name].generation for name in self._in_pool[pool])
+            for pool in {each.pool for each in slices}
+        }
+        devices: dict[tuple[PoolName, str], GpuDevice] = {
+            (each.pool, gpu.name): gpu
+            for each in slices
+            if each.generation == newest[each.pool]
+            for gpu in each.gpus
+        }
+        if not devices:
+            return NONE_CLAIMED
+        claims = {key for pool in newest for key in self._users.get(pool, ())}
+        given = (_given(self._claims[key], devices) for key in sorted(claims))
+        return ClaimedGpus(
+            frozenset(gpu.uuid for gpu in devices.values()),
+            frozenset(gpu.uuid for gpu in devices.values() if gpu.tainted),
+            tuple(each for each in given if each.uuids),
+        )
+
+    def _nodes_of(self, pool: PoolName) -> set[str]:
+        slices = (self._slices[name] for name in self._in_pool.get(pool, ()))
+        return {each.node for each in slices if each.node}
+
+    def _nodes_with(self, record: ClaimRecord) -> set[str]:
+        return set[str]().union(*(self._nodes_of(pool) for pool, _ in record.devices))
+
+
+def _given(record: ClaimRecord, devices: Mapping[tuple[PoolName, str], GpuDevice]) -> Given:
+    uuids = (devices[each].uuid for each in record.devices if each in devices)
+    return Given(record.key, tuple(dict.fromkeys(uuids)), record.pods)
+
+
+def _remove(index: dict[K, dict[str, None]], key: K, name: str) -> None:
+    names = index[key]
+    del names[name]
+    if not names:
+        del index[key]

@@ -1,0 +1,92 @@
+"""What the cache keeps of a ResourceSlice and of a ResourceClaim.
+
+A large cluster has 40,000 devices and 20,000 claims, so a record has only what is read of it. The
+GPUs of a driver are known by their UUIDs, which the topology annotation has too.
+"""
+
+from dataclasses import dataclass
+from sys import intern
+from typing import NamedTuple
+
+from linkwise.kube.device_claims import Device, ResourceClaim, ResourceSlice
+
+_TAKEN_OUT = frozenset({"NoSchedule", "NoExecute"})
+
+
+class PoolName(NamedTuple):
+    """Device names are unique in a pool, and pool names of one driver."""
+
+    driver: str
+    pool: str
+
+
+class GpuDevice(NamedTuple):
+    name: str
+    uuid: str  # of the GPU: the device itself, or that of which it is a part
+    tainted: bool  # kube-scheduler gives it to claims that tolerate that alone
+
+
+class PodName(NamedTuple):
+    uid: str
+    key: str  # namespace/name
+
+
+@dataclass(frozen=True, slots=True)
+class SliceRecord:
+    """*gpus* lacks devices that publish no UUID."""
+
+    name: str
+    node: str  # empty: its devices are not those of one node
+    pool: PoolName
+    generation: int
+    gpus: tuple[GpuDevice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRecord:
+    key: str  # namespace/name
+    devices: tuple[tuple[PoolName, str], ...]  # pool and device, of those that are allocated to it
+    pods: tuple[PodName, ...]  # that it is reserved for
+
+
+def slice_record(read: ResourceSlice) -> SliceRecord:
+    spec = read.spec
+    pool = PoolName(intern(spec.driver), intern(spec.pool.name))
+    found = (
+        GpuDevice(
+            intern(device.name),
+            uuid,
+            any(taint.effect in _TAKEN_OUT for taint in device.taints),
+        )
+        for device in spec.devices
+        if (uuid := gpu_of(device, spec.driver))
+    )
+    return SliceRecord(read.metadata.name, spec.node_name, pool, spec.pool.generation, tuple(found))
+
+
+def claim_record(read: ResourceClaim) -> ClaimRecord:
+    meta, allocation = read.metadata, read.status.allocation
+    results = () if allocation is None else allocation.devices.results
+    return ClaimRecord(
+        f"{meta.namespace}/{meta.name}",
+        tuple(
+            (PoolName(intern(each.driver), intern(each.pool)), intern(each.device))
+            for each in results
+            if not each.admin_access
+        ),
+        tuple(
+            PodName(each.uid, f"{meta.namespace}/{each.name}")
+            for each in read.status.reserved_for
+            if each.resource == "pods" and not each.api_group
+        ),
+    )
+
+
+def gpu_of(device: Device, driver: str) -> str:
+    """The UUID of the GPU that *device* is, or of which it is a part; empty: it publishes none."""
+    for name in ("parentUUID", "uuid"):
+        for known_as in (name, f"{driver}/{name}"):
+            attribute = device.attributes.get(known_as)
+            if attribute is not None and attribute.string:
+                return attribute.string
+    return ""

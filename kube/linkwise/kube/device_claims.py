@@ -1,0 +1,87 @@
+"""The fields of `resource.k8s.io/v1` that Linkwise reads: the devices that DRA drivers publish, and
+the claims to which kube-scheduler allocates them.
+
+Anybody may create claims, and each driver writes its own slices, so sizes are bounded as the API
+server bounds them (`pkg/apis/resource/types.go`): an object beyond that does not decode, and costs
+itself only.
+"""
+
+from typing import Annotated
+
+import msgspec
+
+from linkwise.kube.objects import ObjectMeta
+
+ROOT = "/apis/resource.k8s.io/v1"
+
+_Name = Annotated[str, msgspec.Meta(max_length=253)]
+_MOST_DEVICES = 128  # of a slice
+_MOST_RESULTS = 32  # devices of a claim
+_MOST_CONSUMERS = 256  # of a claim
+
+
+class _Object(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """As in `linkwise.kube.objects`."""
+
+
+class Attribute(_Object, frozen=True):
+    string: _Name | None = None  # None: a value of another type
+
+
+class DeviceTaint(_Object, frozen=True):
+    effect: str = ""  # NoSchedule, NoExecute, or None, which only informs
+
+
+class Device(_Object, frozen=True):
+    name: _Name
+    attributes: dict[str, Attribute] = {}
+    taints: tuple[DeviceTaint, ...] = ()
+
+
+class Pool(_Object, frozen=True):
+    name: _Name
+    generation: int = 0
+
+
+class ResourceSliceSpec(_Object, frozen=True):
+    driver: _Name
+    pool: Pool
+    node_name: _Name = ""  # empty: its devices are not those of one node
+    devices: Annotated[tuple[Device, ...], msgspec.Meta(max_length=_MOST_DEVICES)] = ()
+
+
+class ResourceSlice(_Object, frozen=True):
+    spec: ResourceSliceSpec
+    metadata: ObjectMeta = ObjectMeta()
+
+
+class AllocatedDevice(_Object, frozen=True):
+    driver: _Name
+    pool: _Name
+    device: _Name
+    admin_access: bool = False  # it watches a device that others have
+
+
+class DeviceAllocation(_Object, frozen=True):
+    results: Annotated[tuple[AllocatedDevice, ...], msgspec.Meta(max_length=_MOST_RESULTS)] = ()
+
+
+class Allocation(_Object, frozen=True):
+    devices: DeviceAllocation = DeviceAllocation()
+
+
+class Consumer(_Object, frozen=True):
+    resource: str  # "pods" of the core API, or else another kind
+    name: _Name
+    uid: _Name
+    api_group: str = ""
+
+
+class ResourceClaimStatus(_Object, frozen=True):
+    allocation: Allocation | None = None
+    reserved_for: Annotated[tuple[Consumer, ...], msgspec.Meta(max_length=_MOST_CONSUMERS)] = ()
+
+
+class ResourceClaim(_Object, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    status: ResourceClaimStatus = ResourceClaimStatus()

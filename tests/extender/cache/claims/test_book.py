@@ -1,0 +1,147 @@
+"""Which GPUs of a node come from claims, and who has them, whatever comes first."""
+
+from itertools import permutations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from linkwise.extender.cache.claims.book import NONE_CLAIMED, ClaimBook
+from linkwise.extender.cache.claims.records import (
+    ClaimRecord,
+    GpuDevice,
+    PodName,
+    PoolName,
+    SliceRecord,
+)
+
+POOL = PoolName("gpu.nvidia.com", "n1")
+
+
+def published(
+    name: str, *uuids: str, node: str = "n1", generation: int = 1, pool: PoolName = POOL
+) -> SliceRecord:
+    gpus = (GpuDevice(f"gpu-{uuid}", uuid, tainted=uuid.endswith("!")) for uuid in uuids)
+    return SliceRecord(name, node, pool, generation, tuple(gpus))
+
+
+def claimed(name: str, *uuids: str, pool: PoolName = POOL, pod: str = "") -> ClaimRecord:
+    devices = ((pool, f"gpu-{uuid}") for uuid in uuids)
+    pods = (PodName(f"uid-{pod}", f"ml/{pod}"),) if pod else ()
+    return ClaimRecord(f"ml/{name}", tuple(devices), pods)
+
+
+def test_a_node_without_slices_has_no_gpus_from_claims() -> None:
+    book = ClaimBook()
+    assert book.put_claim(claimed("c", "a")) == set()
+    assert book.of_node("n1") is NONE_CLAIMED
+
+
+def test_the_gpus_are_those_of_the_slices_and_belong_to_claims() -> None:
+    book = ClaimBook()
+    assert book.put_slice(published("s", "a", "b!", "c")) == {"n1"}
+    assert book.put_claim(claimed("one", "c", "a", pod="p")) == {"n1"}
+    found = book.of_node("n1")
+    assert found.gpus == {"a", "b!", "c"}
+    assert found.tainted == {"b!"}
+    assert found.pods == {"uid-p"}
+    assert found.of_pod("uid-p") == {"ml/one": ("c", "a")}
+    assert found.of_pod("uid-q") == {}
+    assert (found.name_of("uid-p"), found.name_of("uid-q")) == ("ml/p", None)
+
+
+def test_the_newest_generation_of_a_pool_counts() -> None:
+    book = ClaimBook()
+    book.put_slice(published("old", "a", "b", generation=1))
+    assert book.put_slice(published("new", "a", generation=2)) == {"n1"}
+    assert book.of_node("n1").gpus == {"a"}
+    assert book.drop_slice("new") == {"n1"}
+    assert book.of_node("n1").gpus == {"a", "b"}
+
+
+def test_a_claim_counts_on_the_node_of_its_pool_alone() -> None:
+    book, other = ClaimBook(), PoolName("gpu.nvidia.com", "n2")
+    book.put_slice(published("s1", "a"))
+    book.put_slice(published("s2", "a", node="n2", pool=other))
+    assert book.put_claim(claimed("c", "a", pool=other, pod="p")) == {"n2"}
+    assert book.of_node("n1").given == ()
+    assert [each.claim for each in book.of_node("n2").given] == ["ml/c"]
+
+
+def test_what_does_not_change_concerns_no_node() -> None:
+    book = ClaimBook()
+    book.put_slice(published("s", "a"))
+    book.put_claim(claimed("c", "a", pod="p"))
+    assert book.put_slice(published("s", "a")) == set()
+    assert book.put_claim(claimed("c", "a", pod="p")) == set()
+    assert book.put_claim(claimed("waits")) == set()
+    assert book.drop_claim("ml/waits") == set()
+    assert book.drop_slice("other") == set()
+
+
+def test_a_claim_whose_allocation_ends_gives_its_gpus_back() -> None:
+    book = ClaimBook()
+    book.put_slice(published("s", "a"))
+    book.put_claim(claimed("c", "a", pod="p"))
+    assert book.put_claim(claimed("c")) == {"n1"}
+    assert book.of_node("n1").given == ()
+
+
+def test_a_claim_that_no_pod_uses_holds_its_gpus_itself() -> None:
+    book = ClaimBook()
+    book.put_slice(published("s", "a"))
+    book.put_claim(claimed("c", "a"))
+    assert [each.holder for each in book.of_node("n1").given] == ["ml/c"]
+
+
+def test_a_list_replaces_what_was_there() -> None:
+    book = ClaimBook()
+    book.replace_slices([published("s", "a"), published("t", "b")])
+    book.replace_claims([claimed("c", "a"), claimed("d", "b")])
+    assert book.replace_slices([published("t", "b")]) == {"n1"}
+    assert book.replace_claims([claimed("c", "a")]) == {"n1"}
+    assert book.of_node("n1").gpus == {"b"}
+    assert book.of_node("n1").given == ()
+
+
+SLICES = st.builds(
+    lambda name, uuids, node, generation: published(name, *uuids, node=node, generation=generation),
+    st.sampled_from("st"),
+    st.lists(st.sampled_from("abc"), unique=True),
+    st.sampled_from(["n1", "n2", ""]),
+    st.integers(1, 2),
+)
+CLAIMS = st.builds(
+    lambda name, uuids: claimed(name, *uuids, pod=name),
+    st.sampled_from("cd"),
+    st.lists(st.sampled_from("abc"), unique=True, max_size=2),
+)
+
+
+@given(st.lists(st.one_of(SLICES, CLAIMS, st.sampled_from(["s", "t", "ml/c", "ml/d"]))))
+def test_it_is_a_function_of_what_there_is_and_names_each_node_that_changes(
+    events: list[SliceRecord | ClaimRecord | str],
+) -> None:
+    book = ClaimBook()
+    slices: dict[str, SliceRecord] = {}
+    claims: dict[str, ClaimRecord] = {}
+    nodes = ("n1", "n2")
+    for event in events:
+        before = {node: book.of_node(node) for node in nodes}
+        if isinstance(event, SliceRecord):
+            slices[event.name] = event
+            changed = book.put_slice(event)
+        elif isinstance(event, ClaimRecord):
+            claims[event.key] = event
+            changed = book.put_claim(event)
+        elif "/" in event:
+            claims.pop(event, None)
+            changed = book.drop_claim(event)
+        else:
+            slices.pop(event, None)
+            changed = book.drop_slice(event)
+        assert {node for node in nodes if book.of_node(node) != before[node]} <= changed
+    for ordered in permutations(slices.values()):
+        again = ClaimBook()
+        again.replace_claims(claims.values())
+        again.replace_slices(ordered)
+        assert [again.of_node(node) for node in nodes] == [book.of_node(node) for node in nodes]
