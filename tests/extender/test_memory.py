@@ -4,12 +4,16 @@ import tracemalloc
 from collections.abc import Iterator, Mapping
 from types import ModuleType
 
+import msgspec
 import pytest
 
 from linkwise.extender.api.actions import Emit, PodRef
 from linkwise.extender.api.timers import Agenda
 from linkwise.extender.cache.pending_writes import EVENT_SECONDS, PendingWrites
+from linkwise.kube.device_claims import ResourceClaim, ResourceSlice
+from linkwise.kube.objects import ObjectMeta, Pod
 from linkwise.topology import names
+from tests.extender.claimed import claim_of, slice_of
 from tests.extender.cluster import Cluster
 from tests.extender.owned import create, job, member, there_is
 
@@ -154,3 +158,33 @@ def test_what_may_be_said_again_is_not_remembered() -> None:
     assert (
         remembered(outbox) == remembered(PendingWrites(Agenda())) + 2
     )  # the pod, and its last words
+
+
+def test_many_devices_and_claims_take_little_memory() -> None:
+    """5,000 nodes of eight GPUs, and 20,000 claims of two."""
+    uuids = (
+        [f"GPU-{node:08x}-{index:04x}-4e5f-8000-00a0b0c0d0e0" for index in range(8)]
+        for node in range(5000)
+    )
+    pods = [
+        Pod(metadata=ObjectMeta(name=f"train-{n}", uid=f"{n:08x}-1111-2222-3333-444455556666"))
+        for n in range(20_000)
+    ]
+    core = Cluster().core
+    slices = (
+        msgspec.json.encode(slice_of(f"node-{node}", gpus)) for node, gpus in enumerate(uuids)
+    )
+    claims = (
+        msgspec.json.encode(
+            claim_of(f"train-{n}-gpus", f"node-{n // 4}", 2 * (n % 4), 2 * (n % 4) + 1, pods=[pod])
+        )
+        for n, pod in enumerate(pods)
+    )
+    tracemalloc.start()
+    try:
+        core.replace_slices((msgspec.json.decode(s, type=ResourceSlice) for s in slices), 0.0)
+        core.replace_claims((msgspec.json.decode(c, type=ResourceClaim) for c in claims), 0.0)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken < 60 * 2**20

@@ -7,6 +7,7 @@ learns from a call is in memory only.
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from linkwise.extender.api.actions import Action
@@ -29,6 +30,8 @@ from linkwise.extender.api.timers import Agenda
 from linkwise.extender.api.unlocked import RunUnlocked, nothing, run_inline
 from linkwise.extender.api.views import Counts, Explanation, GangView, NodeView
 from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.claims.book import ClaimBook
+from linkwise.extender.cache.claims.records import claim_record, slice_record
 from linkwise.extender.cache.ingest import Ingest
 from linkwise.extender.cache.node_info import plan_on
 from linkwise.extender.cache.pending_writes import PendingWrites
@@ -53,6 +56,7 @@ from linkwise.extender.verbs.call_recorder import CallRecorder
 from linkwise.extender.verbs.filter import Filter
 from linkwise.extender.verbs.preempt import PreemptVerb
 from linkwise.extender.verbs.prioritize import Prioritize
+from linkwise.kube.device_claims import ResourceClaim, ResourceSlice
 from linkwise.kube.objects import Node, Pod, PodDisruptionBudget
 from linkwise.pods.large_pods import MOST_BYTES, shortened, size_of
 from linkwise.topology import names
@@ -79,6 +83,7 @@ class Core:
         )
         self._budgets = DisruptionBudgets()
         self._surroundings = Surroundings()
+        self._claims = ClaimBook()
         self._run_times = RunTimes()
         self._ages = Ages()
         # node -> the annotation; only views and the eviction of idle pods read it
@@ -93,13 +98,15 @@ class Core:
 
     def _begin(self, leader: int) -> None:
         """Start with an empty cache and no state but the settings, budgets, volumes, namespaces,
-        run times and ages."""
+        claims, run times and ages."""
         self._agenda = Agenda()
         self._agenda.ask(self._lasting.times)
         settings, pending_writes = self._settings, PendingWrites(self._agenda, leader)
         self._began = 0.0
         self._awaited.clear()
-        self._cache = Cache(settings.resource_name, self._surroundings, settings.moves.stays)
+        self._cache = Cache(
+            settings.resource_name, self._surroundings, settings.moves.stays, self._claims
+        )
         self._planner = Planner(
             self._cache,
             pending_writes,
@@ -273,6 +280,32 @@ class Core:
         else:
             self._surroundings.put(one)
         self._planner.changes.surroundings_changed = True
+
+    def replace_slices(self, slices: Iterable[ResourceSlice], now: float) -> None:
+        """The full list of what DRA drivers publish; empty where the API server has none."""
+        records = map(slice_record, self._some_at_a_time(slices))
+        self._show_claims(self._claims.replace_slices(records), now)
+
+    def slice_event(self, kind: str, one: ResourceSlice, now: float) -> None:
+        """*kind* is ADDED, MODIFIED or DELETED."""
+        record, book = slice_record(one), self._claims
+        changed = book.drop_slice(record.name) if kind == "DELETED" else book.put_slice(record)
+        self._show_claims(changed, now)
+
+    def replace_claims(self, claims: Iterable[ResourceClaim], now: float) -> None:
+        """The full list of claims for devices."""
+        records = map(claim_record, self._some_at_a_time(claims))
+        self._show_claims(self._claims.replace_claims(records), now)
+
+    def claim_event(self, kind: str, claim: ResourceClaim, now: float) -> None:
+        """*kind* is ADDED, MODIFIED or DELETED."""
+        record, book = claim_record(claim), self._claims
+        changed = book.drop_claim(record.key) if kind == "DELETED" else book.put_claim(record)
+        self._show_claims(changed, now)
+
+    def _show_claims(self, nodes: Iterable[str], now: float) -> None:
+        for node in self._some_at_a_time(sorted(nodes)):
+            self._walled(partial(self._cache.show_claims, node), now)
 
     def owners_to_read(self, now: float) -> tuple[FetchOwner, ...]:
         """The objects to read on which pods depend; the loop returns each by `owner_read`."""

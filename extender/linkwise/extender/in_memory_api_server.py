@@ -23,6 +23,7 @@ from linkwise.extender.api.records import GangKey
 from linkwise.extender.core import Core
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.membership.owner_cache import FetchOwner, Found
+from linkwise.kube.device_claims import ResourceClaim, ResourceSlice
 from linkwise.kube.objects import Node, Pod, PodDisruptionBudget
 from linkwise.pods.podgrouper.workloads.answer import Missing, ObjectRef
 
@@ -36,6 +37,8 @@ class InMemoryApiServer:
     nodes: dict[str, Node] = field(default_factory=dict)
     pods: dict[str, Pod] = field(default_factory=dict)  # by uid
     budgets: list[PodDisruptionBudget] = field(default_factory=list)
+    slices: dict[str, ResourceSlice] = field(default_factory=dict)
+    claims: dict[tuple[str, str], ResourceClaim] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # By gang and uid: the calls that wait for other members.
@@ -51,6 +54,8 @@ class InMemoryApiServer:
         self.core.replace_nodes(self.nodes.values(), self.now)
         self.core.replace_pods(self.pods.values(), self.now)
         self.core.replace_budgets(self.budgets, self.now)
+        self.core.replace_slices(self.slices.values(), self.now)
+        self.core.replace_claims(self.claims.values(), self.now)
 
     # Objects
 

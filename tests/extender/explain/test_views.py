@@ -540,7 +540,7 @@ def test_counts_are_of_everything_there_is() -> None:
     at.settle()
     counts = at.core.counts(at.now)
     assert counts.gpus == {"used": 2, "held": 3, "reserved": 0, "free": 2, "unhealthy": 1}
-    assert counts.nodes == {"usable": 1, "unusable": 1, "emptied": 0, "by-count": 0}
+    assert counts.nodes == {"usable": 1, "unusable": 1, "emptied": 0, "by-count": 0, "claims": 0}
     assert counts.gangs == {"planned": 1}
 
 

@@ -166,6 +166,7 @@ class PodRecord:
     leaving_until: float = 0.0  # of a terminating pod: when its grace period ends
     labels: Mapping[str, str] = field(default_factory=dict)  # of pods that take GPUs or shares
     facts: PodFacts | None = None  # what kube-scheduler's filters read; None: the pod has ended
+    has_claims: bool = False  # for devices of DRA drivers, such as GPUs
     left_alone: bool = False  # its namespace is none of those whose pods the extender places
     gang: GangKey | None = None  # what it is planned with; None: it is not planned ahead
     uid: str = field(init=False, compare=False)  # of `ref`; a round reads it often

@@ -20,7 +20,7 @@ class PodState(StrEnum):
     ENDED = "ended"
     LEAVING = "leaving"  # only of a gang's member
     INVALID = "invalid"
-    NOT_OURS = "not-ours"  # it takes no GPU
+    NOT_OURS = "not-ours"  # it takes no GPU of a device plugin
     LEFT_ALONE = "left-alone"
 
 
@@ -264,6 +264,7 @@ class Explanation:
     # Of divided GPUs: container -> resource -> ids, planned or real.
     shares: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
     in_vain: str = ""  # of a waiting pod, as of a `GangExplanation`
+    claims: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # claim -> uuids of GPUs
 
 
 @dataclass(frozen=True, slots=True)
@@ -516,7 +517,7 @@ class Counts:
 
     gangs: Mapping[str, int]  # by phase
     gpus: Mapping[str, int]  # by state: free, held, used, unhealthy
-    nodes: Mapping[str, int]  # by state: usable, unusable, emptied, by-count
+    nodes: Mapping[str, int]  # by state: usable, unusable, emptied, by-count, claims
     swaps: int  # since the start
     refusals: int  # since the start
     placed: Placed = field(default_factory=Placed)  # gangs, since the start

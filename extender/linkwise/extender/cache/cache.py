@@ -14,6 +14,7 @@ from linkwise.extender.api.records import (
     Template,
     WrittenPlan,
 )
+from linkwise.extender.cache.claims.book import ClaimBook
 from linkwise.extender.cache.machine_kind import MachineKind, kind_key
 from linkwise.extender.cache.node_info import NOT_SEEN, NodeInfo, holder_of, place_of, sharer_of
 from linkwise.extender.cache.node_table import NOT_USABLE, NodeTable
@@ -40,6 +41,7 @@ class Cache:
         managed: str = DEFAULT_RESOURCE,
         surroundings: Surroundings | None = None,
         stays: Callable[[PodRecord], bool] = never,
+        claims: ClaimBook | None = None,
     ) -> None:
         """*stays*: see `stays`."""
         self._stays = stays
@@ -83,6 +85,7 @@ class Cache:
         self._charges: dict[str, tuple[str, ResourceList]] = {}  # uid -> node, needs
         self.around = PlacedPods()  # the same pods, as kube-scheduler's filters see them
         self.surroundings = Surroundings() if surroundings is None else surroundings
+        self._claims = ClaimBook() if claims is None else claims
 
     # Facts from the API server.
 
@@ -114,6 +117,16 @@ class Cache:
         info.no_topology, info.no_truth = NOT_SEEN, None
         self.domains.put(info.row)
         self._changed(info)
+        self._settle(info)
+
+    def show_claims(self, name: str) -> None:
+        """What the book of claims says of this node has changed."""
+        info = self.nodes.get(name)
+        if info is None:
+            return
+        before, info.claimed = info.claimed, self._claims.of_node(name)
+        if info.claimed.gpus != before.gpus:
+            self._changed(info)
         self._settle(info)
 
     def put_pod(self, record: PodRecord) -> None:
@@ -309,7 +322,9 @@ class Cache:
         info = self.nodes.get(name)
         if info is None:
             sharing = NodeShares(name, self.managed)
-            info = self.nodes[name] = NodeInfo(name, self.rows.add(name), NOT_SEEN, sharing)
+            info = self.nodes[name] = NodeInfo(
+                name, self.rows.add(name), NOT_SEEN, sharing, self._claims.of_node(name)
+            )
             self.domains.put(info.row)
             self.changed_rows.append(info.row)
         return info

@@ -433,6 +433,7 @@ def _record(
         leaving_until=leaving_until.timestamp() if leaving_until is not None else 0.0,
         labels=labels if of_spec.demand.gpus or of_spec.shares else {},
         facts=None if ended else _facts(pod, labels, of_spec.rules),
+        has_claims=bool(spec.resource_claims),
         gang=gang,
     )
 

@@ -1,11 +1,12 @@
 """One node's account: which pod has which of its GPUs, settled again from the facts at each change.
 
 GPUs are assigned in this order:
-1. what the kubelet reports as in use, even for pods that the API server no longer knows
-2. the plans of bound pods
-3. assumed Bindings
-4. bound pods without a plan
-5. the plans of unbound pods
+1. what is allocated to claims
+2. what the kubelet reports as in use, even for pods that the API server no longer knows
+3. the plans of bound pods
+4. assumed Bindings
+5. bound pods without a plan
+6. the plans of unbound pods
 
 Each step gets only what the steps before it left. So no GPU ever has two holders, and a plan that
 lost a GPU shows as such. Then `shares.book` assigns the shares of divided GPUs, in the same order.
@@ -19,6 +20,7 @@ from operator import or_
 from typing import NamedTuple
 
 from linkwise.extender.api.records import GangKey, NodeRecord, PodRecord, ResourceList, WrittenPlan
+from linkwise.extender.cache.claims.book import NONE_CLAIMED, ClaimedGpus
 from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind, will_do
 from linkwise.extender.cache.shares.book import ShareBook
 from linkwise.extender.cache.shares.listed_as import attributed
@@ -34,6 +36,7 @@ class ClosedBy(StrEnum):
     NOT_SEEN = "not-seen"  # the API server has not shown the node
     NO_TOPOLOGY = "no-topology"  # no plugin has published one
     UNREADABLE = "unreadable"  # the annotation with the topology, or with the GPUs in use
+    CLAIMS = "claims"  # a DRA driver gives out its GPUs
     REFUSES = "refuses"  # its kubelet refuses pods with GPUs
     EMPTIED = "emptied"  # a person wants its GPUs free
 
@@ -46,6 +49,7 @@ class Closed(NamedTuple):
 
 
 NO_TOPOLOGY, NOT_SEEN = Closed(ClosedBy.NO_TOPOLOGY), Closed(ClosedBy.NOT_SEEN)
+CLAIMS = Closed(ClosedBy.CLAIMS)
 InUsePods = Mapping[str, Mapping[str, tuple[str, ...]]]
 
 
@@ -55,6 +59,7 @@ class NodeInfo:
     row: int
     no_topology: Closed | None  # why its machine is unknown; None: it is known
     sharing: NodeShares  # its divided GPUs
+    claimed: ClaimedGpus = NONE_CLAIMED  # its GPUs that a DRA driver gives out
     no_truth: Closed | None = None  # why the in-use annotation cannot be read
     record: NodeRecord | None = None
     machine: Machine | None = None
@@ -71,7 +76,7 @@ class NodeInfo:
     staying: int = 0  # pods here that moves never take away
     version: int = 0  # rises when the node, or the pods bound to it, change
     owned: dict[str, int] = field(default_factory=dict)  # holder -> bitmask
-    used: int = 0  # bitmask of what the kubelet reports as in use
+    used: int = 0  # bitmask of what the kubelet reports as in use, and of what claims have
     free: int = 0
     set_aside: int = 0  # GPUs that no pod has, and that are `reserved` or `fresh`
     fresh: int = 0  # came free, and the longest waiting have not had their turn yet
@@ -85,7 +90,13 @@ class NodeInfo:
     @property
     def problem(self) -> Closed | None:
         """Why nothing can be planned on this node; None: it can."""
-        return self.no_topology or self.no_truth
+        return self.no_topology or self.no_truth or (CLAIMS if self.gives_by_claims else None)
+
+    @property
+    def gives_by_claims(self) -> bool:
+        """Whether a DRA driver gives out GPUs of this machine. kube-scheduler alone allocates them,
+        and a device plugin beside that driver would give them out once more."""
+        return self.machine is not None and bool(self.machine.mask_of(self.claimed.gpus))
 
     @property
     def closed(self) -> Closed | None:
@@ -211,6 +222,8 @@ class NodeInfo:
             self.sharing.settle((), {}, {}, 0)
             return
         settling = _Settling(self.machine, self.owned)
+        for given in self.claimed.given:
+            settling.give(given.holder, self.machine.mask_of(given.uuids))
         listed = self._settle_truth(settling)
         for holder, gpus in self.sharing.strays.items():
             settling.give(holder, gpus)
@@ -228,7 +241,7 @@ class NodeInfo:
             if plan is not None and self._can_be(plan, record):
                 shares = (s for c, s in plan.gpus.items() if c not in listed.get(record.uid, ()))
                 settling.give(record.uid, self.machine.mask_of([u for s in shares for u in s]))
-            elif record.uid not in listed:
+            elif record.uid not in listed and record.uid not in self.claimed.pods:
                 unplanned.append(record)
         for uid, reservation in sorted(self.assumed.items()):
             settling.give(uid, self.machine.mask_of(reservation.uuids))
@@ -237,6 +250,7 @@ class NodeInfo:
         for uid, plan in sorted(self.plans.items(), key=lambda item: (-item[1].plan.made, item[0])):
             settling.give(uid, self.machine.mask_of(plan.uuids))
         idle = self.machine.healthy_gpus & ~settling.taken
+        idle &= ~self.machine.mask_of(self.claimed.tainted)
         self._set_aside(idle, was_free, queue_first=queue_first)
         self.sharing.settle(pods, takers, self.assumed, settling.taken)
 

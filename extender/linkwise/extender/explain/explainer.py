@@ -50,6 +50,7 @@ from linkwise.extender.queue.queue_order import Urgency
 from linkwise.extender.queue.reservations import Claimant, claimant_of_single
 from linkwise.pods.spans import SEPARATOR
 from linkwise.topology.annotations.plan import held_of
+from linkwise.topology.machine.model import LinkClass
 
 WAITING = frozenset({PodState.WAITING, PodState.INVALID})
 
@@ -156,6 +157,10 @@ class Explainer:
         node = record.node or (written.plan.node if written else "")
         gpus, at = self._gpus(record), snapshot.node_named.get(node)
         on = snapshot.node_named.get(record.node)
+        claims = on.claimed.of_pod(record.uid) if on is not None else {}
+        link, gbytes_per_s = _worth_of(on, claims)
+        if written is not None:
+            link, gbytes_per_s = written.plan.link, written.plan.gbytes_per_s
         return Explanation(
             namespace=record.ref.namespace,
             name=record.ref.name,
@@ -165,14 +170,14 @@ class Explainer:
             wanted=wanted_of(record) if record.demand.gpus or record.shares else None,
             node=node,
             gpus=gpus,
-            link=written.plan.link if written else "",
-            gbytes_per_s=written.plan.gbytes_per_s if written else 0.0,
+            link=link,
+            gbytes_per_s=gbytes_per_s,
             search=search,
             gang=self._gang(gang, runner_up=runner_up) if gang is not None and in_gang else None,
             priority=record.priority,
             since=record.created or None,
             because=record.ask.because,
-            indices=at.indices_of(gpus) if at is not None else {},
+            indices=at.indices_of({**gpus, **claims}) if at is not None else {},
             communicator=written.plan.communicator if written else None,
             by_count=is_by_count(record, on),
             runner_up=self._alternatives.runner_up([record]) if runner_up and not in_gang else None,
@@ -181,6 +186,7 @@ class Explainer:
             behind=place.behind,
             seniority=place.seniority,
             in_vain=in_vain_in_words(in_vain),
+            claims=claims,
             advised=self._advised(gang) if gang is not None and not in_gang else (),
             reclaim=self._reclaims.of_single(record)
             if runner_up and state is PodState.WAITING and gang is not None and gang.alone
@@ -337,6 +343,16 @@ class Explainer:
         mine = self._funnel.field.open_to(claimant)
         holders = holders_of(self._snapshot, inside, mine)
         return NearestMiss(room.nearest, room.level, lacks, holders)
+
+
+def _worth_of(on: NodeState | None, claims: Mapping[str, tuple[str, ...]]) -> tuple[str, float]:
+    """The closest link and the bandwidth of the GPUs that a pod has from claims on its node."""
+    if on is None or on.machine is None or on.kind is None:
+        return "", 0.0
+    gpus = on.machine.mask_of([uuid for uuids in claims.values() for uuid in uuids])
+    if gpus.bit_count() < 2:
+        return "", 0.0
+    return LinkClass(int(on.kind.table.ring_classes[gpus])).name, float(on.kind.table.values[gpus])
 
 
 def _broken_off(snapshot: Snapshot, namespace: str) -> tuple[BrokenOff, ...]:

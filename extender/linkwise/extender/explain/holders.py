@@ -51,8 +51,8 @@ def _holder(snapshot: Snapshot, node: NodeState, uid: str, mask: int) -> Holder:
     record = snapshot.by_uid.get(uid)
     gpus = mask.bit_count()
     if record is None:  # the kubelet still reports the pod, and the API server has deleted it
-        names = {listed: name for name, listed in node.listed_as.items()}
-        return Holder(names.get(uid, uid), "", gpus, HolderState.ENDING, None, None, EndSource.NONE)
+        name = node.name_of(uid)
+        return Holder(name, "", gpus, HolderState.ENDING, None, None, EndSource.NONE)
     state = HolderState.USED if mask & node.used else HolderState.HELD
     if not record.live:
         state = HolderState.ENDING

@@ -15,6 +15,7 @@ from linkwise.extender.api.decisions import Decision
 from linkwise.extender.api.records import GangKey, NodeRecord, PodRecord, Template, WrittenPlan
 from linkwise.extender.api.views import CountView
 from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.claims.book import ClaimedGpus
 from linkwise.extender.cache.machine_kind import MachineKind
 from linkwise.extender.cache.node_info import Closed, InUsePods, NodeInfo, plan_on
 from linkwise.extender.cache.resources_left import ResourcesLeft
@@ -54,12 +55,18 @@ class NodeState(NamedTuple):
     shares_listed: Mapping[str, ContainerShares]  # by the uid of the pod
     staying: int  # pods there that moves never take away
     by_count: CountView | None  # where pods are placed by count
+    claimed: ClaimedGpus  # its GPUs that a DRA driver gives out
 
     def indices_of(self, gpus: Mapping[str, Sequence[str]]) -> dict[str, int]:
         """*gpus*: container -> uuids. uuid -> index, of those that the machine has."""
         uuids = {uuid for share in gpus.values() for uuid in share}
         known = self.machine.gpus if self.machine is not None else ()
         return {gpu.uuid: gpu.index for gpu in known if gpu.uuid in uuids}
+
+    def name_of(self, uid: str) -> str:
+        """The namespace/name of a holder that the API server does not show."""
+        listed = (name for name, holder in self.listed_as.items() if holder == uid)
+        return self.claimed.name_of(uid) or next(listed, uid)
 
 
 class GangState(NamedTuple):
@@ -239,6 +246,7 @@ def _node(info: NodeInfo) -> NodeState:
         info.sharing.listed,
         info.staying,
         _count(info),
+        info.claimed,
     )
 
 

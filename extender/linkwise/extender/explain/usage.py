@@ -18,6 +18,7 @@ from linkwise.extender.api.views import (
 )
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import MachineKind
+from linkwise.extender.cache.node_info import ClosedBy, NodeInfo
 from linkwise.extender.cycle.planner import Planner
 from linkwise.extender.explain.node_arrays import closed_by_cluster, has_gpus, why_closed
 from linkwise.extender.explain.snapshot import NodeState, Snapshot
@@ -87,7 +88,9 @@ def closed_nodes(nodes: Iterable[NodeState]) -> tuple[ClosedNodes, ...]:
 
 def view_counts(cache: Cache, planner: Planner, now: float) -> Counts:
     gpus: Counter[str] = Counter(free=0, reserved=0, held=0, used=0, unhealthy=0)
-    nodes: Counter[str] = Counter({"usable": 0, "unusable": 0, "emptied": 0, "by-count": 0})
+    nodes: Counter[str] = Counter(
+        {"usable": 0, "unusable": 0, "emptied": 0, "by-count": 0, "claims": 0}
+    )
     pods_by_count = 0
     for info in cache.nodes.values():
         if info.record is None or (info.machine is None and not info.record.offers.gpus):
@@ -96,8 +99,7 @@ def view_counts(cache: Cache, planner: Planner, now: float) -> Counts:
             nodes["by-count"] += 1
             pods_by_count += len(info.bound)
             continue
-        unusable = "emptied" if info.emptied else "unusable"
-        nodes[unusable if info.closed else "usable"] += 1
+        nodes[_state_of(info)] += 1
         if info.machine is not None:
             _count(gpus, info.machine, info.owned, info.used, info.free, info.set_aside)
     gangs = Counter(gang.phase.value for gang in planner.registry.gangs.values() if not gang.alone)
@@ -114,6 +116,14 @@ def view_counts(cache: Cache, planner: Planner, now: float) -> Counts:
         max(waiting, default=0.0),
         planner.targets.counts,
     )
+
+
+def _state_of(info: NodeInfo) -> str:
+    if info.closed is None:
+        return "usable"
+    if info.emptied:
+        return "emptied"
+    return "claims" if info.closed.by is ClosedBy.CLAIMS else "unusable"
 
 
 def gpus_by_state(nodes: Iterable[NodeState]) -> Mapping[str, int]:
@@ -244,7 +254,7 @@ def _holder(snapshot: Snapshot, node: NodeState, uid: str) -> str:
     record = snapshot.by_uid.get(uid)
     if record is not None:
         return record.key
-    return next((name for name, listed in node.listed_as.items() if listed == uid), uid)
+    return node.name_of(uid)
 
 
 def _gpus_of(snapshot: Snapshot, node: NodeState) -> tuple[GpuView, ...]:
@@ -259,14 +269,15 @@ def _gpus_of(snapshot: Snapshot, node: NodeState) -> tuple[GpuView, ...]:
     views = []
     for position, gpu in enumerate(node.machine.gpus):
         holder = holder_of.get(position)
+        untainted = gpu.healthy and gpu.uuid not in node.claimed.tainted
         if holder is None:
             reserved = node.reserved >> position & 1
-            state = "reserved" if reserved else "free" if gpu.healthy else "unhealthy"
+            state = "reserved" if reserved else "free" if untainted else "unhealthy"
             state = state if gpu.parts is None else "divided"
         else:
             state = "used" if node.used >> position & 1 else "held"
         parts = tuple(_part(snapshot, node, part) for part in gpu.parts or ())
-        healthy = gpu.healthy if gpu.parts is None else all(part.healthy for part in gpu.parts)
+        healthy = untainted if gpu.parts is None else all(part.healthy for part in gpu.parts)
         views.append(GpuView(gpu.index, gpu.uuid, gpu.model, healthy, state, holder or "", parts))
     return tuple(views)
 

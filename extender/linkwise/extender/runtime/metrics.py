@@ -196,7 +196,8 @@ def _families(census: Census) -> Iterator[Metric]:
         ("gpus", "GPUs by state: free, held, used, unhealthy.", "state", census.counts.gpus),
         (
             "nodes",
-            "GPU nodes by state: usable, unusable, emptied, by-count (pods are placed by count).",
+            "GPU nodes by state: usable, unusable, emptied, by-count (pods are placed by count), "
+            "claims (a DRA driver gives out their GPUs).",
             "state",
             census.counts.nodes,
         ),

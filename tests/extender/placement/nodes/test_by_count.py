@@ -281,7 +281,7 @@ def test_such_nodes_and_pods_are_shown_as_placed_by_count() -> None:
     assert views["bare"].by_count == CountView(8, 3)
     assert views["known"].by_count is None
     counts = at.core.counts(at.now)
-    assert counts.nodes == {"usable": 1, "unusable": 0, "emptied": 0, "by-count": 1}
+    assert counts.nodes == {"usable": 1, "unusable": 0, "emptied": 0, "by-count": 1, "claims": 0}
     assert (counts.by_count, counts.gpus["used"], counts.gpus["held"]) == (1, 0, 1)
     explained = at.core.explain("ml", "a", at.now)
     assert explained is not None

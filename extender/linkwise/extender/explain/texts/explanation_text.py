@@ -108,6 +108,9 @@ def _devices(it: Explanation) -> Iterator[str]:
             continue
         for uuid in sorted(uuids, key=_by_index(it)):
             yield _fact("GPU", f"{container}: {_gpu(it, uuid)}")
+    for claim, uuids in it.claims.items():
+        for uuid in sorted(uuids, key=_by_index(it)):
+            yield _fact("GPU", f"claim {claim}: {_gpu(it, uuid)}")
     for container, shares in it.shares.items():
         for resource, ids in shares.items():
             yield from (_fact("share", f"{container}: {each} ({resource})") for each in ids)

@@ -31,7 +31,7 @@ def pod_summary(
         case _ if record.broken_off:
             return f"{why_broken_off(record)}."
         case PodState.NOT_OURS:
-            return "The pod takes no GPU, so Linkwise does not place it."
+            return _why_not_ours(record)
         case PodState.LEFT_ALONE:
             return "Its namespace is not in the canary: kube-scheduler alone places it."
         case PodState.PLANNED:
@@ -39,6 +39,15 @@ def pod_summary(
         case PodState.WAITING:
             assert search is not None, "it waits"
             return _why_pod_waits(record, gang, search, in_vain)
+
+
+def _why_not_ours(record: PodRecord) -> str:
+    if record.has_claims:
+        return (
+            "The pod has resource claims and asks no device plugin for GPUs: kube-scheduler alone "
+            "places it."
+        )
+    return "The pod takes no GPU, so Linkwise does not place it."
 
 
 def is_by_count(record: PodRecord, on: NodeState | None) -> bool:

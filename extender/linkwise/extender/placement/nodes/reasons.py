@@ -28,6 +28,7 @@ ONE_NUMA_NODE = "linkwise: the kubelet admits only GPUs of one NUMA node"
 FEWEST_NUMA_NODES = "linkwise: the kubelet admits only GPUs of the fewest NUMA nodes"
 UNPUBLISHED = "linkwise: no topology published"
 UNREADABLE = "linkwise: topology or in-use annotation cannot be read"
+CLAIMED = "linkwise: a DRA driver gives out its GPUs, to claims alone"
 REFUSING = "linkwise: kubelet refuses pods with GPUs"
 SUCH_REFUSED = "linkwise: kubelet refused such a pod"
 EMPTIED = "linkwise: node is being emptied (linkwise.dev/empty)"
@@ -72,6 +73,8 @@ def why_closed(closed: Closed) -> str:
             return UNPUBLISHED
         case ClosedBy.UNREADABLE:
             return UNREADABLE
+        case ClosedBy.CLAIMS:
+            return CLAIMED
         case ClosedBy.REFUSES:
             return REFUSING
         case ClosedBy.EMPTIED:
