@@ -10,7 +10,7 @@ import yaml
 
 from linkwise.cli.kubectl import EXTENDER
 from linkwise.extender.__main__ import ENV_PREFIX, command
-from linkwise.extender.runtime.informers import SURROUNDINGS
+from linkwise.extender.runtime.informers import CLAIMS, SURROUNDINGS
 from linkwise.extender.runtime.leader_endpoints import CALLS, STATUS
 from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.ports.dispatch import VERBS
@@ -309,7 +309,7 @@ def test_the_role_names_just_what_the_program_does() -> None:
         ("pods/eviction", "create"),
         ("poddisruptionbudgets", "list"),
         ("poddisruptionbudgets", "watch"),
-        *((plural, verb) for plural in SURROUNDINGS for verb in ("list", "watch")),
+        *((plural, verb) for plural in (*SURROUNDINGS, *CLAIMS) for verb in ("list", "watch")),
         ("events", "create"),
         ("events", "patch"),
         *((kind.plural, "get") for kind in READ),

@@ -338,3 +338,39 @@ def test_a_list_that_had_begun_before_is_not_the_one_that_was_asked_for(
         wait_for(lambda: len(numbers) == 2 and reflector.has_listed(numbers[1]))
     assert numbers == [first + 1, first + 2]
     assert owner.told == ["=a"] * 4
+
+
+NOT_SERVED = (404, b"404 page not found\n")
+AN_EMPTY_LIST = (200, b'{"metadata": {"resourceVersion": "7"}, "items": []}')
+
+
+def test_an_optional_kind_that_is_not_served_has_no_objects_and_is_no_failure(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    owner = Owner()
+    with scripted(*[NOT_SERVED] * 3, AN_EMPTY_LIST) as server:
+        client = KubeClient.load(kubeconfig=None, server=server.url)
+        with reflecting(client, owner, optional=True, unserved_seconds=0.05) as reflector:
+            wait_for(lambda: len(server.asked) == 3)
+            assert reflector.failing_seconds == 0
+            assert caplog.messages == []
+            assert owner.told == ["="]
+            wait_for(lambda: owner.told == ["=", "="])  # it is served now
+
+
+def test_an_optional_kind_that_is_no_longer_served_loses_its_objects() -> None:
+    owner = Owner()
+    listed = b'{"metadata": {"resourceVersion": "7"}, "items": [{"metadata": {"name": "a"}}]}'
+    with scripted((200, listed), NOT_SERVED) as server:
+        client = KubeClient.load(kubeconfig=None, server=server.url)
+        with reflecting(client, owner, optional=True):
+            wait_for(lambda: owner.told == ["=a", "="])
+
+
+def test_another_kind_must_be_served() -> None:
+    owner = Owner()
+    with scripted(*[NOT_SERVED] * 2, AN_EMPTY_LIST) as server:
+        client = KubeClient.load(kubeconfig=None, server=server.url)
+        with reflecting(client, owner):
+            assert owner.told == ["="]
+            assert len(server.asked) >= 3

@@ -7,6 +7,7 @@ LoadError     no API server is configured: an unreadable kubeconfig, or not insi
 import msgspec
 
 UNREACHED = 0
+NOT_FOUND = 404
 GONE = 410
 
 

@@ -25,7 +25,7 @@ from tenacity.stop import stop_when_event_set
 from tenacity.wait import wait_random_exponential
 
 from linkwise.kube.client import KubeClient, Params, Stream
-from linkwise.kube.errors import GONE, UNREACHED, ApiError, error_of
+from linkwise.kube.errors import GONE, NOT_FOUND, UNREACHED, ApiError, error_of
 from linkwise.kube.listed import Listed
 from linkwise.kube.objects import ObjectMeta
 
@@ -77,6 +77,9 @@ class Reflector(Generic[T]):
     `watch_seconds` is the range from which each watch's length is drawn, so that the watches of
     many programs do not end together. After `idle_seconds` without a byte the connection is dead
     (bookmarks come every minute).
+
+    With `optional`, the API server need not serve the kind: then there are no objects, and the
+    reflector asks again after `unserved_seconds`.
     """
 
     def __init__(
@@ -94,6 +97,8 @@ class Reflector(Generic[T]):
         idle_seconds: float = 120.0,
         longest_wait_seconds: float = 30.0,
         page_size: int = 500,
+        optional: bool = False,
+        unserved_seconds: float = 300.0,
     ) -> None:
         self.synced = Event()  # set after the first `on_replace`
         self._client, self._path, self._kind = client, path, kind
@@ -110,6 +115,7 @@ class Reflector(Generic[T]):
         self._watch_seconds, self._idle_seconds = watch_seconds, idle_seconds
         self._page_size = page_size
         self._longest_wait = longest_wait_seconds
+        self._optional, self._unserved_seconds = optional, unserved_seconds
         self._version: str | None = None  # None: list before the next watch
         self._lists_wanted, self._lists_made = 0, 0
         self._failing_since: float | None = None
@@ -174,7 +180,19 @@ class Reflector(Generic[T]):
             retry_error_callback=lambda _: None,
         )
         while not self._stopping.is_set():
-            retrying(self._round)
+            retrying(self._round_if_served)
+
+    def _round_if_served(self) -> None:
+        try:
+            self._round()
+        except ApiError as error:
+            if not self._optional or error.status != NOT_FOUND:
+                raise
+            if not self.synced.is_set() or self._version is not None:
+                self._tell(lambda: self._on_replace(Listed(self._kind)))
+            self._version, self._failing_since = None, None
+            self.synced.set()
+            self._stopping.wait(self._unserved_seconds)
 
     def _round(self) -> None:
         """List if necessary, then watch until the watch ends."""

@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 from linkwise.extender.cache.surroundings import Surrounding
 from linkwise.extender.core import Core
 from linkwise.extender.runtime.metrics import ExtenderMetrics
+from linkwise.kube import device_claims
 from linkwise.kube.client import KubeClient
+from linkwise.kube.device_claims import ResourceClaim, ResourceSlice
 from linkwise.kube.objects import (
     CSINode,
     Namespace,
@@ -24,7 +26,9 @@ from linkwise.kube.reflector import HasMetadata, Reflector
 log = logging.getLogger(__name__)
 T = TypeVar("T", bound=HasMetadata)
 
+CLAIMS = ("resourceslices", "resourceclaims")  # the API server serves them from 1.34 on
 _PATHS = {
+    **{plural: f"{device_claims.ROOT}/{plural}" for plural in CLAIMS},
     "poddisruptionbudgets": "/apis/policy/v1/poddisruptionbudgets",
     "storageclasses": "/apis/storage.k8s.io/v1/storageclasses",
     "csinodes": "/apis/storage.k8s.io/v1/csinodes",
@@ -80,6 +84,7 @@ def watch(
         on_replace=on_replace,
         on_event=on_event,
         on_skipped=on_skipped,
+        optional=plural in CLAIMS,
     )
 
 
@@ -113,6 +118,10 @@ class Informers:
         self._budgets = feed(
             "poddisruptionbudgets", PodDisruptionBudget, core.replace_budgets, core.budget_event
         )
+        claims = (
+            feed("resourceslices", ResourceSlice, core.replace_slices, core.slice_event),
+            feed("resourceclaims", ResourceClaim, core.replace_claims, core.claim_event),
+        )
         surroundings = (
             feed(
                 plural,
@@ -126,6 +135,7 @@ class Informers:
             self.nodes,
             self.pods,
             self._budgets,
+            *claims,
             *surroundings,
         )
 

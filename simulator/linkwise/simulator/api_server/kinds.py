@@ -44,6 +44,18 @@ STORAGE = (
     ResourceKind("CSINode", "csinodes", "storage.k8s.io/v1", namespaced=False, has_status=False),
 )
 
+# Of DRA drivers. The stand-in allocates nothing: a client writes a claim's status.
+DEVICES = (
+    ResourceKind(
+        "ResourceSlice",
+        "resourceslices",
+        "resource.k8s.io/v1",
+        namespaced=False,
+        has_status=False,
+    ),
+    ResourceKind("ResourceClaim", "resourceclaims", "resource.k8s.io/v1"),
+)
+
 # Kubernetes 1.35 to 1.37 have each of these objects in other versions.
 _NATIVE = tuple(
     f"scheduling.k8s.io/{version}" for version in ("v1alpha1", "v1alpha2", "v1alpha3", "v1beta1")
@@ -102,6 +114,7 @@ KINDS = (
     LEASE,
     NAMESPACE,
     *STORAGE,
+    *DEVICES,
     *OWNERS,
     *WORKLOADS,
 )

@@ -5,7 +5,7 @@ Tests carry out the allowed requests in this order.
 
 from typing import Any
 
-from linkwise.extender.runtime.informers import SURROUNDINGS, path_of
+from linkwise.extender.runtime.informers import CLAIMS, SURROUNDINGS, path_of
 from linkwise.kube.client import JSON_PATCH, STRATEGIC_PATCH
 from linkwise.pods.podgrouper.workloads.kinds import READ, OwnerKind
 from linkwise.topology import names
@@ -111,7 +111,7 @@ EXTENDER_MAY = (
     ApiRequest("watch budgets", "GET", "/apis/policy/v1/poddisruptionbudgets?watch=true"),
     *(
         ApiRequest(f"{verb} {plural}", "GET", f"{path_of(plural)}?{query}")
-        for plural in SURROUNDINGS
+        for plural in (*SURROUNDINGS, *CLAIMS)
         for verb, query in (("list", "limit=1"), ("watch", "watch=true"))
     ),
     write_pod("write a plan with its nomination", "waiting/status", NOMINATED),
