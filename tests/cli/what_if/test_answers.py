@@ -189,6 +189,8 @@ def test_no_fewer_pods_would_do(seed: int) -> None:
         it.pods.values(),
         objects={},
         budgets=(),
+        slices={},
+        claims={},
         settings=CoreSettings(preempt=Preempt.NEVER),
         now=NOW,
         ends=False,

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -23,6 +24,7 @@ from tests.cli.what_if.asking import (
     runs,
     what_if,
 )
+from tests.extender.claimed import claim_of, slice_of, uuids
 from tests.extender.cluster import Cluster
 
 
@@ -222,3 +224,27 @@ def test_two_questions_have_one_answer(tmp_path: Path) -> None:
     first = what_if(tmp_path, listed(it), job("train", 2, 8)).stdout
     assert what_if(tmp_path, listed(it), job("train", 2, 8)).stdout == first
     assert it.pods == before
+
+
+def test_gpus_from_claims_are_in_use_and_none_of_them_is_planned(tmp_path: Path) -> None:
+    it = cluster("dgx-a100")
+    devices = [
+        {"apiVersion": "resource.k8s.io/v1", "kind": kind, **msgspec.to_builtins(one)}
+        for kind, one in (
+            ("ResourceSlice", slice_of("n1", uuids(it, "n1"))),
+            ("ResourceClaim", claim_of("c", "n1", 0, 1, pods=[it.add_pod("runs", node="n1")])),
+        )
+    ]
+    text = json.dumps(a_list([*nodes_of(it), *pods_of(it), *devices]))
+    status, found = answer(tmp_path, text, pod("one", 1))
+    assert status == 1
+    assert (found["cluster"]["gpus"]["used"], found["cluster"]["gpus"]["free"]) == (2, 6)
+    assert "a DRA driver gives out its GPUs" in json.dumps(found)
+    of_another_version = text.replace("resource.k8s.io/v1", "resource.k8s.io/v1beta1")
+    assert answer(tmp_path, of_another_version, pod("one", 1))[0] == 0
+
+
+def test_what_is_wrong_in_a_slice_is_named(tmp_path: Path) -> None:
+    wrong = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "spec": {"driver": 1}}
+    text = json.dumps(a_list([*nodes_of(busy()), wrong]))
+    assert "spec.driver" in refusal(tmp_path, text, pod("one", 1))

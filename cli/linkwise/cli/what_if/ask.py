@@ -145,6 +145,8 @@ class _Asking:
             pods,
             objects=self._objects,
             budgets=self._listing.budgets or (),
+            slices=self._listing.slices,
+            claims=self._listing.claims,
             settings=settings,
             now=self._at,
             ends=ends,

@@ -17,8 +17,8 @@ from linkwise.topology import names
 @click.command(
     name="what-if",
     epilog="The cluster is what `kubectl get nodes,pods -A -o json` prints; also jobs, podgroups, "
-    "priorityclasses, poddisruptionbudgets where they matter. FILE is JSON or YAML, and - is "
-    "standard input.",
+    "priorityclasses, poddisruptionbudgets, resourceslices, resourceclaims where they matter. FILE "
+    "is JSON or YAML, and - is standard input.",
 )
 @click.option(
     "-f",

@@ -16,6 +16,7 @@ from linkwise.extender.api.extender_calls import Outcome
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.in_memory_api_server import InMemoryApiServer
 from linkwise.extender.queue.running_pods import STUCK_SECONDS
+from linkwise.kube.device_claims import ResourceClaim, ResourceSlice
 from linkwise.kube.objects import Node, Pod, PodDisruptionBudget
 from linkwise.pods.annotations import ask_of
 from linkwise.pods.podgrouper.workloads.answer import Missing, ObjectRef
@@ -37,6 +38,8 @@ class LiveListing(InMemoryApiServer):
         *,
         objects: Mapping[ObjectRef, Fields],
         budgets: Iterable[PodDisruptionBudget],
+        slices: Mapping[str, ResourceSlice],
+        claims: Mapping[tuple[str, str], ResourceClaim],
         settings: CoreSettings,
         now: float,
         ends: bool = True,
@@ -48,6 +51,8 @@ class LiveListing(InMemoryApiServer):
             {node.metadata.name: node for node in nodes},
             {pod.metadata.uid: pod for pod in pods},
             list(budgets),
+            dict(slices),
+            dict(claims),
         )
         self._are_ends = ends
         self.evicted: dict[str, str] = {}  # uid -> for whom

@@ -12,6 +12,7 @@ import msgspec
 from linkwise.cli.documents import Fields, objects_in, ref_of, unreadable
 from linkwise.cli.errors import BadInputError
 from linkwise.cli.text_file import read_text, shown
+from linkwise.kube.device_claims import ResourceClaim, ResourceSlice
 from linkwise.kube.fields import group_of
 from linkwise.kube.objects import Node, Pod, PodDisruptionBudget
 from linkwise.pods.podgrouper.workloads.answer import ObjectRef
@@ -20,6 +21,7 @@ from linkwise.pods.podgrouper.workloads.kinds import READ
 T = TypeVar("T")
 _READ = frozenset((kind.group, kind.kind) for kind in READ)
 _BUDGET = ("policy", "PodDisruptionBudget")
+_DEVICES = "resource.k8s.io/v1"
 _PRIORITY_CLASS = ("scheduling.k8s.io", "PriorityClass")
 _MOST_DEPTH = 8  # of Lists in Lists
 
@@ -38,6 +40,8 @@ class Listing:
     objects: dict[ObjectRef, Fields] = field(default_factory=dict)
     classes: dict[str, PriorityClass] = field(default_factory=dict)
     budgets: list[PodDisruptionBudget] | None = None  # None: none were given
+    slices: dict[str, ResourceSlice] = field(default_factory=dict)  # by name
+    claims: dict[tuple[str, str], ResourceClaim] = field(default_factory=dict)
 
 
 class _Head(msgspec.Struct, frozen=True, rename="camel"):
@@ -131,6 +135,12 @@ def _take(found: Listing, where: str, head: _Head, raw: msgspec.Raw, pod_kind: t
         found.pods[pod.metadata.namespace, pod.metadata.name] = pod
     elif of == _BUDGET:
         found.budgets = [*(found.budgets or []), _decode(raw, PodDisruptionBudget, where)]
+    elif (version, kind) == (_DEVICES, "ResourceSlice"):
+        one = _decode(raw, ResourceSlice, where)
+        found.slices[one.metadata.name] = one
+    elif (version, kind) == (_DEVICES, "ResourceClaim"):
+        claim = _decode(raw, ResourceClaim, where)
+        found.claims[claim.metadata.namespace, claim.metadata.name] = claim
     elif of == _PRIORITY_CLASS:
         fields = msgspec.json.decode(raw, type=dict[str, object])
         name = ref_of({**fields, "apiVersion": version, "kind": kind}, where).name
