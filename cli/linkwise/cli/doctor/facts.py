@@ -8,6 +8,7 @@ from datetime import datetime
 import msgspec
 
 from linkwise.extender.api.views import NodeView, StateView
+from linkwise.kube.device_claims import ResourceSlice
 from linkwise.kube.filters.node_affinity import RequiredNodes, required_nodes
 from linkwise.kube.objects import (
     Affinity,
@@ -217,6 +218,7 @@ class Facts:
     resource: str
     nodes: tuple[Node, ...] = ()
     pods: tuple[SeenPod, ...] = ()
+    slices: tuple[ResourceSlice, ...] = ()  # what DRA drivers publish
     daemonset: DaemonSet | None = None
     lease: Lease | None = None
     state: StateView | None = None

@@ -24,6 +24,14 @@ class Finding:
     passing: bool = False  # it may be over in seconds
 
 
+Found = tuple[Level, str, str, str, bool]
+"""A finding on one node: level, what, todo, page, passing"""
+
+
+def problem(what: str, todo: str, page: str, *, passing: bool = False) -> Found:
+    return Level.PROBLEM, what, todo, page, passing
+
+
 def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """The findings with equal ones made one, problems first."""
     places: dict[Finding, list[str]] = {}

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
+from linkwise.cli.doctor.claims import GpuDriver, drivers_on, of_claims
 from linkwise.cli.doctor.facts import ALONE, IN_FRONT, Facts, SeenPod, amount_of
-from linkwise.cli.doctor.finding import Finding, Level
+from linkwise.cli.doctor.finding import Finding, Found, Level, problem
 from linkwise.extender.api.views import NodeView
 from linkwise.extender.cache.node_info import ClosedBy
 from linkwise.kube.objects import Node
@@ -35,17 +36,21 @@ def of_nodes(facts: Facts) -> Iterator[Finding]:
     plugin_on = {pod.spec.node_name: pod for pod in reversed(plugins)}
     with_gpus = 0
     views = {view.name: view for view in facts.views}
+    drivers_of = drivers_on(facts)
     for node in facts.nodes:
         name = node.metadata.name
         bound = on.get(name, [])
         here = [pod for pod in bound if pod.live]
         plugin = plugin_on.get(name)
         has_topology = names.TOPOLOGY in node.metadata.annotations
-        if not (plugin or has_topology or amount_of(node.status.capacity, facts.resource)):
+        drivers = drivers_of.get(name, [])
+        offers = amount_of(node.status.capacity, facts.resource)
+        if not (plugin or has_topology or offers or drivers):
             continue
         with_gpus += 1
         found = (
-            *_of_plugin(facts, node, plugin, views.get(name)),
+            *_of_plugin(facts, node, plugin, views.get(name), drivers),
+            *of_claims(facts, node, drivers),
             *_of_vendor(facts, plugin, [p for p in here if p.is_vendor_of(facts.resource)]),
             *(_of_in_use(facts, node, bound) if plugin is not None else ()),
         )
@@ -84,49 +89,50 @@ def _described(facts: Facts) -> str:
     return f"kubectl -n {facts.system} describe daemonset linkwise-plugin"
 
 
-_Found = tuple[Level, str, str, str, bool]
-
-
-def _problem(what: str, todo: str, page: str, *, passing: bool = False) -> _Found:
-    return Level.PROBLEM, what, todo, page, passing
-
-
 def _of_plugin(
-    facts: Facts, node: Node, plugin: SeenPod | None, view: NodeView | None
-) -> Iterator[_Found]:
+    facts: Facts,
+    node: Node,
+    plugin: SeenPod | None,
+    view: NodeView | None,
+    drivers: list[GpuDriver],
+) -> Iterator[Found]:
     has_topology = names.TOPOLOGY in node.metadata.annotations
     if plugin is None:
-        yield from _without_plugin(facts, node, has_topology=has_topology)
+        yield from _without_plugin(facts, node, drivers, has_topology=has_topology)
         return
     logs = "read the log of its plugin pod, and its /readyz"
     if not plugin.ready:
         if plugin.mode == IN_FRONT and has_topology:
-            yield _problem(
+            yield problem(
                 "the vendor's plugin is not registered with Linkwise, or is not well",
                 "tell it the socket, and read /readyz of Linkwise's plugin pod",
                 "docs/in-front.md#install",
             )
         else:
-            yield _problem("Linkwise's plugin is not ready", logs, "plugin.md")
+            yield problem("Linkwise's plugin is not ready", logs, "plugin.md")
     elif not has_topology:
-        yield _problem("the plugin is ready, and no topology is published", logs, "plugin.md")
+        yield problem("the plugin is ready, and no topology is published", logs, "plugin.md")
     if view is not None and view.closed == ClosedBy.REFUSES:
         todo = "see why no plugin is registered there: its pods, and the kubelet's log"
         page = "failures.md#when-the-kubelet-refuses-a-pod"
-        yield _problem("the kubelet refuses pods with GPUs", todo, page)
+        yield problem("the kubelet refuses pods with GPUs", todo, page)
     elif view is not None and view.closed == ClosedBy.UNREADABLE:
         todo = "run plugin and extender of one version; do not edit the annotation"
-        yield _problem(f"its annotation cannot be read: {view.reason}", todo, "upgrade.md")
+        yield problem(f"its annotation cannot be read: {view.reason}", todo, "upgrade.md")
 
 
-def _without_plugin(facts: Facts, node: Node, *, has_topology: bool) -> Iterator[_Found]:
+def _without_plugin(
+    facts: Facts, node: Node, drivers: list[GpuDriver], *, has_topology: bool
+) -> Iterator[Found]:
     outside = facts.daemonset is not None and not facts.daemonset.is_for(node)
     by_count = "adopt-step-by-step.md#nodes-without-topology"
     offers = amount_of(node.status.allocatable, facts.resource)
     so = "pods are placed by count" if offers else "its kubelet offers no GPUs"
+    if drivers and not offers:
+        so = "who has its GPUs is not seen"
     if has_topology:
         what = "no plugin of Linkwise runs, and its annotations are left"
-        yield _problem(
+        yield problem(
             what, "start the plugin there, or clean the node", "uninstall.md#clean-a-node-by-hand"
         )
     elif outside:
@@ -135,34 +141,34 @@ def _without_plugin(facts: Facts, node: Node, *, has_topology: bool) -> Iterator
     else:
         what = f"no plugin of Linkwise runs: {so}"
         todo = f"see `{_described(facts)}`, and label the node"
-        yield _problem(what, todo, "choose-an-overlay.md#before-you-begin")
+        yield problem(what, todo, "choose-an-overlay.md#before-you-begin")
 
 
-def _of_vendor(facts: Facts, plugin: SeenPod | None, vendors: list[SeenPod]) -> Iterator[_Found]:
+def _of_vendor(facts: Facts, plugin: SeenPod | None, vendors: list[SeenPod]) -> Iterator[Found]:
     mode = None if plugin is None else plugin.mode
     for vendor in vendors:
         if vendor.registers_with_us:
             if mode != IN_FRONT:
-                yield _problem(
+                yield problem(
                     f"{vendor.key} registers with Linkwise, and no plugin in front listens",
                     "take KUBELET_SOCKET from it, or put Linkwise's plugin in front",
                     "docs/in-front.md#install",
                 )
         elif mode == ALONE:
-            yield _problem(
+            yield problem(
                 f"two plugins for {facts.resource}: Linkwise's and {vendor.key}",
                 "put Linkwise's in front, have it observe, or remove the other",
                 "adopt-step-by-step.md",
             )
         elif mode == IN_FRONT:
-            yield _problem(
+            yield problem(
                 f"{vendor.key} registers with the kubelet, past Linkwise",
                 "set KUBELET_SOCKET in it",
                 "docs/in-front.md#install",
             )
 
 
-def _of_in_use(facts: Facts, node: Node, bound: list[SeenPod]) -> Iterator[_Found]:
+def _of_in_use(facts: Facts, node: Node, bound: list[SeenPod]) -> Iterator[Found]:
     """Names in the list that no pod has, and pods that run with GPUs and are not in the list.
     *bound* are all pods of the node, those that have ended too."""
     text = node.metadata.annotations.get(names.IN_USE)
@@ -179,7 +185,7 @@ def _of_in_use(facts: Facts, node: Node, bound: list[SeenPod]) -> Iterator[_Foun
     todo = "restart the plugin's pod there; if it stays, the kubelet's podresources are stuck"
     if gone:
         what = f"GPUs in use are out of date: {gone[0]} is not there any more"
-        yield _problem(what, todo, "failures.md", passing=True)
+        yield problem(what, todo, "failures.md", passing=True)
     if amount_of(node.status.allocatable, facts.resource) > gpus:
         return  # shared GPUs: replicas are in no list
     missing = sorted(
@@ -194,4 +200,4 @@ def _of_in_use(facts: Facts, node: Node, bound: list[SeenPod]) -> Iterator[_Foun
     )
     if missing:
         what = f"GPUs in use are out of date: {missing[0]} runs and is not listed"
-        yield _problem(what, todo, "failures.md", passing=True)
+        yield problem(what, todo, "failures.md", passing=True)

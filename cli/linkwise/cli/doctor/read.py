@@ -11,7 +11,9 @@ from linkwise.cli.doctor.facts import Certificate, DaemonSet, Facts, Lease, Seen
 from linkwise.cli.errors import AskError
 from linkwise.cli.proxied import Extender
 from linkwise.extender.api.views import NodeView, StateView
+from linkwise.kube import device_claims
 from linkwise.kube.client import KubeClient
+from linkwise.kube.device_claims import ResourceSlice
 from linkwise.kube.errors import ApiError
 from linkwise.kube.objects import Node
 from linkwise.topology.names import DEFAULT_RESOURCE
@@ -27,6 +29,10 @@ class _Nodes(msgspec.Struct):
 
 class _Pods(msgspec.Struct):
     items: tuple[SeenPod, ...]
+
+
+class _Slices(msgspec.Struct):
+    items: tuple[ResourceSlice, ...]
 
 
 class _ConfigMap(msgspec.Struct):
@@ -51,6 +57,7 @@ def read_facts(extender: Extender) -> Facts:
     reader = _Reader(extender.api, extender.system)
     nodes = reader.get("nodes", "/api/v1/nodes", _Nodes)
     pods = reader.get("pods", "/api/v1/pods", _Pods)
+    slices = reader.get("resourceslices", f"{device_claims.ROOT}/resourceslices", _Slices)
     daemonsets = f"/apis/apps/v1/namespaces/{extender.system}/daemonsets"
     daemonset = reader.get("daemonset", f"{daemonsets}/linkwise-plugin", DaemonSet)
     leases = f"/apis/coordination.k8s.io/v1/namespaces/{extender.system}/leases"
@@ -72,6 +79,7 @@ def read_facts(extender: Extender) -> Facts:
         resource=DEFAULT_RESOURCE if state is None else state.resource,
         nodes=() if nodes is None else nodes.items,
         pods=() if pods is None else pods.items,
+        slices=() if slices is None else slices.items,
         daemonset=daemonset,
         lease=lease,
         state=state,

@@ -1,0 +1,94 @@
+"""What DRA drivers publish on each node, and what is wrong with it.
+
+A node's GPUs come from a device plugin or from claims, never from both: neither knows what the
+other has given out.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from linkwise.cli.doctor.facts import Facts, amount_of
+from linkwise.cli.doctor.finding import Found, Level, problem
+from linkwise.extender.cache.claims.records import gpu_of
+from linkwise.kube.objects import Node
+from linkwise.topology import names
+from linkwise.topology.annotations.node_annotation import read_topology
+from linkwise.topology.errors import LinkwiseError
+
+_PAGE = "claims.md"
+BOTH = f"{_PAGE}#one-of-the-two"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuDriver:
+    """A DRA driver on one node that gives out GPUs, as far as its name or its UUIDs tell."""
+
+    name: str
+    devices: int
+    uuids: frozenset[str]
+
+
+def drivers_on(facts: Facts) -> Mapping[str, list[GpuDriver]]:
+    """By node, the drivers that give out its GPUs."""
+    found: dict[str, dict[str, GpuDriver]] = {}
+    gpus = {node.metadata.name: _gpus_of(node) or () for node in facts.nodes}
+    for each in facts.slices:
+        name, node = each.spec.driver, each.spec.node_name
+        if not node:
+            continue
+        before = found.setdefault(node, {}).get(name, GpuDriver(name, 0, frozenset()))
+        uuids = {uuid for device in each.spec.devices if (uuid := gpu_of(device, name))}
+        devices = before.devices + len(each.spec.devices)
+        found[node][name] = GpuDriver(name, devices, before.uuids | uuids)
+    expected = f"gpu.{facts.resource.partition('/')[0]}"
+    return {
+        node: those
+        for node, by_name in found.items()
+        if (
+            those := [
+                driver
+                for driver in by_name.values()
+                if driver.name == expected or driver.uuids & frozenset(gpus.get(node, ()))
+            ]
+        )
+    }
+
+
+def of_claims(facts: Facts, node: Node, drivers: Collection[GpuDriver]) -> Iterator[Found]:
+    """*drivers* are those that give out the node's GPUs."""
+    known = _gpus_of(node)
+    for driver in drivers:
+        if amount_of(node.status.allocatable, facts.resource):
+            yield problem(
+                f"two give out its GPUs: a device plugin and the DRA driver {driver.name}",
+                "keep one of the two there",
+                BOTH,
+            )
+        else:
+            what = f"its GPUs come from claims, by the DRA driver {driver.name}"
+            todo = "nothing: Linkwise shows them, and places no pods there"
+            yield Level.NOTE, what, todo, _PAGE, False
+        if driver.devices and not driver.uuids:
+            yield problem(
+                f"the DRA driver {driver.name} publishes no uuid of its devices",
+                "use a version of the driver that does: Linkwise knows GPUs by it",
+                f"{_PAGE}#what-the-driver-must-publish",
+            )
+        missing = sorted(driver.uuids - known) if known is not None else []
+        if missing:
+            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            yield problem(
+                f"the DRA driver {driver.name} publishes {missing[0]}{more}, "
+                "and the topology lacks it",
+                "read the log of Linkwise's plugin pod; restart the one that is out of date",
+                f"{_PAGE}#what-the-driver-must-publish",
+            )
+
+
+def _gpus_of(node: Node) -> frozenset[str] | None:
+    """The UUIDs in the topology annotation; None: there is none that can be read."""
+    try:
+        text = node.metadata.annotations.get(names.TOPOLOGY)
+        return None if text is None else frozenset(g.uuid for g in read_topology(text).gpus)
+    except LinkwiseError:
+        return None
