@@ -26,6 +26,19 @@ from linkwise.plugin.kubelet.podresources_pb2_grpc import (
     add_PodResourcesListerServicer_to_server,
 )
 
+
+def of_claim(pod: str, devices: Iterable[tuple[str, str, str]]) -> held.DynamicResource:
+    namespace, _, name = pod.partition("/")
+    return held.DynamicResource(
+        claim_name=f"{name}-gpus",
+        claim_namespace=namespace,
+        claim_resources=[
+            held.ClaimResource(driver_name=driver, pool_name=pool, device_name=device)
+            for driver, pool, device in devices
+        ],
+    )
+
+
 LOCALHOST = (("grpc.default_authority", "localhost"),)
 
 
@@ -108,6 +121,8 @@ class FakeKubelet(RegistrationServicer, PodResourcesListerServicer):
         self.pod_resources_socket = directory / "pod-resources"
         self.plugins: list[Plugin] = []
         self.holds: dict[str, dict[str, list[str]]] = {}  # namespace/name -> container -> ids
+        # namespace/name -> container -> devices of DRA drivers, by driver, pool and device
+        self.claimed: dict[str, dict[str, list[tuple[str, str, str]]]] = {}
         self.refusals = refusals
         self._servers: list[grpc.Server] = []
 
@@ -182,6 +197,19 @@ class FakeKubelet(RegistrationServicer, PodResourcesListerServicer):
                     ],
                 )
                 for key, containers in self.holds.items()
+            ]
+            + [
+                held.PodResources(
+                    namespace=key.split("/")[0],
+                    name=key.split("/")[1],
+                    containers=[
+                        held.ContainerResources(
+                            name=name, dynamic_resources=[of_claim(key, devices)]
+                        )
+                        for name, devices in containers.items()
+                    ],
+                )
+                for key, containers in self.claimed.items()
             ]
         )
 

@@ -9,7 +9,7 @@ from linkwise.plugin.errors import PodResourcesError
 from linkwise.plugin.kubelet import podresources_pb2 as wire
 from linkwise.plugin.node.in_use import InUsePoller, PodResources, read_in_use
 from linkwise.topology.annotations.plan import InUse
-from tests.plugin.fake_kubelet import FakeKubelet
+from tests.plugin.fake_kubelet import FakeKubelet, of_claim
 from tests.plugin.pods import RESOURCE
 from tests.waiting import wait_for
 
@@ -36,6 +36,22 @@ def test_entries_of_one_resource_add_up_and_other_resources_do_not_count() -> No
         ]
     )
     assert read_in_use(answer, RESOURCE) == HELD
+
+
+def test_gpus_from_claims_count_and_other_devices_do_not() -> None:
+    claimed = {("gpu.nvidia.com", "n1", "gpu-0"): "GPU-b"}
+    main = wire.ContainerResources(
+        name="main",
+        devices=[wire.ContainerDevices(resource_name=RESOURCE, device_ids=["GPU-a"])],
+        dynamic_resources=[
+            of_claim("ml/w", [("gpu.nvidia.com", "n1", "gpu-0")]),
+            of_claim("ml/w", [("dra.net", "n1", "nic-0")]),
+        ],
+    )
+    answer = wire.ListPodResourcesResponse(
+        pod_resources=[wire.PodResources(name="w", namespace="ml", containers=[main])]
+    )
+    assert read_in_use(answer, RESOURCE, claimed=lambda device: claimed.get(device, "")) == HELD
 
 
 class Told:

@@ -139,6 +139,8 @@ def test_no_more_is_allowed_than_what_is_called() -> None:
         ("nodes", "patch"),
         ("pods", "list"),
         ("pods", "watch"),
+        ("resourceslices", "list"),
+        ("resourceslices", "watch"),
         ("nodes/configz", "get"),
         ("noderesourcetopologies", "get"),
     }

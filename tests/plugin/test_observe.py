@@ -13,6 +13,7 @@ from linkwise.topology import names
 from linkwise.topology.annotations.node_annotation import read_topology
 from linkwise.topology.annotations.plan import read_in_use
 from linkwise.topology.machine.recorded import recorded_machine
+from tests.extender.claimed import DRIVER, slice_of
 from tests.plugin.fake_kubelet import FakeKubelet
 from tests.plugin.in_front.scripted import GPU, ScriptedVendor
 from tests.plugin.process import Process
@@ -72,6 +73,36 @@ def test_it_publishes_and_the_kubelet_keeps_the_vendors_plugin(
     finally:
         plugin.kill()
     assert not kubelet.plugin.ended
+    assert "Traceback" not in plugin.log
+
+
+def test_beside_a_dra_driver_it_publishes_the_topology_and_the_gpus_of_claims(
+    kubelet: FakeKubelet, server: ApiServer
+) -> None:
+    """No device plugin is there. The kubelet names devices, and their slices name the GPUs."""
+    client = KubeClient.load(kubeconfig=None, server=server.url)
+    slices = "/apis/resource.k8s.io/v1/resourceslices"
+    for node, uuids in (("n1", (UUIDS[0], UUIDS[3], "GPU-of-another-machine")), ("n2", UUIDS[:1])):
+        client.post(slices, slice_of(node, uuids, name=node))
+    plugin = start(kubelet, server, "--observe")
+    try:
+        wait_for(plugin.ready, "readiness")
+        assert read_topology(annotations(server)[names.TOPOLOGY]) == MACHINE
+        kubelet.claimed = {
+            "ml/w": {"main": [(DRIVER, "n1", "gpu-1"), (DRIVER, "n1", "gpu-2")]},
+            "ml/other": {"main": [(DRIVER, "n2", "gpu-0"), ("dra.net", "n1", "nic-0")]},
+        }
+        held: dict[str, dict[str, tuple[str, ...]]] = {"ml/w": {"main": (UUIDS[3],)}}
+        wait_for(lambda: in_use(server) == held, "the GPUs of claims, on the Node")
+        client.delete(f"{slices}/n1")
+        wait_for(lambda: not in_use(server), "none that is known")
+        client.post(slices, slice_of("n1", UUIDS, name="n1"))
+        held = {"ml/w": {"main": (UUIDS[1], UUIDS[2])}}
+        wait_for(lambda: in_use(server) == held, "the GPUs of the new slice")
+        assert not kubelet.plugins
+        assert plugin.stop() == 0
+    finally:
+        plugin.kill()
     assert "Traceback" not in plugin.log
 
 

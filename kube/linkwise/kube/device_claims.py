@@ -85,3 +85,14 @@ class ResourceClaimStatus(_Object, frozen=True):
 class ResourceClaim(_Object, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     status: ResourceClaimStatus = ResourceClaimStatus()
+
+
+def uuid_of(device: Device, driver: str) -> str:
+    """The UUID that *driver* publishes of the device, or of that of which it is a part; empty: it
+    publishes none."""
+    for name in ("parentUUID", "uuid"):
+        for known_as in (name, f"{driver}/{name}"):
+            attribute = device.attributes.get(known_as)
+            if attribute is not None and attribute.string:
+                return attribute.string
+    return ""

@@ -29,6 +29,7 @@ from linkwise.plugin.in_front.sharing import is_share, unplaced
 from linkwise.plugin.metrics import Metrics
 from linkwise.plugin.node.activity import ActivityBook, Reports, holders_of
 from linkwise.plugin.node.in_use import InUsePoller, PodResources
+from linkwise.plugin.node.own_slices import DeviceName, OwnSlices
 from linkwise.plugin.node.publish import NodePublisher
 from linkwise.plugin.node.topology_manager import KubeletReader, TopologyManagerWatch
 from linkwise.plugin.settings import Settings
@@ -97,9 +98,14 @@ class NodeProgram:
             on_replace=self._nodes_listed,
             on_event=self._node_changed,
         )
+        self._own_slices = OwnSlices(client, settings.node_name)
         self._in_use = InUsePoller(
             PodResources(
-                settings.pod_resources_socket, settings.resource_name, self._counts, self._is_share
+                settings.pod_resources_socket,
+                settings.resource_name,
+                self._counts,
+                self._is_share,
+                self._claimed,
             ),
             every_seconds=settings.in_use_seconds,
             on_reading=self._in_use_read,
@@ -163,6 +169,7 @@ class NodeProgram:
         self._publisher.start()
         self._topology_manager.start()
         self._own_node.start()
+        self._own_slices.start()
         self._pods.start()
         waited = 0.0
         while not self._pods.synced.wait(0.1) and waited < _FIRST_PODS_SECONDS:
@@ -181,7 +188,7 @@ class NodeProgram:
     def stop(self) -> None:
         end(
             *(self._registrar, self._caretaker, self._in_use, self._topology_manager),
-            *(self._pods, self._own_node, self._publisher),
+            *(self._pods, self._own_node, self._own_slices, self._publisher),
         )
 
     def discover(self) -> None:
@@ -233,6 +240,10 @@ class NodeProgram:
     def _counts(self, device_id: str) -> bool:
         """Where a vendor's plugin stays, not every device is a whole GPU."""
         return not self._vendor_stays or device_id in self._book.now.known
+
+    def _claimed(self, device: DeviceName) -> str:
+        uuid = self._own_slices.uuid(device)
+        return uuid if uuid in self._book.now.known else ""
 
     def _is_share(self, device_id: str) -> bool:
         return self._front is not None and is_share(device_id)

@@ -59,5 +59,9 @@ class Extender:
     def free(self) -> dict[str, int]:
         return {node["name"]: node["free"] for node in self.get("/nodes")}
 
+    def closed(self, by: str) -> list[str]:
+        """The nodes that are closed for this reason."""
+        return [node["name"] for node in self.get("/nodes") if node["closed"] == by]
+
     def count(self, name: str, **labels: str) -> float:
         return self.metrics.registry.get_sample_value(f"linkwise_extender_{name}", labels) or 0.0

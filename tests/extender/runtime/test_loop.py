@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 from typing import Any, NoReturn
 
+import msgspec
 import pytest
 
 from linkwise.extender.api.actions import Action, Emit, EventType, PodRef
@@ -25,6 +26,7 @@ from linkwise.kube.clock import steady_clock
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_gpus, read_plan
+from tests.extender.claimed import claim_of, slice_of
 from tests.extender.runtime.extender import Extender
 from tests.extender.world import ApiObjects, asked, body, wait_for
 
@@ -72,6 +74,25 @@ def test_room_for_a_gang_is_sought_while_others_are_answered(
 
     wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
     assert all(in_time)
+    assert sound(started)
+
+
+def test_gpus_from_claims_are_followed(world: ApiObjects, started: Extender) -> None:
+    """Each is as the API server has it, and one that cannot be read costs itself alone."""
+    root = "/apis/resource.k8s.io/v1"
+    view = next(node for node in started.get("/nodes") if node["name"] == "n1")
+    uuids = [gpu["uuid"] for gpu in view["gpus"]]
+    wrong = {"metadata": {"name": "wrong"}, "spec": {"driver": 1, "nodeName": "n1"}}
+    world.client.post(f"{root}/resourceslices", wrong)
+    world.client.post(f"{root}/resourceslices", slice_of("n1", uuids))
+    wait_for(lambda: "n1" in started.closed("claims"))
+    claim = msgspec.to_builtins(claim_of("c", "n1", 1))
+    world.client.post(f"{root}/namespaces/ml/resourceclaims", claim | {"status": {}})
+    world.client.patch(f"{root}/namespaces/ml/resourceclaims/c/status", {"status": claim["status"]})
+    wait_for(lambda: started.free()["n1"] == 7)
+    world.client.delete(f"{root}/namespaces/ml/resourceclaims/c")
+    wait_for(lambda: started.free()["n1"] == 8)
+    assert started.count("unreadable_objects_total", kind="resourceslices") == 1
     assert sound(started)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from linkwise.cli.doctor.facts import Facts, amount_of
 from linkwise.cli.doctor.finding import Found, Level, problem
-from linkwise.extender.cache.claims.records import gpu_of
+from linkwise.kube.device_claims import uuid_of
 from linkwise.kube.objects import Node
 from linkwise.topology import names
 from linkwise.topology.annotations.node_annotation import read_topology
@@ -37,7 +37,7 @@ def drivers_on(facts: Facts) -> Mapping[str, list[GpuDriver]]:
         if not node:
             continue
         before = found.setdefault(node, {}).get(name, GpuDriver(name, 0, frozenset()))
-        uuids = {uuid for device in each.spec.devices if (uuid := gpu_of(device, name))}
+        uuids = {uuid for device in each.spec.devices if (uuid := uuid_of(device, name))}
         devices = before.devices + len(each.spec.devices)
         found[node][name] = GpuDriver(name, devices, before.uuids | uuids)
     expected = f"gpu.{facts.resource.partition('/')[0]}"

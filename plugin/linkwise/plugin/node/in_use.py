@@ -16,6 +16,7 @@ from linkwise.plugin.errors import PodResourcesError
 from linkwise.plugin.kubelet import podresources_pb2 as wire
 from linkwise.plugin.kubelet.podresources_pb2_grpc import PodResourcesListerStub
 from linkwise.plugin.later import Later
+from linkwise.plugin.node.own_slices import DeviceName
 from linkwise.topology.annotations.plan import InUse
 
 log = logging.getLogger(__name__)
@@ -26,6 +27,8 @@ _SETTLE_SECONDS = 0.05  # the kubelet notes devices just after Allocate has retu
 
 Counts = Callable[[str], bool]
 """Whether the plugin accounts for the device with this id."""
+Claimed = Callable[[DeviceName], str]
+"""The UUID of the GPU that a DRA driver's device is; empty: none of this node."""
 
 
 def read_in_use(
@@ -33,9 +36,10 @@ def read_in_use(
     resource: str,
     counts: Counts = lambda _: True,
     shares: Counts = lambda _: False,
+    claimed: Claimed = lambda _: "",
 ) -> InUse:
-    """The pods that hold *resource*, and those that hold *shares* of any; entries of one resource
-    are added up."""
+    """The pods that hold *resource* or GPUs from claims, and those that hold *shares* of any;
+    entries of one resource are added up."""
     pods: dict[str, dict[str, tuple[str, ...]]] = {}
     for pod in answer.pod_resources:
         holds = {
@@ -49,11 +53,21 @@ def read_in_use(
                     for device_id in devices.device_ids
                     if counts(device_id)
                 }
+                | _claimed(container, claimed)
             )
         }
         if holds:
             pods[f"{pod.namespace}/{pod.name}"] = holds
     return InUse(pods=dict(sorted(pods.items())), shares=_shares(answer, shares))
+
+
+def _claimed(container: wire.ContainerResources, claimed: Claimed) -> set[str]:
+    found = {
+        claimed((device.driver_name, device.pool_name, device.device_name))
+        for of_claim in container.dynamic_resources
+        for device in of_claim.claim_resources
+    }
+    return found - {""}
 
 
 def _shares(
@@ -84,8 +98,10 @@ class PodResources:
         resource: str,
         counts: Counts = lambda _: True,
         shares: Counts = lambda _: False,
+        claimed: Claimed = lambda _: "",
     ) -> None:
-        self._socket, self._resource, self._counts, self._shares = socket, resource, counts, shares
+        self._socket, self._resource = socket, resource
+        self._counts, self._shares, self._claimed = counts, shares, claimed
         self._channel = dial(socket)
         self._stub = PodResourcesListerStub(self._channel)
 
@@ -98,7 +114,7 @@ class PodResources:
                 "the kubelet does not say which containers have which GPUs (podresources at "
                 f"{self._socket}): {reason_of(error)}"
             ) from error
-        return read_in_use(answer, self._resource, self._counts, self._shares)
+        return read_in_use(answer, self._resource, self._counts, self._shares, self._claimed)
 
     def close(self) -> None:
         self._channel.close()

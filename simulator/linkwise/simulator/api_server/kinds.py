@@ -45,16 +45,10 @@ STORAGE = (
 )
 
 # Of DRA drivers. The stand-in allocates nothing: a client writes a claim's status.
-DEVICES = (
-    ResourceKind(
-        "ResourceSlice",
-        "resourceslices",
-        "resource.k8s.io/v1",
-        namespaced=False,
-        has_status=False,
-    ),
-    ResourceKind("ResourceClaim", "resourceclaims", "resource.k8s.io/v1"),
+SLICE = ResourceKind(
+    "ResourceSlice", "resourceslices", "resource.k8s.io/v1", namespaced=False, has_status=False
 )
+CLAIM = ResourceKind("ResourceClaim", "resourceclaims", "resource.k8s.io/v1")
 
 # Kubernetes 1.35 to 1.37 have each of these objects in other versions.
 _NATIVE = tuple(
@@ -114,7 +108,8 @@ KINDS = (
     LEASE,
     NAMESPACE,
     *STORAGE,
-    *DEVICES,
+    SLICE,
+    CLAIM,
     *OWNERS,
     *WORKLOADS,
 )

@@ -4,10 +4,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from linkwise.simulator.api_server.kinds import EVENT, NODE, POD, ResourceKind
+from linkwise.simulator.api_server.kinds import EVENT, NODE, POD, SLICE, ResourceKind
 from linkwise.simulator.api_server.refusals import Object, bad_request
 
 _FIELDS: dict[ResourceKind, frozenset[str]] = {
+    SLICE: frozenset({"spec.nodeName", "spec.driver"}),
     POD: frozenset({"spec.nodeName", "status.phase", "spec.schedulerName", "status.podIP"}),
     NODE: frozenset({"spec.unschedulable"}),
     EVENT: frozenset({"involvedObject.name", "involvedObject.uid", "reason", "type"}),

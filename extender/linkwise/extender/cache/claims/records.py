@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sys import intern
 from typing import NamedTuple
 
-from linkwise.kube.device_claims import Device, ResourceClaim, ResourceSlice
+from linkwise.kube.device_claims import ResourceClaim, ResourceSlice, uuid_of
 
 _TAKEN_OUT = frozenset({"NoSchedule", "NoExecute"})
 
@@ -59,7 +59,7 @@ def slice_record(read: ResourceSlice) -> SliceRecord:
             any(taint.effect in _TAKEN_OUT for taint in device.taints),
         )
         for device in spec.devices
-        if (uuid := gpu_of(device, spec.driver))
+        if (uuid := uuid_of(device, spec.driver))
     )
     return SliceRecord(read.metadata.name, spec.node_name, pool, spec.pool.generation, tuple(found))
 
@@ -80,13 +80,3 @@ def claim_record(read: ResourceClaim) -> ClaimRecord:
             if each.resource == "pods" and not each.api_group
         ),
     )
-
-
-def gpu_of(device: Device, driver: str) -> str:
-    """The UUID of the GPU that *device* is, or of which it is a part; empty: it publishes none."""
-    for name in ("parentUUID", "uuid"):
-        for known_as in (name, f"{driver}/{name}"):
-            attribute = device.attributes.get(known_as)
-            if attribute is not None and attribute.string:
-                return attribute.string
-    return ""
