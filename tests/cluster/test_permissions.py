@@ -17,6 +17,7 @@ from tests.cluster.support.api.extender_permissions import (
     EXTENDER_LEADS,
     EXTENDER_MAY,
     EXTENDER_MAY_ASK_FOR,
+    EXTENDER_MAY_FOLLOW,
     EXTENDER_MUST_NOT,
     LATE_WRITES,
     NOBODY_MAY,
@@ -27,6 +28,7 @@ from tests.cluster.support.api.permissions import (
     NODELESS_MUST_NOT,
     NODES,
     PLUGIN_MAY,
+    PLUGIN_MAY_FOLLOW,
     PLUGIN_MUST_NOT,
     PODS,
     RIGHTS,
@@ -186,6 +188,16 @@ def test_the_extender_may_ask_for_what_pods_hang_on(extender: Account, asked: Ap
     assert extender.ask(asked).status == 404
 
 
+@pytest.mark.parametrize("asked", EXTENDER_MAY_FOLLOW, ids=named)
+def test_the_extender_may_follow_where_it_is_served(extender: Account, asked: ApiRequest) -> None:
+    assert extender.ask(asked).status in (200, 404)
+
+
+@pytest.mark.parametrize("asked", PLUGIN_MAY_FOLLOW, ids=named)
+def test_the_plugin_may_follow_where_it_is_served(plugin: Account, asked: ApiRequest) -> None:
+    assert plugin.ask(asked).status in (200, 404)
+
+
 @pytest.mark.parametrize("asked", WEBHOOK_MUST_NOT, ids=named)
 def test_the_webhook_must_not(webhook: Account, asked: ApiRequest) -> None:
     refused(webhook, asked)
@@ -204,8 +216,14 @@ ASKED_ELSEWHERE = {("nodes/configz", "get"), ("noderesourcetopologies", "get")}
 @pytest.mark.parametrize(
     ("account", "needs"),
     [
-        (BASE / "plugin", PLUGIN_MAY),
-        (BASE / "extender", (*EXTENDER_MAY, *EXTENDER_LEADS, *EXTENDER_MAY_ASK_FOR, RENEWAL)),
+        (BASE / "plugin", (*PLUGIN_MAY, *PLUGIN_MAY_FOLLOW)),
+        (
+            BASE / "extender",
+            (
+                *(*EXTENDER_MAY, *EXTENDER_MAY_FOLLOW, *EXTENDER_MAY_ASK_FOR),
+                *(*EXTENDER_LEADS, RENEWAL),
+            ),
+        ),
         (WEBHOOK, WEBHOOK_MAY),
     ],
     ids=lambda each: each.name if isinstance(each, Path) else "",

@@ -102,6 +102,13 @@ EXTENDER_MAY_ASK_FOR = tuple(
     for kind in READ
 )
 
+# Of DRA, which not every version serves.
+EXTENDER_MAY_FOLLOW = tuple(
+    ApiRequest(f"{verb} {plural}", "GET", f"{path_of(plural)}?{query}")
+    for plural in CLAIMS
+    for verb, query in (("list", "limit=1"), ("watch", "watch=true"))
+)
+
 EXTENDER_MAY = (
     ApiRequest("list nodes", "GET", NODES),
     ApiRequest("watch nodes", "GET", f"{NODES}?watch=true"),
@@ -111,7 +118,7 @@ EXTENDER_MAY = (
     ApiRequest("watch budgets", "GET", "/apis/policy/v1/poddisruptionbudgets?watch=true"),
     *(
         ApiRequest(f"{verb} {plural}", "GET", f"{path_of(plural)}?{query}")
-        for plural in (*SURROUNDINGS, *CLAIMS)
+        for plural in SURROUNDINGS
         for verb, query in (("list", "limit=1"), ("watch", "watch=true"))
     ),
     write_pod("write a plan with its nomination", "waiting/status", NOMINATED),

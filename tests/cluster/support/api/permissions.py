@@ -104,6 +104,13 @@ STRANGE = (
     ApiRequest("read leases", "GET", "/apis/coordination.k8s.io/v1/leases", says=RBAC),
 )
 
+# Of DRA, which not every version serves.
+_OWN_SLICES = "/apis/resource.k8s.io/v1/resourceslices?fieldSelector=spec.nodeName%3Dnode-1"
+PLUGIN_MAY_FOLLOW = (
+    ApiRequest("list its Node's slices", "GET", _OWN_SLICES),
+    ApiRequest("watch its Node's slices", "GET", f"{_OWN_SLICES}&watch=true"),
+)
+
 PLUGIN_MAY = (
     ApiRequest("read its Node", "GET", f"{NODES}/node-1"),
     ApiRequest("list its Node", "GET", f"{NODES}?fieldSelector=metadata.name%3Dnode-1"),
