@@ -7,6 +7,7 @@ from linkwise.extender.explain.idle.idle_pods import view_idle
 from linkwise.kube.objects import Taint
 from linkwise.topology import names
 from linkwise.topology.annotations.activity import STALE_SECONDS, PodActivity
+from tests.extender import claimed
 from tests.extender.cluster import START, Cluster
 from tests.extender.explain.idle.activities import BEGAN, HOUR, idle, quiet, run, say
 
@@ -41,6 +42,16 @@ def test_an_idle_pod_is_shown_with_what_it_holds_and_since_when() -> None:
         untried=0,
         would_start=(),
     )
+
+
+def test_a_pod_with_gpus_from_a_claim_is_shown_too() -> None:
+    at = Cluster()
+    claimed.add_node(at, "n1")
+    claimed.add_pod(at, "a", "n1", 2, 3)
+    at.pass_time(HOUR)
+    say(at, "n1", a=quiet())
+    (pod,) = idle(at).pods
+    assert (pod.pod, pod.gpus, pod.reclaim_from) == ("ml/a", 2, None)
 
 
 def test_what_was_missed_makes_the_time_a_lower_bound() -> None:
