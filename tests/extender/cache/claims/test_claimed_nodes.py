@@ -1,10 +1,15 @@
 """Nodes of which a DRA driver gives out the GPUs: nothing is planned there, and who has which GPU
 is seen."""
 
+from linkwise.extender.api.timers import Agenda
+from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.claims.book import ClaimBook
+from linkwise.extender.cache.claims.records import claim_record, slice_record
+from linkwise.extender.cache.ingest import Ingest
 from linkwise.extender.cache.node_info import ClosedBy
 from linkwise.topology import names
 from tests.extender import claimed
-from tests.extender.cluster import Cluster, change
+from tests.extender.cluster import GPU, Cluster, change
 
 
 def states(at: Cluster, node: str) -> list[tuple[str, str]]:
@@ -88,6 +93,23 @@ def test_a_tainted_device_counts_as_unhealthy() -> None:
     claimed.add_node(at, "n1", tainted=[0])
     assert states(at, "n1")[:2] == [("unhealthy", ""), FREE]
     assert at.core.counts(at.now).gpus["unhealthy"] == 1
+
+
+def test_the_node_changes_with_its_driver_and_not_with_each_claim() -> None:
+    """What was judged from nodes alone is judged again after the former."""
+    at, book = Cluster(), ClaimBook()
+    cache = Cache(claims=book)
+    cache.put_node(Ingest(GPU, Agenda()).node(at.add_node("n1")))
+    pod = at.add_pod("a", node="n1")
+
+    def rises(changed: set[str]) -> bool:
+        before = cache.changed_rows.generation
+        assert changed == {"n1"}
+        cache.show_claims("n1")
+        return cache.changed_rows.generation != before
+
+    assert rises(book.put_slice(slice_record(claimed.slice_of("n1", claimed.uuids(at, "n1")))))
+    assert not rises(book.put_claim(claim_record(claimed.claim_of("c", "n1", 0, pods=[pod]))))
 
 
 def test_claims_before_slices_and_slices_before_the_node() -> None:

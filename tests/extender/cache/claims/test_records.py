@@ -71,6 +71,7 @@ CLAIM: Mapping[str, Any] = {
         "reservedFor": [
             {"resource": "pods", "name": "train-0", "uid": "u0"},
             {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "g", "uid": "u1"},
+            {"apiGroup": "example.com", "resource": "pods", "name": "p", "uid": "u2"},
         ],
     },
 }
