@@ -77,6 +77,8 @@ class _Asking:
             bound,
             objects=question.listing.objects,
             budgets=question.listing.budgets or (),
+            slices=question.listing.slices,
+            claims=question.listing.claims,
             settings=replace(question.settings, preempt=Preempt.NEVER),
             now=question.now,
             ends=False,
