@@ -27,6 +27,7 @@ from linkwise.kube.objects import (
     NodeStatus,
     ObjectMeta,
     Pod,
+    PodClaim,
     PodSpec,
     Requirement,
     Resources,
@@ -191,7 +192,7 @@ def test_only_a_limit_is_a_request_too() -> None:
 def test_pods_that_the_scheduler_treats_alike_share_a_template() -> None:
     def made(name: str, cpu: str, *claims: str) -> PodRecord:
         meta = ObjectMeta(name=name, uid=name, creation_timestamp=datetime.now(UTC))
-        wanted = tuple({"name": "nic", "resourceClaimTemplateName": claim} for claim in claims)
+        wanted = tuple(PodClaim(name="nic", resource_claim_template_name=claim) for claim in claims)
         containers = (container("m", 1, cpu=cpu),)
         return record(
             Pod(metadata=meta, spec=PodSpec(containers=containers, resource_claims=wanted))
