@@ -121,11 +121,11 @@ def test_what_is_stored_has_the_demand_that_was_asked_for() -> None:
             {"a": 1, "b": 4, "c": 8},
             {"warm": ["b"], "check": ["a"], "a": ["a"], "b": ["b"], "c": ["c"]},
         ),
-        (
+        (  # a larger one has a request of its own, and shares it with no other init container
             [container("a", 2)],
-            [container("warm", 8)],
-            {"warm": 8, "a": 2},
-            {"warm": ["warm"], "a": ["a"]},
+            [container("check", 1), container("warm", 8), container("more", 4)],
+            {"warm": 8, "more": 4, "a": 2},
+            {"check": ["a"], "warm": ["warm"], "more": ["more"], "a": ["a"]},
         ),
         (  # a sidecar before it runs beside it; one after it does not
             [container("a", 1)],
@@ -157,7 +157,9 @@ def test_claims_and_annotations_of_others_stay() -> None:
     nic = {"name": "nic", "resourceClaimTemplateName": "rdma"}
     made = pod("a", annotations={"other.example/x": "y"}, resourceClaims=[nic])
     made["spec"]["containers"][0]["resources"]["claims"] = [{"name": "nic"}]
-    found = after(made)
+    server = Server(rdma=claim_template(request()))
+    found = patched_by(server.answers(), made)
+    assert server.read == []
     assert found["spec"]["resourceClaims"] == [nic, ENTRY]
     assert found["spec"]["containers"][0]["resources"]["claims"] == [
         {"name": "nic"},
