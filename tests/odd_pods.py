@@ -83,6 +83,7 @@ _BY_PODS = (
     names.RECLAIM,
     names.MOVABLE,
     names.MOVE_COST,
+    names.CLAIMS,  # which only the webhook writes
     names.PREFIX + "priority",  # there is no such annotation
 )
 

@@ -47,7 +47,14 @@ OF_THE_CHART = {
         "service",
         "status-port",
     },
-    "webhook": {*_OF_ANY_POD, "configuration", "host", "indexed-jobs", "secret"},
+    "webhook": {
+        *_OF_ANY_POD,
+        "configuration",
+        "gpus-from-claims",
+        "host",
+        "indexed-jobs",
+        "secret",
+    },
 }
 
 

@@ -251,6 +251,27 @@ def test_flags_reach_their_programs() -> None:
     assert config["extenders"][0]["httpTimeout"] == "7s"
 
 
+def test_gpus_from_claims_bring_the_flag_the_right_the_calls_and_the_policy() -> None:
+    usual, claims = (objects(template(*values(webhook__gpusFromClaims=on))) for on in (False, True))
+    different = {name for name in claims if claims[name] != usual[name]}
+    role, hooks = "ClusterRole /linkwise-webhook", "MutatingWebhookConfiguration /linkwise"
+    policy = "ValidatingAdmissionPolicy /linkwise-extender-decides"
+    assert usual.keys() == claims.keys()
+    assert different == {role, hooks, policy, "Deployment kube-system/linkwise-webhook"}
+    more = args(claims, "Deployment", "webhook") - args(usual, "Deployment", "webhook")
+    assert more == {"--gpus-from-claims"}
+    assert claims[role]["rules"][:-1] == usual[role]["rules"]
+    assert claims[role]["rules"][-1] == {
+        "apiGroups": ["resource.k8s.io"],
+        "resources": ["resourceclaimtemplates"],
+        "verbs": ["get"],
+    }
+    (hook,) = claims[hooks]["webhooks"]
+    assert "c.?resourceClaimTemplateName.hasValue()" in hook["matchConditions"][0]["expression"]
+    (condition,) = claims[policy]["spec"]["matchConditions"]
+    assert condition["expression"].count("'linkwise.dev/claims'") == 1  # for all but the extender
+
+
 def test_a_large_number_of_a_values_file_is_written_as_the_program_reads_it(
     tmp_path: Path,
 ) -> None:

@@ -38,14 +38,22 @@ def review(
 
 
 def post(path: str, body: bytes, rules: Rules | None = None) -> tuple[int, str]:
-    answer = Answers(rules or Rules()).routes()["POST", path]
+    return post_to(Answers(rules or Rules()), path, body)
+
+
+def post_to(answers: Answers, path: str, body: bytes) -> tuple[int, str]:
+    answer = answers.routes()["POST", path]
     status, _, text = answer(body)
     return status, text.decode()
 
 
 def ask(path: str, asked: Object, rules: Rules | None = None) -> Object:
+    return ask_of(Answers(rules or Rules()), path, asked)
+
+
+def ask_of(answers: Answers, path: str, asked: Object) -> Object:
     """The response within the answer."""
-    status, text = post(path, json.dumps(asked).encode(), rules)
+    status, text = post_to(answers, path, json.dumps(asked).encode())
     assert status == 200, text
     answer: Object = json.loads(text)
     assert (answer["kind"], answer["apiVersion"]) == ("AdmissionReview", "admission.k8s.io/v1")
@@ -56,13 +64,22 @@ def ask(path: str, asked: Object, rules: Rules | None = None) -> Object:
 
 def patched(made: Object, rules: Rules | None = None) -> Object:
     """*made* as the API server would store it."""
-    response = ask("/mutate", review(made), rules)
+    return patched_by(Answers(rules or Rules()), made)
+
+
+def patched_by(answers: Answers, made: Object) -> Object:
+    result: Object = json_patch(made, steps_of(answers, made))
+    return result
+
+
+def steps_of(answers: Answers, made: Object) -> list[Object]:
+    response = ask_of(answers, "/mutate", review(made))
     assert response["allowed"] is True
     if "patch" not in response:
-        return made
+        return []
     assert response["patchType"] == "JSONPatch"
-    result: Object = json_patch(made, json.loads(b64decode(response["patch"])))
-    return result
+    steps: list[Object] = json.loads(b64decode(response["patch"]))
+    return steps
 
 
 def refusal(made: Object, old: Object | None = None, rules: Rules | None = None) -> str:

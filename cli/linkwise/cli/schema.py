@@ -51,8 +51,8 @@ def _annotations() -> dict[str, Any]:
 
 
 def _known() -> tuple[str, ...]:
-    """Keys that pods may have; those of the extender stand on pods that a cluster printed."""
-    return (*BY_PODS, *names.BY_EXTENDER)
+    """Keys that pods may have; those of Linkwise itself stand on pods that a cluster printed."""
+    return (*BY_PODS, *names.BY_LINKWISE)
 
 
 def _value(value: AnnotationValue) -> dict[str, Any]:

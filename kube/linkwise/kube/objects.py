@@ -133,9 +133,17 @@ class Toleration(_Object, frozen=True):
     effect: str = ""  # empty: every effect
 
 
+class ClaimUse(_Object, frozen=True):
+    """A container's devices: those of one request, or of all, of an entry of `resourceClaims`."""
+
+    name: str
+    request: str = ""
+
+
 class Resources(_Object, frozen=True):
     requests: dict[str, Quantity] = {}
     limits: dict[str, Quantity] = {}
+    claims: tuple[ClaimUse, ...] = ()
 
 
 class ContainerPort(_Object, frozen=True):
@@ -163,6 +171,14 @@ class Volume(_Object, frozen=True):
     name: str = ""
     persistent_volume_claim: ClaimSource | None = None
     ephemeral: EphemeralSource | None = None
+
+
+class PodClaim(_Object, frozen=True):
+    """A ResourceClaim by its name, or the template of one that is created with the pod."""
+
+    name: str
+    resource_claim_name: str = ""
+    resource_claim_template_name: str = ""
 
 
 class SchedulingGate(_Object, frozen=True):
@@ -198,7 +214,7 @@ class PodSpec(_Object, frozen=True):
     preemption_policy: str = ""  # Never: the pod waits, and no pod is evicted for it
     restart_policy: str = ""  # Always, OnFailure or Never
     # Claims for devices of DRA drivers. kube-scheduler alone knows where they can be allocated.
-    resource_claims: tuple[dict[str, str], ...] = ()
+    resource_claims: tuple[PodClaim, ...] = ()
     resources: Resources = Resources()  # of the whole pod; for CPU and memory these take precedence
     scheduler_name: str = "default-scheduler"
     scheduling_gates: tuple[SchedulingGate, ...] = ()

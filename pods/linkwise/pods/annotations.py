@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from linkwise.kube.labels import COMPLETION_INDEX
 from linkwise.kube.objects import Container, NodeSelectorTerm, Pod, whole
+from linkwise.pods.claims import claims_of
 from linkwise.pods.durations import DURATION, seconds_of
 from linkwise.pods.requirement import (
     ANYTHING,
@@ -174,7 +175,7 @@ def ask_of(annotations: Mapping[str, str], labels: Mapping[str, str]) -> PodRequ
     """Parse the annotations of a pod. Raises AnnotationError."""
     said = {key: text for key, text in annotations.items() if key.startswith(names.PREFIX)}
     for key in sorted(said):
-        if key not in BY_PODS and key not in names.BY_EXTENDER:
+        if key not in BY_PODS and key not in names.BY_LINKWISE:
             raise UnknownAnnotationError(key, said[key], _known(key))
         if key in BY_PODS and len(said[key]) > LONGEST:
             raise AnnotationError(key, said[key], f"at most {LONGEST} characters")
@@ -202,9 +203,26 @@ def ask_of(annotations: Mapping[str, str], labels: Mapping[str, str]) -> PodRequ
 
 
 def demand_of(pod: Pod, resource: str) -> PodDemand:
-    """The containers of *pod* that take *resource*. Raises ValueError for a bad quantity."""
+    """The containers of *pod* that take *resource*; if its GPUs come from a claim, the claim's
+    requests, as containers that run together. Raises ValueError for a bad quantity or claim."""
     found = (_demand(container, role, resource) for container, role in _containers(pod))
-    return _shared(tuple(chain.from_iterable(found)))
+    wanted = tuple(chain.from_iterable(found))
+    if names.CLAIMS in pod.metadata.annotations:
+        wanted = _claimed(pod, resource, wanted)
+    return _shared(wanted)
+
+
+def _claimed(
+    pod: Pod, resource: str, beside: tuple[ContainerDemand, ...]
+) -> tuple[ContainerDemand, ...]:
+    if beside:
+        raise ValueError(f"{names.CLAIMS}: {beside[0].name} requests {resource} beside the claim")
+    try:
+        ask = claims_of(pod.metadata.annotations, pod.spec)
+    except AnnotationError as error:
+        raise ValueError(str(error)) from None
+    requests = ask.requests if ask else {}
+    return tuple(ContainerDemand(name, Role.MAIN, count) for name, count in requests.items())
 
 
 def _containers(pod: Pod) -> Iterator[tuple[Container, Role]]:

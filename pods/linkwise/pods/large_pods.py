@@ -45,7 +45,7 @@ def refusal_of(size: int) -> str:
 
 
 def shortened(pod: Pod, size: int, resource: str) -> LargePod:
-    """What is kept of *pod*: who and where it is, its state, the extender's own annotations, and
+    """What is kept of *pod*: who and where it is, its state, Linkwise's own annotations, and
     one container that requests all that kube-scheduler counts; of the *resource* too."""
     meta, spec, status = pod.metadata, pod.spec, pod.status
     wanted = pod_requests(pod, lenient_amount)
@@ -62,7 +62,7 @@ def shortened(pod: Pod, size: int, resource: str) -> LargePod:
             uid=meta.uid,
             resource_version=meta.resource_version,
             annotations={
-                key: meta.annotations[key] for key in names.BY_EXTENDER if key in meta.annotations
+                key: meta.annotations[key] for key in names.BY_LINKWISE if key in meta.annotations
             },
             creation_timestamp=meta.creation_timestamp,
             deletion_timestamp=meta.deletion_timestamp,
@@ -75,6 +75,7 @@ def shortened(pod: Pod, size: int, resource: str) -> LargePod:
             restart_policy=spec.restart_policy,
             scheduler_name=spec.scheduler_name,
             scheduling_gates=spec.scheduling_gates[:_MOST_NAMES],
+            resource_claims=spec.resource_claims[:_MOST_NAMES],
         ),
         status=msgspec.structs.replace(
             status,

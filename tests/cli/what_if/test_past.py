@@ -66,6 +66,14 @@ def test_one_member_that_was_created_again_is_a_job_of_its_own() -> None:
     assert (found["jobs"], found["outcomes"][LINKWISE]["waiting"]) == (2, 0)
 
 
+def test_gpus_of_a_claim_are_replayed_as_others_are() -> None:
+    entry = {"name": "gpus", "resourceClaimName": "linkwise-" + "0" * 20}
+    said = {"gpus": {"claim": entry["resourceClaimName"], "requests": {"main": 4}}}
+    claims: Any = {"said": {"claims": json.dumps(said)}, "resourceClaims": [entry]}
+    found = replayed(past([past_pod("a", 0, 0.0, 1.0, 2.0, **claims), past_pod("b", 4, 0, 1, 2)]))
+    assert found == replayed(past([past_pod("a", 4, 0.0, 1.0, 2.0), past_pod("b", 4, 0, 1, 2)]))
+
+
 def test_waits_are_from_creation_to_the_node() -> None:
     """One node: `late` could have had it from 4 on, and got it at 7."""
     pods = [past_pod("first", 8, 0, 0, 4), past_pod("late", 8, 1, 7, 9)]

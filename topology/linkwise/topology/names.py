@@ -62,3 +62,7 @@ PLAN = PREFIX + "plan"
 STARTED = PREFIX + "gang-started"
 QUEUE = PREFIX + "queue"
 BY_EXTENDER = (GPUS, PLAN, STARTED, QUEUE)
+
+# On the Pod, written by the webhook as the Pod is created.
+CLAIMS = PREFIX + "claims"
+BY_LINKWISE = (*BY_EXTENDER, CLAIMS)

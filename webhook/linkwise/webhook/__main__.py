@@ -21,9 +21,11 @@ from linkwise.serving.certificates.pairs import Lifetime, Pair
 from linkwise.serving.program import LOG_FORMAT, LOG_LEVEL, begin_log, exit_on_signals
 from linkwise.topology.names import DEFAULT_RESOURCE, RESOURCE_NAME
 from linkwise.webhook.answers import Answers
+from linkwise.webhook.claims import DEVICE_CLASS, ReadTemplate
 from linkwise.webhook.keeper import SecretKeeper
 from linkwise.webhook.patch import DEFAULT_SCHEDULER, Gating, Rules
 from linkwise.webhook.server import WebhookServer
+from linkwise.webhook.template_reader import TemplateReader, no_template
 
 log = logging.getLogger("linkwise.webhook")
 PORT = 9403  # the plugin has 9401, the extender 9402
@@ -75,6 +77,17 @@ def _resource(_context: click.Context, parameter: click.Parameter, value: str) -
     default=IndexedJobs.ALL.value,
     help="Which Indexed Jobs that run all their pods at once are gangs: all, those whose pods have "
     "a subdomain, or none. Give the extender's value.",
+)
+@click.option(
+    "--gpus-from-claims",
+    is_flag=True,
+    help="GPUs are devices of a DRA driver: pods wait for a ResourceClaim that the extender "
+    "creates for the planned ones.",
+)
+@click.option(
+    "--device-class",
+    default=DEVICE_CLASS,
+    help="With --gpus-from-claims, the DeviceClass of whole GPUs.",
 )
 @click.option("--listen-address", default="0.0.0.0", help="Address to serve on.")
 @click.option(
@@ -131,6 +144,8 @@ def command(
     scheduler_name: str,
     gate: str,
     indexed_jobs: str,
+    gpus_from_claims: bool,
+    device_class: str,
     listen_address: str,
     listen_port: int,
     hosts: tuple[str, ...],
@@ -144,7 +159,14 @@ def command(
 ) -> None:
     """Give GPU pods their scheduler and their gate, and refuse wrong annotations."""
     begin_log(log_level, log_format)
-    rules = Rules(resource_name, scheduler_name, Gating(gate), IndexedJobs(indexed_jobs))
+    rules = Rules(
+        resource_name,
+        scheduler_name,
+        Gating(gate),
+        IndexedJobs(indexed_jobs),
+        gpus_from_claims,
+        device_class,
+    )
 
     def use(pair: Pair) -> None:
         server.show(pair)
@@ -160,11 +182,15 @@ def command(
             lifetime=lifetime,
             use=use,
         )
+    read_template: ReadTemplate = (
+        TemplateReader(_client(kubeconfig, api_server)).read if gpus_from_claims else no_template
+    )
     answers = Answers(
         rules,
         waits_for=keeper.waits_for,
         trouble=lambda: "" if keeper.alive else "the certificate keeper has ended: a defect",
         certificate_ends=lambda: keeper.ends,
+        read_template=read_template,
     )
     try:
         server = WebhookServer(

@@ -1,23 +1,30 @@
 """The routes: each parses the request, calls the pure part, counts and writes the response."""
 
 import logging
+import secrets
 import time
 from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from linkwise.webhook import review
+from linkwise.webhook.claims import ReadTemplate
 from linkwise.webhook.patch import Rules
 from linkwise.webhook.server import Answer, Routes
+from linkwise.webhook.template_reader import no_template
 
 log = logging.getLogger(__name__)
 _JSON, _TEXT = "application/json", "text/plain; charset=utf-8"
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 
 
+def new_claim_name() -> str:
+    return f"linkwise-{secrets.token_hex(10)}"
+
+
 class Answers:
     """Thread-safe. *waits_for* says why this replica is not ready, *trouble* why it needs a
-    restart."""
+    restart. *read_template* must return soon: the API server waits."""
 
     def __init__(
         self,
@@ -26,7 +33,10 @@ class Answers:
         waits_for: Callable[[], str] = str,
         trouble: Callable[[], str] = str,
         certificate_ends: Callable[[], float] = float,
+        new_name: Callable[[], str] = new_claim_name,
+        read_template: ReadTemplate = no_template,
     ) -> None:
+        self._sources = review.ClaimSources(new_name, read_template)
         self._rules, self._waits_for, self._trouble = rules, waits_for, trouble
         self.registry = CollectorRegistry()
         self._requests = Counter(
@@ -79,7 +89,7 @@ class Answers:
         return 200, _JSON, answered
 
     def _mutate(self, request: review.AdmissionRequest) -> tuple[bytes, str]:
-        steps = review.mutate(request, self._rules)
+        steps = review.mutate(request, self._rules, self._sources)
         return review.write_patch(request, steps), "patched" if steps else "untouched"
 
     def _validate(self, request: review.AdmissionRequest) -> tuple[bytes, str]:

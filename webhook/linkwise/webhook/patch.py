@@ -1,12 +1,13 @@
-"""The patch of a pod at its creation: the scheduler that calls the extender, and Linkwise's gate.
+"""The patch of a pod at its creation: the scheduler that calls the extender, and Linkwise's gate;
+if GPUs come from claims, also the claim that the pod waits for.
 
-The patch is a pure function of the pod: the webhook must not read objects while the API server
-waits. If the pod's gang depends on its owner, the webhook treats the pod as a member of a gang,
-which it mostly is; but of StatefulSets few are gangs. A needless gate costs two writes; a missing
-gate costs kube-scheduler a refusal for each member of a gang.
+The patch is a pure function of the pod and of the ResourceClaimTemplate that `template_of` names:
+the webhook reads no other object while the API server waits. If the pod's gang depends on its
+owner, the webhook treats the pod as a member of a gang, which it mostly is; but of StatefulSets
+few are gangs. A needless gate costs two writes; a missing gate costs kube-scheduler a refusal for
+each member of a gang.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -16,9 +17,10 @@ from linkwise.pods.podgrouper.decide import recognise
 from linkwise.pods.podgrouper.workloads.answer import IndexedJobs, NeedsOwner, Recognised
 from linkwise.pods.podgrouper.workloads.kinds import STATEFUL_SET
 from linkwise.topology import names
+from linkwise.webhook import claims
+from linkwise.webhook.claims import DEVICE_CLASS, NewClaim, Step
 
 DEFAULT_SCHEDULER = "default-scheduler"  # the API server's default for pods without a name
-Step = Mapping[str, object]
 
 
 class Gating(Enum):
@@ -35,20 +37,37 @@ class Rules:
     scheduler: str = DEFAULT_SCHEDULER  # the one that calls the extender
     gate: Gating = Gating.GANGS
     indexed_jobs: IndexedJobs = IndexedJobs.ALL
+    gpus_from_claims: bool = False
+    device_class: str = DEVICE_CLASS  # of GPUs; only if these come from claims
 
 
-def patch_of(pod: Pod, rules: Rules) -> tuple[Step, ...]:
-    """The JSON patch of a pod at its creation; empty if it needs none."""
-    # A pod that names another scheduler is left alone: the extender would never lift its gate.
-    ours = pod.spec.scheduler_name in (DEFAULT_SCHEDULER, rules.scheduler)
-    if not ours or pod.spec.node_name or not takes_gpus(pod, rules):
+def patch_of(pod: Pod, rules: Rules, new: NewClaim | None = None) -> tuple[Step, ...]:
+    """The JSON patch of a pod at its creation; empty if it needs none. If GPUs come from claims,
+    *new* is the pod's."""
+    if not _may_be_patched(pod, rules):
+        return ()
+    claimed = claims.claim_steps(pod, rules.resource, rules.device_class, new) if new else ()
+    if not (claimed or takes_gpus(pod, rules)):
         return ()
     steps: list[Step] = []
     if pod.spec.scheduler_name != rules.scheduler:
         steps.append({"op": "add", "path": "/spec/schedulerName", "value": rules.scheduler})
-    if _is_to_wait(pod, rules):
+    steps += claimed
+    # The extender creates the claim with the plan, so the pod waits for that in any case.
+    if not _has_gate(pod) and (claimed or _is_to_wait(pod, rules)):
         steps.append(_gate(pod))
     return tuple(steps)
+
+
+def template_of(pod: Pod, rules: Rules) -> str:
+    """The ResourceClaimTemplate on which the patch depends; empty: none."""
+    return claims.template_of(pod, rules.resource) if _may_be_patched(pod, rules) else ""
+
+
+def _may_be_patched(pod: Pod, rules: Rules) -> bool:
+    # A pod that names another scheduler is left alone: the extender would never lift its gate.
+    ours = pod.spec.scheduler_name in (DEFAULT_SCHEDULER, rules.scheduler)
+    return ours and not pod.spec.node_name and names.CLAIMS not in pod.metadata.annotations
 
 
 def takes_gpus(pod: Pod, rules: Rules) -> bool:
@@ -58,9 +77,11 @@ def takes_gpus(pod: Pod, rules: Rules) -> bool:
         return False
 
 
+def _has_gate(pod: Pod) -> bool:
+    return any(gate.name == names.GATE for gate in pod.spec.scheduling_gates)
+
+
 def _is_to_wait(pod: Pod, rules: Rules) -> bool:
-    if any(gate.name == names.GATE for gate in pod.spec.scheduling_gates):
-        return False
     if rules.gate is not Gating.GANGS:
         return rules.gate is Gating.ALL
     answer = recognise(pod, {}, resource=rules.resource, indexed_jobs=rules.indexed_jobs)

@@ -5,14 +5,16 @@ unreadable, the webhook allows it: the API server validates pods itself.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from linkwise.kube.objects import Pod
-from linkwise.webhook.patch import Rules, Step, patch_of
+from linkwise.webhook.claims import NewClaim, ReadTemplate, Step
+from linkwise.webhook.patch import Rules, patch_of, template_of
 from linkwise.webhook.verdict import Verdict, judge_pod, judge_workload
 
 log = logging.getLogger(__name__)
@@ -61,6 +63,14 @@ class AdmissionRequest(_Struct, frozen=True):
         return {"pod": f"{self.namespace}/{self.name}"} if self.is_pod and self.name else {}
 
 
+@dataclass(frozen=True, slots=True)
+class ClaimSources:
+    """What the patch of a pod with a claim needs from outside."""
+
+    new_name: Callable[[], str]  # that users cannot guess
+    read_template: ReadTemplate
+
+
 class _Review(_Struct, frozen=True):
     api_version: str
     kind: str
@@ -82,13 +92,19 @@ def read_request(body: bytes) -> AdmissionRequest:
     return review.request
 
 
-def mutate(request: AdmissionRequest, rules: Rules) -> tuple[Step, ...]:
+def mutate(request: AdmissionRequest, rules: Rules, sources: ClaimSources) -> tuple[Step, ...]:
     """The patch for *request*. Only creations are patched, because a pod's scheduler is fixed
     afterwards, and no gate can be added."""
     if request.operation != "CREATE" or request.sub_resource or not request.is_pod:
         return ()
     pod = _pod(request, request.object)
-    return () if pod is None else patch_of(pod, rules)
+    if pod is None:
+        return ()
+    if not rules.gpus_from_claims:
+        return patch_of(pod, rules)
+    name = template_of(pod, rules)
+    template = sources.read_template(request.namespace, name) if name else None
+    return patch_of(pod, rules, NewClaim(sources.new_name(), template))
 
 
 def validate(request: AdmissionRequest, rules: Rules) -> Verdict:

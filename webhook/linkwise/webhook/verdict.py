@@ -21,6 +21,7 @@ from linkwise.webhook.templates import Site, ours, pods_made, sites
 
 # API groups whose controllers do not copy an object's own annotations to its pods.
 _KEPT_TO_ITSELF = ("apps/", "batch/", "jobset.x-k8s.io/")
+_BY_WEBHOOK = "only Linkwise's webhook writes this"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +34,13 @@ def judge_pod(pod: Pod, before: Pod | None, rules: Rules) -> Verdict:
     """*before* is the pod before an update; None at its creation.
 
     A controller's pod that takes no GPUs gets warnings only: it runs with any annotation, and its
-    controller may have created hundreds of such pods before the webhook was installed.
+    controller may have created hundreds of such pods before the webhook was installed. A pod that
+    names a claim for its GPUs takes some, whatever is wrong with that.
     """
     known = _faults_of_pod(before, rules) if before is not None else ()
     found = _faults_of_pod(pod, rules)
     made = any(owner.controller for owner in pod.metadata.owner_references)
-    if made and not takes_gpus(pod, rules):
+    if made and not (takes_gpus(pod, rules) or names.CLAIMS in pod.metadata.annotations):
         return Verdict(warnings=found)
     return _new(found, known)
 
@@ -69,8 +71,22 @@ def _faults_of_pod(pod: Pod, rules: Rules) -> tuple[str, ...]:
         return (size,)
     if not ours(pod.metadata.annotations):
         return ()
+    if wrong := _wrong_claims(pod, rules):
+        return (wrong,)
     answer = recognise(pod, {}, resource=rules.resource, indexed_jobs=rules.indexed_jobs)
     return (answer.because,) if isinstance(answer, Refused) and answer.rule == RULE else ()
+
+
+def _wrong_claims(pod: Pod, rules: Rules) -> str:
+    if names.CLAIMS not in pod.metadata.annotations:
+        return ""
+    if not rules.gpus_from_claims:
+        return f"{names.CLAIMS}: {_BY_WEBHOOK}, with --gpus-from-claims; remove it"
+    try:
+        demand_of(pod, rules.resource)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def _faults(fields: Fields, namespace: str, rules: Rules) -> tuple[str, ...]:
@@ -107,6 +123,8 @@ def _fault(site: Site) -> str:
     for key, value in site.said.items():
         if key in names.BY_EXTENDER:
             return f"{key}: only Linkwise's extender decides this, for each pod; remove it"
+        if key == names.CLAIMS:
+            return f"{key}: {_BY_WEBHOOK}, for each pod; remove it"
         if not isinstance(value, str):
             return f"{key}: {value!r:.60}: expected a string, in quotes"
         said[key] = value

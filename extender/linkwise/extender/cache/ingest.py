@@ -40,6 +40,7 @@ from linkwise.kube.objects import (
     Container,
     Node,
     Pod,
+    PodClaim,
     PodSpec,
     PodStatus,
     Quantity,
@@ -96,7 +97,7 @@ class _TemplateKey(msgspec.Struct, frozen=True):
     requests: list[tuple[Mapping[str, Quantity], Mapping[str, Quantity]]]
     priority: int
     scheduler: str
-    claims: tuple[dict[str, str], ...]
+    claims: tuple[PodClaim, ...]
     spread: tuple[TopologySpreadConstraint, ...]
     ports: list[tuple[object, ...]]
     volumes: list[str]
@@ -116,7 +117,8 @@ class _SpecKey(msgspec.Struct, frozen=True):
     resources: OfPod
     priority: int
     scheduler: str
-    claims: tuple[dict[str, str], ...]
+    claims: tuple[PodClaim, ...]
+    claimed: str | None  # what the annotation says of them
     volumes: list[str]
     matched: dict[str, str]  # the labels that `matchLabelKeys` name
     resized: Resized
@@ -254,7 +256,7 @@ class Ingest:
         """What the pod's annotations say, or what is wrong with them."""
         meta = pod.metadata
         said = {k: v for k, v in meta.annotations.items() if k.startswith(names.PREFIX)}
-        for ours in names.BY_EXTENDER:
+        for ours in names.BY_LINKWISE:
             said.pop(ours, None)
         index = meta.annotations.get(COMPLETION_INDEX) or meta.labels.get(COMPLETION_INDEX)
         words = msgspec.json.encode((said, index), order="deterministic")
@@ -275,6 +277,7 @@ class Ingest:
             spec.priority,
             spec.scheduler_name,
             spec.resource_claims,
+            meta.annotations.get(names.CLAIMS),
             [_DIGITS.sub("0", claim.name) for claim in claims_of(pod)],
             {
                 key: meta.labels[key]

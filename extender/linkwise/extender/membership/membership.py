@@ -204,8 +204,8 @@ def _waits(pod: Pod) -> bool:
 def _evidence(pod: Pod, gpus: int) -> bytes:
     meta, spec = pod.metadata, pod.spec
     said = meta.annotations
-    if any(key in said for key in names.BY_EXTENDER):
-        said = {key: text for key, text in said.items() if key not in names.BY_EXTENDER}
+    if any(key in said for key in names.BY_LINKWISE):
+        said = {key: text for key, text in said.items() if key not in names.BY_LINKWISE}
     words = msgspec.json.encode(
         _Evidence(
             meta.namespace,

@@ -7,6 +7,7 @@ Service.
 import re
 import ssl
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -25,12 +26,21 @@ _HOST = "127.0.0.1"
 
 
 class Webhook:
-    """Several webhooks share certificates. The API server calls the registered one."""
+    """Several webhooks share certificates. The API server calls the registered one. *manifests*
+    are the deployed ones by file."""
 
-    def __init__(self, control: ControlPlane, *flags: str, name: str = ACCOUNT) -> None:
-        self._control = control
+    def __init__(
+        self,
+        control: ControlPlane,
+        *flags: str,
+        name: str = ACCOUNT,
+        manifests: Callable[[str], list[dict[str, Any]]] = lambda file: documents(
+            _COMPONENT / file
+        ),
+    ) -> None:
+        self._control, self._manifests = control, manifests
         self.port = free_port(_HOST)
-        control.kubectl("apply", "-f=-", stdin=yaml.safe_dump_all(_of("account.yaml")))
+        control.kubectl("apply", "-f=-", stdin=yaml.safe_dump_all(manifests("account.yaml")))
         kubeconfig = control.directory / f"{ACCOUNT}.kubeconfig"
         bearer = {"token": token(control, ACCOUNT)}
         kubeconfig.write_text(control.authority.kubeconfig_text(control.url, ACCOUNT, bearer))
@@ -49,7 +59,7 @@ class Webhook:
 
     def register(self, **changes: object) -> None:
         """Register it with the API server; *changes* apply to every webhook."""
-        configurations = _of("configurations.yaml")
+        configurations = self._manifests("configurations.yaml")
         for hook in (hook for each in configurations for hook in each["webhooks"]):
             path = hook["clientConfig"]["service"]["path"]
             hook["clientConfig"] = {"url": f"https://{_HOST}:{self.port}{path}"}
@@ -110,7 +120,3 @@ _PROBE: dict[str, Any] = {
         ]
     },
 }
-
-
-def _of(file: str) -> list[dict[str, Any]]:
-    return documents(_COMPONENT / file)

@@ -12,6 +12,7 @@ from linkwise.extender.api.timers import Agenda
 from linkwise.extender.cache import row_log
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.ingest import Ingest
+from linkwise.extender.membership.membership import _evidence
 from linkwise.extender.placement.nodes import node_filters
 from linkwise.extender.placement.nodes.node_filters import NodeFilters, may_run, why_not
 from linkwise.kube.objects import (
@@ -27,13 +28,16 @@ from linkwise.kube.objects import (
     NodeStatus,
     ObjectMeta,
     Pod,
+    PodClaim,
     PodSpec,
     Requirement,
     Resources,
     Taint,
     Toleration,
 )
+from linkwise.pods.claims import ClaimAsk, write_claims
 from linkwise.pods.spans import CLIQUE
+from linkwise.topology import names
 from linkwise.topology.machine.recorded import recorded_machine
 from tests.extender.cached import cached
 from tests.extender.cluster import GPU, Cluster, container
@@ -191,7 +195,7 @@ def test_only_a_limit_is_a_request_too() -> None:
 def test_pods_that_the_scheduler_treats_alike_share_a_template() -> None:
     def made(name: str, cpu: str, *claims: str) -> PodRecord:
         meta = ObjectMeta(name=name, uid=name, creation_timestamp=datetime.now(UTC))
-        wanted = tuple({"name": "nic", "resourceClaimTemplateName": claim} for claim in claims)
+        wanted = tuple(PodClaim(name="nic", resource_claim_template_name=claim) for claim in claims)
         containers = (container("m", 1, cpu=cpu),)
         return record(
             Pod(metadata=meta, spec=PodSpec(containers=containers, resource_claims=wanted))
@@ -203,6 +207,27 @@ def test_pods_that_the_scheduler_treats_alike_share_a_template() -> None:
     claims, others = made("d", "1", "rdma"), made("e", "1", "gpus")
     assert claims.template is made("f", "1", "rdma").template
     assert len({id(each.template) for each in (first, claims, others)}) == 3
+
+
+def claimed(requests: dict[str, int]) -> Pod:
+    ask = ClaimAsk("gpus", "linkwise-" + "0" * 20, requests)
+    meta = ObjectMeta(name="p", uid="u", annotations={names.CLAIMS: write_claims(ask)})
+    entry = PodClaim(name=ask.entry, resource_claim_name=ask.claim)
+    return Pod(metadata=meta, spec=PodSpec(resource_claims=(entry,)))
+
+
+def test_what_a_pod_takes_of_a_claim_is_what_its_own_annotation_says() -> None:
+    assert [record(claimed({"main": count})).demand.gpus for count in (1, 4)] == [1, 4]
+    assert "`int` >= 1" in record(claimed({"main": 0})).invalid
+
+
+def test_a_pod_is_not_read_again_for_the_name_of_its_claim() -> None:
+    reader = Ingest(GPU, Agenda())
+    evidence = set()
+    for count in (1, 2):
+        reader.pod(claimed({"main": count}))
+        evidence.add(_evidence(claimed({"main": count}), gpus=1))
+    assert len(reader._asks) == len(evidence) == 1
 
 
 def test_a_quantity_that_is_none_makes_the_pod_invalid_and_stops_nobody() -> None:

@@ -246,6 +246,7 @@ def _as_created(life: Life, number: int, rank: int, size: int, now: float) -> Po
             tolerations=spec.tolerations,
             init_containers=tuple(_gpus_alone(each) for each in spec.init_containers),
             containers=tuple(_gpus_alone(each) for each in spec.containers),
+            resource_claims=spec.resource_claims if names.CLAIMS in said else (),
             priority=spec.priority,
             preemption_policy=spec.preemption_policy,
             restart_policy="Never" if of_job else spec.restart_policy,
