@@ -101,7 +101,7 @@ class Core:
         claims, run times and ages."""
         self._agenda = Agenda()
         self._agenda.ask(self._lasting.times)
-        settings, pending_writes = self._settings, PendingWrites(self._agenda, leader)
+        settings, pending_writes = self._settings, PendingWrites(self._agenda, leader, self._claims)
         self._began = 0.0
         self._awaited.clear()
         self._cache = Cache(
@@ -306,6 +306,8 @@ class Core:
     def _show_claims(self, nodes: Iterable[str], now: float) -> None:
         for node in self._some_at_a_time(sorted(nodes)):
             self._walled(partial(self._cache.show_claims, node), now)
+        for uid in self._claims.take_changed():
+            self._planner.claim_changed(uid)
 
     def owners_to_read(self, now: float) -> tuple[FetchOwner, ...]:
         """The objects to read on which pods depend; the loop returns each by `owner_read`."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from linkwise.extender.api.action_effects import applied, bound, leaving
-from linkwise.extender.api.actions import Action, Emit, Evict
+from linkwise.extender.api.action_effects import applied, bound, late_claim, leaving
+from linkwise.extender.api.actions import Action, CreateClaim, DropClaim, Emit, Evict
 from linkwise.extender.api.extender_calls import (
     BindCall,
     BindOrder,
@@ -116,8 +116,29 @@ class InMemoryApiServer:
             return Outcome.REFUSED
         if isinstance(action, Evict):
             return self.evict(pod, action)
+        if isinstance(action, CreateClaim | DropClaim):
+            return self.write_claim(action)
         self.put_pod(applied(action, pod))
         return Outcome.DONE
+
+    def write_claim(self, action: CreateClaim | DropClaim) -> Outcome:
+        key = action.pod.namespace, action.name
+        if isinstance(action, CreateClaim) is (key in self.claims):
+            return Outcome.REFUSED
+        if isinstance(action, DropClaim):
+            self.remove_claim(*key)
+        else:
+            self.put_claim(late_claim(action, f"uid-of-{action.name}"))
+        return Outcome.DONE
+
+    def put_claim(self, claim: ResourceClaim) -> None:
+        key = claim.metadata.namespace, claim.metadata.name
+        kind = "MODIFIED" if key in self.claims else "ADDED"
+        self.claims[key] = claim
+        self.core.claim_event(kind, claim, self.now)
+
+    def remove_claim(self, namespace: str, name: str) -> None:
+        self.core.claim_event("DELETED", self.claims.pop((namespace, name)), self.now)
 
     def evict(self, pod: Pod, action: Evict) -> Outcome:  # noqa: ARG002
         """The pod stays, leaving, until a kubelet removes it."""

@@ -179,14 +179,18 @@ class KubeClient:
         path: str,
         *,
         uid: str | None = None,
+        version: str | None = None,
         grace_seconds: int | None = None,
         foreground: bool = False,
     ) -> None:
-        """Delete the object at *path*. With *uid*, another object there is 409 Conflict. With
+        """Delete the object at *path*. With *uid*, another object there is 409 Conflict; with
+        *version*, also the same object if it has changed. With
         *foreground* it exists until the objects that it owns are gone."""
         options: dict[str, object] = {"apiVersion": "v1", "kind": "DeleteOptions"}
         if uid is not None:
             options["preconditions"] = {"uid": uid}
+        if version is not None:
+            options["preconditions"] = {"uid": uid, "resourceVersion": version}
         if grace_seconds is not None:
             options["gracePeriodSeconds"] = grace_seconds
         if foreground:

@@ -12,7 +12,8 @@ import msgspec
 
 from linkwise.kube.objects import ObjectMeta
 
-ROOT = "/apis/resource.k8s.io/v1"
+VERSION = "resource.k8s.io/v1"
+ROOT = f"/apis/{VERSION}"
 
 _Name = Annotated[str, msgspec.Meta(max_length=253)]
 _MOST_DEVICES = 128  # of a slice

@@ -19,6 +19,7 @@ from linkwise.topology.errors import AnnotationError
 
 OBJECT_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 """Names of templates. Users write them, and they become parts of URLs."""
+DEVICE_CLASS = "gpu.nvidia.com"
 MOST_REQUESTS = 32  # of a claim, by the API server's validation
 MOST_COUNT = 64  # of one request
 _LONGEST = 4096  # characters of the annotation; the webhook writes 3,000 at most

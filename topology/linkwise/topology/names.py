@@ -63,6 +63,12 @@ STARTED = PREFIX + "gang-started"
 QUEUE = PREFIX + "queue"
 BY_EXTENDER = (GPUS, PLAN, STARTED, QUEUE)
 
+# The key of the taint of devices that Linkwise alone gives out.
+CLOSED = PREFIX + "closed"
+
+# On a ResourceClaim that the extender creates: the edition of the plan whose GPUs it names.
+EDITION = PREFIX + "plan-edition"
+
 # On the Pod, written by the webhook as the Pod is created.
 CLAIMS = PREFIX + "claims"
 BY_LINKWISE = (*BY_EXTENDER, CLAIMS)

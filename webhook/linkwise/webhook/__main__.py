@@ -13,6 +13,7 @@ import click
 
 from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import LoadError
+from linkwise.pods.claims import DEVICE_CLASS
 from linkwise.pods.flags import DURATION, PLACE
 from linkwise.pods.podgrouper.workloads.answer import IndexedJobs
 from linkwise.serving.certificates.callers import Place
@@ -21,7 +22,7 @@ from linkwise.serving.certificates.pairs import Lifetime, Pair
 from linkwise.serving.program import LOG_FORMAT, LOG_LEVEL, begin_log, exit_on_signals
 from linkwise.topology.names import DEFAULT_RESOURCE, RESOURCE_NAME
 from linkwise.webhook.answers import Answers
-from linkwise.webhook.claims import DEVICE_CLASS, ReadTemplate
+from linkwise.webhook.claims import ReadTemplate
 from linkwise.webhook.keeper import SecretKeeper
 from linkwise.webhook.patch import DEFAULT_SCHEDULER, Gating, Rules
 from linkwise.webhook.server import WebhookServer

@@ -18,12 +18,17 @@ import msgspec
 
 from linkwise.kube.objects import Container, Pod
 from linkwise.pods.annotations import demand_of
-from linkwise.pods.claims import MOST_COUNT, MOST_REQUESTS, OBJECT_NAME, ClaimAsk, write_claims
+from linkwise.pods.claims import (
+    MOST_COUNT,
+    MOST_REQUESTS,
+    OBJECT_NAME,
+    ClaimAsk,
+    write_claims,
+)
 from linkwise.topology import names
 from linkwise.topology.demand import PodDemand, Role
 
 ENTRY = "linkwise-gpus"  # of `spec.resourceClaims`, where the pod has none for its GPUs
-DEVICE_CLASS = "gpu.nvidia.com"
 _EXACT_COUNT = "ExactCount"
 Step = Mapping[str, object]
 

@@ -13,12 +13,13 @@ from enum import Enum
 
 from linkwise.kube.objects import Pod
 from linkwise.pods.annotations import demand_of
+from linkwise.pods.claims import DEVICE_CLASS
 from linkwise.pods.podgrouper.decide import recognise
 from linkwise.pods.podgrouper.workloads.answer import IndexedJobs, NeedsOwner, Recognised
 from linkwise.pods.podgrouper.workloads.kinds import STATEFUL_SET
 from linkwise.topology import names
 from linkwise.webhook import claims
-from linkwise.webhook.claims import DEVICE_CLASS, NewClaim, Step
+from linkwise.webhook.claims import NewClaim, Step
 
 DEFAULT_SCHEDULER = "default-scheduler"  # the API server's default for pods without a name
 

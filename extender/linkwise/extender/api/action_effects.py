@@ -9,6 +9,8 @@ import msgspec
 from linkwise.extender.api.actions import (
     Action,
     Correct,
+    CreateClaim,
+    DropClaim,
     Emit,
     Evict,
     LiftGate,
@@ -18,15 +20,16 @@ from linkwise.extender.api.actions import (
     WithdrawPlan,
     WritePlan,
 )
-from linkwise.kube.objects import Pod
+from linkwise.kube.device_claims import ResourceClaim
+from linkwise.kube.objects import ObjectMeta, OwnerReference, Pod
 from linkwise.topology import names
 
 change = msgspec.structs.replace
 
 
 def applied(action: Action, pod: Pod) -> Pod:
-    """*pod* after *action*. An Event changes no pod. After an Evict, the caller decides when the
-    pod ends."""
+    """*pod* after *action*. An Event or a claim changes no pod. After an Evict, the caller decides
+    when the pod ends."""
     match action:
         case WritePlan():
             return _nominated(_annotated(pod, action.annotations), action.node)
@@ -39,7 +42,7 @@ def applied(action: Action, pod: Pod) -> Pod:
             return change(pod, spec=change(pod.spec, scheduling_gates=gates))
         case Correct() | MarkStarted() | NoteQueue():
             return _annotated(pod, action.annotations)
-        case Emit() | Evict():
+        case Emit() | Evict() | CreateClaim() | DropClaim():
             return pod
 
 
@@ -52,6 +55,20 @@ def leaving(pod: Pod, until: float) -> Pod:
     """*pod* after it was deleted with a grace period, which ends at *until*."""
     end = datetime.fromtimestamp(until, UTC)
     return change(pod, metadata=change(pod.metadata, deletion_timestamp=end))
+
+
+def late_claim(action: CreateClaim, uid: str) -> ResourceClaim:
+    """The claim that the action creates, as the API server shows it."""
+    owner = OwnerReference("Pod", action.pod.name, action.pod.uid)
+    meta = ObjectMeta(
+        name=action.name,
+        namespace=action.pod.namespace,
+        uid=uid,
+        resource_version="1",
+        annotations={names.EDITION: action.edition},
+        owner_references=(owner,),
+    )
+    return ResourceClaim(metadata=meta)
 
 
 def _annotated(pod: Pod, patch: Mapping[str, str | None]) -> Pod:

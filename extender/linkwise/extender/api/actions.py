@@ -59,6 +59,28 @@ class LiftGate:
 
 
 @dataclass(frozen=True, slots=True)
+class CreateClaim:
+    """Create the ResourceClaim for which the pod waits, so that it gets exactly these GPUs."""
+
+    pod: PodRef
+    name: str
+    gpus: Mapping[str, tuple[str, ...]]  # request -> uuids
+    driver: str  # that gives them out
+    edition: str  # of the plan
+    template: str = ""  # the ResourceClaimTemplate whose spec it gets; empty: none
+
+
+@dataclass(frozen=True, slots=True)
+class DropClaim:
+    """Delete a claim that no GPU is allocated to: the plan has changed."""
+
+    pod: PodRef
+    name: str
+    uid: str  # of the claim
+    version: str  # of the claim; it stays if it has changed since, as when it is allocated
+
+
+@dataclass(frozen=True, slots=True)
 class Correct:
     """Set annotations of a running pod to the GPUs that the kubelet really allocated."""
 
@@ -127,6 +149,8 @@ Action = (
     | WithdrawPlan
     | Nominate
     | LiftGate
+    | CreateClaim
+    | DropClaim
     | Correct
     | MarkStarted
     | NoteQueue

@@ -17,6 +17,7 @@ from linkwise.kube.filters.node_affinity import required_nodes
 from linkwise.kube.filters.pod_facts import PodFacts
 from linkwise.kube.objects import LARGEST, Affinity, Taint, Toleration
 from linkwise.pods.annotations import NOTHING_SAID, PodRequest
+from linkwise.pods.claims import ClaimAsk
 from linkwise.topology.annotations.plan import Plan
 from linkwise.topology.demand import PodDemand
 
@@ -97,7 +98,7 @@ class Refusal(Enum):
 class Template:
     """What determines the nodes on which a pod may run; one object per distinct content."""
 
-    __slots__ = ("__weakref__", "number", "required", "tolerations")
+    __slots__ = ("__weakref__", "by_claim", "number", "required", "tolerations")
 
     def __init__(
         self,
@@ -105,8 +106,11 @@ class Template:
         node_selector: Mapping[str, str],
         affinity: Affinity | None,
         tolerations: tuple[Toleration, ...],
+        *,
+        by_claim: bool = False,
     ) -> None:
-        self.number = number
+        """*by_claim*: its GPUs come from a claim that names them."""
+        self.number, self.by_claim = number, by_claim
         self.required = required_nodes(node_selector, affinity)
         self.tolerations = tolerations
 
@@ -167,6 +171,7 @@ class PodRecord:
     labels: Mapping[str, str] = field(default_factory=dict)  # of pods that take GPUs or shares
     facts: PodFacts | None = None  # what kube-scheduler's filters read; None: the pod has ended
     has_claims: bool = False  # for devices of DRA drivers, such as GPUs
+    claim: ClaimAsk | None = None  # what is created for its planned GPUs
     left_alone: bool = False  # its namespace is none of those whose pods the extender places
     gang: GangKey | None = None  # what it is planned with; None: it is not planned ahead
     uid: str = field(init=False, compare=False)  # of `ref`; a round reads it often

@@ -57,6 +57,8 @@ from linkwise.pods.annotations import (
     oversize,
     shares_of,
 )
+from linkwise.pods.claims import ClaimAsk
+from linkwise.pods.claims import claims_of as claims_said
 from linkwise.pods.large_pods import LargePod
 from linkwise.pods.podgrouper.workloads.answer import IndexedJobs
 from linkwise.pods.podgrouper.workloads.declared import group_named
@@ -98,6 +100,7 @@ class _TemplateKey(msgspec.Struct, frozen=True):
     priority: int
     scheduler: str
     claims: tuple[PodClaim, ...]
+    by_claim: bool
     spread: tuple[TopologySpreadConstraint, ...]
     ports: list[tuple[object, ...]]
     volumes: list[str]
@@ -118,7 +121,7 @@ class _SpecKey(msgspec.Struct, frozen=True):
     priority: int
     scheduler: str
     claims: tuple[PodClaim, ...]
-    claimed: str | None  # what the annotation says of them
+    asked: tuple[Mapping[str, int], str] | None  # of a claim to be created: requests, template
     volumes: list[str]
     matched: dict[str, str]  # the labels that `matchLabelKeys` name
     resized: Resized
@@ -247,7 +250,7 @@ class Ingest:
             invalid = pod.refusal
         template = None
         if of_spec.demand.gpus or of_spec.shares or ask.gang or invalid:
-            template = self._template(of_spec.template, pod.spec)
+            template = self._template(of_spec.template, pod)
             if why := _too_long(pod.metadata.annotations):
                 ask, invalid = NOTHING_SAID, invalid or why
         return _Wishes(of_spec, ask, invalid, template)
@@ -263,7 +266,7 @@ class Ingest:
         return _once(self._asks, words, lambda: _read_ask(pod))
 
     def _of_spec(self, pod: Pod) -> _OfSpec:
-        spec, meta = pod.spec, pod.metadata
+        spec, meta, claim = pod.spec, pod.metadata, _claim_of(pod)
         words = _SpecKey(
             meta.namespace,
             spec.node_selector,
@@ -276,8 +279,8 @@ class Ingest:
             spec.resources,
             spec.priority,
             spec.scheduler_name,
-            spec.resource_claims,
-            meta.annotations.get(names.CLAIMS),
+            _others_claims(spec, claim),
+            None if claim is None else (claim.requests, claim.template),
             [_DIGITS.sub("0", claim.name) for claim in claims_of(pod)],
             {
                 key: meta.labels[key]
@@ -290,11 +293,16 @@ class Ingest:
         encoded = msgspec.json.encode(words, order="deterministic")
         return _once(self._specs, encoded, lambda: _read_spec(pod, self._resource, words.volumes))
 
-    def _template(self, key: bytes, spec: PodSpec) -> Template:
-        found = self._templates.get(key)
+    def _template(self, key: bytes, pod: Pod) -> Template:
+        found, spec = self._templates.get(key), pod.spec
         if found is None:
-            number = next(self._numbers)
-            found = Template(number, spec.node_selector, spec.affinity, spec.tolerations)
+            found = Template(
+                next(self._numbers),
+                spec.node_selector,
+                spec.affinity,
+                spec.tolerations,
+                by_claim=_claim_of(pod) is not None,
+            )
             self._templates[key] = found
         return found
 
@@ -311,6 +319,24 @@ def _once(known: dict[bytes, T], words: bytes, read: Callable[[], T]) -> T:
             known.clear()
         known[key] = found
     return found
+
+
+def _claim_of(pod: Pod) -> ClaimAsk | None:
+    """None if the annotation is wrong, too: `_read_spec` says so."""
+    if names.CLAIMS not in pod.metadata.annotations:
+        return None
+    try:
+        return claims_said(pod.metadata.annotations, pod.spec)
+    except AnnotationError:
+        return None
+
+
+def _others_claims(spec: PodSpec, ours: ClaimAsk | None) -> tuple[PodClaim, ...]:
+    """Without the one that is created for planned GPUs: its name is drawn at random, and pods that
+    differ in that alone are alike."""
+    if ours is None:
+        return spec.resource_claims
+    return tuple(each for each in spec.resource_claims if each.name != ours.entry)
 
 
 def _read_ask(pod: Pod) -> tuple[PodRequest, str]:
@@ -339,7 +365,7 @@ def _read_spec(pod: Pod, resource: str, volumes: list[str]) -> _OfSpec:
 
 
 def _template_key(pod: Pod, rules: PodRules, volumes: list[str]) -> bytes:
-    spec = pod.spec
+    spec, claim = pod.spec, _claim_of(pod)
     words = _TemplateKey(
         pod.metadata.namespace,
         spec.node_selector,
@@ -354,7 +380,8 @@ def _template_key(pod: Pod, rules: PodRules, volumes: list[str]) -> bytes:
         ],
         spec.priority,
         spec.scheduler_name,
-        spec.resource_claims,
+        _others_claims(spec, claim),
+        claim is not None,
         spec.topology_spread_constraints,
         [tuple(port) for port in rules.ports],
         volumes,
@@ -394,7 +421,8 @@ def _record(
     # Shares are chosen at the bind, so a single pod that takes some is not planned ahead.
     owner = next((owner for owner in meta.owner_references if owner.controller), None)
     is_awaited = meta.uid in awaited or (owner is not None and owner.uid in awaited)
-    ahead = gated or planned or in_line or keeps_place or is_awaited
+    claim = None if judged.invalid else _claim_of(pod)
+    ahead = gated or planned or in_line or keeps_place or is_awaited or claim is not None
     gang = _gang_of(ref, judged.ask, ahead=ahead and open_ and not of_spec.shares)
     owner_kind = "" if owner is None else owner.kind
     leaving_until = meta.deletion_timestamp
@@ -437,6 +465,7 @@ def _record(
         labels=labels if of_spec.demand.gpus or of_spec.shares else {},
         facts=None if ended else _facts(pod, labels, of_spec.rules),
         has_claims=bool(spec.resource_claims),
+        claim=claim,
         gang=gang,
     )
 

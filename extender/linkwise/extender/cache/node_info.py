@@ -90,13 +90,23 @@ class NodeInfo:
     @property
     def problem(self) -> Closed | None:
         """Why nothing can be planned on this node; None: it can."""
-        return self.no_topology or self.no_truth or (CLAIMS if self.gives_by_claims else None)
+        return self.no_topology or self.no_truth or (CLAIMS if self._gives_twice else None)
 
     @property
     def gives_by_claims(self) -> bool:
-        """Whether a DRA driver gives out GPUs of this machine. kube-scheduler alone allocates them,
-        and a device plugin beside that driver would give them out once more."""
-        return self.machine is not None and bool(self.machine.mask_of(self.claimed.gpus))
+        """Whether a DRA driver gives out GPUs of this machine."""
+        return self.claimed_gpus > 0
+
+    @property
+    def claimed_gpus(self) -> int:
+        """How many GPUs of this machine a DRA driver gives out."""
+        machine = self.machine
+        return 0 if machine is None else machine.mask_of(self.claimed.gpus).bit_count()
+
+    @property
+    def _gives_twice(self) -> bool:
+        """A device plugin beside a DRA driver gives out the same GPUs once more."""
+        return self.gives_by_claims and self.offers_gpus
 
     @property
     def closed(self) -> Closed | None:
@@ -137,7 +147,14 @@ class NodeInfo:
     @property
     def left(self) -> ResourceList:
         """What the node offers beyond what its pods need; negative if they need more."""
-        return (self.record.offers if self.record else ResourceList()) - self.spent
+        return self.offers - self.spent
+
+    @property
+    def offers(self) -> ResourceList:
+        """What pods may have of it in all. GPUs that come from claims count like others."""
+        offered = self.record.offers if self.record else ResourceList()
+        gpus = self.claimed_gpus
+        return offered + ResourceList(gpus=gpus) if gpus else offered
 
     @property
     def pods_left(self) -> int:

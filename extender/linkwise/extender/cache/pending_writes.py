@@ -17,6 +17,8 @@ from linkwise.extender.api.actions import (
     Action,
     Beneficiary,
     Correct,
+    CreateClaim,
+    DropClaim,
     Emit,
     EventType,
     Evict,
@@ -32,6 +34,8 @@ from linkwise.extender.api.extender_calls import Outcome
 from linkwise.extender.api.queue_note import QueueNote, write_queue_note
 from linkwise.extender.api.records import PodRecord, WrittenPlan
 from linkwise.extender.api.timers import Agenda, Timers
+from linkwise.extender.cache.claims.book import ClaimBook
+from linkwise.pods.claims import ClaimAsk
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_plan, write_gpus, write_plan
 
@@ -61,6 +65,8 @@ _PURPOSES: dict[type[Action], str] = {
     WithdrawPlan: "plan",
     Nominate: "nominate",
     LiftGate: "gate",
+    CreateClaim: "claim",
+    DropClaim: "unclaim",
     Correct: "correct",
     MarkStarted: "start",
     NoteQueue: "queue",
@@ -76,8 +82,9 @@ class _Pause:
 
 
 class PendingWrites:
-    def __init__(self, agenda: Agenda, leader: int = 0) -> None:
+    def __init__(self, agenda: Agenda, leader: int = 0, claims: ClaimBook | None = None) -> None:
         self.leader = leader  # the term of this process
+        self._claims = ClaimBook() if claims is None else claims
         self._begun = False
         self._ready: list[Action] = []
         self._outstanding: dict[_Key, Action] = {}
@@ -162,15 +169,37 @@ class PendingWrites:
                 why = EARLIER_LEADER
             node = record.written.plan.node if record.written is not None else ""
             self._issue(WithdrawPlan(record.ref, (names.GPUS, names.PLAN), why, node), now)
+        if record.claim is not None:
+            self._bring_claim(record, record.claim, wanted, now)
+
+    def _bring_claim(
+        self, record: PodRecord, ask: ClaimAsk, wanted: WrittenPlan | None, now: float
+    ) -> None:
+        """The claim follows the plan, so that a new leader knows what it is for."""
+        late = self._claims.late(record)
+        if late is not None:
+            outdated = wanted is None or late.edition != _edition_of(wanted)
+            if outdated and not late.allocated and not record.node:
+                self._issue(DropClaim(record.ref, late.name, late.uid, late.version), now)
+        elif wanted is not None and self._there.get(record.uid) == wanted.plan.edition:
+            driver = self._claims.of_node(wanted.plan.node).driver
+            edition = _edition_of(wanted)
+            self._issue(
+                CreateClaim(record.ref, ask.claim, wanted.gpus, driver, edition, ask.template), now
+            )
 
     def note_why(self, uid: str, why: str) -> None:
         """Say why the pod loses its plan, before `bring_plan` is told that it has none."""
         self._why[uid] = why
 
     def has_brought(self, record: PodRecord, wanted: WrittenPlan) -> bool:
-        """Whether this plan and its nomination are on the API server."""
+        """Whether this plan and its nomination are on the API server, and the claim for its GPUs
+        if the pod gets them by one."""
         there = self._there.get(record.uid) == wanted.plan.edition
         nominated = record.nominated == wanted.plan.node or record.uid in self._nominated
+        if record.claim is not None:
+            late = self._claims.late(record)
+            nominated = nominated and late is not None and late.edition == _edition_of(wanted)
         return there and nominated and not self.busy(record.uid)
 
     def nominate(self, record: PodRecord, node: str, now: float) -> bool:
@@ -253,6 +282,9 @@ class PendingWrites:
             self._there.pop(action.pod.uid, None)
             self._why.pop(action.pod.uid, None)
             self._pauses.pop(key, None)
+        elif isinstance(action, DropClaim):
+            self._pauses.pop(("claim", action.pod.uid), None)
+            self._pauses.pop(key, None)
         else:
             nominated = isinstance(action, Nominate)
             self._pause(key, _Pause(now + (NOMINATE_SECONDS if nominated else SETTLE_SECONDS)))
@@ -309,6 +341,11 @@ def annotations_of(written: WrittenPlan, uid: str) -> dict[str, str]:
     """The plan as annotations of the pod *uid*, which it names."""
     plan = msgspec.structs.replace(written.plan, uid=uid)
     return {names.GPUS: write_gpus(written.gpus), names.PLAN: write_plan(plan)}
+
+
+def _edition_of(written: WrittenPlan) -> str:
+    """As an annotation of the claim."""
+    return ".".join(map(str, written.plan.edition))
 
 
 def start_mark(uid: str) -> dict[str, str]:

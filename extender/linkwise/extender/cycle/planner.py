@@ -294,6 +294,12 @@ class Planner:
         if before is None or not _same_member(before, record):
             self.queue.take_up(record.gang)
 
+    def claim_changed(self, uid: str) -> None:
+        """The claim that was created for this pod's plan came, changed or went."""
+        record = self._cache.pods.get(uid)
+        if record is not None and record.gang is not None:
+            self.changes.progressed.add(record.gang)
+
     def _is_progress(self, before: PodRecord | None, record: PodRecord) -> bool:
         """Whether the pod only went on as decided, or came to a gang that still has too few pods.
         Then no other gang or pod depends on when its own gang is looked at."""
@@ -334,7 +340,7 @@ class Planner:
         if isinstance(action, Evict) and outcome is Outcome.DONE:
             self.targets.leaves(action.pod.uid, now)
         if outcome is Outcome.DENIED:
-            self.refused_plans.plan(action.pod)
+            self.refused_plans.plan(action)
         if isinstance(action, Emit):
             return  # no decision depends on an Event
         record = self._cache.pods.get(action.pod.uid)
@@ -375,11 +381,11 @@ def _is_planned(record: PodRecord) -> bool:
 
     The plan of a single pod, or of one behind its gate, is void once kube-scheduler has removed the
     nomination. kube-scheduler also clears the nominations of members that it tries, so these need
-    none.
+    none. Nor does a pod with a claim: what keeps it from its GPUs shows in the books.
     """
     if record.gang is None or record.written is None:
         return False
-    tried = not (record.gang.uid or record.gated)
+    tried = not (record.gang.uid or record.gated) or record.claim is not None
     if record.awaits:
         return True  # no other pod gets these GPUs until the pod's gang is known
     return tried or record.nominated == record.written.plan.node

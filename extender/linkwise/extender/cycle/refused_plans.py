@@ -18,7 +18,7 @@ one that takes no more than these.
 
 from collections import Counter
 
-from linkwise.extender.api.actions import PodRef
+from linkwise.extender.api.actions import Action, CreateClaim
 from linkwise.extender.api.extender_calls import BindOrder
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.cache.cache import Cache
@@ -119,9 +119,12 @@ class RefusedPlans:
             gang.pilots.add(seat_of(record))
         self._denied(order.uid, why.removeprefix("linkwise: "))
 
-    def plan(self, pod: PodRef) -> None:
-        """The API server refused for good to write the plan on this pod."""
-        self._denied(pod.uid, f"the API server does not let the plan be written on pod {pod.name}")
+    def plan(self, action: Action) -> None:
+        """The API server refused for good to write the plan on this pod, or to create its claim."""
+        pod, what = action.pod, "the plan be written on"
+        if isinstance(action, CreateClaim):
+            what = f"ResourceClaim {action.name} be created for"
+        self._denied(pod.uid, f"the API server does not let {what} pod {pod.name}")
 
     def _denied(self, uid: str, why: str) -> None:
         record = self._cache.pods.get(uid)

@@ -18,7 +18,7 @@ from linkwise.extender.api.views import (
 )
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import MachineKind
-from linkwise.extender.cache.node_info import ClosedBy, NodeInfo
+from linkwise.extender.cache.node_info import NodeInfo
 from linkwise.extender.cycle.planner import Planner
 from linkwise.extender.explain.node_arrays import closed_by_cluster, has_gpus, why_closed
 from linkwise.extender.explain.snapshot import NodeState, Snapshot
@@ -119,11 +119,9 @@ def view_counts(cache: Cache, planner: Planner, now: float) -> Counts:
 
 
 def _state_of(info: NodeInfo) -> str:
-    if info.closed is None:
-        return "usable"
-    if info.emptied:
-        return "emptied"
-    return "claims" if info.closed.by is ClosedBy.CLAIMS else "unusable"
+    if info.closed is not None:
+        return "emptied" if info.emptied else "unusable"
+    return "claims" if info.gives_by_claims else "usable"
 
 
 def gpus_by_state(nodes: Iterable[NodeState]) -> Mapping[str, int]:

@@ -45,6 +45,7 @@ from linkwise.extender.runtime.takeover import Takeover
 from linkwise.extender.runtime.workqueue import Lanes
 from linkwise.extender.runtime.writer import Writer
 from linkwise.kube.client import KubeClient
+from linkwise.pods.claims import DEVICE_CLASS
 from linkwise.serving.gone import GoneError
 from linkwise.topology.errors import LinkwiseError
 
@@ -98,11 +99,12 @@ class Loop:
         on_complete: Callable[[], object] = lambda: None,
         lead: Lead = ALONE,
         route_calls: Callable[[], object] = lambda: None,
+        device_class: str = DEVICE_CLASS,
     ) -> None:
         """A bind waits for other members of its gang for *barrier_seconds* at most. *on_complete*
         is called when the cache is complete, and again when it has been rebuilt by a new leader.
         *take_calls* is called every few seconds while this process leads, and may raise
-        ApiError."""
+        ApiError. *device_class*: as of `Writer`."""
         self._on_complete = on_complete
         self._lead = lead
         self._core, self._metrics = core, metrics
@@ -111,7 +113,7 @@ class Loop:
         core.set_unlocker(self._aside)
         self._rounds = RoundLog()
         core.set_stopwatch(self._rounds.step)
-        self._kube = Writer(client, metrics, lead=lead)
+        self._kube = Writer(client, metrics, lead=lead, device_class=device_class)
         self._writes: Lanes[Action] = Lanes(self._act, namespace=_namespace, threads=write_threads)
         self._events: Lanes[Action] = Lanes(self._act, namespace=_namespace, threads=_EVENT_THREADS)
         self._owners = OwnerReads(client, metrics)

@@ -23,6 +23,8 @@ from tenacity.wait import wait_random_exponential
 from linkwise.extender.api.actions import (
     Action,
     Correct,
+    CreateClaim,
+    DropClaim,
     Emit,
     Evict,
     LiftGate,
@@ -34,10 +36,13 @@ from linkwise.extender.api.actions import (
     WritePlan,
 )
 from linkwise.extender.api.extender_calls import BindOrder, Outcome
+from linkwise.extender.runtime.claim_body import claim_body
 from linkwise.extender.runtime.leadership import ALONE, Lead
 from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.kube.client import STRATEGIC_PATCH, KubeClient
+from linkwise.kube.device_claims import ROOT
 from linkwise.kube.errors import ApiError
+from linkwise.pods.claims import DEVICE_CLASS
 from linkwise.topology import names
 
 log = logging.getLogger(__name__)
@@ -48,13 +53,13 @@ _ATTEMPTS = 3
 _LONGEST_WAIT_SECONDS = 2.0
 # Without these a plan cannot be carried out. The API server's refusals of them hold for the next
 # try, but for those that `_is_too_late`.
-_DENIABLE, _DENIALS = ("Bind", "WritePlan"), (400, 403, 422)
+_DENIABLE, _DENIALS = ("Bind", "WritePlan", "CreateClaim"), (400, 403, 422)
 _MESSAGE_LIMIT = 1024  # of an Event's message, by the API server's validation
 
 
 class Writer:
     """Thread-safe. *clock* gives seconds since 1970, for the times in Events; by default it is the
-    API server's.
+    API server's. *device_class*: of the claims for GPUs.
 
     A request starts only if *lead* allows it, and ends before another process may lead.
     """
@@ -65,7 +70,9 @@ class Writer:
         metrics: ExtenderMetrics,
         clock: Callable[[], float] | None = None,
         lead: Lead = ALONE,
+        device_class: str = DEVICE_CLASS,
     ) -> None:
+        self._device_class = device_class
         self._client, self._metrics, self._lead = client, metrics, lead
         self._clock = clock or client.clock
 
@@ -114,12 +121,28 @@ class Writer:
             case LiftGate():
                 lifting = _lifting(action.pod)
                 return partial(self._client.patch, *lifting, content_type=STRATEGIC_PATCH)
+            case CreateClaim():
+                return partial(self._create_claim, action)
+            case DropClaim():
+                path, uid, version = _claim_path(action), action.uid, action.version
+                return partial(self._client.delete, path, uid=uid, version=version)
             case Evict():
                 return partial(self._client.post, *_eviction(action.pod, self._lead.term))
             case Emit():
                 return partial(self._post_event, *_event(action, self._clock()))
             case _:
                 assert_never(action)
+
+    def _create_claim(self, action: CreateClaim) -> None:
+        namespace, template = action.pod.namespace, None
+        if action.template:
+            path = f"{ROOT}/namespaces/{namespace}/resourceclaimtemplates/{action.template}"
+            template = self._client.get(path, dict[str, object])
+        try:
+            body = claim_body(action, self._device_class, template)
+        except ValueError as error:
+            raise ApiError(422, "Invalid", str(error)) from None
+        self._client.post(f"{ROOT}/namespaces/{namespace}/resourceclaims", body)
 
     def _post_event(self, path: str, event: Mapping[str, object]) -> None:
         try:
@@ -231,6 +254,10 @@ def _wait(state: RetryCallState) -> float:
 
 def _path(namespace: str, name: str) -> str:
     return f"/api/v1/namespaces/{namespace}/pods/{name}"
+
+
+def _claim_path(action: DropClaim) -> str:
+    return f"{ROOT}/namespaces/{action.pod.namespace}/resourceclaims/{action.name}"
 
 
 def _lifting(pod: PodRef) -> tuple[str, dict[str, object]]:

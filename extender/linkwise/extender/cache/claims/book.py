@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
+from linkwise.extender.api.records import PodRecord
 from linkwise.extender.cache.claims.records import (
     ClaimRecord,
     GpuDevice,
+    LateClaim,
     PodName,
     PoolName,
     SliceRecord,
@@ -38,6 +40,7 @@ class ClaimedGpus:
     gpus: frozenset[str] = frozenset()  # UUIDs of those that a driver offers
     tainted: frozenset[str] = frozenset()  # of these: given to no pod that does not tolerate it
     given: tuple[Given, ...] = ()  # in the order of the claims' names
+    driver: str = ""  # that offers them
 
     @cached_property
     def pods(self) -> frozenset[str]:
@@ -66,13 +69,16 @@ NONE_CLAIMED = ClaimedGpus()
 
 
 class ClaimBook:
-    """Each change returns the nodes of which `of_node` may differ."""
+    """Each change returns the nodes of which `of_node` may differ; `take_changed` has the pods of
+    which `late` may."""
 
     def __init__(self) -> None:
         self._slices: dict[str, SliceRecord] = {}
         self._on_node: dict[str, dict[str, None]] = {}  # the names of its slices
         self._in_pool: dict[PoolName, dict[str, None]] = {}  # the names of its slices
-        self._claims: dict[str, ClaimRecord] = {}  # those to which devices are allocated
+        self._claims: dict[str, ClaimRecord] = {}  # those that have devices, or are the extender's
+        self._late: dict[str, LateClaim] = {}  # by the uid of the pod
+        self._changed: set[str] = set()
         self._users: dict[PoolName, dict[str, None]] = {}  # the claims that have devices of it
 
     def replace_slices(self, records: Iterable[SliceRecord]) -> set[str]:
@@ -113,7 +119,10 @@ class ClaimBook:
         if self._claims.get(record.key) == record:
             return set()
         changed = self.drop_claim(record.key)
-        if not record.devices:
+        if record.late is not None:
+            self._late[record.late.pod] = record.late
+            self._changed.add(record.late.pod)
+        elif not record.devices:
             return changed
         self._claims[record.key] = record
         for pool, _ in record.devices:
@@ -126,7 +135,22 @@ class ClaimBook:
             return set()
         for pool in {pool for pool, _ in record.devices}:
             _remove(self._users, pool, key)
+        if record.late is not None:
+            if self._late.get(record.late.pod) == record.late:
+                del self._late[record.late.pod]
+            self._changed.add(record.late.pod)
         return self._nodes_with(record)
+
+    def late(self, pod: PodRecord) -> LateClaim | None:
+        """The claim that the extender has created for the pod's plan."""
+        found = self._late.get(pod.uid)
+        named = pod.claim is not None and found is not None and found.name == pod.claim.claim
+        return found if named else None
+
+    def take_changed(self) -> set[str]:
+        """The uids of the pods whose `late` claim may have changed since the last call."""
+        changed, self._changed = self._changed, set()
+        return changed
 
     def of_node(self, node: str) -> ClaimedGpus:
         slices = [self._slices[name] for name in self._on_node.get(node, ())]
@@ -148,6 +172,7 @@ class ClaimBook:
             frozenset(gpu.uuid for gpu in devices.values()),
             frozenset(gpu.uuid for gpu in devices.values() if gpu.tainted),
             tuple(each for each in given if each.uuids),
+            min(pool.driver for pool, _ in devices),
         )
 
     def _nodes_of(self, pool: PoolName) -> set[str]:

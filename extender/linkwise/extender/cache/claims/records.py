@@ -9,6 +9,7 @@ from sys import intern
 from typing import NamedTuple
 
 from linkwise.kube.device_claims import ResourceClaim, ResourceSlice, uuid_of
+from linkwise.topology.names import EDITION
 
 _TAKEN_OUT = frozenset({"NoSchedule", "NoExecute"})
 
@@ -42,11 +43,23 @@ class SliceRecord:
     gpus: tuple[GpuDevice, ...]
 
 
+class LateClaim(NamedTuple):
+    """A claim that the extender has created for the planned GPUs of one pod."""
+
+    pod: str  # its uid
+    name: str
+    uid: str
+    version: str
+    edition: str  # of the plan
+    allocated: bool
+
+
 @dataclass(frozen=True, slots=True)
 class ClaimRecord:
     key: str  # namespace/name
     devices: tuple[tuple[PoolName, str], ...]  # pool and device, of those that are allocated to it
     pods: tuple[PodName, ...]  # that it is reserved for
+    late: LateClaim | None = None
 
 
 def slice_record(read: ResourceSlice) -> SliceRecord:
@@ -79,4 +92,14 @@ def claim_record(read: ResourceClaim) -> ClaimRecord:
             for each in read.status.reserved_for
             if each.resource == "pods" and not each.api_group
         ),
+        _late_claim(read),
     )
+
+
+def _late_claim(read: ResourceClaim) -> LateClaim | None:
+    meta, edition = read.metadata, read.metadata.annotations.get(EDITION, "")
+    owners = [owner.uid for owner in meta.owner_references if owner.kind == "Pod"]
+    if not edition or len(owners) != 1:
+        return None
+    allocated = read.status.allocation is not None
+    return LateClaim(owners[0], meta.name, meta.uid, meta.resource_version, edition, allocated)

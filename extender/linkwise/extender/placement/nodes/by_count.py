@@ -20,7 +20,7 @@ def takes_by_count(record: PodRecord) -> bool:
     """Whether any GPUs are good enough for the pod: it requires no link, model or memory, and is in
     no gang that is planned. (A member that takes shares alone is planned by itself.)"""
     in_gang = record.ask.gang is not None and record.demand.gpus
-    return not in_gang and requires_nothing(record)
+    return not in_gang and record.claim is None and requires_nothing(record)
 
 
 def belongs_to_by_count(cache: Cache, record: PodRecord) -> bool:

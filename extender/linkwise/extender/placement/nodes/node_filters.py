@@ -14,6 +14,7 @@ import numpy as np
 
 from linkwise.extender.api.records import NodeRecord, PodRecord, Template
 from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.node_info import NodeInfo
 from linkwise.extender.cache.node_table import Bools, Ints
 from linkwise.kube.filters import taints
 from linkwise.kube.filters.gang import Demands, Kind, between
@@ -67,7 +68,7 @@ class NodeFilters:
             for row in changed:
                 name = cache.rows.names[row]
                 info = None if name is None else cache.nodes.get(name)
-                fresh[row] = info is not None and may_run(template, info.record)
+                fresh[row] = info is not None and may_run_on(template, info)
         self._known[template] = (fresh, log.generation)
         return fresh
 
@@ -185,24 +186,28 @@ class NodeFilters:
         info = self._cache.nodes.get(node)
         if info is None or template is None or self._cache.turned_away.is_closed(template, node):
             return False
-        return may_run(template, info.record)
+        return may_run_on(template, info)
 
 
 class _States:
-    """What, apart from a node's labels and name, decides whether a pod may run on it. Few nodes
-    differ in that, so each distinct state is tested once for a template."""
+    """What, apart from a node's labels and name, decides whether a pod may run on it; and whether
+    its GPUs come from claims, as those of some pods do. Few nodes differ in that, so each distinct
+    state is tested once for a template."""
 
     def __init__(self, cache: Cache) -> None:
         self._cache, self._seen = cache, 0
-        self._number_of: dict[tuple[bool, tuple[Taint, ...]], int] = {}
-        self._samples: list[NodeRecord] = []  # [numbers]
+        self._number_of: dict[tuple[bool, tuple[Taint, ...], bool], int] = {}
+        self._samples: list[tuple[NodeRecord, bool]] = []  # [numbers]; whether by claims
         self._of_row: Ints = np.zeros(0, dtype=np.int64)  # _NOT_READY: no pod may run there
 
     def suitable(self, template: Template) -> Bools:
         """[rows] whether the node is ready, and its taints, and whether it is cordoned, let pods of
         this template in."""
         self._look()
-        suits = [taints.rejection(node, template.tolerations) is None for node in self._samples]
+        suits = [
+            by_claims is template.by_claim and taints.rejection(node, template.tolerations) is None
+            for node, by_claims in self._samples
+        ]
         found: Bools = np.array([*suits, False], dtype=np.bool_)[self._of_row]
         return found
 
@@ -222,12 +227,13 @@ class _States:
             info = None if name is None else cache.nodes.get(name)
             node = None if info is None else info.record
             self._of_row[row] = _NOT_READY
-            if node is not None and node.ready:
+            if info is not None and node is not None and node.ready:
+                by_claims = info.gives_by_claims
                 number = self._number_of.setdefault(
-                    (node.unschedulable, node.taints), len(self._samples)
+                    (node.unschedulable, node.taints, by_claims), len(self._samples)
                 )
                 if number == len(self._samples):
-                    self._samples.append(node)
+                    self._samples.append((node, by_claims))
                 self._of_row[row] = number
         self._seen = log.generation
 
@@ -239,6 +245,11 @@ def _candidate(pod: PodRecord, facts: PodFacts) -> Candidate:
         if template is None
         else Candidate(facts, template.tolerations, template.required)
     )
+
+
+def may_run_on(template: Template, info: NodeInfo) -> bool:
+    """`may_run`, and whether its GPUs come in the way in which such pods take them."""
+    return template.by_claim is info.gives_by_claims and may_run(template, info.record)
 
 
 def may_run(template: Template, node: NodeRecord | None) -> bool:

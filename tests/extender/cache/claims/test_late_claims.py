@@ -1,0 +1,252 @@
+"""Pods whose GPUs come from a claim: they are planned like others, and the claim that is created
+for a plan names its GPUs."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from linkwise.extender.api.actions import Action, CreateClaim, DropClaim
+from linkwise.extender.api.extender_calls import Outcome
+from linkwise.kube.objects import Pod, PodClaim
+from linkwise.pods.claims import ClaimAsk, write_claims
+from linkwise.topology import names
+from tests.extender import claimed
+from tests.extender.cluster import Cluster, change
+
+
+@dataclass(eq=False)
+class ClaimCluster(Cluster):
+    """With a kube-scheduler that allocates devices, in the simplest way."""
+
+    created: dict[str, CreateClaim] = field(default_factory=dict)  # the latest, by the pod's name
+    dropped: list[str] = field(default_factory=list)  # pods
+    denied: set[str] = field(default_factory=set)  # pods whose claims a quota refuses
+
+    def carry_out(self, action: Action) -> Outcome:
+        if isinstance(action, CreateClaim) and action.pod.name in self.denied:
+            return Outcome.DENIED
+        if isinstance(action, CreateClaim):
+            self.created[action.pod.name] = action
+        if isinstance(action, DropClaim):
+            self.dropped.append(action.pod.name)
+        return super().carry_out(action)
+
+    def run_scheduler(self, name: str) -> tuple[str, ...]:
+        """Give the pod's claim the GPUs that it names, and bind the pod where they are. Return
+        them; none: the pod waits, or some are given already."""
+        pod, created = self.pod(name), self.created.get(name)
+        key = "ml", claim_name(name)
+        if created is None or key not in self.claims or pod.spec.scheduling_gates:
+            return ()
+        node = pod.status.nominated_node_name
+        there = claimed.uuids(self, node)
+        devices = [there.index(uuid) for share in created.gpus.values() for uuid in share]
+        allocations = (claim.status.allocation for claim in self.claims.values())
+        given = {
+            (result.pool, result.device)
+            for allocation in allocations
+            for result in (allocation.devices.results if allocation else ())
+        }
+        if any((node, f"gpu-{device}") in given for device in devices):
+            return ()
+        allocated = claimed.claim_of(claim_name(name), node, *devices, pods=[pod])
+        self.put_claim(change(self.claims[key], status=allocated.status))
+        self.put_bound(change(pod, spec=change(pod.spec, node_name=node)))
+        self.settle()
+        return tuple(there[device] for device in devices)
+
+
+def claim_name(pod: str) -> str:
+    return f"linkwise-{pod.replace('-', 'x'):0>20}"
+
+
+def with_claim(name: str, gpus: int, template: str) -> Callable[[Pod], Pod]:
+    """The webhook's patch."""
+    ask = ClaimAsk("linkwise-gpus", claim_name(name), {"main": gpus}, template)
+
+    def alter(pod: Pod) -> Pod:
+        entry = PodClaim(name=ask.entry, resource_claim_name=ask.claim)
+        said = {**pod.metadata.annotations, names.CLAIMS: write_claims(ask)}
+        meta = change(pod.metadata, annotations=said)
+        return change(pod, metadata=meta, spec=change(pod.spec, resource_claims=(entry,)))
+
+    return alter
+
+
+def add(at: Cluster, name: str, gpus: int, *, template: str = "", **said: str) -> Pod:
+    return at.add_pod(name, gates=[names.GATE], alter=with_claim(name, gpus, template), said=said)
+
+
+def add_gang(at: Cluster, name: str, size: int, gpus: int) -> None:
+    for rank in range(size):
+        add(at, f"{name}-{rank}", gpus, gang=name, gang_size=str(size))
+
+
+def cluster(*nodes: str) -> ClaimCluster:
+    at = ClaimCluster()
+    for node in nodes or ("n1",):
+        claimed.add_node(at, node)
+    return at
+
+
+def test_a_pod_gets_a_claim_for_its_planned_gpus_and_then_loses_its_gate() -> None:
+    at = cluster()
+    add(at, "a", 2)
+    kinds = [type(action).__name__ for action in at.settle()]
+    assert kinds == ["WritePlan", "CreateClaim", "LiftGate"]
+    created = at.created["a"]
+    assert created.gpus == at.gpus("a")
+    assert (created.name, created.driver) == (claim_name("a"), "gpu.nvidia.com")
+    assert at.run_scheduler("a") == tuple(at.gpus("a")["main"])
+    assert at.pod("a").spec.node_name == "n1"
+    assert at.free("n1") == 6
+    assert at.sound()
+
+
+def test_the_best_linked_gpus_are_planned() -> None:
+    at = cluster()
+    claimed.add_pod(at, "other", "n1", 0, 1, 2)
+    add(at, "a", 2)
+    at.settle()
+    plan = at.plan("a")
+    assert plan is not None
+    assert plan.link == "NVLINK"
+
+
+def test_no_gate_of_a_gang_is_lifted_before_all_its_claims_are_there() -> None:
+    at = cluster("n1", "n2")
+    at.denied.add("g-1")
+    add_gang(at, "g", 2, 8)
+    at.settle()
+    assert at.gates("g-0") == at.gates("g-1") == [names.GATE]
+
+
+def test_a_gang_has_its_plan_then_its_claims_then_no_gates() -> None:
+    at = cluster("n1", "n2")
+    add_gang(at, "g", 2, 8)
+    kinds = [type(action).__name__ for action in at.settle()]
+    assert kinds == ["WritePlan"] * 2 + ["CreateClaim"] * 2 + ["LiftGate"] * 2
+    assert at.run_scheduler("g-0")
+    assert at.run_scheduler("g-1")
+    assert at.places("g-0", "g-1") == ["n1", "n2"]
+    assert at.phase("g") == "running"
+    assert at.sound()
+
+
+def test_pods_without_such_a_claim_go_to_nodes_of_a_device_plugin_only() -> None:
+    at = cluster("n1")
+    at.add_node("n2")
+    at.add_pod("plain", 2, gates=[names.GATE])
+    add(at, "claims", 2)
+    at.settle()
+    assert at.places("plain", "claims") == ["n2", "n1"]
+    at.add_pod("more", 8)
+    assert at.filter("more").node_names == ()
+
+
+def test_a_pod_waits_while_only_a_device_plugin_has_room() -> None:
+    at = Cluster()
+    at.add_node("n1")
+    add(at, "a", 2)
+    at.settle()
+    assert at.plan("a") is None
+    assert at.gates("a") == [names.GATE]
+
+
+def test_somebody_else_is_faster_and_the_pod_gets_a_claim_for_other_gpus() -> None:
+    at = cluster("n1", "n2")
+    add(at, "a", 8)
+    at.settle()
+    before = at.created["a"]
+    first = at.plan("a")
+    assert first is not None
+    claimed.add_pod(at, "faster", first.node, 0)
+    at.settle()
+    assert at.dropped == ["a"]
+    after, plan = at.created["a"], at.plan("a")
+    assert plan is not None
+    assert plan.node != first.node
+    assert after.edition != before.edition
+    assert after.gpus == at.gpus("a")
+    assert len(at.run_scheduler("a")) == 8
+    assert at.sound()
+
+
+def test_a_pod_that_waits_after_that_has_no_claim() -> None:
+    at = cluster("n1")
+    add(at, "a", 8)
+    at.settle()
+    claimed.add_pod(at, "faster", "n1", 0)
+    at.settle()
+    assert at.plan("a") is None
+    assert ("ml", claim_name("a")) not in at.claims
+    at.delete("faster")
+    claimed.drop_claim(at, "faster-gpus")
+    at.pass_time(60)
+    assert len(at.run_scheduler("a")) == 8
+
+
+def test_an_allocated_claim_stays_whatever_becomes_of_the_plan() -> None:
+    at = cluster("n1")
+    add(at, "a", 8)
+    at.settle()
+    there = at.claims["ml", claim_name("a")]
+    allocated = claimed.claim_of(claim_name("a"), "n1", *range(8), pods=[at.pod("a")])
+    at.put_claim(change(there, status=allocated.status))
+    claimed.publish(at, claimed.slice_of("n1", claimed.uuids(at, "n1"), tainted=[0]))
+    at.settle()
+    assert at.dropped == []
+
+
+def test_a_person_deletes_the_claim_and_it_is_created_again() -> None:
+    at = cluster("n1")
+    add(at, "a", 2)
+    at.settle()
+    at.remove_claim("ml", claim_name("a"))
+    at.pass_time(60)
+    assert at.run_scheduler("a")
+
+
+def test_a_new_leader_goes_on_between_claim_and_gate() -> None:
+    at = cluster("n1")
+    add(at, "a", 2)
+    for _ in range(10):
+        for action in at.core.decide(at.now):
+            at.core.done(action, at.carry_out(action), at.now)
+        if at.created:
+            break
+    assert at.gates("a") == [names.GATE]
+    at.restart()
+    at.settle()
+    assert at.gates("a") == []
+    assert at.run_scheduler("a") == tuple(at.gpus("a")["main"])
+
+
+def test_a_claim_of_a_namesake_that_is_gone_does_not_count() -> None:
+    at = cluster("n1")
+    add(at, "a", 2)
+    at.settle()
+    at.delete("a")
+    add(at, "a", 2)
+    at.settle()
+    assert at.gates("a") == [names.GATE]  # the garbage collector has not deleted the old claim yet
+    at.remove_claim("ml", claim_name("a"))
+    at.pass_time(60)
+    assert at.run_scheduler("a")
+
+
+def test_a_quota_that_refuses_the_claim_is_told() -> None:
+    at = cluster("n1")
+    at.denied.add("a")
+    add(at, "a", 2)
+    at.settle()
+    at.pass_time(10)
+    assert at.gates("a") == [names.GATE]
+    told = [event.message for event in at.events]
+    assert any("does not let ResourceClaim" in message for message in told), told
+
+
+def test_equal_pods_share_a_template_whatever_their_claims_are_called() -> None:
+    at = cluster("n1", "n2")
+    add_gang(at, "g", 2, 4)
+    records = at.core.snapshot(at.now).pods
+    assert len({record.template for record in records}) == 1
