@@ -127,9 +127,9 @@ def test_why_those_that_are_alike_wait_is_worked_out_once_a_round(
     """Thousands may wait, and each time the extender looks at all nodes, under the lock."""
     asked: list[GpuRequest] = []
 
-    def counted(books: Cache, best_node: BestNode, wish: GpuRequest) -> str:
+    def counted(books: Cache, best_node: BestNode, wish: GpuRequest, way: int) -> str:
         asked.append(wish)
-        return why_no_node(books, best_node, wish)
+        return why_no_node(books, best_node, wish, way)
 
     monkeypatch.setattr(scheduling_gates, "why_no_node", counted)
     at = cluster("n1")

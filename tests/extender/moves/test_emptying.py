@@ -333,7 +333,7 @@ def test_such_a_node_is_counted_apart() -> None:
     at = cluster()
     empty(at, "n1")
     counts = at.core.counts(at.now).nodes
-    assert counts == {"usable": 1, "unusable": 0, "emptied": 1, "by-count": 0}
+    assert counts == {"usable": 1, "unusable": 0, "emptied": 1, "by-count": 0, "claims": 0}
 
 
 def test_a_gang_that_waits_reserves_elsewhere() -> None:

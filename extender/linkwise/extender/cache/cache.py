@@ -461,7 +461,7 @@ class Cache:
             self._forget_if_empty(info)
 
     def _show_room(self, info: NodeInfo) -> None:
-        self.rows.show(info.row, info.left, info.pods_left, offering=info.offers_gpus)
+        self.rows.show(info.row, info.left, info.pods_left, offering=info.offering)
 
     def _changed(self, info: NodeInfo) -> None:
         self._show_room(info)

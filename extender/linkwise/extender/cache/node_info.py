@@ -22,6 +22,7 @@ from typing import NamedTuple
 from linkwise.extender.api.records import GangKey, NodeRecord, PodRecord, ResourceList, WrittenPlan
 from linkwise.extender.cache.claims.book import NONE_CLAIMED, ClaimedGpus
 from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind, will_do
+from linkwise.extender.cache.node_table import BY_CLAIMS, BY_KUBELET
 from linkwise.extender.cache.shares.book import ShareBook
 from linkwise.extender.cache.shares.listed_as import attributed
 from linkwise.extender.cache.shares.node_shares import NodeShares
@@ -96,6 +97,11 @@ class NodeInfo:
     def gives_by_claims(self) -> bool:
         """Whether a DRA driver gives out GPUs of this machine."""
         return self.claimed_gpus > 0
+
+    @property
+    def offering(self) -> int:
+        """As a `NodeTable` has it."""
+        return BY_CLAIMS if self.gives_by_claims else BY_KUBELET * self.offers_gpus
 
     @property
     def claimed_gpus(self) -> int:

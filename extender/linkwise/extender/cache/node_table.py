@@ -22,6 +22,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 _POPCOUNT = subsets.sizes(MAX_GPUS).astype(np.int64)
 NOT_USABLE = -1
+BY_KUBELET, BY_CLAIMS = 1, 2  # how a node offers GPUs
 _ARRAYS = ("kinds", "free", "set_aside", "offering", "staying")
 _ROWS = 64  # of an empty table
 
@@ -34,7 +35,8 @@ def popcount(masks: Ints) -> Ints:
 class NodeTable:
     """`kinds` is NOT_USABLE if a node has no GPU to plan with. `free` and `set_aside` are bitmasks
     of unused GPUs: those available to all, and those reserved for waiting gangs and pods.
-    `offering` is 1 for a node whose kubelet offers GPUs, used or not. `staying` counts the pods
+    `offering` is 1 for a node whose kubelet offers GPUs, used or
+    not, and BY_CLAIMS for one of which a DRA driver gives them out. `staying` counts the pods
     that moves never take away from a node."""
 
     def __init__(self) -> None:
@@ -103,7 +105,7 @@ class NodeTable:
         self._name_ranks = None
         return row
 
-    def show(self, row: int, left: ResourceList, pods: int, *, offering: bool) -> None:
+    def show(self, row: int, left: ResourceList, pods: int, *, offering: int) -> None:
         """Set what a node has left, and whether it offers GPUs at all."""
         self.left.show(row, left, pods)
         self.offering[row] = offering

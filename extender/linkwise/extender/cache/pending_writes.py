@@ -98,6 +98,7 @@ class PendingWrites:
         # By uid, those of which the outcome is unknown, and since when.
         self._evicted: dict[str, tuple[Evict, float]] = {}
         self._why: dict[str, str] = {}  # uid -> why its plan is withdrawn
+        self._dropped: dict[str, str] = {}  # uid -> its claim that was deleted, by the claim's uid
         self._said: dict[str, dict[tuple[str, str], float]] = {}  # uid -> reason and text -> when
 
     def take(self) -> tuple[Action, ...]:
@@ -150,6 +151,7 @@ class PendingWrites:
         self._nominated.pop(uid, None)
         self._said.pop(uid, None)
         self._why.pop(uid, None)
+        self._dropped.pop(uid, None)
         self._evicted.pop(uid, None)
 
     def bring_plan(self, record: PodRecord, wanted: WrittenPlan | None, now: float) -> None:
@@ -179,7 +181,8 @@ class PendingWrites:
         late = self._claims.late(record)
         if late is not None:
             outdated = wanted is None or late.edition != _edition_of(wanted)
-            if outdated and not late.allocated and not record.node:
+            is_gone = self._dropped.get(record.uid) == late.uid
+            if outdated and not (late.allocated or record.node or is_gone):
                 self._issue(DropClaim(record.ref, late.name, late.uid, late.version), now)
         elif wanted is not None and self._there.get(record.uid) == wanted.plan.edition:
             driver = self._claims.of_node(wanted.plan.node).driver
@@ -283,6 +286,7 @@ class PendingWrites:
             self._why.pop(action.pod.uid, None)
             self._pauses.pop(key, None)
         elif isinstance(action, DropClaim):
+            self._dropped[action.pod.uid] = action.uid  # the watch shows it later
             self._pauses.pop(("claim", action.pod.uid), None)
             self._pauses.pop(key, None)
         else:

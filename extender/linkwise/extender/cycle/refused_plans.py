@@ -95,7 +95,10 @@ class RefusedPlans:
         # soon: a nomination does not wake a pod that its own filters refused. So it counts, and the
         # first pause is short.
         gang = self._registry.of(record)
-        if gang is not None:
+        if record.claim is not None and record.template is not None:
+            # Its claim names GPUs of this node, so no other one has refused it.
+            self._feedback.refuse(record.template, written.plan.node, now)
+        elif gang is not None:
             self._gang_refusals.takes_nowhere(gang.key, self._takes(gang, uid), now)
             gang.is_hopeless = True
         self._withdraw(

@@ -14,7 +14,7 @@ from linkwise.extender.explain.snapshot import NodeState, Snapshot
 from linkwise.extender.explain.worth_view import domain_of
 from linkwise.extender.placement.cluster_view import Level
 from linkwise.extender.placement.nodes.node_filters import why_not
-from linkwise.extender.placement.nodes.reasons import why_closed_exactly
+from linkwise.extender.placement.nodes.reasons import CLAIMED, NOT_CLAIMED, why_closed_exactly
 from linkwise.extender.queue.reservations import Claimant, may_pass
 
 NOT_READY, CORDONED = "node is not ready", "cordoned"
@@ -144,4 +144,7 @@ def closed_by_cluster(node: NodeState) -> str:
 def _why_closed(template: Template, node: NodeState) -> str:
     if node.record is None or not node.record.ready:
         return NOT_READY
+    by_claims = node.machine is not None and bool(node.machine.mask_of(node.claimed.gpus))
+    if by_claims is not template.by_claim:
+        return (CLAIMED if by_claims else NOT_CLAIMED).removeprefix("linkwise: ")
     return why_not(template, node.record)

@@ -273,9 +273,14 @@ class GangLifecycle:
         """The scheduler of a member that does not call the extender; empty: there is none. Other
         schedulers place their gangs themselves and ignore plans. Pods that are gated, or name their
         gang in linkwise's annotations, want a plan, so their scheduler may call later; but not if
-        it differs from that of other members, which calls."""
+        it differs from that of other members, which calls. A claim carries out a plan without any
+        call."""
         known = self._cache.schedulers
-        strange = [member for member in members.open if member.scheduler not in known]
+        strange = [
+            member
+            for member in members.open
+            if member.scheduler not in known and member.claim is None
+        ]
         if all(_wants_a_plan(m) for m in strange) and known.keys().isdisjoint(
             member.scheduler for member in members.seats
         ):

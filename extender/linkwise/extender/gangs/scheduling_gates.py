@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from linkwise.extender.api.records import PodRecord, ResourceList
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
+from linkwise.extender.cache.node_table import BY_CLAIMS, BY_KUBELET
 from linkwise.extender.cache.pending_writes import EVENT_SECONDS, LEFT_ALONE, PendingWrites
 from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.members import GangMembers
@@ -33,7 +34,9 @@ class SchedulingGates:
         self._strays: set[str] = set()  # behind linkwise's gate, and nothing plans for them
         self._without_room: set[str] = set()  # gated pods that no node with a topology has room for
         self._seen = (-1, 0)  # the cache's room and how many these were, at the last look
-        self._no_room: dict[GpuRequest, str] = {}  # in this round: thousands wait, few differ
+        self._no_room: dict[
+            tuple[GpuRequest, int], str
+        ] = {}  # in this round: thousands wait, few differ
 
     def pod_changed(self, record: PodRecord) -> None:
         if _is_stray(record):
@@ -135,10 +138,12 @@ class SchedulingGates:
         if gang.refused:  # maybe without kube-scheduler, as when no gate can be lifted
             return f": its plans came to nothing ({gang.reason})"
         request = GpuRequest(member.demand, member.ask.requirement)
-        if request not in self._no_room:
-            self._no_room[request] = why_no_node(self._cache, self._best_node, request)
+        way = BY_KUBELET if member.claim is None else BY_CLAIMS
+        if (request, way) not in self._no_room:
+            why = why_no_node(self._cache, self._best_node, request, way)
+            self._no_room[request, way] = why
         explain = f"kubectl linkwise explain -n {member.ref.namespace} {member.ref.name}"
-        return f"{self._no_room[request]}; see `{explain}`"
+        return f"{self._no_room[request, way]}; see `{explain}`"
 
     def _all_brought(self, members: GangMembers) -> bool:
         return all(self._brought(member) for member in members.planned)
@@ -161,10 +166,10 @@ def _is_stray(record: PodRecord) -> bool:
     return record.gated or (record.left_alone and record.written is not None)
 
 
-def why_no_node(cache: Cache, best_node: BestNode, request: GpuRequest) -> str:
+def why_no_node(cache: Cache, best_node: BestNode, request: GpuRequest, way: int) -> str:
     """Why there is no plan for a single pod: each distinct reason once, no numbers."""
     nodes = [info.name for info in cache.nodes.values() if info.record is not None]
-    answer = rooms(cache, best_node, as_it_is(cache), request, ResourceList(), nodes)
+    answer = rooms(cache, best_node, as_it_is(cache), request, ResourceList(), nodes, way=way)
     reasons = {*answer.failed.values(), *answer.unresolvable.values()}
     if answer.node_names:
         reasons.add("linkwise: nodes with suitable GPUs reject the pod for other reasons")

@@ -7,7 +7,7 @@ import numpy as np
 
 from linkwise.extender.api.records import ResourceList, Template
 from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind
-from linkwise.extender.cache.node_table import NodeTable
+from linkwise.extender.cache.node_table import BY_KUBELET, NodeTable
 from linkwise.extender.placement.cluster_view import ClusterView
 from linkwise.extender.placement.gang_placement import place
 from linkwise.extender.placement.request import PodSet
@@ -62,7 +62,7 @@ def _question(
     rows = NodeTable()
     row = rows.add("machine")
     rows.kinds[row], rows.free[row] = 0, free
-    rows.show(row, ResourceList(), members, offering=True)
+    rows.show(row, ResourceList(), members, offering=BY_KUBELET)
     pods = PodSet(
         GpuRequest(
             PodDemand((ContainerDemand("", Role.MAIN, size),)), TopologyRequirement(require, prefer)

@@ -150,7 +150,7 @@ def fits_on_empty_nodes(cache: Cache, want: ReservationRequest, seek: Seek, paus
         if info is None or info.machine is None or info.record is None:
             continue
         rows.free[row] = info.machine.healthy_gpus
-        rows.show(row, info.offers, info.record.max_pods, offering=info.offers_gpus)
+        rows.show(row, info.offers, info.record.max_pods, offering=info.offering)
     return not isinstance(seek(rows, usable), NoRoom)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from linkwise.extender.api.actions import Action, CreateClaim, DropClaim
 from linkwise.extender.api.extender_calls import Outcome
-from linkwise.kube.objects import Pod, PodClaim
+from linkwise.kube.objects import Condition, Pod, PodClaim
 from linkwise.pods.claims import ClaimAsk, write_claims
 from linkwise.topology import names
 from tests.extender import claimed
@@ -29,6 +29,14 @@ class ClaimCluster(Cluster):
         if isinstance(action, DropClaim):
             self.dropped.append(action.pod.name)
         return super().carry_out(action)
+
+    def refuse_everywhere(self, name: str) -> None:
+        """It writes why, and clears the nomination."""
+        pod = self.pod(name)
+        why = "0/2 nodes are available: 2 cannot allocate all claims."
+        told = Condition(type="PodScheduled", status="False", reason="Unschedulable", message=why)
+        status = change(pod.status, conditions=(told,), nominated_node_name="")
+        self.put_pod(change(pod, status=status))
 
     def run_scheduler(self, name: str) -> tuple[str, ...]:
         """Give the pod's claim the GPUs that it names, and bind the pod where they are. Return
@@ -250,3 +258,41 @@ def test_equal_pods_share_a_template_whatever_their_claims_are_called() -> None:
     add_gang(at, "g", 2, 4)
     records = at.core.snapshot(at.now).pods
     assert len({record.template for record in records}) == 1
+
+
+def test_a_node_whose_gpus_the_claim_cannot_have_is_left_out() -> None:
+    """The template's own selectors may forbid them."""
+    at = cluster("n1", "n2")
+    add(at, "a", 2, template="own")
+    at.settle()
+    first = at.plan("a")
+    assert first is not None
+    at.refuse_everywhere("a")
+    at.settle()
+    after = at.plan("a")
+    assert after is not None
+    assert {first.node, after.node} == {"n1", "n2"}
+    assert at.run_scheduler("a")
+
+
+def test_no_scheduler_has_to_call() -> None:
+    at = cluster("n1", "n2")
+    at.is_asked = False
+    at.restart()
+    add(at, "a", 2)
+    at.settle()
+    at.refuse_everywhere("a")
+    at.settle()
+    assert at.run_scheduler("a")
+
+
+def test_a_claim_that_was_deleted_is_not_deleted_again() -> None:
+    at = cluster("n1", "n2")
+    add(at, "a", 2)
+    at.settle()
+    there = at.claims["ml", claim_name("a")]
+    claimed.add_pod(at, "faster", at.places("a")[0], *range(8))
+    at.settle()
+    at.core.claim_event("MODIFIED", there, at.now)  # the watch is late
+    at.settle()
+    assert at.dropped == ["a"]

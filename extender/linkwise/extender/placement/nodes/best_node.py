@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 from linkwise.extender.api.records import ResourceList
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import Floats, GpuRequest, MachineKind
-from linkwise.extender.cache.node_table import NOT_USABLE, Bools, Ints, NodeTable, popcount
+from linkwise.extender.cache.node_table import (
+    BY_KUBELET,
+    NOT_USABLE,
+    Bools,
+    Ints,
+    NodeTable,
+    popcount,
+)
 from linkwise.extender.cache.row_log import LONGEST
 from linkwise.extender.placement.nodes.nodes_view import NodesView
 from linkwise.extender.placement.result import NoRoom, Spot
@@ -110,7 +117,9 @@ class BestNode:
         worth, cache = self.worth_in(view, request, needs), self._cache
         places = cache.rows.rows_of(names)
         places = places[places >= 0]
-        places = places[(worth.quality[places] > -np.inf) & (cache.rows.offering[places] > 0)]
+        places = places[
+            (worth.quality[places] > -np.inf) & (cache.rows.offering[places] == BY_KUBELET)
+        ]
         return cache.rows.names[self.first(worth, places, stays=stays)] if len(places) else None
 
     def first(self, worth: NodeWorth, places: Ints, *, stays: bool) -> int:

@@ -14,7 +14,7 @@ from linkwise.extender.api.records import ResourceList
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind
 from linkwise.extender.cache.node_info import NOT_SEEN, Closed, ClosedBy
-from linkwise.extender.cache.node_table import Ints
+from linkwise.extender.cache.node_table import BY_CLAIMS, BY_KUBELET, Ints
 from linkwise.extender.placement.nodes.best_node import BestNode, by_kind
 from linkwise.extender.placement.nodes.nodes_view import NodesView
 from linkwise.topology.machine.topology_manager import Policy
@@ -29,6 +29,7 @@ FEWEST_NUMA_NODES = "linkwise: the kubelet admits only GPUs of the fewest NUMA n
 UNPUBLISHED = "linkwise: no topology published"
 UNREADABLE = "linkwise: topology or in-use annotation cannot be read"
 CLAIMED = "linkwise: a DRA driver gives out its GPUs, to claims alone"
+NOT_CLAIMED = "linkwise: a device plugin gives out its GPUs, to no claims"
 REFUSING = "linkwise: kubelet refuses pods with GPUs"
 SUCH_REFUSED = "linkwise: kubelet refused such a pod"
 EMPTIED = "linkwise: node is being emptied (linkwise.dev/empty)"
@@ -114,12 +115,16 @@ def rooms(
     request: GpuRequest,
     needs: ResourceList,
     names: Sequence[str],
+    *,
+    way: int = BY_KUBELET,
 ) -> FilterAnswer:
-    """*needs* are those of the pod, for which `best_node` knows the nodes already."""
+    """*needs* are those of the pod, for which `best_node` knows the nodes already. *way*: in which
+    it gets its GPUs."""
     table = view.table()
     rows = table.rows_of(names)
     has_set = (rows >= 0) & (best_node.worth_in(view, request, needs).quality[rows] > -np.inf)
-    fits = has_set & (table.offering[rows] > 0)
+    offering = table.offering[rows]
+    fits = has_set & (offering == way)
     failed: dict[str, str] = {}
     unresolvable: dict[str, str] = {}
 
@@ -128,7 +133,9 @@ def rooms(
         (unresolvable if never else failed).update(of_names)
 
     told = has_set.copy()
-    refuse(np.flatnonzero(has_set & ~fits), NOT_OFFERED)
+    refuse(np.flatnonzero(has_set & (offering == 0)), NOT_OFFERED)
+    refuse(np.flatnonzero(has_set & (offering == BY_CLAIMS) & ~fits), CLAIMED)
+    refuse(np.flatnonzero(has_set & (offering == BY_KUBELET) & ~fits), NOT_CLAIMED)
     for kind, misses, free in by_kind(cache, table, np.where(has_set, -1, rows)):
         told[misses] = True
         text, never = why_no_room(kind, request, 0)

@@ -1,0 +1,211 @@
+"""GPUs from claims on a real cluster: a planned pod gets a claim that names its GPUs, and
+kube-scheduler allocates exactly these.
+
+The slices are published by hand, as a DRA driver would; nodes are only objects. Pods are created as
+the webhook leaves them (`test_webhook_claims`).
+"""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+import pytest
+
+from linkwise.pods.claims import ClaimAsk, write_claims
+from linkwise.topology import names
+from linkwise.topology.machine.recorded import recorded_machine
+from tests.cluster.support.api.chart import CHART, helm, values
+from tests.cluster.support.api.control_plane import ControlPlane
+from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.programs import binaries
+from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF, GPU, gpu_node
+from tests.cluster.support.scheduling.scheduling_world import (
+    NAMESPACE,
+    PODS,
+    SchedulingWorld,
+    started_world,
+)
+
+MACHINE = "hgx-h100"
+DRIVER = "gpu.nvidia.com"
+DEVICES = "/apis/resource.k8s.io/v1"
+CLAIMS = f"{DEVICES}/namespaces/{NAMESPACE}/resourceclaims"
+NODES = ("c1", "c2")
+UUIDS = {node: [gpu.uuid for gpu in recorded_machine(MACHINE, node=node).gpus] for node in NODES}
+
+
+@pytest.fixture(scope="module")
+def world(run_directory: Path) -> Iterator[SchedulingWorld]:
+    directory = run_directory / "late-claims"
+    control = ControlPlane(
+        directory,
+        disable_admission=ADMISSION_OFF,
+        controller_flags=("--controllers=resourceclaim-controller,garbage-collector-controller",),
+    )
+    control.start()
+    with started_world(SchedulingWorld(control), ("n1",)) as world:
+        text = helm(
+            *("template", "linkwise", str(CHART), "--namespace=kube-system"),
+            f"--kube-version={binaries.NEWEST}",
+            "--show-only=templates/extender/account.yaml",
+            *values(webhook__gpusFromClaims=True),
+        )
+        control.kubectl("apply", "-f=-", stdin=text)
+        for node in NODES:
+            made = gpu_node(node, MACHINE)
+            for amounts in (made["status"]["capacity"], made["status"]["allocatable"]):
+                amounts.pop(GPU, None)
+            world.client.post("/api/v1/nodes", made)
+            world.client.post(f"{DEVICES}/resourceslices", slice_of(node))
+        selector = {"cel": {"expression": f'device.driver == "{DRIVER}"'}}
+        device_class = {"metadata": {"name": DRIVER}, "spec": {"selectors": [selector]}}
+        world.client.post(f"{DEVICES}/deviceclasses", device_class)
+        yield world
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def slice_of(node: str) -> dict[str, Any]:
+    devices = [
+        {
+            "name": f"gpu-{index}",
+            "attributes": {"type": {"string": "gpu"}, "uuid": {"string": uuid}},
+        }
+        for index, uuid in enumerate(UUIDS[node])
+    ]
+    nameless = {"name": "without-uuid", "attributes": {"type": {"string": "gpu"}}}
+    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": [nameless, *devices]}
+    return {"metadata": {"name": f"{node}-{DRIVER}"}, "spec": spec}
+
+
+def create(
+    world: SchedulingWorld, name: str, gpus: int, *, template: str = "", **said: str
+) -> None:
+    """A pod as the webhook leaves it."""
+    ask = ClaimAsk("linkwise-gpus", f"linkwise-{uuid4().hex[:20]}", {"main": gpus}, template)
+    words = {names.PREFIX + key.replace("_", "-"): text for key, text in said.items()}
+    use = {"name": ask.entry, "request": "main"}
+    spec = {
+        "containers": [{"name": "main", "image": "none", "resources": {"claims": [use]}}],
+        "resourceClaims": [{"name": ask.entry, "resourceClaimName": ask.claim}],
+        "schedulingGates": [{"name": names.GATE}],
+        "restartPolicy": "Never",
+    }
+    meta = {"name": name, "annotations": {**words, names.CLAIMS: write_claims(ask)}}
+    world.client.post(PODS, {"metadata": meta, "spec": spec})
+
+
+def allocated(world: SchedulingWorld, pod: str) -> list[str]:
+    """The UUIDs of the GPUs that the pod has, by its claim."""
+    claims = world.client.get(CLAIMS, dict[str, Any])["items"]
+    for claim in claims:
+        if any(each["name"] == pod for each in claim.get("status", {}).get("reservedFor", [])):
+            results = claim["status"]["allocation"]["devices"]["results"]
+            return sorted(
+                UUIDS[result["pool"]][int(result["device"].removeprefix("gpu-"))]
+                for result in results
+            )
+    return []
+
+
+def planned(world: SchedulingWorld, pod: str) -> list[str]:
+    said = world.client.get(f"{PODS}/{pod}", dict[str, Any])["metadata"]["annotations"]
+    gpus: dict[str, list[str]] = msgspec.json.decode(said[names.GPUS])
+    return sorted(gpus["main"])
+
+
+def gone(world: SchedulingWorld, *pods: str) -> None:
+    for pod in pods:
+        world.delete(pod)
+    wait_for(
+        lambda: not world.client.get(CLAIMS, dict[str, Any])["items"],
+        "the claims are gone with their pods",
+    )
+
+
+def test_a_pod_gets_exactly_its_planned_gpus(world: SchedulingWorld) -> None:
+    create(world, "one", 2)
+    world.wait_bound(["one"])
+    assert world.node_of("one") in NODES
+    assert allocated(world, "one") == planned(world, "one") != []
+    gone(world, "one")
+
+
+def test_a_gang_starts_whole_with_its_planned_gpus(world: SchedulingWorld) -> None:
+    members = [f"g-{rank}" for rank in range(4)]
+    for member in members:
+        create(world, member, 4, gang="g", gang_size="4")
+    world.wait_bound(members)
+    for member in members:
+        assert allocated(world, member) == planned(world, member) != []
+    gone(world, *members)
+
+
+def test_a_gang_without_room_has_no_claims(world: SchedulingWorld) -> None:
+    for rank in range(3):
+        create(world, f"big-{rank}", 8, gang="big", gang_size="3")
+    wait_for(
+        lambda: "no room" in world.extender.explain(NAMESPACE, "big-0"),
+        "the extender has looked for room",
+    )
+    assert world.client.get(CLAIMS, dict[str, Any])["items"] == []
+    gone(world, *(f"big-{rank}" for rank in range(3)))
+
+
+def test_somebody_is_faster_and_the_pod_gets_others(world: SchedulingWorld) -> None:
+    """Twelve times: ordinary claims and planned pods at the same time. No GPU is given twice, and
+    everybody is served."""
+    for number in range(12):
+        ordinary, mine = f"ordinary-{number}", f"mine-{number}"
+        first_fit(world, ordinary, 4)
+        create(world, mine, 8)
+        world.wait_bound([ordinary, mine])
+        given = allocated(world, ordinary) + allocated(world, mine)
+        assert len(given) == len(set(given)) == 12
+        world.client.delete(f"{CLAIMS}/{ordinary}")
+        gone(world, ordinary, mine)
+
+
+def first_fit(world: SchedulingWorld, name: str, gpus: int) -> None:
+    """A pod whose claim leaves the choice to kube-scheduler."""
+    exactly = {
+        "deviceClassName": DRIVER,
+        "count": gpus,
+        "selectors": [{"cel": {"expression": f'has(device.attributes["{DRIVER}"].uuid)'}}],
+    }
+    devices = {"requests": [{"name": "gpus", "exactly": exactly}]}
+    world.client.post(CLAIMS, {"metadata": {"name": name}, "spec": {"devices": devices}})
+    container = {"name": "main", "image": "none", "resources": {"claims": [{"name": "gpus"}]}}
+    spec = {
+        "containers": [container],
+        "resourceClaims": [{"name": "gpus", "resourceClaimName": name}],
+        "restartPolicy": "Never",
+    }
+    world.client.post(PODS, {"metadata": {"name": name}, "spec": spec})
+
+
+def test_a_template_gives_the_claim_its_own_selectors_too(world: SchedulingWorld) -> None:
+    allowed = ", ".join(f'"{uuid}"' for uuid in UUIDS["c2"])
+    exactly = {
+        "deviceClassName": DRIVER,
+        "count": 3,
+        "selectors": [
+            {
+                "cel": {
+                    "expression": f'has(device.attributes["{DRIVER}"].uuid)'
+                    f' && device.attributes["{DRIVER}"].uuid in [{allowed}]'
+                }
+            }
+        ],
+    }
+    requests = [{"name": "main", "exactly": exactly}]
+    made = {"metadata": {"name": "three"}, "spec": {"spec": {"devices": {"requests": requests}}}}
+    world.client.post(f"{DEVICES}/namespaces/{NAMESPACE}/resourceclaimtemplates", made)
+    create(world, "templated", 3, template="three")
+    world.wait_bound(["templated"])
+    assert world.node_of("templated") == "c2"
+    assert allocated(world, "templated") == planned(world, "templated") != []
+    gone(world, "templated")
