@@ -264,6 +264,12 @@ _DEFAULTS = Settings()
     help="Concurrent binds, and as many other concurrent calls.",
 )
 @click.option(
+    "--device-class",
+    default=_DEFAULTS.device_class,
+    help="DeviceClass of whole GPUs, for the claims that are created for planned GPUs. Give the "
+    "webhook's value.",
+)
+@click.option(
     "--write-threads",
     type=click.IntRange(1),
     default=_DEFAULTS.write_threads,
@@ -347,6 +353,7 @@ def serve(settings: Settings) -> None:
         on_complete=complete,
         lead=lead,
         route_calls=route_calls,
+        device_class=settings.device_class,
     )
     exit_on_signals()
     ports = open_ports(settings, loop, metrics, client)

@@ -10,6 +10,7 @@ from ipaddress import ip_address
 
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.kube.lease import Timing
+from linkwise.pods.claims import DEVICE_CLASS
 from linkwise.pods.spans import LABEL_KEY, NODE
 from linkwise.serving.certificates.callers import Place
 from linkwise.serving.certificates.pairs import Lifetime
@@ -50,6 +51,7 @@ class Settings(CoreSettings):
     # Of calls that are no binds: kube-scheduler sends one filter call at a time. Binds wait for the
     # API server and for each other, so any number may wait.
     request_threads: int = 24
+    device_class: str = DEVICE_CLASS  # of the claims that are created for planned GPUs
     write_threads: int = 16  # a gang's members are written in parallel; half the client's pool
     max_body_mib: int = (
         64  # names of 5,000 nodes take 0.2; whole nodes (nodeCacheCapable: false) 50

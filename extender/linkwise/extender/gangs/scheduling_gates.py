@@ -34,9 +34,8 @@ class SchedulingGates:
         self._strays: set[str] = set()  # behind linkwise's gate, and nothing plans for them
         self._without_room: set[str] = set()  # gated pods that no node with a topology has room for
         self._seen = (-1, 0)  # the cache's room and how many these were, at the last look
-        self._no_room: dict[
-            tuple[GpuRequest, int], str
-        ] = {}  # in this round: thousands wait, few differ
+        # In this round: thousands wait, few differ.
+        self._no_room: dict[tuple[GpuRequest, int], str] = {}
 
     def pod_changed(self, record: PodRecord) -> None:
         if _is_stray(record):
