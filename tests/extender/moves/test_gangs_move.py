@@ -118,6 +118,18 @@ def test_a_gang_moves_as_a_whole() -> None:
     assert at.sound()
 
 
+@pytest.mark.parametrize(("priority", "moves"), [(0, False), (-1, True)])
+def test_no_gang_goes_where_kube_scheduler_keeps_room_for_a_pod_as_important(
+    priority: int, moves: bool
+) -> None:
+    at = on_four()
+    spread(at, waiting=False)
+    at.add_pod("other", 4, priority=priority)
+    at.nominate("other", "n3")
+    waits(at)
+    assert at.evicted == (["g-0", "g-1"] if moves else [])
+
+
 def job(at: Cluster, *rules: object) -> None:
     assert at.owners is not None
     at.owners[ObjectRef("batch", "Job", "ml", "g")] = {

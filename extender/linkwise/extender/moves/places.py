@@ -1,5 +1,9 @@
 """Where pods that move go: each where a new pod like it would go, with links no worse than it has,
-on GPUs that are free now and that no pod before it gets. A gang goes where a new gang would."""
+on GPUs that are free now and that no pod before it gets. A gang goes where a new gang would.
+
+kube-scheduler nominates a pod for a node where it evicts others. It keeps that room even if it does
+not come free, and lets no less important pod in that needs it: there, a target would be in vain.
+"""
 
 from collections.abc import Sequence
 
@@ -40,7 +44,7 @@ class Places:
 
     def move(self, pod: PodRecord, gpus: int, cost_seconds: float) -> Move | None:
         """Where *pod*, which has *gpus* (a bitmask) of its node, goes; None: nowhere."""
-        found = self._search.best_for(pod, self._view())
+        found = self._search.best_for(pod, self._view(pod.priority))
         if isinstance(found, NoRoom) or not self._is_as_good(pod, gpus, found):
             return None
         self.take(found, pod.needs)
@@ -56,8 +60,9 @@ class Places:
     ) -> list[Move]:
         """Where the open *members* go, which are at *spots*; empty: nowhere. Raises
         StaleResult."""
-        found = self._search.seek(members, now, aside=aside, view=self._view())
-        if isinstance(found, NoRoom) or not self._is_as_close(members, spots, found):
+        view = self._view(min(pod.priority for pod in members.open))
+        found = self._search.seek(members, now, aside=aside, view=view)
+        if isinstance(found, NoRoom) or not self._is_as_close(members, spots, found, view):
             return []
         for pod, before, spot in zip(members.open, spots, found, strict=True):
             if not self._is_as_good(pod, before.gpus, spot):
@@ -68,15 +73,26 @@ class Places:
             Move(pod, spot, cost_seconds) for pod, spot in zip(members.open, found, strict=True)
         ]
 
-    def _view(self) -> NodesView:
-        return as_if(self._table, tuple(self._changed))
+    def _view(self, priority: int) -> NodesView:
+        """What a pod of this *priority* may use."""
+        table, changed = self._table.trial(), dict(self._changed)
+        for pod in self._cache.nominated():
+            row = table.row_of.get(pod.nominated)
+            if row is not None and pod.priority >= priority:
+                table.left.take(row, pod.needs)
+                changed[row] = None
+        return as_if(table, tuple(changed))
 
     def _is_as_close(
-        self, members: GangMembers, spots: Sequence[Spot], found: Sequence[Spot]
+        self,
+        members: GangMembers,
+        spots: Sequence[Spot],
+        found: Sequence[Spot],
+        view: NodesView,
     ) -> bool:
         """Whether the gang communicates as well where it goes, and spans no wider domain."""
-        here = self._search.judged(members, spots, self._view())
-        there = self._search.judged(members, found, self._view())
+        here = self._search.judged(members, spots, view)
+        there = self._search.judged(members, found, view)
         return (
             here is not None
             and there is not None
