@@ -3,9 +3,11 @@
 - Only pods that consent and are recreated are moved, for what is no less important, or from a node
   that a person empties. Of a gang, that is true of all members (`gang_move_laws` has more).
 - One that got its target is not moved again before `again_seconds`.
+- kube-scheduler would let each go to its target, when that is new and the core knows all.
 - One that was moved gets its target within BOUND_SECONDS after it was recreated. Excused:
-  it comes too late or asks for something else, kube-scheduler refused the target, as it does if it
-  has lost calls, something about the node changed, or the leader did while a node was emptied.
+  it comes too late or asks for something else, kube-scheduler refused or refuses the target, as it
+  does if it has lost calls, something about the node changed, or the leader did while a node was
+  emptied.
 - What the others were moved for starts within BOUND_SECONDS after they are gone. Excused: it goes
   away, the leader or something about a node changed, evictions are refused, a
   pod there does not end, what is as urgent starts or what is more important comes.
@@ -18,7 +20,7 @@ from dataclasses import dataclass
 from linkwise.extender.api.actions import Beneficiary, Evict
 from linkwise.extender.moves.planned_moves import REASON
 from linkwise.extender.moves.policy import Moves
-from linkwise.extender.moves.targets import COME_SECONDS
+from linkwise.extender.moves.targets import COME_SECONDS, Target
 from linkwise.kube.objects import Pod
 from linkwise.pods.podgrouper.workloads.answer import Missing, ObjectRef
 from linkwise.topology import names
@@ -34,6 +36,7 @@ from tests.liveness.gang_move_laws import (
 )
 
 _ENDED = ("Succeeded", "Failed")
+_NEW_SECONDS = 5.0
 
 
 @dataclass
@@ -84,10 +87,13 @@ class MoveLaws:
         if day.now - when < day.settings.moves.again_seconds:
             day.failures.append(f"{name} is moved at {day.now:.0f} and {when:.0f}")
         by_person = by.for_whom is None
+        target = leader.targets.of(victim.metadata.uid)
+        if target is not None and self._is_in_vain(victim, target):
+            node = target.spot.node
+            day.failures.append(f"{name} is moved at {day.now:.0f} to {node}, which refuses it")
         if gang_of(victim) and not by_person:
             self.gangs.evicted(victim)
         else:
-            target = leader.targets.of(victim.metadata.uid)
             assert target is not None
             node = target.spot.node
             self._moved.append(
@@ -120,6 +126,11 @@ class MoveLaws:
         if victim.spec.priority > min(priorities, default=victim.spec.priority):
             return f"is more important than {for_whom.title}"
         return ""
+
+    def _is_in_vain(self, victim: Pod, target: Target) -> bool:
+        day = self._day
+        is_new = day.now <= target.began + _NEW_SECONDS and day.knows_all
+        return is_new and not day.scheduler.passes(victim, target.spot.node)
 
     def _consents(self, pod: Pod) -> bool:
         return pod.metadata.annotations.get(names.MOVABLE) == "true" and self._is_made_anew(pod)
@@ -161,6 +172,8 @@ class MoveLaws:
                     f"{now.metadata.name} goes to {now.spec.node_name} and not to its target "
                     f"{moved.node} at {day.now:.0f}"
                 )
+            return True
+        if not day.scheduler.passes(now, moved.node):
             return True
         if day.now - max(moved.made, day.faults_at) <= BOUND_SECONDS:
             return False
