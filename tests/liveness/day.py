@@ -191,6 +191,11 @@ class Day(Cluster):
             last = self._late[-1][0] if self._late else 0.0
             self._late.append((max(at, last), what))
 
+    @property
+    def knows_all(self) -> bool:
+        """Whether the core's watch has shown all that there is."""
+        return not self._late
+
     def _tell_late(self, until: float) -> None:
         while self._late and self._late[0][0] <= until:
             self._late.pop(0)[1](self.core)

@@ -33,6 +33,7 @@ class Lived:
     lost: int
     checks: int
     moves: int
+    gangs: int  # that were moved, and got their targets
     longer: float  # that jobs wait beside a hostile tenant than beside a plain one, in the mean
     failures: tuple[str, ...]
 
@@ -73,6 +74,7 @@ def live(
         day.scheduler.wire.lost,
         judge.checks,
         judge.moves.moves,
+        judge.moves.gangs.arrived,
         longer,
         tuple(dict.fromkeys(day.failures)),
     )
@@ -150,7 +152,8 @@ def main(
         f"{len(broken)} broke one; {sum(one.pods for one in lived)} pods, "
         f"{sum(one.calls for one in lived)} calls, {sum(one.lost for one in lived)} of them lost, "
         f"{sum(one.checks for one in lived)} looks at who waits; "
-        f"{sum(one.moves for one in lived)} pods moved; "
+        f"{sum(one.moves for one in lived)} pods moved, "
+        f"{sum(one.gangs for one in lived)} gangs; "
         f"jobs wait for {max(one.longer for one in lived):.0f} s longer at most; "
         f"{sum(one.seconds for one in lived) / len(lived):.1f} s a seed"
     )

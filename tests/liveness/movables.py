@@ -1,7 +1,8 @@
-"""Single pods that may be moved, and their controllers: they recreate an evicted pod, mostly soon,
-sometimes late, never, or with another request. A person empties nodes from time to time."""
+"""Single pods and gangs that may be moved, and their controllers: they recreate an evicted pod,
+mostly soon, sometimes late, never, or with another request. A person empties nodes from time to
+time."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
@@ -16,7 +17,7 @@ _IGNORES = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}
 
 @dataclass
 class Workload:
-    """A ReplicaSet or Job of one pod."""
+    """A ReplicaSet or Job of one pod, or of the pods of a gang."""
 
     name: str
     namespace: str
@@ -26,8 +27,10 @@ class Workload:
     said: dict[str, str]
     priority: int
     gated: bool
+    size: int = 1
     made: int = 0  # pods
-    pod: str = ""  # uid of the one that it counts
+    pods: dict[str, int] = field(default_factory=dict)  # uid of those that it counts -> rank
+    done: set[int] = field(default_factory=set)  # ranks
     is_over: bool = False
 
     @property
@@ -86,51 +89,58 @@ class Movables:
             said,
             draw.choice([0, 0, 0, 1, 2]),
             gated=draw.random() < 0.2,
+            size=draw.choice([1, 1, 2, 2, 2, 3]),
         )
 
     def _come(self, one: Workload) -> None:
         if one.is_server:
             self._day.after(one.seconds, partial(self._scale_down, one))
-        self._make(one)
+        for rank in range(one.size):
+            self._make(one, rank)
 
     def _scale_down(self, one: Workload) -> None:
         one.is_over = True
-        pod = self._day.pods.get(one.pod)
-        if pod is not None:
-            self._day.terminate(pod.metadata.name)
+        for uid in [*one.pods]:
+            if uid in self._day.pods:
+                self._day.terminate(self._day.pods[uid].metadata.name)
 
-    def _make(self, one: Workload) -> None:
-        if one.is_over or one.pod:
+    def _make(self, one: Workload, rank: int) -> None:
+        if one.is_over or rank in (*one.pods.values(), *one.done):
             return
         one.made += 1
+        of_gang = {"gang": one.name, "gang-size": str(one.size)} if one.size > 1 else {}
+        if of_gang and not one.is_server:
+            of_gang["rank"] = str(rank)
         pod = self._day.make(
             f"{one.name}-{one.made}",
             one.gpus,
             namespace=one.namespace,
-            said=one.said,
+            said={**one.said, **of_gang},
             priority=one.priority,
             owner=one.owner,
             gated=one.gated,
         )
-        one.pod = pod.metadata.uid
+        one.pods[pod.metadata.uid] = rank
         if not one.is_server:
-            self._day.runs_for[one.pod] = one.seconds
+            self._day.runs_for[pod.metadata.uid] = one.seconds
 
     def ended(self, pod: Pod) -> None:
         """It has ended, is gone, or began to leave."""
         one = self._workloads.get(owner_of(pod))
-        if one is None or pod.metadata.uid != one.pod:
+        if one is None or pod.metadata.uid not in one.pods:
             return
         day, phase = self._day, pod.status.phase
         leaves = pod.metadata.uid in day.pods and phase not in ("Succeeded", "Failed")
         if leaves and not one.is_server:
             return  # a Job with a podFailurePolicy waits until the pod has ended
-        one.pod = ""
+        rank = one.pods.pop(pod.metadata.uid)
         if not leaves and pod.metadata.uid in day.pods:
             day.after(self._draw.uniform(1, 60), partial(self._clean_up, pod.metadata.uid))
         if phase == "Succeeded":
-            one.is_over = True
-        day.after(self._how_late(one), partial(self._make, one))
+            one.done.add(rank)
+        day.after(self._how_late(one), partial(self._make, one, rank))
+        if one.is_over:
+            self._scale_down(one)
 
     def _how_late(self, one: Workload) -> float:
         draw, chance = self._draw, self._draw.random()

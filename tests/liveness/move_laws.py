@@ -1,11 +1,13 @@
 """What must be true of planned moves in a cluster that lives through days.
 
 - Only pods that consent and are recreated are moved, for what is no less important, or from a node
-  that a person empties.
+  that a person empties. Of a gang, that is true of all members (`gang_move_laws` has more).
 - One that got its target is not moved again before `again_seconds`.
+- kube-scheduler would let each go to its target, when that is new and the core knows all.
 - One that was moved gets its target within BOUND_SECONDS after it was recreated. Excused:
-  it comes too late or asks for something else, kube-scheduler refused the target, as it does if it
-  has lost calls, something about the node changed, or the leader did while a node was emptied.
+  it comes too late or asks for something else, kube-scheduler refused or refuses the target, as it
+  does if it has lost calls, something about the node changed, or the leader did while a node was
+  emptied.
 - What the others were moved for starts within BOUND_SECONDS after they are gone. Excused: it goes
   away, the leader or something about a node changed, evictions are refused, a
   pod there does not end, what is as urgent starts or what is more important comes.
@@ -18,16 +20,23 @@ from dataclasses import dataclass
 from linkwise.extender.api.actions import Beneficiary, Evict
 from linkwise.extender.moves.planned_moves import REASON
 from linkwise.extender.moves.policy import Moves
-from linkwise.extender.moves.targets import COME_SECONDS
-from linkwise.kube.objects import Node, Pod
+from linkwise.extender.moves.targets import COME_SECONDS, Target
+from linkwise.kube.objects import Pod
 from linkwise.pods.podgrouper.workloads.answer import Missing, ObjectRef
 from linkwise.topology import names
-from linkwise.topology.annotations.plan import read_plan
 from tests.all_or_nothing import gang_of, minimum_of
 from tests.liveness.day import Day, owner_of
+from tests.liveness.gang_move_laws import (
+    BOUND_SECONDS,
+    GangMoveLaws,
+    members,
+    offers,
+    request,
+    was_refused,
+)
 
-BOUND_SECONDS = 120.0
 _ENDED = ("Succeeded", "Failed")
+_NEW_SECONDS = 5.0
 
 
 @dataclass
@@ -62,6 +71,7 @@ class MoveLaws:
         self._last: dict[str, float] = {}  # by owner: when
         self._moved: list[_Moved] = []
         self._claims: dict[str, _Claim] = {}
+        self.gangs = GangMoveLaws(day, self._last)
         self.moves = 0
 
     def evicted(self, victim: Pod, by: Evict) -> None:
@@ -76,13 +86,19 @@ class MoveLaws:
         when = self._last.get(owner_of(victim), -math.inf)
         if day.now - when < day.settings.moves.again_seconds:
             day.failures.append(f"{name} is moved at {day.now:.0f} and {when:.0f}")
-        target = leader.targets.of(victim.metadata.uid)
-        assert target is not None
-        node = target.spot.node
         by_person = by.for_whom is None
-        self._moved.append(
-            _Moved(victim, node, day.now, self._scene_of(node, by_person), by_person)
-        )
+        target = leader.targets.of(victim.metadata.uid)
+        if target is not None and self._is_in_vain(victim, target):
+            node = target.spot.node
+            day.failures.append(f"{name} is moved at {day.now:.0f} to {node}, which refuses it")
+        if gang_of(victim) and not by_person:
+            self.gangs.evicted(victim)
+        else:
+            assert target is not None
+            node = target.spot.node
+            self._moved.append(
+                _Moved(victim, node, day.now, self._scene_of(node, by_person), by_person)
+            )
         if by.for_whom is None:
             return
         title = by.for_whom.title
@@ -98,20 +114,26 @@ class MoveLaws:
         claim.victims.add(victim.metadata.uid)
 
     def _is_wrong(self, victim: Pod, for_whom: Beneficiary | None) -> str:
-        day, said = self._day, victim.metadata.annotations
-        if day.settings.moves.moves is not Moves.CONSENT or said.get(names.MOVABLE) != "true":
-            return "does not consent"
-        if not self._is_made_anew(victim):
-            return "is not recreated"
-        if gang_of(victim):
-            return "is in a gang"
+        day = self._day
+        if day.settings.moves.moves is not Moves.CONSENT or not self._consents(victim):
+            return "does not consent, or is not recreated"
+        if any(not self._consents(pod) for pod in members(day, gang_of(victim))):
+            return "another of its gang does not consent"
         if for_whom is None:
             is_emptied = victim.spec.node_name in day.core._cache.emptied
-            return "" if is_emptied else "its node is not emptied"
+            return "" if is_emptied and not gang_of(victim) else "its node is not emptied for it"
         priorities = [pod.spec.priority for pod in self._claimants(for_whom.title)]
         if victim.spec.priority > min(priorities, default=victim.spec.priority):
             return f"is more important than {for_whom.title}"
         return ""
+
+    def _is_in_vain(self, victim: Pod, target: Target) -> bool:
+        day = self._day
+        is_new = day.now <= target.began + _NEW_SECONDS and day.knows_all
+        return is_new and not day.scheduler.passes(victim, target.spot.node)
+
+    def _consents(self, pod: Pod) -> bool:
+        return pod.metadata.annotations.get(names.MOVABLE) == "true" and self._is_made_anew(pod)
 
     def _is_made_anew(self, pod: Pod) -> bool:
         owner = next((each for each in pod.metadata.owner_references if each.controller), None)
@@ -122,6 +144,7 @@ class MoveLaws:
         return not (job is None or isinstance(job, Missing)) and "Ignore" in str(job)
 
     def look(self) -> None:
+        self.gangs.look()
         self._moved = [each for each in self._moved if not self._is_settled(each)]
         for title, claim in [*self._claims.items()]:
             if self._is_over(title, claim):
@@ -136,7 +159,7 @@ class MoveLaws:
             pod = self._replacement(moved)
             if pod is None:
                 return day.now > moved.since + COME_SECONDS
-            if _request(pod) != _request(moved.pod) or day.now > moved.since + COME_SECONDS:
+            if request(pod) != request(moved.pod) or day.now > moved.since + COME_SECONDS:
                 return True
             moved.replacement, moved.made = pod.metadata.uid, day.now
         now = day.pods.get(moved.replacement)
@@ -144,11 +167,13 @@ class MoveLaws:
             return True
         if now.spec.node_name:
             self._last[owner_of(now)] = moved.since
-            if now.spec.node_name != moved.node and not _was_refused(now):
+            if now.spec.node_name != moved.node and not was_refused(now):
                 day.failures.append(
                     f"{now.metadata.name} goes to {now.spec.node_name} and not to its target "
                     f"{moved.node} at {day.now:.0f}"
                 )
+            return True
+        if not day.scheduler.passes(now, moved.node):
             return True
         if day.now - max(moved.made, day.faults_at) <= BOUND_SECONDS:
             return False
@@ -215,31 +240,14 @@ class MoveLaws:
 
     def _scene(self, nodes: Iterable[str]) -> object:
         """A value that differs after each change of the leader and of what *nodes* offer."""
-        return self._day.core._planner, self._day.trouble.evictions_refused, self._offers(nodes)
+        return (
+            self._day.core._planner,
+            self._day.trouble.evictions_refused,
+            offers(self._day, nodes),
+        )
 
     def _scene_of(self, target: str, by_person: bool) -> object:
-        return self._scene([target]) if by_person else self._offers([target])
-
-    def _offers(self, nodes: Iterable[str]) -> object:
-        day = self._day
-        found = ((name, day.nodes.get(name)) for name in nodes)
-        return [
-            (name, name in day.no_plugin, node and node.spec, node and _shown(node))
-            for name, node in found
-        ]
-
-
-def _shown(node: Node) -> tuple[str | None, ...]:
-    said = node.metadata.annotations
-    return said.get(names.TOPOLOGY), said.get(names.EMPTY)
-
-
-def _was_refused(pod: Pod) -> bool:
-    return bool(read_plan(pod.metadata.annotations[names.PLAN]).refusals)
-
-
-def _request(pod: Pod) -> object:
-    return pod.spec.containers
+        return self._scene([target]) if by_person else offers(self._day, [target])
 
 
 def _urgency(pod: Pod) -> tuple[int, float]:

@@ -197,6 +197,38 @@ def test_no_pod_goes_to_a_node_that_is_emptied_too() -> None:
     assert why_stays(at) == dict.fromkeys(["web-n1", "web-n2"], Stays.NO_PLACE.value)
 
 
+@pytest.mark.parametrize(("priority", "evicted"), [(1, []), (0, []), (-1, ["web"])])
+def test_no_pod_goes_where_kube_scheduler_keeps_room_for_one_as_important(
+    priority: int, evicted: list[str]
+) -> None:
+    at = cluster()
+    run(at, "web", 4, "n1", said=MOVABLE)
+    run(at, "victim", 2, "n2")
+    at.terminate("victim")
+    at.add_pod("other", 4, priority=priority)
+    at.nominate("other", "n2")
+    empty(at, "n1")
+    assert at.evicted == evicted
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_a_pod_goes_where_kube_scheduler_keeps_room_no_more(comes: bool) -> None:
+    at = cluster()
+    run(at, "web", 4, "n1", said=MOVABLE)
+    run(at, "victim", 2, "n2")
+    at.add_pod("other", 4)
+    at.nominate("other", "n2")
+    empty(at, "n1")
+    assert why_stays(at) == {"web": Stays.NO_PLACE.value}
+    if comes:
+        bury(at, "victim")
+        assert at.schedule("other") == "n2"
+    else:
+        at.delete("other")
+    at.pass_time(TRY_SECONDS)
+    assert at.evicted == ["web"]
+
+
 def test_a_budget_lets_one_pod_go_after_the_other() -> None:
     at = cluster(nodes=3)
     at.budgets = [budget(1, app="owner-of-web")]

@@ -18,23 +18,6 @@ from tests.extender.moves.movers import (
 from tests.extender.preemption.victims import budget
 
 
-def test_no_member_of_a_gang_moves() -> None:
-    at = cluster()
-    gang = {**MOVABLE, "gang": "g", "gang_size": "2"}
-    for name in ("g-0", "g-1"):
-        at.add_pod(name, 2, alter=owned_by("ReplicaSet", "g"), said=gang)
-    at.settle()
-    for name in ("g-0", "g-1"):
-        at.schedule(name)
-        at.start(name)
-        at.set_phase(name, "Running")
-    (node,) = {*at.places("g-0", "g-1")}
-    run(at, "stays", 4, "n2" if node == "n1" else "n1")
-    at.pass_time(5 * HOUR)
-    waits(at)
-    assert at.evicted == []
-
-
 def test_a_pod_moves_for_one_at_a_time() -> None:
     at = cluster()
     at.spared.add("web")

@@ -29,6 +29,10 @@ class NotedMove(msgspec.Struct, frozen=True, array_like=True):
     owner: str  # uid of its controller
     node: str
     gpus: str  # bitmask in hexadecimal
+    # Of a member of a gang: the gang's name and source, and the member's rank.
+    gang: str = ""
+    source: str = ""
+    rank: int | None = None
 
 
 class QueueNote(

@@ -82,6 +82,7 @@ class Cache:
         self._changes = 0
         self._kind_of: dict[object, MachineKind] = {}
         self._uid_of: dict[str, str] = {}  # namespace/name -> uid
+        self._nominated: dict[str, None] = {}  # uids of pods without a node
         self._charges: dict[str, tuple[str, ResourceList]] = {}  # uid -> node, needs
         self.around = PlacedPods()  # the same pods, as kube-scheduler's filters see them
         self.surroundings = Surroundings() if surroundings is None else surroundings
@@ -135,6 +136,10 @@ class Cache:
             return
         self.pods[record.uid] = record
         self._uid_of[record.key] = record.uid
+        if record.nominated and not (record.node or record.ended):
+            self._nominated[record.uid] = None
+        else:
+            self._nominated.pop(record.uid, None)
         self._index_gang(before, record)
         self._move(before, record)
 
@@ -144,6 +149,7 @@ class Cache:
             return
         if self._uid_of.get(record.key) == uid:
             del self._uid_of[record.key]
+        self._nominated.pop(uid, None)
         self._index_gang(record, None)
         self._move(record, None)
 
@@ -302,6 +308,11 @@ class Cache:
         keeps = info.keeps_for(record)
         self._kept[uid] = (state, keeps)
         return keeps
+
+    def nominated(self) -> Iterator[PodRecord]:
+        """Pods for which kube-scheduler keeps room on the node that each is nominated for, and
+        whose needs do not count there: they have no plan and no Binding in flight."""
+        return (self.pods[uid] for uid in self._nominated if uid not in self._charges)
 
     def usable(self) -> Iterator[NodeInfo]:
         return (info for info in self.nodes.values() if not info.problem)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+import msgspec
+
 from linkwise.extender.api.placement_totals import Placed
 from linkwise.extender.api.unlocked import RunUnlocked
 from linkwise.extender.cache.cache import Cache
@@ -21,6 +23,7 @@ from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.gangs.partial_admission import least, most, parts
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.gangs.repair import Repair
+from linkwise.extender.moves.targets import Targets
 from linkwise.extender.placement.result import NoRoom, Spot
 from linkwise.extender.preemption.gang_preemption import GangPreemption
 from linkwise.extender.queue.reservations import Reservations
@@ -43,6 +46,7 @@ class Allocate:
         reservations: Reservations,
         reserve: Reserve,
         preemption: GangPreemption,
+        targets: Targets,
         lifecycle: GangLifecycle,
         repair: Repair,
         aside: RunUnlocked,
@@ -59,7 +63,8 @@ class Allocate:
             reserve,
             preemption,
         )
-        self._lifecycle, self._repair, self._aside = lifecycle, repair, aside
+        self._targets, self._lifecycle, self._repair = targets, lifecycle, repair
+        self._aside = aside
         self.placed = Placed()
 
     def place(self, gang: Gang, now: float, *, keeps_lock: bool = False) -> None:
@@ -69,6 +74,8 @@ class Allocate:
         if self._preemption.is_victim(gang):
             return
         waited_before = len(self._registry.members_of(gang).open)
+        if self._targets.moves_gang(gang.key) and not self._take_targets(gang, now):
+            return
         self._take_places_again(gang, now)
         ways = (None,) if keeps_lock else (self._aside, None)
         refused = self._plan_most(gang, now, ways)
@@ -90,6 +97,15 @@ class Allocate:
             self._queue.note_try(gang.key)
         if refused is not None:
             self._queue.stand_aside(gang, *refused, now)
+
+    def _take_targets(self, gang: Gang, now: float) -> bool:
+        """Plan a gang that is moved on its targets, if these are good. False: members of it are
+        still to leave or to come, and nothing is planned."""
+        members = self._registry.members_of(gang)
+        spots = self._targets.take_gang(gang.key, members)
+        if spots:
+            self._put(gang, members, spots, now, moved=now)
+        return spots is not None
 
     def _take_places_again(self, gang: Gang, now: float) -> None:
         members = self._registry.members_of(gang)
@@ -155,6 +171,8 @@ class Allocate:
         spots: Sequence[Spot],
         now: float,
         still_free: Callable[[], bool] | None = None,
+        *,
+        moved: float | None = None,
     ) -> bool:
         """Plan all *spots* at once; False: they are not *still_free*. Raises StaleResult."""
         if still_free is not None and not still_free():
@@ -177,6 +195,8 @@ class Allocate:
             refusals=gang.refusals,
             span=self._search.span(members, spots),
         )
+        if moved is not None:
+            plan = msgspec.structs.replace(plan, moved=moved)
         worth = self._search.communicators(members, spots)
         deals = [
             Deal.of(self._cache, member, spot.node, spot.gpus, worth.get(spot.node))

@@ -202,6 +202,7 @@ class Planner:
             self.reservations,
             self.reserve,
             self.preemption,
+            self.targets,
             self.lifecycle,
             repair,
             self.changes.run,

@@ -102,6 +102,8 @@ class Round:
                 self._moves.run(now, self._changes.run)
             with self._changes.isolated("emptying"):
                 self._emptying.run(now, self._changes.run)
+            for key in self._targets.take_released():
+                self._queue.try_again(key)
             with self._changes.isolated("preemption"):
                 self._preemption.run(now, self._changes.run)
             self._changes.due |= self._preemption.take_withdrawn()  # they wait again

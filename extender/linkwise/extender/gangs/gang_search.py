@@ -23,6 +23,7 @@ from linkwise.extender.gangs.gang_limits import gang_limits
 from linkwise.extender.gangs.members import GangMembers, plan_of, spots_of
 from linkwise.extender.placement.cluster_view import ClusterView, Effort, cluster_view
 from linkwise.extender.placement.gang_placement import place, pod_sets_of
+from linkwise.extender.placement.judgement import GangJudgement, judge
 from linkwise.extender.placement.nodes.best_node import BestNode
 from linkwise.extender.placement.nodes.gang_refusals import GangRefusals, Guess
 from linkwise.extender.placement.nodes.node_filters import NodeFilters
@@ -254,6 +255,17 @@ class GangSearch:
             kind = cache.kinds[number]
             machines.append(Machines(kind, kind.allowed(requirement), reach_of(levels, nearest)))
         return ideal(machines, [spot.gpus.bit_count() for spot in spots])
+
+    def judged(
+        self, members: GangMembers, spots: Sequence[Spot], view: NodesView
+    ) -> GangJudgement | None:
+        """What the open members have at *spots*; None: a node there cannot be used."""
+        given = self._input(members, self._nodes, (), view, None)
+        rows = given.cluster.rows
+        places = [(rows.row_of.get(spot.node, -1), spot.gpus) for spot in spots]
+        if any(row < 0 or rows.kinds[row] == NOT_USABLE for row, _ in places):
+            return None
+        return judge(given.cluster, given.pod_sets, places, given.spans)
 
     def best_for(self, pod: PodRecord, view: NodesView) -> Spot | NoRoom:
         """The best node for a pod that is not planned ahead."""

@@ -78,6 +78,16 @@ class GangMembers:
         return len(self.seats) + self.done - len(self.held_back)
 
     @property
+    def runs_whole(self) -> bool:
+        """Whether each member runs on GPUs of its own, and none has left or is about to."""
+        return (
+            len(self.bound) == len(self.seats) >= max(self.size, 1)
+            and not (self.extra or self.done)
+            and all(member.demand.gpus and not member.shares for member in self.bound)
+            and all(member.live or member.failed for member in self.all)
+        )
+
+    @property
     def since(self) -> float:
         """When the oldest live pod was created; 0 if there is none."""
         return min((member.created for member in self.all if member.live), default=0.0)

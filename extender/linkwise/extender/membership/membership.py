@@ -174,7 +174,9 @@ class Membership:
         view = self._owners.view(pod)
         answer = recognise(pod, view, resource=self._resource, indexed_jobs=self._indexed_jobs)
         needs = answer if isinstance(answer, NeedsOwner) else None
-        if ask.movable and needs is None:
+        if needs is not None:  # nothing is known of its gang before that is read
+            ask = replace(ask, movable=False)
+        elif ask.movable:
             recreated = is_recreated(pod, view, self._resource)
             if isinstance(recreated, NeedsOwner):  # it may be placed before that is read
                 needs, recreated = recreated, False

@@ -104,6 +104,8 @@ class Emptying:
         self, record: PodRecord, places: Places, beside: Sequence[PodRecord], now: float
     ) -> Move | Stays:
         """*beside*: pods that are evicted too."""
+        if record.ask.gang is not None and not record.left_alone:
+            return Stays.GANG
         why = self._who.why_not(record, now)
         if why not in (None, Stays.NO_PLACE):
             return why

@@ -65,11 +65,9 @@ class MayMove:
 
     def why_not(self, record: PodRecord, now: float) -> Stays | None:
         """Why the pod may not be moved, whatever it is moved for; None: it may be, unless it
-        `ends_soon`."""
+        `ends_soon`. Of a gang, all members have to move."""
         if record.left_alone:
             return Stays.LEFT_ALONE
-        if record.ask.gang is not None:
-            return Stays.GANG
         if record.shares:
             return Stays.SHARES
         if not self._policy.consents(record):

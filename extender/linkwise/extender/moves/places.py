@@ -1,13 +1,21 @@
 """Where pods that move go: each where a new pod like it would go, with links no worse than it has,
-on GPUs that are free now and that no pod before it gets."""
+on GPUs that are free now and that no pod before it gets. A gang goes where a new gang would.
+
+kube-scheduler nominates a pod for a node where it evicts others. It keeps that room even if it does
+not come free, and lets no less important pod in that needs it: there, a target would be in vain.
+"""
+
+from collections.abc import Sequence
 
 from linkwise.extender.api.records import PodRecord, ResourceList
+from linkwise.extender.api.unlocked import RunUnlocked
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.node_table import NodeTable
 from linkwise.extender.gangs.gang_search import GangSearch
+from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.moves.plan import Move
-from linkwise.extender.placement.nodes.nodes_view import as_if
+from linkwise.extender.placement.nodes.nodes_view import NodesView, as_if
 from linkwise.extender.placement.result import NoRoom, Spot
 
 _WORSE = 0.999  # of the bandwidth that a pod has
@@ -36,11 +44,61 @@ class Places:
 
     def move(self, pod: PodRecord, gpus: int, cost_seconds: float) -> Move | None:
         """Where *pod*, which has *gpus* (a bitmask) of its node, goes; None: nowhere."""
-        found = self._search.best_for(pod, as_if(self._table, tuple(self._changed)))
+        found = self._search.best_for(pod, self._view(pod.priority))
         if isinstance(found, NoRoom) or not self._is_as_good(pod, gpus, found):
             return None
         self.take(found, pod.needs)
         return Move(pod, found, cost_seconds)
+
+    def move_gang(
+        self,
+        members: GangMembers,
+        spots: Sequence[Spot],
+        cost_seconds: float,
+        now: float,
+        aside: RunUnlocked,
+    ) -> list[Move]:
+        """Where the open *members* go, which are at *spots*; empty: nowhere. Raises
+        StaleResult."""
+        view = self._view(min(pod.priority for pod in members.open))
+        found = self._search.seek(members, now, aside=aside, view=view)
+        if isinstance(found, NoRoom) or not self._is_as_close(members, spots, found, view):
+            return []
+        for pod, before, spot in zip(members.open, spots, found, strict=True):
+            if not self._is_as_good(pod, before.gpus, spot):
+                return []
+        for pod, spot in zip(members.open, found, strict=True):
+            self.take(spot, pod.needs)
+        return [
+            Move(pod, spot, cost_seconds) for pod, spot in zip(members.open, found, strict=True)
+        ]
+
+    def _view(self, priority: int) -> NodesView:
+        """What a pod of this *priority* may use."""
+        table, changed = self._table.trial(), dict(self._changed)
+        for pod in self._cache.nominated():
+            row = table.row_of.get(pod.nominated)
+            if row is not None and pod.priority >= priority:
+                table.left.take(row, pod.needs)
+                changed[row] = None
+        return as_if(table, tuple(changed))
+
+    def _is_as_close(
+        self,
+        members: GangMembers,
+        spots: Sequence[Spot],
+        found: Sequence[Spot],
+        view: NodesView,
+    ) -> bool:
+        """Whether the gang communicates as well where it goes, and spans no wider domain."""
+        here = self._search.judged(members, spots, view)
+        there = self._search.judged(members, found, view)
+        return (
+            here is not None
+            and there is not None
+            and there.worth >= _WORSE * here.worth
+            and there.level <= here.level
+        )
 
     def _is_as_good(self, pod: PodRecord, gpus: int, spot: Spot) -> bool:
         if pod.demand.gpus < 2:

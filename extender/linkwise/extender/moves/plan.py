@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.api.views import MoveState
 from linkwise.extender.placement.result import Spot
+from linkwise.topology.machine.model import MAX_GPUS
+
+_MOST_MOVES = 1024  # that a note, an annotation, has room for
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +16,11 @@ class Move:
     pod: PodRecord  # as it runs
     spot: Spot  # of its replacement
     cost_seconds: float  # of its run that the restart loses
+
+    @property
+    def gang(self) -> GangKey | None:
+        """The gang with which the pod moves; None: it moves alone."""
+        return None if self.pod.ask.gang is None else self.pod.gang
 
     @property
     def lost(self) -> float:
@@ -39,6 +47,11 @@ class MoveUnderWay:
     @property
     def state(self) -> MoveState:
         return MoveState.EVICTING if self.kept_until is None else MoveState.LEFT
+
+
+def most_moves(members: int) -> int:
+    """How many pods move at most for so many that wait: more of one node make no room for one."""
+    return min(members * MAX_GPUS, _MOST_MOVES)
 
 
 def gpus_by_node(spots: Iterable[Spot]) -> dict[str, int]:

@@ -6,6 +6,8 @@
    evicted.
 3. The new pod that the controller of each makes is planned exactly on the target (`targets`).
 
+A gang moves as a whole, and costs what the restart of all its members costs.
+
 **The rule**, in GPU seconds: moves lose the cost of each pod that moves times its GPUs. They save
 the gang's wait, from now until its reservation is expected to be free, times its GPUs. They have to
 save at least what they lose, or nothing moves.
@@ -19,8 +21,9 @@ for. Nothing moves for less important work, and nothing that a PodDisruptionBudg
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from linkwise.extender.api.actions import Beneficiary
 from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.api.timers import Agenda
 from linkwise.extender.api.unlocked import RunUnlocked, run_inline
@@ -37,10 +40,11 @@ from linkwise.extender.moves.plan import MovePlan, gpus_by_node
 from linkwise.extender.moves.policy import MovePolicy, Moves
 from linkwise.extender.moves.search import Mover, MoveSearch
 from linkwise.extender.moves.targets import Targets
+from linkwise.extender.placement.result import Spot
 from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
 from linkwise.extender.preemption.gang_room import GangRoom, some_at_a_time
 from linkwise.extender.queue.reservations import Reservations
-from linkwise.extender.queue.running_pods import RunningPods, Tenant
+from linkwise.extender.queue.running_pods import RunningPods
 from linkwise.extender.queue.scheduling_queue import SchedulingQueue
 
 REASON = "Moved"
@@ -53,6 +57,15 @@ EVICT_SECONDS = 300.0  # for so long, the evictions of a plan are tried
 _RUN_TIMES = 10.0
 _MOMENT_SECONDS = 1.0
 _MOST_SEARCHES = 8  # for one question
+
+
+@dataclass(slots=True)
+class _Begun:
+    """A plan of moves that is carried out."""
+
+    at: float
+    for_whom: Beneficiary
+    is_evicting: bool = False  # or has
 
 
 class PlannedMoves:
@@ -79,7 +92,7 @@ class PlannedMoves:
         self._running_pods, self._budgets, self._policy = running_pods, budgets, policy
         self._who, self._targets, self._waits_for_servers = who, targets, waits_for_servers
         self._plans: dict[GangKey, MovePlan] = {}  # by the gang that waits
-        self._began: dict[GangKey, float] = {}  # when each was made
+        self._begun: dict[GangKey, _Begun] = {}
         self._look_at = 0.0  # when to check whether the room of the plans comes free
         self._tries: dict[GangKey, tuple[float, object]] = {}
         self._advice: dict[GangKey, MovePlan] = {}
@@ -138,12 +151,13 @@ class PlannedMoves:
         if self._policy.moves is Moves.NEVER:
             return
         for key in [*self._plans]:
-            if not self._is_wanted(key):
-                self._end_plan(key)
-            elif self._is_in_vain(key, now):
+            if self._is_wanted(key) and self._is_in_vain(key, now):
                 self._give_up(key, now)
+            if not self._is_wanted(key) and not self._goes_on(key, now):
+                del self._begun[key], self._plans[key]
         self._look_at = now + TRY_SECONDS
-        self._targets.give_back(now, self._plans)
+        wanted = {key for key in self._plans if self._is_wanted(key)}
+        self._targets.give_back(now, wanted, self._plans)
         waiting = self._queue.without_room() if self._budgets.known else []
         keys = {gang.key for gang in waiting}
         for key in self._tries.keys() - keys:
@@ -158,11 +172,21 @@ class PlannedMoves:
         reservation = self._reservations.of(key)
         return reservation is not None and reservation.by_preemption
 
+    def _goes_on(self, key: GangKey, now: float) -> bool:
+        """Whether a gang is half evicted: the rest follows, even if nobody needs the room."""
+        return self._is_new(key, now) and bool(self._half_way(key))
+
+    def _half_way(self, key: GangKey) -> set[str]:
+        return self._targets.half_way(key) if self._begun[key].is_evicting else set()
+
+    def _is_new(self, key: GangKey, now: float) -> bool:
+        return now < self._begun[key].at + EVICT_SECONDS
+
     def _is_in_vain(self, key: GangKey, now: float) -> bool:
         """Whether some of the room does not come free: a pod that moves is not evicted or does not
         end, or another pod uses it."""
         reservation = self._reservations.of(key)
-        is_new = now < self._began[key] + EVICT_SECONDS
+        is_new = self._is_new(key, now)
         going = {move.pod.uid for move in self._plans[key].moves if is_new}
 
         def goes(uid: str) -> bool:
@@ -172,14 +196,10 @@ class PlannedMoves:
         return reservation is None or self._reservations.comes_free(reservation, goes, now) is None
 
     def _give_up(self, key: GangKey, now: float) -> None:
-        is_late, evictable = now >= self._began[key] + EVICT_SECONDS, self._evictable(key)
-        self._end_plan(key)
-        for record, _ in evictable if is_late else ():  # they cannot be evicted
+        cannot = [] if self._is_new(key, now) else self._evictable(key)
+        for record, _ in cannot:
             self._who.stays(record.uid, now + self._policy.again_seconds, Stays.AGAIN)
         self._reservations.give_up(key, "GPUs that were to come free for it by moves do not")
-
-    def _end_plan(self, key: GangKey) -> None:
-        del self._began[key], self._plans[key]
 
     def _state(self) -> object:
         return self._cache.room, self._cache.comings_and_goings
@@ -187,7 +207,7 @@ class PlannedMoves:
     def _try_waiting(self, waiting: list[Gang], now: float, aside: RunUnlocked) -> None:
         state = self._state()
         for gang in waiting:
-            if self._reservations.is_by_preemption(gang.key):
+            if gang.key in self._plans or self._reservations.is_by_preemption(gang.key):
                 self._tries.pop(gang.key, None)
                 self._advice.pop(gang.key, None)
                 continue
@@ -239,8 +259,13 @@ class PlannedMoves:
         )
 
     def _is_outdated(self, plan: MovePlan) -> bool:
-        pods = self._cache.pods
-        return any(pods.get(move.pod.uid) != move.pod for move in plan.moves)
+        pods, gangs = self._cache.pods, {move.gang for move in plan.moves if move.gang is not None}
+        known = {move.pod.uid for move in plan.moves}
+        return any(pods.get(move.pod.uid) != move.pod for move in plan.moves) or any(
+            member.live and member.uid not in known
+            for gang in gangs
+            for member in self._cache.members(gang)
+        )
 
     def _find(
         self,
@@ -275,7 +300,7 @@ class PlannedMoves:
         )
         needs = [member.needs for member in members.open]
         view = self._reservations.view(own)
-        search = MoveSearch(self._cache, self._search, room, view, needs, self._budgets, aside)
+        search = MoveSearch(self._cache, self._search, room, view, needs, self._budgets, now, aside)
         plan = search.find(movers, wait * wanted)
         for uid in search.placeless:
             self._who.stays(uid, now + LOOK_SECONDS, Stays.NO_PLACE)
@@ -303,51 +328,90 @@ class PlannedMoves:
         self, gang: Gang, now: float, aside: RunUnlocked
     ) -> Iterator[tuple[str, list[Mover]]]:
         priority = -self._queue.urgency(gang.key)[0]
+        gangs: dict[GangKey, Mover | None] = {}
         for info in some_at_a_time(self._cache, aside):
             if info.kind is None or info.closed or not info.bound:
                 continue
-            tenants: dict[str, Tenant] | None = None
-            found = []
+            found: dict[str, Mover] = {}
             for record in info.bound.values():
                 if not self._may_move(record, priority, now):
                     continue
-                if tenants is None:
-                    tenants = self._who.tenants(info, now)
-                tenant = tenants.get(record.uid)
-                if tenant is not None and not self._who.ends_soon(tenant, record, now):
-                    found.append(Mover(record, tenant.gpus, self._policy.cost_of(record)))
-            yield info.name, found
+                key = record.gang
+                if record.ask.gang is None or key is None:
+                    mover = self._mover((record,), None, now)
+                else:
+                    if key not in gangs:
+                        gangs[key] = self._gang_mover(key, priority, now)
+                    mover = gangs[key]
+                if mover is not None:
+                    found[mover.uid] = mover
+            yield info.name, [*found.values()]
+
+    def _gang_mover(self, key: GangKey, priority: int, now: float) -> Mover | None:
+        gang = self._registry.gangs.get(key)
+        members = None if gang is None else self._registry.members_of(gang)
+        if members is None or not members.runs_whole:
+            return None
+        pods = members.bound
+        if not all(self._may_move(pod, priority, now) for pod in pods):
+            return None
+        return self._mover(pods, members, now) if self._budgets.allow(pods) else None
+
+    def _mover(
+        self, pods: tuple[PodRecord, ...], members: GangMembers | None, now: float
+    ) -> Mover | None:
+        """None: one of them has not run for long, ends soon or is on a node that is closed."""
+        cost, spots = max(map(self._policy.cost_of, pods)), []
+        for pod in pods:
+            info = self._cache.nodes[pod.node]
+            gpus = info.owned.get(pod.uid, 0)
+            written = plan_on(pod, pod.node)
+            began = pod.created if written is None else written.plan.made
+            ends = (
+                each.end for each in self._running_pods.on(info, now).all if each.uid == pod.uid
+            )
+            if info.kind is None or info.closed or not gpus:
+                return None
+            if now - began < _RUN_TIMES * cost or next(ends, 0.0) - now < cost:
+                return None
+            spots.append(Spot(pod.node, gpus))
+        return Mover(pods, tuple(spots), cost, members)
 
     def _may_move(self, record: PodRecord, priority: int, now: float) -> bool:
         if record.priority > priority or self._targets.of(record.uid):
             return False
-        if self._who.why_not(record, now) is not None:
-            return False
-        written = plan_on(record, record.node)
-        began = record.created if written is None else written.plan.made
-        return now - began >= _RUN_TIMES * self._policy.cost_of(record)
+        return self._who.why_not(record, now) is None
 
     def _begin(self, gang: Gang, members: GangMembers, plan: MovePlan, now: float) -> None:
         """Reserve the targets, and the room."""
+        for_whom = self._queue.beneficiary(gang.key)
+        assert for_whom is not None, "it waits"
         self._reservations.reserve_for(gang, members, plan.spots, now, by_preemption=True)
-        self._plans[gang.key], self._began[gang.key] = plan, now
+        self._plans[gang.key], self._begun[gang.key] = plan, _Begun(now, for_whom)
         self._targets.keep(plan, gang.key, now)
 
     def _evict(self, key: GangKey, now: float) -> None:
-        to = self._queue.beneficiary(key)
-        if to is None:
+        begun, to = self._begun[key], self._queue.beneficiary(key)
+        if to is None and not self._goes_on(key, now):
             return  # it is gone, since the moves were planned
         for record, target in self._evictable(key):
+            begun.is_evicting = True
             where = f"this pod's next place is reserved on {target}"
             why = f"to make room for {key.title}: {where}"
             self._pending_writes.evict(
-                record, why, now, event=REASON, priority=record.priority, for_whom=to
+                record,
+                why,
+                now,
+                event=REASON,
+                priority=record.priority,
+                for_whom=to or begun.for_whom,
             )
 
     def _evictable(self, key: GangKey) -> list[tuple[PodRecord, str]]:
         """The pods that have not begun to leave, and whose targets are noted: else a new leader
         would not know of these. With the target's node."""
-        noted, pods = self._targets.may_be_evicted(key), self._cache.pods
-        moves = [move for move in self._plans[key].moves if move.pod.uid in noted]
+        pods = self._cache.pods
+        may_go = self._targets.may_be_evicted(key) | self._half_way(key)
+        moves = [move for move in self._plans[key].moves if move.pod.uid in may_go]
         known = ((pods.get(move.pod.uid), move.spot.node) for move in moves)
         return [(pod, node) for pod, node in known if pod is not None and pod.live]

@@ -2,22 +2,25 @@
 
 Nodes are emptied, as far as needed, in the order of what that costs per place that it makes. Each
 pod that moves must have a place now, not once another has left it: all targets are reserved before
-the first eviction. It goes where a new pod like it would go, and gets no worse links than it has.
+the first eviction. A single pod goes where a new pod like it would go, and a gang as a whole where
+a new gang would. Neither gets worse links than it has.
 
 The search is a greedy one that ends after some tries. If a pod has no place elsewhere, or a
-PodDisruptionBudget protects it, its node is left out, and the rest is tried once more.
+PodDisruptionBudget protects it, its node is left out, and the rest is tried once more; of a gang,
+the gang.
 """
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from linkwise.extender.api.records import GangKey, PodRecord, ResourceList
 from linkwise.extender.api.unlocked import RunUnlocked, nothing
 from linkwise.extender.cache.cache import Cache
-from linkwise.extender.gangs.gang_search import GangSearch
+from linkwise.extender.gangs.gang_search import GangSearch, StaleResult
+from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.moves.places import Places
-from linkwise.extender.moves.plan import Move, MovePlan, gpus_by_node
+from linkwise.extender.moves.plan import Move, MovePlan, gpus_by_node, most_moves
 from linkwise.extender.placement.nodes.nodes_view import NodesView
 from linkwise.extender.placement.result import Spot
 from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
@@ -30,34 +33,59 @@ _AT_ONCE = 512  # nodes; each takes microseconds, while kube-scheduler's calls w
 
 @dataclass(frozen=True, slots=True)
 class Mover:
-    """A pod that may be moved."""
+    """A single pod, or all members of a gang, that may be moved."""
 
-    pod: PodRecord
-    gpus: int  # bitmask, on its node
+    pods: tuple[PodRecord, ...]  # in the order of their ranks
+    spots: tuple[Spot, ...]  # where they are
     cost_seconds: float
+    members: GangMembers | None = None  # of the gang
+    on: Mapping[str, int] = field(init=False)  # node -> its GPUs there, a bitmask
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "on", gpus_by_node(self.spots))
+
+    @property
+    def uid(self) -> str:
+        return self.pods[0].uid
+
+    @property
+    def gpus(self) -> int:
+        return sum(pod.demand.gpus for pod in self.pods)
 
     @property
     def lost(self) -> float:
-        return self.cost_seconds * self.pod.demand.gpus
+        return self.cost_seconds * self.gpus
 
     @property
     def unit(self) -> Unit:
-        return unit_of(self.pod)
+        """As those have it that select victims."""
+        first = self.pods[0]
+        name = first.ref
+        key = GangKey(name.namespace, name.name, name.uid)
+        return Unit(self.pods, first.priority, first.created, key)
+
+    @property
+    def left_out(self) -> str:
+        """What is left out if it cannot move: its node, or the gang."""
+        return self.uid if self.members is not None else self.pods[0].node
 
 
 @dataclass(frozen=True, slots=True)
 class _Bundle:
-    """Movers of one node that make room there for some members."""
+    """Movers of one node that make room there for some members, and elsewhere for *more*."""
 
     node: str
     movers: tuple[Mover, ...]
     places: int
+    more: int
+    wanted: int
 
     @property
     def worth(self) -> tuple[float, int, str]:
         """Less is better."""
         lost = sum(mover.lost for mover in self.movers)
-        return lost / self.places, len(self.movers), self.node
+        places = min(self.places + self.more, max(self.places, self.wanted))
+        return lost / places, sum(len(mover.pods) for mover in self.movers), self.node
 
 
 class MoveSearch:
@@ -69,12 +97,14 @@ class MoveSearch:
         view: NodesView,
         needs: Sequence[ResourceList],
         budgets: DisruptionBudgets,
+        now: float,
         aside: RunUnlocked,
     ) -> None:
         """*view*: what the pods that move may use. *needs*: of the pods of the gang that waits."""
         self._cache, self._search, self._room = cache, search, room
-        self._base, self._changed = view.table(), view.changed
-        self._needs, self._budgets, self._aside = needs, budgets, aside
+        self._base, self._changed = view.table().copy(), view.changed
+        self._nodes = cache.changed_rows.generation
+        self._needs, self._budgets, self._now, self._aside = needs, budgets, now, aside
         self._size = max(each.gpus for each in needs)
         self.placeless: set[str] = set()
         """The uids of pods that have no place elsewhere, even if no other pod moves."""
@@ -86,31 +116,34 @@ class MoveSearch:
             return None
         bundles = sorted(self._bundles(movers), key=lambda bundle: bundle.worth)
         self._aside(nothing)
-        closed: set[str] = set()
+        left_out: set[str] = set()
         for _ in range(_MOST_SEARCHES):
-            chosen = self._enough(bundles, closed, most_lost)
+            chosen = self._enough(bundles, left_out, most_lost)
             if chosen is None:
                 return None
             self._aside(nothing)
-            units = [mover.unit for mover in chosen]
-            spots = self._room.seek(units)
+            spots = self._room.seek([mover.unit for mover in chosen])
             if spots is None:
-                closed.add(chosen[-1].pod.node)
+                left_out.add(chosen[-1].left_out)
                 continue
             used = gpus_by_node(spots)
-            needed = [mover for mover in chosen if mover.gpus & used.get(mover.pod.node, 0)]
+            needed = [mover for mover in chosen if _overlap(mover.on, used)]
+            needed.sort(key=lambda mover: (-mover.gpus, mover.uid))
             placed = self._places_of(needed, spots)
-            if isinstance(placed, str):
-                closed.add(placed)
-                continue
-            protected = self._protected(placed)
-            if protected is not None:
-                closed.add(protected)
-                continue
-            return MovePlan(tuple(placed), tuple(spots))
+            stays = placed if isinstance(placed, Mover) else self._protected(needed)
+            if not isinstance(placed, Mover) and stays is None:
+                return MovePlan(tuple(placed), tuple(spots))
+            assert stays is not None, "one of the two"
+            left_out.add(stays.left_out)
         return None
 
     def _bundles(self, movers: Mapping[str, Sequence[Mover]]) -> Iterable[_Bundle]:
+        by_uid = {mover.uid: mover for of_node in movers.values() for mover in of_node}
+        made = {
+            uid: self._places_on_each(mover)
+            for uid, mover in by_uid.items()
+            if mover.members is not None
+        }
         for number, (node, of_node) in enumerate(movers.items(), 1):
             if number % _AT_ONCE == 0:
                 self._aside(nothing)
@@ -119,76 +152,109 @@ class MoveSearch:
                 continue
             free = int(self._base.free[info.row]).bit_count()
             have = free // self._size
-            in_order = sorted(of_node, key=lambda m: (m.cost_seconds, -m.pod.demand.gpus))
+            in_order = sorted(of_node, key=lambda m: (m.cost_seconds, -m.gpus))
             freed, taken = 0, []
             for mover in in_order:
                 taken.append(mover)
-                freed += mover.gpus.bit_count()
+                freed += mover.on[node].bit_count()
                 places = (free + freed) // self._size - have
                 if places:
-                    yield _Bundle(node, self._thrifty(taken, free, places + have), places)
+                    chosen = self._thrifty(taken, node, free, places + have)
+                    more = [made[each.uid] for each in chosen if each.members is not None]
+                    elsewhere = sum(sum(each.values()) - each.get(node, 0) for each in more)
+                    yield _Bundle(node, chosen, places, elsewhere, len(self._needs))
 
-    def _thrifty(self, taken: Sequence[Mover], free: int, places: int) -> tuple[Mover, ...]:
+    def _places_on_each(self, mover: Mover) -> dict[str, int]:
+        """By node: the places that the gang makes if no other pod moves."""
+        found = {}
+        for node, gpus in mover.on.items():
+            row = self._base.row_of.get(node)
+            free = 0 if row is None else int(self._base.free[row]).bit_count()
+            found[node] = (free + gpus.bit_count()) // self._size - free // self._size
+        return found
+
+    def _thrifty(
+        self, taken: Sequence[Mover], node: str, free: int, places: int
+    ) -> tuple[Mover, ...]:
         """Without those that the places do not need, the costliest first."""
         left = [*taken]
-        spare = free + sum(m.gpus.bit_count() for m in taken) - places * self._size
+        spare = free + sum(m.on[node].bit_count() for m in taken) - places * self._size
         for mover in sorted(taken, key=lambda m: -m.lost):
-            gpus = mover.gpus.bit_count()
+            gpus = mover.on[node].bit_count()
             if gpus <= spare:
                 spare -= gpus
                 left.remove(mover)
         return tuple(left)
 
     def _enough(
-        self, bundles: Sequence[_Bundle], closed: Collection[str], most_lost: float
+        self, bundles: Sequence[_Bundle], left_out: Collection[str], most_lost: float
     ) -> list[Mover] | None:
         """The cheapest bundles after which there may be room, at most one of each node."""
         on: dict[str, _Bundle] = {}
-        lost = 0.0
         for bundle in bundles:
-            if bundle.node in closed:
+            if bundle.node in left_out or any(m.uid in left_out for m in bundle.movers):
                 continue
             before = on.get(bundle.node)
             if before is not None and before.places >= bundle.places:
                 continue
-            lost += sum(mover.lost for mover in bundle.movers)
-            lost -= 0.0 if before is None else sum(mover.lost for mover in before.movers)
-            if lost > most_lost:
+            each = {**on, bundle.node: bundle}.values()
+            chosen = [*{mover.uid: mover for one in each for mover in one.movers}.values()]
+            pods = sum(len(mover.pods) for mover in chosen)
+            if sum(mover.lost for mover in chosen) > most_lost or pods > most_moves(
+                len(self._needs)
+            ):
+                if any(mover.members is not None for mover in bundle.movers):
+                    continue  # a gang is large: less may do
                 return None
             on[bundle.node] = bundle
-            chosen = [mover for each in on.values() for mover in each.movers]
             if self._room.may_suffice([mover.unit for mover in chosen]):
                 return chosen
         return None
 
-    def _places_of(self, movers: Sequence[Mover], spots: Sequence[Spot]) -> list[Move] | str:
-        """Where *movers* go, the largest first, if the gang is at *spots*; else the node of one
-        that has no place."""
+    def _places_of(self, movers: Sequence[Mover], spots: Sequence[Spot]) -> list[Move] | Mover:
+        """Where *movers* go, in this order, if the gang is at *spots*; else the first that has no
+        place. Raises StaleResult."""
         places = Places(self._cache, self._search, self._base.trial(), self._changed)
         for spot, needs in zip(spots, self._needs, strict=True):
             places.take(spot, needs)
         moves: list[Move] = []
-        for mover in sorted(movers, key=lambda m: (-m.pod.demand.gpus, m.pod.uid)):
+        for mover in movers:
             self._aside(nothing)
-            move = places.move(mover.pod, mover.gpus, mover.cost_seconds)
-            if move is None:
+            if self._cache.changed_rows.generation != self._nodes:
+                raise StaleResult
+            found = self._moves_of(mover, places)
+            if not found:
                 if not moves:
-                    self.placeless.add(mover.pod.uid)
-                return mover.pod.node
-            moves.append(move)
+                    self.placeless.add(mover.uid)
+                return mover
+            moves += found
         return moves
 
-    def _protected(self, moves: Sequence[Move]) -> str | None:
-        """The node of a pod that a budget does not allow to evict beside those before it."""
-        pods = [move.pod for move in moves]
-        if self._budgets.allow(pods):
+    def _moves_of(self, mover: Mover, places: Places) -> Sequence[Move]:
+        """Empty: it has no place."""
+        if mover.members is not None:
+            members = replace(mover.members, open=mover.pods, bound=(), started=False)
+            return places.move_gang(
+                members, mover.spots, mover.cost_seconds, self._now, self._aside
+            )
+        [pod], [spot] = mover.pods, mover.spots
+        move = places.move(pod, spot.gpus, mover.cost_seconds)
+        return [] if move is None else [move]
+
+    def _protected(self, movers: Sequence[Mover]) -> Mover | None:
+        """One that a budget does not allow to evict beside those before it."""
+        if self._budgets.allow(_pods_of(movers)):
             return None
-        counts = range(1, len(pods) + 1)
-        first = bisect_left(counts, True, key=lambda count: not self._budgets.allow(pods[:count]))
-        return pods[first].node
+        counts = range(1, len(movers) + 1)
+        first = bisect_left(
+            counts, True, key=lambda count: not self._budgets.allow(_pods_of(movers[:count]))
+        )
+        return movers[first]
 
 
-def unit_of(pod: PodRecord) -> Unit:
-    """A single pod, as those have it that select victims."""
-    name = pod.ref
-    return Unit((pod,), pod.priority, pod.created, GangKey(name.namespace, name.name, name.uid))
+def _pods_of(movers: Iterable[Mover]) -> list[PodRecord]:
+    return [pod for mover in movers for pod in mover.pods]
+
+
+def _overlap(one: Mapping[str, int], other: Mapping[str, int]) -> bool:
+    return any(gpus & other.get(node, 0) for node, gpus in one.items())

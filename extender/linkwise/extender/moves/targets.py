@@ -6,10 +6,15 @@
    StatefulSet's by its name too, as each has its own volumes. It is planned exactly on the target.
 3. A target for which no pod comes is given back after COME_SECONDS.
 
-A new leader reads the notes, and keeps the targets of the pods that were evicted.
+The members of a gang move together. Nothing is planned for the new ones until each of them is
+there; then the gang is planned on its targets, as a whole (`take_gang`). If a member does not come
+or is another one, all targets of the gang are given back, and it is placed like any other.
+
+A new leader reads the notes, and keeps the targets of the pods that were evicted, and those of
+gangs that were evicted as a whole.
 """
 
-from collections.abc import Container, Iterator, MutableSet
+from collections.abc import Container, Iterable, Iterator, MutableSet, Sequence
 from dataclasses import dataclass, replace
 
 from linkwise.extender.api.queue_note import NotedMove
@@ -18,18 +23,16 @@ from linkwise.extender.api.views import MoveCounts
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.cache.plans import plan_id, written_plan
-from linkwise.extender.moves.plan import Move, MovePlan, MoveUnderWay
+from linkwise.extender.gangs.members import GangMembers
+from linkwise.extender.moves.plan import Move, MovePlan, MoveUnderWay, most_moves
 from linkwise.extender.moves.policy import MovePolicy, Moves
 from linkwise.extender.placement.result import Spot
 from linkwise.topology.annotations.plan import Plan
-from linkwise.topology.machine.model import MAX_GPUS
 
 # How long a target is kept once the pod that moves has ended, or should have: its controller may be
 # slow. Its grace period may be as long as this; beyond, GPUs would idle for a tenant's word.
 COME_SECONDS, _MOST_GRACE_SECONDS = 300.0, 3600.0
 _BY_NAME = "StatefulSet"  # its pods keep their names
-# More pods of one node make no room for one member.
-_MOVES_OF_A_MEMBER = MAX_GPUS
 
 
 @dataclass(slots=True)
@@ -57,6 +60,14 @@ class Target:
         return "" if self.plan is None else self.plan.empties
 
     @property
+    def gang(self) -> GangKey | None:
+        """The gang with which the pod moves; None: it moves alone."""
+        noted = self.noted
+        if not noted.gang:
+            return None
+        return GangKey(noted.pod.partition("/")[0], noted.gang, source=noted.source)
+
+    @property
     def move(self) -> Move | None:
         moves = () if self.plan is None else self.plan.moves
         return next((move for move in moves if move.pod.uid == self.noted.uid), None)
@@ -69,6 +80,9 @@ class Target:
             return False
         if record.owner_kind == _BY_NAME and record.key != self.noted.pod:
             return False
+        gang = None if record.ask.gang is None else record.gang
+        if gang != self.gang or (gang is not None and record.ask.rank != self.noted.rank):
+            return False
         # The template has namespace and requests. What else the pods ask for depends on whether
         # their owner has been read.
         return self.like is None or (
@@ -78,8 +92,8 @@ class Target:
 
 
 class Targets:
-    """*awaited*: the uids of the owners whose new pods get a target, and of the new pods that have
-    got one, until they are bound. They are planned ahead (`cache.ingest`)."""
+    """*awaited*: the uids of the owners whose new single pods get a target, and of the new pods
+    that have got one, until they are bound. They are planned ahead (`cache.ingest`)."""
 
     def __init__(
         self,
@@ -91,7 +105,10 @@ class Targets:
         self._cache, self._pending_writes = cache, pending_writes
         self._policy, self._awaited = policy, awaited
         self._targets: dict[str, Target] = {}  # by the uid of the pod that moves
+        # By the gang that moves, in the order of ranks.
+        self._of_gangs: dict[GangKey, list[Target]] = {}
         self._changed: set[GangKey] = set()  # since `take_changed`
+        self._released: set[GangKey] = set()  # since `take_released`
         self._is_restored = False
         self.counts = MoveCounts()
 
@@ -121,40 +138,79 @@ class Targets:
     def keep(self, plan: MovePlan, for_whom: GangKey, now: float) -> None:
         for move in plan.moves:
             pod, spot = move.pod, move.spot
-            noted = NotedMove(pod.key, pod.uid, pod.owner_uid, spot.node, f"{spot.gpus:x}")
+            place = pod.owner_uid, spot.node, f"{spot.gpus:x}"
+            of_gang = () if move.gang is None else (move.gang.name, move.gang.source, pod.ask.rank)
+            noted = NotedMove(pod.key, pod.uid, *place, *of_gang)
             self._keep(Target(noted, for_whom, now, pod, plan))
 
-    def give_back(self, now: float, wanted: Container[GangKey]) -> None:
-        """Those for which no pod comes. *wanted*: the gangs for which pods still move."""
-        for target in [*self._targets.values()]:
-            if self._is_over(target, now, wanted):
-                self.give_up(target.noted.uid)
+    def give_back(
+        self, now: float, wanted: Container[GangKey], halves: Container[GangKey] = ()
+    ) -> None:
+        """Those for which no pod comes. *wanted*: the gangs for which pods still move. *halves*:
+        those for which a gang moves on if some of its members have left."""
+        for together in [*self._together()]:
+            if self._is_over(together, now, wanted, halves):
+                self._give_back(together)
 
     def give_up(self, uid: str) -> None:
         """No pod gets the target of this one."""
-        self._end(self._targets[uid])
-        self.counts = replace(self.counts, given_back=self.counts.given_back + 1)
+        self._give_back([self._targets[uid]])
+
+    def _together(self) -> Iterator[list[Target]]:
+        yield from ([each] for each in self._targets.values() if each.gang is None)
+        yield from self._of_gangs.values()
+
+    def _give_back(self, together: Iterable[Target]) -> None:
+        for target in [*together]:
+            self._end(target)
+            self._count(given_back=1)
 
     def _keep(self, target: Target) -> None:
         self._targets[target.noted.uid] = target
         self._cache.reserve(target.key, {target.spot.node: target.spot.gpus})
-        self._awaited.add(target.noted.owner)
+        if target.gang is None:
+            self._awaited.add(target.noted.owner)
+        else:
+            self._of_gangs.setdefault(target.gang, []).append(target)
         self._changed.add(target.for_whom)
-        self.counts = replace(self.counts, begun=self.counts.begun + 1)
+        self._count(begun=1)
+
+    def _count(self, **more: float) -> None:
+        now = {name: getattr(self.counts, name) + each for name, each in more.items()}
+        self.counts = replace(self.counts, **now)
 
     def _end(self, target: Target) -> None:
         del self._targets[target.noted.uid]
         self._cache.reserve(target.key, {})
-        self._await_no_more(target.noted.owner)
+        if target.gang is None:
+            self._await_no_more(target.noted.owner)
+        else:
+            self._of_gangs[target.gang].remove(target)
+            if not self._of_gangs[target.gang]:
+                del self._of_gangs[target.gang]
+                self._released.add(target.gang)
         self._changed.add(target.for_whom)
 
-    def _is_over(self, target: Target, now: float, wanted: Container[GangKey]) -> bool:
-        end = self._end_of(target)
-        if end is not None:
-            return now >= end
-        is_evicting = self._pending_writes.is_evicting(target.noted.uid)
-        is_wanted = target.for_whom in wanted or target.empties in self._cache.emptied
-        return not (is_wanted or is_evicting)
+    def _is_over(
+        self,
+        together: Sequence[Target],
+        now: float,
+        wanted: Container[GangKey],
+        halves: Container[GangKey],
+    ) -> bool:
+        ends = [self._end_of(target) for target in together]
+        known = [end for end in ends if end is not None]
+        if len(known) == len(ends):
+            return now >= max(known)
+        pods = (self._cache.pods.get(target.noted.uid) for target in together)
+        if any(pod is not None and pod.ended and not pod.leaving for pod in pods):
+            return True  # that member may not be made anew
+        if any(self._pending_writes.is_evicting(target.noted.uid) for target in together):
+            return False
+        for_whom, empties = together[0].for_whom, together[0].empties
+        if for_whom in wanted or empties in self._cache.emptied:
+            return False
+        return not (known and for_whom in halves)
 
     def _end_of(self, target: Target) -> float | None:
         """Until when the target is kept; None: the pod that moves has not begun to leave. Some
@@ -166,28 +222,70 @@ class Targets:
         grace_ends = 0.0 if record is None else record.leaving_until
         return max(left, min(grace_ends, left + _MOST_GRACE_SECONDS)) + COME_SECONDS
 
+    # Gangs that move.
+
+    def half_way(self, key: GangKey) -> set[str]:
+        """The uids of the members of gangs that move for *key*, and of which some have left."""
+        return {
+            target.noted.uid
+            for together in self._of_gangs.values()
+            if together[0].for_whom == key and len({each.left is None for each in together}) > 1
+            for target in together
+        }
+
+    def moves_gang(self, key: GangKey) -> bool:
+        """Whether the gang has targets: nothing else is planned for it."""
+        return key in self._of_gangs
+
+    def take_gang(self, key: GangKey, members: GangMembers) -> tuple[Spot, ...] | None:
+        """The targets of the gang, one for each open member; they are the caller's to plan. None:
+        some members are still to come. Empty: the targets were no good, and are given back."""
+        targets = [*self._of_gangs[key]]
+        spots = _spots_for(members.open, targets)
+        if spots is not None and len(spots) < len(targets):
+            return None
+        for target in targets:
+            self._end(target)
+        if spots is None or not all(self._is_usable(spot) for spot in spots):
+            self._count(given_back=len(targets))
+            return ()
+        self._count(arrived=len(targets))
+        return spots
+
+    def _is_usable(self, spot: Spot) -> bool:
+        """Whether a target that has just ended is as good as it was."""
+        info = self._cache.nodes.get(spot.node)
+        is_open = info is not None and info.kind is not None and not info.closed
+        return info is not None and is_open and info.has_unused(spot.gpus)
+
+    def take_released(self) -> set[GangKey]:
+        """The gangs that have no targets any more, since the last call."""
+        released, self._released = self._released, set()
+        return released
+
     # The notes, for the next leader.
 
     def noted(self, key: GangKey) -> tuple[NotedMove, ...]:
         """What is to be noted on this gang."""
         if not self._targets:
             return ()
-        of_gang = (each.noted for each in self._targets.values() if each.for_whom == key)
-        return tuple(sorted(of_gang, key=lambda noted: noted.uid))
+        return tuple(each.noted for each in self._targets.values() if each.for_whom == key)
 
     def noted_at(self, key: GangKey) -> float | None:
         began = (each.began for each in self._targets.values() if each.for_whom == key)
         return max(began, default=None)
 
     def may_be_evicted(self, key: GangKey) -> set[str]:
-        """The uids of the pods whose targets the API server has noted on this gang."""
+        """The uids of the pods whose targets the API server has noted on this gang; of a gang that
+        moves, those of all members."""
         carriers = self._cache.members(key) or filter(None, [self._cache.pods.get(key.uid)])
         notes = (carrier.queue for carrier in carriers if carrier.queue)
+        noted = {each for note in notes for each in note.moves}
         return {
-            noted.uid
-            for note in notes
-            for noted in note.moves
-            if (target := self._targets.get(noted.uid)) is not None and target.noted == noted
+            target.noted.uid
+            for together in self._together()
+            if all(target.noted in noted for target in together)
+            for target in together
         }
 
     def take_changed(self) -> set[GangKey]:
@@ -203,8 +301,9 @@ class Targets:
         for carrier in [*self._cache.pods.values()]:
             if carrier.queue is not None and carrier.queue.moves:
                 members = 1 if carrier.gang is None else len(self._cache.gangs[carrier.gang])
-                for noted in carrier.queue.moves[: members * _MOVES_OF_A_MEMBER]:
-                    self._restore(noted, carrier, carrier.queue.moves_at or 0.0, now)
+                noted = carrier.queue.moves[: most_moves(members)]
+                for together in _by_gang(noted):
+                    self._restore(together, carrier, carrier.queue.moves_at or 0.0, now)
         for record in [*self._cache.pods.values()]:
             if record.node or not record.live:
                 continue
@@ -213,17 +312,26 @@ class Targets:
                 self._cache.put_pod(planned_ahead)
                 self._take(planned_ahead, now)
 
-    def _restore(self, noted: NotedMove, carrier: PodRecord, began: float, now: float) -> None:
+    def _restore(
+        self, together: Sequence[NotedMove], carrier: PodRecord, began: float, now: float
+    ) -> None:
+        """All of these, or none."""
         for_whom = carrier.gang or key_of(carrier)
         self._changed.add(for_whom)
-        moved = self._cache.pods.get(noted.uid)
-        since = began if moved is None else max(began, moved.leaving_until)
-        if (moved is not None and moved.live) or now > since + 2 * COME_SECONDS:
-            return  # it was not evicted, or so long ago that nothing is kept for it
-        target = Target(noted, for_whom, began, moved, left=now)
-        info = self._cache.nodes.get(noted.node)
-        if noted.uid not in self._targets and info and info.has_unused(target.spot.gpus):
-            self._keep(target)  # else its replacement is there
+        moved = [self._cache.pods.get(noted.uid) for noted in together]
+        since = max([began, *(pod.leaving_until for pod in moved if pod is not None)])
+        if any(pod is not None and pod.live for pod in moved) or now > since + 2 * COME_SECONDS:
+            return  # not all were evicted, or so long ago that nothing is kept for them
+        kept = []
+        for noted, pod in zip(together, moved, strict=True):
+            target = Target(noted, for_whom, began, pod, left=now)
+            info = self._cache.nodes.get(noted.node)
+            if noted.uid in self._targets or not (info and info.has_unused(target.spot.gpus)):
+                break  # its replacement is there
+            self._keep(target)
+            kept.append(target)
+        if len(kept) < len(together):
+            self._give_back(kept)
 
     def _await_no_more(self, owner: str) -> None:
         if not any(target.noted.owner == owner for target in self._targets.values()):
@@ -252,8 +360,7 @@ class Targets:
         target = self._targets.get(uid)
         if target is not None and target.left is None:
             target.left = now
-            lost = self.counts.lost_gpu_seconds + (target.move.lost if target.move else 0.0)
-            self.counts = replace(self.counts, lost_gpu_seconds=lost)
+            self._count(lost_gpu_seconds=target.move.lost if target.move else 0.0)
 
     def _take(self, record: PodRecord, now: float) -> None:
         """Plan the pod on its target, if it has one."""
@@ -267,17 +374,39 @@ class Targets:
         if target is None:
             return
         self._end(target)
-        spot, info = target.spot, cache.nodes.get(target.spot.node)
-        if info is None or info.kind is None or info.closed or not info.has_unused(spot.gpus):
-            self.counts = replace(self.counts, given_back=self.counts.given_back + 1)
+        spot = target.spot
+        if not self._is_usable(spot):
+            self._count(given_back=1)
             return
-        self.counts = replace(self.counts, arrived=self.counts.arrived + 1)
+        self._count(arrived=1)
         epoch = self._pending_writes.next_epoch([record.uid])
         ident = plan_id(record.ref.namespace, record.ref.name, epoch, now, [record.uid])
         leader = self._pending_writes.leader
         plan = Plan(id=ident, node=spot.node, leader=leader, epoch=epoch, made=now, moved=now)
         cache.plan(record.uid, written_plan(cache, record, plan, spot.gpus))
         self._awaited.add(record.uid)  # it may change before the watch shows its plan
+
+
+def _spots_for(members: Sequence[PodRecord], targets: Sequence[Target]) -> tuple[Spot, ...] | None:
+    """A target for each; None: one of them has none."""
+    left, spots = [*targets], []
+    for member in members:
+        target = next((each for each in left if each.suits(member)), None)
+        if target is None:
+            return None
+        left.remove(target)
+        spots.append(target.spot)
+    return tuple(spots)
+
+
+def _by_gang(moves: Iterable[NotedMove]) -> Iterable[list[NotedMove]]:
+    """Those of each gang; each single pod is alone."""
+    found: dict[object, list[NotedMove]] = {}
+    for noted in moves:
+        namespace = noted.pod.partition("/")[0]
+        alone = None if noted.gang else len(found)
+        found.setdefault((namespace, noted.gang, noted.source, alone), []).append(noted)
+    return found.values()
 
 
 def key_of(single: PodRecord) -> GangKey:

@@ -1,0 +1,163 @@
+"""What must be true of gangs that move, in a cluster that lives through days.
+
+- From the first eviction on, each member has a target, and all leave within HALF_SECONDS.
+- Once all members are recreated, they are bound within BOUND_SECONDS, each to a target; one with a
+  rank to that of its rank.
+- A gang that got its targets is not moved again before `again_seconds` (`MoveLaws` looks at that).
+
+Excused: a member ends or goes by itself, comes too late or asks for something else, evictions are
+refused, kube-scheduler refused the targets, something about a target's node changed, or the leader
+changed before all have left.
+"""
+
+from collections.abc import Iterable, MutableMapping
+from dataclasses import dataclass, field
+
+from linkwise.extender.moves.planned_moves import EVICT_SECONDS
+from linkwise.extender.moves.targets import COME_SECONDS
+from linkwise.kube.objects import Node, Pod
+from linkwise.topology import names
+from linkwise.topology.annotations.plan import read_plan
+from tests.all_or_nothing import gang_of
+from tests.liveness.day import Day, owner_of
+
+BOUND_SECONDS = 120.0
+HALF_SECONDS = EVICT_SECONDS + BOUND_SECONDS
+_ENDED = ("Succeeded", "Failed")
+
+
+@dataclass
+class _MovedGang:
+    name: str
+    pods: dict[str, Pod]  # all members, by uid
+    targets: dict[str, str]  # uid -> node
+    since: float
+    offers: object
+    leader: object
+    evicted: set[str] = field(default_factory=set)
+    new: frozenset[str] = frozenset()  # uids, once all are there
+    made: float = 0.0
+
+
+class GangMoveLaws:
+    def __init__(self, day: Day, last: MutableMapping[str, float]) -> None:
+        """*last*: when each owner's pods, that got their targets, were moved."""
+        self._day, self._last = day, last
+        self._moved: dict[str, _MovedGang] = {}
+        self.arrived = 0
+
+    def evicted(self, victim: Pod) -> None:
+        day, name, uid = self._day, gang_of(victim), victim.metadata.uid
+        known = self._moved.get(name)
+        if known is None or uid not in known.pods:
+            targets = day.core._planner.targets
+            pods = {
+                pod.metadata.uid: pod
+                for pod in members(day, name)
+                if pod.spec.node_name and (targets.of(pod.metadata.uid) or not _is_out(pod))
+            }
+            found = {each: targets.of(each) for each in pods}
+            nodes = {each: target.spot.node for each, target in found.items() if target is not None}
+            if len(nodes) < len(pods):
+                day.failures.append(f"a member of gang {name} has no target at {day.now:.0f}")
+            scene = offers(day, nodes.values())
+            known = _MovedGang(name, pods, nodes, day.now, scene, day.core._planner)
+            self._moved[name] = known
+        known.evicted.add(uid)
+
+    def look(self) -> None:
+        for name, moved in [*self._moved.items()]:
+            if self._is_excused(moved) or self._is_settled(moved):
+                del self._moved[name]
+
+    def _is_excused(self, moved: _MovedGang) -> bool:
+        day = self._day
+        there = [day.pods[uid] for uid in moved.pods if uid in day.pods]
+        stay = [pod for pod in there if pod.metadata.deletion_timestamp is None]
+        gone_unasked = moved.pods.keys() - moved.evicted - {pod.metadata.uid for pod in there}
+        return bool(
+            gone_unasked
+            or moved.offers != offers(day, moved.targets.values())
+            or day.trouble.evictions_refused
+            or any(pod.status.phase in _ENDED for pod in stay)
+            or (stay and moved.leader is not day.core._planner)
+        )
+
+    def _is_settled(self, moved: _MovedGang) -> bool:
+        day = self._day
+        there = [day.pods[uid] for uid in moved.pods if uid in day.pods]
+        if any(pod.metadata.deletion_timestamp is None for pod in there):
+            return self._is_late(moved, moved.since, HALF_SECONDS, "is half moved")
+        if not moved.new:
+            return self._is_in_vain(moved)
+        new = [day.pods[uid] for uid in moved.new if uid in day.pods]
+        if len(new) < len(moved.new) or any(_is_out(pod) for pod in new):
+            return True
+        if not all(pod.spec.node_name for pod in new):
+            return self._is_late(moved, moved.made, BOUND_SECONDS, "waits for its targets")
+        self._judge(moved, new)
+        return True
+
+    def _is_in_vain(self, moved: _MovedGang) -> bool:
+        """Whether the new members come too late, or ask for something else."""
+        day = self._day
+        new = [p for p in members(day, moved.name) if p.metadata.uid not in moved.pods]
+        new = [pod for pod in new if not _is_out(pod)]
+        asked = request(next(iter(moved.pods.values())))
+        if day.now > moved.since + COME_SECONDS or any(request(pod) != asked for pod in new):
+            return True
+        if len(new) == len(moved.pods):
+            moved.new, moved.made = frozenset(pod.metadata.uid for pod in new), day.now
+        return False
+
+    def _judge(self, moved: _MovedGang, new: list[Pod]) -> None:
+        self.arrived += 1
+        self._last[owner_of(new[0])] = moved.since
+        if any(map(was_refused, new)):
+            return
+        wanted = [(_rank(moved.pods[uid]), node) for uid, node in moved.targets.items()]
+        got = [(_rank(pod), pod.spec.node_name) for pod in new]
+        if sorted(got) != sorted(wanted):
+            self._day.failures.append(f"gang {moved.name} is at {got} and not at {wanted}")
+
+    def _is_late(self, moved: _MovedGang, since: float, seconds: float, what: str) -> bool:
+        day = self._day
+        is_late = day.now > max(since, day.faults_at) + seconds
+        if is_late:
+            text = f"gang {moved.name} {what} from {since:.0f} to {day.now:.0f}"
+            day.failures.append(text)
+        return is_late
+
+
+def members(day: Day, gang: str) -> list[Pod]:
+    return [pod for pod in day.pods.values() if gang and gang_of(pod) == gang]
+
+
+def offers(day: Day, nodes: Iterable[str]) -> object:
+    """A value that differs after each change of what *nodes* offer."""
+    found = ((name, day.nodes.get(name)) for name in nodes)
+    return [
+        (name, name in day.no_plugin, node and node.spec, node and _shown(node))
+        for name, node in found
+    ]
+
+
+def was_refused(pod: Pod) -> bool:
+    return bool(read_plan(pod.metadata.annotations[names.PLAN]).refusals)
+
+
+def request(pod: Pod) -> object:
+    return pod.spec.containers
+
+
+def _shown(node: Node) -> tuple[str | None, ...]:
+    said = node.metadata.annotations
+    return said.get(names.TOPOLOGY), said.get(names.EMPTY)
+
+
+def _is_out(pod: Pod) -> bool:
+    return pod.metadata.deletion_timestamp is not None or pod.status.phase in _ENDED
+
+
+def _rank(pod: Pod) -> str:
+    return pod.metadata.annotations.get(names.RANK, "")
