@@ -48,7 +48,7 @@ def world(run_directory: Path) -> Iterator[SchedulingWorld]:
         selector = {"cel": {"expression": f'device.driver == "{DRIVER}"'}}
         device_class = {"metadata": {"name": DRIVER}, "spec": {"selectors": [selector]}}
         client.post(f"{DEVICES}/deviceclasses", device_class)
-        wait_for(lambda: view(world, "c1").get("closed") == "claims", "the slice has been seen")
+        wait_for(lambda: bool(view(world, "c1").get("gpus")), "the slice has been seen")
         yield world
     shutil.rmtree(directory, ignore_errors=True)
 
