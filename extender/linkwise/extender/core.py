@@ -104,9 +104,7 @@ class Core:
         settings, pending_writes = self._settings, PendingWrites(self._agenda, leader, self._claims)
         self._began = 0.0
         self._awaited.clear()
-        self._cache = Cache(
-            settings.resource_name, self._surroundings, settings.moves.stays, self._claims
-        )
+        self._cache = Cache(settings.resource_name, self._surroundings, self._claims)
         self._planner = Planner(
             self._cache,
             pending_writes,

@@ -31,20 +31,13 @@ from linkwise.topology.names import DEFAULT_RESOURCE
 _MOST_JUDGED = 4096  # remembered by `Cache.by_nodes`
 
 
-def never(_: PodRecord) -> bool:
-    return False
-
-
 class Cache:
     def __init__(
         self,
         managed: str = DEFAULT_RESOURCE,
         surroundings: Surroundings | None = None,
-        stays: Callable[[PodRecord], bool] = never,
         claims: ClaimBook | None = None,
     ) -> None:
-        """*stays*: see `stays`."""
-        self._stays = stays
         self.managed = managed  # the resource that offers whole GPUs
         self.rows = NodeTable()
         self.domains = Domains()
@@ -179,11 +172,6 @@ class Cache:
         return [self.pods[uid] for uid in self._in_order[gang]]
 
     # Decisions that the API server does not show yet, or not for certain.
-
-    def stays(self, record: PodRecord) -> bool:
-        """Whether pods are moved to make room, but never this one. *record* may be as
-        kube-scheduler sent it, which knows less."""
-        return self._stays(self.pods.get(record.uid, record))
 
     def plan(self, uid: str, written: WrittenPlan | None) -> None:
         """Reserve the GPUs of *written* for an unbound pod; None releases them."""
@@ -519,8 +507,6 @@ class Cache:
         open_before, info.was_open = info.was_open, usable or info.unpublished
         if more or (info.was_open and not open_before):
             self.room += 1
-        there = filter(None, map(self.pods.get, info.there))
-        self.rows.staying[info.row] = info.staying = sum(map(self._stays, there))
         self.touched.add(info.name)
 
     def _forget_if_empty(self, info: NodeInfo) -> None:

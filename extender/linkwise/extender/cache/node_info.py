@@ -74,7 +74,6 @@ class NodeInfo:
     charged: int = 0  # pods whose needs count here: bound, about to be, or planned
     spent: ResourceList = field(default_factory=ResourceList)  # the sum of their needs
     settled: int = 0  # rises with each `settle`
-    staying: int = 0  # pods here that moves never take away
     version: int = 0  # rises when the node, or the pods bound to it, change
     owned: dict[str, int] = field(default_factory=dict)  # holder -> bitmask
     used: int = 0  # bitmask of what the kubelet reports as in use, and of what claims have

@@ -23,7 +23,7 @@ Bools = NDArray[np.bool_]
 _POPCOUNT = subsets.sizes(MAX_GPUS).astype(np.int64)
 NOT_USABLE = -1
 BY_KUBELET, BY_CLAIMS = 1, 2  # how a node offers GPUs
-_ARRAYS = ("kinds", "free", "set_aside", "offering", "staying")
+_ARRAYS = ("kinds", "free", "set_aside", "offering")
 _ROWS = 64  # of an empty table
 
 
@@ -36,8 +36,7 @@ class NodeTable:
     """`kinds` is NOT_USABLE if a node has no GPU to plan with. `free` and `set_aside` are bitmasks
     of unused GPUs: those available to all, and those reserved for waiting gangs and pods.
     `offering` is 1 for a node whose kubelet offers GPUs, used or
-    not, and BY_CLAIMS for one of which a DRA driver gives them out. `staying` counts the pods
-    that moves never take away from a node."""
+    not, and BY_CLAIMS for one of which a DRA driver gives them out."""
 
     def __init__(self) -> None:
         self.names: list[str | None] = []
@@ -49,7 +48,6 @@ class NodeTable:
         self.free: Ints = np.zeros(_ROWS, dtype=np.int64)
         self.set_aside: Ints = np.zeros(_ROWS, dtype=np.int64)
         self.offering: Ints = np.zeros(_ROWS, dtype=np.int64)
-        self.staying: Ints = np.zeros(_ROWS, dtype=np.int64)
         self.left = ResourcesLeft(_ROWS)
         self.charged = RowLog()  # every row of which `left` was set, in order
         self.aside_changes = 0  # how often `set_aside` of a row changed

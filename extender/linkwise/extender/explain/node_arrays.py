@@ -88,7 +88,6 @@ class Field:
         table = table.copy()
         table.kinds = self.kind_of.copy()
         table.free = np.where(self.usable, self.free, 0)
-        table.staying = np.array([node.staying for node in self.nodes], dtype=np.int64)
         table.left = self.left.of_rows(slice(None))
         return table
 

@@ -67,7 +67,6 @@ class Alternatives:
             machine = self._field.nodes[row].machine
             rows.free[row] |= gpus & (machine.healthy_gpus if machine is not None else 0)
             rows.left.give_back(row, record.needs)
-            rows.staying[row] -= self._snapshot.policy.stays(record)
         return rows
 
     def _single(self, record: PodRecord, row: int) -> Single:
@@ -79,8 +78,7 @@ class Alternatives:
             resource: np.array([node.shares.free.get(resource, 0) for node in self._field.nodes])
             for resource in room.resources
         }
-        stays = self._snapshot.policy.stays(record)
-        return Single(running_sets(others, self._snapshot.by_uid), room, shares, stays)
+        return Single(running_sets(others, self._snapshot.by_uid), room, shares)
 
     def _view(self, found: RunnerUp) -> RunnerUpView:
         other, why = found.other, found.difference

@@ -53,7 +53,6 @@ class NodeState(NamedTuple):
     listed_as: Mapping[str, str]
     shares: ShareBook
     shares_listed: Mapping[str, ContainerShares]  # by the uid of the pod
-    staying: int  # pods there that moves never take away
     by_count: CountView | None  # where pods are placed by count
     claimed: ClaimedGpus  # its GPUs that a DRA driver gives out
 
@@ -244,7 +243,6 @@ def _node(info: NodeInfo) -> NodeState:
         info.listed_as,
         info.shares,
         info.sharing.listed,
-        info.staying,
         _count(info),
         info.claimed,
     )

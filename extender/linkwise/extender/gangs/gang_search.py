@@ -277,7 +277,7 @@ class GangSearch:
         request = GpuRequest(pod.demand, pod.ask.requirement)
         for mask in (self._node_filters.beside(pod), self._gang_refusals.rows(pod.gang)):
             nodes = nodes if mask is None else nodes & mask
-        return self._best_node.find(request, pod.needs, nodes, view, stays=self._cache.stays(pod))
+        return self._best_node.find(request, pod.needs, nodes, view)
 
 
 def _templates(members: Iterable[PodRecord]) -> set[Template]:

@@ -33,9 +33,5 @@ class MovePolicy:
             return pod.ref.namespace in self.namespaces and pod.owner_kind in ALWAYS
         return pod.ask.movable and bool(pod.owner_uid)
 
-    def stays(self, pod: PodRecord) -> bool:
-        """Whether pods are moved, but never this one."""
-        return self.moves is Moves.CONSENT and not self.consents(pod)
-
 
 NO_MOVES = MovePolicy()

@@ -40,7 +40,6 @@ class GangJudgement:
     nic: int  # link class to the NIC nearest to all GPUs; -1: unknown; only within one node
     order: tuple[int, ...]  # by the nodes' names, then by GPUs
     outlook: float | None = None  # later worth of the node's GPUs; None: not compared
-    can_be_emptied: bool = False  # by moves, until this single pod comes, which stays
     lost_room: float | None = None  # of a single pod: GPUs of room that pods to come lose
 
     @property
@@ -137,9 +136,6 @@ def _differences(one: GangJudgement, other: GangJudgement, *, alone: bool) -> It
         yield Difference("nearest level", one.level < other.level, names)
     if one.gpus.keys() == other.gpus.keys():
         yield from _on_one_node(one, other)
-    if one.can_be_emptied != other.can_be_emptied:
-        values = ("not", "kept") if one.can_be_emptied else ("kept", "not")
-        yield Difference("whole nodes", other.can_be_emptied, values)
     if one.lost_room is not None and other.lost_room is not None:
         yield from _lost_room(one.lost_room, other.lost_room)
         yield from _damage(one, other)

@@ -36,13 +36,11 @@ _MOST_SEARCHES = 8  # each without one node; of nodes that are alike, only one i
 @dataclass(frozen=True, slots=True)
 class Single:
     """What counts for a single pod beside what counts for gangs: the GPU sets on its node that come
-    free as a whole, the room of later pods, with free shares [rows] by resource, and whether the
-    pod stays (`Cache.stays`)."""
+    free as a whole, and the room of later pods, with free shares [rows] by resource."""
 
     running: Sequence[int]
     room: Room
     shares: Mapping[str, Ints]
-    stays: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +112,7 @@ def _judge(
         return judgement
     rows, gpus = (np.array(column, dtype=np.int64) for column in zip(*places, strict=True))
     lost = float(_lost(view, rows, gpus, pod_sets[0], single)[0])
-    emptied = bool(single.stays and not view.rows.staying[rows[0]])
-    return replace(judgement, lost_room=lost, can_be_emptied=emptied)
+    return replace(judgement, lost_room=lost)
 
 
 def _lost(view: ClusterView, rows: Ints, gpus: Ints, pods: PodSet, single: Single) -> Floats:
@@ -143,7 +140,7 @@ def _best_elsewhere(view: ClusterView, row: int, pods: PodSet, single: Single) -
     if (suits := np.flatnonzero(worth.taken)).size:
         worth.lost_room[suits] = _lost(view, rows[suits], worth.taken[suits], pods, single)
         ranks = table.name_ranks()[rows]
-        best = first_of(suits, *order_of(worth, table.staying[rows], ranks, stays=single.stays))
+        best = first_of(suits, *order_of(worth, ranks))
         yield [(int(rows[best]), int(worth.taken[best]))]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from linkwise.extender.api.extender_calls import PriorityAnswer
-from linkwise.extender.api.records import PodRecord
+from linkwise.extender.api.records import PodRecord, ResourceList
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.placement.nodes.best_node import BestNode
@@ -43,7 +43,7 @@ class Prioritize:
         request = GpuRequest(record.demand, record.ask.requirement)
         claimant = self._reservations.claimant_of_single(record)
         for view in self._reservations.views(claimant, now):
-            scores = self._scores(view, request, record, names)
+            scores = self._scores(view, request, record.needs, names)
             if any(scores):
                 return PriorityAnswer(names, scores)
         return self._of_shares(record, request_of(record, self._cache.managed), names)
@@ -55,11 +55,11 @@ class Prioritize:
         return PriorityAnswer(names, share_scores(self._cache, room, request, record.needs, names))
 
     def _scores(
-        self, view: NodesView, request: GpuRequest, record: PodRecord, names: Sequence[str]
+        self, view: NodesView, request: GpuRequest, needs: ResourceList, names: Sequence[str]
     ) -> list[int]:
         cache = self._cache
         rows = cache.rows.rows_of(names)
-        worth = self._best_node.worth_in(view, request, record.needs)
+        worth = self._best_node.worth_in(view, request, needs)
         quality = np.where(rows >= 0, worth.quality[rows], -np.inf)
         best = quality.max()
         if best == -np.inf:
@@ -69,12 +69,9 @@ class Prioritize:
         ratio = np.where(fits, quality / best, 0.0)
         later = lost_room if lost_room.any() else damage
         spared = 1 - later / max(later.max(), _ANY)
-        stays = cache.stays(record)
-        if stays:
-            spared = (spared + (cache.rows.staying[rows] > 0)) / 2
         fullness = 1 - worth.free_share[rows]
         scores = _BANDWIDTH * ratio + _FUTURE * spared + _FULLNESS * fullness
         scores = np.where(fits, np.clip(scores, 1, BEST_SCORE - 1), 0).astype(np.int64)
-        scores[rows == self._best_node.first(worth, rows[fits], stays=stays)] = BEST_SCORE
+        scores[rows == self._best_node.first(worth, rows[fits])] = BEST_SCORE
         as_list: list[int] = scores.tolist()
         return as_list

@@ -89,16 +89,14 @@ class BestNode:
         needs: ResourceList,
         nodes: Bools,
         view: NodesView,
-        *,
-        stays: bool,
     ) -> Spot | NoRoom:
-        """The best of *nodes* [rows] with room for *needs*. *stays*: as `Cache.stays`."""
+        """The best of *nodes* [rows] with room for *needs*."""
         worth, rows = self.worth_in(view, request, needs), view.table()
         fits = nodes & rows.fits(needs) & (worth.quality[: len(rows)] > -np.inf)
         places = np.flatnonzero(fits)
         if not len(places):
             return NoRoom(1, 0, "", 0)
-        row = self.first(worth, places, stays=stays)
+        row = self.first(worth, places)
         name = rows.names[row] or ""
         gpus = self._cache.nodes[name].take(request, int(rows.free[row]))
         assert gpus is not None, "its quality says that there is a set"
@@ -110,8 +108,6 @@ class BestNode:
         needs: ResourceList,
         names: Sequence[str],
         view: NodesView,
-        *,
-        stays: bool,
     ) -> str | None:
         """The best of the named nodes, on which everything but the GPUs is known to fit."""
         worth, cache = self.worth_in(view, request, needs), self._cache
@@ -120,13 +116,11 @@ class BestNode:
         places = places[
             (worth.quality[places] > -np.inf) & (cache.rows.offering[places] == BY_KUBELET)
         ]
-        return cache.rows.names[self.first(worth, places, stays=stays)] if len(places) else None
+        return cache.rows.names[self.first(worth, places)] if len(places) else None
 
-    def first(self, worth: NodeWorth, places: Ints, *, stays: bool) -> int:
-        """The best of the rows *places*, which are not empty. *stays*: as `Cache.stays`."""
-        rows = self._cache.rows
-        order = order_of(worth, rows.staying, rows.name_ranks(), stays=stays)
-        return first_of(places, *order)
+    def first(self, worth: NodeWorth, places: Ints) -> int:
+        """The best of the rows *places*, which are not empty."""
+        return first_of(places, *order_of(worth, self._cache.rows.name_ranks()))
 
     def worth_in(self, view: NodesView, request: GpuRequest, needs: ResourceList) -> NodeWorth:
         """The values of the nodes of *view*; the caller must not change them."""
@@ -255,15 +249,11 @@ def by_kind(cache: Cache, table: NodeTable, rows: Ints) -> Iterator[tuple[Machin
         yield cache.kinds[number], places, table.free[rows[places]]
 
 
-def order_of(
-    worth: NodeWorth, staying: Ints, name_ranks: Ints, *, stays: bool
-) -> Iterator[NDArray[np.generic]]:
-    """The keys [rows] by which a single pod's nodes are ordered, less is better. *staying* and
-    *name_ranks*: as those of a `NodeTable`. *stays*: as `Cache.stays`."""
-    yield from (-worth.quality, -worth.closeness)
-    if stays:  # moves can empty the others, until such a pod comes
-        yield staying == 0
-    yield from (worth.lost_room, worth.damage, worth.free_share, name_ranks)
+def order_of(worth: NodeWorth, name_ranks: Ints) -> Iterator[NDArray[np.generic]]:
+    """The keys [rows] by which a single pod's nodes are ordered, less is better. *name_ranks*: as
+    those of a `NodeTable`."""
+    yield from (-worth.quality, -worth.closeness, worth.lost_room, worth.damage)
+    yield from (worth.free_share, name_ranks)
 
 
 def first_of(places: Ints, *keys: NDArray[np.generic]) -> int:

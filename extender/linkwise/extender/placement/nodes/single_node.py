@@ -30,8 +30,7 @@ class Offers:
         if record.prefers or record.uid in self._made:
             return None
         request = GpuRequest(record.demand, record.ask.requirement)
-        stays = self._cache.stays(record)
-        best = self.best_node.among(request, record.needs, names, view, stays=stays)
+        best = self.best_node.among(request, record.needs, names, view)
         if best is None or puts_off(record.template, self._cache.nodes[best].record):
             return None
         if len(names) > 1 and record.uid in self._cache.pods:
