@@ -146,3 +146,15 @@ def test_a_pod_that_consents_is_placed_before_its_job_is_read() -> None:
     at.owners = None  # the API server does not respond
     run(at, "web", 4, "n1", kind="Job", said=MOVABLE)
     assert at.places("web") == ["n1"]
+
+
+def test_pods_move_to_nodes_where_the_one_that_waits_may_not_be() -> None:
+    at = cluster(nodes=1)
+    at.add_node("other", "hgx-h100")
+    run(at, "web", 2, "n1", said=MOVABLE)
+    run(at, "rest", 6, "n1", said=MOVABLE)
+    at.pass_time(5 * HOUR)
+    at.add_pod("big", 8, gates=[names.GATE], said={"gpu_model": "V100"})
+    at.settle()
+    at.pass_time(HOUR)
+    assert sorted(at.evicted) == ["rest", "web"]

@@ -280,9 +280,8 @@ class PlannedMoves:
         wanted = sum(member.demand.gpus for member in members.open)
         reservation = self._reservations.of(gang.key)
         own = [] if reservation is None else [reservation]
-        pool = self._reservations.pool_of(members)
-        free = self._reservations.rows_with(own).free[: len(pool)][pool]
-        if int(popcount(free).sum()) < wanted:
+        # Those that move may go where the gang may not.
+        if int(popcount(self._reservations.rows_with(own).free).sum()) < wanted:
             return None
         movers = {node: found for node, found in self._movers(gang, now, aside) if found}
         if not movers:
