@@ -209,3 +209,22 @@ def test_a_template_gives_the_claim_its_own_selectors_too(world: SchedulingWorld
     assert world.node_of("templated") == "c2"
     assert allocated(world, "templated") == planned(world, "templated") != []
     gone(world, "templated")
+
+
+def test_a_taint_keeps_others_off_and_lets_planned_pods_in(world: SchedulingWorld) -> None:
+    """As docs/operating/claims.md says it."""
+    taint = {"key": names.CLOSED, "effect": "NoSchedule"}
+    rule = {
+        "metadata": {"name": "linkwise"},
+        "spec": {"deviceSelector": {"driver": DRIVER}, "taint": taint},
+    }
+    world.client.post(f"{DEVICES}/devicetaintrules", rule)
+    first_fit(world, "kept-off", 1)
+    world.wait_waiting("kept-off", "cannot allocate all claims")
+    create(world, "let-in", 8)
+    world.wait_bound(["let-in"])
+    assert allocated(world, "let-in") == planned(world, "let-in") != []
+    world.client.delete(f"{DEVICES}/devicetaintrules/linkwise")
+    world.wait_bound(["kept-off"])
+    world.client.delete(f"{CLAIMS}/kept-off")
+    gone(world, "let-in", "kept-off")
