@@ -334,6 +334,7 @@ def test_every_flag_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
         "pod_name": "linkwise-extender-0",
         "pod_ip": "10.0.0.7",
         "request_threads": 5,
+        "device_class": "gpu.example.com",
         "write_threads": 6,
         "max_body_mib": 8,
         "log_level": "debug",

@@ -20,7 +20,7 @@ LABELS = node_labels(replace(DGX_A100, clique="a.1", driver_version="1.2.3", cud
 
 @pytest.mark.parametrize("annotation", ANNOTATIONS)
 def test_every_annotation_has_its_line(annotation: str) -> None:
-    assert f"`{annotation.removeprefix(names.PREFIX)}`" in PAGE
+    assert f"`{annotation.removeprefix(names.PREFIX)}`" in PAGE or f"`{annotation}`" in PAGE
 
 
 @pytest.mark.parametrize("label", LABELS)
