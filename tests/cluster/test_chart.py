@@ -152,6 +152,16 @@ def test_a_wrong_value_is_refused_and_named(given: dict[str, object], said: str)
         template(*values(**given))
 
 
+def test_where_drivers_give_the_gpus_no_scheduler_is_needed() -> None:
+    """As docs/operating/claims.md installs it."""
+    given = {"plugin__mode": "observe", "scheduler__mode": "none", "webhook__gpusFromClaims": True}
+    rendered = objects(template(*values(**given)))
+    for program in ("extender", "webhook"):
+        rules = rendered[f"ClusterRole /linkwise-{program}"]["rules"]
+        assert any("resourceclaimtemplates" in rule["resources"] for rule in rules)
+    assert "Deployment kube-system/linkwise-scheduler" not in rendered
+
+
 def test_an_older_api_server_is_refused() -> None:
     with pytest.raises(HelmError, match=r"requires kubeVersion: >=1\.31\.0-0 .* v1\.30\.9"):
         template(kube_version="v1.30.9")
