@@ -134,6 +134,17 @@ def test_a_pod_gets_exactly_its_planned_gpus(world: SchedulingWorld) -> None:
     gone(world, "one")
 
 
+def test_the_claim_of_a_pod_that_has_ended_is_deleted(world: SchedulingWorld) -> None:
+    create(world, "ends", 2)
+    world.wait_bound(["ends"])
+    world.client.patch(f"{PODS}/ends/status", {"status": {"phase": "Succeeded"}})
+    wait_for(
+        lambda: not world.client.get(CLAIMS, dict[str, Any])["items"],
+        "the claim is gone, and the pod is still there",
+    )
+    gone(world, "ends")
+
+
 def test_a_gang_starts_whole_with_its_planned_gpus(world: SchedulingWorld) -> None:
     members = [f"g-{rank}" for rank in range(4)]
     for member in members:

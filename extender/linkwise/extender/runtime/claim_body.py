@@ -33,8 +33,16 @@ def claim_body(action: CreateClaim, device_class: str, template: Fields | None) 
             "namespace": pod.namespace,
             "labels": labels,
             "annotations": {**annotations, names.EDITION: action.edition},
+            # As its controller: kube-controller-manager deletes the claims of pods that have ended
+            # by that alone. Else they would count in quotas until the pods are deleted.
             "ownerReferences": [
-                {"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid}
+                {
+                    "apiVersion": "v1",
+                    "kind": "Pod",
+                    "name": pod.name,
+                    "uid": pod.uid,
+                    "controller": True,
+                }
             ],
         },
         "spec": spec,
