@@ -43,6 +43,7 @@ class InMemoryApiServer:
     def __post_init__(self) -> None:
         # By gang and uid: the calls that wait for other members.
         self._held: dict[GangKey, dict[str, BindCall]] = {}
+        self._created = 0  # claims
         self.restart()
 
     def new_core(self) -> Core:
@@ -128,7 +129,8 @@ class InMemoryApiServer:
         if isinstance(action, DropClaim):
             self.remove_claim(*key)
         else:
-            self.put_claim(late_claim(action, f"uid-of-{action.name}"))
+            self._created += 1
+            self.put_claim(late_claim(action, f"uid-of-{action.name}-{self._created}"))
         return Outcome.DONE
 
     def put_claim(self, claim: ResourceClaim) -> None:

@@ -10,6 +10,7 @@ leader has begun, it does not count: it is overwritten, or withdrawn.
 
 import math
 from dataclasses import dataclass
+from hashlib import sha256
 
 import msgspec
 
@@ -348,8 +349,11 @@ def annotations_of(written: WrittenPlan, uid: str) -> dict[str, str]:
 
 
 def _edition_of(written: WrittenPlan) -> str:
-    """As an annotation of the claim."""
-    return ".".join(map(str, written.plan.edition))
+    """As an annotation of the claim. It tells the GPUs too: without an election, a new process may
+    count like the last one, whose claim for other GPUs is still there."""
+    leader, epoch = written.plan.edition
+    gpus = sha256(write_gpus(written.gpus).encode()).hexdigest()[:8]
+    return f"{leader}.{epoch}.{gpus}"
 
 
 def start_mark(uid: str) -> dict[str, str]:
