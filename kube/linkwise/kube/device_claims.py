@@ -91,9 +91,17 @@ class ResourceClaim(_Object, frozen=True):
 def uuid_of(device: Device, driver: str) -> str:
     """The UUID that *driver* publishes of the device, or of that of which it is a part; empty: it
     publishes none."""
-    for name in ("parentUUID", "uuid"):
-        for known_as in (name, f"{driver}/{name}"):
-            attribute = device.attributes.get(known_as)
-            if attribute is not None and attribute.string:
-                return attribute.string
+    return parent_of(device, driver) or _text_of(device, driver, "uuid")
+
+
+def parent_of(device: Device, driver: str) -> str:
+    """The UUID of the device of which this one is a part; empty: it is a whole one."""
+    return _text_of(device, driver, "parentUUID")
+
+
+def _text_of(device: Device, driver: str, name: str) -> str:
+    for known_as in (name, f"{driver}/{name}"):
+        attribute = device.attributes.get(known_as)
+        if attribute is not None and attribute.string:
+            return attribute.string
     return ""

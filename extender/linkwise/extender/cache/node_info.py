@@ -271,10 +271,15 @@ class NodeInfo:
         # Of two plans for one GPU the newer counts: the older was about to be withdrawn.
         for uid, plan in sorted(self.plans.items(), key=lambda item: (-item[1].plan.made, item[0])):
             settling.give(uid, self.machine.mask_of(plan.uuids))
-        idle = self.machine.healthy_gpus & ~settling.taken
-        idle &= ~self.machine.mask_of(self.claimed.tainted)
+        idle = self._open_in(self.machine) & ~settling.taken
         self._set_aside(idle, was_free, queue_first=queue_first)
         self.sharing.settle(pods, takers, self.assumed, settling.taken)
+
+    def _open_in(self, machine: Machine) -> int:
+        """The GPUs that whoever gives them out has for new pods, or would once they are free."""
+        if not self.gives_by_claims:
+            return machine.healthy_gpus
+        return machine.healthy_gpus & machine.mask_of(self.claimed.open)
 
     def settle_reserved(self, *, queue_first: bool = False) -> None:
         """`settle` if nothing but `reserved` changed since the last time."""

@@ -267,15 +267,16 @@ def _gpus_of(snapshot: Snapshot, node: NodeState) -> tuple[GpuView, ...]:
     views = []
     for position, gpu in enumerate(node.machine.gpus):
         holder = holder_of.get(position)
-        untainted = gpu.healthy and gpu.uuid not in node.claimed.tainted
+        is_closed = bool(node.claimed.gpus) and gpu.uuid not in node.claimed.open
+        usable = gpu.healthy and not is_closed
         if holder is None:
             reserved = node.reserved >> position & 1
-            state = "reserved" if reserved else "free" if untainted else "unhealthy"
+            state = "reserved" if reserved else "free" if usable else "unhealthy"
             state = state if gpu.parts is None else "divided"
         else:
             state = "used" if node.used >> position & 1 else "held"
         parts = tuple(_part(snapshot, node, part) for part in gpu.parts or ())
-        healthy = untainted if gpu.parts is None else all(part.healthy for part in gpu.parts)
+        healthy = usable if gpu.parts is None else all(part.healthy for part in gpu.parts)
         views.append(GpuView(gpu.index, gpu.uuid, gpu.model, healthy, state, holder or "", parts))
     return tuple(views)
 

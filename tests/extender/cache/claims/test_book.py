@@ -42,11 +42,20 @@ def test_the_gpus_are_those_of_the_slices_and_belong_to_claims() -> None:
     assert book.put_claim(claimed("one", "c", "a", pod="p")) == {"n1"}
     found = book.of_node("n1")
     assert found.gpus == {"a", "b!", "c"}
-    assert found.tainted == {"b!"}
+    assert found.open == {"a", "c"}
     assert found.pods == {"uid-p"}
     assert found.of_pod("uid-p") == {"ml/one": ("c", "a")}
     assert found.of_pod("uid-q") == {}
     assert (found.name_of("uid-p"), found.name_of("uid-q")) == ("ml/p", None)
+
+
+def test_a_gpu_that_is_offered_in_parts_alone_is_not_open() -> None:
+    book = ClaimBook()
+    whole, part = GpuDevice("gpu-0", "a", False), GpuDevice("gpu-0-mig-0", "a", False, whole=False)
+    only_part = GpuDevice("gpu-1-mig-0", "b", False, whole=False)
+    book.put_slice(SliceRecord("s", "n1", POOL, 1, (whole, part, only_part)))
+    assert book.of_node("n1").gpus == {"a", "b"}
+    assert book.of_node("n1").open == {"a"}
 
 
 def test_the_newest_generation_of_a_pool_counts() -> None:

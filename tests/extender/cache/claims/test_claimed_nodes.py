@@ -223,4 +223,4 @@ def test_a_gpu_that_the_node_lacks_takes_nothing() -> None:
     devices = (*old.spec.devices[:7], change(old.spec.devices[7], attributes={}))
     claimed.publish(at, change(old, spec=change(old.spec, devices=devices)))
     claimed.add_pod(at, "a", "n1", 7)
-    assert states(at, "n1") == [FREE] * 8
+    assert states(at, "n1") == [*[FREE] * 7, ("unhealthy", "")]

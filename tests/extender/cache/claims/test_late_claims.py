@@ -4,7 +4,7 @@ for a plan names its GPUs."""
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from linkwise.extender.api.actions import Action, CreateClaim, DropClaim
+from linkwise.extender.api.actions import Action, CreateClaim, DropClaim, WithdrawPlan
 from linkwise.extender.api.extender_calls import Outcome
 from linkwise.kube.objects import Condition, Pod, PodClaim
 from linkwise.pods.claims import ClaimAsk, write_claims
@@ -296,3 +296,62 @@ def test_a_claim_that_was_deleted_is_not_deleted_again() -> None:
     at.core.claim_event("MODIFIED", there, at.now)  # the watch is late
     at.settle()
     assert at.dropped == ["a"]
+
+
+def to_claim(at: ClaimCluster) -> None:
+    """Until a claim has been created; its gate is still there."""
+    while not at.created:
+        at.decide()
+
+
+def test_a_copy_of_the_claim_under_another_name_changes_nothing() -> None:
+    """`kubectl get -o yaml` has owner and edition, too."""
+    at = cluster("n1")
+    add(at, "a", 2)
+    to_claim(at)
+    there = at.claims["ml", claim_name("a")]
+    at.put_claim(change(there, metadata=change(there.metadata, name="copy", uid="copy")))
+    at.settle()
+    assert at.gates("a") == []
+    at.remove_claim("ml", "copy")
+    at.settle()
+    assert at.dropped == []
+    assert at.run_scheduler("a")
+
+
+def test_a_claim_of_the_last_process_does_not_pass_for_that_of_a_new_plan() -> None:
+    """Without an election, both count their plans alike. The last one withdrawn the plan, and died
+    before it could delete the claim."""
+    at = cluster("n1")
+    add(at, "a", 8)
+    to_claim(at)
+    at.cordon("n1")
+    for action in at.core.decide(at.now):
+        if isinstance(action, WithdrawPlan):
+            at.carry_out(action)
+    claimed.add_node(at, "n2")
+    at.restart()
+    at.settle()
+    assert at.dropped == ["a"]
+    assert at.created["a"].gpus == at.gpus("a")
+    assert at.run_scheduler("a") == claimed.uuids(at, "n2")
+
+
+def test_a_gpu_that_the_driver_does_not_publish_is_not_planned() -> None:
+    at = cluster("n1")
+    claimed.publish(at, claimed.slice_of("n1", claimed.uuids(at, "n1")[:7]))
+    add(at, "a", 8)
+    at.settle()
+    assert at.places("a") == [""]
+    assert at.free("n1") == 7
+
+
+def test_each_claim_that_is_outdated_is_deleted() -> None:
+    at = cluster("n1", "n2", "n3")
+    add(at, "a", 8)
+    at.settle()
+    for name in ("faster", "fastest"):
+        claimed.add_pod(at, name, at.places("a")[0], 0)
+        at.settle()
+    assert at.dropped == ["a", "a"]
+    assert len(at.run_scheduler("a")) == 8

@@ -85,7 +85,7 @@ def test_a_slice_is_its_pool_and_its_devices_with_their_gpus() -> None:
     assert record.gpus == (
         GpuDevice("gpu-0", "GPU-a", tainted=False),
         GpuDevice("gpu-1", "GPU-b", tainted=True),
-        GpuDevice("gpu-1-mig-0", "GPU-b", tainted=False),
+        GpuDevice("gpu-1-mig-0", "GPU-b", tainted=False, whole=False),
     )
 
 

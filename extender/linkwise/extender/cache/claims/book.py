@@ -38,7 +38,8 @@ class ClaimedGpus:
     """What drivers and claims say of one node's GPUs. A value: a change makes a new one."""
 
     gpus: frozenset[str] = frozenset()  # UUIDs of those that a driver offers
-    tainted: frozenset[str] = frozenset()  # of these: given to no pod that does not tolerate it
+    # Of these: offered as a whole and without a taint, so that a new claim may get it.
+    open: frozenset[str] = frozenset()
     given: tuple[Given, ...] = ()  # in the order of the claims' names
     driver: str = ""  # that offers them
 
@@ -77,7 +78,6 @@ class ClaimBook:
         self._on_node: dict[str, dict[str, None]] = {}  # the names of its slices
         self._in_pool: dict[PoolName, dict[str, None]] = {}  # the names of its slices
         self._claims: dict[str, ClaimRecord] = {}  # those that have devices, or are the extender's
-        self._late: dict[str, LateClaim] = {}  # by the uid of the pod
         self._changed: set[str] = set()
         self._users: dict[PoolName, dict[str, None]] = {}  # the claims that have devices of it
 
@@ -120,7 +120,6 @@ class ClaimBook:
             return set()
         changed = self.drop_claim(record.key)
         if record.late is not None:
-            self._late[record.late.pod] = record.late
             self._changed.add(record.late.pod)
         elif not record.devices:
             return changed
@@ -136,16 +135,16 @@ class ClaimBook:
         for pool in {pool for pool, _ in record.devices}:
             _remove(self._users, pool, key)
         if record.late is not None:
-            if self._late.get(record.late.pod) == record.late:
-                del self._late[record.late.pod]
             self._changed.add(record.late.pod)
         return self._nodes_with(record)
 
     def late(self, pod: PodRecord) -> LateClaim | None:
         """The claim that the extender has created for the pod's plan."""
-        found = self._late.get(pod.uid)
-        named = pod.claim is not None and found is not None and found.name == pod.claim.claim
-        return found if named else None
+        if pod.claim is None:
+            return None
+        record = self._claims.get(f"{pod.ref.namespace}/{pod.claim.claim}")
+        late = None if record is None else record.late
+        return late if late is not None and late.pod == pod.uid else None
 
     def take_changed(self) -> set[str]:
         """The uids of the pods whose `late` claim may have changed since the last call."""
@@ -170,7 +169,8 @@ class ClaimBook:
         given = (_given(self._claims[key], devices) for key in sorted(claims))
         return ClaimedGpus(
             frozenset(gpu.uuid for gpu in devices.values()),
-            frozenset(gpu.uuid for gpu in devices.values() if gpu.tainted),
+            frozenset(gpu.uuid for gpu in devices.values() if gpu.whole)
+            - {gpu.uuid for gpu in devices.values() if gpu.tainted},
             tuple(each for each in given if each.uuids),
             min(pool.driver for pool, _ in devices),
         )

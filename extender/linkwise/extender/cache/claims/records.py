@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sys import intern
 from typing import NamedTuple
 
-from linkwise.kube.device_claims import ResourceClaim, ResourceSlice, uuid_of
+from linkwise.kube.device_claims import ResourceClaim, ResourceSlice, parent_of, uuid_of
 from linkwise.topology.names import EDITION
 
 _TAKEN_OUT = frozenset({"NoSchedule", "NoExecute"})
@@ -25,6 +25,7 @@ class GpuDevice(NamedTuple):
     name: str
     uuid: str  # of the GPU: the device itself, or that of which it is a part
     tainted: bool  # kube-scheduler gives it to claims that tolerate that alone
+    whole: bool = True  # and no part of the GPU
 
 
 class PodName(NamedTuple):
@@ -70,6 +71,7 @@ def slice_record(read: ResourceSlice) -> SliceRecord:
             intern(device.name),
             uuid,
             any(taint.effect in _TAKEN_OUT for taint in device.taints),
+            not parent_of(device, spec.driver),
         )
         for device in spec.devices
         if (uuid := uuid_of(device, spec.driver))
