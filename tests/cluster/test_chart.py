@@ -267,7 +267,8 @@ def test_gpus_from_claims_bring_the_flag_the_right_the_calls_and_the_policy() ->
     role, hooks = "ClusterRole /linkwise-webhook", "MutatingWebhookConfiguration /linkwise"
     policy = "ValidatingAdmissionPolicy /linkwise-extender-decides"
     assert usual.keys() == claims.keys()
-    assert different == {role, hooks, policy, "Deployment kube-system/linkwise-webhook"}
+    extender, webhook = "ClusterRole /linkwise-extender", "Deployment kube-system/linkwise-webhook"
+    assert different == {role, extender, hooks, policy, webhook}
     more = args(claims, "Deployment", "webhook") - args(usual, "Deployment", "webhook")
     assert more == {"--gpus-from-claims"}
     assert claims[role]["rules"][:-1] == usual[role]["rules"]
