@@ -105,8 +105,9 @@ class NodeInfo:
     @property
     def claimed_gpus(self) -> int:
         """How many GPUs of this machine a DRA driver gives out."""
-        machine = self.machine
-        return 0 if machine is None else machine.mask_of(self.claimed.gpus).bit_count()
+        if self.machine is None or not self.claimed.gpus:  # asked often, and mostly there are none
+            return 0
+        return self.machine.mask_of(self.claimed.gpus).bit_count()
 
     @property
     def _gives_twice(self) -> bool:
