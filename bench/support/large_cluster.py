@@ -36,7 +36,8 @@ from linkwise.topology.machine.recorded import recorded_machine
 T = TypeVar("T")
 LEAF, SPINE = 32, 256  # nodes below one switch
 ZONES = 3
-STATES = ("idle", "half-full", "fragmented")  # and "full", with pods of two GPUs
+# And "full", with pods of two GPUs; and "scattered": two to six pods a node, none full or empty.
+STATES = ("idle", "half-full", "fragmented")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +145,11 @@ class LargeCluster(InMemoryApiServer):
             {node.metadata.name: node for node in made},
             {pod.metadata.uid: pod for pod in pods},
         )
+
+    def restart(self) -> None:
+        super().restart()
         self.core.set_unlocker(self.lock.step_aside)
-        self.core.decide(START)
+        self.core.decide(self.now)
         self.holds.longest.clear()
         gc.collect()
         gc.freeze()  # as the extender does once its cache is complete
@@ -163,6 +167,9 @@ class LargeCluster(InMemoryApiServer):
             sizes = [8]
         elif state == "full":
             sizes = [2] * 4
+        elif state == "scattered":
+            self._draw.shuffle(free)
+            sizes = self._some_of(len(free) - 1)
         else:
             self._draw.shuffle(free)
             sizes = [self._draw.choice((1, 1, 2, 3)) for _ in range(self._draw.randint(0, 3))]
@@ -171,6 +178,13 @@ class LargeCluster(InMemoryApiServer):
             if share:
                 self._number += 1
                 yield f"tenant-{self._number}", share
+
+    def _some_of(self, gpus: int) -> list[int]:
+        """Of two to six pods with one to four GPUs, and no more than *gpus* together."""
+        sizes, pods = [gpus + 1], self._draw.randint(2, 6)
+        while sum(sizes) > gpus:
+            sizes = [self._draw.randint(1, 4) for _ in range(pods)]
+        return sizes
 
     def plan(self, size: int, gpus: int) -> tuple[Spent, Spent, str] | None:
         """(time until the writes of one gang, longest time that the lock was held, the gang's
