@@ -14,8 +14,8 @@ from linkwise.kube.device_claims import ResourceClaim
 from linkwise.kube.objects import Condition, Pod
 from linkwise.topology import names
 from tests.extender import claimed
-from tests.extender.cache.claims.test_late_claims import add, add_gang, claim_name
 from tests.extender.cluster import Cluster, change
+from tests.extender.late_claims import add, add_gang, claim_name
 
 NODES = ("n1", "n2", "n3")
 Key = tuple[str, str]

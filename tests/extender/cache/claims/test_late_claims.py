@@ -1,99 +1,11 @@
 """Pods whose GPUs come from a claim: they are planned like others, and the claim that is created
 for a plan names its GPUs."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-
-from linkwise.extender.api.actions import Action, CreateClaim, DropClaim, WithdrawPlan
-from linkwise.extender.api.extender_calls import Outcome
-from linkwise.kube.objects import Condition, Pod, PodClaim
-from linkwise.pods.claims import ClaimAsk, write_claims
+from linkwise.extender.api.actions import WithdrawPlan
 from linkwise.topology import names
 from tests.extender import claimed
 from tests.extender.cluster import Cluster, change
-
-
-@dataclass(eq=False)
-class ClaimCluster(Cluster):
-    """With a kube-scheduler that allocates devices, in the simplest way."""
-
-    created: dict[str, CreateClaim] = field(default_factory=dict)  # the latest, by the pod's name
-    dropped: list[str] = field(default_factory=list)  # pods
-    denied: set[str] = field(default_factory=set)  # pods whose claims a quota refuses
-
-    def carry_out(self, action: Action) -> Outcome:
-        if isinstance(action, CreateClaim) and action.pod.name in self.denied:
-            return Outcome.DENIED
-        if isinstance(action, CreateClaim):
-            self.created[action.pod.name] = action
-        if isinstance(action, DropClaim):
-            self.dropped.append(action.pod.name)
-        return super().carry_out(action)
-
-    def refuse_everywhere(self, name: str) -> None:
-        """It writes why, and clears the nomination."""
-        pod = self.pod(name)
-        why = "0/2 nodes are available: 2 cannot allocate all claims."
-        told = Condition(type="PodScheduled", status="False", reason="Unschedulable", message=why)
-        status = change(pod.status, conditions=(told,), nominated_node_name="")
-        self.put_pod(change(pod, status=status))
-
-    def run_scheduler(self, name: str) -> tuple[str, ...]:
-        """Give the pod's claim the GPUs that it names, and bind the pod where they are. Return
-        them; none: the pod waits, or some are given already."""
-        pod, created = self.pod(name), self.created.get(name)
-        key = "ml", claim_name(name)
-        if created is None or key not in self.claims or pod.spec.scheduling_gates:
-            return ()
-        node = pod.status.nominated_node_name
-        there = claimed.uuids(self, node)
-        devices = [there.index(uuid) for share in created.gpus.values() for uuid in share]
-        allocations = (claim.status.allocation for claim in self.claims.values())
-        given = {
-            (result.pool, result.device)
-            for allocation in allocations
-            for result in (allocation.devices.results if allocation else ())
-        }
-        if any((node, f"gpu-{device}") in given for device in devices):
-            return ()
-        allocated = claimed.claim_of(claim_name(name), node, *devices, pods=[pod])
-        self.put_claim(change(self.claims[key], status=allocated.status))
-        self.put_bound(change(pod, spec=change(pod.spec, node_name=node)))
-        self.settle()
-        return tuple(there[device] for device in devices)
-
-
-def claim_name(pod: str) -> str:
-    return f"linkwise-{pod.replace('-', 'x'):0>20}"
-
-
-def with_claim(name: str, gpus: int, template: str) -> Callable[[Pod], Pod]:
-    """The webhook's patch."""
-    ask = ClaimAsk("linkwise-gpus", claim_name(name), {"main": gpus}, template)
-
-    def alter(pod: Pod) -> Pod:
-        entry = PodClaim(name=ask.entry, resource_claim_name=ask.claim)
-        said = {**pod.metadata.annotations, names.CLAIMS: write_claims(ask)}
-        meta = change(pod.metadata, annotations=said)
-        return change(pod, metadata=meta, spec=change(pod.spec, resource_claims=(entry,)))
-
-    return alter
-
-
-def add(at: Cluster, name: str, gpus: int, *, template: str = "", **said: str) -> Pod:
-    return at.add_pod(name, gates=[names.GATE], alter=with_claim(name, gpus, template), said=said)
-
-
-def add_gang(at: Cluster, name: str, size: int, gpus: int) -> None:
-    for rank in range(size):
-        add(at, f"{name}-{rank}", gpus, gang=name, gang_size=str(size))
-
-
-def cluster(*nodes: str) -> ClaimCluster:
-    at = ClaimCluster()
-    for node in nodes or ("n1",):
-        claimed.add_node(at, node)
-    return at
+from tests.extender.late_claims import ClaimCluster, add, add_gang, claim_name, cluster
 
 
 def test_a_pod_gets_a_claim_for_its_planned_gpus_and_then_loses_its_gate() -> None:
