@@ -100,7 +100,7 @@ class _TemplateKey(msgspec.Struct, frozen=True):
     priority: int
     scheduler: str
     claims: tuple[PodClaim, ...]
-    by_claim: bool
+    late_claim: str | None  # the template of the claim that is created for planned GPUs
     spread: tuple[TopologySpreadConstraint, ...]
     ports: list[tuple[object, ...]]
     volumes: list[str]
@@ -146,6 +146,7 @@ class _Wishes:
     ask: PodRequest
     invalid: str
     template: Template | None
+    claim: ClaimAsk | None
 
     @property
     def asks_for_members(self) -> bool:
@@ -244,16 +245,17 @@ class Ingest:
     def _wishes(self, pod: Pod) -> "_Wishes":
         """A waiting pod changes several times, and the pods of a job are equal: the result for
         equal input is computed once."""
-        of_spec, (ask, wrong) = self._of_spec(pod), self._ask(pod)
+        claim = _claim_of(pod)
+        of_spec, (ask, wrong) = self._of_spec(pod, claim), self._ask(pod)
         invalid = of_spec.invalid or wrong
         if isinstance(pod, LargePod) and (of_spec.demand.gpus or of_spec.shares):
             invalid = pod.refusal
         template = None
         if of_spec.demand.gpus or of_spec.shares or ask.gang or invalid:
-            template = self._template(of_spec.template, pod)
+            template = self._template(of_spec.template, pod.spec, by_claim=claim is not None)
             if why := _too_long(pod.metadata.annotations):
                 ask, invalid = NOTHING_SAID, invalid or why
-        return _Wishes(of_spec, ask, invalid, template)
+        return _Wishes(of_spec, ask, invalid, template, claim)
 
     def _ask(self, pod: Pod) -> tuple[PodRequest, str]:
         """What the pod's annotations say, or what is wrong with them."""
@@ -265,8 +267,8 @@ class Ingest:
         words = msgspec.json.encode((said, index), order="deterministic")
         return _once(self._asks, words, lambda: _read_ask(pod))
 
-    def _of_spec(self, pod: Pod) -> _OfSpec:
-        spec, meta, claim = pod.spec, pod.metadata, _claim_of(pod)
+    def _of_spec(self, pod: Pod, claim: ClaimAsk | None) -> _OfSpec:
+        spec, meta = pod.spec, pod.metadata
         words = _SpecKey(
             meta.namespace,
             spec.node_selector,
@@ -291,17 +293,19 @@ class Ingest:
             resized(pod),
         )
         encoded = msgspec.json.encode(words, order="deterministic")
-        return _once(self._specs, encoded, lambda: _read_spec(pod, self._resource, words.volumes))
+        return _once(
+            self._specs, encoded, lambda: _read_spec(pod, claim, self._resource, words.volumes)
+        )
 
-    def _template(self, key: bytes, pod: Pod) -> Template:
-        found, spec = self._templates.get(key), pod.spec
+    def _template(self, key: bytes, spec: PodSpec, *, by_claim: bool) -> Template:
+        found = self._templates.get(key)
         if found is None:
             found = Template(
                 next(self._numbers),
                 spec.node_selector,
                 spec.affinity,
                 spec.tolerations,
-                by_claim=_claim_of(pod) is not None,
+                by_claim=by_claim,
             )
             self._templates[key] = found
         return found
@@ -346,7 +350,7 @@ def _read_ask(pod: Pod) -> tuple[PodRequest, str]:
         return NOTHING_SAID, str(error)
 
 
-def _read_spec(pod: Pod, resource: str, volumes: list[str]) -> _OfSpec:
+def _read_spec(pod: Pod, claim: ClaimAsk | None, resource: str, volumes: list[str]) -> _OfSpec:
     demand, invalid = NO_DEMAND, ""
     shares: tuple[tuple[str, PodDemand], ...] = ()
     try:
@@ -357,15 +361,15 @@ def _read_spec(pod: Pod, resource: str, volumes: list[str]) -> _OfSpec:
     else:
         invalid = oversize(pod, demand, shares, resource)
     rules = pod_rules(pod)
-    template = _template_key(pod, rules, volumes)
+    template = _template_key(pod, claim, rules, volumes)
     if rules.weight > _MOST_RULES:
         rules = NO_RULES  # kube-scheduler keeps them
     needs = pod_needs(pod, demand, resource)
     return _OfSpec(demand, shares, invalid, needs, _prefers(pod.spec), rules, template)
 
 
-def _template_key(pod: Pod, rules: PodRules, volumes: list[str]) -> bytes:
-    spec, claim = pod.spec, _claim_of(pod)
+def _template_key(pod: Pod, claim: ClaimAsk | None, rules: PodRules, volumes: list[str]) -> bytes:
+    spec = pod.spec
     words = _TemplateKey(
         pod.metadata.namespace,
         spec.node_selector,
@@ -381,7 +385,7 @@ def _template_key(pod: Pod, rules: PodRules, volumes: list[str]) -> bytes:
         spec.priority,
         spec.scheduler_name,
         _others_claims(spec, claim),
-        claim is not None,
+        None if claim is None else claim.template,
         spec.topology_spread_constraints,
         [tuple(port) for port in rules.ports],
         volumes,
@@ -421,7 +425,7 @@ def _record(
     # Shares are chosen at the bind, so a single pod that takes some is not planned ahead.
     owner = next((owner for owner in meta.owner_references if owner.controller), None)
     is_awaited = meta.uid in awaited or (owner is not None and owner.uid in awaited)
-    claim = None if judged.invalid else _claim_of(pod)
+    claim = None if judged.invalid else wishes.claim
     ahead = gated or planned or in_line or keeps_place or is_awaited or claim is not None
     gang = _gang_of(ref, judged.ask, ahead=ahead and open_ and not of_spec.shares)
     owner_kind = "" if owner is None else owner.kind

@@ -267,3 +267,20 @@ def test_each_claim_that_is_outdated_is_deleted() -> None:
         at.settle()
     assert at.dropped == ["a", "a"]
     assert len(at.run_scheduler("a")) == 8
+
+
+def test_pods_whose_claims_come_of_other_templates_differ() -> None:
+    """What one template's selectors forbid, another's may allow."""
+    at = cluster("n1", "n2")
+    add(at, "a", 2, template="forbids")
+    at.settle()
+    (first,) = at.places("a")
+    at.refuse_everywhere("a")
+    at.settle()
+    assert at.places("a") != [first]
+    add(at, "b", 2, template="forbids")
+    add(at, "c", 2, template="allows")
+    at.settle()
+    assert at.places("b") == at.places("a")
+    records = {record.ref.name: record for record in at.core.snapshot(at.now).pods}
+    assert records["a"].template is records["b"].template is not records["c"].template
