@@ -1,6 +1,7 @@
 """Each decision is one write that the API server takes whole, or refuses for a pod's successor."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 from linkwise.extender.api.actions import (
     Action,
     Correct,
+    CreateClaim,
+    DropClaim,
     Emit,
     EventType,
     Evict,
@@ -335,3 +338,50 @@ def test_a_binding_is_for_one_pod_and_not_for_its_successor(
 
     assert found is Outcome.REFUSED
     assert "nodeName" not in read(client, "w-0")["spec"]
+
+
+CLAIMS = "/apis/resource.k8s.io/v1/namespaces/ml/resourceclaims"
+
+
+def claim_for(pod: PodRef, edition: str = "1.1.a") -> CreateClaim:
+    name = "linkwise-0123456789abcdefghij"
+    return CreateClaim(pod, name, {"main": ("GPU-1",)}, "gpu.nvidia.com", edition)
+
+
+def drop_claims(client: KubeClient) -> None:
+    for claim in client.get(CLAIMS, dict[str, Any])["items"]:
+        client.delete(f"{CLAIMS}/{claim['metadata']['name']}")
+
+
+def test_a_claim_that_is_there_already_is_done_if_it_is_for_this_plan(
+    client: KubeClient, actions: Writer, pod: PodRef
+) -> None:
+    drop_claims(client)
+    assert actions.perform(claim_for(pod)) is Outcome.DONE
+    assert actions.perform(claim_for(pod)) is Outcome.DONE  # the first answer was lost
+    assert actions.perform(claim_for(pod, "1.2.b")) is Outcome.DENIED
+    other = replace(claim_for(pod), pod=replace(pod, uid="other"))
+    assert actions.perform(other) is Outcome.DENIED
+
+
+def test_a_claim_of_that_name_by_somebody_else_denies_the_plan(
+    client: KubeClient, actions: Writer, pod: PodRef
+) -> None:
+    drop_claims(client)
+    client.post(CLAIMS, {"metadata": {"name": claim_for(pod).name}, "spec": {}})
+    assert actions.perform(claim_for(pod)) is Outcome.DENIED
+
+
+def test_a_claim_is_deleted_as_it_was_seen(
+    client: KubeClient, actions: Writer, pod: PodRef
+) -> None:
+    drop_claims(client)
+    action = claim_for(pod)
+    assert actions.perform(action) is Outcome.DONE
+    meta = client.get(f"{CLAIMS}/{action.name}", dict[str, Any])["metadata"]
+    seen = DropClaim(pod, action.name, meta["uid"], meta["resourceVersion"])
+    client.patch(f"{CLAIMS}/{action.name}", {"metadata": {"labels": {"now": "changed"}}})
+    assert actions.perform(seen) is Outcome.REFUSED
+    meta = client.get(f"{CLAIMS}/{action.name}", dict[str, Any])["metadata"]
+    assert actions.perform(replace(seen, version=meta["resourceVersion"])) is Outcome.DONE
+    assert client.get(CLAIMS, dict[str, Any])["items"] == []

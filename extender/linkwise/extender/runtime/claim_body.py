@@ -6,7 +6,7 @@ docs/decisions/0046-late-claims.md has the reasons.
 from collections.abc import Mapping, Sequence
 
 from linkwise.extender.api.actions import CreateClaim
-from linkwise.kube.device_claims import VERSION
+from linkwise.kube.device_claims import VERSION, ResourceClaim
 from linkwise.kube.fields import Fields, mapping
 from linkwise.topology import names
 
@@ -47,6 +47,13 @@ def claim_body(action: CreateClaim, device_class: str, template: Fields | None) 
         },
         "spec": spec,
     }
+
+
+def is_claim_for(action: CreateClaim, claim: ResourceClaim) -> bool:
+    """Whether it is the one that *action* creates."""
+    owners = [owner.uid for owner in claim.metadata.owner_references]
+    edition = claim.metadata.annotations.get(names.EDITION)
+    return owners == [action.pod.uid] and edition == action.edition
 
 
 def _requests(action: CreateClaim, device_class: str) -> Sequence[Fields]:

@@ -36,11 +36,11 @@ from linkwise.extender.api.actions import (
     WritePlan,
 )
 from linkwise.extender.api.extender_calls import BindOrder, Outcome
-from linkwise.extender.runtime.claim_body import claim_body
+from linkwise.extender.runtime.claim_body import claim_body, is_claim_for
 from linkwise.extender.runtime.leadership import ALONE, Lead
 from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.kube.client import STRATEGIC_PATCH, KubeClient
-from linkwise.kube.device_claims import ROOT
+from linkwise.kube.device_claims import ROOT, ResourceClaim
 from linkwise.kube.errors import ApiError
 from linkwise.pods.claims import DEVICE_CLASS
 from linkwise.topology import names
@@ -55,6 +55,10 @@ _LONGEST_WAIT_SECONDS = 2.0
 # try, but for those that `_is_too_late`.
 _DENIABLE, _DENIALS = ("Bind", "WritePlan", "CreateClaim"), (400, 403, 422)
 _MESSAGE_LIMIT = 1024  # of an Event's message, by the API server's validation
+
+
+class _Claims(msgspec.Struct, frozen=True):
+    items: tuple[ResourceClaim, ...] = ()
 
 
 class Writer:
@@ -142,7 +146,18 @@ class Writer:
             body = claim_body(action, self._device_class, template)
         except ValueError as error:
             raise ApiError(422, "Invalid", str(error)) from None
-        self._client.post(f"{ROOT}/namespaces/{namespace}/resourceclaims", body)
+        path = f"{ROOT}/namespaces/{namespace}/resourceclaims"
+        try:
+            self._client.post(path, body)
+        except ApiError as error:
+            if error.status != 409:
+                raise
+            named = {"fieldSelector": f"metadata.name={action.name}"}
+            there = self._client.get(path, _Claims, params=named).items
+            if not any(is_claim_for(action, claim) for claim in there):
+                # Somebody else's. It may stay, so the pod must not keep GPUs from others meanwhile.
+                why = "a claim of this name exists, and is not that of this plan"
+                raise ApiError(422, "Invalid", why) from None
 
     def _post_event(self, path: str, event: Mapping[str, object]) -> None:
         try:
