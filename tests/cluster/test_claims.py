@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from linkwise.topology.machine.recorded import recorded_machine
 from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.host.waiting import wait_for
-from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF, GPU, gpu_node
+from tests.cluster.support.scheduling.dra import add_nodes, create_claim, pod_with, uuids
+from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF
 from tests.cluster.support.scheduling.scheduling_world import (
     NAMESPACE,
     PODS,
@@ -22,11 +22,7 @@ from tests.cluster.support.scheduling.scheduling_world import (
     started_world,
 )
 
-MACHINE = "hgx-h100"
-DRIVER = "gpu.nvidia.com"
-DEVICES = "/apis/resource.k8s.io/v1"
-CLAIMS = f"{DEVICES}/namespaces/{NAMESPACE}/resourceclaims"
-UUIDS = [gpu.uuid for gpu in recorded_machine(MACHINE, node="c1").gpus]
+UUIDS = uuids("c1")
 
 
 @pytest.fixture(scope="module")
@@ -39,31 +35,10 @@ def world(run_directory: Path) -> Iterator[SchedulingWorld]:
     )
     control.start()
     with started_world(SchedulingWorld(control), ("n1",)) as world:
-        client = world.client
-        by_claims = gpu_node("c1", MACHINE)
-        for amounts in (by_claims["status"]["capacity"], by_claims["status"]["allocatable"]):
-            amounts.pop(GPU, None)
-        client.post("/api/v1/nodes", by_claims)
-        client.post(f"{DEVICES}/resourceslices", slice_of("c1"))
-        selector = {"cel": {"expression": f'device.driver == "{DRIVER}"'}}
-        device_class = {"metadata": {"name": DRIVER}, "spec": {"selectors": [selector]}}
-        client.post(f"{DEVICES}/deviceclasses", device_class)
+        add_nodes(world, "c1")
         wait_for(lambda: bool(view(world, "c1").get("gpus")), "the slice has been seen")
         yield world
     shutil.rmtree(directory, ignore_errors=True)
-
-
-def slice_of(node: str) -> dict[str, Any]:
-    devices = [
-        {
-            "name": f"gpu-{index}",
-            "attributes": {"type": {"string": "gpu"}, "uuid": {"string": uuid}},
-        }
-        for index, uuid in enumerate(UUIDS)
-    ]
-    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
-    spec = {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": devices}
-    return {"metadata": {"name": f"{node}-{DRIVER}"}, "spec": spec}
 
 
 def view(world: SchedulingWorld, node: str) -> dict[str, Any]:
@@ -79,19 +54,9 @@ def holders(world: SchedulingWorld, node: str) -> dict[int, str]:
 
 def create(world: SchedulingWorld, name: str, *indices: int) -> None:
     """A pod with a claim for just these GPUs."""
-    named = ", ".join(f'"{UUIDS[index]}"' for index in indices)
-    selector = {"cel": {"expression": f'device.attributes["{DRIVER}"].uuid in [{named}]'}}
-    exactly = {"deviceClassName": DRIVER, "count": len(indices), "selectors": [selector]}
-    requests = [{"name": "gpus", "exactly": exactly}]
-    claim = {"metadata": {"name": f"{name}-gpus"}, "spec": {"devices": {"requests": requests}}}
-    world.client.post(CLAIMS, claim)
-    container = {"name": "main", "image": "none", "resources": {"claims": [{"name": "gpus"}]}}
-    spec = {
-        "containers": [container],
-        "resourceClaims": [{"name": "gpus", "resourceClaimName": f"{name}-gpus"}],
-        "restartPolicy": "Never",
-    }
-    world.client.post(PODS, {"metadata": {"name": name}, "spec": spec})
+    claim = f"{name}-gpus"
+    create_claim(world, claim, len(indices), [UUIDS[index] for index in indices])
+    world.client.post(PODS, {"metadata": {"name": name}, "spec": pod_with(claim)})
 
 
 def test_the_gpus_that_kube_scheduler_allocates_are_in_use_by_the_pod(

@@ -16,12 +16,21 @@ import pytest
 
 from linkwise.pods.claims import ClaimAsk, write_claims
 from linkwise.topology import names
-from linkwise.topology.machine.recorded import recorded_machine
 from tests.cluster.support.api.chart import CHART, helm, values
 from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.programs import binaries
-from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF, GPU, gpu_node
+from tests.cluster.support.scheduling.dra import (
+    CLAIMS,
+    DEVICES,
+    DRIVER,
+    add_nodes,
+    create_claim,
+    pod_with,
+    uuid_in,
+    uuids,
+)
+from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF
 from tests.cluster.support.scheduling.scheduling_world import (
     NAMESPACE,
     PODS,
@@ -29,12 +38,8 @@ from tests.cluster.support.scheduling.scheduling_world import (
     started_world,
 )
 
-MACHINE = "hgx-h100"
-DRIVER = "gpu.nvidia.com"
-DEVICES = "/apis/resource.k8s.io/v1"
-CLAIMS = f"{DEVICES}/namespaces/{NAMESPACE}/resourceclaims"
 NODES = ("c1", "c2")
-UUIDS = {node: [gpu.uuid for gpu in recorded_machine(MACHINE, node=node).gpus] for node in NODES}
+UUIDS = {node: uuids(node) for node in NODES}
 
 
 @pytest.fixture(scope="module")
@@ -54,38 +59,21 @@ def world(run_directory: Path) -> Iterator[SchedulingWorld]:
             *values(webhook__gpusFromClaims=True),
         )
         control.kubectl("apply", "-f=-", stdin=text)
-        for node in NODES:
-            made = gpu_node(node, MACHINE)
-            for amounts in (made["status"]["capacity"], made["status"]["allocatable"]):
-                amounts.pop(GPU, None)
-            world.client.post("/api/v1/nodes", made)
-            world.client.post(f"{DEVICES}/resourceslices", slice_of(node))
-        selector = {"cel": {"expression": f'device.driver == "{DRIVER}"'}}
-        device_class = {"metadata": {"name": DRIVER}, "spec": {"selectors": [selector]}}
-        world.client.post(f"{DEVICES}/deviceclasses", device_class)
+        add_nodes(world, *NODES)
         yield world
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def slice_of(node: str) -> dict[str, Any]:
-    devices = [
-        {
-            "name": f"gpu-{index}",
-            "attributes": {"type": {"string": "gpu"}, "uuid": {"string": uuid}},
-        }
-        for index, uuid in enumerate(UUIDS[node])
-    ]
-    nameless = {"name": "without-uuid", "attributes": {"type": {"string": "gpu"}}}
-    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
-    spec = {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": [nameless, *devices]}
-    return {"metadata": {"name": f"{node}-{DRIVER}"}, "spec": spec}
-
-
 def create(
     world: SchedulingWorld, name: str, gpus: int, *, template: str = "", **said: str
-) -> None:
+) -> ClaimAsk:
     """A pod as the webhook leaves it."""
     ask = ClaimAsk("linkwise-gpus", f"linkwise-{uuid4().hex[:20]}", {"main": gpus}, template)
+    post(world, name, ask, **said)
+    return ask
+
+
+def post(world: SchedulingWorld, name: str, ask: ClaimAsk, **said: str) -> None:
     words = {names.PREFIX + key.replace("_", "-"): text for key, text in said.items()}
     use = {"name": ask.entry, "request": "main"}
     spec = {
@@ -182,36 +170,30 @@ def test_somebody_is_faster_and_the_pod_gets_others(world: SchedulingWorld) -> N
 
 def first_fit(world: SchedulingWorld, name: str, gpus: int) -> None:
     """A pod whose claim leaves the choice to kube-scheduler."""
-    exactly = {
-        "deviceClassName": DRIVER,
-        "count": gpus,
-        "selectors": [{"cel": {"expression": f'has(device.attributes["{DRIVER}"].uuid)'}}],
-    }
-    devices = {"requests": [{"name": "gpus", "exactly": exactly}]}
-    world.client.post(CLAIMS, {"metadata": {"name": name}, "spec": {"devices": devices}})
-    container = {"name": "main", "image": "none", "resources": {"claims": [{"name": "gpus"}]}}
-    spec = {
-        "containers": [container],
-        "resourceClaims": [{"name": "gpus", "resourceClaimName": name}],
-        "restartPolicy": "Never",
-    }
-    world.client.post(PODS, {"metadata": {"name": name}, "spec": spec})
+    create_claim(world, name, gpus, [uuid for there in UUIDS.values() for uuid in there])
+    world.client.post(PODS, {"metadata": {"name": name}, "spec": pod_with(name)})
+
+
+def test_a_claim_name_that_a_stranger_has_taken_costs_its_own_pod_only(
+    world: SchedulingWorld,
+) -> None:
+    ask = ClaimAsk("linkwise-gpus", "linkwise-" + "0" * 20, {"main": 8})
+    create_claim(world, ask.claim, 1, ["GPU-that-nobody-has"])
+    post(world, "taken", ask)
+    wait_for(
+        lambda: "does not let ResourceClaim" in world.extender.explain(NAMESPACE, "taken"),
+        "it is told",
+    )
+    members = [f"others-{rank}" for rank in range(2)]
+    for member in members:
+        create(world, member, 8, gang="others", gang_size="2")
+    world.wait_bound(members)
+    world.client.delete(f"{CLAIMS}/{ask.claim}")
+    gone(world, *members, "taken")
 
 
 def test_a_template_gives_the_claim_its_own_selectors_too(world: SchedulingWorld) -> None:
-    allowed = ", ".join(f'"{uuid}"' for uuid in UUIDS["c2"])
-    exactly = {
-        "deviceClassName": DRIVER,
-        "count": 3,
-        "selectors": [
-            {
-                "cel": {
-                    "expression": f'has(device.attributes["{DRIVER}"].uuid)'
-                    f' && device.attributes["{DRIVER}"].uuid in [{allowed}]'
-                }
-            }
-        ],
-    }
+    exactly = {"deviceClassName": DRIVER, "count": 3, "selectors": [uuid_in(UUIDS["c2"])]}
     requests = [{"name": "main", "exactly": exactly}]
     made = {"metadata": {"name": "three"}, "spec": {"spec": {"devices": {"requests": requests}}}}
     world.client.post(f"{DEVICES}/namespaces/{NAMESPACE}/resourceclaimtemplates", made)
