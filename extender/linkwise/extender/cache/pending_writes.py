@@ -183,7 +183,7 @@ class PendingWrites:
         if late is not None:
             outdated = wanted is None or late.edition != _edition_of(wanted)
             is_gone = self._dropped.get(record.uid) == late.uid
-            if outdated and not (late.allocated or record.node or is_gone):
+            if outdated and not (late.allocated or is_gone):
                 self._issue(DropClaim(record.ref, late.name, late.uid, late.version), now)
         elif wanted is not None and self._there.get(record.uid) == wanted.plan.edition:
             driver = self._claims.of_node(wanted.plan.node).driver

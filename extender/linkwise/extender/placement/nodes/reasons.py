@@ -14,7 +14,7 @@ from linkwise.extender.api.records import ResourceList
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind
 from linkwise.extender.cache.node_info import NOT_SEEN, Closed, ClosedBy
-from linkwise.extender.cache.node_table import BY_CLAIMS, BY_KUBELET, Ints
+from linkwise.extender.cache.node_table import BY_KUBELET, NOT_USABLE, Ints
 from linkwise.extender.placement.nodes.best_node import BestNode, by_kind
 from linkwise.extender.placement.nodes.nodes_view import NodesView
 from linkwise.topology.machine.topology_manager import Policy
@@ -122,8 +122,9 @@ def rooms(
     it gets its GPUs."""
     table = view.table()
     rows = table.rows_of(names)
-    has_set = (rows >= 0) & (best_node.worth_in(view, request, needs).quality[rows] > -np.inf)
-    offering = table.offering[rows]
+    known, offering = rows >= 0, table.offering[rows]
+    other_way = known & (table.kinds[rows] != NOT_USABLE) & (offering != 0) & (offering != way)
+    has_set = known & (best_node.worth_in(view, request, needs).quality[rows] > -np.inf)
     fits = has_set & (offering == way)
     failed: dict[str, str] = {}
     unresolvable: dict[str, str] = {}
@@ -132,11 +133,10 @@ def rooms(
         of_names = dict.fromkeys([names[place] for place in places.tolist()], text)
         (unresolvable if never else failed).update(of_names)
 
-    told = has_set.copy()
+    told = has_set | other_way
+    refuse(np.flatnonzero(other_way), CLAIMED if way == BY_KUBELET else NOT_CLAIMED)
     refuse(np.flatnonzero(has_set & (offering == 0)), NOT_OFFERED)
-    refuse(np.flatnonzero(has_set & (offering == BY_CLAIMS) & ~fits), CLAIMED)
-    refuse(np.flatnonzero(has_set & (offering == BY_KUBELET) & ~fits), NOT_CLAIMED)
-    for kind, misses, free in by_kind(cache, table, np.where(has_set, -1, rows)):
+    for kind, misses, free in by_kind(cache, table, np.where(told, -1, rows)):
         told[misses] = True
         text, never = why_no_room(kind, request, 0)
         if never:
