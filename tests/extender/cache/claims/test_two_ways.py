@@ -139,3 +139,16 @@ def test_what_waits_for_gpus_of_claims_knows_when_they_come_free() -> None:
     (reservation,) = at.core.reservations.all()
     assert reservation.earliest.known
     assert 0 < reservation.start - at.now <= 3600
+
+
+def test_only_a_pod_that_is_too_large_waits_in_vain() -> None:
+    at = cluster("n1")
+    server = claimed.add_pod(at, "server", "n1", *range(8))
+    at.put_pod(change(server, spec=change(server.spec, restart_policy="Always")))
+    add(at, "waits", 8)
+    add(at, "large", 9)
+    at.settle()
+    at.pass_time(60)
+    found = {name: at.core.explain("ml", name, at.now) for name in ("waits", "large")}
+    told = [each.in_vain for each in found.values() if each is not None]
+    assert told[0] != told[1] == "even without other pods"
