@@ -99,11 +99,20 @@ def create_stateful_set(world: SchedulingWorld, app: str, node: str, **said: str
 
 
 def create_job(
-    world: SchedulingWorld, app: str, node: str, rule: Mapping[str, Any], **said: str
+    world: SchedulingWorld,
+    app: str,
+    node: str,
+    rule: Mapping[str, Any],
+    said: Mapping[str, str],
+    *,
+    pods: int = 1,
 ) -> None:
+    """With several *pods*, they are a gang."""
     made = template(world, app, node, **said)
     made["spec"]["restartPolicy"] = "Never"
     spec = {"template": made, "backoffLimit": 0, "podFailurePolicy": {"rules": [rule]}}
+    if pods > 1:
+        spec |= {"completionMode": "Indexed", "completions": pods, "parallelism": pods}
     world.client.post(f"{BATCH}/jobs", {"metadata": {"name": app}, "spec": spec})
 
 
@@ -166,8 +175,8 @@ def run(world: SchedulingWorld, apps: Mapping[str, str]) -> dict[str, str]:
     wait_while_played(
         world,
         lambda: all(
-            [(pod.spec.node_name, pod.status.phase) for pod in of(world, app)]
-            == [(node, "Running")]
+            {(pod.spec.node_name, pod.status.phase) for pod in of(world, app)}
+            == {(node, "Running")}
             for app, node in apps.items()
         ),
         "each runs",
@@ -259,7 +268,7 @@ def test_pods_stay_that_do_not_consent_or_whose_move_would_count_or_is_forbidden
 ) -> None:
     """Of four pods, any of which could make room, the one goes that loses the most."""
     create_deployment(world, "silent", "n1", move_cost="100ms")
-    create_job(world, "counts", "n2", COUNTS, **CONSENT, expected_duration="1h")
+    create_job(world, "counts", "n2", COUNTS, {**CONSENT, "expected_duration": "1h"})
     create_deployment(world, "guarded", "n3", **CONSENT)
     create_deployment(world, "web", "n4", **COSTLIER)
     guard = {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "guarded"}}}
@@ -297,11 +306,36 @@ def test_all_run_again_if_the_extender_dies_after_the_evictions(world: Schedulin
     assert (status.get("failed", 0), status["active"]) == (0, 1)
 
 
+def test_a_gang_moves_as_a_whole(world: SchedulingWorld) -> None:
+    create_job(world, "gang", "n1", IGNORES, CONSENT, pods=2)
+    stay = ("n2", "n3", "n4")
+    for node in stay:
+        create_deployment(world, f"stays-{node}", node)
+    wait_while_played(world, lambda: len(of(world, "gang")) == 2, "both members are there")
+    run(world, {"gang": "n1", **{f"stays-{node}": node for node in stay}})
+    before = {pod.metadata.uid for pod in of(world, "gang")}
+
+    large = world.create("large", gated=True)
+    wait_while_played(world, lambda: world.node_of(large), "it starts")
+
+    def is_back() -> bool:
+        pods = of(world, "gang")
+        return len(pods) == 2 and all(pod.status.phase == "Running" for pod in pods)
+
+    wait_while_played(world, is_back, "the gang runs again")
+    after = of(world, "gang")
+    assert world.node_of(large) == "n1"
+    assert before.isdisjoint(pod.metadata.uid for pod in after)
+    assert len({pod.spec.node_name for pod in after}) == 1
+    assert job_status(world, "gang").get("failed", 0) == 0
+    assert not given_twice(world.pods())
+
+
 def three_movers(world: SchedulingWorld) -> dict[str, str]:
     """Run a pod on each node, of which three could move to the fourth, and return their uids."""
     create_deployment(world, "web", "n1", **CONSENT)
     create_stateful_set(world, "store", "n2", **CONSENT)
-    create_job(world, "train", "n3", IGNORES, **CONSENT)
+    create_job(world, "train", "n3", IGNORES, CONSENT)
     create_deployment(world, "stays", "n4")
     return run(world, {"web": "n1", "store": "n2", "train": "n3", "stays": "n4"})
 

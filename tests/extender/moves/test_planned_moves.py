@@ -564,3 +564,18 @@ def test_the_replacement_gets_its_target_before_its_job_is_read() -> None:
     at.add_pod("web-2", 4, alter=owned_by("Job", "owner-of-web"), said=MOVABLE)
     at.settle()
     assert at.places("web-2") == ["n2"]
+
+
+def test_pods_move_as_soon_as_the_wait_is_longer_than_a_short_move() -> None:
+    at = Cluster(settings=CoreSettings(moves=MovePolicy(Moves.CONSENT, cost_seconds=5)))
+    at.add_node("n1")
+    at.add_node("n2")
+    scattered(at)
+    at.add_pod("big", 8, gates=[names.GATE])
+    at.settle()
+    at.pass_time(4)
+    assert not at.core.snapshot(at.now).moves_under_way
+    at.pass_time(3)
+    assert at.core.snapshot(at.now).moves_under_way
+    at.pass_time(10)  # until the note may be written again
+    assert at.evicted == ["web"]

@@ -219,8 +219,10 @@ class PlannedMoves:
             if wait <= self._policy.cost_seconds:  # it starts soon, or is not among the first
                 self._advice.pop(gang.key, None)
                 worth_it_from = self._queue.created(gang.key) + self._policy.cost_seconds
-                at = max(now + TRY_SECONDS, worth_it_from + _MOMENT_SECONDS)
-                self._tries[gang.key] = at, None if now < worth_it_from else state
+                if now < worth_it_from:
+                    self._tries[gang.key] = worth_it_from + _MOMENT_SECONDS, None
+                else:
+                    self._tries[gang.key] = now + TRY_SECONDS, state
                 continue
             self._tries[gang.key] = now + TRY_SECONDS, state
             try:
