@@ -21,18 +21,13 @@ def moves_for(live: LiveListing, snapshot: Snapshot, key: GangKey) -> JobMoves |
     plan = live.core.moves.sought(key, live.now)
     if plan is None:
         return None
-    lost = lost_by(plan)
     return JobMoves(
         pods=moved_pods(snapshot, plan),
-        lost_gpu_seconds=lost,
+        lost_gpu_seconds=plan.lost,
         saved_gpu_seconds=None if plan.saved == math.inf else plan.saved,
         verdict=_verdict(live, key, plan),
-        after_seconds=max(live.core.moves.policy.cost_seconds, lost / _gpus(plan)),
+        after_seconds=max(live.core.moves.policy.cost_seconds, plan.lost / _gpus(plan)),
     )
-
-
-def lost_by(plan: MovePlan) -> float:
-    return sum(move.lost for move in plan.moves)
 
 
 def moved_pods(snapshot: Snapshot, plan: MovePlan) -> tuple[MovedPod, ...]:
@@ -61,7 +56,7 @@ def _verdict(live: LiveListing, key: GangKey, plan: MovePlan) -> Verdict:
     """By the extender's own estimate of the wait, as `PlannedMoves` decides."""
     reservation = live.core.reservations.of(key)
     wait, least = plan.saved / _gpus(plan), live.core.moves.policy.cost_seconds
-    if wait > least and plan.saved >= lost_by(plan):
+    if wait > least and plan.saved >= plan.lost:
         return Verdict.YES
     if reservation is None:
         return Verdict.NOT_FIRST

@@ -18,7 +18,6 @@ from linkwise.cli.what_if.live_listing import LiveListing
 from linkwise.cli.what_if.moves import (
     NO_BUDGETS,
     jobs_of_movers,
-    lost_by,
     moved_pods,
     note_of_jobs,
 )
@@ -123,7 +122,7 @@ class _Asking:
             whole=tuple(whole),
             emptied=tuple(sorted({*used} - {*whole})),
             moves=() if plan is None else moved_pods(self._before, plan),
-            lost_gpu_seconds=0.0 if plan is None else lost_by(plan),
+            lost_gpu_seconds=0.0 if plan is None else plan.lost,
         )
 
     def _most(self, size: int, whole: int, wanted: int) -> MovePlan | None:

@@ -41,7 +41,7 @@ def _plan(for_whom: str, plan: MovePlan, moves: Iterable[MoveView]) -> MovePlanV
     return MovePlanView(
         for_whom=for_whom,
         gpus=sum(spot.gpus.bit_count() for spot in plan.spots),
-        lost_gpu_seconds=sum(move.lost for move in plan.moves),
+        lost_gpu_seconds=plan.lost,
         saved_gpu_seconds=plan.saved if plan.saved < math.inf else None,
         moves=tuple(moves),
     )

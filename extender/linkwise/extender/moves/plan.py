@@ -35,6 +35,11 @@ class MovePlan:
     saved: float = 0.0  # GPU seconds; infinity: they would never start without the moves
     empties: str = ""  # the node that a person has emptied; else it makes room for a gang or pod
 
+    @property
+    def lost(self) -> float:
+        """GPU seconds."""
+        return sum(move.lost for move in self.moves)
+
 
 @dataclass(frozen=True, slots=True)
 class MoveUnderWay:
