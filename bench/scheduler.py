@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 import click
 
+from bench.support import as_deployed
 from bench.support.figures import print_table, ratio, this_machine
 from bench.support.scheduler_pods import Kind, Length
 from bench.support.scheduler_world import (
@@ -133,6 +134,7 @@ LEVER_GROUPS = {
     ),
 }
 MOST_PODS = 1500
+_SEED = 1  # of the random times at which pods come
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +199,13 @@ async def measure(
     return results
 
 
+async def _deployed(nodes: int, length: Length, repeat: int) -> bool:
+    directory = sandbox.directory()
+    assert directory is not None
+    async with world(directory / f"nodes-{nodes}", nodes, length) as here:
+        return await as_deployed.measure(here, repeat, _SEED)
+
+
 async def _group(
     here: LoadedScheduler, nodes: int, group: str, variants: Sequence[Variant], repeat: int
 ) -> list[Result]:
@@ -249,6 +258,13 @@ def _peers(
 @click.option("--tls", is_flag=True, help="Compare with and without TLS instead of with stock.")
 @click.option("--levers", is_flag=True, help="Compare with what costs time left out, one by one.")
 @click.option(
+    "--as-deployed",
+    "deployed",
+    is_flag=True,
+    help="Instead of all this: how long pods and gangs wait, and pods per second, with "
+    "kube-scheduler's client limits as they come.",
+)
+@click.option(
     "--peer",
     "peers",
     multiple=True,
@@ -264,12 +280,16 @@ def main(
     only: str | None,
     tls: bool,
     levers: bool,
+    deployed: bool,
     peers: tuple[Variant, ...],
 ) -> None:
     if sandbox.directory() is None:
         kubernetes()  # the sandbox has no network to build it from
         sys.exit(sandbox.run([sys.executable, "-m", "bench.scheduler", *sys.argv[1:]]))
     click.echo(f"{NEWEST}, {pods} 8-GPU pods, {repeat} rounds each: {this_machine()}\n")
+    if deployed:
+        kept = [asyncio.run(_deployed(count, Length(pods), repeat)) for count in nodes]
+        raise SystemExit(not all(kept))
     all_groups = TLS_GROUPS if tls else LEVER_GROUPS if levers else GROUPS
     groups: dict[str, tuple[Variant, ...]] = {
         name: (*variants, *(peers if name == "created" else ()))

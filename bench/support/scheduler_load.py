@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import Self
 
 import aiohttp
@@ -86,6 +87,25 @@ class Load:
     async def create(self, bodies: Iterable[bytes], path: str = "") -> None:
         """Post all *bodies* to the pods, or to the collection at *path*, over four connections."""
         await self.send([Request("POST", path or self._path, body)] for body in bodies)
+
+    async def offer(
+        self, batches: Sequence[Mapping[str, bytes]], per_second: float, seed: int
+    ) -> list[float]:
+        """Post the pods of each batch at once, batches at random times, *per_second* on average,
+        however long the earlier ones take. Return when each batch's last request began."""
+        random, due, now = Random(seed), 0.0, time.monotonic()
+        tasks = []
+        for batch in batches:
+            due += random.expovariate(per_second)
+            await asyncio.sleep(now + due - time.monotonic())
+            tasks.append(asyncio.create_task(self._post_together(batch.values())))
+        return await asyncio.gather(*tasks)
+
+    async def _post_together(self, bodies: Iterable[bytes]) -> float:
+        posts = [self._request(Request("POST", self._path, body)) for body in bodies]
+        began = time.monotonic()
+        await asyncio.gather(*posts)
+        return began
 
     async def create_nominated(self, bodies: Mapping[str, bytes], nodes: Sequence[str]) -> None:
         """Post gated pods, nominate each for a node and remove its gate: the writes of an extender
@@ -181,14 +201,14 @@ class Load:
                         event = _event.decode(line)
                         version = event.object.metadata.resource_version
                         if event.type == "ADDED":
-                            watch.bound.append(now)
+                            watch.bound[event.object.metadata.name] = now
 
 
 @dataclass(slots=True)
 class Watch:
-    """When pods were bound, by `time.monotonic`."""
+    """When pods were bound: name -> `time.monotonic`."""
 
-    bound: list[float] = field(default_factory=list)
+    bound: dict[str, float] = field(default_factory=dict)
     reader: asyncio.Task[None] | None = None
 
     async def wait_bound(self, pods: int, seconds: float) -> None:

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -38,9 +38,10 @@ _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PODS = f"/api/v1/namespaces/{pods.NAMESPACE}/pods"
 _SECONDS = 300.0  # no round takes as long
 CANARIES = 8
-_GROUPS = f"/apis/scheduling.k8s.io/v1alpha2/namespaces/{pods.NAMESPACE}/podgroups"
-_GATES = "--feature-gates=GenericWorkload=true,GangScheduling=true"
-_API_FLAGS = (_GATES, "--runtime-config=scheduling.k8s.io/v1alpha2=true")
+_API = "scheduling.k8s.io/v1beta1"
+_GROUPS = f"/apis/{_API}/namespaces/{pods.NAMESPACE}/podgroups"
+_GATES = "--feature-gates=GenericWorkload=true"
+_API_FLAGS = (_GATES, f"--runtime-config={_API}=true")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +53,12 @@ class Setup:
     guarded: bool = True  # with Linkwise's admission policies
     percentage: int | None = None  # percentageOfNodesToScore
     native: bool = False  # kube-scheduler's own gangs
+    limited: bool = False  # kube-scheduler's client keeps its limits
     peer: str = ""  # the schedulerName of another scheduler, instead of kube-scheduler
     command: tuple[str, ...] = ()  # that starts it, with KUBECONFIG in its environment
+
+    def with_limits(self) -> "Setup":
+        return replace(self, limited=True)
 
 
 STOCK = Setup(ours=False)
@@ -121,7 +126,31 @@ class LoadedScheduler:
                 await watch.wait_bound(count, _SECONDS)
                 cpu = _since(before, programs)
         await self.load.delete_pods()
-        return Round(count, max(watch.bound) - began, 0.0, cpu)
+        return Round(count, max(watch.bound.values()) - began, 0.0, cpu)
+
+    async def offered(
+        self, kind: pods.Kind, count: int, setup: Setup, pods_per_second: float, seed: int
+    ) -> list[float]:
+        """Create pods at random times, *pods_per_second* on average, the pods of a gang together.
+
+        Return seconds, one for each single pod or gang: from the request that creates its (last)
+        pod to its (last) pod bound.
+        """
+        size = kind.gang_size(count) or 1
+        bodies = [*self._bodies(kind, count, setup).items()]
+        groups = [*pods.groups(kind, count, self._prefix)]
+        batches = [dict(bodies[first : first + size]) for first in range(0, count, size)]
+        with self._extender(setup) as extender, self._scheduler(extender, setup):
+            await self._try_out(setup)
+            async with self.load.watching() as watch:
+                await self.load.create(groups, _GROUPS)
+                created = await self.load.offer(batches, pods_per_second / size, seed)
+                await watch.wait_bound(count, _SECONDS)
+        await self.load.delete_pods()
+        return [
+            max(watch.bound[name] for name in batch) - when
+            for batch, when in zip(batches, created, strict=True)
+        ]
 
     async def writes_alone(self, count: int) -> Round:
         """Like `come_and_go` with gated pods, but the extender costs only its writes: the load
@@ -137,7 +166,7 @@ class LoadedScheduler:
                 await watch.wait_bound(count, _SECONDS)
                 cpu = _since(before, programs)
         await self.load.delete_pods()
-        return Round(count, max(watch.bound) - began, 0.0, cpu)
+        return Round(count, max(watch.bound.values()) - began, 0.0, cpu)
 
     async def planned(self, kind: pods.Kind, count: int, setup: Setup) -> Round:
         """Create the pods, and let the extender (if it runs) plan them, before the scheduler
@@ -158,7 +187,7 @@ class LoadedScheduler:
                     await watch.wait_bound(count, _SECONDS)
                     cpu = _since(before, programs)
         await self.load.delete_pods()
-        first, last = min(watch.bound), max(watch.bound)
+        first, last = min(watch.bound.values()), max(watch.bound.values())
         return Round(count - 1, last - first, first - began, cpu)
 
     async def memory(self, count: int, free_nodes: int) -> Memory:
@@ -232,7 +261,9 @@ class LoadedScheduler:
             if setup.percentage is not None:
                 config["percentageOfNodesToScore"] = setup.percentage
             flags = (_GATES,) if setup.native else ()
-            scheduler = self.control.start_scheduler(config, flags=flags, env=scheduler_env())
+            scheduler = self.control.start_scheduler(
+                config, flags=flags, env=scheduler_env(), limited=setup.limited
+            )
         try:
             yield scheduler
         finally:
