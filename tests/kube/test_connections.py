@@ -4,8 +4,10 @@ import math
 import select
 import socket
 import ssl
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -246,21 +248,29 @@ def test_a_client_s_certificate_is_shown_and_read_again_for_each_connection(
         assert made.request("PATCH", "/x", b"two", HEADERS) == HttpAnswer(200, b"two")
 
 
+class _NotingSocket:
+    """A socket that notes its limits whenever something is sent."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self.limits: list[tuple[float | None, int]] = []
+
+    def sendall(self, data: bytes) -> None:
+        kernel = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+        self.limits.append((self._sock.gettimeout(), kernel))
+        self._sock.sendall(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+
 def test_neither_we_nor_the_kernel_ask_later_than_allowed() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         made = connections(f"http://127.0.0.1:{silent.getsockname()[1]}")
         used = made._open(math.inf)
         made._keep(used)
-        sock = used.sock
-        limits: list[tuple[float | None, int]] = []
-        ask = used.request
-
-        def noted(*arguments: Any) -> None:
-            kernel = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
-            limits.append((sock.gettimeout(), kernel))
-            ask(*arguments)
-
-        setattr(used, "request", noted)  # noqa: B010
+        noting = _NotingSocket(used.sock)
+        used.sock, limits = noting, noting.limits
         with pytest.raises(TimeoutError):
             made.request("PATCH", "/x", b"one", HEADERS, seconds=0.2)
         ((ours, kernels),) = limits
@@ -270,3 +280,83 @@ def test_neither_we_nor_the_kernel_ask_later_than_allowed() -> None:
         with pytest.raises(UnsentError, match="no time left"):
             made.request("PATCH", "/x", b"two", HEADERS, seconds=0.0)
         assert len(limits) == 1
+
+
+@contextmanager
+def answering(*pieces: bytes) -> Iterator[Connections]:
+    """A server that sends *pieces* one by one in answer to a request, and ends the connection."""
+
+    def serve() -> None:
+        client, _ = server.accept()
+        with client:
+            client.recv(1 << 16)
+            for piece in pieces:
+                client.sendall(piece)
+                time.sleep(0.01)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = Thread(target=serve)
+        thread.start()
+        try:
+            yield connections(f"http://127.0.0.1:{server.getsockname()[1]}")
+        finally:
+            thread.join()
+
+
+HEAD = b"HTTP/1.1 201 Created\r\nDate: Fri, 27 Nov 2026 10:00:00 GMT\r\n"
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        pytest.param((HEAD + b"Content-Length: 4\r\n\r\nfour",), id="at once"),
+        pytest.param((HEAD[:9], HEAD[9:], b"content-length: 4\r\n", b"\r\nfo", b"ur"), id="split"),
+        pytest.param(
+            (HEAD, b"Transfer-Encoding: chunked\r\n\r\n3\r\nfou\r\n", b"1\r\nr\r\n0\r\n\r\n"),
+            id="chunked",
+        ),
+        pytest.param((HEAD, b"\r\n", b"fo", b"ur"), id="until the end of the connection"),
+        pytest.param(
+            (
+                b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n",
+                HEAD + b"Content-Length: 4\r\n\r\nfour",
+            ),
+            id="after hints",
+        ),
+    ],
+)
+def test_an_answer_is_read_in_each_form(pieces: tuple[bytes, ...]) -> None:
+    with answering(*pieces) as made:
+        answer = made.request("PATCH", "/x", b"one", HEADERS)
+    assert (answer.status, answer.body) == (201, b"four")
+    assert answer.date == "Fri, 27 Nov 2026 10:00:00 GMT"
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        pytest.param((), id="nothing"),
+        pytest.param((HEAD,), id="half a head"),
+        pytest.param((HEAD + b"Content-Length: 4\r\n\r\nfou",), id="too little"),
+        pytest.param(
+            (HEAD + b"Transfer-Encoding: chunked\r\n\r\n4\r\nfour\r\n",), id="no last chunk"
+        ),
+        pytest.param((b"SSH-2.0-OpenSSH_9.2\r\n",), id="another protocol"),
+    ],
+)
+def test_what_is_no_whole_answer_is_an_error(pieces: tuple[bytes, ...]) -> None:
+    with answering(*pieces) as made, pytest.raises((HTTPException, OSError)):
+        made.request("PATCH", "/x", b"one", HEADERS)
+
+
+def test_no_text_adds_a_request_to_another() -> None:
+    with serving() as server:
+        made = connections(f"http://127.0.0.1:{server.server_port}")
+        for path, headers in (
+            ("/x HTTP/1.1\r\n\r\nDELETE /y", HEADERS),
+            ("/x", {"authorization": "Bearer a\r\nhost: other"}),
+        ):
+            with pytest.raises(UnsentError, match="not one request"):
+                made.request("PATCH", path, b"", headers)
+        assert not server.asked
+        assert patch_twice(made, server)

@@ -55,6 +55,8 @@ def begin_log(level: str, form: str) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if form == "json" else logging.Formatter(text))
     logging.basicConfig(level=level.upper(), handlers=[handler])
+    # No form of the log has these, and to find them out takes longer than to format a message.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging.getLogger("urllib3").setLevel(logging.ERROR)  # the client logs what matters
 
 

@@ -1,10 +1,14 @@
 """Which pods are one gang in the core: by uid and not by name, in waves, and whose they are."""
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
 from linkwise.extender.api.extender_calls import FilterCall
-from linkwise.kube.objects import Condition, Pod, PodSpec, SchedulingGate
+from linkwise.extender.membership.membership import _OF_THE_NODE, _evidence
+from linkwise.kube.objects import Condition, ObjectMeta, Pod, PodSpec, SchedulingGate
+from linkwise.pods import podgrouper
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
 from tests.extender.owned import (
@@ -359,3 +363,17 @@ def test_a_group_without_gpus_is_read_by_nobody_until_a_pod_with_gpus_names_it(
     cluster.delete("w-0")
     cluster.settle()
     assert cluster.core.gangs(cluster.now) == ()
+
+
+def test_what_the_api_server_copies_from_the_node_is_no_news() -> None:
+    def evidence(**labels: str) -> bytes:
+        return _evidence(Pod(metadata=ObjectMeta(name="train-0", labels=labels)), gpus=8)
+
+    assert evidence(app="train") == evidence(app="train", **{"topology.kubernetes.io/zone": "a"})
+    assert evidence(app="train") != evidence(app="train", rank="1")
+
+
+def test_no_rule_reads_what_the_api_server_copies_from_the_node() -> None:
+    rules = [*Path(podgrouper.__file__).parent.rglob("*.py")]
+    assert len(rules) > 10
+    assert not [rule.name for rule in rules if _OF_THE_NODE in rule.read_text()]

@@ -40,6 +40,9 @@ from linkwise.topology import names
 _AT_ONCE, _BYTES_AT_ONCE = 8, 64 << 10
 _MOST_ALIKE = 4096  # cached answers; each some 1 KB
 _HIDDEN = (Missing.FORBIDDEN, Missing.TOO_LARGE, Missing.NAMESPACE_FULL)
+# The API server copies these from the node to the pod when it binds it (KEP-4742). No rule reads
+# them, so a pod is not judged again because it was bound.
+_OF_THE_NODE = "topology.kubernetes.io/"
 _PLAIN = frozenset({EXPLICIT, "bare-pod"})  # rules that an explanation need not name
 
 
@@ -205,13 +208,15 @@ def _waits(pod: Pod) -> bool:
 
 def _evidence(pod: Pod, gpus: int) -> bytes:
     meta, spec = pod.metadata, pod.spec
-    said = meta.annotations
+    said, labels = meta.annotations, meta.labels
+    if any(key.startswith(_OF_THE_NODE) for key in labels):
+        labels = {key: text for key, text in labels.items() if not key.startswith(_OF_THE_NODE)}
     if any(key in said for key in names.BY_LINKWISE):
         said = {key: text for key, text in said.items() if key not in names.BY_LINKWISE}
     words = msgspec.json.encode(
         _Evidence(
             meta.namespace,
-            meta.labels,
+            labels,
             said,
             meta.owner_references,
             spec.scheduling_group,
