@@ -52,6 +52,7 @@ def run(
     said: Mapping[str, str] | None = None,
     server: bool = False,
     only_there: bool = False,
+    labels: Mapping[str, str] | None = None,
 ) -> None:
     alter = owned_by(kind, f"owner-of-{name}")
 
@@ -59,7 +60,10 @@ def run(
         spec = change(pod.spec, restart_policy="Always") if server else pod.spec
         if only_there:
             spec = change(spec, node_selector={"kubernetes.io/hostname": node})
-        return change(alter(pod), spec=spec)
+        meta = alter(pod).metadata
+        return change(
+            pod, metadata=change(meta, labels={**meta.labels, **(labels or {})}), spec=spec
+        )
 
     at.add_pod(name, gpus, priority=priority, alter=made, said=said)
     at.settle()

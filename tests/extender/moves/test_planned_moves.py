@@ -12,6 +12,7 @@ from linkwise.extender.moves.planned_moves import TRY_SECONDS
 from linkwise.extender.moves.policy import MovePolicy, Moves
 from linkwise.extender.moves.targets import COME_SECONDS
 from linkwise.extender.preemption.policy import Preempt
+from linkwise.kube.labels import LWS
 from linkwise.pods.podgrouper.workloads.answer import ObjectRef
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
@@ -98,6 +99,24 @@ def test_only_what_is_made_anew_moves(kind: str, rules: list[object], moves: boo
         "spec": {"podFailurePolicy": {"rules": rules}},
     }
     scattered(at, kind=kind)
+    waits(at)
+    assert at.evicted == (["web"] if moves else [])
+
+
+@pytest.mark.parametrize(("index", "moves"), [("0", True), ("1", False)])
+@pytest.mark.parametrize("said", [MOVABLE, {}])
+def test_workers_stay_whose_stateful_set_goes_with_their_leader(
+    index: str, moves: bool, said: dict[str, str]
+) -> None:
+    at = Cluster(
+        settings=CoreSettings(moves=MovePolicy(Moves.CONSENT, namespaces=frozenset({"ml"})))
+    )
+    at.add_node("n1")
+    at.add_node("n2")
+    labels = {f"{LWS}worker-index": index}
+    run(at, "web", 4, "n1", kind="StatefulSet", said=said, labels=labels)
+    run(at, "stays", 4, "n2", said={"movable": "false"})
+    at.pass_time(5 * HOUR)
     waits(at)
     assert at.evicted == (["web"] if moves else [])
 

@@ -18,7 +18,7 @@ from linkwise.kube.objects import OwnerReference, Pod, SchedulingGroup, Workload
 from linkwise.pods.annotations import MAX_GANG, GangAsk, PodRequest
 from linkwise.pods.podgrouper.decide import recognise
 from linkwise.pods.podgrouper.explicit import RULE as EXPLICIT
-from linkwise.pods.podgrouper.recreated import is_recreated
+from linkwise.pods.podgrouper.recreated import goes_with_leader, is_recreated
 from linkwise.pods.podgrouper.workloads.answer import (
     Answer,
     GangName,
@@ -177,7 +177,8 @@ class Membership:
         view = self._owners.view(pod)
         answer = recognise(pod, view, resource=self._resource, indexed_jobs=self._indexed_jobs)
         needs = answer if isinstance(answer, NeedsOwner) else None
-        if needs is not None:  # nothing is known of its gang before that is read
+        # Of its gang, nothing is known before that is read.
+        if needs is not None or goes_with_leader(pod):
             ask = replace(ask, movable=False)
         elif ask.movable:
             recreated = is_recreated(pod, view, self._resource)

@@ -3,10 +3,12 @@
 A bare pod is gone for good. A DaemonSet recreates its pod on the same node. A Job counts an
 evicted pod among the failures that its `backoffLimit` allows, unless its `podFailurePolicy` ignores
 pods with the condition DisruptionTarget, which the Eviction API sets
-(https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-failure-policy).
+(https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-failure-policy). Operators that
+create pods themselves, such as Kubeflow's, may count it too.
 """
 
 from linkwise.kube.fields import Fields, at, items, text
+from linkwise.kube.labels import LWS
 from linkwise.kube.objects import Pod
 from linkwise.pods.podgrouper.workloads.answer import IndexedJobs, NeedsOwner, Objects
 from linkwise.pods.podgrouper.workloads.case import Case, OwnerGoneError, UnreadError
@@ -16,6 +18,12 @@ ALWAYS = frozenset({"ReplicaSet", "ReplicationController", "StatefulSet"})
 """The kinds of controllers that do it whatever they say."""
 _RULE = "movable"
 _OF_SIGNALS = frozenset({137, 143})  # exit codes: SIGKILL, SIGTERM
+
+
+def goes_with_leader(pod: Pod) -> bool:
+    """Whether it is a worker of a LeaderWorkerSet. Its StatefulSet belongs to the leader's pod: if
+    that is evicted, another StatefulSet makes the new worker, which nothing knows beforehand."""
+    return pod.metadata.labels.get(f"{LWS}worker-index", "0") != "0"
 
 
 def is_recreated(pod: Pod, objects: Objects, resource: str) -> bool | NeedsOwner:
