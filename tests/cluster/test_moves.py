@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from linkwise.kube.client import STRATEGIC_PATCH
+from linkwise.kube.controllers.workload import children
 from linkwise.kube.objects import Pod
+from linkwise.pods.podgrouper.workloads.kinds import JOB_SET, PYTORCH_JOB, OwnerKind
 from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.scheduling.contention import given_twice
@@ -24,7 +26,13 @@ from tests.cluster.support.scheduling.scheduling_world import (
     maybe_gone,
     started_world,
 )
-from tests.cluster.support.scheduling.workload_pods import CONTROLLERS, free, pod_template
+from tests.cluster.support.scheduling.workload_pods import (
+    CONTROLLERS,
+    define,
+    free,
+    pod_template,
+    wait_defined,
+)
 
 CONSENT = {"movable": "true", "move_cost": "100ms"}
 COSTLIER = {"movable": "true", "move_cost": "200ms"}
@@ -33,7 +41,8 @@ IGNORES = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]
 COUNTS = {**IGNORES, "action": "Count"}
 ENDED_BY_SIGNAL = 143  # the exit code after SIGTERM
 MOVERS = {"web", "store", "train"}
-KINDS = "deployments,replicasets,statefulsets,jobs,poddisruptionbudgets"
+OPERATORS = JOB_SET, PYTORCH_JOB
+KINDS = "deployments,replicasets,statefulsets,jobs,jobsets,pytorchjobs,poddisruptionbudgets"
 BATCH, APPS = f"/apis/batch/v1/namespaces/{NAMESPACE}", f"/apis/apps/v1/namespaces/{NAMESPACE}"
 BUDGETS = f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets"
 
@@ -46,8 +55,10 @@ def started(run_directory: Path) -> Iterator[SchedulingWorld]:
         controller_flags=(f"--controllers={CONTROLLERS},disruption-controller",),
     )
     control.start()
+    define(control, OPERATORS)
     flags = ("--moves=consent", "--move-cost=1s")
     with started_world(SchedulingWorld(control, extender_flags=flags)) as world:
+        wait_defined(control)
         yield world
 
 
@@ -114,6 +125,37 @@ def create_job(
     if pods > 1:
         spec |= {"completionMode": "Indexed", "completions": pods, "parallelism": pods}
     world.client.post(f"{BATCH}/jobs", {"metadata": {"name": app}, "spec": spec})
+
+
+def create_job_set(world: SchedulingWorld, app: str, node: str, **said: str) -> None:
+    """Two Jobs of one pod each: one gang."""
+    made = template(world, app, node, **said)
+    made["spec"]["restartPolicy"] = "Never"
+    job = {"backoffLimit": 0, "podFailurePolicy": {"rules": [IGNORES]}, "template": made}
+    both = {"name": "node", "replicas": 2, "template": {"spec": job}}
+    create_by_operator(world, JOB_SET, app, {"replicatedJobs": [both]})
+
+
+def create_pytorch_job(world: SchedulingWorld, app: str, node: str, **said: str) -> None:
+    """A master and a worker: one gang."""
+    role = {"replicas": 1, "restartPolicy": "Never", "template": template(world, app, node, **said)}
+    spec = {"pytorchReplicaSpecs": {"Master": role, "Worker": role}}
+    create_by_operator(world, PYTORCH_JOB, app, spec)
+
+
+def create_by_operator(
+    world: SchedulingWorld, kind: OwnerKind, name: str, spec: Mapping[str, Any]
+) -> None:
+    """Create the object, and what its operator creates: no operator runs here. Of a JobSet these
+    are Jobs, whose pods the Job controller creates, and creates again."""
+    path = kind.paths(NAMESPACE, name)[0]
+    said = {"apiVersion": f"{kind.group}/{kind.versions[0]}", "kind": kind.kind}
+    body = {**said, "metadata": {"name": name}, "spec": spec}
+    world.client.post(path.removesuffix(f"/{name}"), body)
+    stored = world.client.get(path, dict[str, Any])
+    for child in children(stored, {}):
+        collection = PODS if child.body["kind"] == "Pod" else f"{BATCH}/jobs"
+        world.client.post(collection, child.body)
 
 
 # What kubelets do
@@ -318,16 +360,37 @@ def test_a_gang_moves_as_a_whole(world: SchedulingWorld) -> None:
     large = world.create("large", gated=True)
     wait_while_played(world, lambda: world.node_of(large), "it starts")
 
-    def is_back() -> bool:
-        pods = of(world, "gang")
-        return len(pods) == 2 and all(pod.status.phase == "Running" for pod in pods)
-
-    wait_while_played(world, is_back, "the gang runs again")
+    wait_while_played(world, lambda: both_run(world, "gang"), "the gang runs again")
     after = of(world, "gang")
     assert world.node_of(large) == "n1"
     assert before.isdisjoint(pod.metadata.uid for pod in after)
     assert len({pod.spec.node_name for pod in after}) == 1
     assert job_status(world, "gang").get("failed", 0) == 0
+    assert not given_twice(world.pods())
+
+
+def test_a_gang_of_a_job_set_moves_and_one_whose_operator_may_not_recreate_it_stays(
+    world: SchedulingWorld,
+) -> None:
+    """Both consent, and the one that stays would lose less."""
+    create_job_set(world, "set", "n1", **COSTLIER)
+    create_pytorch_job(world, "torch", "n2", **CONSENT)
+    for node in ("n3", "n4"):
+        create_deployment(world, f"stays-{node}", node)
+    wait_while_played(world, lambda: len(of(world, "set")) == 2, "both members are there")
+    run(world, {"set": "n1", "torch": "n2", "stays-n3": "n3", "stays-n4": "n4"})
+    before = {app: {pod.metadata.uid for pod in of(world, app)} for app in ("set", "torch")}
+
+    large = world.create("large", gated=True)
+    wait_while_played(world, lambda: world.node_of(large), "it starts")
+    wait_while_played(world, lambda: both_run(world, "set"), "the gang runs again")
+
+    after = {app: {pod.metadata.uid for pod in of(world, app)} for app in before}
+    assert world.node_of(large) == "n1"
+    assert before["set"].isdisjoint(after["set"])
+    assert len({pod.spec.node_name for pod in of(world, "set")}) == 1
+    assert all(job_status(world, f"set-node-{each}").get("failed", 0) == 0 for each in (0, 1))
+    assert after["torch"] == before["torch"]
     assert not given_twice(world.pods())
 
 
@@ -342,6 +405,10 @@ def three_movers(world: SchedulingWorld) -> dict[str, str]:
 
 def runs(world: SchedulingWorld, app: str) -> bool:
     return [pod.status.phase for pod in of(world, app)] == ["Running"]
+
+
+def both_run(world: SchedulingWorld, gang: str) -> bool:
+    return [pod.status.phase for pod in of(world, gang)] == ["Running"] * 2
 
 
 def is_judged(world: SchedulingWorld, budget: str) -> bool:

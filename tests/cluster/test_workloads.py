@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from linkwise.kube.errors import ApiError
-from linkwise.pods.podgrouper.workloads.kinds import READ, OwnerKind
+from linkwise.pods.podgrouper.workloads.kinds import READ
 from tests.cluster.support.api.control_plane import ControlPlane, KubectlError
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF
@@ -24,7 +24,14 @@ from tests.cluster.support.scheduling.scheduling_world import (
     SchedulingWorld,
     started_world,
 )
-from tests.cluster.support.scheduling.workload_pods import CONTROLLERS, free, pod_template, pods_of
+from tests.cluster.support.scheduling.workload_pods import (
+    CONTROLLERS,
+    define,
+    free,
+    pod_template,
+    pods_of,
+    wait_defined,
+)
 from tests.pods.podgrouper.workload_cases import Group, groups
 
 NODES = tuple(f"n{number}" for number in range(8))
@@ -46,14 +53,9 @@ def started(run_directory: Path) -> Iterator[SchedulingWorld]:
         controller_flags=(f"--controllers={CONTROLLERS}",),
     )
     control.start()
-    definitions = [definition(kind) for kind in OPERATORS]
-    control.kubectl(
-        "create",
-        "-f=-",
-        stdin=json.dumps({"kind": "List", "apiVersion": "v1", "items": definitions}),
-    )
+    define(control, OPERATORS)
     with started_world(SchedulingWorld(control), NODES) as world:
-        control.kubectl("wait", "crd", "--all", "--for=condition=Established", "--timeout=60s")
+        wait_defined(control)
         yield world
 
 
@@ -71,35 +73,6 @@ def is_empty(world: SchedulingWorld) -> bool:
     for pod in world.pods():
         free(world, pod.metadata.name)
     return not world.taken()
-
-
-def definition(kind: OwnerKind) -> dict[str, Any]:
-    """Return a custom resource of this kind without a schema."""
-    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    versions = [
-        {
-            "name": name,
-            "served": True,
-            "storage": name == kind.versions[0],
-            "schema": {"openAPIV3Schema": anything},
-        }
-        for name in kind.versions
-    ]
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {
-            "name": f"{kind.plural}.{kind.group}",
-            # Required for groups that end in k8s.io.
-            "annotations": {"api-approved.kubernetes.io": "unapproved, for a test"},
-        },
-        "spec": {
-            "group": kind.group,
-            "names": {"kind": kind.kind, "plural": kind.plural, "singular": kind.kind.lower()},
-            "scope": "Namespaced",
-            "versions": versions,
-        },
-    }
 
 
 def create_job(
