@@ -18,6 +18,7 @@ $(VENV)/.dev: pyproject.toml $(VENV)/.run
 
 demo: $(VENV)/.run
 	$(BIN)/python -m linkwise.simulator --report demo-report/demo.html examples/*.yaml
+	$(BIN)/python -m linkwise.simulator --moves --no-baseline --node gpu-1=dgx-a100 --node gpu-2=dgx-a100 examples/moves/*.yaml
 
 # More workers than a small machine has cores: half of the time, tests wait for leases and programs.
 # Tests start hundreds of programs, so Python keeps its bytecode whatever the shell says.

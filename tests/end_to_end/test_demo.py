@@ -29,6 +29,7 @@ from tests.parsed_page import ParsedPage
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = [str(file) for file in sorted((ROOT / "examples").glob("*.yaml"))]
+MOVES = [str(file) for file in sorted((ROOT / "examples" / "moves").glob("*.yaml"))]
 SMALL = ("--node", "n1=a100-pcie-2", "--node", "n2=a100-pcie-4-bridged")
 RUN_SECONDS = 240.0  # far beyond what the demo takes, on a machine that others use as well
 END_SECONDS = 60.0
@@ -295,6 +296,27 @@ def test_the_page_has_a_drawing_of_every_node(outcome: Outcome) -> None:
 def test_nothing_is_left_of_it(outcome: Outcome) -> None:
     assert outcome.left == {}
     assert outcome.files == []
+
+
+def test_a_pod_that_consents_is_moved_so_that_another_starts(directory: Path) -> None:
+    """What `make demo` shows after that."""
+    page = directory / "demo.html"
+    nodes = ("--node", "gpu-1=dgx-a100", "--node", "gpu-2=dgx-a100")
+    words = ("--moves", "--no-baseline", "--fail-if-waiting", "--report", str(page), *nodes)
+    with started(directory, *words, *MOVES) as demo:
+        assert demo.ends(RUN_SECONDS) == 0, demo.errors
+
+    places = {name: [(p.node, p.gpus) for p in pods] for name, pods in rows(demo.output).items()}
+    assert places["whole-node"] == [("gpu-1", "0-7")]
+    assert [node for node, _ in places["notebook"]] == ["gpu-2"]
+    told = demo.output.partition("Pods that were moved\n")[2].partition("\n\n")[0]
+    assert re.fullmatch(
+        r"default/notebook-\S+ was on gpu-1, GPUs 0-1 evicted to make room for pod "
+        r"default/whole-node-\w+: this pod's next place is reserved on gpu-2",
+        " ".join(told.split()),
+    )
+    assert "next place is reserved on gpu-2" in page.read_text().replace("&#39;", "'")
+    assert "OK: 3 of 3 pods hold exactly" in demo.output
 
 
 def test_beside_it_stands_what_kubernetes_alone_would_have_given(directory: Path) -> None:

@@ -101,6 +101,7 @@ class _Node(click.ParamType[SimulatedNode]):
     help="Who chooses GPUs on a node in these runs: NVIDIA's plugin, or chance.",
 )
 @click.option("--no-baseline", is_flag=True, help="Skip the runs without Linkwise.")
+@click.option("--moves", is_flag=True, help="Move pods that consent, so that others fit.")
 @click.option("--keep", is_flag=True, help="Leave everything running until Ctrl-C.")
 @click.option(
     "--timeout",
@@ -126,6 +127,7 @@ def command(
     draws: int,
     rival: str,
     no_baseline: bool,
+    moves: bool,
     keep: bool,
     timeout: float,
     output: str,
@@ -148,6 +150,7 @@ def command(
         report_file=report_file,
         seed=seed,
         draws=0 if no_baseline else draws,
+        moves=moves,
         rival=Rival(rival),
         timeout=timeout,
         keep=keep,

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from linkwise.simulator.report.build_report import report_of
-from linkwise.simulator.report.model import PodTimes, Report, Rival
+from linkwise.simulator.report.model import MovedPod, PodTimes, Report, Rival
 from linkwise.simulator.report.text import picture, render
 from linkwise.topology.machine.recorded import machine_names, recorded_machine
 from tests.simulator.report.small_report import NODES, OURS, off, on, small_report
@@ -225,3 +225,18 @@ Why pods wait
     same = tuple(replace(pod, chosen="other") for pod in train.pods)
     one = replace(report, workloads=(replace(train, pods=same), *report.workloads[1:]))
     assert "  train\n    other\n" in shown(one)
+
+
+def test_it_says_which_pods_were_moved_where_they_were_and_why() -> None:
+    moved = MovedPod("ml/web", "odd", (0, 1), "evicted to make room for pod ml/big")
+    text = render(replace(small_report(baseline=False), moved=(moved,))).plain
+    assert (
+        """
+Pods that were moved
+  ml/web was on odd, GPUs 0-1
+    evicted to make room for pod ml/big
+
+Why pods wait
+"""
+        in text
+    )

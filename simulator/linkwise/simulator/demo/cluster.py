@@ -35,6 +35,9 @@ _READY_SECONDS = 60.0
 _END_SECONDS = 1.0
 _LONGEST_TEMP = 60  # of TMPDIR; a unix socket's path has room for 107 bytes
 _HASTE = KubeletSettings(status_seconds=0.1, stop_seconds=0.02)
+# A pod that has run for ten times as long may move, and one that has waited for as long has others
+# moved for it.
+_MOVE_COST = "1ms"
 _CALLS, _STATUS = "serving kube-scheduler on ", "serving probes, metrics and views on "
 
 T = TypeVar("T")
@@ -133,15 +136,18 @@ class SimulatedCluster:
             }
             self._start_child(f"linkwise-plugin on {node.name}", "linkwise.plugin", arguments)
 
-    def start_extender(self) -> None:
-        """Return when the extender is ready. Raises ChildError, ClusterTimeoutError."""
-        arguments = {
+    def start_extender(self, *, moves: bool) -> None:
+        """Return when the extender is ready. *moves*: it moves pods that consent. Raises
+        ChildError, ClusterTimeoutError."""
+        arguments: dict[str, object] = {
             "api-server": self.server.url,
             "listen-address": "127.0.0.1",
             "listen-port": 0,
             "status-port": 0,
             "plain-http": True,
         }
+        if moves:
+            arguments |= {"moves": "consent", "move-cost": _MOVE_COST}
         extender = self._start_child("linkwise-extender", "linkwise.extender", arguments)
         self.wait_for(lambda: self._extender_lacks(extender), "the extender")
 

@@ -27,7 +27,7 @@ from linkwise.simulator.jobs.controller import JobController
 from linkwise.simulator.jobs.workloads import WorkloadController
 from linkwise.simulator.manifests.read_manifests import Manifest, collection_of, is_suspended
 from linkwise.simulator.report.build_report import key_of, seen_pods
-from linkwise.simulator.report.model import GangSeen, Rival, SeenPod
+from linkwise.simulator.report.model import GangSeen, MovedPod, Rival, SeenPod
 from linkwise.simulator.report.pod_recorder import ENDED, PodRecorder, Sighting
 from linkwise.simulator.scheduler import SchedulerLoop, SchedulerSettings
 from linkwise.topology import names
@@ -109,6 +109,12 @@ class _Explained(msgspec.Struct):
         return " ".join(dict.fromkeys(parts))
 
 
+class _Moves(msgspec.Struct):
+    """Those that are under way."""
+
+    plans: tuple[object, ...]
+
+
 class _Items(msgspec.Struct):
     items: list[dict[str, Any]]
 
@@ -152,7 +158,8 @@ class ManifestRun:
             seed=seed,
             settings=_HASTE,
         )
-        self._chosen: dict[str, str] = {}  # namespace/name -> why it is where it is
+        self._chosen: dict[str, str] = {}  # uid -> why it is where it is
+        self._placed: dict[str, Sighting] = {}  # uid -> with its plan; also pods that are gone
         self._had: defaultdict[str, frozenset[str]] = defaultdict(frozenset)
         self._changes, self._changed_at = -1, 0.0
         self._things = ExitStack()
@@ -207,9 +214,10 @@ class ManifestRun:
         """Of the pods that got their places just now: later ones take what else there was."""
         for sighting in self._recorder.sightings():
             pod = sighting.pod
-            if self._linkwise and pod.spec.node_name and key_of(pod) not in self._chosen:
+            uid = pod.metadata.uid
+            if self._linkwise and pod.spec.node_name and uid not in self._chosen:
                 told = self._explained(pod)
-                self._chosen[key_of(pod)] = told.choice() if told is not None else ""
+                self._chosen[uid] = told.choice() if told is not None else ""
 
     def _body(self, manifest: Manifest) -> Mapping[str, object]:
         """Return the object to create; `generateName` becomes the same name in every run."""
@@ -229,6 +237,7 @@ class ManifestRun:
         """Say what is going on; "" once nothing has happened for *quiet_seconds*."""
         for key, shares in self.held().items():
             self._had[key] |= {uuid for uuids in shares.values() for uuid in uuids}
+        self._placed |= {s.pod.metadata.uid: s for s in self._recorder.sightings() if s.planned}
         if going_on := self._goes_on():
             self._changes = -1
             return going_on
@@ -237,7 +246,12 @@ class ManifestRun:
             self._changes, self._changed_at = self._recorder.changes, now
         if now - self._changed_at < quiet_seconds:
             return "things have just become quiet"
-        return "a gang is on its way" if self._linkwise and self._gangs_move() else ""
+        if not self._linkwise:
+            return ""
+        if self._gangs_move():
+            return "a gang is on its way"
+        moves = self._cluster.ask_extender("/moves", _Moves)
+        return "pods are moved" if moves is not None and moves.plans else ""
 
     def _goes_on(self) -> str:
         sightings = self._recorder.sightings()
@@ -301,8 +315,21 @@ class ManifestRun:
             needed,
             self._workloads.roots,
             invalid,
-            self._chosen,
+            {key_of(s.pod): self._chosen.get(s.pod.metadata.uid, "") for s in sightings},
         )
+
+    def moved(self) -> tuple[MovedPod, ...]:
+        """Return the pods that the extender moved, and where they were."""
+        found = []
+        for event in self._cluster.client.get("/api/v1/events", _Items).items:
+            was = self._placed.get(event["involvedObject"]["uid"])
+            if event["reason"] == "Moved" and was is not None:
+                node = was.pod.spec.node_name
+                planned = {uuid for uuids in was.planned.values() for uuid in uuids}
+                gpus = (gpu for gpu in self._cluster.machines[node].gpus if gpu.uuid in planned)
+                indices = tuple(gpu.index for gpu in gpus)
+                found.append(MovedPod(key_of(was.pod), node, indices, event["message"]))
+        return tuple(found)
 
     def _explained(self, pod: Pod) -> _Explained | None:
         meta = pod.metadata

@@ -33,6 +33,7 @@ class Simulation:
     report_file: Path | None
     seed: int
     draws: int
+    moves: bool  # planned moves
     rival: Rival
     timeout: float
     keep: bool
@@ -55,7 +56,7 @@ class Simulation:
             self._name_left_out(progress)
             stock = self._draw(cluster, progress)
             with progress.step("Start linkwise-extender"):
-                cluster.start_extender()
+                cluster.start_extender(moves=self.moves)
             run = ManifestRun(cluster, self.manifests, seed=self.seed, rival=None)
             with progress.step("Run the manifests with Linkwise") as say:
                 things.enter_context(run)
@@ -67,6 +68,7 @@ class Simulation:
                     seed=self.seed,
                     rival=self.rival,
                     at=time.monotonic(),  # the clock of `PodRecorder`
+                    moved=run.moved(),
                 )
             self._show(report, progress)
             progress.line(f"{time.monotonic() - began:.1f} s in all")

@@ -56,6 +56,13 @@ class _Node(msgspec.Struct, frozen=True):
     gpus: int
 
 
+class _MovedPod(msgspec.Struct, frozen=True):
+    pod: str
+    node: str  # where it was
+    gpus: tuple[int, ...]
+    why: str
+
+
 class _Report(msgspec.Struct, frozen=True):
     good: bool
     problems: tuple[str, ...]
@@ -66,6 +73,7 @@ class _Report(msgspec.Struct, frozen=True):
     seconds: float  # from the creation of the first pod until this report
     nodes: tuple[_Node, ...]
     workloads: tuple[_Workload, ...]
+    moved: tuple[_MovedPod, ...]
 
 
 def render_json(report: Report) -> str:
@@ -80,6 +88,7 @@ def render_json(report: Report) -> str:
         seconds=round(report.seconds, _DIGITS),
         nodes=tuple(_Node(node.name, node.title, node.gpu_count) for node in report.nodes),
         workloads=tuple(_workload(workload) for workload in report.workloads),
+        moved=tuple(_MovedPod(m.pod, m.node, m.gpus, m.why) for m in report.moved),
     )
     return msgspec.json.format(msgspec.json.encode(written), indent=2).decode() + "\n"
 

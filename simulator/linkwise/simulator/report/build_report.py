@@ -15,6 +15,7 @@ from linkwise.kube.labels import COMPLETION_INDEX, LWS
 from linkwise.kube.objects import Pod, whole
 from linkwise.simulator.report.model import (
     GangSeen,
+    MovedPod,
     NodeReport,
     PodPlace,
     PodReport,
@@ -103,6 +104,7 @@ def report_of(
     seed: int,
     rival: Rival = Rival.NVIDIA,
     at: float = 0.0,
+    moved: Sequence[MovedPod] = (),
 ) -> Report:
     """*draws* are the runs of the baseline. *at*: when *ours* were looked at, on the clock of their
     times; their last change, if that is later."""
@@ -141,6 +143,7 @@ def report_of(
         )
     return Report(
         nodes=tuple(nodes),
+        moved=tuple(moved),
         workloads=tuple(workloads),
         compared=sum(1 for seen in ours if seen.held),
         faults=faults(ours),

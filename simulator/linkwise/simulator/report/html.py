@@ -8,6 +8,7 @@ from linkwise.drawing.shapes import COLOURS, Drawing, Holder, draw
 from linkwise.simulator.report.model import GpuTenant, PodPlace, Report, stock_tenants, tenants
 from linkwise.simulator.report.text import (
     DRAW_HEADS,
+    MOVED,
     WHY_HERE,
     about_the_baseline,
     alone_words,
@@ -47,6 +48,7 @@ def render_html(report: Report) -> str:
         place_words=place_words,
         workload_words=workload_words,
         why_here=WHY_HERE,
+        moved_heading=MOVED,
         short=lambda workload, pod: GpuTenant(workload, pod).short,
     )
 

@@ -11,6 +11,7 @@ from statistics import fmean, geometric_mean
 from string import ascii_uppercase
 from typing import NamedTuple
 
+from linkwise.drawing.layout import written
 from linkwise.topology.machine.model import LinkClass, Machine
 
 FREE = "·"
@@ -214,6 +215,20 @@ class Gain:
 
 
 @dataclass(frozen=True, slots=True)
+class MovedPod:
+    """A pod that the extender evicted so that others fit."""
+
+    pod: str
+    node: str  # where it was
+    gpus: tuple[int, ...]
+    why: str  # what the Event on it says
+
+    @property
+    def was(self) -> str:
+        return f"{self.node}, GPU{'s' if len(self.gpus) > 1 else ''} {written(self.gpus)}"
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     nodes: tuple[NodeReport, ...]
     workloads: tuple[WorkloadReport, ...]
@@ -223,6 +238,7 @@ class Report:
     seed: int = 0
     rival: Rival = Rival.NVIDIA
     seconds: float = 0.0  # from the creation of the first pod until this report
+    moved: tuple[MovedPod, ...] = ()
 
     @property
     def waiting(self) -> tuple[PodReport, ...]:

@@ -15,6 +15,7 @@ from linkwise.drawing.layout import Island, islands, numa_runs, written
 from linkwise.simulator.report.model import (
     FREE,
     GpuTenant,
+    MovedPod,
     PodPlace,
     PodReport,
     Report,
@@ -32,6 +33,7 @@ _SHORTEST_NODE = 9  # columns of the table that the node's name always gets
 _LONGEST = 24  # columns of a workload's name beside its times
 _IN_A_ROW = 8  # GPUs in one row of an island
 WHY_HERE = "Why pods are where they are"
+MOVED = "Pods that were moved"
 _COLOURS = ("cyan", "yellow", "green", "magenta", "bright_blue", "red", "white")
 
 
@@ -41,6 +43,9 @@ def render(report: Report) -> Text:
     chosen = [_chosen(workload) for workload in report.workloads if workload.chosen]
     if chosen:
         blocks.append(_lines([_title(WHY_HERE), *chosen]))
+    if report.moved:
+        moved = map(_moved, report.moved)
+        blocks.append(_lines([_title(MOVED), *moved]))
     waiting = [_waiting(workload) for workload in report.workloads if workload.waiting]
     if waiting:
         blocks.append(_lines([_title("Why pods wait"), *waiting]))
@@ -322,6 +327,12 @@ def _chosen(workload: WorkloadReport) -> Text:
     for member, reason in workload.chosen:
         which = f"{workload.letter}{member}: " if len(workload.chosen) > 1 else ""
         lines += wrap(f"{which}{reason}", WIDTH, initial_indent="    ", subsequent_indent="      ")
+    return Text("\n".join(lines))
+
+
+def _moved(moved: MovedPod) -> Text:
+    lines = [f"  {moved.pod} was on {moved.was}"]
+    lines += wrap(moved.why, WIDTH, initial_indent="    ", subsequent_indent="      ")
     return Text("\n".join(lines))
 
 
