@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 import yaml
 
+from linkwise.pods.podgrouper.workloads.kinds import JOB_SET
 from linkwise.topology import names
 from tests.cluster.support.api.control_plane import ControlPlane, KubectlError
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF, GPU
 from tests.cluster.support.scheduling.scheduling_world import NAMESPACE, NODES, SchedulingWorld
 from tests.cluster.support.scheduling.webhook import Webhook
+from tests.cluster.support.scheduling.workload_pods import define, wait_defined
 
 SAID = {names.GANG: "train", names.GANG_SIZE: "4"}
 
@@ -223,8 +225,8 @@ def test_what_was_wrong_before_the_webhook_came_can_still_be_changed(
 def test_a_kind_that_somebody_else_defines_is_judged_where_it_is_known(
     world: SchedulingWorld,
 ) -> None:
-    world.control.kubectl("apply", "-f=-", stdin=yaml.safe_dump(JOB_SETS))
-    world.control.kubectl("wait", "--for=condition=Established", "crd/jobsets.jobset.x-k8s.io")
+    define(world.control, [JOB_SET])
+    wait_defined(world.control)
     template = job(WRONG)["spec"]
     made = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
@@ -233,31 +235,6 @@ def test_a_kind_that_somebody_else_defines_is_judged_where_it_is_known(
         "spec": {"replicatedJobs": [{"name": "worker", "template": {"spec": template}}]},
     }
     wait_for(lambda: SIZE in refusal(world, made), "the API server knows the kind")
-
-
-JOB_SETS = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "jobsets.jobset.x-k8s.io"},
-    "spec": {
-        "group": "jobset.x-k8s.io",
-        "scope": "Namespaced",
-        "names": {"kind": "JobSet", "plural": "jobsets"},
-        "versions": [
-            {
-                "name": "v1alpha2",
-                "served": True,
-                "storage": True,
-                "schema": {
-                    "openAPIV3Schema": {
-                        "type": "object",
-                        "x-kubernetes-preserve-unknown-fields": True,
-                    }
-                },
-            }
-        ],
-    },
-}
 
 
 def test_who_opted_out_is_left_alone(world: SchedulingWorld) -> None:
