@@ -372,9 +372,10 @@ def test_a_gang_moves_as_a_whole(world: SchedulingWorld) -> None:
 def test_a_gang_of_a_job_set_moves_and_one_whose_operator_may_not_recreate_it_stays(
     world: SchedulingWorld,
 ) -> None:
-    """Both consent, and the one that stays would lose less."""
-    create_job_set(world, "set", "n1", **COSTLIER)
-    create_pytorch_job(world, "torch", "n2", **CONSENT)
+    """Both consent, and the one that stays would lose less. They say how long they run: else their
+    ends are estimated by what other tests have run."""
+    create_job_set(world, "set", "n1", **COSTLIER, expected_duration="1h")
+    create_pytorch_job(world, "torch", "n2", **CONSENT, expected_duration="1h")
     for node in ("n3", "n4"):
         create_deployment(world, f"stays-{node}", node)
     wait_while_played(world, lambda: len(of(world, "set")) == 2, "both members are there")
