@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from linkwise.topology import names
 from tests.cloud_pages import Example, examples
 from tests.cluster.support.api.chart import (
     CHART,
@@ -144,6 +145,16 @@ def test_helm_lint_finds_nothing() -> None:
             "the only caller is linkwise-scheduler; leave it out",
         ),
         ({"webhook__flags__scheduler-name": "me"}, "it is linkwise-scheduler; leave it out"),
+        ({"webhook__closedDriver": "GPUs"}, "at '/webhook/closedDriver'"),
+        (
+            {"webhook__closedDriver": "gpu.nvidia.com"},
+            "set webhook.gpusFromClaims to true, and webhook.enabled",
+        ),
+        (
+            {"webhook__closedDriver": "a.b", "webhook__gpusFromClaims": True}
+            | {"webhook__enabled": False},
+            "set webhook.gpusFromClaims to true, and webhook.enabled",
+        ),
         ({"extender__statusPort": 9402}, "extender.statusPort: 9402 is extender.port too"),
     ],
 )
@@ -160,6 +171,30 @@ def test_where_drivers_give_the_gpus_no_scheduler_is_needed() -> None:
         rules = rendered[f"ClusterRole /linkwise-{program}"]["rules"]
         assert any("resourceclaimtemplates" in rule["resources"] for rule in rules)
     assert "Deployment kube-system/linkwise-scheduler" not in rendered
+
+
+def test_a_closed_driver_brings_the_taint_and_who_may_tolerate_it() -> None:
+    claims = values(webhook__gpusFromClaims=True)
+    usual = objects(template(*claims))
+    closed = objects(template(*claims, *values(webhook__closedDriver="gpu.example")))
+    assert closed.keys() - usual.keys() == {
+        "DeviceTaintRule /linkwise",
+        "ValidatingAdmissionPolicy /linkwise-closed-devices",
+        "ValidatingAdmissionPolicyBinding /linkwise-closed-devices",
+    }
+    assert {name: closed[name] for name in usual} == usual
+    rule = closed["DeviceTaintRule /linkwise"]["spec"]
+    assert rule == {
+        "deviceSelector": {"driver": "gpu.example"},
+        "taint": {"key": names.CLOSED, "effect": "NoSchedule"},
+    }
+
+
+def test_a_driver_is_closed_only_where_the_api_server_has_device_taint_rules() -> None:
+    given = values(webhook__gpusFromClaims=True, webhook__closedDriver="gpu.example")
+    template(*given, kube_version="v1.37.0-gke.1")
+    with pytest.raises(HelmError, match=r"has from 1\.37 on; this is v1\.36\.9"):
+        template(*given, kube_version="v1.36.9")
 
 
 def test_an_older_api_server_is_refused() -> None:

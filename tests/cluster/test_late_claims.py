@@ -14,6 +14,7 @@ from uuid import uuid4
 import msgspec
 import pytest
 
+from linkwise.kube.errors import ApiError
 from linkwise.pods.claims import ClaimAsk, write_claims
 from linkwise.topology import names
 from tests.cluster.support.api.chart import CHART, helm, values
@@ -52,16 +53,19 @@ def world(run_directory: Path) -> Iterator[SchedulingWorld]:
     )
     control.start()
     with started_world(SchedulingWorld(control), ("n1",)) as world:
-        text = helm(
-            *("template", "linkwise", str(CHART), "--namespace=kube-system"),
-            f"--kube-version={binaries.NEWEST}",
-            "--show-only=templates/extender/account.yaml",
-            *values(webhook__gpusFromClaims=True),
-        )
-        control.kubectl("apply", "-f=-", stdin=text)
+        control.kubectl("apply", "-f=-", stdin=of_chart("account.yaml"))
         add_nodes(world, *NODES)
         yield world
     shutil.rmtree(directory, ignore_errors=True)
+
+
+def of_chart(file: str, **given: object) -> str:
+    return helm(
+        *("template", "linkwise", str(CHART), "--namespace=kube-system"),
+        f"--kube-version={binaries.NEWEST}",
+        f"--show-only=templates/extender/{file}",
+        *values(webhook__gpusFromClaims=True, **given),
+    )
 
 
 def create(
@@ -84,6 +88,12 @@ def post(world: SchedulingWorld, name: str, ask: ClaimAsk, **said: str) -> None:
     }
     meta = {"name": name, "annotations": {**words, names.CLAIMS: write_claims(ask)}}
     world.client.post(PODS, {"metadata": meta, "spec": spec})
+
+
+def create_template(world: SchedulingWorld, name: str, *, query: str = "", **asked: object) -> None:
+    requests = [{"name": "main", "exactly": {"deviceClassName": DRIVER, **asked}}]
+    made = {"metadata": {"name": name}, "spec": {"spec": {"devices": {"requests": requests}}}}
+    world.client.post(f"{DEVICES}/namespaces/{NAMESPACE}/resourceclaimtemplates{query}", made)
 
 
 def allocated(world: SchedulingWorld, pod: str) -> list[str]:
@@ -193,10 +203,7 @@ def test_a_claim_name_that_a_stranger_has_taken_costs_its_own_pod_only(
 
 
 def test_a_template_gives_the_claim_its_own_selectors_too(world: SchedulingWorld) -> None:
-    exactly = {"deviceClassName": DRIVER, "count": 3, "selectors": [uuid_in(UUIDS["c2"])]}
-    requests = [{"name": "main", "exactly": exactly}]
-    made = {"metadata": {"name": "three"}, "spec": {"spec": {"devices": {"requests": requests}}}}
-    world.client.post(f"{DEVICES}/namespaces/{NAMESPACE}/resourceclaimtemplates", made)
+    create_template(world, "three", count=3, selectors=[uuid_in(UUIDS["c2"])])
     create(world, "templated", 3, template="three")
     world.wait_bound(["templated"])
     assert world.node_of("templated") == "c2"
@@ -204,20 +211,42 @@ def test_a_template_gives_the_claim_its_own_selectors_too(world: SchedulingWorld
     gone(world, "templated")
 
 
-def test_a_taint_keeps_others_off_and_lets_planned_pods_in(world: SchedulingWorld) -> None:
-    """As docs/operating/claims.md says it."""
-    taint = {"key": names.CLOSED, "effect": "NoSchedule"}
-    rule = {
-        "metadata": {"name": "linkwise"},
-        "spec": {"deviceSelector": {"driver": DRIVER}, "taint": taint},
-    }
-    world.client.post(f"{DEVICES}/devicetaintrules", rule)
+def test_a_closed_driver_gives_its_gpus_to_planned_pods_alone(world: SchedulingWorld) -> None:
+    """As the chart closes it. Others may write no claim that gets round it, and templates that do
+    so already give none."""
+    tolerant: dict[str, Any] = {"tolerations": [{"key": names.CLOSED, "operator": "Exists"}]}
+    create_template(world, "older", count=1, **tolerant)
+    create_template(world, "usual", count=1)
+    manifests = of_chart("closed.yaml", webhook__closedDriver=DRIVER)
+    world.control.kubectl("apply", "-f=-", stdin=manifests)
     first_fit(world, "kept-off", 1)
     world.wait_waiting("kept-off", "cannot allocate all claims")
+    wait_for(lambda: is_refused(world, tolerant), "the policy is in force")
+
     create(world, "let-in", 8)
     world.wait_bound(["let-in"])
     assert allocated(world, "let-in") == planned(world, "let-in") != []
+    for template in ("older", "usual"):
+        spec = pod_with("none")
+        spec["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": template}]
+        world.client.post(PODS, {"metadata": {"name": f"of-{template}"}, "spec": spec})
+    world.wait_waiting("of-usual", "cannot allocate all claims")
+    refusal = "only Linkwise's extender creates claims that tolerate"
+    wait_for(
+        lambda: any(refusal in said for said in world.events("of-older")),
+        "the pod says why its claim is not created",
+    )
+
     world.client.delete(f"{DEVICES}/devicetaintrules/linkwise")
-    world.wait_bound(["kept-off"])
+    world.wait_bound(["kept-off", "of-usual"])
+    world.control.kubectl("delete", "--ignore-not-found", "-f=-", stdin=manifests)
     world.client.delete(f"{CLAIMS}/kept-off")
-    gone(world, "let-in", "kept-off")
+    gone(world, "let-in", "kept-off", "of-older", "of-usual")
+
+
+def is_refused(world: SchedulingWorld, more: dict[str, Any]) -> bool:
+    try:
+        create_template(world, "probe", query="?dryRun=All", count=1, **more)
+    except ApiError as error:
+        return error.status == 403
+    return False
