@@ -190,11 +190,23 @@ def test_a_closed_driver_brings_the_taint_and_who_may_tolerate_it() -> None:
     }
 
 
-def test_a_driver_is_closed_only_where_the_api_server_has_device_taint_rules() -> None:
-    given = values(webhook__gpusFromClaims=True, webhook__closedDriver="gpu.example")
-    template(*given, kube_version="v1.37.0-gke.1")
-    with pytest.raises(HelmError, match=r"has from 1\.37 on; this is v1\.36\.9"):
-        template(*given, kube_version="v1.36.9")
+@pytest.mark.parametrize(
+    ("given", "first", "last"),
+    [
+        ({"webhook__gpusFromClaims": True}, "v1.34.0", "v1.33.9"),
+        (
+            {"webhook__gpusFromClaims": True, "webhook__closedDriver": "gpu.example"},
+            "v1.37.0",
+            "v1.36.9",
+        ),
+    ],
+)
+def test_what_stands_on_claims_is_refused_where_the_api_server_lacks_them(
+    given: dict[str, object], first: str, last: str
+) -> None:
+    template(*values(**given), kube_version=f"{first}-gke.1")
+    with pytest.raises(HelmError, match=f"Kubernetes has from {first[1:5]} on; this is {last}"):
+        template(*values(**given), kube_version=last)
 
 
 def test_an_older_api_server_is_refused() -> None:

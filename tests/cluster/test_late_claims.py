@@ -43,11 +43,17 @@ NODES = ("c1", "c2")
 UUIDS = {node: uuids(node) for node in NODES}
 
 
-@pytest.fixture(scope="module")
-def world(run_directory: Path) -> Iterator[SchedulingWorld]:
-    directory = run_directory / "late-claims"
+# The older versions whose API server has resource.k8s.io/v1. kube-controller-manager is the newest.
+OLDER = tuple(version for version in binaries.OLDER if version > "v1.34")
+every_version = pytest.mark.parametrize("world", (binaries.NEWEST, *OLDER), indirect=True)
+
+
+@pytest.fixture(scope="module", params=[binaries.NEWEST])
+def world(run_directory: Path, request: pytest.FixtureRequest) -> Iterator[SchedulingWorld]:
+    directory = run_directory / f"late-claims-{request.param}"
     control = ControlPlane(
         directory,
+        version=request.param,
         disable_admission=ADMISSION_OFF,
         controller_flags=("--controllers=resourceclaim-controller,garbage-collector-controller",),
     )
@@ -124,6 +130,7 @@ def gone(world: SchedulingWorld, *pods: str) -> None:
     )
 
 
+@every_version
 def test_a_pod_gets_exactly_its_planned_gpus(world: SchedulingWorld) -> None:
     create(world, "one", 2)
     world.wait_bound(["one"])
@@ -132,6 +139,7 @@ def test_a_pod_gets_exactly_its_planned_gpus(world: SchedulingWorld) -> None:
     gone(world, "one")
 
 
+@every_version
 def test_the_claim_of_a_pod_that_has_ended_is_deleted(world: SchedulingWorld) -> None:
     create(world, "ends", 2)
     world.wait_bound(["ends"])
@@ -143,6 +151,7 @@ def test_the_claim_of_a_pod_that_has_ended_is_deleted(world: SchedulingWorld) ->
     gone(world, "ends")
 
 
+@every_version
 def test_a_gang_starts_whole_with_its_planned_gpus(world: SchedulingWorld) -> None:
     members = [f"g-{rank}" for rank in range(4)]
     for member in members:
@@ -164,6 +173,7 @@ def test_a_gang_without_room_has_no_claims(world: SchedulingWorld) -> None:
     gone(world, *(f"big-{rank}" for rank in range(3)))
 
 
+@every_version
 def test_somebody_is_faster_and_the_pod_gets_others(world: SchedulingWorld) -> None:
     """Twelve times: ordinary claims and planned pods at the same time. No GPU is given twice, and
     everybody is served."""
