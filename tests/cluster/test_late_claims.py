@@ -5,127 +5,57 @@ The slices are published by hand, as a DRA driver would; nodes are only objects.
 the webhook leaves them (`test_webhook_claims`).
 """
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
-import msgspec
 import pytest
 
 from linkwise.kube.errors import ApiError
-from linkwise.pods.claims import ClaimAsk, write_claims
+from linkwise.pods.claims import ClaimAsk
 from linkwise.topology import names
-from tests.cluster.support.api.chart import CHART, helm, values
-from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.programs import binaries
 from tests.cluster.support.scheduling.dra import (
     CLAIMS,
     DEVICES,
     DRIVER,
-    add_nodes,
     create_claim,
     pod_with,
     uuid_in,
     uuids,
 )
-from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF
-from tests.cluster.support.scheduling.scheduling_world import (
-    NAMESPACE,
-    PODS,
-    SchedulingWorld,
-    started_world,
+from tests.cluster.support.scheduling.late_claims import (
+    NODES,
+    allocated,
+    claims_of,
+    create,
+    create_template,
+    first_fit,
+    late_claims_world,
+    of_chart,
+    planned,
+    post,
 )
-
-NODES = ("c1", "c2")
-UUIDS = {node: uuids(node) for node in NODES}
-
+from tests.cluster.support.scheduling.scheduling_world import NAMESPACE, PODS, SchedulingWorld
 
 # The older versions whose API server has resource.k8s.io/v1. kube-controller-manager is the newest.
 OLDER = tuple(version for version in binaries.OLDER if version > "v1.34")
-every_version = pytest.mark.parametrize("world", (binaries.NEWEST, *OLDER), indirect=True)
+every_version = pytest.mark.parametrize("world", [binaries.NEWEST, *OLDER], indirect=True)
 
 
 @pytest.fixture(scope="module", params=[binaries.NEWEST])
 def world(run_directory: Path, request: pytest.FixtureRequest) -> Iterator[SchedulingWorld]:
     directory = run_directory / f"late-claims-{request.param}"
-    control = ControlPlane(
-        directory,
-        version=request.param,
-        disable_admission=ADMISSION_OFF,
-        controller_flags=("--controllers=resourceclaim-controller,garbage-collector-controller",),
-    )
-    control.start()
-    with started_world(SchedulingWorld(control), ("n1",)) as world:
-        control.kubectl("apply", "-f=-", stdin=of_chart("account.yaml"))
-        add_nodes(world, *NODES)
+    with late_claims_world(directory, version=request.param) as world:
         yield world
-    shutil.rmtree(directory, ignore_errors=True)
-
-
-def of_chart(file: str, **given: object) -> str:
-    return helm(
-        *("template", "linkwise", str(CHART), "--namespace=kube-system"),
-        f"--kube-version={binaries.NEWEST}",
-        f"--show-only=templates/extender/{file}",
-        *values(webhook__gpusFromClaims=True, **given),
-    )
-
-
-def create(
-    world: SchedulingWorld, name: str, gpus: int, *, template: str = "", **said: str
-) -> ClaimAsk:
-    """A pod as the webhook leaves it."""
-    ask = ClaimAsk("linkwise-gpus", f"linkwise-{uuid4().hex[:20]}", {"main": gpus}, template)
-    post(world, name, ask, **said)
-    return ask
-
-
-def post(world: SchedulingWorld, name: str, ask: ClaimAsk, **said: str) -> None:
-    words = {names.PREFIX + key.replace("_", "-"): text for key, text in said.items()}
-    use = {"name": ask.entry, "request": "main"}
-    spec = {
-        "containers": [{"name": "main", "image": "none", "resources": {"claims": [use]}}],
-        "resourceClaims": [{"name": ask.entry, "resourceClaimName": ask.claim}],
-        "schedulingGates": [{"name": names.GATE}],
-        "restartPolicy": "Never",
-    }
-    meta = {"name": name, "annotations": {**words, names.CLAIMS: write_claims(ask)}}
-    world.client.post(PODS, {"metadata": meta, "spec": spec})
-
-
-def create_template(world: SchedulingWorld, name: str, *, query: str = "", **asked: object) -> None:
-    requests = [{"name": "main", "exactly": {"deviceClassName": DRIVER, **asked}}]
-    made = {"metadata": {"name": name}, "spec": {"spec": {"devices": {"requests": requests}}}}
-    world.client.post(f"{DEVICES}/namespaces/{NAMESPACE}/resourceclaimtemplates{query}", made)
-
-
-def allocated(world: SchedulingWorld, pod: str) -> list[str]:
-    """The UUIDs of the GPUs that the pod has, by its claim."""
-    claims = world.client.get(CLAIMS, dict[str, Any])["items"]
-    for claim in claims:
-        if any(each["name"] == pod for each in claim.get("status", {}).get("reservedFor", [])):
-            results = claim["status"]["allocation"]["devices"]["results"]
-            return sorted(
-                UUIDS[result["pool"]][int(result["device"].removeprefix("gpu-"))]
-                for result in results
-            )
-    return []
-
-
-def planned(world: SchedulingWorld, pod: str) -> list[str]:
-    said = world.client.get(f"{PODS}/{pod}", dict[str, Any])["metadata"]["annotations"]
-    gpus: dict[str, list[str]] = msgspec.json.decode(said[names.GPUS])
-    return sorted(gpus["main"])
 
 
 def gone(world: SchedulingWorld, *pods: str) -> None:
     for pod in pods:
         world.delete(pod)
     wait_for(
-        lambda: not world.client.get(CLAIMS, dict[str, Any])["items"],
+        lambda: not claims_of(world),
         "the claims are gone with their pods",
     )
 
@@ -145,7 +75,7 @@ def test_the_claim_of_a_pod_that_has_ended_is_deleted(world: SchedulingWorld) ->
     world.wait_bound(["ends"])
     world.client.patch(f"{PODS}/ends/status", {"status": {"phase": "Succeeded"}})
     wait_for(
-        lambda: not world.client.get(CLAIMS, dict[str, Any])["items"],
+        lambda: not claims_of(world),
         "the claim is gone, and the pod is still there",
     )
     gone(world, "ends")
@@ -169,7 +99,7 @@ def test_a_gang_without_room_has_no_claims(world: SchedulingWorld) -> None:
         lambda: "no room" in world.extender.explain(NAMESPACE, "big-0"),
         "the extender has looked for room",
     )
-    assert world.client.get(CLAIMS, dict[str, Any])["items"] == []
+    assert claims_of(world) == []
     gone(world, *(f"big-{rank}" for rank in range(3)))
 
 
@@ -186,12 +116,6 @@ def test_somebody_is_faster_and_the_pod_gets_others(world: SchedulingWorld) -> N
         assert len(given) == len(set(given)) == 12
         world.client.delete(f"{CLAIMS}/{ordinary}")
         gone(world, ordinary, mine)
-
-
-def first_fit(world: SchedulingWorld, name: str, gpus: int) -> None:
-    """A pod whose claim leaves the choice to kube-scheduler."""
-    create_claim(world, name, gpus, [uuid for there in UUIDS.values() for uuid in there])
-    world.client.post(PODS, {"metadata": {"name": name}, "spec": pod_with(name)})
 
 
 def test_a_claim_name_that_a_stranger_has_taken_costs_its_own_pod_only(
@@ -213,7 +137,7 @@ def test_a_claim_name_that_a_stranger_has_taken_costs_its_own_pod_only(
 
 
 def test_a_template_gives_the_claim_its_own_selectors_too(world: SchedulingWorld) -> None:
-    create_template(world, "three", count=3, selectors=[uuid_in(UUIDS["c2"])])
+    create_template(world, "three", count=3, selectors=[uuid_in(uuids("c2"))])
     create(world, "templated", 3, template="three")
     world.wait_bound(["templated"])
     assert world.node_of("templated") == "c2"

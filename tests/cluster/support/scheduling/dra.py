@@ -1,5 +1,7 @@
 """What a DRA driver publishes, and claims for it. Nodes are only objects."""
 
+from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from linkwise.topology.machine.recorded import recorded_machine
@@ -12,8 +14,9 @@ DEVICES = "/apis/resource.k8s.io/v1"
 CLAIMS = f"{DEVICES}/namespaces/{NAMESPACE}/resourceclaims"
 
 
-def uuids(node: str) -> list[str]:
-    return [gpu.uuid for gpu in recorded_machine(MACHINE, node=node).gpus]
+@cache
+def uuids(node: str) -> tuple[str, ...]:
+    return tuple(gpu.uuid for gpu in recorded_machine(MACHINE, node=node).gpus)
 
 
 def add_nodes(world: SchedulingWorld, *nodes: str) -> None:
@@ -43,14 +46,14 @@ def _slice_of(node: str) -> dict[str, Any]:
     return {"metadata": {"name": f"{node}-{DRIVER}"}, "spec": spec}
 
 
-def uuid_in(uuids: list[str]) -> dict[str, Any]:
+def uuid_in(uuids: Sequence[str]) -> dict[str, Any]:
     """A selector: just these GPUs."""
     named = ", ".join(f'"{uuid}"' for uuid in uuids)
     attribute = f'device.attributes["{DRIVER}"].uuid'
     return {"cel": {"expression": f"has({attribute}) && {attribute} in [{named}]"}}
 
 
-def create_claim(world: SchedulingWorld, name: str, gpus: int, among: list[str]) -> None:
+def create_claim(world: SchedulingWorld, name: str, gpus: int, among: Sequence[str]) -> None:
     """A claim that leaves the choice to kube-scheduler."""
     exactly = {"deviceClassName": DRIVER, "count": gpus, "selectors": [uuid_in(among)]}
     requests = [{"name": "gpus", "exactly": exactly}]
