@@ -38,8 +38,19 @@ class ClaimCluster(Cluster):
         self.put_pod(change(pod, status=status))
 
     def run_scheduler(self, name: str) -> tuple[str, ...]:
-        """Give the pod's claim the GPUs that it names, and bind the pod where they are. Return
-        them; none: the pod waits, or some are given already."""
+        """`allocate`, and bind the pod where its GPUs are."""
+        if gpus := self.allocate(name):
+            self.bind_allocated(name)
+        return gpus
+
+    def bind_allocated(self, name: str) -> None:
+        pod = self.pod(name)
+        self.put_bound(change(pod, spec=change(pod.spec, node_name=pod.status.nominated_node_name)))
+        self.settle()
+
+    def allocate(self, name: str) -> tuple[str, ...]:
+        """Give the pod's claim the GPUs that it names. Return them; none: the pod waits, or some
+        are given already."""
         pod, created = self.pod(name), self.created.get(name)
         key = "ml", claim_name(name)
         if created is None or key not in self.claims or pod.spec.scheduling_gates:
@@ -57,8 +68,6 @@ class ClaimCluster(Cluster):
             return ()
         allocated = claimed.claim_of(claim_name(name), node, *devices, pods=[pod])
         self.put_claim(change(self.claims[key], status=allocated.status))
-        self.put_bound(change(pod, spec=change(pod.spec, node_name=node)))
-        self.settle()
         return tuple(there[device] for device in devices)
 
 

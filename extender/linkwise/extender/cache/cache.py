@@ -280,6 +280,14 @@ class Cache:
 
     # Queries.
 
+    def is_being_bound(self, uid: str) -> bool:
+        """Whether the plan of an unbound pod cannot be taken back: a Binding is in flight, or
+        kube-scheduler has allocated GPUs of the planned node to the pod's claim."""
+        written = self.plans.get(uid)
+        return uid in self.assumed or (
+            written is not None and uid in self.nodes[written.plan.node].claimed.pods
+        )
+
     def keeps_plan(self, uid: str) -> bool:
         """Whether an unbound pod's plan can still be carried out, as far as GPUs matter. It cannot
         if its links broke, or if a manifest contained the plan of a pod with another request."""

@@ -157,6 +157,8 @@ class PendingWrites:
 
     def bring_plan(self, record: PodRecord, wanted: WrittenPlan | None, now: float) -> None:
         """Queue a write that makes the plan on the pod the *wanted* one."""
+        if self._drops_claim(record, wanted, now):
+            return
         there = self._there.get(record.uid)
         if wanted is not None:
             newest = self._newest.get(record.uid, _NONE)
@@ -172,20 +174,27 @@ class PendingWrites:
                 why = EARLIER_LEADER
             node = record.written.plan.node if record.written is not None else ""
             self._issue(WithdrawPlan(record.ref, (names.GPUS, names.PLAN), why, node), now)
-        if record.claim is not None:
+        if record.claim is not None and wanted is not None:
             self._bring_claim(record, record.claim, wanted, now)
 
+    def _drops_claim(self, record: PodRecord, wanted: WrittenPlan | None, now: float) -> bool:
+        """Whether the claim for another plan is still there. Until it is gone, the plan on the pod
+        stays: if kube-scheduler allocates the claim first, the pod is bound with that plan."""
+        late = self._claims.late(record)
+        if late is None or self._dropped.get(record.uid) == late.uid:
+            return False
+        if wanted is not None and late.edition == _edition_of(wanted):
+            return False
+        if not late.allocated:
+            self._issue(DropClaim(record.ref, late.name, late.uid, late.version), now)
+        return True
+
     def _bring_claim(
-        self, record: PodRecord, ask: ClaimAsk, wanted: WrittenPlan | None, now: float
+        self, record: PodRecord, ask: ClaimAsk, wanted: WrittenPlan, now: float
     ) -> None:
         """The claim follows the plan, so that a new leader knows what it is for."""
-        late = self._claims.late(record)
-        if late is not None:
-            outdated = wanted is None or late.edition != _edition_of(wanted)
-            is_gone = self._dropped.get(record.uid) == late.uid
-            if outdated and not (late.allocated or is_gone):
-                self._issue(DropClaim(record.ref, late.name, late.uid, late.version), now)
-        elif wanted is not None and self._there.get(record.uid) == wanted.plan.edition:
+        late, is_written = self._claims.late(record), self._there.get(record.uid)
+        if late is None and is_written == wanted.plan.edition:
             driver = self._claims.of_node(wanted.plan.node).driver
             edition = _edition_of(wanted)
             self._issue(

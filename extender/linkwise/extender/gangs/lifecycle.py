@@ -115,7 +115,7 @@ class GangLifecycle:
 
     def _drop_lost_plans(self, gang: Gang, members: GangMembers) -> None:
         """Withdraw plans that can no longer be carried out, or are for a surplus pod."""
-        extra = (member for member in members.extra if member.uid not in self._cache.assumed)
+        extra = (member for member in members.extra if not self._cache.is_being_bound(member.uid))
         self.withdraw(extra, "its gang has enough pods without it")
         for member in members.planned:
             node = self._cache.plans[member.uid].plan.node

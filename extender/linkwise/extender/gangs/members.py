@@ -28,7 +28,7 @@ class GangMembers:
     seats: Members
     extra: Members
     bound: Members
-    flying: Members  # a Binding is in flight
+    flying: Members  # a Binding is in flight, or the planned GPUs are allocated to its claim
     planned: Members  # GPUs are reserved
     idle: Members  # not bound, and in no need of GPUs
     open: Members  # not bound, and without reserved GPUs
@@ -135,7 +135,7 @@ def members_of(cache: Cache, gang: Gang) -> GangMembers:
         seats = tuple(member for member in live if member.uid in taken)
         extra = tuple(member for member in live if member.uid not in taken)
     unbound = [member for member in seats if not member.node]
-    flying = tuple(member for member in unbound if member.uid in cache.assumed)
+    flying = tuple(member for member in unbound if cache.is_being_bound(member.uid))
     flying_uids = {member.uid for member in flying}
     untried = "" if gang.called else _other_priority(unbound)
     return GangMembers(
@@ -163,7 +163,7 @@ def _alone(cache: Cache, gang: Gang) -> GangMembers:
     record = cache.pods.get(gang.key.uid)
     members: Members = () if record is None or record.gang != gang.key else (record,)
     seats = members if record is not None and record.live else ()
-    flying = seats if gang.key.uid in cache.assumed else ()
+    flying = seats if cache.is_being_bound(gang.key.uid) else ()
     planned = seats if not flying and gang.key.uid in cache.plans else ()
     held_back = seats if record is not None and record.held_back else ()
     return GangMembers(
@@ -234,7 +234,7 @@ def _those(
 
 def _progress(cache: Cache, member: PodRecord) -> tuple[bool, bool, bool]:
     """Less is further."""
-    return not member.node, member.uid not in cache.assumed, member.uid not in cache.plans
+    return not member.node, not cache.is_being_bound(member.uid), member.uid not in cache.plans
 
 
 def _has_started(members: Sequence[PodRecord], gang: Gang) -> bool:

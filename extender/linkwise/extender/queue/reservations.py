@@ -98,7 +98,8 @@ class Claimant:
 
     urgency: Urgency
     seconds: float | None  # how long it runs; None: unknown
-    runs: bool = False  # a gang that has started, and has lost members that it needs
+    # A gang that has started, or of which members keep GPUs in any case, and that lacks others.
+    runs: bool = False
 
 
 def may_pass(claimant: Claimant, reservation: Reservation, now: float) -> bool:
@@ -398,8 +399,9 @@ def claimant_of_single(record: PodRecord, ordering: Ordering, run_time: RunTimeO
 
 
 def claimant_of_gang(urgency: Urgency, members: GangMembers, run_time: RunTimeOf) -> Claimant:
-    lacks = members.started and not members.enough_placed
-    return Claimant(urgency, _longest(members.open, run_time), runs=lacks)
+    keeps = members.started or any(m.needs.gpus for m in (*members.bound, *members.flying))
+    runs = keeps and not members.enough_placed
+    return Claimant(urgency, _longest(members.open, run_time), runs=runs)
 
 
 def _longest(pods: Sequence[PodRecord], run_time: RunTimeOf) -> float | None:

@@ -5,7 +5,7 @@ from linkwise.extender.api.actions import WithdrawPlan
 from linkwise.topology import names
 from tests.extender import claimed
 from tests.extender.cluster import Cluster, change
-from tests.extender.late_claims import ClaimCluster, add, add_gang, claim_name, cluster
+from tests.extender.late_claims import ClaimCluster, add, add_gang, claim_name, cluster, with_claim
 
 
 def test_a_pod_gets_a_claim_for_its_planned_gpus_and_then_loses_its_gate() -> None:
@@ -284,3 +284,53 @@ def test_pods_whose_claims_come_of_other_templates_differ() -> None:
     assert at.places("b") == at.places("a")
     records = {record.ref.name: record for record in at.core.snapshot(at.now).pods}
     assert records["a"].template is records["b"].template is not records["c"].template
+
+
+def test_the_plan_stays_on_the_pod_until_its_claim_is_gone() -> None:
+    """Else a pod whose claim is allocated meanwhile would be bound without its plan."""
+    at = cluster("n1", "n2")
+    add(at, "a", 8)
+    at.settle()
+    claimed.add_pod(at, "faster", at.places("a")[0], 0)
+    kinds = [type(action).__name__ for action in at.settle()]
+    assert kinds == ["DropClaim", "WritePlan", "CreateClaim"]
+    at.delete("faster")
+    claimed.add_pod(at, "again", at.places("a")[0], 0)
+    claimed.add_pod(at, "everywhere", "n1" if at.places("a") == ["n2"] else "n2", 1)
+    kinds = [type(action).__name__ for action in at.settle()]
+    assert [kind for kind in kinds if kind != "NoteQueue"] == ["DropClaim", "WithdrawPlan"]
+
+
+def test_a_member_whose_claim_is_allocated_keeps_its_plan_when_another_is_refused() -> None:
+    at = cluster("n1", "n2", "n3")
+    add_gang(at, "g", 2, 8)
+    at.settle()
+    first = at.places("g-0", "g-1")
+    assert at.allocate("g-0")
+    at.refuse_everywhere("g-1")
+    at.settle()
+    assert at.dropped == ["g-1"]
+    after = at.places("g-0", "g-1")
+    assert after[0] == first[0]
+    assert after[1] not in first
+    at.bind_allocated("g-0")
+    assert at.run_scheduler("g-1")
+    assert at.phase("g") == "running"
+    assert at.sound()
+
+
+def test_what_a_gang_lacks_that_keeps_gpus_is_not_reserved_for_others() -> None:
+    """Else both would wait for each other, until the gang's timeout."""
+    at = cluster("n1")
+    add_gang(at, "g", 2, 4)
+    at.settle()
+    assert at.run_scheduler("g-0")
+    claimed.add_pod(at, "faster", "n1", at.indices("g-1")[0])
+    at.settle()
+    at.add_pod("ahead", gates=[names.GATE], alter=with_claim("ahead", 8, ""), priority=1)
+    at.settle()
+    at.delete("faster")
+    claimed.drop_claim(at, "faster-gpus")
+    at.settle()
+    assert at.run_scheduler("g-1")
+    assert at.phase("g") == "running"
