@@ -114,6 +114,30 @@ def create_template(world: SchedulingWorld, name: str, *, query: str = "", **ask
     world.client.post(f"{DEVICES}/namespaces/{NAMESPACE}/resourceclaimtemplates{query}", made)
 
 
+NATIVE_GATES = "--feature-gates=GenericWorkload=true"
+NATIVE_API = "scheduling.k8s.io/v1beta1"
+GROUPS = f"/apis/{NATIVE_API}/namespaces/{NAMESPACE}/podgroups"
+
+
+@contextmanager
+def native_claims_world(directory: Path) -> Iterator[SchedulingWorld]:
+    """With Kubernetes' own gangs."""
+    with late_claims_world(
+        directory,
+        api_flags=(f"--runtime-config={NATIVE_API}=true",),
+        controllers=("podgroup-protection-controller",),
+        gates=(NATIVE_GATES,),
+    ) as world:
+        yield world
+
+
+def create_group(world: SchedulingWorld, name: str, size: int) -> Mapping[str, object]:
+    """A native gang; returns what the specs of its members say."""
+    spec = {"schedulingPolicy": {"gang": {"minCount": size}}}
+    world.client.post(GROUPS, {"metadata": {"name": name}, "spec": spec})
+    return {"schedulingGroup": {"podGroupName": name}}
+
+
 def first_fit(world: SchedulingWorld, name: str, gpus: int) -> None:
     """A pod whose claim leaves the choice to kube-scheduler."""
     create_claim(world, name, gpus, [uuid for node in NODES for uuid in uuids(node)])
