@@ -156,6 +156,16 @@ def test_a_member_that_kube_scheduler_takes_nowhere_ends_the_plan_of_all() -> No
     assert KUBE_SCHEDULER in str(told)
 
 
+def test_a_call_of_a_member_that_fits_nowhere_does_not_end_the_pause_of_its_gang() -> None:
+    """It would if no call had come because calls were missing."""
+    at, members = world(nodes=2, size=3)
+    refuse(at, members[2])
+    at.settle()
+    at.filter(members[2], ["n1"])
+    at.settle()
+    assert [at.plan(member) for member in members] == [None] * 3
+
+
 def test_that_a_native_gang_waits_is_no_refusal_of_nodes() -> None:
     at, members = world()
     come(at, members[0])

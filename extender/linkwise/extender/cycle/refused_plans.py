@@ -100,7 +100,7 @@ class RefusedPlans:
             self._feedback.refuse(record.template, written.plan.node, now)
         elif gang is not None:
             self._gang_refusals.takes_nowhere(gang.key, self._takes(gang, uid), now)
-            gang.is_hopeless = True
+            gang.is_hopeless = gang.asked = True  # its own filters left no node to ask about
         self._withdraw(
             gang, f"kube-scheduler takes pod {record.ref.name} nowhere: {record.fits_nowhere}"
         )
