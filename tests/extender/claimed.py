@@ -85,21 +85,20 @@ def claim_of(
 def publish(at: Cluster, *slices: ResourceSlice) -> None:
     for each in slices:
         at.slices[each.metadata.name] = each
-        at.core.slice_event("MODIFIED", each, at.now)
+        at.slice_event("MODIFIED", each)
 
 
 def withdraw(at: Cluster, name: str) -> None:
-    at.core.slice_event("DELETED", at.slices.pop(name), at.now)
+    at.slice_event("DELETED", at.slices.pop(name))
 
 
 def claim(at: Cluster, *claims: ResourceClaim) -> None:
     for each in claims:
-        at.claims[each.metadata.namespace, each.metadata.name] = each
-        at.core.claim_event("MODIFIED", each, at.now)
+        at.put_claim(each)
 
 
 def drop_claim(at: Cluster, name: str) -> None:
-    at.core.claim_event("DELETED", at.claims.pop(("ml", name)), at.now)
+    at.remove_claim("ml", name)
 
 
 def add_node(

@@ -29,6 +29,7 @@ from linkwise.extender.core import Core as Core
 from linkwise.extender.core_settings import CoreSettings as CoreSettings
 from linkwise.extender.in_memory_api_server import InMemoryApiServer, bind_call
 from linkwise.extender.membership.owner_cache import Found
+from linkwise.kube.device_claims import ResourceSlice
 from linkwise.kube.objects import (
     Condition,
     Container,
@@ -147,6 +148,10 @@ class Cluster(InMemoryApiServer):
         condition = Condition(type="Ready", status="True" if ready else "False")
         node = self.nodes[name]
         self.put_node(change(node, status=change(node.status, conditions=(condition,))))
+
+    def slice_event(self, kind: str, one: ResourceSlice) -> None:
+        """What watches of ResourceSlices show."""
+        self.core.slice_event(kind, one, self.now)
 
     # Pods.
 

@@ -10,11 +10,12 @@ from linkwise.pods.claims import ClaimAsk, write_claims
 from linkwise.topology import names
 from tests.extender import claimed
 from tests.extender.cluster import Cluster, change
+from tests.extender.device_cluster import DeviceCluster
 
 
 @dataclass(eq=False)
-class ClaimCluster(Cluster):
-    """With a kube-scheduler that allocates devices, in the simplest way."""
+class ClaimCluster(DeviceCluster):
+    """kube-scheduler tries a pod when a test says so."""
 
     created: dict[str, CreateClaim] = field(default_factory=dict)  # the latest, by the pod's name
     dropped: list[str] = field(default_factory=list)  # pods
@@ -51,24 +52,11 @@ class ClaimCluster(Cluster):
     def allocate(self, name: str) -> tuple[str, ...]:
         """Give the pod's claim the GPUs that it names. Return them; none: the pod waits, or some
         are given already."""
-        pod, created = self.pod(name), self.created.get(name)
-        key = "ml", claim_name(name)
-        if created is None or key not in self.claims or pod.spec.scheduling_gates:
+        pod = self.pod(name)
+        if self.claim_of(pod) is None or pod.spec.scheduling_gates:
             return ()
-        node = pod.status.nominated_node_name
-        there = claimed.uuids(self, node)
-        devices = [there.index(uuid) for share in created.gpus.values() for uuid in share]
-        allocations = (claim.status.allocation for claim in self.claims.values())
-        given = {
-            (result.pool, result.device)
-            for allocation in allocations
-            for result in (allocation.devices.results if allocation else ())
-        }
-        if any((node, f"gpu-{device}") in given for device in devices):
-            return ()
-        allocated = claimed.claim_of(claim_name(name), node, *devices, pods=[pod])
-        self.put_claim(change(self.claims[key], status=allocated.status))
-        return tuple(there[device] for device in devices)
+        devices = self.give_devices(pod, pod.status.nominated_node_name)
+        return tuple(uuid for device in devices if (uuid := self.uuid(device)))
 
 
 def claim_name(pod: str) -> str:

@@ -88,6 +88,10 @@ class InMemoryApiServer:
         """What watches of Pods show."""
         self.core.pod_event(kind, pod, self.now)
 
+    def claim_event(self, kind: str, claim: ResourceClaim) -> None:
+        """What watches of ResourceClaims show."""
+        self.core.claim_event(kind, claim, self.now)
+
     # What the extender reads and writes
 
     def decide(self) -> tuple[Sequence[Action], bool]:
@@ -137,10 +141,10 @@ class InMemoryApiServer:
         key = claim.metadata.namespace, claim.metadata.name
         kind = "MODIFIED" if key in self.claims else "ADDED"
         self.claims[key] = claim
-        self.core.claim_event(kind, claim, self.now)
+        self.claim_event(kind, claim)
 
     def remove_claim(self, namespace: str, name: str) -> None:
-        self.core.claim_event("DELETED", self.claims.pop((namespace, name)), self.now)
+        self.claim_event("DELETED", self.claims.pop((namespace, name)))
 
     def evict(self, pod: Pod, action: Evict) -> Outcome:  # noqa: ARG002
         """The pod stays, leaving, until a kubelet removes it."""

@@ -45,6 +45,7 @@ class ClusterEvent(Enum):
     CLASS_ADDED = auto()  # of StorageClasses
     CLASS_CHANGED = auto()
     CSI_NODE_CHANGED = auto()  # a CSINode came or changed
+    DEVICES_CHANGED = auto()  # a ResourceSlice or ResourceClaim came or changed
 
 
 _ADDED = frozenset({ClusterEvent.NODE_ADDED})
@@ -73,6 +74,7 @@ _WAKES: dict[str, frozenset[ClusterEvent]] = {
     | _PODS_AROUND
     | {ClusterEvent.NODE_GONE, ClusterEvent.NODE_TAINTS},
     "InterPodAffinity": _LABELLED | _PODS_AROUND,
+    "DynamicResources": _LABELLED | {ClusterEvent.NODE_TAINTS, ClusterEvent.DEVICES_CHANGED},
     OTHER: frozenset(ClusterEvent),
 }
 """The events that wake a pod which this plugin refused. kube-scheduler's plugins also look at the
@@ -172,6 +174,10 @@ class SchedulingQueue:
         self._gated: dict[str, QueuedPod] = {}
         self._in_flight: dict[str, _InFlight] = {}
 
+    def is_gated(self, pod: Pod) -> bool:
+        """Whether the pod may not be tried yet."""
+        return bool(pod.spec.scheduling_gates)
+
     # Pods come, change and go
 
     def add(self, pod: Pod, now: float) -> None:
@@ -180,10 +186,7 @@ class SchedulingQueue:
             self.update(pod, now)
             return
         queued = QueuedPod(pod, since=now, order=next(self._numbers))
-        if pod.spec.scheduling_gates:
-            self._gated[queued.uid] = queued
-        else:
-            self._activate(queued)
+        self._activate(queued)
 
     def update(self, pod: Pod, now: float) -> None:
         """Take in any change of the pod itself.
@@ -201,7 +204,7 @@ class SchedulingQueue:
             return
         concerned = _concerned(queued.pod, pod)
         queued.pod = pod
-        if uid in self._gated and not pod.spec.scheduling_gates:
+        if uid in self._gated and not self.is_gated(pod):
             del self._gated[uid]
             self._activate(queued)
         elif uid in self._unschedulable and (
@@ -295,6 +298,9 @@ class SchedulingQueue:
         return flight.queued if flight else None
 
     def _activate(self, queued: QueuedPod) -> None:
+        if self.is_gated(queued.pod):
+            self._gated[queued.uid] = queued
+            return
         self._active[queued.uid] = queued
         heappush(self._heap, (-queued.pod.spec.priority, queued.since, queued.order, queued))
 

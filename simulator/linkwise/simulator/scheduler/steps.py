@@ -39,12 +39,13 @@ class SchedulerSteps(ABC):
         lock: AbstractContextManager[object],
         now: Callable[[], float],
         cycle: Callable[..., Cycle] = Cycle,
+        queue: Callable[..., SchedulingQueue] = SchedulingQueue,
     ) -> None:
         """*lock* guards `cluster`, `queue` and `pods`, and can be taken twice."""
         self._settings, self._extender = settings, extender
         self._lock, self._now = lock, now
         self.cluster = SchedulerCache(settings.other_filters, now)
-        self.queue = SchedulingQueue(
+        self.queue = queue(
             initial_backoff_seconds=settings.initial_backoff_seconds,
             max_backoff_seconds=settings.max_backoff_seconds,
             max_unschedulable_seconds=settings.max_unschedulable_seconds,

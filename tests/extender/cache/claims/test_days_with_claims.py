@@ -8,13 +8,14 @@ from random import Random
 
 import pytest
 
-from linkwise.extender.api.actions import Action, CreateClaim, DropClaim, LiftGate
+from linkwise.extender.api.actions import Action, LiftGate
 from linkwise.extender.api.extender_calls import Outcome
 from linkwise.kube.device_claims import ResourceClaim
 from linkwise.kube.objects import Condition, Pod
 from linkwise.topology import names
 from tests.extender import claimed
-from tests.extender.cluster import Cluster, change
+from tests.extender.cluster import change
+from tests.extender.device_cluster import DeviceCluster, devices_of
 from tests.extender.late_claims import add, add_gang, claim_name
 
 NODES = ("n1", "n2", "n3")
@@ -22,14 +23,13 @@ Key = tuple[str, str]
 
 
 @dataclass(eq=False)
-class Days(Cluster):
+class Days(DeviceCluster):
     """Watches, the garbage collector and kube-scheduler each act when it is their turn."""
 
     random: Random = field(default_factory=Random)
     late_pods: deque[tuple[str, Pod]] = field(default_factory=deque)
     late_claims: deque[tuple[str, ResourceClaim]] = field(default_factory=deque)
     shown: dict[Key, ResourceClaim] = field(default_factory=dict)  # as the extender knows them
-    selected: dict[str, frozenset[str]] = field(default_factory=dict)  # by the claim's uid
     faults: float = 0.0
     number: int = 0
 
@@ -42,15 +42,8 @@ class Days(Cluster):
     def pod_event(self, kind: str, pod: Pod) -> None:
         self.late_pods.append((kind, pod))
 
-    def put_claim(self, claim: ResourceClaim) -> None:
-        self.number += 1
-        meta = change(claim.metadata, resource_version=str(self.number))
-        claim = change(claim, metadata=meta)
-        self.claims[meta.namespace, meta.name] = claim
-        self.late_claims.append(("MODIFIED", claim))
-
-    def remove_claim(self, namespace: str, name: str) -> None:
-        self.late_claims.append(("DELETED", self.claims.pop((namespace, name))))
+    def claim_event(self, kind: str, claim: ResourceClaim) -> None:
+        self.late_claims.append((kind, claim))
 
     def show(self, *, everything: bool = False) -> None:
         while self.late_pods or self.late_claims:
@@ -75,25 +68,6 @@ class Days(Cluster):
         outcome = super().carry_out(action)
         return Outcome.UNKNOWN if dice < 2 * self.faults else outcome
 
-    def write_claim(self, action: CreateClaim | DropClaim) -> Outcome:
-        key = action.pod.namespace, action.name
-        there = self.claims.get(key)
-        if isinstance(action, DropClaim):
-            if there is None or there.metadata.uid != action.uid:
-                return Outcome.REFUSED
-            if there.metadata.resource_version != action.version:
-                return Outcome.REFUSED
-            assert there.status.allocation is None
-        outcome = super().write_claim(action)
-        if isinstance(action, CreateClaim) and outcome is Outcome.DONE:
-            self.number += 1
-            uid = f"claim-{self.number}"
-            new = self.claims[key]
-            self.late_claims.pop()
-            self.put_claim(change(new, metadata=change(new.metadata, uid=uid)))
-            self.selected[uid] = frozenset(u for share in action.gpus.values() for u in share)
-        return outcome
-
     def check_lift(self, name: str) -> None:
         """As far as the extender could know, each pod that starts together has its own claim, for
         the GPUs of its plan."""
@@ -110,57 +84,30 @@ class Days(Cluster):
             assert claim is not None, f"{each.metadata.name} has no claim, and {name} is let go"
             assert claim.metadata.owner_references[0].uid == each.metadata.uid
             gpus = {u for share in self.gpus(each.metadata.name).values() for u in share}
-            assert self.selected[claim.metadata.uid] == gpus
+            assert [frozenset(gpus)] == [r.uuids for r in self.requests[claim.metadata.uid]]
 
     # kube-scheduler
 
-    def given(self) -> set[tuple[str, str]]:
-        found = [
-            (result.pool, result.device)
-            for claim in self.claims.values()
-            if claim.status.allocation
-            for result in claim.status.allocation.devices.results
-        ]
-        assert len(found) == len(set(found))
-        return set(found)
-
     def try_pod(self, pod: Pod) -> None:
-        name, key = pod.metadata.name, ("ml", claim_name(pod.metadata.name))
-        claim = self.claims.get(key)
+        claim = self.claim_of(pod)
         if pod.spec.node_name or pod.spec.scheduling_gates or claim is None:
             return
-        if claim.metadata.owner_references[0].uid != pod.metadata.uid:
+        for device in devices_of(claim):
+            self.put_bound(change(pod, spec=change(pod.spec, node_name=device.pool)))
             return
-        if claim.status.allocation:
-            node = claim.status.allocation.devices.results[0].pool
-            self.put_bound(change(pod, spec=change(pod.spec, node_name=node)))
+        if any(self.give_devices(pod, node) for node in NODES):
             return
-        wanted = self.selected[claim.metadata.uid]
-        for node in NODES:
-            there = claimed.uuids(self, node)
-            devices = [index for index, uuid in enumerate(there) if uuid in wanted]
-            free = not any((node, f"gpu-{index}") in self.given() for index in devices)
-            if devices and free and f"{node}-{claimed.DRIVER}" in self.slices:
-                done = claimed.claim_of(claim_name(name), node, *devices, pods=[pod])
-                self.put_claim(change(claim, status=done.status))
-                return
         why = "0/3 nodes are available: 3 cannot allocate all claims."
         told = Condition(type="PodScheduled", status="False", reason="Unschedulable", message=why)
         status = change(pod.status, conditions=(told,), nominated_node_name="")
         self.put_pod(change(pod, status=status))
-
-    def collect_garbage(self) -> None:
-        for key, claim in [*self.claims.items()]:
-            owners = claim.metadata.owner_references
-            if owners and owners[0].uid not in self.pods:
-                self.remove_claim(*key)
 
     # Others
 
     def take_some(self) -> None:
         """An ordinary claim, of which the extender has no say."""
         node, size = self.random.choice(NODES), self.random.randint(1, 3)
-        given = self.given()
+        given = {(device.pool, device.name) for device in self.allocated()}
         free = [index for index in range(8) if (node, f"gpu-{index}") not in given]
         if len(free) >= size and f"{node}-{claimed.DRIVER}" in self.slices:
             self.number += 1
