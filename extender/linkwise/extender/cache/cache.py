@@ -121,6 +121,7 @@ class Cache:
         before, info.claimed = info.claimed, self._claims.of_node(name)
         if info.claimed.gpus != before.gpus:
             self._changed(info)
+            self.room += 1  # also if no GPU came: other pods may have those that were there
         self._settle(info)
 
     def put_pod(self, record: PodRecord) -> None:

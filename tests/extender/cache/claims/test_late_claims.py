@@ -1,6 +1,8 @@
 """Pods whose GPUs come from a claim: they are planned like others, and the claim that is created
 for a plan names its GPUs."""
 
+from unittest.mock import patch
+
 from linkwise.extender.api.actions import WithdrawPlan
 from linkwise.topology import names
 from tests.extender import claimed
@@ -334,3 +336,68 @@ def test_what_a_gang_lacks_that_keeps_gpus_is_not_reserved_for_others() -> None:
     at.settle()
     assert at.run_scheduler("g-1")
     assert at.phase("g") == "running"
+
+
+def test_pods_that_wait_are_planned_once_the_driver_is_back() -> None:
+    at = cluster("n1")
+    (there,) = at.slices.values()
+    claimed.withdraw(at, there.metadata.name)
+    add(at, "a", 2)
+    at.settle()
+    assert at.places("a") == [""]
+    claimed.publish(at, there)
+    at.settle()
+    assert at.places("a") == ["n1"]
+
+
+def half_allocated() -> ClaimCluster:
+    """kube-scheduler has allocated the claim of one member, and has not bound it yet, when somebody
+    else takes a GPU of the other."""
+    at = cluster("n1", "n2")
+    add_gang(at, "g", 2, 8)
+    at.settle()
+    second = at.places("g-1")[0]
+    at.allocate("g-0")
+    claimed.add_pod(at, "faster", second, 0)
+    at.settle()
+    return at
+
+
+def test_a_plan_stays_if_the_extender_does_not_know_yet_that_its_claim_is_allocated() -> None:
+    at = cluster("n1")
+    add(at, "a", 2)
+    at.settle()
+    with patch.object(at, "claim_event"):
+        at.allocate("a")
+    at.cordon("n1")
+    at.settle()
+    assert at.places("a") == ["n1"]
+
+
+def test_such_a_plan_stays_while_the_driver_is_away() -> None:
+    at = cluster("n1")
+    add(at, "a", 2)
+    at.settle()
+    at.allocate("a")
+    claimed.withdraw(at, *at.slices)
+    at.settle()
+    assert at.places("a") == ["n1"]
+
+
+def test_half_a_gang_gives_its_gpus_back_after_the_timeout() -> None:
+    at = half_allocated()
+    bound = at.pod("g-0")
+    at.put_bound(change(bound, spec=change(bound.spec, node_name="n1")))
+    at.settle()
+    at.pass_time(601)
+    assert at.evicted == ["g-0"]
+
+
+def test_a_plan_is_withdrawn_if_kube_scheduler_takes_the_allocation_back() -> None:
+    at = half_allocated()
+    at.cordon("n1")
+    at.settle()
+    assert at.places("g-0") == ["n1"]
+    at.deallocate(at.pod("g-0"))
+    at.pass_time(60)
+    assert at.places("g-0") == [""]
