@@ -5,8 +5,9 @@ may be late, kube-scheduler's calls and the core's writes may be lost, kubelets 
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from heapq import heappop, heappush
 from itertools import count, islice
 from random import Random
@@ -14,10 +15,11 @@ from random import Random
 import msgspec
 
 from linkwise.extender.api.action_effects import bound, leaving
-from linkwise.extender.api.actions import Action, Emit, Evict, WritePlan
+from linkwise.extender.api.actions import Action, CreateClaim, Emit, Evict, LiftGate, WritePlan
 from linkwise.extender.api.extender_calls import BindOrder, Outcome
 from linkwise.extender.core import Core
 from linkwise.extender.quarantine import culprit_of
+from linkwise.kube.device_claims import ResourceClaim, ResourceSlice
 from linkwise.kube.objects import (
     Node,
     OwnerReference,
@@ -25,10 +27,13 @@ from linkwise.kube.objects import (
     whole,
 )
 from linkwise.simulator.scheduler import OtherFilter
+from linkwise.simulator.scheduler.queue import QueuedPod
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_gpus, read_plan
 from linkwise.topology.errors import AnnotationError
-from tests.extender.cluster import GPU, Cluster
+from tests.extender import claimed
+from tests.extender.cluster import GPU
+from tests.extender.device_cluster import DeviceCluster, by_webhook, devices_of
 from tests.liveness.kube_scheduler import Api, KubeScheduler, Wire
 
 change = msgspec.structs.replace
@@ -37,6 +42,11 @@ SHORTEST_SECONDS = 0.05  # the loop decides at most so often
 _DECIDES = 0.2
 PUBLISH_SECONDS = 1.0  # until a plugin has published what podresources says
 _MOST_ROUNDS = 400
+
+
+class _Watch(Enum):
+    PODS = auto()
+    DEVICES = auto()
 
 
 @dataclass
@@ -48,10 +58,11 @@ class Trouble:
     watch_late: float = 0.0  # seconds
     evictions_refused: bool = False
     no_leader: bool = False
+    deaths: float = 0.0  # of the leader, soon after it has created a claim
 
 
 @dataclass
-class Day(Cluster):
+class Day(DeviceCluster):
     seed: int = 0
     sample: int = 1 << 30
     other_filters: list[OtherFilter] = field(default_factory=list)
@@ -62,20 +73,28 @@ class Day(Cluster):
     no_plugin: set[str] = field(default_factory=set)  # nodes
     faults_at: float = 0.0  # when something last went wrong
     writes_lost_at: float = -math.inf  # when the last Binding or action was
+    led_at: float = -math.inf  # since when this leader leads
+    planned_at: dict[str, float] = field(default_factory=dict)  # by namespace: the last plan
     failures: list[str] = field(default_factory=list)
 
     runs_for: dict[str, float] = field(default_factory=dict)  # by uid; servers have none
+    by_claims: set[str] = field(default_factory=set)  # nodes of which a DRA driver has the GPUs
+    # Whether the webhook gives claims to the pods of a gang or workload, by its name.
+    claims_for: Callable[[str], bool] = lambda _: False
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
         self._events: list[tuple[float, int, Callable[[], object]]] = []
-        self._late: list[tuple[float, Callable[[Core], object]]] = []
+        # What each watch is still to show: one of Nodes and Pods, one of slices and claims.
+        self._late: dict[_Watch, list[tuple[float, Callable[[Core], object]]]]
+        self._late = {watch: [] for watch in _Watch}
         self._numbers = count()
         self.decided: list[float] = []
         self.on_end: Callable[[Pod], object] = lambda _: None
         self.on_bind: Callable[[Pod], object] = lambda _: None
         self.on_leave: Callable[[Pod], object] = lambda _: None  # it has a node, and is to end
         self.on_gpus: Callable[[Pod], object] = lambda _: None  # planned for it, or given to it
+        self.on_step: Callable[[WritePlan | CreateClaim | LiftGate], object] = lambda _: None
         # The victim, and the claimant if kube-scheduler preempts.
         self.on_evict: Callable[[Pod, Evict | Pod], object] = lambda *_: None
         wire = Wire(
@@ -87,12 +106,14 @@ class Day(Cluster):
         )
         self.scheduler = KubeScheduler(
             wire,
-            Api(self.put_pod, self._delete_for_another),
+            Api(self.put_pod, self._delete_for_another, self._bind_soon),
             self.seed,
             self.sample,
             self.other_filters,
+            self,
         )
         super().__post_init__()
+        self.led_at = -math.inf  # the first one took over from nobody
 
     # Time.
 
@@ -121,8 +142,7 @@ class Day(Cluster):
         if wake is not None:
             times.append(self.now + max(wake, SHORTEST_SECONDS))
         times.append(self.scheduler.next_bind_end())
-        if self._late:
-            times.append(self._late[0][0])
+        times += [late[0][0] for late in self._late.values() if late]
         due = None if self.trouble.no_leader else self.core.next_due()
         if due is not None:
             times.append(max(due, self.now + SHORTEST_SECONDS))
@@ -157,15 +177,32 @@ class Day(Cluster):
 
     def restart(self) -> None:
         """Another process leads, which knows what the API server says."""
-        self._late.clear()
+        for late in self._late.values():
+            late.clear()
+        self.led_at = self.now
         super().restart()
         self.scheduler.hang_up()
 
     def hand_over(self) -> None:
         """The standby leads, which has watched all along."""
         self._tell_late(math.inf)
+        self.led_at = self.now
         self.core.lead(self.core.latest_term(1 << 30) + 1, self.now)
         self.scheduler.hang_up()
+
+    def list_claims_again(self) -> None:
+        """The core's watch of claims has broken, and shows nothing of what came between."""
+        self._late[_Watch.DEVICES].clear()
+        self.core.replace_slices(self.slices.values(), self.now)
+        self.core.replace_claims(self.claims.values(), self.now)
+
+    def claim_event(self, kind: str, claim: ResourceClaim) -> None:
+        self._tell(lambda core: core.claim_event(kind, claim, self.now), _Watch.DEVICES)
+        self.scheduler.claim_event(kind, claim)
+
+    def slice_event(self, kind: str, one: ResourceSlice) -> None:
+        self._tell(lambda core: core.slice_event(kind, one, self.now), _Watch.DEVICES)
+        self.scheduler.slice_event(kind)
 
     def node_event(self, kind: str, node: Node) -> None:
         self._tell(lambda core: core.node_event(kind, node, self.now))
@@ -180,25 +217,31 @@ class Day(Cluster):
 
     def remove_pod(self, uid: str) -> Pod:
         pod = super().remove_pod(uid)
+        self._collect_soon(pod)
         self.on_end(pod)
         return pod
 
-    def _tell(self, what: Callable[[Core], object]) -> None:
-        if not self.trouble.watch_late and not self._late:
+    def _collect_soon(self, pod: Pod) -> None:
+        if pod.spec.resource_claims:
+            self.after(self.random.uniform(0.1, 3.0), self.collect_garbage)
+
+    def _tell(self, what: Callable[[Core], object], watch: _Watch = _Watch.PODS) -> None:
+        late = self._late[watch]
+        if not self.trouble.watch_late and not late:
             what(self.core)
         else:
             at = self.now + self.random.random() * self.trouble.watch_late
-            last = self._late[-1][0] if self._late else 0.0
-            self._late.append((max(at, last), what))
+            late.append((max(at, late[-1][0] if late else 0.0), what))
 
     @property
     def knows_all(self) -> bool:
         """Whether the core's watch has shown all that there is."""
-        return not self._late
+        return not any(self._late.values())
 
     def _tell_late(self, until: float) -> None:
-        while self._late and self._late[0][0] <= until:
-            self._late.pop(0)[1](self.core)
+        for late in self._late.values():
+            while late and late[0][0] <= until:
+                late.pop(0)[1](self.core)
 
     # Writes and calls.
 
@@ -233,6 +276,12 @@ class Day(Cluster):
         pod = self.pods.get(action.pod.uid)
         if isinstance(action, WritePlan) and pod is not None:
             self.on_gpus(pod)
+            self.planned_at[pod.metadata.namespace] = self.now
+        if isinstance(action, WritePlan | CreateClaim | LiftGate):
+            self.on_step(action)
+        if isinstance(action, CreateClaim) and self.random.random() < self.trouble.deaths:
+            self.faults_at = self.now
+            self.after(self.random.choice([0.0, 0.2, 2.0]), self.restart)
         return super().carry_out(action)
 
     def evict(self, pod: Pod, action: Evict) -> Outcome:
@@ -254,6 +303,26 @@ class Day(Cluster):
             self.put_bound(bound(pod, node))
             self._admit_soon(uid)
 
+    def _bind_soon(self, queued: QueuedPod, node: str) -> None:
+        """kube-scheduler does it itself. It may lose the answer of the API server."""
+
+        def bind() -> None:
+            pod = self.pods.get(queued.uid)
+            if pod is None or pod.spec.node_name:
+                return
+            if self.random.random() < self.trouble.writes_lost:
+                self.faults_at = self.writes_lost_at = self.now
+                self.scheduler.error(queued, "binding: timeout")
+                return
+            self.on_bind(self.put_bound(bound(pod, node)))
+            self._admit_soon(queued.uid)
+
+        self.after(self.random.uniform(0.01, 0.3), bind)
+
+    def add_node_by_claims(self, node: str, machine: str) -> None:
+        self.by_claims.add(node)
+        claimed.add_node(self, node, machine)
+
     # Pods.
 
     def make(
@@ -274,7 +343,9 @@ class Day(Cluster):
         def finish(pod: Pod) -> Pod:
             meta = change(pod.metadata, namespace=namespace, owner_references=owners)
             spec = change(pod.spec, restart_policy="Always" if is_server else "Never")
-            return alter(change(pod, metadata=meta, spec=spec))
+            pod = alter(change(pod, metadata=meta, spec=spec))
+            is_by_claim = self.claims_for(name.rpartition("-")[0] or name)
+            return by_webhook(pod, f"linkwise-{self.made:020}") if is_by_claim else pod
 
         gates = (names.GATE,) if gated else ()
         pod = self.add_pod(name, gpus, priority=priority, gates=gates, said=said, alter=finish)
@@ -289,6 +360,7 @@ class Day(Cluster):
             return
         self._give_back(pod)
         self.put_pod(change(pod, status=change(pod.status, phase=phase)))
+        self._collect_soon(pod)
         self.on_end(self.pods[uid])
 
     def terminate(self, name: str, grace: float = 10.0) -> None:
@@ -326,6 +398,9 @@ class Day(Cluster):
         if pod is None or pod.status.phase != "Pending" or pod.metadata.deletion_timestamp:
             return
         node, key = pod.spec.node_name, f"{pod.metadata.namespace}/{pod.metadata.name}"
+        if pod.spec.resource_claims and (node in self.no_plugin or not self._has_claim(pod)):
+            self.after(5.0, lambda: self._admit(uid))
+            return
         given = self._give(pod, node)
         if given is None:
             status = change(pod.status, phase="Failed", reason="UnexpectedAdmissionError")
@@ -342,6 +417,11 @@ class Day(Cluster):
         pods = self.held.get(node, {}).values()
         taken = {uuid for given in pods for gpus in given.values() for uuid in gpus}
         free = [g.uuid for g in self.machine(node).gpus if g.uuid not in taken]
+        if pod.spec.resource_claims:
+            gpus = tuple(self.allocated_to(pod))
+            twice = taken.intersection(gpus)
+            self.failures += [f"{pod.metadata.name} has {uuid} beside another" for uuid in twice]
+            return {"main": gpus}
         asked = {c.name: c.resources.limits for c in pod.spec.containers}
         wanted = {c: n for c, limits in asked.items() if (n := whole(limits.get(GPU, 0)))}
         has_shares = any(names.is_share(name, GPU) for limits in asked.values() for name in limits)
@@ -354,6 +434,16 @@ class Day(Cluster):
             return planned
         rest = iter(free)
         return {container: tuple(islice(rest, n)) for container, n in wanted.items()}
+
+    def _has_claim(self, pod: Pod) -> bool:
+        claim = self.claim_of(pod)
+        return claim is not None and pod.metadata.uid in [u.uid for u in claim.status.reserved_for]
+
+    def allocated_to(self, pod: Pod) -> Iterator[str]:
+        """The UUIDs of the GPUs that the pod has by its claim."""
+        claim = self.claim_of(pod)
+        for device in devices_of(claim) if claim is not None else ():
+            yield self.uuids(device.pool, int(device.name.removeprefix("gpu-")))[0]
 
     def _run(self, uid: str) -> None:
         pod = self.pods.get(uid)
@@ -389,10 +479,23 @@ class Day(Cluster):
     def _offer(self, node: str) -> None:
         if node not in self.nodes:
             return
+        if node in self.by_claims:
+            self._publish_devices(node)
+            return
         gpus = 0 if node in self.no_plugin else self.machine(node).healthy_gpus.bit_count()
         known = self.nodes[node]
         allocatable = {**known.status.allocatable, GPU: str(gpus)}
         self.put_node(change(known, status=change(known.status, allocatable=allocatable)))
+
+    def _publish_devices(self, node: str) -> None:
+        """The driver does; while it is away, the kubelet removes its slice."""
+        gpus = self.machine(node).gpus
+        broken = [position for position, gpu in enumerate(gpus) if not gpu.healthy]
+        one = claimed.slice_of(node, [gpu.uuid for gpu in gpus], tainted=broken)
+        if node not in self.no_plugin:
+            claimed.publish(self, one)
+        elif one.metadata.name in self.slices:
+            claimed.withdraw(self, one.metadata.name)
 
     def set_health(self, node: str, *unhealthy: int) -> None:
         super().set_health(node, *unhealthy)

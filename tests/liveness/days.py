@@ -55,14 +55,23 @@ def live(
     other_filters: bool = False,
     hostile: bool = False,
     moves: bool = False,
+    claims: bool = False,
 ) -> Lived:
     began = time.perf_counter()
-    fate = Fate(seed, days, order, other_filters=other_filters, hostile=hostile, moves=moves)
+    fate = Fate(
+        seed,
+        days,
+        order,
+        other_filters=other_filters,
+        hostile=hostile,
+        moves=moves,
+        claims=claims,
+    )
     judge = _live_through(fate)
     day = fate.day
     longer = 0.0
     if fate.hostile is not None and fate.is_calm and not day.failures:
-        plain = Fate(seed, days, order, hostile=True, plain=fate.hostile.got)
+        plain = Fate(seed, days, order, hostile=True, plain=fate.hostile.got, claims=claims)
         _live_through(plain)
         longer = fate.waits() - plain.waits()
         day.failures += plain.day.failures + delayed(fate.waits(), plain.waits())
@@ -120,6 +129,7 @@ def _seeds(text: str) -> list[int]:
 )
 @click.option("--hostile", is_flag=True, help="A tenant writes whatever the API server accepts.")
 @click.option("--moves", is_flag=True, help="Some pods may be moved.")
+@click.option("--claims", is_flag=True, help="The GPUs of some or all nodes come from claims.")
 @click.option("--jobs", default=1, help="Seeds at the same time.")
 def main(
     seeds: str,
@@ -128,6 +138,7 @@ def main(
     other_filters: bool,
     hostile: bool,
     moves: bool,
+    claims: bool,
     jobs: int,
 ) -> None:
     """Live through simulated days, and say what promise was broken."""
@@ -141,7 +152,7 @@ def main(
     with ProcessPoolExecutor(jobs) as pool:
         lived = []
         orders, filters = repeat(QueueOrder(queue_order)), repeat(other_filters)
-        more = repeat(hostile), repeat(moves)
+        more = repeat(hostile), repeat(moves), repeat(claims)
         for one in pool.map(live, wanted, repeat(days), orders, filters, *more):
             lived.append(one)
             how = "; ".join(one.failures[:3]) or "ok"

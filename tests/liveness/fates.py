@@ -13,6 +13,7 @@ from linkwise.kube.objects import OwnerReference, Pod
 from tests.liveness.day import Day, Trouble
 from tests.liveness.hostile import Hostile
 from tests.liveness.movables import Movables
+from tests.liveness.strangers import Strangers
 from tests.other_filters import drawn_filters
 
 MACHINES = ("hgx-h100", "dgx1-v100", "a100-pcie-8-bridged", "dgx-a100")
@@ -59,11 +60,12 @@ class Fate:
         hostile: bool = False,
         plain: Mapping[str, int] | None = None,
         moves: bool = False,
+        claims: bool = False,
     ) -> None:
         """*other_filters*: kube-scheduler has some that Linkwise does not know. *hostile*: with a
         hostile tenant; *plain*: the pods of it that are made, as plain ones. Then what the others
         do depends on the seed alone, and in every other seed nothing goes wrong. *moves*: with pods
-        that may be moved."""
+        that may be moved. *claims*: the GPUs of some or all nodes come from claims."""
         self.seed, self.draw = seed, Random(seed)
         self.seconds = days * 24 * HOUR
         draw = self.draw
@@ -87,9 +89,17 @@ class Fate:
         # Where nothing else happens, nothing else wakes a pod that was forgotten.
         self.how_many = draw.choice([8, 25, 40])
         model = draw.choice(MACHINES)
+        by_claims = Random(f"claims {seed}")
+        share = by_claims.choice([0.5, 0.7, 1.0, 1.0]) if claims else 0.0
         for number in range(self.nodes):
             machine = model if draw.random() < 0.7 else draw.choice(MACHINES)
-            self.day.add_node(f"n{number}", machine)
+            # Where both ways are there, each has a node at least.
+            is_mixed = 0 < share < 1
+            is_by_claims = number == 0 if is_mixed and number < 2 else by_claims.random() < share
+            add = self.day.add_node_by_claims if is_by_claims else self.day.add_node
+            add(f"n{number}", machine)
+        self.day.claims_for = lambda name: Random(f"{name} {seed}").random() < share
+        self.strangers = Strangers(self.day, seed, self.seconds) if claims else None
         self.day.on_bind = self._bound_one
         self.plain = plain
         self.hostile = (
@@ -119,6 +129,9 @@ class Fate:
             self.movables.begin()
         if self.is_calm:
             return
+        if self.strangers is not None:
+            self.strangers.begin()
+            day.trouble.deaths = draw.choice([0.0, 0.05, 0.2])
         for _ in range(draw.choice([5, 15, 40])):
             day.at(day.now + draw.uniform(0, self.seconds), self._strike)
         day.trouble.calls_lost = draw.choice([0.0, 0.0, 0.05, 0.2])
@@ -146,7 +159,10 @@ class Fate:
         waiting = sum(not pod.spec.node_name for pod in self.day.pods.values())
         if self.hostile is None and waiting > _MOST_WAITING:
             return  # each event has all of them tried again: more cost much and show nothing new
+        nodes = self._nodes_for(name)
         size = draw.choice([1, 1, 1, 2, 2, 3, 4, self.nodes])
+        if self.strangers is not None:
+            size = min(size, len(nodes))
         gpus = draw.choice([1, 2, 4, 8, 8]) if size > 1 else draw.choice([1, 1, 2, 4, 8])
         seconds = 60.0 * (60 * self.longest_hours) ** draw.random()
         job = Job(
@@ -155,7 +171,7 @@ class Fate:
             size,
             gpus,
             seconds,
-            self._said(draw, seconds),
+            self._said(draw, seconds, nodes),
             draw.choice([0, 0, 0, 0, 1, 2]),
             gated=draw.random() < 0.2,
             asked=self.day.now,
@@ -169,7 +185,14 @@ class Fate:
             late = draw.uniform(0, 3) if draw.random() < 0.2 else 0.0
             self.day.after(late, partial(self._make, job, rank))
 
-    def _said(self, draw: Random, seconds: float) -> dict[str, str]:
+    def _nodes_for(self, name: str) -> list[str]:
+        """Those that give GPUs in the way in which these pods get them."""
+        is_by_claims = self.day.claims_for(name)
+        return [
+            node for node in sorted(self.day.nodes) if (node in self.day.by_claims) is is_by_claims
+        ]
+
+    def _said(self, draw: Random, seconds: float, nodes: list[str]) -> dict[str, str]:
         said: dict[str, str] = {}
         if draw.random() < 0.4:
             honest = seconds * draw.choice([1.0, 1.2, 1.2, 0.5])
@@ -179,8 +202,7 @@ class Fate:
         if draw.random() < 0.15:
             said["require-link"] = "nvlink"
         if draw.random() < 0.3:
-            node = draw.choice(sorted(self.day.nodes))
-            model = self.day.machine(node).gpus[0].model
+            model = self.day.machine(draw.choice(nodes)).gpus[0].model
             said["gpu-model"] = next(word for word in MODELS if word in model)
         return said
 
@@ -272,6 +294,8 @@ class Fate:
             self._break_gpus,
             self._kill,
         ]
+        if self.strangers is not None:
+            strikes += [self.day.list_claims_again] * 2
         draw.choice(strikes)()
         self.day.faults_at = self.day.now
 

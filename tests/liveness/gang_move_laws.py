@@ -16,9 +16,11 @@ from dataclasses import dataclass, field
 from linkwise.extender.moves.planned_moves import EVICT_SECONDS
 from linkwise.extender.moves.targets import COME_SECONDS
 from linkwise.kube.objects import Node, Pod
+from linkwise.pods.claims import claims_of
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_plan
 from tests.all_or_nothing import gang_of
+from tests.extender.device_cluster import Device, devices_of
 from tests.liveness.day import Day, owner_of
 
 BOUND_SECONDS = 120.0
@@ -137,9 +139,15 @@ def offers(day: Day, nodes: Iterable[str]) -> object:
     """A value that differs after each change of what *nodes* offer."""
     found = ((name, day.nodes.get(name)) for name in nodes)
     return [
-        (name, name in day.no_plugin, node and node.spec, node and _shown(node))
+        (name, name in day.no_plugin, node and node.spec, node and _shown(node), _others(day, name))
         for name, node in found
     ]
+
+
+def _others(day: Day, node: str) -> set[Device]:
+    """What claims have there of which Linkwise decides nothing."""
+    claims = [c for c in day.claims.values() if names.EDITION not in c.metadata.annotations]
+    return {device for claim in claims for device in devices_of(claim) if device.pool == node}
 
 
 def was_refused(pod: Pod) -> bool:
@@ -147,7 +155,8 @@ def was_refused(pod: Pod) -> bool:
 
 
 def request(pod: Pod) -> object:
-    return pod.spec.containers
+    ask = claims_of(pod.metadata.annotations, pod.spec)
+    return pod.spec.containers, None if ask is None else ask.requests
 
 
 def _shown(node: Node) -> tuple[str | None, ...]:

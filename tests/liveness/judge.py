@@ -10,7 +10,7 @@
   somewhere all along, it goes within STUCK_SECONDS.
 - The core's own audit finds nothing, and the core is not busy while nothing happens.
 - No call of the core fails, and no pod or gang is isolated because of a defect.
-- Planned moves keep `move_laws`.
+- Planned moves keep `move_laws`, and GPUs from claims `claim_laws`.
 - Of an honest tenant, pods are evicted only for what is more important, or with their gang that
   gives up. Its jobs wait no longer beside a hostile tenant than beside a plain one, within a bound.
 """
@@ -39,6 +39,7 @@ from linkwise.simulator.scheduler.cache import SchedulerCache
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_gpus, read_plan
 from tests.all_or_nothing import AllOrNothing, gang_of
+from tests.liveness.claim_laws import ClaimLaws
 from tests.liveness.day import Day
 from tests.liveness.move_laws import MoveLaws
 from tests.odd_pods import NAMESPACE, is_honest
@@ -64,7 +65,10 @@ class Judge:
         self._over_since: dict[str, float] = {}
         self.checks = 0
         self._law = AllOrNothing()
+        # kube-scheduler binds their members one by one.
+        self._law_by_claims = AllOrNothing(grace_seconds=day.settings.gang_timeout_seconds + 60.0)
         self.moves = MoveLaws(day)
+        self._claims = ClaimLaws(day)
         day.on_evict = self._judge_eviction
         self._could_since: dict[frozenset[str], float] = {}  # uids of those that start together
         self._next_filtered_look = 0.0
@@ -84,6 +88,7 @@ class Judge:
         self._look_at_gangs()
         self._look_at_idling(then)
         self.moves.look()
+        self._claims.look()
         quiet_at = max(self._quiet_since, day.faults_at) + BOUND_SECONDS
         if day.now < quiet_at <= then or (day.now == quiet_at):
             self._nobody_is_forgotten(quiet_at)
@@ -105,7 +110,12 @@ class Judge:
         honest = filter(is_honest, day.pods.values())
         known = day.core._cache.pods.items()
         unseen = {record.gang_name for uid, record in known if uid not in day.pods}
-        day.failures += self._law.look(honest, day.now, day.writes_lost_at, unseen)
+        pods: dict[bool, list[Pod]] = {True: [], False: []}
+        for pod in honest:
+            pods[bool(pod.spec.resource_claims)].append(pod)
+        day.failures += self._law.look(pods[False], day.now, day.writes_lost_at, unseen)
+        faults_at = max(day.writes_lost_at, day.led_at)  # a leader counts the timeout from then on
+        day.failures += self._law_by_claims.look(pods[True], day.now, faults_at, unseen)
 
     # Evictions.
 
@@ -146,7 +156,7 @@ class Judge:
     def _state_of(self, pods: Iterable[Pod]) -> object:
         """A value that differs after each change of a node, of the core's process or of *pods*."""
         day = self._day
-        nodes = hash(frozenset(map(id, day.nodes.values())))
+        nodes = hash(frozenset(map(id, (*day.nodes.values(), *day.slices.values()))))
         return hash(frozenset(map(id, pods))), nodes, id(day.core)
 
     def _nobody_is_forgotten(self, now: float) -> None:
@@ -248,7 +258,10 @@ class Judge:
         waiting: dict[str, list[Pod]] = {}
         of_gang = Counter(map(gang_of, self._day.pods.values()))
         for pod in sorted(self._day.pods.values(), key=lambda pod: pod.metadata.name):
-            if is_honest(pod) and (_waits(pod) or _is_gated(pod)):
+            is_asked_about = (
+                names.CLAIMS in pod.metadata.annotations or not pod.spec.resource_claims
+            )
+            if is_asked_about and is_honest(pod) and (_waits(pod) or _is_gated(pod)):
                 waiting.setdefault(gang_of(pod) or pod.metadata.uid, []).append(pod)
         for who, pods in waiting.items():
             gang = gang_of(pods[0])
@@ -302,6 +315,8 @@ class Judge:
         for pod in day.pods.values():
             if not (is_honest(pod) and _waits(pod)) or names.GANG in pod.metadata.annotations:
                 continue
+            if pod.spec.resource_claims:
+                continue  # kube-scheduler asks about none of them
             asked = tuple(
                 node
                 for node in sorted(day.nodes)
@@ -323,6 +338,8 @@ class Judge:
         fresh.replace_nodes(day.nodes.values(), now)
         fresh.replace_pods([changed.get(uid, pod) for uid, pod in day.pods.items()], now)
         fresh.replace_budgets([], now)
+        fresh.replace_slices(day.slices.values(), now)
+        fresh.replace_claims(day.claims.values(), now)
         fresh.filter(FilterCall(Pod(), ()), now)
         return fresh
 
@@ -343,6 +360,8 @@ class Judge:
                 del self._over_since[namespace]
         for namespace in over:
             since = self._over_since.setdefault(namespace, day.now)
+            # A plan that came to nothing at once interrupts the idling, and is never seen here.
+            since = max(since, day.planned_at.get(namespace, since))
             if then - since > settings.reserve_limit_seconds + _SLACK_SECONDS:
                 day.failures.append(
                     f"{namespace} idles too much from {since:.0f} to {then:.0f} at least"

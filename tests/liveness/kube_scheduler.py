@@ -28,13 +28,16 @@ from linkwise.extender.api.extender_calls import (
 )
 from linkwise.extender.core import Core
 from linkwise.extender.runtime.ports.passed_nodes import PassedNodes
+from linkwise.kube.device_claims import ResourceClaim
+from linkwise.kube.filters.rejection import Rejection
 from linkwise.kube.objects import Condition, Pod
 from linkwise.simulator.scheduler.cycle import Cycle, Unfit
 from linkwise.simulator.scheduler.extender import ExtenderClient, ExtenderError, Filtered
-from linkwise.simulator.scheduler.queue import QueuedPod
+from linkwise.simulator.scheduler.queue import ClusterEvent, QueuedPod, SchedulingQueue
 from linkwise.simulator.scheduler.settings import OtherFilter, SchedulerSettings
 from linkwise.simulator.scheduler.steps import SchedulerSteps
 from linkwise.topology.names import DEFAULT_RESOURCE
+from tests.extender.device_cluster import DeviceCluster, devices_of
 
 T = TypeVar("T")
 change = msgspec.structs.replace
@@ -44,12 +47,42 @@ HELD_SECONDS = 12.0  # for so long the extender lets a bind call wait for other 
 class SampledCycle(Cycle):
     """Content with few nodes that pass: kube-scheduler's sample of 100, for a small cluster."""
 
-    def __init__(self, *things: Any, sample: int, **named: Any) -> None:
+    def __init__(self, *things: Any, sample: int, devices: DeviceCluster, **named: Any) -> None:
         super().__init__(*things, **named)
-        self._sample = sample
+        self._sample, self._devices = sample, devices
 
     def _enough(self, nodes: int) -> int:
         return min(nodes, self._sample)
+
+    def _plugins_pass(self, pod: Pod, name: str, unfit: Unfit) -> bool:
+        if not super()._plugins_pass(pod, name, unfit):
+            return False
+        if why := self._lacks_devices(pod, name):
+            # Up to 1.37, it evicts nobody for devices.
+            unfit.rejections[name] = Rejection("DynamicResources", (why,), resolvable=False)
+        return not why
+
+    def _lacks_devices(self, pod: Pod, node: str) -> str:
+        if not pod.spec.resource_claims:
+            return ""
+        claim = self._devices.claim_of(pod)
+        if claim is None:
+            return f'resourceclaim "{pod.spec.resource_claims[0].resource_claim_name}" not found'
+        if devices := devices_of(claim):
+            there = any(device.pool == node for device in devices)
+            return "" if there else "resourceclaim not available on the node"
+        return "" if self._devices.fit(claim, node) else "cannot allocate all claims"
+
+
+class ClaimQueue(SchedulingQueue):
+    def __init__(self, devices: DeviceCluster, **named: Any) -> None:
+        super().__init__(**named)
+        self._devices = devices
+
+    def is_gated(self, pod: Pod) -> bool:
+        """A pod with a claim that does not exist waits without a condition, too."""
+        lacks_claim = bool(pod.spec.resource_claims) and self._devices.claim_of(pod) is None
+        return lacks_claim or super().is_gated(pod)
 
 
 @dataclass(slots=True)
@@ -177,13 +210,20 @@ class Api:
 
     put: Callable[[Pod], object]
     delete: Callable[[Pod, Pod], object]  # a victim, with grace, for a claimant
+    bind: Callable[[QueuedPod, str], object]  # the pod has its devices there
 
 
 class KubeScheduler(SchedulerSteps):
     def __init__(
-        self, wire: Wire, api: Api, seed: int, sample: int, other_filters: Sequence[OtherFilter]
+        self,
+        wire: Wire,
+        api: Api,
+        seed: int,
+        sample: int,
+        other_filters: Sequence[OtherFilter],
+        devices: DeviceCluster,
     ) -> None:
-        self.wire, self._api = wire, api
+        self.wire, self._api, self._devices = wire, api, devices
         self._core = CoreExtender(wire)
         self.binds: list[BindUnderway] = []  # that wait for other members
         super().__init__(
@@ -192,7 +232,8 @@ class KubeScheduler(SchedulerSteps):
             seed=seed,
             lock=nullcontext(),
             now=wire.now,
-            cycle=partial(SampledCycle, sample=sample),
+            cycle=partial(SampledCycle, sample=sample, devices=devices),
+            queue=partial(ClaimQueue, devices),
         )
 
     def note_nomination(self, known: Pod | None, pod: Pod) -> None:
@@ -200,8 +241,22 @@ class KubeScheduler(SchedulerSteps):
         if known is not None or not pod.spec.scheduling_gates:
             super().note_nomination(known, pod)
 
+    def claim_event(self, kind: str, claim: ResourceClaim) -> None:
+        now = self.wire.now()
+        # A claim that has devices is deallocated, which is a change, before it is deleted.
+        if kind != "DELETED" or devices_of(claim):
+            self.queue.move_all(ClusterEvent.DEVICES_CHANGED, now)
+        for pod in [*self.pods.values()]:
+            waits = not (pod.spec.node_name or self.cluster.is_assumed(pod.metadata.uid))
+            if waits and pod.spec.resource_claims:
+                self.queue.update(pod, now)
+
+    def slice_event(self, kind: str) -> None:
+        if kind != "DELETED":
+            self.queue.move_all(ClusterEvent.DEVICES_CHANGED, self.wire.now())
+
     def passes(self, pod: Pod, node: str) -> bool:
-        """Whether everything but the extender lets the pod go there."""
+        """Whether everything but the extender and the devices lets the pod go there."""
         there = self.cluster.node(node) is not None
         return there and self.cluster.rejection(pod, node) is None
 
@@ -218,6 +273,10 @@ class KubeScheduler(SchedulerSteps):
     # Binds
 
     def start_bind(self, queued: QueuedPod, node: str) -> None:
+        if queued.pod.spec.resource_claims:
+            self._devices.give_devices(queued.pod, node)
+            self._api.bind(queued, node)  # the extender has no say about such pods
+            return
         try:
             self.binds.append(self._core.start_bind(queued, node))
         except ExtenderError as error:
@@ -261,6 +320,8 @@ class KubeScheduler(SchedulerSteps):
         return said + ("linkwise: none fits" if asked else why)
 
     def say(self, pod: Pod, reason: str, message: str, nomination: str | None) -> None:
+        if reason == "Unschedulable" and pod.spec.resource_claims:
+            self._devices.deallocate(pod)  # for another node
         told = Condition("PodScheduled", "False", reason, message)
         others = tuple(c for c in pod.status.conditions if c.type != "PodScheduled")
         before = next((c for c in pod.status.conditions if c.type == "PodScheduled"), None)

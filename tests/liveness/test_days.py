@@ -22,6 +22,7 @@ from tests.liveness.judge import Judge
         ("4", ("--other-filters",)),
         ("12-13", ("--hostile",)),
         ("0", ("--moves", "--days", "0.25")),
+        ("1", ("--claims",)),
     ],
 )
 def test_every_promise_is_kept_whatever_goes_wrong(seeds: str, more: tuple[str, ...]) -> None:
