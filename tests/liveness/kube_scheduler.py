@@ -28,6 +28,7 @@ from linkwise.extender.api.extender_calls import (
 )
 from linkwise.extender.core import Core
 from linkwise.extender.runtime.ports.passed_nodes import PassedNodes
+from linkwise.extender.verbs.gathering import GATHERING_SECONDS
 from linkwise.kube.device_claims import ResourceClaim
 from linkwise.kube.filters.rejection import Rejection
 from linkwise.kube.objects import Condition, Pod
@@ -148,6 +149,8 @@ class CoreExtender(ExtenderClient):
 
     def _filter(self, core: Core, call: FilterCall) -> FilterAnswer:
         answer = core.filter(call, self._wire.now())
+        if answer.passing:
+            answer = core.filter(call, self._wire.now() + GATHERING_SECONDS)
         self._let_through(core).note(call.pod, answer.node_names)
         return answer
 

@@ -54,6 +54,7 @@ from linkwise.extender.verbs.barrier import Barrier
 from linkwise.extender.verbs.bind import Binder
 from linkwise.extender.verbs.call_recorder import CallRecorder
 from linkwise.extender.verbs.filter import Filter
+from linkwise.extender.verbs.gathering import Gathering
 from linkwise.extender.verbs.preempt import PreemptVerb
 from linkwise.extender.verbs.prioritize import Prioritize
 from linkwise.kube.device_claims import ResourceClaim, ResourceSlice
@@ -142,6 +143,7 @@ class Core:
                 changes,
                 planner.refused_plans,
             ),
+            Gathering(cache, registry, queue, planner.pending_writes),
         )
         self._prioritize = Prioritize(cache, reservations, planner.offers.best_node)
         self._preempt = PreemptVerb(

@@ -115,6 +115,7 @@ class Gang:
     times_refused: int = 0  # in a row
     changes_in_vain: int = 0  # of these, after a node or the pods on it had changed
     asked: bool = False  # kube-scheduler has called about a member since the plan was made
+    gathers_until: float | None = None  # calls about it wait; None: before the first one
     called: bool = False  # it has called about members whose PodGroup has another priority
     expired: bool = False  # members are being evicted
     was_refused: bool = False  # its plan turned out to be impossible since the last round

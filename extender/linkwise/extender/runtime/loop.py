@@ -68,7 +68,7 @@ BARRIER_SECONDS = 12.0
 # look at it and the request.
 _POSTED_AT_ONCE = 64
 _LOOK_SECONDS = 1.0  # whether a caller that waits for other members has given up
-_FILTER_POLL_SECONDS = 0.002  # the read of an owner takes less than 0.01
+_FILTER_POLL_SECONDS = 0.001  # the read of an owner takes less than 0.01
 # Thousands of waiting pods may get Events at once; no plan may wait for those writes.
 _EVENT_THREADS = 2
 _GAP_SECONDS = 0.001  # in which calls get the lock
@@ -122,6 +122,7 @@ class Loop:
         )
         self._informers = Informers(client, metrics, core, self._tell)
         self._changed = Event()
+        self._hurry = Event()  # a call waits for the planner
         self._stopping = Event()
         self._ending = Event()  # no bind waits for others any more
         self._beat = self._audited = time.monotonic()
@@ -187,6 +188,8 @@ class Loop:
                     raise GoneError
                 answer = self._core.filter(call, self._clock())
             self._changed.set()  # the core may learn from a call that a plan was refused
+            if answer.passing:
+                self._hurry.set()
             if not answer.passing or self._stopping.wait(_FILTER_POLL_SECONDS):
                 return answer
 
@@ -396,7 +399,8 @@ class Loop:
                 self._stopping.wait(_LONGEST_SLEEP_SECONDS)
             if self._takeover.has_taken_over and time.monotonic() - self._audited > _AUDIT_SECONDS:
                 self._audit_now()
-            self._stopping.wait(_BREATH_SECONDS)
+            self._hurry.wait(_BREATH_SECONDS)
+            self._hurry.clear()
 
     def _stand_by(self) -> float:
         with self._lock:

@@ -26,6 +26,7 @@ from linkwise.extender.queue.scheduling_queue import SchedulingQueue
 from linkwise.extender.queue.unschedulable_pods import UnschedulablePods
 from linkwise.extender.queue.waiting_reasons import why_member_waits
 from linkwise.extender.verbs.call_recorder import CallRecorder
+from linkwise.extender.verbs.gathering import Gathering
 from linkwise.extender.verbs.shares import in_place_of_gpus
 
 ELSEWHERE = "linkwise: planned on another node"
@@ -44,10 +45,12 @@ class Filter:
         offers: Offers,
         unschedulable_pods: UnschedulablePods,
         recorder: CallRecorder,
+        gathering: Gathering,
     ) -> None:
         self._cache, self._registry, self._queue = cache, registry, queue
         self._reservations, self._offers = reservations, offers
         self._unschedulable_pods, self._recorder = unschedulable_pods, recorder
+        self._gathering = gathering
 
     def answer(self, record: PodRecord, call: FilterCall, now: float) -> FilterAnswer:
         """*record* describes the pod as kube-scheduler sent it."""
@@ -60,6 +63,9 @@ class Filter:
             return FilterAnswer(node_names=names)
         known = self._cache.pods.get(record.uid) or record
         placed = placed_on(self._cache, known)
+        if record.ask.gang is not None and self._gathering.lasts(known, now):
+            answer = self._of_member(record, names) if placed is None else _exactly(placed, names)
+            return replace(answer, passing=True)
         if placed is not None:
             self._recorder.record(record, names, placed, now)
             return _exactly(placed, names)
