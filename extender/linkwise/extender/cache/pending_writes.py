@@ -99,6 +99,8 @@ class PendingWrites:
         # By uid, those of which the outcome is unknown, and since when.
         self._evicted: dict[str, tuple[Evict, float]] = {}
         self._why: dict[str, str] = {}  # uid -> why its plan is withdrawn
+        # uid -> the edition of the claim that was created, and until when the watch should show it.
+        self._created: dict[str, tuple[str, float]] = {}
         self._dropped: dict[str, str] = {}  # uid -> its claim that was deleted, by the claim's uid
         self._said: dict[str, dict[tuple[str, str], float]] = {}  # uid -> reason and text -> when
 
@@ -152,6 +154,7 @@ class PendingWrites:
         self._nominated.pop(uid, None)
         self._said.pop(uid, None)
         self._why.pop(uid, None)
+        self._created.pop(uid, None)
         self._dropped.pop(uid, None)
         self._evicted.pop(uid, None)
 
@@ -181,12 +184,24 @@ class PendingWrites:
         """Whether the claim for another plan is still there. Until it is gone, the plan on the pod
         stays: if kube-scheduler allocates the claim first, the pod is bound with that plan."""
         late = self._claims.late(record)
-        if late is None or self._dropped.get(record.uid) == late.uid:
+        if late is None:
+            return self._awaits_claim(record, wanted, now)
+        self._created.pop(record.uid, None)
+        if self._dropped.get(record.uid) == late.uid:
             return False
         if wanted is not None and late.edition == _edition_of(wanted):
             return False
         if not late.allocated:
             self._issue(DropClaim(record.ref, late.name, late.uid, late.version), now)
+        return True
+
+    def _awaits_claim(self, record: PodRecord, wanted: WrittenPlan | None, now: float) -> bool:
+        """Whether a claim for another plan was created, and the watch is to show it: only then can
+        it be deleted on condition that it is not allocated."""
+        edition, until = self._created.get(record.uid, ("", -math.inf))
+        if now >= until or (wanted is not None and _edition_of(wanted) == edition):
+            return False
+        self.look_again(record.uid, until)
         return True
 
     def _bring_claim(
@@ -280,6 +295,8 @@ class PendingWrites:
         if is_gone:
             return
         del self._outstanding[key]
+        if isinstance(action, CreateClaim) and outcome in (Outcome.DONE, Outcome.UNKNOWN):
+            self._created[action.pod.uid] = action.edition, now + SETTLE_SECONDS
         if outcome is not Outcome.DONE:
             tries = self._pauses[key].tries if key in self._pauses else 0
             seconds = min(FIRST_PAUSE_SECONDS * 2**tries, LONGEST_PAUSE_SECONDS)

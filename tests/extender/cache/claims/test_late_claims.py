@@ -1,9 +1,12 @@
 """Pods whose GPUs come from a claim: they are planned like others, and the claim that is created
 for a plan names its GPUs."""
 
+from contextlib import AbstractContextManager
 from unittest.mock import patch
 
 from linkwise.extender.api.actions import WithdrawPlan
+from linkwise.extender.cache.pending_writes import SETTLE_SECONDS
+from linkwise.kube.device_claims import ResourceClaim
 from linkwise.topology import names
 from tests.extender import claimed
 from tests.extender.cluster import Cluster, change
@@ -401,3 +404,47 @@ def test_a_plan_is_withdrawn_if_kube_scheduler_takes_the_allocation_back() -> No
     at.deallocate(at.pod("g-0"))
     at.pass_time(60)
     assert at.places("g-0") == [""]
+
+
+def hold_back(at: ClaimCluster, unheard: list[ResourceClaim]) -> AbstractContextManager[object]:
+    """The watch shows no claim that the extender creates."""
+    show = at.core.claim_event
+
+    def tell(kind: str, claim: ResourceClaim, now: float) -> None:
+        if claim.metadata.name.startswith("linkwise-"):
+            unheard.append(claim)
+        else:
+            show(kind, claim, now)
+
+    return patch.object(at.core, "claim_event", tell)
+
+
+def test_a_plan_stays_while_the_watch_does_not_show_the_claim_that_was_created_for_it() -> None:
+    """kube-scheduler may have allocated it, and the pod may be bound: without its plan, nothing
+    would say which GPUs are whose."""
+    at = cluster("n1", "n2")
+    add(at, "a", 8)
+    unheard: list[ResourceClaim] = []
+    with hold_back(at, unheard):
+        at.settle()
+        claimed.add_pod(at, "faster", at.places("a")[0], 0)
+        kinds = [type(action).__name__ for action in at.settle()]
+        assert "a" in at.created
+        assert "WritePlan" not in kinds
+    at.put_claim(unheard[0])
+    kinds = [type(action).__name__ for action in at.settle()]
+    assert kinds == ["DropClaim", "WritePlan", "CreateClaim", "LiftGate"]
+
+
+def test_a_claim_that_no_watch_ever_shows_keeps_no_plan() -> None:
+    at = cluster("n1", "n2")
+    add(at, "a", 8)
+    with hold_back(at, []):
+        at.settle()
+        first = at.places("a")
+        claimed.add_pod(at, "faster", first[0], 0)
+        at.settle()
+        at.now += 2 * SETTLE_SECONDS
+        kinds = [type(action).__name__ for action in at.settle()]
+    assert kinds[0] == "WritePlan"
+    assert at.places("a") != first
