@@ -78,6 +78,7 @@ class Allocate:
             return
         self._take_places_again(gang, now)
         ways = (None,) if keeps_lock else (self._aside, None)
+        room = self._cache.room
         refused = self._plan_most(gang, now, ways)
         members = self._registry.members_of(gang)
         if (
@@ -87,6 +88,7 @@ class Allocate:
         ):
             # There is no room beside these; without them there may be, and they need not wait.
             self._lifecycle.withdraw(members.planned, "there is no room for the others beside it")
+            room = self._cache.room
             refused = self._plan_most(gang, now, ways)
         waiting = len(self._registry.members_of(gang).open)
         if waiting < waited_before:
@@ -96,7 +98,8 @@ class Allocate:
             self._queue.join(gang.key)
             self._queue.note_try(gang.key)
         if refused is not None:
-            self._queue.stand_aside(gang, *refused, now)
+            # Room that came since, while a search for fewer members ran, may be enough for all.
+            self._queue.stand_aside(gang, *refused, now, room)
 
     def _take_targets(self, gang: Gang, now: float) -> bool:
         """Plan a gang that is moved on its targets, if these are good. False: members of it are

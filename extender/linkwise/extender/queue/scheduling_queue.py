@@ -157,10 +157,12 @@ class SchedulingQueue:
             return False
         return True
 
-    def stand_aside(self, gang: Gang, members: GangMembers, why: NoRoom, now: float) -> None:
-        """Record that *gang* found no room."""
+    def stand_aside(
+        self, gang: Gang, members: GangMembers, why: NoRoom, now: float, room: int
+    ) -> None:
+        """Record that *gang* found no room. *room*: `Cache.room` when its search began."""
         lacking = Counter(member.needs.gpus for member in members.open)
-        self._queued[gang.key] = QueuedGang(why, self._cache.room, lacking, now, self._state())
+        self._queued[gang.key] = QueuedGang(why, room, lacking, now, self._state())
         self.news += 1
 
     def stays_aside(self, gang: Gang, first: Gang | None, now: float) -> bool:
