@@ -26,6 +26,7 @@ class _Server(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _ConnectionHandler)
         self.asked: list[tuple[str, int]] = []  # path, the client's port
+        self.codings: set[str | None] = set()  # that clients accept
 
 
 class _Server6(_Server):
@@ -33,7 +34,7 @@ class _Server6(_Server):
 
     def __init__(self) -> None:
         ThreadingHTTPServer.__init__(self, ("::1", 0), _ConnectionHandler)
-        self.asked = []
+        self.asked, self.codings = [], set()
 
 
 class _ConnectionHandler(BaseHTTPRequestHandler):
@@ -43,6 +44,7 @@ class _ConnectionHandler(BaseHTTPRequestHandler):
     def do_PATCH(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
         self.server.asked.append((self.path, self.client_address[1]))  # before any answer
+        self.server.codings.add(self.headers["accept-encoding"])
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -110,6 +112,7 @@ def test_a_connection_that_lay_idle_for_long_is_not_trusted() -> None:
     with serving() as server:
         url = f"http://127.0.0.1:{server.server_port}"
         assert patch_twice(connections(url), server)
+        assert server.codings == {"identity"}  # a proxy might compress the answer
         assert not patch_twice(connections(url, idle_seconds=0.0), server)
 
 
@@ -355,8 +358,25 @@ def test_no_text_adds_a_request_to_another() -> None:
         for path, headers in (
             ("/x HTTP/1.1\r\n\r\nDELETE /y", HEADERS),
             ("/x", {"authorization": "Bearer a\r\nhost: other"}),
+            ("/x", {"authorization": "Bearer a\rhost: other"}),
+            ("/ä", HEADERS),
         ):
-            with pytest.raises(UnsentError, match="not one request"):
+            with pytest.raises(UnsentError, match=r"not one request|ascii"):
                 made.request("PATCH", path, b"", headers)
         assert not server.asked
         assert patch_twice(made, server)
+
+
+@pytest.mark.parametrize(
+    "surplus",
+    [
+        pytest.param(b"HTTP/1.1 500 Oh\r\nDate: no\r\nContent-Length: 3\r\n\r\nbad", id="answer"),
+        pytest.param(b"garbage", id="garbage"),
+    ],
+)
+def test_what_follows_an_answer_is_not_read_and_ends_the_connection(surplus: bytes) -> None:
+    with answering(HEAD + b"Content-Length: 4\r\n\r\nfour" + surplus) as made:
+        answer = made.request("PATCH", "/x", b"one", HEADERS)
+    assert (answer.status, answer.body) == (201, b"four")
+    assert answer.date == "Fri, 27 Nov 2026 10:00:00 GMT"
+    assert not made._idle

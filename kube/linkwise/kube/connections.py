@@ -43,16 +43,23 @@ class HttpAnswer:
 
 
 class _Reader:
-    """Reads one answer, called by httptools as its bytes come."""
+    """Reads one answer, called by httptools as its bytes come. What follows the answer is not read:
+    such a connection is not used again."""
 
     def __init__(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
         self._body: list[bytes] = []
+        self._status = 0
         self._date: str | None = None
         self._has_head = self._has_length = self._is_complete = False
         self.will_close = False
 
+    def on_message_begin(self) -> None:
+        self.will_close = self._is_complete
+
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self._is_complete:
+            return
         match name.lower():
             case b"date":
                 self._date = value.decode("latin-1")
@@ -60,11 +67,14 @@ class _Reader:
                 self._has_length = True
 
     def on_headers_complete(self) -> None:
-        self._has_head = self._parser.get_status_code() >= 200  # else another answer follows
-        self.will_close = not self._parser.should_keep_alive()
+        if not self._is_complete:
+            self._status = self._parser.get_status_code()
+            self._has_head = self._status >= 200  # else another answer follows
+            self.will_close = not self._parser.should_keep_alive()
 
     def on_body(self, body: bytes) -> None:
-        self._body.append(body)
+        if not self._is_complete:
+            self._body.append(body)
 
     def on_message_complete(self) -> None:
         self._is_complete = self._has_head
@@ -80,8 +90,9 @@ class _Reader:
             try:
                 self._parser.feed_data(data)
             except httptools.HttpParserError as error:
-                raise http.client.BadStatusLine(str(error)) from error
-        return HttpAnswer(self._parser.get_status_code(), b"".join(self._body), self._date)
+                if not self._is_complete:
+                    raise http.client.BadStatusLine(str(error)) from error
+        return HttpAnswer(self._status, b"".join(self._body), self._date)
 
 
 class Connections:
@@ -156,11 +167,13 @@ class Connections:
             f"content-length: {len(body)}",
             *(f"{name}: {value}" for name, value in headers.items()),
         )
-        text = "\r\n".join(lines)
         # A line break in a name or a token would be a request of its own.
-        if text.count("\n") != len(lines) - 1 or " " in path:
+        if " " in path or any("\r" in line or "\n" in line for line in lines):
             raise UnsentError(f"{method} {path!r}: not one request")
-        return f"{text}\r\n\r\n".encode("latin-1")
+        try:
+            return "\r\n".join((*lines, "", "")).encode("ascii")
+        except UnicodeEncodeError as error:
+            raise UnsentError(f"{method} {path!r}: {error}") from error
 
     def _limit(self, sock: socket.socket, seconds: float) -> None:
         """Limit the wait for the answer, and the kernel's retransmissions too. Otherwise the kernel
