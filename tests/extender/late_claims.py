@@ -20,12 +20,16 @@ class ClaimCluster(DeviceCluster):
     created: dict[str, CreateClaim] = field(default_factory=dict)  # the latest, by the pod's name
     dropped: list[str] = field(default_factory=list)  # pods
     denied: set[str] = field(default_factory=set)  # pods whose claims a quota refuses
+    unanswered: set[str] = field(default_factory=set)  # pods whose claims are created unheard
 
     def carry_out(self, action: Action) -> Outcome:
         if isinstance(action, CreateClaim) and action.pod.name in self.denied:
             return Outcome.DENIED
         if isinstance(action, CreateClaim):
             self.created[action.pod.name] = action
+            if action.pod.name in self.unanswered:
+                super().carry_out(action)
+                return Outcome.UNKNOWN
         if isinstance(action, DropClaim):
             self.dropped.append(action.pod.name)
         return super().carry_out(action)

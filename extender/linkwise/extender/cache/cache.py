@@ -122,6 +122,9 @@ class Cache:
         if info.claimed.gpus != before.gpus:
             self._changed(info)
             self.room += 1  # also if no GPU came: other pods may have those that were there
+        for uid in before.pods ^ info.claimed.pods:  # `is_being_bound` differs
+            if (record := self.pods.get(uid)) is not None:
+                self._note_change(record.gang)
         self._settle(info)
 
     def put_pod(self, record: PodRecord) -> None:

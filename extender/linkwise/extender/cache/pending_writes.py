@@ -99,8 +99,7 @@ class PendingWrites:
         # By uid, those of which the outcome is unknown, and since when.
         self._evicted: dict[str, tuple[Evict, float]] = {}
         self._why: dict[str, str] = {}  # uid -> why its plan is withdrawn
-        # uid -> the edition of the claim that was created, and until when the watch should show it.
-        self._created: dict[str, tuple[str, float]] = {}
+        self._created: dict[str, float] = {}  # uid -> until when the watch should show its claim
         self._dropped: dict[str, str] = {}  # uid -> its claim that was deleted, by the claim's uid
         self._said: dict[str, dict[tuple[str, str], float]] = {}  # uid -> reason and text -> when
 
@@ -185,7 +184,7 @@ class PendingWrites:
         stays: if kube-scheduler allocates the claim first, the pod is bound with that plan."""
         late = self._claims.late(record)
         if late is None:
-            return self._awaits_claim(record, wanted, now)
+            return self._awaits_claim(record, now)
         self._created.pop(record.uid, None)
         if self._dropped.get(record.uid) == late.uid:
             return False
@@ -195,11 +194,11 @@ class PendingWrites:
             self._issue(DropClaim(record.ref, late.name, late.uid, late.version), now)
         return True
 
-    def _awaits_claim(self, record: PodRecord, wanted: WrittenPlan | None, now: float) -> bool:
-        """Whether a claim for another plan was created, and the watch is to show it: only then can
-        it be deleted on condition that it is not allocated."""
-        edition, until = self._created.get(record.uid, ("", -math.inf))
-        if now >= until or (wanted is not None and _edition_of(wanted) == edition):
+    def _awaits_claim(self, record: PodRecord, now: float) -> bool:
+        """Whether a claim was created, and the watch is to show it: only then can it be deleted on
+        condition that it is not allocated."""
+        until = self._created.get(record.uid, -math.inf)
+        if now >= until:
             return False
         self.look_again(record.uid, until)
         return True
@@ -296,7 +295,7 @@ class PendingWrites:
             return
         del self._outstanding[key]
         if isinstance(action, CreateClaim) and outcome in (Outcome.DONE, Outcome.UNKNOWN):
-            self._created[action.pod.uid] = action.edition, now + SETTLE_SECONDS
+            self._created[action.pod.uid] = now + SETTLE_SECONDS
         if outcome is not Outcome.DONE:
             tries = self._pauses[key].tries if key in self._pauses else 0
             seconds = min(FIRST_PAUSE_SECONDS * 2**tries, LONGEST_PAUSE_SECONDS)

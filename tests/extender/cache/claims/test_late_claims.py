@@ -315,9 +315,7 @@ def test_a_member_whose_claim_is_allocated_keeps_its_plan_when_another_is_refuse
     at.refuse_everywhere("g-1")
     at.settle()
     assert at.dropped == ["g-1"]
-    after = at.places("g-0", "g-1")
-    assert after[0] == first[0]
-    assert after[1] not in first
+    assert at.places("g-0", "g-1") == [first[0], "n3"]
     at.bind_allocated("g-0")
     assert at.run_scheduler("g-1")
     assert at.phase("g") == "running"
@@ -402,8 +400,35 @@ def test_a_plan_is_withdrawn_if_kube_scheduler_takes_the_allocation_back() -> No
     at.settle()
     assert at.places("g-0") == ["n1"]
     at.deallocate(at.pod("g-0"))
-    at.pass_time(60)
+    at.settle()
     assert at.places("g-0") == [""]
+
+
+def test_a_single_pod_whose_claim_is_allocated_takes_nothing_elsewhere() -> None:
+    at = cluster("n1", "n2")
+    add(at, "a", 8)
+    at.settle()
+    (node,) = at.places("a")
+    at.allocate("a")
+    at.cordon(node)
+    at.settle()
+    assert at.places("a") == [node]
+    assert sorted((at.free("n1"), at.free("n2"))) == [0, 8]
+
+
+def test_of_too_many_members_those_stay_whose_claims_are_allocated() -> None:
+    at = cluster("n1", "n2", "n3")
+    add_gang(at, "g", 3, 8)
+    at.settle()
+    at.allocate("g-2")
+    at.settle()
+    for name in ("g-0", "g-1", "g-2"):
+        pod = at.pod(name)
+        said = {**pod.metadata.annotations, names.GANG_SIZE: "2"}
+        at.put_pod(change(pod, metadata=change(pod.metadata, annotations=said)))
+    at.settle()
+    assert at.dropped == ["g-1"]
+    assert [bool(node) for node in at.places("g-0", "g-1", "g-2")] == [True, False, True]
 
 
 def hold_back(at: ClaimCluster, unheard: list[ResourceClaim]) -> AbstractContextManager[object]:
@@ -447,4 +472,21 @@ def test_a_claim_that_no_watch_ever_shows_keeps_no_plan() -> None:
         at.now += 2 * SETTLE_SECONDS
         kinds = [type(action).__name__ for action in at.settle()]
     assert kinds[0] == "WritePlan"
+    assert at.places("a") != first
+
+
+def test_a_claim_of_which_the_creation_got_no_answer_may_be_there() -> None:
+    at = cluster("n1", "n2")
+    add(at, "a", 8)
+    at.unanswered.add("a")
+    with hold_back(at, []):
+        at.settle()
+        first = at.places("a")
+        claimed.add_pod(at, "faster", first[0], 0)
+        at.settle()
+        assert at.places("a") == first
+        ends = at.now + 2 * SETTLE_SECONDS
+        while (due := at.core.next_due()) is not None and due <= ends:
+            at.now = max(due, at.now)
+            at.settle()
     assert at.places("a") != first
