@@ -105,7 +105,7 @@ def test_a_gang_without_room_has_no_claims(world: SchedulingWorld) -> None:
 
 
 @every_version
-def test_no_gpu_is_given_twice_in_races_with_other_claims_and_everybody_is_served(
+def test_no_gpu_is_given_twice_in_races_with_other_claims_and_each_pod_is_served(
     world: SchedulingWorld,
 ) -> None:
     """Also by hand, with more rounds (docs/testing.md)."""

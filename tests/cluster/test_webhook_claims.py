@@ -186,7 +186,7 @@ def refused_claim(control: ControlPlane) -> bool:
     [CLOSING, {"key": names.CLOSED, "value": "x"}, {"operator": "Exists"}],
     ids=["the taint", "a value of it", "every taint"],
 )
-def test_nobody_but_the_extender_creates_a_claim_that_tolerates_the_taint(
+def test_only_the_extender_creates_a_claim_that_tolerates_the_taint(
     control: ControlPlane, form: str, toleration: dict[str, Any]
 ) -> None:
     made = claim("mine", toleration, form)

@@ -27,9 +27,12 @@ from linkwise.extender.api.extender_calls import (
 )
 from linkwise.extender.core import Core as Core
 from linkwise.extender.core_settings import CoreSettings as CoreSettings
-from linkwise.extender.in_memory_api_server import InMemoryApiServer, bind_call
+from linkwise.extender.in_memory_api_server import (
+    InMemoryApiServer,
+    answer_in_time,
+    bind_call,
+)
 from linkwise.extender.membership.owner_cache import Found
-from linkwise.extender.verbs.gathering import GATHERING_SECONDS
 from linkwise.kube.device_claims import ResourceSlice
 from linkwise.kube.objects import (
     Condition,
@@ -295,12 +298,7 @@ class Cluster(InMemoryApiServer):
 
     def filter(self, name: str, nodes: Iterable[str] | None = None) -> FilterAnswer:
         asked = tuple(sorted(self.nodes)) if nodes is None else tuple(nodes)
-        return self.answer(FilterCall(self.pod(name), asked))
-
-    def answer(self, call: FilterCall) -> FilterAnswer:
-        """What kube-scheduler gets: it waits while the answer may be better in a moment."""
-        answer = self.core.filter(call, self.now)
-        return self.core.filter(call, self.now + GATHERING_SECONDS) if answer.passing else answer
+        return answer_in_time(self.core, FilterCall(self.pod(name), asked), self.now)
 
     def filter_again(self, name: str, nodes: Iterable[str] | None = None) -> FilterAnswer:
         """For a pod that comes again: all nodes that pass, and not only the best one."""

@@ -113,7 +113,7 @@ class Day(DeviceCluster):
             self,
         )
         super().__post_init__()
-        self.led_at = -math.inf  # the first one took over from nobody
+        self.led_at = -math.inf  # the first one took over from no other
 
     # Time.
 

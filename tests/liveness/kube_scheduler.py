@@ -27,8 +27,8 @@ from linkwise.extender.api.extender_calls import (
     Victims,
 )
 from linkwise.extender.core import Core
+from linkwise.extender.in_memory_api_server import answer_in_time
 from linkwise.extender.runtime.ports.passed_nodes import PassedNodes
-from linkwise.extender.verbs.gathering import GATHERING_SECONDS
 from linkwise.kube.device_claims import ResourceClaim
 from linkwise.kube.filters.rejection import Rejection
 from linkwise.kube.objects import Condition, Pod
@@ -59,7 +59,7 @@ class SampledCycle(Cycle):
         if not super()._plugins_pass(pod, name, unfit):
             return False
         if why := self._lacks_devices(pod, name):
-            # Up to 1.37, it evicts nobody for devices.
+            # Up to 1.37, it evicts no pod for devices.
             unfit.rejections[name] = Rejection("DynamicResources", (why,), resolvable=False)
         return not why
 
@@ -148,9 +148,7 @@ class CoreExtender(ExtenderClient):
         return Filtered(answer.node_names, answer.failed, answer.unresolvable)
 
     def _filter(self, core: Core, call: FilterCall) -> FilterAnswer:
-        answer = core.filter(call, self._wire.now())
-        if answer.passing:
-            answer = core.filter(call, self._wire.now() + GATHERING_SECONDS)
+        answer = answer_in_time(core, call, self._wire.now())
         self._let_through(core).note(call.pod, answer.node_names)
         return answer
 

@@ -62,7 +62,7 @@ def test_it_gets_the_devices_that_its_claim_names_or_waits_until_they_are_free()
     assert given(day, "b") == sorted(wanted.uuids or ())
 
 
-def test_nobody_is_evicted_for_devices() -> None:
+def test_no_pod_is_evicted_for_devices() -> None:
     day = world("n1")
     stranger(day, "a", Request(8))
     live(day, 30)

@@ -16,6 +16,7 @@ from linkwise.extender.api.extender_calls import (
     BindCall,
     BindOrder,
     BindWaits,
+    FilterAnswer,
     FilterCall,
     Outcome,
 )
@@ -23,11 +24,18 @@ from linkwise.extender.api.records import GangKey
 from linkwise.extender.core import Core
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.membership.owner_cache import FetchOwner, Found
+from linkwise.extender.verbs.gathering import GATHERING_SECONDS
 from linkwise.kube.device_claims import ResourceClaim, ResourceSlice
 from linkwise.kube.objects import Node, Pod, PodDisruptionBudget
 from linkwise.pods.podgrouper.workloads.answer import Missing, ObjectRef
 
 change = msgspec.structs.replace
+
+
+def answer_in_time(core: Core, call: FilterCall, now: float) -> FilterAnswer:
+    """What kube-scheduler gets from `filter`: the loop asks again while an answer is passing."""
+    answer = core.filter(call, now)
+    return core.filter(call, now + GATHERING_SECONDS) if answer.passing else answer
 
 
 @dataclass(eq=False)

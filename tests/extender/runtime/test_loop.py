@@ -77,6 +77,20 @@ def test_room_for_a_gang_is_sought_while_others_are_answered(
     assert sound(started)
 
 
+def test_the_first_call_about_a_gang_is_answered_with_its_plan(
+    world: ApiObjects, started: Extender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("linkwise.extender.verbs.gathering.GATHERING_SECONDS", 10.0)
+    first = world.add_pod("g-0", 8, gang="g", gang_size="2")
+    with ThreadPoolExecutor(1) as kube_scheduler:
+        answer = kube_scheduler.submit(started.filter, first, "n1", "n2", "n3")
+        wait_for(answer.running)
+        world.add_pod("g-1", 8, gang="g", gang_size="2")
+        (node,) = answer.result(10.0)["NodeNames"]
+    assert all(world.is_planned(name) for name in ("g-0", "g-1"))
+    assert world.pod("g-0")["status"]["nominatedNodeName"] == node
+
+
 def test_gpus_from_claims_are_followed(world: ApiObjects, started: Extender) -> None:
     """Each is as the API server has it, and one that cannot be read costs itself alone."""
     root = "/apis/resource.k8s.io/v1"

@@ -84,6 +84,19 @@ def test_a_call_waits_for_a_pod_that_the_watch_does_not_show_yet(at: Cluster) ->
     assert at.core.filter(call, at.now + 10).passing  # forgotten
 
 
+def test_the_wait_for_a_pod_that_the_watch_shows_then_counts_from_the_first_call(
+    at: Cluster,
+) -> None:
+    pod = at.add_pod("g-0", 8, gang="g", gang_size="2")  # no round has seen it
+    call = FilterCall(pod, tuple(sorted(at.nodes)))
+    assert at.core.filter(call, at.now).passing
+    at.settle()
+    at.now += 0.75 * GATHERING_SECONDS
+    assert asked(at, "g-0").passing
+    at.now += 0.25 * GATHERING_SECONDS
+    assert not asked(at, "g-0").passing
+
+
 def test_a_clock_that_is_set_back_keeps_no_call_waiting(at: Cluster) -> None:
     at.add_pod("g-0", 8, gang="g", gang_size="2")
     at.settle()

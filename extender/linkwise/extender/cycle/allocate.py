@@ -88,7 +88,6 @@ class Allocate:
         ):
             # There is no room beside these; without them there may be, and they need not wait.
             self._lifecycle.withdraw(members.planned, "there is no room for the others beside it")
-            room = self._cache.room
             refused = self._plan_most(gang, now, ways)
         waiting = len(self._registry.members_of(gang).open)
         if waiting < waited_before:

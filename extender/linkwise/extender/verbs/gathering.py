@@ -20,7 +20,6 @@ from linkwise.extender.queue.scheduling_queue import SchedulingQueue
 GATHERING_SECONDS = 0.02
 _REST = 4.0  # times as long as the last wait
 _FORGOTTEN_SECONDS = 1.0  # a gang that no watch shows by then
-_LARGE = 64  # members: their plans take longer to write
 
 
 class Gathering:
@@ -71,13 +70,12 @@ class Gathering:
             del self._unknown[oldest]
 
     def _is_to_plan(self, gang: Gang) -> bool:
-        may_come = gang.phase is Phase.FORMING and not gang.refused
-        return may_come and self._queue.no_room(gang.key) is None
+        return gang.phase is Phase.FORMING and self._queue.no_room(gang.key) is None
 
     def _is_to_bring(self, gang: Gang) -> bool:
         """Whether the API server does not show all plans of its members yet."""
-        planned = self._registry.members_of(gang).planned
-        if gang.phase is not Phase.PLANNED or len(planned) > _LARGE:
-            return False
         plans, bring = self._cache.plans, self._pending_writes
-        return not all(bring.has_brought(member, plans[member.uid]) for member in planned)
+        return gang.phase is Phase.PLANNED and not all(
+            bring.has_brought(member, plans[member.uid])
+            for member in self._registry.members_of(gang).planned
+        )

@@ -15,9 +15,8 @@ import msgspec
 from linkwise.extender.api.actions import Action, Evict, LiftGate, Nominate, WritePlan
 from linkwise.extender.api.extender_calls import FilterCall, Outcome
 from linkwise.extender.core_settings import CoreSettings
-from linkwise.extender.in_memory_api_server import InMemoryApiServer
+from linkwise.extender.in_memory_api_server import InMemoryApiServer, answer_in_time
 from linkwise.extender.membership.owner_cache import Found
-from linkwise.extender.verbs.gathering import GATHERING_SECONDS
 from linkwise.kube.objects import Condition, Node, Pod
 from linkwise.pods.annotations import demand_of
 from linkwise.pods.podgrouper.workloads.answer import ObjectRef
@@ -215,9 +214,7 @@ class LinkwiseContestant(InMemoryApiServer):
         """Return the node for the pod; "" if there is none."""
         if not nodes:
             return ""
-        answer = self.core.filter(FilterCall(pod, nodes), self.now)
-        if answer.passing:
-            answer = self.core.filter(FilterCall(pod, nodes), self.now + GATHERING_SECONDS)
+        answer = answer_in_time(self.core, FilterCall(pod, nodes), self.now)
         if answer.error:
             raise ReplayError(f"filter: {answer.error}")
         return self.best_of(pod, answer.node_names)
