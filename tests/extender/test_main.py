@@ -321,6 +321,8 @@ def test_every_flag_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
         "movable_namespaces": ("ml", "web"),
         "move_cost": 90.0,
         "move_again": 90.0,
+        "whole_nodes": 3,
+        "whole_nodes_cost": 90.0,
         "queue_order": "multifactor",
         "span_levels": ("nvidia.com/gpu.clique", "rack"),
         "namespaces": ("team-a", "team-b"),

@@ -1,7 +1,7 @@
 """What a seed decides: machines, which workloads want what and when, and what goes wrong."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 
@@ -75,7 +75,9 @@ class Fate:
             reserve_limit_seconds=draw.choice([1800.0, 7200.0, 6 * HOUR]),
             preempt=draw.choice(list(Preempt)),
             queue_order=order,
-            moves=MOVES if moves else NO_MOVES,
+            moves=replace(MOVES, whole_nodes=Random(f"whole {seed}").choice([0, 0, 1, 2]))
+            if moves
+            else NO_MOVES,
         )
         self.nodes = draw.randint(3, 6)
         sample = draw.choice([1 << 30, 2])

@@ -1,7 +1,7 @@
 """What must be true of planned moves in a cluster that lives through days.
 
 - Only pods that consent and are recreated are moved, for what is no less important, or from a node
-  that a person empties. Of a gang, that is true of all members (`gang_move_laws` has more).
+  that is being emptied. Of a gang, that is true of all members (`gang_move_laws` has more).
 - One that got its target is not moved again before `again_seconds`.
 - kube-scheduler would let each go to its target, when that is new and the core knows all.
 - One that was moved gets its target within BOUND_SECONDS after it was recreated. Excused:
@@ -47,7 +47,7 @@ class _Moved:
     node: str
     since: float
     scene: object
-    by_person: bool  # who empties its node
+    empties: bool  # its node is being emptied
     replacement: str = ""  # uid
     made: float = 0.0
 
@@ -86,18 +86,18 @@ class MoveLaws:
         when = self._last.get(owner_of(victim), -math.inf)
         if day.now - when < day.settings.moves.again_seconds:
             day.failures.append(f"{name} is moved at {day.now:.0f} and {when:.0f}")
-        by_person = by.for_whom is None
+        empties = by.for_whom is None
         target = leader.targets.of(victim.metadata.uid)
         if target is not None and self._is_in_vain(victim, target):
             node = target.spot.node
             day.failures.append(f"{name} is moved at {day.now:.0f} to {node}, which refuses it")
-        if gang_of(victim) and not by_person:
+        if gang_of(victim) and not empties:
             self.gangs.evicted(victim)
         else:
             assert target is not None
             node = target.spot.node
             self._moved.append(
-                _Moved(victim, node, day.now, self._scene_of(node, by_person), by_person)
+                _Moved(victim, node, day.now, self._scene_of(node, empties), empties)
             )
         if by.for_whom is None:
             return
@@ -153,7 +153,7 @@ class MoveLaws:
     def _is_settled(self, moved: _Moved) -> bool:
         """Whether its replacement has a node, or something excuses that it has none."""
         day = self._day
-        if moved.scene != self._scene_of(moved.node, moved.by_person):
+        if moved.scene != self._scene_of(moved.node, moved.empties):
             return True
         if not moved.replacement:
             pod = self._replacement(moved)
@@ -246,8 +246,8 @@ class MoveLaws:
             offers(self._day, nodes),
         )
 
-    def _scene_of(self, target: str, by_person: bool) -> object:
-        return self._scene([target]) if by_person else offers(self._day, [target])
+    def _scene_of(self, target: str, empties: bool) -> object:
+        return self._scene([target]) if empties else offers(self._day, [target])
 
 
 def _urgency(pod: Pod) -> tuple[int, float]:

@@ -211,6 +211,18 @@ _DEFAULTS = Settings()
     help="How long a pod that was moved stays where it is.",
 )
 @click.option(
+    "--whole-nodes",
+    type=click.IntRange(0),
+    default=_DEFAULTS.moves.whole_nodes,
+    help="Keep so many nodes whole, with all their GPUs free: move pods that consent from others.",
+)
+@click.option(
+    "--whole-nodes-cost",
+    type=DURATION,
+    default="4h",
+    help="GPU time that all moves of a day may lose, for nodes to be emptied by --whole-nodes.",
+)
+@click.option(
     "--indexed-jobs",
     type=click.Choice([word.value for word in IndexedJobs]),
     default=_DEFAULTS.indexed_jobs.value,
@@ -296,6 +308,8 @@ def command(
     movable_namespaces: tuple[str, ...],
     move_cost: float,
     move_again: float,
+    whole_nodes: int,
+    whole_nodes_cost: float,
     indexed_jobs: str,
     certificate_lifetime: float,
     call_timeout: float,
@@ -313,7 +327,14 @@ def command(
             lift_gates_after_seconds=lift_gates_after,
             reserve_limit_seconds=reserve_limit,
             reclaim_notice_seconds=reclaim_notice,
-            moves=MovePolicy(Moves(moves), frozenset(movable_namespaces), move_cost, move_again),
+            moves=MovePolicy(
+                Moves(moves),
+                frozenset(movable_namespaces),
+                move_cost,
+                move_again,
+                whole_nodes,
+                whole_nodes_cost,
+            ),
             indexed_jobs=IndexedJobs(indexed_jobs),
             certificate_lifetime=Lifetime(certificate_lifetime),
             call_timeout_seconds=call_timeout,

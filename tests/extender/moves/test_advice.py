@@ -244,6 +244,19 @@ def test_moves_are_counted() -> None:
     moves = at.core.counts(at.now).moves
     assert (moves.begun, moves.arrived, moves.given_back) == (1, 1, 0)
     assert moves.lost_gpu_seconds == LOST
+    at.settle()
+    moves = at.core.counts(at.now).moves
+    assert (moves.helped, moves.saved_gpu_seconds) == (1, 8 * HOUR)
+
+
+def test_moves_for_a_gang_that_went_away_helped_nobody() -> None:
+    at = cluster()
+    scattered(at)
+    waits(at)
+    at.delete("big")
+    bury(at, "web")
+    at.settle()
+    assert at.core.counts(at.now).moves.helped == 0
 
 
 def test_a_target_that_no_replacement_got_is_counted() -> None:

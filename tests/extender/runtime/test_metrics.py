@@ -21,7 +21,7 @@ def test_every_metric_of_ours_has_a_help_text_and_our_prefix() -> None:
 
     ours = {name: m for name, m in scrape(metrics).items() if name.startswith("linkwise_")}
 
-    assert len(ours) == 28
+    assert len(ours) == 30
     for name, found in ours.items():
         assert name.startswith("linkwise_extender_")
         assert found.documentation.endswith("."), name
@@ -55,7 +55,7 @@ def test_a_scrape_takes_the_census_again() -> None:
 
 
 def test_moves_are_counted() -> None:
-    counts = Counts({}, {}, {}, 0, 0, moves=MoveCounts(4, 2, 1, 2400.0))
+    counts = Counts({}, {}, {}, 0, 0, moves=MoveCounts(4, 2, 1, 2400.0, 3, 7200.0))
     metrics = ExtenderMetrics()
     metrics.watch_books(lambda: Census(counts, 0, {}))
 
@@ -66,7 +66,14 @@ def test_moves_are_counted() -> None:
         for name, metric in found.items()
         if "_moves_" in name
     }
-    assert values == {"begun": 4, "arrived": 2, "given_back": 1, "lost_gpu_seconds": 2400.0}
+    assert values == {
+        "begun": 4,
+        "arrived": 2,
+        "given_back": 1,
+        "lost_gpu_seconds": 2400.0,
+        "helped": 3,
+        "saved_gpu_seconds": 7200.0,
+    }
 
 
 def test_gangs_are_counted_by_how_well_they_were_placed() -> None:

@@ -509,6 +509,8 @@ class MoveCounts:
     arrived: int = 0  # replacements that got their target
     given_back: int = 0  # targets
     lost_gpu_seconds: float = 0.0  # of pods that left
+    helped: int = 0  # gangs and pods that got a place in room that moves made
+    saved_gpu_seconds: float = 0.0  # of the waits of these, where an end of the wait was expected
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ class Cache:
         self.gang_changes: dict[GangKey, int] = {}  # differs after each change of its pods
         self.divided: set[str] = set()  # nodes of which some GPUs have parts
         self.by_count: set[str] = set()  # nodes where pods are placed by count
-        self.emptied: set[str] = set()  # nodes whose GPUs a person wants free
+        self.emptied: set[str] = set()  # nodes whose GPUs are to be free
         self._by_count_changes = 0
         self._by_nodes_at: object = None  # the state of the nodes that `by_nodes` is about
         self._by_nodes: dict[Hashable, bool] = {}
@@ -273,6 +273,14 @@ class Cache:
                     info.reserved[who] = gpus[name]
                 info.settle_reserved(queue_first=self.queue_first)
                 self._show(info)
+
+    def choose(self, node: str, *, chosen: bool) -> None:
+        """Whether the extender wants this node's GPUs free: nothing new is placed there."""
+        info = self.nodes.get(node)
+        if info is not None:
+            info.chosen = chosen
+            self._settle(info)
+            self._changed(info)
 
     def release_fresh(self, names: Iterable[str]) -> None:
         """Make the GPUs that came free on these nodes available to all."""

@@ -39,7 +39,7 @@ class ClosedBy(StrEnum):
     UNREADABLE = "unreadable"  # the annotation with the topology, or with the GPUs in use
     CLAIMS = "claims"  # a DRA driver gives out its GPUs
     REFUSES = "refuses"  # its kubelet refuses pods with GPUs
-    EMPTIED = "emptied"  # a person wants its GPUs free
+    EMPTIED = "emptied"  # a person, or the extender, wants its GPUs free
 
 
 class Closed(NamedTuple):
@@ -81,6 +81,7 @@ class NodeInfo:
     set_aside: int = 0  # GPUs that no pod has, and that are `reserved` or `fresh`
     fresh: int = 0  # came free, and the longest waiting have not had their turn yet
     reserved: dict[GangKey, int] = field(default_factory=dict)  # waiting gang -> bitmask
+    chosen: bool = False  # the extender wants its GPUs free, to have more whole nodes
     refuses: bool = False  # its kubelet refused a pod with GPUs
     # If the node refuses pods and one more may be placed as a trial: the pods that were there
     # before, by uid.
@@ -126,8 +127,8 @@ class NodeInfo:
 
     @property
     def emptied(self) -> bool:
-        """Whether a person wants its GPUs free. What is planned here already may still come."""
-        return self.record is not None and self.record.emptied
+        """Whether its GPUs are to be free. What is planned here already may still come."""
+        return self.chosen or (self.record is not None and self.record.emptied)
 
     @property
     def by_count(self) -> bool:
@@ -272,15 +273,19 @@ class NodeInfo:
         # Of two plans for one GPU the newer counts: the older was about to be withdrawn.
         for uid, plan in sorted(self.plans.items(), key=lambda item: (-item[1].plan.made, item[0])):
             settling.give(uid, self.machine.mask_of(plan.uuids))
-        idle = self._open_in(self.machine) & ~settling.taken
+        idle = self.usable_gpus & ~settling.taken
         self._set_aside(idle, was_free, queue_first=queue_first)
         self.sharing.settle(pods, takers, self.assumed, settling.taken)
 
-    def _open_in(self, machine: Machine) -> int:
-        """The GPUs that whoever gives them out has for new pods, or would once they are free."""
+    @property
+    def usable_gpus(self) -> int:
+        """The GPUs that the kubelet or the DRA driver has for new pods, or would once they are
+        free."""
+        if self.machine is None:
+            return 0
         if not self.gives_by_claims:
-            return machine.healthy_gpus
-        return machine.healthy_gpus & machine.mask_of(self.claimed.open)
+            return self.machine.healthy_gpus
+        return self.machine.healthy_gpus & self.machine.mask_of(self.claimed.open)
 
     def settle_reserved(self, *, queue_first: bool = False) -> None:
         """`settle` if nothing but `reserved` changed since the last time."""

@@ -32,6 +32,7 @@ from linkwise.extender.moves.emptying import Emptying
 from linkwise.extender.moves.may_move import MayMove
 from linkwise.extender.moves.planned_moves import PlannedMoves
 from linkwise.extender.moves.targets import Targets
+from linkwise.extender.moves.whole_nodes import WholeNodes
 from linkwise.extender.placement.nodes.best_node import BestNode
 from linkwise.extender.placement.nodes.gang_refusals import GangRefusals
 from linkwise.extender.placement.nodes.kubelet_admission import KubeletAdmission
@@ -181,6 +182,9 @@ class Planner:
             settings.moves,
             agenda,
         )
+        self.whole_nodes = WholeNodes(
+            cache, self.emptying, self.who_may_move, self.targets, settings.moves, agenda
+        )
         self.changes = Changes(
             cache,
             pending_writes,
@@ -242,6 +246,7 @@ class Planner:
             self.targets,
             self.moves,
             self.emptying,
+            self.whole_nodes,
             self.preemption,
             publish,
             cache.around,

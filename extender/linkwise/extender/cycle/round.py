@@ -26,6 +26,7 @@ from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.moves.emptying import Emptying
 from linkwise.extender.moves.planned_moves import PlannedMoves
 from linkwise.extender.moves.targets import Targets
+from linkwise.extender.moves.whole_nodes import WholeNodes
 from linkwise.extender.preemption.gang_preemption import GangPreemption
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.scheduling_queue import SchedulingQueue
@@ -60,6 +61,7 @@ class Round:
         targets: Targets,
         moves: PlannedMoves,
         emptying: Emptying,
+        whole_nodes: WholeNodes,
         preemption: GangPreemption,
         publish: Publish,
         around: PlacedPods,
@@ -68,6 +70,7 @@ class Round:
         self._search, self._changes, self._lifecycle = search, changes, lifecycle
         self._allocate, self._reserve, self._preemption = allocate, reserve, preemption
         self._targets, self._moves, self._emptying = targets, moves, emptying
+        self._whole_nodes = whole_nodes
         self._publish, self._around = publish, around
         # By namespace: the looks that its gangs took in this round, and the gangs that had no turn
         # because of that, in an earlier pass and in this one.
@@ -101,6 +104,7 @@ class Round:
             with self._changes.isolated("moves"):
                 self._moves.run(now, self._changes.run)
             with self._changes.isolated("emptying"):
+                self._whole_nodes.run(now, self._changes.run)
                 self._emptying.run(now, self._changes.run)
             for key in self._targets.take_released():
                 self._queue.try_again(key)

@@ -31,9 +31,12 @@ def _under_way(snapshot: Snapshot) -> Iterator[MovePlanView]:
 
 
 def _advised(snapshot: Snapshot) -> Iterator[MovePlanView]:
-    for key, plan in snapshot.advice.items():
+    advice = [(key.title, plan) for key, plan in snapshot.advice.items()]
+    if snapshot.next_whole is not None:
+        advice.append((f"node {snapshot.next_whole.empties}", snapshot.next_whole))
+    for for_whom, plan in advice:
         yield _plan(
-            key.title, plan, (view_move(snapshot, move, MoveState.ADVISED) for move in plan.moves)
+            for_whom, plan, (view_move(snapshot, move, MoveState.ADVISED) for move in plan.moves)
         )
 
 

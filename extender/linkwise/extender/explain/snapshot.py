@@ -115,6 +115,7 @@ class Snapshot:
     dropped: int  # decisions of its term that it has not kept
     policy: MovePolicy
     moves_under_way: Sequence[MoveUnderWay]
+    next_whole: MovePlan | None  # what moves away from a node so that it is whole, as advice
     advice: Mapping[GangKey, MovePlan]  # moves that would make room for a waiting gang
     own: Own
     managed: str  # the resource that offers whole GPUs
@@ -204,6 +205,7 @@ class SnapshotCamera:
             policy=planner.moves.policy,
             moves_under_way=planner.targets.under_way(),
             advice=dict(planner.moves.advice),
+            next_whole=planner.whole_nodes.advice,
             own=own,
             managed=cache.managed,
             room=self._planner.best_node.room(),

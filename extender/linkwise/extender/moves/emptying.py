@@ -1,8 +1,9 @@
-"""Empties the nodes that a person names with the annotation `linkwise.dev/empty`.
+"""Empties the nodes that a person names with the annotation `linkwise.dev/empty`, and those that
+are chosen to be whole (`whole_nodes`).
 
 Nothing new is placed there (`NodeInfo.closed`). Each pod that may move, and that has a place on a
 node that is not being emptied, gets a target there and is evicted (`targets`), whatever it has run
-for and whatever its priority: a person asked for it, and nothing waits. The others stay, and are
+for and whatever its priority: nothing waits. The others stay, and are
 looked at again every minute.
 
 The target is noted on the pod itself. If the leader changes while that pod ends, the next one keeps
@@ -64,18 +65,18 @@ class Emptying:
                 self._pending_writes.evict(record, why, now, event=REASON)
 
     def look(
-        self, names: Collection[str], now: float
+        self, names: Collection[str], now: float, closed: Collection[str] = ()
     ) -> Iterator[tuple[str, PodRecord, Move | Stays]]:
         """What becomes of each pod with GPUs on these nodes, with the name of its node, if they are
-        emptied; without those that have their targets. Others may use the cache between two
-        steps."""
+        emptied; without those that have their targets. *closed*: other nodes where none goes.
+        Others may use the cache between two steps."""
         moves: list[Move] = []
         for node, uid in self._pods_on(names):
             record = self._cache.pods.get(uid)
             if record is None or self._targets.of(uid) is not None:
                 continue
             places = self._places()
-            for name in names:
+            for name in (*names, *closed):
                 if name in self._cache.nodes:
                     places.close(name)
             for move in moves:

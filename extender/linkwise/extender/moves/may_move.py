@@ -6,12 +6,15 @@ from contextlib import contextmanager
 from enum import Enum
 
 from linkwise.extender.api.records import PodRecord
-from linkwise.extender.cache.node_info import NodeInfo
+from linkwise.extender.cache.node_info import NodeInfo, plan_on
 from linkwise.extender.moves.policy import MovePolicy
 from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
 from linkwise.extender.queue.running_pods import RunningPods, Tenant
 
 _MOST_REMEMBERED = 20_000
+# A pod that has run for less than this many times the cost of its move stays: the shorter its run,
+# the more of it a restart takes away.
+_RUN_TIMES = 10.0
 
 
 class Stays(Enum):
@@ -36,11 +39,20 @@ class MayMove:
         self._policy, self._budgets, self._running_pods = policy, budgets, running_pods
         # uid -> until when the pod stays, and why
         self._stay: dict[str, tuple[float, Stays]] = {}
+        # uid -> when the pod was moved, and how many GPU seconds that lost; the oldest first
+        self._moved: dict[str, tuple[float, float]] = {}
 
     def pod_changed(self, record: PodRecord) -> None:
-        if record.written is not None and record.written.plan.moved:
-            until = record.written.plan.moved + self._policy.again_seconds
-            self.stays(record.uid, until, Stays.AGAIN)
+        if record.written is not None and (moved := record.written.plan.moved):
+            self.stays(record.uid, moved + self._policy.again_seconds, Stays.AGAIN)
+            if len(self._moved) >= _MOST_REMEMBERED:
+                del self._moved[next(iter(self._moved))]
+            self._moved[record.uid] = moved, self._policy.cost_of(record) * record.demand.gpus
+
+    def lost_since(self, when: float) -> float:
+        """GPU seconds that moves since then have lost, by the plans of the pods that were moved."""
+        self._moved = {uid: each for uid, each in self._moved.items() if each[0] >= when}
+        return sum(lost for _, lost in self._moved.values())
 
     def pod_gone(self, uid: str) -> None:
         self._stay.pop(uid, None)
@@ -80,6 +92,13 @@ class MayMove:
         if now < until:
             return why
         return None if self._budgets.allow([record]) else Stays.BUDGET
+
+    def has_run(self, record: PodRecord, now: float, cost_seconds: float | None = None) -> bool:
+        """Whether the pod has run for long enough to be moved at this cost, or at its own."""
+        cost = self._policy.cost_of(record) if cost_seconds is None else cost_seconds
+        written = plan_on(record, record.node)
+        began = record.created if written is None else written.plan.made
+        return now - began >= _RUN_TIMES * cost
 
     def tenants(self, info: NodeInfo, now: float) -> dict[str, Tenant]:
         """The pods that have GPUs of the node, by uid."""

@@ -33,7 +33,7 @@ class MovePlan:
     moves: tuple[Move, ...]
     spots: tuple[Spot, ...]  # of the open members for which the others move
     saved: float = 0.0  # GPU seconds; infinity: they would never start without the moves
-    empties: str = ""  # the node that a person has emptied; else it makes room for a gang or pod
+    empties: str = ""  # the node that is being emptied; else it makes room for a gang or pod
 
     @property
     def lost(self) -> float:

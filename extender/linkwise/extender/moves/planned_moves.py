@@ -28,7 +28,6 @@ from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.api.timers import Agenda
 from linkwise.extender.api.unlocked import RunUnlocked, run_inline
 from linkwise.extender.cache.cache import Cache
-from linkwise.extender.cache.node_info import plan_on
 from linkwise.extender.cache.node_table import popcount
 from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.gangs.gang import Gang
@@ -52,9 +51,6 @@ REASON = "Moved"
 # moved once they have run for long enough.
 TRY_SECONDS, LOOK_SECONDS = 60.0, 1800.0
 EVICT_SECONDS = 300.0  # for so long, the evictions of a plan are tried
-# A pod that has run for less than this many times the cost of its move stays: the shorter its run,
-# the more of it a restart takes away.
-_RUN_TIMES = 10.0
 _MOMENT_SECONDS = 1.0
 _MOST_SEARCHES = 8  # for one question
 
@@ -154,6 +150,8 @@ class PlannedMoves:
             if self._is_wanted(key) and self._is_in_vain(key, now):
                 self._give_up(key, now)
             if not self._is_wanted(key) and not self._goes_on(key, now):
+                if self._is_placed(key):
+                    self._targets.helped(self._plans[key])
                 del self._begun[key], self._plans[key]
         self._look_at = now + TRY_SECONDS
         wanted = {key for key in self._plans if self._is_wanted(key)}
@@ -171,6 +169,10 @@ class PlannedMoves:
         """Whether the gang still waits for the room that the moves make."""
         reservation = self._reservations.of(key)
         return reservation is not None and reservation.by_preemption
+
+    def _is_placed(self, key: GangKey) -> bool:
+        gang = self._registry.gangs.get(key)
+        return gang is not None and not self._registry.needed_of(gang).members.open
 
     def _goes_on(self, key: GangKey, now: float) -> bool:
         """Whether a gang is half evicted: the rest follows, even if nobody needs the room."""
@@ -366,14 +368,12 @@ class PlannedMoves:
         for pod in pods:
             info = self._cache.nodes[pod.node]
             gpus = info.owned.get(pod.uid, 0)
-            written = plan_on(pod, pod.node)
-            began = pod.created if written is None else written.plan.made
             ends = (
                 each.end for each in self._running_pods.on(info, now).all if each.uid == pod.uid
             )
             if info.kind is None or info.closed or not gpus:
                 return None
-            if now - began < _RUN_TIMES * cost or next(ends, 0.0) - now < cost:
+            if not self._who.has_run(pod, now, cost) or next(ends, 0.0) - now < cost:
                 return None
             spots.append(Spot(pod.node, gpus))
         return Mover(pods, tuple(spots), cost, members)

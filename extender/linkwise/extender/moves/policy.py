@@ -20,6 +20,8 @@ class MovePolicy:
     namespaces: frozenset[str] = frozenset()
     cost_seconds: float = 600.0  # of its run that a restart loses, if the pod does not say
     again_seconds: float = 86_400.0  # a pod that was moved stays where it is for so long
+    whole_nodes: int = 0  # so many are kept whole by moves
+    whole_nodes_cost_seconds: float = 14_400.0  # of GPUs, that all moves of a day may lose for it
 
     def cost_of(self, pod: PodRecord) -> float:
         """How many seconds of its run the pod loses by a move."""

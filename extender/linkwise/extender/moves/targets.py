@@ -14,6 +14,7 @@ A new leader reads the notes, and keeps the targets of the pods that were evicte
 gangs that were evicted as a whole.
 """
 
+import math
 from collections.abc import Container, Iterable, Iterator, MutableSet, Sequence
 from dataclasses import dataclass, replace
 
@@ -56,7 +57,7 @@ class Target:
 
     @property
     def empties(self) -> str:
-        """The node that a person has emptied; empty: the pod moves for a gang or pod."""
+        """The node that is being emptied; empty: the pod moves for a gang or pod."""
         return "" if self.plan is None else self.plan.empties
 
     @property
@@ -142,6 +143,10 @@ class Targets:
             of_gang = () if move.gang is None else (move.gang.name, move.gang.source, pod.ask.rank)
             noted = NotedMove(pod.key, pod.uid, *place, *of_gang)
             self._keep(Target(noted, for_whom, now, pod, plan))
+
+    def helped(self, plan: MovePlan) -> None:
+        """The gang or pod for which these moved has its place."""
+        self._count(helped=1, saved_gpu_seconds=plan.saved if plan.saved < math.inf else 0.0)
 
     def give_back(
         self, now: float, wanted: Container[GangKey], halves: Container[GangKey] = ()

@@ -266,6 +266,12 @@ def _moves(counts: MoveCounts) -> Iterator[Metric]:
             "The cost of moves whose pods have begun to leave, times their GPUs.",
             counts.lost_gpu_seconds,
         ),
+        ("helped", "Gangs and pods placed in room that moves made.", counts.helped),
+        (
+            "saved_gpu_seconds",
+            "How long these were expected to wait without the moves, times their GPUs.",
+            counts.saved_gpu_seconds,
+        ),
     ):
         yield CounterMetricFamily(f"linkwise_extender_moves_{name}", text, value=value)
 

@@ -32,7 +32,7 @@ CLAIMED = "linkwise: a DRA driver gives out its GPUs, to claims alone"
 NOT_CLAIMED = "linkwise: a device plugin gives out its GPUs, to no claims"
 REFUSING = "linkwise: kubelet refuses pods with GPUs"
 SUCH_REFUSED = "linkwise: kubelet refused such a pod"
-EMPTIED = "linkwise: node is being emptied (linkwise.dev/empty)"
+EMPTIED = "linkwise: node is being emptied (linkwise.dev/empty, --whole-nodes)"
 UNKNOWN_NODE = "linkwise: node is not known yet"
 OTHERS_FIRST = "linkwise: newly freed GPUs go first to gangs and pods ahead in the queue"
 # Preemption cannot change these.
