@@ -180,6 +180,8 @@ class Judge:
         for plans in by_gang.values():
             if any(map(self._is_kept, plans)) or not all(map(self._goes, plans)):
                 continue
+            if any(map(self._is_half_moved, plans)):
+                continue
             if not is_honest(day.pods[plans[0].pod.uid]):
                 continue
             if not go_together(self._room(), ((day.pods[p.pod.uid], p.node) for p in plans)):
@@ -223,6 +225,16 @@ class Judge:
         record = day.core._cache.pods.get(action.pod.uid)
         others = (kept for key, kept in book.reserved.items() if record and key != record.gang)
         return bool(book.set_aside & mask) or any(kept & mask for kept in others)
+
+    def _is_half_moved(self, action: WritePlan) -> bool:
+        """Whether the pod waits for its target until the rest of its gang is evicted, which is
+        tried for some minutes if evictions are refused. (`GangMoveLaws` looks at all others.)"""
+        record = self._day.core._cache.pods.get(action.pod.uid)
+        targets = self._day.core._planner.targets
+        is_moved = (
+            record is not None and record.gang is not None and targets.moves_gang(record.gang)
+        )
+        return is_moved and self._day.trouble.evictions_refused
 
     def _goes(self, action: WritePlan) -> bool:
         day = self._day

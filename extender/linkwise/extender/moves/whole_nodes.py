@@ -22,7 +22,7 @@ from linkwise.extender.cache.node_info import NodeInfo
 from linkwise.extender.moves.emptying import Emptying
 from linkwise.extender.moves.may_move import MayMove
 from linkwise.extender.moves.plan import Move, MovePlan
-from linkwise.extender.moves.planned_moves import TRY_SECONDS
+from linkwise.extender.moves.planned_moves import EVICT_SECONDS, TRY_SECONDS
 from linkwise.extender.moves.policy import MovePolicy, Moves
 from linkwise.extender.moves.targets import Targets, key_of
 from linkwise.extender.preemption.gang_room import some_at_a_time
@@ -44,7 +44,7 @@ class WholeNodes:
         agenda.ask(self._times)
         self._cache, self._emptying, self._who = cache, emptying, who
         self._targets, self._policy = targets, policy
-        self._chosen = ""  # the node that is being emptied
+        self._chosen, self._until = "", 0.0  # the node that is being emptied, and until when
         self._look_at = 0.0
         self.advice: MovePlan | None = None
 
@@ -55,13 +55,15 @@ class WholeNodes:
     def _times(self) -> Iterator[float]:
         if self._is_on:
             yield self._look_at
+            if self._chosen:
+                yield self._until
 
     def run(self, now: float, aside: RunUnlocked = run_inline) -> None:
         """Choose a node, or end the choice. With *aside*, others use the cache between two
         steps."""
         if not self._is_on:
             return
-        if self._chosen and not self._goes_on(self._chosen):
+        if self._chosen and not self._goes_on(self._chosen, now):
             self._cache.choose(self._chosen, chosen=False)
             self._chosen = ""
         if self._chosen or now < self._look_at:
@@ -74,17 +76,18 @@ class WholeNodes:
         if self._policy.moves is Moves.ADVISE:
             self.advice = plan
         elif plan is not None:
-            self._chosen = plan.empties
+            self._chosen, self._until = plan.empties, now + EVICT_SECONDS
             self._cache.choose(plan.empties, chosen=True)
             for move in plan.moves:
                 one = MovePlan((move,), (), empties=plan.empties)
                 self._targets.keep(one, key_of(move.pod), now)
 
-    def _goes_on(self, node: str) -> bool:
-        """Whether pods are still to leave, and all that are there have targets."""
+    def _goes_on(self, node: str, now: float) -> bool:
+        """Whether pods are still to leave, and all that are there have targets. Others may wait for
+        the node meanwhile: it is not closed for as long as a grace period may be."""
         info = self._cache.nodes.get(node)
         there = () if info is None or info.record is None else info.there
-        return bool(there) and all(self._targets.of(uid) for uid in there)
+        return now < self._until and bool(there) and all(self._targets.of(uid) for uid in there)
 
     def _find(self, whole: set[str], now: float, aside: RunUnlocked) -> MovePlan | None:
         """The moves that make one more node whole and lose least."""
