@@ -23,6 +23,7 @@ from tests.cluster.support.scheduling.dra import (
     DRIVER,
     create_claim,
     pod_with,
+    put_partitions,
     uuid_in,
     uuids,
 )
@@ -137,6 +138,30 @@ def test_a_template_gives_the_claim_its_own_selectors_too(world: SchedulingWorld
     assert world.node_of("templated") == "c2"
     assert allocated(world, "templated") == planned(world, "templated") != []
     gone(world, "templated")
+
+
+def test_a_pod_gets_a_whole_partition_of_nvswitch(world: SchedulingWorld) -> None:
+    """kube-scheduler judges it too, by the template's constraint."""
+    halves = ((0, 2, 4, 6), (1, 3, 5, 7))
+    for node in NODES:
+        put_partitions(world, node, *halves)
+    create_template(world, "half", count=4, same=f"{DRIVER}/partition4")
+    pods = [f"half-{number}" for number in range(2 * len(NODES))]
+    for pod in pods:
+        create(world, pod, 4, template="half")
+    world.wait_bound(pods)
+    for pod in pods:
+        assert allocated(world, pod) == planned(world, pod)
+        own = uuids(world.node_of(pod))
+        assert tuple(sorted(map(own.index, allocated(world, pod)))) in halves
+    create(world, "two", 2)
+    wait_for(
+        lambda: "partition" in world.extender.explain(NAMESPACE, "two"),
+        "explain says that no partition has two GPUs",
+    )
+    gone(world, *pods, "two")
+    for node in NODES:
+        put_partitions(world, node)
 
 
 def test_a_closed_driver_gives_its_gpus_to_planned_pods_alone(world: SchedulingWorld) -> None:

@@ -1,6 +1,6 @@
 """ResourceSlices and ResourceClaims as the API server has them, and their watches."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -19,9 +19,11 @@ def slice_of(
     driver: str = DRIVER,
     generation: int = 1,
     tainted: Iterable[int] = (),
+    partitions: Iterable[Sequence[int]] = (),
 ) -> ResourceSlice:
-    """Device gpu-0 and so on; without a UUID it is one that publishes none."""
-    tainted = set(tainted)
+    """Device gpu-0 and so on; without a UUID it is one that publishes none. *partitions* of
+    NVSwitch, by the indices of their GPUs."""
+    tainted, numbered = set(tainted), [*enumerate(partitions)]
     devices = [
         {
             "name": f"gpu-{index}",
@@ -29,6 +31,11 @@ def slice_of(
                 "type": {"string": "gpu"},
                 "index": {"int": index},
                 **({"uuid": {"string": uuid}} if uuid else {}),
+                **{
+                    f"partition{len(gpus)}": {"int": number}
+                    for number, gpus in numbered
+                    if index in gpus
+                },
             },
             "taints": [{"key": "gpu.nvidia.com/xid", "effect": "NoSchedule"}]
             if index in tainted
@@ -102,13 +109,18 @@ def drop_claim(at: Cluster, name: str) -> None:
 
 
 def add_node(
-    at: Cluster, name: str, machine: str = "dgx1-v100", *, tainted: Iterable[int] = ()
+    at: Cluster,
+    name: str,
+    machine: str = "dgx1-v100",
+    *,
+    tainted: Iterable[int] = (),
+    partitions: Iterable[Sequence[int]] = (),
 ) -> None:
     """A node of which a DRA driver gives out all GPUs, and no device plugin any."""
     node = at.add_node(name, machine)
     offers = {key: amount for key, amount in node.status.allocatable.items() if key != GPU}
     at.put_node(change(node, status=change(node.status, allocatable=offers)))
-    publish(at, slice_of(name, uuids(at, name), tainted=tainted))
+    publish(at, slice_of(name, uuids(at, name), tainted=tainted, partitions=partitions))
 
 
 def uuids(at: Cluster, node: str) -> tuple[str, ...]:

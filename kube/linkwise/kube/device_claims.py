@@ -6,6 +6,7 @@ server bounds them (`pkg/apis/resource/types.go`): an object beyond that does no
 itself only.
 """
 
+import re
 from typing import Annotated
 
 import msgspec
@@ -19,6 +20,7 @@ _Name = Annotated[str, msgspec.Meta(max_length=253)]
 _MOST_DEVICES = 128  # of a slice
 _MOST_RESULTS = 32  # devices of a claim
 _MOST_CONSUMERS = 256  # of a claim
+_PARTITION = re.compile("partition([1-9][0-9]?)")
 
 
 class _Object(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -27,6 +29,7 @@ class _Object(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
 
 class Attribute(_Object, frozen=True):
     string: _Name | None = None  # None: a value of another type
+    number: int | None = msgspec.field(default=None, name="int")
 
 
 class DeviceTaint(_Object, frozen=True):
@@ -97,6 +100,20 @@ def uuid_of(device: Device, driver: str) -> str:
 def parent_of(device: Device, driver: str) -> str:
     """The UUID of the device of which this one is a part; empty: it is a whole one."""
     return _text_of(device, driver, "parentUUID")
+
+
+def partitions_of(device: Device, driver: str) -> dict[int, int]:
+    """The NVSwitch partitions that have the device: by their number of GPUs, their ids in the node.
+
+    NVIDIA's driver publishes `partition4: 2` of a GPU in partition 2, which has four GPUs, if its
+    feature gate FabricManagerPartitioning is on; it prepares no claim whose GPUs are not exactly
+    one of these (its page "Fabric Manager partitioning")."""
+    found = {}
+    for name, attribute in device.attributes.items():
+        said = _PARTITION.fullmatch(name.removeprefix(f"{driver}/"))
+        if said is not None and attribute.number is not None:
+            found[int(said[1])] = attribute.number
+    return found
 
 
 def _text_of(device: Device, driver: str, name: str) -> str:

@@ -122,6 +122,10 @@ class Cache:
         if info.claimed.gpus != before.gpus:
             self._changed(info)
             self.room += 1  # also if no GPU came: other pods may have those that were there
+        if info.claimed.partitions != before.partitions and info.record is not None:
+            info.put_topology(info.record.topology, self._kind)
+            self._changed(info)
+            self.room += 1
         for uid in before.pods ^ info.claimed.pods:  # `is_being_bound` differs
             if (record := self.pods.get(uid)) is not None:
                 self._note_change(record.gang)

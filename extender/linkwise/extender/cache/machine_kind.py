@@ -6,7 +6,7 @@ aligns GPUs (`sets.alignment`), that is part of the kind.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, reduce
 from itertools import product
 from operator import or_
@@ -76,6 +76,8 @@ class MachineKind:
 
     def __init__(self, machine: Machine, number: int) -> None:
         self.machine = machine  # the first one seen; the others differ in uuids only
+        # For the containers of one pod: what it has together is to be a partition.
+        self.of_containers = replace(machine, partitions=()) if machine.partitions else machine
         self.number = number
         self.table = table_of(machine)
         self.hops = hops_of(self.table)
@@ -115,7 +117,8 @@ class MachineKind:
         usable = free & self.allowed(request.requirement)
         if self.alignment is not None and not self._aligns_as_one(request):
             shares = _one_by_one(self, request, free)
-            return None if shares is None else reduce(or_, shares.values(), 0)
+            together = 0 if shares is None else reduce(or_, shares.values(), 0)
+            return together if together and self.table.may_be[together] else None
         return _take(self, request, usable, self.reach(request, free) & usable, running)
 
     def pack(self, request: GpuRequest, free: int, count: int) -> tuple[int, ...]:
@@ -169,6 +172,14 @@ class MachineKind:
         """Whether the pod would get a set if its kubelet aligned nothing."""
         usable = free & self.allowed(request.requirement)
         return _take(self, request, usable, usable) is not None
+
+    def has_partition(self, request: GpuRequest, free: int) -> bool:
+        """Whether these GPUs hold one of the sets that NVSwitch has for so many, if not any will
+        do."""
+        own, usable = self.machine.partitions, free & self.allowed(request.requirement)
+        return not own or any(
+            gpus.bit_count() == request.size and not gpus & ~usable for gpus in own
+        )
 
     def _aligns_as_one(self, request: GpuRequest) -> bool:
         """Whether the kubelet aligns the pod's GPUs together, and not those of each container."""
@@ -284,6 +295,7 @@ def will_do(
     together = reduce(or_, masks.values(), 0)
     return (
         together.bit_count() == request.size
+        and bool(kind.table.may_be[together])
         and not together & ~kind.allowed(request.requirement)
         and _all_hold(kind, request, found)
         and kind.admits(request, masks)
@@ -376,7 +388,7 @@ def _one_by_one(kind: MachineKind, request: GpuRequest, free: int) -> Mapping[st
             ways.insert(0, (own, again) if enough else (reach, own))
         for (within, must), drawn in product(ways, (hands_on, ()) if hands_on else ((),)):
             choice = choose(
-                kind.machine,
+                kind.of_containers,
                 (left & usable) | again,
                 container.gpus,
                 must=must,
@@ -405,13 +417,13 @@ def _apart(kind: MachineKind, request: GpuRequest, free: int) -> int | None:
     sizes = sorted((c.gpus for c in _together(request.demand)), reverse=True)
     taken = 0
     if len(set(sizes)) == 1:
-        sets = pack(kind.machine, free, sizes[0], len(sizes), require=require, prefer=prefer)
+        sets = pack(kind.of_containers, free, sizes[0], len(sizes), require=require, prefer=prefer)
         if len(sets) < len(sizes):
             return None
         taken = sum(choice.gpus for choice in sets)
     else:
         for size in sizes:
-            choice = choose(kind.machine, free & ~taken, size, require=require, prefer=prefer)
+            choice = choose(kind.of_containers, free & ~taken, size, require=require, prefer=prefer)
             if choice is None:
                 return None
             taken |= choice.gpus
@@ -463,9 +475,10 @@ def _order(kind: MachineKind, request: GpuRequest, gpus: int) -> tuple[int, ...]
     left = gpus
     of_container: dict[str, int] = {}
     for container in sorted(together, key=lambda container: -container.gpus):
-        choice = choose(kind.machine, left, container.gpus, require=require, prefer=prefer)
+        own = kind.of_containers
+        choice = choose(own, left, container.gpus, require=require, prefer=prefer)
         if choice is None:
-            choice = choose(kind.machine, left, container.gpus, prefer=prefer)
+            choice = choose(own, left, container.gpus, prefer=prefer)
         assert choice is not None, "a pod's set holds what its containers take together"
         of_container[container.name] = choice.gpus
         left &= ~choice.gpus

@@ -13,7 +13,7 @@ lost a GPU shows as such. Then `shares.book` assigns the shares of divided GPUs,
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import reduce
 from operator import or_
@@ -182,10 +182,16 @@ class NodeInfo:
         if text is None:
             return
         try:
-            self.machine = read_topology(text)
+            machine = read_topology(text)
         except LinkwiseError as error:
             self.no_topology = Closed(ClosedBy.UNREADABLE, str(error))
             return
+        masks = [
+            mask
+            for uuids in self.claimed.partitions
+            if (mask := machine.mask_of(uuids)).bit_count() == len(uuids)
+        ]
+        self.machine = replace(machine, partitions=tuple(sorted(masks)))
         self.kind = kind_of(self.machine)
         self.sharing.put_machine(self.machine)
         self.no_topology = None

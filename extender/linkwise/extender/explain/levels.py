@@ -94,6 +94,15 @@ class Levels:
                 ),
                 size - like,
             )
+        self._is_partitioned = any(kind.machine.partitions for kind in self._field.kinds)
+        if self._is_partitioned:
+            self._level(
+                "partition",
+                f"have an NVSwitch partition of {gpus_in_words(size)}, if their driver demands one",
+                self._by_kind(lambda kind, _: kind.has_partition(request, kind.all_gpus)),
+                reasons.NEVER_PARTITIONED,
+                self._partitions_there,
+            )
         linked = requirement.require is not LinkClass.SYS
         if linked:
             ever = self._by_kind(lambda k, _: k.fits_unaligned(request, k.all_gpus))
@@ -224,6 +233,14 @@ class Levels:
             size - self._suitable,
         )
         self._taken = self._lost[-1]
+        if self._is_partitioned:
+            self._level(
+                "free-partition",
+                f"have an NVSwitch partition of {gpus_in_words(size)} free",
+                self._by_kind(self._partitioned),
+                reasons.NO_PARTITION,
+                _always(reasons.NO_PARTITION.removeprefix("linkwise: ")),
+            )
         if linked:
             self._level(
                 "free-link",
@@ -241,6 +258,9 @@ class Levels:
                 lambda at: reasons.why_not_aligned(self._kind(at)),
                 self._aligned_there,
             )
+
+    def _partitioned(self, kind: MachineKind, free: Ints) -> NDArray[np.generic]:
+        return np.array([kind.has_partition(self._request, mask) for mask in free.tolist()])
 
     def _linked(self, kind: MachineKind, free: Ints) -> NDArray[np.generic]:
         if kind.alignment is None:
@@ -328,6 +348,11 @@ class Levels:
         if node.kind is None:
             return 0
         return node.reserved & ~int(self._free[at]) & node.kind.allowed(self._request.requirement)
+
+    def _partitions_there(self, at: int) -> str:
+        sizes = {gpus.bit_count() for gpus in self._kind(at).machine.partitions} - {0}
+        known = " and ".join(map(str, sorted(sizes))) or "no number of"
+        return f"its NVSwitch partitions have {known} GPUs"
 
     def _link_there(self, at: int, *, idle: bool) -> str:
         kind, size = self._kind(at), self._request.size

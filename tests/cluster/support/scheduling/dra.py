@@ -32,6 +32,17 @@ def add_nodes(world: SchedulingWorld, *nodes: str) -> None:
     world.client.post(f"{DEVICES}/deviceclasses", device_class)
 
 
+def put_partitions(world: SchedulingWorld, node: str, *partitions: Sequence[int]) -> None:
+    """The driver publishes NVSwitch partitions of the node, by the indices of their GPUs."""
+    devices = _slice_of(node)["spec"]["devices"]
+    for number, gpus in enumerate(partitions):
+        for index in gpus:
+            own = next(device for device in devices if device["name"] == f"gpu-{index}")
+            own["attributes"][f"partition{len(gpus)}"] = {"int": number}
+    path = f"{DEVICES}/resourceslices/{node}-{DRIVER}"
+    world.client.patch(path, {"spec": {"devices": devices}})
+
+
 def _slice_of(node: str) -> dict[str, Any]:
     devices = [
         {

@@ -108,9 +108,13 @@ def post(
     world.client.post(PODS, {"metadata": meta, "spec": spec})
 
 
-def create_template(world: SchedulingWorld, name: str, *, query: str = "", **asked: object) -> None:
+def create_template(
+    world: SchedulingWorld, name: str, *, query: str = "", same: str = "", **asked: object
+) -> None:
+    """*same*: an attribute of which all devices have the same value."""
     requests = [{"name": "main", "exactly": {"deviceClassName": DRIVER, **asked}}]
-    made = {"metadata": {"name": name}, "spec": {"spec": {"devices": {"requests": requests}}}}
+    devices = {"requests": requests, "constraints": [{"matchAttribute": same}] if same else []}
+    made = {"metadata": {"name": name}, "spec": {"spec": {"devices": devices}}}
     world.client.post(f"{DEVICES}/namespaces/{NAMESPACE}/resourceclaimtemplates{query}", made)
 
 

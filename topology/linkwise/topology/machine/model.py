@@ -133,7 +133,9 @@ class Machine:
 
     `links` is the upper triangle by rows: (0,1), (0,2) … (0,n-1), (1,2) …, n(n-1)/2 in all.
     `clique` is `<ClusterUUID>.<CliqueID>` of a multi-node NVLink fabric. `topology_manager` is None
-    if it is not known what the node's kubelet demands.
+    if it is not known what the node's kubelet demands. `partitions` are the NVSwitch partitions, as
+    bitmasks of their GPUs, in rising order, 0 among them: a pod's GPUs have to be exactly one of
+    these. Empty: any GPUs will do.
     """
 
     gpus: tuple[Gpu, ...]
@@ -143,6 +145,7 @@ class Machine:
     driver_version: str | None = None
     cuda_version: str | None = None
     topology_manager: TopologyManager | None = None
+    partitions: tuple[int, ...] = ()
     healthy_gpus: int = field(init=False, compare=False, repr=False)
     """The set of the GPUs that containers can get as a whole: healthy, and not divided."""
 

@@ -50,7 +50,8 @@ def choose(
 
     *within*: only these GPUs may be taken; the other free ones stay for the jobs to come.
 
-    A ring through the set keeps to *require* or closer. Among such sets, in this order: one that
+    Only sets that a pod may have count (`MachineTable.may_be`), and of these the ones through which
+    a ring keeps to *require* or closer. Among such sets, in this order: one that
     keeps to *prefer* → most bandwidth → fewest GPU models → closest link class → most left for the
     jobs to come → fewest NVLinks, which later jobs may use → fewest NUMA nodes → nearest common NIC
     → lowest indices. If *prefer* is lower than NVLINK and some set keeps to it, neither bandwidth
@@ -151,7 +152,10 @@ def nearest_miss(
     """
     _check(machine, size, free)
     table = table_of(machine)
-    sets = subsets.within(subsets.layer(table.count, size), free) if size <= table.count else ()
+    if size > table.count:
+        return None
+    sets = subsets.within(subsets.layer(table.count, size), free)
+    sets = sets[table.may_be[sets]]
     if not len(sets):
         return None
     return min(require, LinkClass(int(table.worth(drawn).ring_classes[sets].max())))
@@ -200,7 +204,7 @@ def _ranked(
     if size > usable.bit_count() or must & ~usable:
         return ()
     sets = subsets.within(subsets.layer(table.count, size), usable, must)
-    sets = sets[table.worth(drawn).ring_classes[sets] >= require]
+    sets = sets[table.may_be[sets] & (table.worth(drawn).ring_classes[sets] >= require)]
     found: list[Choice] = []
     while len(sets) and len(found) < limit:
         best = _best_of(table, sets, free, prefer, running, drawn)
@@ -284,6 +288,7 @@ def _partitions(
     worth = worth * _TIDINESS - untidy
     worth += preferred * _PREFERRED
     usable = (subsets.sizes(table.count) == size) & (table.ring_classes >= require)
+    usable &= table.may_be
     weights = np.where(usable, worth, subsets.INFEASIBLE)
     return weights, subsets.best_partitions(weights, size)
 

@@ -77,7 +77,7 @@ def shares_of_idle(table: MachineTable) -> Floats:
     """Return [2^n]: a set's value as a share of the best of its size; 0 for a lone GPU."""
     sizes = subsets.sizes(table.count)
     shares: Floats = table.values / np.maximum(table.best[sizes, -1], 1e-9)
-    shares[sizes < 2] = 0.0
+    shares[(sizes < 2) | ~table.may_be] = 0.0
     return shares
 
 

@@ -55,6 +55,7 @@ class MachineTable:
 
     `values` [2^n] is the GB/s of the set, `ring_classes` [2^n] the `LinkClass` that a ring through
     it keeps to. `best` [n+1, 2^n] is the best value of any k of the GPUs, -inf if there are fewer.
+    `may_be` [2^n] is whether a pod may have exactly these GPUs (`Machine.partitions`).
     `numa_nodes` [2^n] counts the NUMA nodes that a set spans; all GPUs of unknown nodes count as
     one more. `nic_classes` [2^n] is the closeness of the nearest common NIC. `models` [2^n] counts
     the GPU models in a set, `nvlinks` [2^n] the NVLinks that its GPUs have to any GPU.
@@ -69,6 +70,7 @@ class MachineTable:
 
     def __init__(self, machine: Machine) -> None:
         self.count = len(machine.gpus)
+        self.may_be = _may_be(machine)
         self.ring_classes = _ring_classes(machine)
         self.values = _values(machine)
         self.numa_nodes = _numa_nodes(machine)
@@ -76,7 +78,7 @@ class MachineTable:
         self.models = _models(machine)
         self.nvlinks = _nvlinks(machine)
         self.units = np.rint(self.values * UNITS_PER_GBYTE).astype(np.int64)
-        packed = _packed(self.units, self.count)
+        packed = _packed(np.where(self.may_be, self.units, 0), self.count)
         self.remaining_value = _remaining_value(packed)
         self.remaining_gbytes_per_s = _remaining_gbytes_per_s(packed)
         sizes = [size for size in USUAL_SIZES if 2 <= size <= self.count]
@@ -85,7 +87,13 @@ class MachineTable:
         self._whole = Worth(self.values, self.ring_classes, self.units)
         self._worst: dict[int, tuple[Floats, Floats]] = {}
         self._worth: dict[tuple[int, ...], Worth] = {}
-        for array in (self.ring_classes, self.values, self.numa_nodes, self.nic_classes):
+        for array in (
+            self.may_be,
+            self.ring_classes,
+            self.values,
+            self.numa_nodes,
+            self.nic_classes,
+        ):
             array.flags.writeable = False
         self.nvlinks.flags.writeable = False
         self.units.flags.writeable = self.remaining_value.flags.writeable = False
@@ -98,12 +106,13 @@ class MachineTable:
         return self.best_with(LinkClass.SYS)
 
     def best_with(self, require: LinkClass) -> Floats:
-        """Return `best` restricted to sets through which a ring keeps to *require* or closer."""
+        """Return `best` of the sets that pods may have, through which a ring keeps to *require* or
+        closer."""
         known = self._best.get(require)
         if known is not None:
             return known
         best = np.full((self.count + 1, 1 << self.count), -np.inf)
-        allowed = np.flatnonzero(self.ring_classes >= require)
+        allowed = np.flatnonzero(self.may_be & (self.ring_classes >= require))
         best[subsets.sizes(self.count)[allowed], allowed] = self.values[allowed]
         subsets.best_within(best)
         best.flags.writeable = False
@@ -164,7 +173,7 @@ def fingerprint(machine: Machine) -> Hashable:
         (link.pcie, link.nvlinks, link.through_switch, link.peer_to_peer) for link in machine.links
     )
     nics = tuple(sorted((nic.closeness, nic.gbit_per_s or 0) for nic in machine.nics))
-    return tuple(speeds), links, nics, tuple(_model_numbers(machine))
+    return tuple(speeds), links, nics, tuple(_model_numbers(machine)), machine.partitions
 
 
 class _Same:
@@ -219,6 +228,12 @@ def _symmetric(machine: Machine, entries: list[float]) -> Floats:
     for (first, second, _), entry in zip(machine.pairs(), entries, strict=True):
         matrix[first, second] = matrix[second, first] = entry
     return matrix
+
+
+def _may_be(machine: Machine) -> NDArray[np.bool_]:
+    found = np.full(1 << len(machine.gpus), not machine.partitions)
+    found[[*machine.partitions]] = True
+    return found
 
 
 def _ring_classes(machine: Machine) -> NDArray[np.int8]:
@@ -362,7 +377,7 @@ def _packed(units: NDArray[np.int64], count: int) -> NDArray[np.int64]:
 def _remaining_value(packed: NDArray[np.int64]) -> Floats:
     if not len(packed):  # a lone GPU
         return np.array([0.0, 1.0])
-    mean: Floats = (packed / packed[:, -1:]).mean(axis=0)
+    mean: Floats = (packed / np.maximum(packed[:, -1:], 1)).mean(axis=0)
     return np.round(mean, 9)  # sums of shares that are equal on paper become equal here
 
 

@@ -42,6 +42,9 @@ class ClaimedGpus:
     open: frozenset[str] = frozenset()
     given: tuple[Given, ...] = ()  # in the order of the claims' names
     driver: str = ""  # that offers them
+    # NVSwitch partitions, as the UUIDs of their GPUs: a claim has to have exactly one of these.
+    # No set, not even the empty one: any GPUs will do.
+    partitions: frozenset[frozenset[str]] = frozenset()
 
     @cached_property
     def pods(self) -> frozenset[str]:
@@ -173,6 +176,7 @@ class ClaimBook:
             - {gpu.uuid for gpu in devices.values() if gpu.tainted},
             tuple(each for each in given if each.uuids),
             min(pool.driver for pool, _ in devices),
+            _partitions(devices.values()),
         )
 
     def _nodes_of(self, pool: PoolName) -> set[str]:
@@ -181,6 +185,16 @@ class ClaimBook:
 
     def _nodes_with(self, record: ClaimRecord) -> set[str]:
         return set[str]().union(*(self._nodes_of(pool) for pool, _ in record.devices))
+
+
+def _partitions(gpus: Iterable[GpuDevice]) -> frozenset[frozenset[str]]:
+    """Those of which all GPUs are published, and the empty one if there are any."""
+    found: dict[tuple[int, int], set[str]] = {}
+    for gpu in gpus:
+        for partition in gpu.partitions:
+            found.setdefault(partition, set()).add(gpu.uuid)
+    whole = (frozenset(gpus) for (size, _), gpus in found.items() if len(gpus) == size)
+    return frozenset([frozenset(), *whole]) if found else frozenset()
 
 
 def _given(record: ClaimRecord, devices: Mapping[tuple[PoolName, str], GpuDevice]) -> Given:

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from sys import intern
 from typing import NamedTuple
 
-from linkwise.kube.device_claims import ResourceClaim, ResourceSlice, parent_of, uuid_of
+from linkwise.kube.device_claims import (
+    ResourceClaim,
+    ResourceSlice,
+    parent_of,
+    partitions_of,
+    uuid_of,
+)
 from linkwise.topology.names import EDITION
 
 _TAKEN_OUT = frozenset({"NoSchedule", "NoExecute"})
@@ -26,6 +32,7 @@ class GpuDevice(NamedTuple):
     uuid: str  # of the GPU: the device itself, or that of which it is a part
     tainted: bool  # kube-scheduler gives it to claims that tolerate that alone
     whole: bool = True  # and no part of the GPU
+    partitions: tuple[tuple[int, int], ...] = ()  # size and id of each that has it
 
 
 class PodName(NamedTuple):
@@ -72,6 +79,7 @@ def slice_record(read: ResourceSlice) -> SliceRecord:
             uuid,
             any(taint.effect in _TAKEN_OUT for taint in device.taints),
             not parent_of(device, spec.driver),
+            tuple(sorted(partitions_of(device, spec.driver).items())),
         )
         for device in spec.devices
         if (uuid := uuid_of(device, spec.driver))

@@ -24,6 +24,7 @@ FEWER = "linkwise: fewer free GPUs than wanted"
 # (KEP-5004).
 NOT_OFFERED = "linkwise: the kubelet offers no GPUs"
 NO_LINK = "linkwise: no free GPU set with the required link"
+NO_PARTITION = "linkwise: no NVSwitch partition of so many GPUs is free"
 ONE_NUMA_NODE = "linkwise: the kubelet admits only GPUs of one NUMA node"
 FEWEST_NUMA_NODES = "linkwise: the kubelet admits only GPUs of the fewest NUMA nodes"
 UNPUBLISHED = "linkwise: no topology published"
@@ -38,6 +39,7 @@ OTHERS_FIRST = "linkwise: newly freed GPUs go first to gangs and pods ahead in t
 # Preemption cannot change these.
 TOO_SMALL = "linkwise: node has fewer GPUs than wanted"
 NEVER_LINKED = "linkwise: no GPU set of this node has the required link"
+NEVER_PARTITIONED = "linkwise: NVSwitch has no partition of so many GPUs"
 NEVER_ALIGNED = "linkwise: the kubelet admits no such pod: no NUMA node has so many GPUs"
 OTHER_MODEL = "linkwise: GPU model or memory does not match"
 
@@ -49,11 +51,15 @@ def why_no_room(kind: MachineKind, request: GpuRequest, free: int) -> tuple[str,
         return TOO_SMALL, True
     if allowed.bit_count() < request.size:
         return OTHER_MODEL, True
+    if not kind.has_partition(request, kind.all_gpus):
+        return NEVER_PARTITIONED, True
     if not kind.ever(request):
         unaligned = kind.fits_unaligned(request, kind.all_gpus)
         return (NEVER_ALIGNED if unaligned else NEVER_LINKED), True
     if (free & allowed).bit_count() < request.size:
         return FEWER, False
+    if not kind.has_partition(request, free):
+        return NO_PARTITION, False
     unaligned = kind.alignment is not None and kind.fits_unaligned(request, free)
     return (why_not_aligned(kind) if unaligned else NO_LINK), False
 

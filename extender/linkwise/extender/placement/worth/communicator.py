@@ -64,7 +64,7 @@ def own_rings(kind: MachineKind, size: int, require: LinkClass, prefer: LinkClas
     the kubelet admits.
     """
     table = kind.table
-    if size == 1 and kind.alignment is None:
+    if size == 1 and kind.alignment is None and not kind.machine.partitions:
         return np.full(1 << table.count, ENOUGH)
     values = table.values
     if prefer is not LinkClass.NVLINK:
@@ -72,7 +72,7 @@ def own_rings(kind: MachineKind, size: int, require: LinkClass, prefer: LinkClas
     if size == 1:
         values = np.full(len(values), ENOUGH)
     usable = (subsets.sizes(table.count) == size) & (table.ring_classes >= require)
-    usable &= kind.aligned(size)
+    usable &= kind.aligned(size) & table.may_be
     return subsets.best_slowest_parts(np.where(usable, values, -np.inf), size)
 
 
