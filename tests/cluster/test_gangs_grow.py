@@ -11,20 +11,16 @@ from pathlib import Path
 import pytest
 
 from linkwise.topology import names
-from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.host.waiting import wait_for
-from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF
-from tests.cluster.support.scheduling.scheduling_world import SchedulingWorld, started_world
+from tests.cluster.support.scheduling.claims_world import both_ways, by_plugin, world_with
+from tests.cluster.support.scheduling.scheduling_world import SchedulingWorld
 
 SOON_SECONDS = 30.0  # also on a busy machine; kube-scheduler's flush would come after 300
 
 
 @pytest.fixture(scope="module")
-def started(run_directory: Path) -> Iterator[SchedulingWorld]:
-    directory = run_directory / "gangs-grow"
-    control = ControlPlane(directory, controllers=False, disable_admission=ADMISSION_OFF)
-    control.start()
-    with started_world(SchedulingWorld(control)) as world:
+def started(run_directory: Path, request: pytest.FixtureRequest) -> Iterator[SchedulingWorld]:
+    with world_with(request.param, run_directory / "gangs-grow") as world:
         yield world
 
 
@@ -65,6 +61,7 @@ def wait_running(world: SchedulingWorld, members: Sequence[str]) -> None:
     wait_for(lambda: '"phase":"running"' in world.asked("/gangs"), "the extender has seen it start")
 
 
+@both_ways
 def test_a_gang_starts_with_its_minimum_and_grows_as_room_comes(world: SchedulingWorld) -> None:
     fill(world, "busy-0", "busy-1")
     members = [create(world, rank, size=4, gpus=8, least=2) for rank in range(4)]
@@ -74,7 +71,7 @@ def test_a_gang_starts_with_its_minimum_and_grows_as_room_comes(world: Schedulin
         lambda: any(names.STARTED in world.read(m).metadata.annotations for m in members[:2]),
         "two of four are enough to start",
     )
-    world.wait_waiting(members[3], "Insufficient nvidia.com/gpu")
+    world.wait_without_room(members[3])
     assert not world.node_of(members[2])
 
     world.delete("busy-0")
@@ -84,6 +81,7 @@ def test_a_gang_starts_with_its_minimum_and_grows_as_room_comes(world: Schedulin
     wait_for(lambda: world.node_of(members[3]), "and then the fourth", SOON_SECONDS)
 
 
+@both_ways
 def test_members_that_come_later_go_next_to_those_that_run(world: SchedulingWorld) -> None:
     first = [create(world, rank, size=4, gpus=2, least=2) for rank in range(2)]
     world.wait_bound(first)
@@ -95,6 +93,7 @@ def test_members_that_come_later_go_next_to_those_that_run(world: SchedulingWorl
     assert {world.node_of(member) for member in (*first, *late)} == {node}
 
 
+@both_ways
 def test_a_member_made_again_has_the_gpus_of_the_one_that_died(world: SchedulingWorld) -> None:
     members = [create(world, rank, size=3, gpus=4) for rank in range(3)]
     wait_running(world, members)
@@ -109,6 +108,7 @@ def test_a_member_made_again_has_the_gpus_of_the_one_that_died(world: Scheduling
         assert (world.node_of(name), world.gpus_of(name)) == before[members[rank]]
 
 
+@both_ways
 def test_a_gang_without_room_for_its_next_member_is_reported_and_goes_on(
     world: SchedulingWorld,
 ) -> None:
@@ -134,6 +134,7 @@ def test_a_gang_without_room_for_its_next_member_is_reported_and_goes_on(
     wait_for(lambda: world.node_of("again") == node, "it has the room", SOON_SECONDS)
 
 
+@by_plugin
 def test_what_a_plan_kept_is_room_again_the_moment_it_is_taken_back(world: SchedulingWorld) -> None:
     """No event of kube-scheduler's own says so: no pod and no node has changed."""
     members = [

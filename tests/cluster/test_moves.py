@@ -13,10 +13,9 @@ from linkwise.kube.client import STRATEGIC_PATCH
 from linkwise.kube.controllers.workload import children
 from linkwise.kube.objects import Pod
 from linkwise.pods.podgrouper.workloads.kinds import JOB_SET, PYTORCH_JOB, OwnerKind
-from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.scheduling.claims_world import both_ways, world_with
 from tests.cluster.support.scheduling.contention import given_twice
-from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF
 from tests.cluster.support.scheduling.scheduling_world import (
     NAMESPACE,
     NODES,
@@ -24,14 +23,11 @@ from tests.cluster.support.scheduling.scheduling_world import (
     PODS,
     SchedulingWorld,
     maybe_gone,
-    started_world,
 )
 from tests.cluster.support.scheduling.workload_pods import (
     CONTROLLERS,
-    define,
     free,
     pod_template,
-    wait_defined,
 )
 
 CONSENT = {"movable": "true", "move_cost": "100ms"}
@@ -47,18 +43,18 @@ BATCH, APPS = f"/apis/batch/v1/namespaces/{NAMESPACE}", f"/apis/apps/v1/namespac
 BUDGETS = f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets"
 
 
+pytestmark = both_ways
+
+
 @pytest.fixture(scope="module")
-def started(run_directory: Path) -> Iterator[SchedulingWorld]:
-    control = ControlPlane(
+def started(run_directory: Path, request: pytest.FixtureRequest) -> Iterator[SchedulingWorld]:
+    with world_with(
+        request.param,
         run_directory / "moves",
-        disable_admission=ADMISSION_OFF,
-        controller_flags=(f"--controllers={CONTROLLERS},disruption-controller",),
-    )
-    control.start()
-    define(control, OPERATORS)
-    flags = ("--moves=consent", "--move-cost=1s")
-    with started_world(SchedulingWorld(control, extender_flags=flags)) as world:
-        wait_defined(control)
+        controllers=(CONTROLLERS, "disruption-controller"),
+        kinds=OPERATORS,
+        extender_flags=("--moves=consent", "--move-cost=1s"),
+    ) as world:
         yield world
 
 
@@ -281,7 +277,7 @@ def test_pods_of_three_controllers_move_and_a_gang_starts_whole(world: Schedulin
     assert len(targets) == 4
     # The API server's times are whole seconds. Of equal ones, names decide.
     later = world.create("zealot", gpus=2)
-    world.wait_waiting(later, "reserved for pod ml/")
+    world.wait_waiting(later, "reserved for ")
 
     wait_while_played(world, lambda: all(map(world.node_of, gang)), "the gang starts")
     # A Job waits for 10 s before it replaces a pod that has failed.

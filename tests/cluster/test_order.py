@@ -12,16 +12,14 @@ import pytest
 
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import InUse, write_in_use
-from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.host.waiting import wait_for
-from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF
+from tests.cluster.support.scheduling.claims_world import both_ways, by_plugin, world_with
 from tests.cluster.support.scheduling.scheduling_world import (
     NAMESPACE,
     NODES,
     PATIENCE_SECONDS,
     PODS,
     SchedulingWorld,
-    started_world,
 )
 
 BUDGETS = f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets"
@@ -33,11 +31,8 @@ STREAM_SECONDS = 120.0
 
 
 @pytest.fixture(scope="module")
-def started(run_directory: Path) -> Iterator[SchedulingWorld]:
-    directory = run_directory / "order"
-    control = ControlPlane(directory, controllers=False, disable_admission=ADMISSION_OFF)
-    control.start()
-    with started_world(SchedulingWorld(control)) as world:
+def started(run_directory: Path, request: pytest.FixtureRequest) -> Iterator[SchedulingWorld]:
+    with world_with(request.param, run_directory / "order") as world:
         yield world
 
 
@@ -104,6 +99,7 @@ def budgets_seen(world: SchedulingWorld) -> float:
     return sum(map(float, said))
 
 
+@both_ways
 def test_a_gang_evicts_whole_gangs_but_none_that_a_budget_forbids(world: SchedulingWorld) -> None:
     """Without the budget, the youngest single pods would go."""
     first = create_gang(world, "first", 2, said=YES)
@@ -139,6 +135,7 @@ def why_not(world: SchedulingWorld) -> str:
     return reason
 
 
+@both_ways
 def test_a_gang_that_waits_for_all_nodes_starts_under_a_stream_of_single_pods(
     world: SchedulingWorld,
 ) -> None:
@@ -185,6 +182,7 @@ def settle(world: SchedulingWorld, among: Mapping[str, int]) -> None:
     )
 
 
+@both_ways
 def test_two_gangs_that_would_each_take_half_start_one_after_the_other(
     world: SchedulingWorld,
 ) -> None:
@@ -206,6 +204,7 @@ def test_two_gangs_that_would_each_take_half_start_one_after_the_other(
     world.wait_bound(gangs[second])
 
 
+@by_plugin
 def test_kube_scheduler_preempts_nobody_for_a_member_of_a_gang_that_waits(
     world: SchedulingWorld,
 ) -> None:
@@ -221,6 +220,7 @@ def test_kube_scheduler_preempts_nobody_for_a_member_of_a_gang_that_waits(
     assert running(world, humble) == {*humble} - {victim}
 
 
+@by_plugin
 def test_nobody_else_goes_while_a_node_has_not_given_back_the_gpus_of_the_victim(
     world: SchedulingWorld,
 ) -> None:

@@ -8,15 +8,13 @@ import pytest
 
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_plan
-from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.host.waiting import wait_for
-from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF
+from tests.cluster.support.scheduling.claims_world import both_ways, world_with
 from tests.cluster.support.scheduling.scheduling_world import (
     NAMESPACE,
     PATIENCE_SECONDS,
     ZONE,
     SchedulingWorld,
-    started_world,
 )
 
 CLIQUE = "nvidia.com/gpu.clique"
@@ -32,13 +30,14 @@ PLACES = {
 }
 
 
+pytestmark = both_ways
+
+
 @pytest.fixture(scope="module")
-def started(run_directory: Path) -> Iterator[SchedulingWorld]:
-    directory = run_directory / "spans"
-    control = ControlPlane(directory, controllers=False, disable_admission=ADMISSION_OFF)
-    control.start()
+def started(run_directory: Path, request: pytest.FixtureRequest) -> Iterator[SchedulingWorld]:
     labels = {name: {CLIQUE: clique, ZONE: zone} for name, (clique, zone) in PLACES.items()}
-    with started_world(SchedulingWorld(control, labels=labels), sorted(PLACES)) as world:
+    directory = run_directory / "spans"
+    with world_with(request.param, directory, sorted(PLACES), labels=labels) as world:
         yield world
 
 

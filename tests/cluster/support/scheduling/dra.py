@@ -1,6 +1,6 @@
 """What a DRA driver publishes, and claims for it. Nodes are only objects."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -19,10 +19,12 @@ def uuids(node: str) -> tuple[str, ...]:
     return tuple(gpu.uuid for gpu in recorded_machine(MACHINE, node=node).gpus)
 
 
-def add_nodes(world: SchedulingWorld, *nodes: str) -> None:
+def add_nodes(
+    world: SchedulingWorld, *nodes: str, labels: Mapping[str, Mapping[str, str]] | None = None
+) -> None:
     """Nodes without a device plugin, what the driver publishes of them, and its class."""
     for node in nodes:
-        made = gpu_node(node, MACHINE)
+        made = gpu_node(node, MACHINE, labels=(labels or {}).get(node))
         for amounts in (made["status"]["capacity"], made["status"]["allocatable"]):
             amounts.pop(GPU, None)
         world.client.post("/api/v1/nodes", made)

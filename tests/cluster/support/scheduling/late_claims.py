@@ -64,11 +64,11 @@ def late_claims_world(
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def of_chart(file: str, **given: object) -> str:
+def of_chart(file: str, part: str = "extender", **given: object) -> str:
     return helm(
         *("template", "linkwise", str(CHART), "--namespace=kube-system"),
         f"--kube-version={binaries.NEWEST}",
-        f"--show-only=templates/extender/{file}",
+        f"--show-only=templates/{part}/{file}",
         *values(webhook__gpusFromClaims=True, **given),
     )
 

@@ -82,6 +82,10 @@ class SchedulingWorld:
             env=scheduler_env(),
         )
 
+    def stop(self) -> None:
+        self.extender.process.stop()
+        self.control.stop()
+
     def clear(self) -> None:
         """Restore the initial state: no pods, the same nodes, both programs running."""
         for pod in self.pods():
@@ -169,6 +173,9 @@ class SchedulingWorld:
         """Wait until kube-scheduler's reason on the pod contains *why*."""
         wait_for(lambda: why in self.reason(name), f"{name} waits: {why}", PATIENCE_SECONDS)
 
+    def wait_without_room(self, name: str) -> None:
+        self.wait_waiting(name, f"Insufficient {GPU}")
+
     def reason(self, name: str) -> str:
         """Return what `kubectl describe pod` shows under the condition PodScheduled."""
         return " ".join(
@@ -231,6 +238,5 @@ def started_world(
         world.start(nodes)
         yield world
     finally:
-        world.extender.process.stop()
-        world.control.stop()
+        world.stop()
     shutil.rmtree(world.control.directory, ignore_errors=True)
