@@ -23,6 +23,7 @@ from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.gang_search import GangSearch, StaleResult
 from linkwise.extender.gangs.lifecycle import GangLifecycle
 from linkwise.extender.gangs.registry import GangRegistry
+from linkwise.extender.moves.better_links import BetterLinks
 from linkwise.extender.moves.emptying import Emptying
 from linkwise.extender.moves.planned_moves import PlannedMoves
 from linkwise.extender.moves.targets import Targets
@@ -62,6 +63,7 @@ class Round:
         moves: PlannedMoves,
         emptying: Emptying,
         whole_nodes: WholeNodes,
+        better_links: BetterLinks,
         preemption: GangPreemption,
         publish: Publish,
         around: PlacedPods,
@@ -71,7 +73,7 @@ class Round:
         self._allocate, self._reserve, self._preemption = allocate, reserve, preemption
         self._targets, self._moves, self._emptying = targets, moves, emptying
         self._whole_nodes = whole_nodes
-        self._publish, self._around = publish, around
+        self._better_links, self._publish, self._around = better_links, publish, around
         # By namespace: the looks that its gangs took in this round, and the gangs that had no turn
         # because of that, in an earlier pass and in this one.
         self._spent: Counter[str] = Counter()
@@ -114,6 +116,8 @@ class Round:
             self.note_step("preempt")
             if not self._queue.any_untried():
                 break
+        with self._changes.isolated("better links"):
+            self._better_links.run(now, self._changes.run)
         self._publish.run(looked_at, doubted, now)
         self._changes.look_again_at_moved()
         self.note_step("publish")
