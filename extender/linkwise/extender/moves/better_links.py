@@ -86,12 +86,15 @@ class BetterLinks:
         them."""
         if not self._is_on() or now < self._due():
             return
-        self._looked_at, self._advice = now, {**self.advice}
+        self._looked_at = now
         if not self._left:
             self._seen = self._state()
-            of_nodes = self._moves.movers(math.inf, now, aside)
-            by_uid = {mover.uid: mover for _, found in of_nodes for mover in found}
-            self._left = [mover for mover in by_uid.values() if mover.gpus > 1]
+            movers = [
+                each for _, found in self._moves.movers(math.inf, now, aside) for each in found
+            ]
+            by_key = {_key_of(mover): mover for mover in movers if mover.gpus > 1}
+            self._left = [*by_key.values()]
+            self._advice = {key: plan for key, plan in self._advice.items() if key in by_key}
         searches = looked_at = 0
         for mover in islice(self._left, _MOST_LOOKED_AT):
             if searches == _MOST_SEARCHES:
@@ -154,7 +157,7 @@ class BetterLinks:
             return None
         spots = tuple(move.spot for move in moves)
         would_have = self._gbytes_per_s(mover, spots) if spots else 0.0
-        if would_have < _GAIN * has:
+        if not would_have or would_have < _GAIN * has:
             return None
         saved = rest * (1 - has / would_have) * mover.gpus
         if mover.lost > saved:
