@@ -46,7 +46,7 @@ def on(
     at.settle()
 
 
-def badly_linked(moves: Moves = Moves.ADVISE, *, hours: float = 5.0, **said: str) -> Cluster:
+def badly_linked(moves: Moves = Moves.ADVISE, *, hours: float = 5.0, **said: Any) -> Cluster:
     """Of the eight GPUs of a DGX-1, `web` has two with one NVLink; others have two."""
     at = cluster(moves, nodes=1)
     on(at, "web", "n1", 0, 1, said={**MOVABLE, **said})
@@ -54,7 +54,7 @@ def badly_linked(moves: Moves = Moves.ADVISE, *, hours: float = 5.0, **said: str
     return at
 
 
-def gang(at: Cluster, *pods: str, gpus: int = 4, **said: str) -> list[str]:
+def gang(at: Cluster, *pods: str, gpus: int = 4, **said: Any) -> list[str]:
     """The members of gang g run; return their nodes."""
     for rank, name in enumerate(pods):
         words = {**GANG, "gang_size": str(len(pods)), "rank": str(rank), **said}
@@ -68,7 +68,7 @@ def gang(at: Cluster, *pods: str, gpus: int = 4, **said: str) -> list[str]:
     return nodes
 
 
-def spread(moves: Moves = Moves.ADVISE, *, nodes: int = 2, **said: str) -> Cluster:
+def spread(moves: Moves = Moves.ADVISE, *, nodes: int = 2, **said: Any) -> Cluster:
     """Each of two members has four GPUs of a node, and all others have come free."""
     at = cluster(moves, nodes=nodes)
     for number in range(1, nodes + 1):
@@ -161,7 +161,7 @@ def test_a_gain_below_a_quarter_is_none() -> None:
     ],
     ids=["no consent", "began not long ago", "ends soon", "too costly"],
 )
-def test_what_may_not_move_gets_no_advice(hours: float, said: Mapping[str, str]) -> None:
+def test_what_may_not_move_gets_no_advice(hours: float, said: Mapping[str, Any]) -> None:
     assert shown(badly_linked(hours=hours, **said)) == ()
 
 

@@ -5,7 +5,7 @@
    gang. If there is no room, *reserve* the GPUs on which it can start first. The gangs behind it
    *backfill*: they get what is not reserved, and reserved GPUs that they return in time.
 3. *Move* pods that consent, or *preempt* less important gangs, for a gang that still has no room.
-   Move pods from nodes that a person wants empty.
+   Move pods from nodes that a person wants empty. Advise restarts that give better links.
 4. *Publish* the decisions: plans, nominations, gates, Events.
 
 A gang without room is not tried again before there is more room.
@@ -108,6 +108,8 @@ class Round:
             with self._changes.isolated("emptying"):
                 self._whole_nodes.run(now, self._changes.run)
                 self._emptying.run(now, self._changes.run)
+            with self._changes.isolated("better links"):
+                self._better_links.run(now, self._changes.run)
             for key in self._targets.take_released():
                 self._queue.try_again(key)
             with self._changes.isolated("preemption"):
@@ -116,8 +118,6 @@ class Round:
             self.note_step("preempt")
             if not self._queue.any_untried():
                 break
-        with self._changes.isolated("better links"):
-            self._better_links.run(now, self._changes.run)
         self._publish.run(looked_at, doubted, now)
         self._changes.look_again_at_moved()
         self.note_step("publish")

@@ -13,8 +13,8 @@ Each look takes a few of those that may move; the next one goes on with those be
 """
 
 import math
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
 
 from linkwise.extender.api.records import GangKey
 from linkwise.extender.api.timers import Agenda
@@ -58,7 +58,7 @@ class BetterLinks:
         self._cache, self._search, self._reservations = cache, search, reservations
         self._budgets, self._who, self._moves = budgets, who, moves
         self._advice: dict[GangKey, MovePlan] = {}
-        self._left: list[Mover] = []  # that have not had their turn
+        self._left: deque[Mover] = deque()  # that have not had their turn
         self._looked_at = 0.0
         self._seen: object = None  # the state of the cache as the first of them had its turn
 
@@ -93,14 +93,14 @@ class BetterLinks:
                 each for _, found in self._moves.movers(math.inf, now, aside) for each in found
             ]
             by_key = {_key_of(mover): mover for mover in movers if mover.gpus > 1}
-            self._left = [*by_key.values()]
+            self._left.extend(by_key.values())
             self._advice = {key: plan for key, plan in self._advice.items() if key in by_key}
-        searches = looked_at = 0
-        for mover in islice(self._left, _MOST_LOOKED_AT):
-            if searches == _MOST_SEARCHES:
+        searches = 0
+        for _ in range(_MOST_LOOKED_AT):
+            if not self._left or searches == _MOST_SEARCHES:
                 break
-            looked_at += 1
             aside(nothing)
+            mover = self._left.popleft()
             self._advice.pop(_key_of(mover), None)
             if not self._is_there(mover) or not self._may_gain(mover):
                 continue
@@ -108,7 +108,6 @@ class BetterLinks:
             plan = self._better(mover, now, aside)
             if plan is not None:
                 self._advice[_key_of(mover)] = plan
-        del self._left[:looked_at]
 
     def _is_there(self, mover: Mover) -> bool:
         """Whether all its pods are as they were, on the same GPUs."""
@@ -126,7 +125,7 @@ class BetterLinks:
         if (members := mover.again) is None:
             return True  # its search costs as little
         has = self._gbytes_per_s(mover, mover.spots)
-        return has > 0.0 and self._search.ideal(members, mover.spots) >= _GAIN * has
+        return self._search.ideal(members, mover.spots) >= _GAIN * has
 
     def _gbytes_per_s(self, mover: Mover, spots: Sequence[Spot]) -> float:
         """Of all its GPUs together, as the plans state it; 0: they do not communicate."""
@@ -142,10 +141,8 @@ class BetterLinks:
         """Where it would go; None: a restart is not worth it."""
         has, rest = self._gbytes_per_s(mover, mover.spots), self._rest_seconds(mover, now)
         table = self._cache.rows.copy()
-        places, what_if = (
-            Places(self._cache, self._search, table),
-            WhatIf(self._cache, self._reservations, ()),
-        )
+        places = Places(self._cache, self._search, table)
+        what_if = WhatIf(self._cache, self._reservations, ())
         for pod, spot in zip(mover.pods, mover.spots, strict=True):
             own = what_if.usable(self._cache.nodes[spot.node], spot.gpus)
             places.give_back(Spot(spot.node, own), pod.needs)
