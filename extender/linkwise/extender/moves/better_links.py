@@ -21,7 +21,7 @@ from linkwise.extender.api.timers import Agenda
 from linkwise.extender.api.unlocked import RunUnlocked, nothing, run_inline
 from linkwise.extender.api.views import LinkGain
 from linkwise.extender.cache.cache import Cache
-from linkwise.extender.cache.machine_kind import ENOUGH, GpuRequest
+from linkwise.extender.cache.machine_kind import ENOUGH, GpuRequest, MachineKind
 from linkwise.extender.cache.node_table import NodeTable
 from linkwise.extender.gangs.gang_search import GangSearch, StaleResult
 from linkwise.extender.moves.may_move import MayMove
@@ -121,11 +121,20 @@ class BetterLinks:
         )
 
     def _may_gain(self, mover: Mover) -> bool:
-        """Whether idle machines would be enough of a gain."""
-        if (members := mover.again) is None:
-            return True  # its search costs as little
-        has = self._gbytes_per_s(mover, mover.spots)
-        return self._search.ideal(members, mover.spots) >= _GAIN * has
+        """Whether idle machines would give it enough more."""
+        if (members := mover.again) is not None:
+            has = self._gbytes_per_s(mover, mover.spots)
+            return self._search.ideal(members, mover.spots) >= _GAIN * has
+        [pod], [spot] = mover.pods, mover.spots
+        request, kind = GpuRequest(pod.demand, pod.ask.requirement), self._kind_of(spot)
+        best = ((each, each.take(request, each.all_gpus)) for each in self._cache.kinds)
+        qualities = [each.quality(request, gpus) for each, gpus in best if gpus]
+        return max(qualities, default=0.0) >= _GAIN * kind.quality(request, spot.gpus)
+
+    def _kind_of(self, spot: Spot) -> MachineKind:
+        kind = self._cache.nodes[spot.node].kind
+        assert kind is not None, "it can be used"
+        return kind
 
     def _gbytes_per_s(self, mover: Mover, spots: Sequence[Spot]) -> float:
         """Of all its GPUs together, as the plans state it; 0: they do not communicate."""
@@ -133,9 +142,8 @@ class BetterLinks:
             told = self._search.communicators(members, spots).values()
             return next((each.together for each in told), 0.0)
         [pod], [spot] = mover.pods, spots
-        kind = self._cache.nodes[spot.node].kind
-        assert kind is not None, "it can be used"
-        return float(kind.worth(GpuRequest(pod.demand, pod.ask.requirement)).values[spot.gpus])
+        worth = self._kind_of(spot).worth(GpuRequest(pod.demand, pod.ask.requirement))
+        return float(worth.values[spot.gpus])
 
     def _better(self, mover: Mover, now: float, aside: RunUnlocked) -> MovePlan | None:
         """Where it would go; None: a restart is not worth it."""
@@ -169,13 +177,11 @@ class BetterLinks:
         return min(ends) - now
 
     def _has_preferred_link(self, mover: Mover, table: NodeTable) -> bool:
-        if (members := mover.again) is not None:
-            judged = self._search.judged(members, mover.spots, as_if(table, ()))
-            return judged is None or judged.worth >= ENOUGH
-        [pod], [spot] = mover.pods, mover.spots
-        kind = self._cache.nodes[spot.node].kind
-        assert kind is not None, "it can be used"
-        return kind.quality(GpuRequest(pod.demand, pod.ask.requirement), spot.gpus) >= ENOUGH
+        """A gang; a single pod that has it gains nothing anywhere."""
+        if (members := mover.again) is None:
+            return False
+        judged = self._search.judged(members, mover.spots, as_if(table, ()))
+        return judged is None or judged.worth >= ENOUGH
 
 
 def _key_of(mover: Mover) -> GangKey:
