@@ -1,12 +1,13 @@
-"""One scheduling round: reconcile → allocate → reserve, backfill → preempt → publish.
+"""One scheduling round: reconcile → allocate → reserve, backfill → preempt → publish → advise.
 
 1. *Reconcile* every changed gang, so that GPUs that it returns are available to all.
 2. Take the gangs of the scheduling queue in order, the most urgent first. *Allocate* GPUs to the
    gang. If there is no room, *reserve* the GPUs on which it can start first. The gangs behind it
    *backfill*: they get what is not reserved, and reserved GPUs that they return in time.
 3. *Move* pods that consent, or *preempt* less important gangs, for a gang that still has no room.
-   Move pods from nodes that a person wants empty. Advise restarts that give better links.
+   Move pods from nodes that a person wants empty.
 4. *Publish* the decisions: plans, nominations, gates, Events.
+5. *Advise* restarts that give better links.
 
 A gang without room is not tried again before there is more room.
 """
@@ -108,8 +109,6 @@ class Round:
             with self._changes.isolated("emptying"):
                 self._whole_nodes.run(now, self._changes.run)
                 self._emptying.run(now, self._changes.run)
-            with self._changes.isolated("better links"):
-                self._better_links.run(now, self._changes.run)
             for key in self._targets.take_released():
                 self._queue.try_again(key)
             with self._changes.isolated("preemption"):
@@ -119,8 +118,11 @@ class Round:
             if not self._queue.any_untried():
                 break
         self._publish.run(looked_at, doubted, now)
-        self._changes.look_again_at_moved()
         self.note_step("publish")
+        with self._changes.isolated("better links"):
+            self._better_links.run(now, self._changes.run)
+        self._changes.look_again_at_moved()
+        self.note_step("advise")
 
     def _reconcile(self, key: GangKey, now: float) -> None:
         self._queue.leave(key)
