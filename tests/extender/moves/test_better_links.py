@@ -143,10 +143,12 @@ def test_without_a_flag_there_is_no_advice() -> None:
 
 
 def test_a_gain_below_a_quarter_is_none() -> None:
-    """GPUs of one half of this machine have 12 GB/s, and others 10."""
+    """GPUs of one half of this machine have 12 GB/s, and others 10. A better one is in use."""
     at = Cluster(settings=CoreSettings(moves=MovePolicy(Moves.ADVISE)))
     at.add_node("n1", "p100-pcie-8")
     on(at, "web", "n1", 0, 7)
+    at.add_node("n2")
+    run(at, "stays", 8, "n2")
     at.pass_time(5 * HOUR)
     assert shown(at) == ()
 
@@ -356,13 +358,22 @@ def test_one_look_takes_few_gangs_and_pods(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(gains(at)) == 1
 
 
-def test_a_single_gpu_and_a_gang_that_is_linked_as_well_as_any_cost_no_search(
+def test_pods_of_one_gpu_take_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(better_links, "_MOST_LOOKED_AT", 1)
+    at = cluster(Moves.ADVISE, nodes=1)
+    on(at, "one", "n1", 7)
+    on(at, "web", "n1", 0, 1)
+    at.now += 5 * HOUR
+    at.settle()
+    assert gains(at) == {"pod ml/web": (20.0, 40.0)}
+
+
+def test_a_gang_that_is_linked_as_well_as_any_costs_no_search(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(better_links, "_MOST_SEARCHES", 1)
     at = cluster(Moves.ADVISE)
     assert gang(at, "g-0", "g-1") == ["n1", "n1"]
-    on(at, "one", "n2", 7)
     on(at, "web", "n2", 0, 1)
     at.now += 5 * HOUR
     at.settle()
