@@ -127,7 +127,8 @@ def test_its_log_tells_of_decisions_and_of_the_steps_of_a_round(world: ApiObject
     (line,) = (each for each in read if each["message"] == "planned ml/train-0 on n1")
     assert (line["pod"], line["gang"], line["node"]) == ("ml/train-0", "ml/train", "n1")
     steps = [each["steps"] for each in read if each["message"].startswith("a round took ")]
-    assert ["reconcile", "allocate", "reserve", "preempt", "publish"] in [[*each] for each in steps]
+    told = ["reconcile", "allocate", "reserve", "preempt", "publish", "advise"]
+    assert told in [[*each] for each in steps]
 
 
 def test_it_waits_for_the_api_server_places_a_pod_and_ends_when_told(

@@ -46,5 +46,14 @@ def test_a_round_tells_its_steps_in_their_order_also_in_a_later_term() -> None:
     at.add_gang("waits", 1, 8)
     at.core.decide(at.now)
     assert steps == [
-        *("reconcile", "allocate", "allocate", "reserve", "reserve", "preempt", "publish"),
+        *(
+            "reconcile",
+            "allocate",
+            "allocate",
+            "reserve",
+            "reserve",
+            "preempt",
+            "publish",
+            "advise",
+        ),
     ]

@@ -28,6 +28,7 @@ from linkwise.extender.gangs.lifecycle import GangLifecycle
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.gangs.repair import Repair
 from linkwise.extender.gangs.scheduling_gates import SchedulingGates
+from linkwise.extender.moves.better_links import BetterLinks
 from linkwise.extender.moves.emptying import Emptying
 from linkwise.extender.moves.may_move import MayMove
 from linkwise.extender.moves.planned_moves import PlannedMoves
@@ -172,6 +173,9 @@ class Planner:
             ),
             agenda=agenda,
         )
+        self.better_links = BetterLinks(
+            cache, search, self.reservations, budgets, self.who_may_move, self.moves, agenda
+        )
         self.emptying = Emptying(
             cache,
             pending_writes,
@@ -247,6 +251,7 @@ class Planner:
             self.moves,
             self.emptying,
             self.whole_nodes,
+            self.better_links,
             self.preemption,
             publish,
             cache.around,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from operator import itemgetter
 
-from linkwise.extender.api.records import PodRecord, natural
+from linkwise.extender.api.records import GangKey, PodRecord, natural
 from linkwise.extender.api.views import (
     BrokenOff,
     ClusterExplanation,
@@ -17,6 +17,7 @@ from linkwise.extender.api.views import (
     GangExplanation,
     GangView,
     LevelView,
+    LinkGain,
     MemberView,
     NearestMiss,
     PodState,
@@ -46,6 +47,7 @@ from linkwise.extender.explain.texts.reasons import (
 from linkwise.extender.explain.usage import closed_nodes, gpus_by_state
 from linkwise.extender.explain.worth_view import communicator_of, domain_of, levels_of
 from linkwise.extender.gangs.members import GangMembers
+from linkwise.extender.moves.targets import key_of
 from linkwise.extender.queue.queue_order import Urgency
 from linkwise.extender.queue.reservations import Claimant, claimant_of_single
 from linkwise.pods.spans import SEPARATOR
@@ -188,6 +190,7 @@ class Explainer:
             in_vain=in_vain_in_words(in_vain),
             claims=claims,
             advised=self._advised(gang) if gang is not None and not in_gang else (),
+            links=None if in_gang else self._links(key_of(record)),
             reclaim=self._reclaims.of_single(record)
             if runner_up and state is PodState.WAITING and gang is not None and gang.alone
             else None,
@@ -225,6 +228,7 @@ class Explainer:
             reservation=reservation,
             rests_until=gang.rests_until if gang.no_room is not None else None,
             advised=self._advised(gang),
+            links=self._links(gang.key),
             reclaim=self._reclaims.of_gang(gang)
             if runner_up and waits and not is_evicting
             else None,
@@ -232,7 +236,13 @@ class Explainer:
 
     def _advised(self, gang: GangState) -> tuple[str, ...]:
         plan = self._snapshot.advice.get(gang.key)
-        return () if plan is None else tuple(move.pod.key for move in plan.moves)
+        if plan is None or plan.links is not None:
+            return ()
+        return tuple(move.pod.key for move in plan.moves)
+
+    def _links(self, key: GangKey) -> LinkGain | None:
+        plan = self._snapshot.advice.get(key)
+        return None if plan is None else plan.links
 
     def _reservation(self, gang: GangState) -> ReservationView | None:
         reservation = next(

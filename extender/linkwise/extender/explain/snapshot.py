@@ -116,7 +116,8 @@ class Snapshot:
     policy: MovePolicy
     moves_under_way: Sequence[MoveUnderWay]
     next_whole: MovePlan | None  # what moves away from a node so that it is whole, as advice
-    advice: Mapping[GangKey, MovePlan]  # moves that would make room for a waiting gang
+    # By the gang for which the moves would make room, or that would have better links by them.
+    advice: Mapping[GangKey, MovePlan]
     own: Own
     managed: str  # the resource that offers whole GPUs
     room: Room  # by which the damage of single pods is judged
@@ -204,7 +205,7 @@ class SnapshotCamera:
             dropped=planner.history.dropped,
             policy=planner.moves.policy,
             moves_under_way=planner.targets.under_way(),
-            advice=dict(planner.moves.advice),
+            advice={**planner.moves.advice, **planner.better_links.advice},
             next_whole=planner.whole_nodes.advice,
             own=own,
             managed=cache.managed,

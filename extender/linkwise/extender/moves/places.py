@@ -42,6 +42,13 @@ class Places:
         self._table.left.take(row, needs)
         self._changed[row] = None
 
+    def give_back(self, spot: Spot, needs: ResourceList) -> None:
+        """A pod with these *needs* leaves *spot*."""
+        row = self._table.row_of[spot.node]
+        self._table.free[row] |= spot.gpus
+        self._table.left.give_back(row, needs)
+        self._changed[row] = None
+
     def move(self, pod: PodRecord, gpus: int, cost_seconds: float) -> Move | None:
         """Where *pod*, which has *gpus* (a bitmask) of its node, goes; None: nowhere."""
         found = self._search.best_for(pod, self._view(pod.priority))

@@ -248,17 +248,23 @@ class PlannedMoves:
             plan = self._advice.get(gang.key)
             if plan is None:
                 continue
-            if self._is_outdated(plan) or not self._has_targets(plan):
+            if not self.holds(plan):
                 self._tries[gang.key] = self._tries.get(gang.key, (now, None))[0], None
             else:
                 kept[gang.key] = plan
         self._advice = kept
 
-    def _has_targets(self, plan: MovePlan) -> bool:
-        """Whether they are free still."""
+    def holds(self, plan: MovePlan) -> bool:
+        """Whether its pods are as they were, and its targets free still, or their own."""
+        if self._is_outdated(plan):
+            return False
         nodes = self._cache.nodes
+        pods = [move.pod for move in plan.moves if move.pod.node in nodes]
+        own = gpus_by_node(Spot(pod.node, nodes[pod.node].owned.get(pod.uid, 0)) for pod in pods)
         return all(
-            (info := nodes.get(node)) is not None and not info.closed and info.has_unused(gpus)
+            (info := nodes.get(node)) is not None
+            and not info.closed
+            and info.has_unused(gpus & ~own.get(node, 0))
             for node, gpus in gpus_by_node(move.spot for move in plan.moves).items()
         )
 
@@ -287,7 +293,8 @@ class PlannedMoves:
         # Those that move may go where the gang may not.
         if int(popcount(self._reservations.rows_with(own).free).sum()) < wanted:
             return None
-        movers = {node: found for node, found in self._movers(gang, now, aside) if found}
+        priority = -self._queue.urgency(gang.key)[0]
+        movers = {node: found for node, found in self.movers(priority, now, aside) if found}
         if not movers:
             return None
         seen, before = Seen(self._cache, members.open), self._cache.rows.copy()
@@ -327,10 +334,11 @@ class PlannedMoves:
             return max(reservation.start - now, 0.0)
         return max(now - self._queue.created(gang.key), 0.0)
 
-    def _movers(
-        self, gang: Gang, now: float, aside: RunUnlocked
+    def movers(
+        self, priority: float, now: float, aside: RunUnlocked
     ) -> Iterator[tuple[str, list[Mover]]]:
-        priority = -self._queue.urgency(gang.key)[0]
+        """Those of each node that may move for work of this *priority*. Others may use the cache
+        between two steps."""
         gangs: dict[GangKey, Mover | None] = {}
         for info in some_at_a_time(self._cache, aside):
             if info.kind is None or info.closed or not info.bound:
@@ -350,7 +358,7 @@ class PlannedMoves:
                     found[mover.uid] = mover
             yield info.name, [*found.values()]
 
-    def _gang_mover(self, key: GangKey, priority: int, now: float) -> Mover | None:
+    def _gang_mover(self, key: GangKey, priority: float, now: float) -> Mover | None:
         gang = self._registry.gangs.get(key)
         members = None if gang is None else self._registry.members_of(gang)
         if members is None or not members.runs_whole:
@@ -378,7 +386,7 @@ class PlannedMoves:
             spots.append(Spot(pod.node, gpus))
         return Mover(pods, tuple(spots), cost, members)
 
-    def _may_move(self, record: PodRecord, priority: int, now: float) -> bool:
+    def _may_move(self, record: PodRecord, priority: float, now: float) -> bool:
         if record.priority > priority or self._targets.of(record.uid):
             return False
         return self._who.why_not(record, now) is None

@@ -57,6 +57,13 @@ class Mover:
         return self.cost_seconds * self.gpus
 
     @property
+    def again(self) -> GangMembers | None:
+        """The gang as its new members are placed."""
+        if self.members is None:
+            return None
+        return replace(self.members, open=self.pods, bound=(), started=False)
+
+    @property
     def unit(self) -> Unit:
         """As those have it that select victims."""
         first = self.pods[0]
@@ -127,7 +134,7 @@ class MoveSearch:
                 left_out.add(chosen[-1].left_out)
                 continue
             used = gpus_by_node(spots)
-            needed = [mover for mover in chosen if _overlap(mover.on, used)]
+            needed = [mover for mover in chosen if overlap(mover.on, used)]
             needed.sort(key=lambda mover: (-mover.gpus, mover.uid))
             placed = self._places_of(needed, spots)
             stays = placed if isinstance(placed, Mover) else self._protected(needed)
@@ -222,24 +229,13 @@ class MoveSearch:
             self._aside(nothing)
             if self._cache.changed_rows.generation != self._nodes:
                 raise StaleResult
-            found = self._moves_of(mover, places)
+            found = moves_of(mover, places, self._now, self._aside)
             if not found:
                 if not moves:
                     self.placeless.add(mover.uid)
                 return mover
             moves += found
         return moves
-
-    def _moves_of(self, mover: Mover, places: Places) -> Sequence[Move]:
-        """Empty: it has no place."""
-        if mover.members is not None:
-            members = replace(mover.members, open=mover.pods, bound=(), started=False)
-            return places.move_gang(
-                members, mover.spots, mover.cost_seconds, self._now, self._aside
-            )
-        [pod], [spot] = mover.pods, mover.spots
-        move = places.move(pod, spot.gpus, mover.cost_seconds)
-        return [] if move is None else [move]
 
     def _protected(self, movers: Sequence[Mover]) -> Mover | None:
         """One that a budget does not allow to evict beside those before it."""
@@ -252,9 +248,18 @@ class MoveSearch:
         return movers[first]
 
 
+def moves_of(mover: Mover, places: Places, now: float, aside: RunUnlocked) -> Sequence[Move]:
+    """Empty: it has no place. Raises StaleResult."""
+    if (members := mover.again) is not None:
+        return places.move_gang(members, mover.spots, mover.cost_seconds, now, aside)
+    [pod], [spot] = mover.pods, mover.spots
+    move = places.move(pod, spot.gpus, mover.cost_seconds)
+    return [] if move is None else [move]
+
+
 def _pods_of(movers: Iterable[Mover]) -> list[PodRecord]:
     return [pod for mover in movers for pod in mover.pods]
 
 
-def _overlap(one: Mapping[str, int], other: Mapping[str, int]) -> bool:
+def overlap(one: Mapping[str, int], other: Mapping[str, int]) -> bool:
     return any(gpus & other.get(node, 0) for node, gpus in one.items())
