@@ -15,10 +15,12 @@ import msgspec
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import Plan, write_gpus, write_plan
 from linkwise.topology.machine.recorded import recorded_machine
+from tests.cluster.support.scheduling import dra
 from tests.cluster.support.scheduling.extender_process import GPU, gpu_node
 
 NAMESPACE = "ml"
 MACHINE = "hgx-h100"
+TEMPLATE = "whole-machine"
 GANG_SIZE = 4
 
 
@@ -47,10 +49,23 @@ class Kind(Enum):
         return self in (Kind.NATIVE, Kind.ONE_NATIVE)
 
 
-def nodes(count: int) -> Iterator[bytes]:
+def nodes(count: int, *, claims: bool = False) -> Iterator[bytes]:
+    """*claims*: a DRA driver gives out their GPUs."""
     for number in range(count):
-        zone = {"topology.kubernetes.io/zone": f"eu-west-{number % 3}"}
-        yield msgspec.json.encode(gpu_node(node_name(number), MACHINE, zone))
+        name, zone = node_name(number), {"topology.kubernetes.io/zone": f"eu-west-{number % 3}"}
+        made = dra.node_of_driver(name, zone) if claims else gpu_node(name, MACHINE, zone)
+        yield msgspec.json.encode(made)
+
+
+def slices(count: int) -> Iterator[bytes]:
+    """What the driver publishes of the nodes."""
+    for number in range(count):
+        yield msgspec.json.encode(dra.slice_of(node_name(number)))
+
+
+def template() -> bytes:
+    """Of the claims of the pods that request a whole machine from a DRA driver."""
+    return msgspec.json.encode(dra.template(TEMPLATE, count=8))
 
 
 def node_name(number: int) -> str:
@@ -71,9 +86,16 @@ def groups(kind: Kind, count: int, prefix: str) -> Iterator[bytes]:
 
 
 def waiting(
-    kind: Kind, length: Length, count: int, prefix: str, scheduler: str = "default-scheduler"
+    kind: Kind,
+    length: Length,
+    count: int,
+    prefix: str,
+    scheduler: str = "default-scheduler",
+    *,
+    claims: bool = False,
 ) -> dict[str, bytes]:
-    """*count* pods, name -> body. But for Kind.NO_GPUS each requests a whole machine."""
+    """*count* pods, name -> body. But for Kind.NO_GPUS each requests a whole machine; *claims*: by
+    a claim of the template."""
     bodies = {}
     size = kind.gang_size(count)
     for number in range(count):
@@ -83,7 +105,11 @@ def waiting(
             members = min(size, count - number // size * size)
             said = {names.GANG: gang, names.GANG_SIZE: str(members)}
         name = f"{prefix}-{number}"
-        pod = _pod(name, length, 0 if kind is Kind.NO_GPUS else 8, said)
+        pod = _pod(name, length, 0 if claims or kind is Kind.NO_GPUS else 8, said)
+        if claims:
+            entry = {"name": "gpus", "resourceClaimTemplateName": TEMPLATE}
+            pod["spec"]["resourceClaims"] = [entry]
+            pod["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpus"}]
         pod["spec"]["schedulingGates"] = [{"name": names.GATE}] if kind is Kind.GATED else []
         pod["spec"]["schedulerName"] = scheduler
         if kind.is_native:
