@@ -31,6 +31,7 @@ _JSON, _MERGE_PATCH = "application/json", "application/merge-patch+json"
 
 class _Metadata(msgspec.Struct, rename="camel"):
     name: str = ""
+    uid: str = ""
     resource_version: str = ""
 
 
@@ -157,6 +158,21 @@ class Load:
         """Delete all pods without a grace period, as no kubelet runs; return when they are gone."""
         while (await self._listed(self._path, "limit=1")).items:
             await self._delete_all(self._path)
+
+    async def pod_uids(self) -> dict[str, str]:
+        """By the pod's name."""
+        items = (await self._listed(self._path)).items or []
+        return {pod.metadata.name: pod.metadata.uid for pod in items}
+
+    async def allocate(self, claims: Iterable[tuple[str, bytes, bytes]]) -> None:
+        """Create claims, of which there are name, body and status."""
+        await self.send(
+            [
+                Request("POST", self._claims, body),
+                Request("PATCH", f"{self._claims}/{name}/status", status),
+            ]
+            for name, body, status in claims
+        )
 
     async def delete_claims(self) -> None:
         """Delete all claims, of which no pod is left; return when they are gone. Their controller

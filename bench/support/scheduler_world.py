@@ -208,13 +208,16 @@ class LoadedScheduler:
         """Measure the extender with *count* pods; those on the free nodes are scheduled during the
         measurement."""
         used = self._nodes - free_nodes
-        await self.load.create(pods.running(used, count - free_nodes))
+        tenants, claims = (used, count - free_nodes), self._webhook is not None
+        await self.load.create(pods.running(*tenants, claims=claims))
+        if claims:
+            await self.load.allocate(pods.allocated(*tenants, await self.load.pod_uids()))
         # The running pods have the plans of an older extender. A leader believes those.
         extender = ExtenderProcess(self.control, "--leader-elect=true")
         seconds = extender.start()
         try:
             when_ready = extender.resident_mib()
-            with self._scheduler(extender, Setup()):
+            with self._asked_webhook(), self._scheduler(extender, Setup()):
                 async with self.load.watching() as watch:
                     bodies = self._bodies(pods.Kind.GATED, free_nodes, Setup())
                     await self.load.create(bodies.values())
