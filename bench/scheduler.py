@@ -12,6 +12,10 @@ counted from the first pod bound to the last. Created: four connections create t
 are scheduled; counted from the first creation to the last pod bound. One gang: 512 pods, counted
 from the last creation, as a gang can only start then; single pods beside it: as in planned.
 Without GPUs: pods about which kube-scheduler does not ask Linkwise, with it and without.
+
+`--claims`: GPUs come from ResourceSlices, and kube-scheduler has no configuration. Alone, it takes
+the first free ones for claims of a template. With Linkwise, the webhook and the extender take over
+the same pods.
 """
 
 import asyncio
