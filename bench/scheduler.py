@@ -12,6 +12,10 @@ counted from the first pod bound to the last. Created: four connections create t
 are scheduled; counted from the first creation to the last pod bound. One gang: 512 pods, counted
 from the last creation, as a gang can only start then; single pods beside it: as in planned.
 Without GPUs: pods about which kube-scheduler does not ask Linkwise, with it and without.
+
+`--claims`: GPUs come from ResourceSlices, and kube-scheduler has no configuration. Alone, it takes
+the first free ones for claims of a template. With Linkwise, the webhook and the extender take over
+the same pods.
 """
 
 import asyncio
@@ -31,11 +35,12 @@ from bench.support.scheduler_world import (
     LoadedScheduler,
     Round,
     Setup,
+    claims_world,
     sample_of_second,
     world,
 )
 from tests.cluster.support.host import sandbox
-from tests.cluster.support.programs.binaries import NEWEST, kubernetes
+from tests.cluster.support.programs.binaries import NEWEST, helm, kubernetes
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +208,20 @@ async def _deployed(nodes: int, length: Length, repeat: int) -> bool:
     directory = sandbox.directory()
     assert directory is not None
     async with world(directory / f"nodes-{nodes}", nodes, length) as here:
-        return await as_deployed.measure(here, repeat, _SEED)
+        return await as_deployed.measure(here, as_deployed.DEPLOYED, repeat, _SEED)
+
+
+async def _claims(nodes: int, length: Length, repeat: int) -> bool:
+    directory = sandbox.directory()
+    assert directory is not None
+    kept = True
+    for trial in as_deployed.CLAIMS:
+        limits = "client limits as they come" if trial.limited else "client limits lifted"
+        click.echo(f"\n{nodes:,} nodes, {limits}\n")
+        made = claims_world(directory / f"{nodes}-{limits}", nodes, length, limited=trial.limited)
+        async with made as here:
+            kept &= await as_deployed.measure(here, trial, repeat, _SEED)
+    return kept
 
 
 async def _group(
@@ -265,6 +283,12 @@ def _peers(
     "kube-scheduler's client limits as they come.",
 )
 @click.option(
+    "--claims",
+    is_flag=True,
+    help="Instead of all this: the same where GPUs come from ResourceClaims, beside kube-scheduler "
+    "alone, with client limits as they come, and without.",
+)
+@click.option(
     "--peer",
     "peers",
     multiple=True,
@@ -281,14 +305,18 @@ def main(
     tls: bool,
     levers: bool,
     deployed: bool,
+    claims: bool,
     peers: tuple[Variant, ...],
 ) -> None:
     if sandbox.directory() is None:
         kubernetes()  # the sandbox has no network to build it from
+        if claims:
+            helm()
         sys.exit(sandbox.run([sys.executable, "-m", "bench.scheduler", *sys.argv[1:]]))
     click.echo(f"{NEWEST}, {pods} 8-GPU pods, {repeat} rounds each: {this_machine()}\n")
-    if deployed:
-        kept = [asyncio.run(_deployed(count, Length(pods), repeat)) for count in nodes]
+    if deployed or claims:
+        run = _claims if claims else _deployed
+        kept = [asyncio.run(run(count, Length(pods), repeat)) for count in nodes]
         raise SystemExit(not all(kept))
     all_groups = TLS_GROUPS if tls else LEVER_GROUPS if levers else GROUPS
     groups: dict[str, tuple[Variant, ...]] = {

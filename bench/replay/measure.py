@@ -33,6 +33,10 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     nodes_per_fewest: float | None  # mean of nodes used / fewest nodes, of the same jobs
     allocated: float  # share of the GPU time from the first to the last submission
     stretch: float | None  # of jobs with several GPUs, weighted by GPU time
+    gbytes_2: float | None  # mean GB/s of the jobs of 2 GPUs
+    gbytes_4: float | None  # of 3 or 4
+    gbytes_8: float | None  # of 5 to 8
+    gbytes_more: float | None
     moves: int
     most_moves: int  # of one job
     lost: float  # the share of the GPU time of all runs that moves lost
@@ -49,6 +53,7 @@ def figures(runs: Sequence[Run], fleet: Fleet, communication: float) -> Figures:
     large, several = gpus >= LARGE, gpus > 1
     fewest = np.array([fleet.fewest_nodes(run.job) for run in runs])
     used = np.array([len(run.parts) for run in runs])
+    gbytes = np.array([fleet.bandwidth(run.parts) if run.job.gpus > 1 else 0.0 for run in runs])
     lost = np.array([run.lost for run in runs])
     moved = np.array([bool(run.moves) for run in runs])
     slowdown = (queued + seconds * stretch + lost) / np.maximum(seconds, BOUND_SECONDS)
@@ -63,6 +68,10 @@ def figures(runs: Sequence[Run], fleet: Fleet, communication: float) -> Figures:
         nodes_per_fewest=_mean(used[several] / fewest[several]),
         allocated=_allocated(runs, fleet),
         stretch=_mean(stretch[several], (gpus * seconds)[several]),
+        gbytes_2=_mean(gbytes[gpus == 2]),
+        gbytes_4=_mean(gbytes[(gpus > 2) & (gpus <= 4)]),
+        gbytes_8=_mean(gbytes[(gpus > 4) & (gpus <= 8)]),
+        gbytes_more=_mean(gbytes[gpus > 8]),
         moves=sum(len(run.moves) for run in runs),
         most_moves=max(len(run.moves) for run in runs),
         lost=float((lost * gpus).sum() / max((seconds * gpus).sum(), 1.0)),

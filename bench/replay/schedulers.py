@@ -32,5 +32,6 @@ SCHEDULERS: Mapping[str, Make] = {
     "buddy": lambda fleet: Greedy(fleet, placements.buddy),
     "spread": lambda fleet: Greedy(fleet, placements.spread),
     "packed": lambda fleet: Greedy(fleet, placements.packed),
+    "dra": lambda fleet: Greedy(fleet, placements.first_fit),
 }
 DEFAULT = (LINKWISE, "fifo", "greedy", "easy")

@@ -31,6 +31,7 @@ _JSON, _MERGE_PATCH = "application/json", "application/merge-patch+json"
 
 class _Metadata(msgspec.Struct, rename="camel"):
     name: str = ""
+    uid: str = ""
     resource_version: str = ""
 
 
@@ -71,7 +72,7 @@ class Load:
         self._tls.load_cert_chain(configuration.cert_file, configuration.key_file)
         self._url: str = configuration.host
         self._path = f"/api/v1/namespaces/{namespace}/pods"
-        self._pods = f"{self._url}{self._path}"
+        self._claims = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims"
 
     async def __aenter__(self) -> Self:
         # Enough for three times CONNECTIONS, and the watch.
@@ -142,7 +143,7 @@ class Load:
 
         await asyncio.gather(*(work() for _ in range(connections)))
 
-    async def _request(self, request: "Request") -> None:
+    async def _request(self, request: "Request", *allowed: int) -> None:
         patches = request.method == "PATCH"
         headers = {"content-type": _MERGE_PATCH if patches else _JSON, "accept": _META_ONLY}
         url = f"{self._url}{request.path}"
@@ -150,25 +151,51 @@ class Load:
             request.method, url, data=request.body, headers=headers
         ) as answer:
             text = await answer.read()
-            if answer.status not in (200, 201):
+            if answer.status not in (200, 201, *allowed):
                 raise RuntimeError(f"{request.method} {request.path}: {answer.status}: {text!r}")
 
     async def delete_pods(self) -> None:
         """Delete all pods without a grace period, as no kubelet runs; return when they are gone."""
+        while (await self._listed(self._path, "limit=1")).items:
+            await self._delete_all(self._path)
+
+    async def pod_uids(self) -> dict[str, str]:
+        """By the pod's name."""
+        items = (await self._listed(self._path)).items or []
+        return {pod.metadata.name: pod.metadata.uid for pod in items}
+
+    async def allocate(self, claims: Iterable[tuple[str, bytes, bytes]]) -> None:
+        """Create claims, of which there are name, body and status."""
+        await self.send(
+            [
+                Request("POST", self._claims, body),
+                Request("PATCH", f"{self._claims}/{name}/status", status),
+            ]
+            for name, body, status in claims
+        )
+
+    async def delete_claims(self) -> None:
+        """Delete all claims, of which no pod is left; return when they are gone. Their controller
+        would do so too, within its limits."""
+        unpin = msgspec.json.encode({"metadata": {"finalizers": None}})
+        while claims := (await self._listed(self._claims)).items:
+            for claim in claims:
+                path = f"{self._claims}/{claim.metadata.name}"
+                await self._request(Request("PATCH", path, unpin), 404)
+            await self._delete_all(self._claims)
+
+    async def _delete_all(self, path: str) -> None:
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
-        body = msgspec.json.encode(options)
-        while await self._any_pod():
-            headers = {"content-type": _JSON, "accept": _METAS_ONLY}
-            async with self._http.delete(self._pods, data=body, headers=headers) as answer:
-                answer.raise_for_status()
-                await answer.read()
+        headers = {"content-type": _JSON, "accept": _METAS_ONLY}
+        async with self._http.delete(
+            f"{self._url}{path}", data=msgspec.json.encode(options), headers=headers
+        ) as answer:
+            answer.raise_for_status()
+            await answer.read()
 
-    async def _any_pod(self) -> bool:
-        return bool((await self._listed("limit=1")).items)
-
-    async def _listed(self, query: str) -> _List:
+    async def _listed(self, path: str, query: str = "") -> _List:
         async with self._http.get(
-            f"{self._pods}?{query}", headers={"accept": _METAS_ONLY}
+            f"{self._url}{path}?{query}", headers={"accept": _METAS_ONLY}
         ) as answer:
             answer.raise_for_status()
             return msgspec.json.decode(await answer.read(), type=_List)
@@ -176,7 +203,7 @@ class Load:
     @asynccontextmanager
     async def watching(self) -> AsyncIterator["Watch"]:
         """Record from now on when each unbound pod gets its node."""
-        version = (await self._listed("limit=1")).metadata.resource_version
+        version = (await self._listed(self._path, "limit=1")).metadata.resource_version
         watch = Watch()
         watch.reader = asyncio.create_task(self._read(watch, version))
         try:
@@ -190,7 +217,8 @@ class Load:
         the last change."""
         while True:
             # A pod enters this selection when it is bound, whatever happens to it before.
-            url = f"{self._pods}?watch=1&fieldSelector=spec.nodeName!%3D&resourceVersion={version}"
+            selection = f"watch=1&fieldSelector=spec.nodeName!%3D&resourceVersion={version}"
+            url = f"{self._url}{self._path}?{selection}"
             async with self._http.get(url, headers={"accept": _META_ONLY}) as answer:
                 answer.raise_for_status()
                 rest = b""

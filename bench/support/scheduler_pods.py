@@ -12,13 +12,17 @@ from typing import Any
 
 import msgspec
 
+from linkwise.extender.api.actions import CreateClaim, PodRef
+from linkwise.extender.runtime.claim_body import claim_body
+from linkwise.pods.claims import ClaimAsk, write_claims
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import Plan, write_gpus, write_plan
-from linkwise.topology.machine.recorded import recorded_machine
+from tests.cluster.support.scheduling import dra
 from tests.cluster.support.scheduling.extender_process import GPU, gpu_node
 
 NAMESPACE = "ml"
 MACHINE = "hgx-h100"
+TEMPLATE = "whole-machine"
 GANG_SIZE = 4
 
 
@@ -47,10 +51,23 @@ class Kind(Enum):
         return self in (Kind.NATIVE, Kind.ONE_NATIVE)
 
 
-def nodes(count: int) -> Iterator[bytes]:
+def nodes(count: int, *, claims: bool = False) -> Iterator[bytes]:
+    """*claims*: a DRA driver gives out their GPUs."""
     for number in range(count):
-        zone = {"topology.kubernetes.io/zone": f"eu-west-{number % 3}"}
-        yield msgspec.json.encode(gpu_node(node_name(number), MACHINE, zone))
+        name, zone = node_name(number), {"topology.kubernetes.io/zone": f"eu-west-{number % 3}"}
+        made = dra.node_of_driver(name, zone) if claims else gpu_node(name, MACHINE, zone)
+        yield msgspec.json.encode(made)
+
+
+def slices(count: int) -> Iterator[bytes]:
+    """What the driver publishes of the nodes."""
+    for number in range(count):
+        yield msgspec.json.encode(dra.slice_of(node_name(number)))
+
+
+def template() -> bytes:
+    """Of the claims of the pods that request a whole machine from a DRA driver."""
+    return msgspec.json.encode(dra.template(TEMPLATE, count=8))
 
 
 def node_name(number: int) -> str:
@@ -71,9 +88,16 @@ def groups(kind: Kind, count: int, prefix: str) -> Iterator[bytes]:
 
 
 def waiting(
-    kind: Kind, length: Length, count: int, prefix: str, scheduler: str = "default-scheduler"
+    kind: Kind,
+    length: Length,
+    count: int,
+    prefix: str,
+    scheduler: str = "default-scheduler",
+    *,
+    claims: bool = False,
 ) -> dict[str, bytes]:
-    """*count* pods, name -> body. But for Kind.NO_GPUS each requests a whole machine."""
+    """*count* pods, name -> body. But for Kind.NO_GPUS each requests a whole machine; *claims*: by
+    a claim of the template."""
     bodies = {}
     size = kind.gang_size(count)
     for number in range(count):
@@ -83,7 +107,11 @@ def waiting(
             members = min(size, count - number // size * size)
             said = {names.GANG: gang, names.GANG_SIZE: str(members)}
         name = f"{prefix}-{number}"
-        pod = _pod(name, length, 0 if kind is Kind.NO_GPUS else 8, said)
+        pod = _pod(name, length, 0 if claims or kind is Kind.NO_GPUS else 8, said)
+        if claims:
+            entry = {"name": "gpus", "resourceClaimTemplateName": TEMPLATE}
+            pod["spec"]["resourceClaims"] = [entry]
+            pod["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpus"}]
         pod["spec"]["schedulingGates"] = [{"name": names.GATE}] if kind is Kind.GATED else []
         pod["spec"]["schedulerName"] = scheduler
         if kind.is_native:
@@ -92,24 +120,58 @@ def waiting(
     return bodies
 
 
-def running(nodes: int, pods: int) -> Iterator[bytes]:
+def running(nodes: int, pods: int, *, claims: bool = False) -> Iterator[bytes]:
     """Running pods with 2 GPUs each, spread over the nodes in turn; a pod on a full node takes
-    none. Their plans are as older extenders wrote them: they name no pod."""
-    machines = {}
+    none. Their plans are as older extenders wrote them: they name no pod. *claims*: those of
+    `allocated`."""
     for number in range(pods):
-        node, place = node_name(number % nodes), number // nodes
-        if node not in machines:
-            machines[node] = recorded_machine(MACHINE, node=node)
-        machine = machines[node]
-        uuids = machine.uuids_of(machine.all_gpus)[2 * place : 2 * place + 2]
-        name = f"tenant-{number}"
+        name, (node, uuids) = _tenant(number), _place(number, nodes)
         said = {
             names.GPUS: write_gpus({"main": uuids}),
             names.PLAN: write_plan(Plan(id=name, node=node, epoch=1)),
         }
-        pod = _pod(name, Length.TRAINING, len(uuids), said if uuids else {})
+        pod = _pod(name, Length.TRAINING, 0 if claims else len(uuids), said if uuids else {})
         pod["spec"]["nodeName"] = node
+        if claims and uuids:
+            ask = ClaimAsk("gpus", _claim(number), {"main": len(uuids)})
+            pod["metadata"]["annotations"][names.CLAIMS] = write_claims(ask)
+            pod["spec"]["resourceClaims"] = [{"name": ask.entry, "resourceClaimName": ask.claim}]
+            use = {"name": ask.entry, "request": "main"}
+            pod["spec"]["containers"][0]["resources"]["claims"] = [use]
         yield msgspec.json.encode(pod)
+
+
+def allocated(nodes: int, pods: int, uids: Mapping[str, str]) -> Iterator[tuple[str, bytes, bytes]]:
+    """The claims of the running pods, whose *uids* the API server has drawn: name, body as the
+    extender creates it, and status as kube-scheduler writes it."""
+    for number in range(pods):
+        pod, claim, (node, uuids) = _tenant(number), _claim(number), _place(number, nodes)
+        if uuids:
+            ref = PodRef(NAMESPACE, pod, uids[pod])
+            action = CreateClaim(ref, claim, {"main": uuids}, dra.DRIVER, edition="1")
+            first = number // nodes * len(uuids)
+            device = {"request": "main", "driver": dra.DRIVER, "pool": node}
+            results = [{**device, "device": f"gpu-{first + n}"} for n in range(len(uuids))]
+            status = {
+                "allocation": {"devices": {"results": results}},
+                "reservedFor": [{"resource": "pods", "name": pod, "uid": ref.uid}],
+            }
+            body = claim_body(action, dra.DRIVER, None)
+            yield claim, msgspec.json.encode(body), msgspec.json.encode({"status": status})
+
+
+def _tenant(number: int) -> str:
+    return f"tenant-{number}"
+
+
+def _claim(number: int) -> str:
+    return f"linkwise-{number:020}"
+
+
+def _place(number: int, nodes: int) -> tuple[str, tuple[str, ...]]:
+    """The node and the GPUs of a running pod."""
+    node, place = node_name(number % nodes), number // nodes
+    return node, dra.uuids(node)[2 * place : 2 * place + 2]
 
 
 def _pod(name: str, length: Length, gpus: int, annotations: Mapping[str, str]) -> dict[str, Any]:

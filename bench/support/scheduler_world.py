@@ -2,15 +2,17 @@
 another one.
 
 All use the same API server, and the first two the same kube-scheduler, restarted for each round.
-Linkwise adds the deployed configuration and the extender beside it.
+Linkwise adds the deployed configuration and the extender beside it. Where GPUs come from claims, it
+adds the extender and the webhook, and kube-scheduler has no configuration.
 """
 
 import os
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -23,6 +25,7 @@ from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.host.logs import tails
 from tests.cluster.support.host.processes import LoggedProcess
 from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.scheduling import dra
 from tests.cluster.support.scheduling.extender_process import (
     ADMISSION_OFF,
     DEPLOYED,
@@ -33,6 +36,8 @@ from tests.cluster.support.scheduling.extender_process import (
     scheduler_config,
     scheduler_env,
 )
+from tests.cluster.support.scheduling.late_claims import CONTROLLERS, of_chart
+from tests.cluster.support.scheduling.webhook import Webhook
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PODS = f"/api/v1/namespaces/{pods.NAMESPACE}/pods"
@@ -57,9 +62,6 @@ class Setup:
     peer: str = ""  # the schedulerName of another scheduler, instead of kube-scheduler
     command: tuple[str, ...] = ()  # that starts it, with KUBECONFIG in its environment
 
-    def with_limits(self) -> "Setup":
-        return replace(self, limited=True)
-
 
 STOCK = Setup(ours=False)
 _SECOND = DEPLOYED.parent / "second-scheduler" / "scheduler-config.yaml"
@@ -82,6 +84,10 @@ class Round:
     def pods_per_second(self) -> float:
         return self.pods / self.seconds
 
+    def cost(self) -> str:
+        """Processor time per pod, in ms."""
+        return ", ".join(f"{name} {1000 * cpu / self.pods:.1f}" for name, cpu in self.cpu.items())
+
 
 @dataclass(frozen=True, slots=True)
 class Memory:
@@ -98,9 +104,17 @@ class _Pods(msgspec.Struct):
 
 
 class LoadedScheduler:
-    def __init__(self, control: ControlPlane, load: Load, nodes: int, length: pods.Length) -> None:
+    def __init__(
+        self,
+        control: ControlPlane,
+        load: Load,
+        nodes: int,
+        length: pods.Length,
+        webhook: Webhook | None = None,
+    ) -> None:
+        """*webhook*: GPUs come from claims."""
         self.control, self.load = control, load
-        self._nodes, self._length = nodes, length
+        self._nodes, self._length, self._webhook = nodes, length, webhook
         self._client = control.client()
         self._rounds = 0
         self._guarded = False
@@ -125,7 +139,7 @@ class LoadedScheduler:
                     began, before = time.monotonic(), _cpu(programs)
                 await watch.wait_bound(count, _SECONDS)
                 cpu = _since(before, programs)
-        await self.load.delete_pods()
+        await self._clear()
         return Round(count, max(watch.bound.values()) - began, 0.0, cpu)
 
     async def offered(
@@ -146,7 +160,7 @@ class LoadedScheduler:
                 await self.load.create(groups, _GROUPS)
                 created = await self.load.offer(batches, pods_per_second / size, seed)
                 await watch.wait_bound(count, _SECONDS)
-        await self.load.delete_pods()
+        await self._clear()
         return [
             max(watch.bound[name] for name in batch) - when
             for batch, when in zip(batches, created, strict=True)
@@ -165,7 +179,7 @@ class LoadedScheduler:
                 await self.load.create_nominated(bodies, targets)
                 await watch.wait_bound(count, _SECONDS)
                 cpu = _since(before, programs)
-        await self.load.delete_pods()
+        await self._clear()
         return Round(count, max(watch.bound.values()) - began, 0.0, cpu)
 
     async def planned(self, kind: pods.Kind, count: int, setup: Setup) -> Round:
@@ -186,7 +200,7 @@ class LoadedScheduler:
                     before = _cpu(programs)
                     await watch.wait_bound(count, _SECONDS)
                     cpu = _since(before, programs)
-        await self.load.delete_pods()
+        await self._clear()
         first, last = min(watch.bound.values()), max(watch.bound.values())
         return Round(count - 1, last - first, first - began, cpu)
 
@@ -194,13 +208,16 @@ class LoadedScheduler:
         """Measure the extender with *count* pods; those on the free nodes are scheduled during the
         measurement."""
         used = self._nodes - free_nodes
-        await self.load.create(pods.running(used, count - free_nodes))
+        tenants, claims = (used, count - free_nodes), self._webhook is not None
+        await self.load.create(pods.running(*tenants, claims=claims))
+        if claims:
+            await self.load.allocate(pods.allocated(*tenants, await self.load.pod_uids()))
         # The running pods have the plans of an older extender. A leader believes those.
         extender = ExtenderProcess(self.control, "--leader-elect=true")
         seconds = extender.start()
         try:
             when_ready = extender.resident_mib()
-            with self._scheduler(extender, Setup()):
+            with self._asked_webhook(), self._scheduler(extender, Setup()):
                 async with self.load.watching() as watch:
                     bodies = self._bodies(pods.Kind.GATED, free_nodes, Setup())
                     await self.load.create(bodies.values())
@@ -215,12 +232,18 @@ class LoadedScheduler:
         async with self.load.watching() as watch:
             await self.load.create(self._bodies(pods.Kind.SINGLE, CANARIES, setup).values())
             await watch.wait_bound(CANARIES, _SECONDS)
-        await self.load.delete_pods()
+        await self._clear()
 
     def _bodies(self, kind: pods.Kind, count: int, setup: Setup) -> dict[str, bytes]:
         self._rounds += 1
         scheduler = setup.peer or "default-scheduler"
-        return pods.waiting(kind, self._length, count, self._prefix, scheduler)
+        claims = self._webhook is not None
+        return pods.waiting(kind, self._length, count, self._prefix, scheduler, claims=claims)
+
+    async def _clear(self) -> None:
+        await self.load.delete_pods()
+        if self._webhook is not None:
+            await self.load.delete_claims()
 
     @property
     def _prefix(self) -> str:
@@ -234,7 +257,8 @@ class LoadedScheduler:
 
     @contextmanager
     def _extender(self, setup: Setup) -> Iterator[ExtenderProcess | None]:
-        """The extender with its admission policies, which cost the API server time."""
+        """The extender with its admission policies, which cost the API server time, and the
+        webhook."""
         guarded = setup.ours and setup.guarded
         if guarded != self._guarded:
             (guard_plans if guarded else leave_plans_unguarded)(self.control)
@@ -245,9 +269,24 @@ class LoadedScheduler:
         extender = ExtenderProcess(self.control, plain=not setup.tls)
         extender.start()
         try:
-            yield extender
+            with self._asked_webhook():
+                yield extender
         finally:
             extender.process.stop()
+
+    @contextmanager
+    def _asked_webhook(self) -> Iterator[None]:
+        if self._webhook is None:
+            yield
+            return
+        self._webhook.register()
+        self._webhook.start()
+        try:
+            self._webhook.wait_asked()
+            yield
+            self._webhook.unregister()
+        finally:
+            self._webhook.process.stop()
 
     @contextmanager
     def _scheduler(self, extender: ExtenderProcess | None, setup: Setup) -> Iterator[LoggedProcess]:
@@ -257,7 +296,9 @@ class LoadedScheduler:
             scheduler = LoggedProcess(setup.peer, setup.command, log, env)
             scheduler.start()
         else:
-            config = scheduler_config(self.control, extender.calls) if extender else {}
+            config = {}
+            if extender is not None and self._webhook is None:
+                config = scheduler_config(self.control, extender.calls)
             if setup.percentage is not None:
                 config["percentageOfNodesToScore"] = setup.percentage
             flags = (_GATES,) if setup.native else ()
@@ -273,13 +314,18 @@ class LoadedScheduler:
         self, extender: ExtenderProcess | None, scheduler: LoggedProcess
     ) -> dict[str, int]:
         parts = self.control.parts
-        return {
-            "etcd": parts["etcd"].pid,
-            "apiserver": parts["kube-apiserver"].pid,
-            "scheduler": scheduler.pid,
-            **({"extender": extender.process.pid} if extender is not None else {}),
-            "load": os.getpid(),
+        found = {
+            "etcd": parts["etcd"],
+            "apiserver": parts["kube-apiserver"],
+            "scheduler": scheduler,
         }
+        if self._webhook is not None:
+            found["controllers"] = parts["kube-controller-manager"]
+        if extender is not None:
+            found["extender"] = extender.process
+            if self._webhook is not None:
+                found["webhook"] = self._webhook.process
+        return {"load": os.getpid(), **{name: process.pid for name, process in found.items()}}
 
 
 @asynccontextmanager
@@ -288,13 +334,47 @@ async def world(directory: Path, nodes: int, length: pods.Length) -> AsyncIterat
     control = ControlPlane(
         directory, controllers=False, disable_admission=ADMISSION_OFF, api_flags=_API_FLAGS
     )
+    with _started(control):
+        async with Load(control.kubeconfig(), pods.NAMESPACE) as load:
+            await load.create(pods.nodes(nodes), "/api/v1/nodes")
+            yield LoadedScheduler(control, load, nodes, length)
+
+
+@asynccontextmanager
+async def claims_world(
+    directory: Path, nodes: int, length: pods.Length, *, limited: bool
+) -> AsyncIterator[LoadedScheduler]:
+    """One with a DRA driver's nodes, and the controller that creates claims of templates;
+    *limited*: its client keeps its own limits, 20 requests a second after a burst of 30."""
+    limits = () if limited else ("--kube-api-qps=5000", "--kube-api-burst=5000")
+    control = ControlPlane(
+        directory,
+        disable_admission=ADMISSION_OFF,
+        controller_flags=(f"--controllers={','.join(CONTROLLERS)}", *limits),
+    )
+    with _started(control):
+        control.kubectl("apply", "-f=-", stdin=of_chart("account.yaml"))
+        webhook = Webhook(control, "--gpus-from-claims", manifests=_of_webhook)
+        control.client().post(f"{dra.DEVICES}/deviceclasses", dra.device_class())
+        async with Load(control.kubeconfig(), pods.NAMESPACE) as load:
+            await load.create([pods.template()], dra.TEMPLATES)
+            await load.create(pods.nodes(nodes, claims=True), "/api/v1/nodes")
+            await load.create(pods.slices(nodes), f"{dra.DEVICES}/resourceslices")
+            yield LoadedScheduler(control, load, nodes, length, webhook)
+
+
+def _of_webhook(file: str) -> list[dict[str, Any]]:
+    return [each for each in yaml.safe_load_all(of_chart(file, "webhook")) if each]
+
+
+@contextmanager
+def _started(control: ControlPlane) -> Iterator[None]:
+    """With the namespace of the load, and the extender's account."""
     control.start()
     try:
         control.kubectl("create", "namespace", pods.NAMESPACE)
         allow_extender(control)
-        async with Load(control.kubeconfig(), pods.NAMESPACE) as load:
-            await load.create(pods.nodes(nodes), "/api/v1/nodes")
-            yield LoadedScheduler(control, load, nodes, length)
+        yield
     except Exception:
         click.echo(tails(control.logs), err=True)
         raise

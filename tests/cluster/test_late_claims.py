@@ -197,6 +197,48 @@ def test_a_closed_driver_gives_its_gpus_to_planned_pods_alone(world: SchedulingW
     gone(world, "let-in", "kept-off", "of-older", "of-usual")
 
 
+def test_first_fit_takes_devices_as_their_slices_list_them(world: SchedulingWorld) -> None:
+    """`bench.replay` plays kube-scheduler's own allocations so: slices by name, in each of them the
+    devices as listed, whatever their names. Older versions sort no slices."""
+    driver, client = "order.example", world.client
+    for part, devices in (("b", ("d3", "d1")), ("a", ("d4", "d2", "d0"))):
+        spec = {
+            "driver": driver,
+            "nodeName": "c1",
+            "pool": {"name": "of-c1", "generation": 1, "resourceSliceCount": 2},
+            "devices": [{"name": name} for name in devices],
+        }
+        client.post(f"{DEVICES}/resourceslices", {"metadata": {"name": part}, "spec": spec})
+    selector = {"cel": {"expression": f'device.driver == "{driver}"'}}
+    made = {"metadata": {"name": driver}, "spec": {"selectors": [selector]}}
+    client.post(f"{DEVICES}/deviceclasses", made)
+
+    def take(name: str, count: int) -> list[str]:
+        exactly = {"deviceClassName": driver, "count": count}
+        asked = {"devices": {"requests": [{"name": "r", "exactly": exactly}]}}
+        client.post(CLAIMS, {"metadata": {"name": name}, "spec": asked})
+        client.post(PODS, {"metadata": {"name": name}, "spec": pod_with(name)})
+        world.wait_bound([name])
+        claim = client.get(f"{CLAIMS}/{name}", dict[str, Any])
+        return [each["device"] for each in claim["status"]["allocation"]["devices"]["results"]]
+
+    assert take("first", 1) == ["d4"]
+    assert take("second", 2) == ["d2", "d0"]
+    client.delete(f"{CLAIMS}/first")
+    world.delete("first")
+    wait_for(
+        lambda: [each["metadata"]["name"] for each in claims_of(world)] == ["second"],
+        "the first claim is gone",
+    )
+    assert take("third", 2) == ["d4", "d3"]
+    for name in ("second", "third"):
+        client.delete(f"{CLAIMS}/{name}")
+    for part in ("a", "b"):
+        client.delete(f"{DEVICES}/resourceslices/{part}")
+    client.delete(f"{DEVICES}/deviceclasses/{driver}")
+    gone(world, "second", "third")
+
+
 def is_refused(world: SchedulingWorld, more: dict[str, Any]) -> bool:
     try:
         create_template(world, "probe", query="?dryRun=All", count=1, **more)

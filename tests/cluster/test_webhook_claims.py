@@ -10,10 +10,9 @@ import pytest
 import yaml
 
 from linkwise.topology import names
-from tests.cluster.support.api.chart import CHART, helm, values
 from tests.cluster.support.api.control_plane import ControlPlane, KubectlError
 from tests.cluster.support.host.waiting import wait_for
-from tests.cluster.support.programs import binaries
+from tests.cluster.support.scheduling.late_claims import of_chart
 from tests.cluster.support.scheduling.webhook import Webhook
 
 GPU = "nvidia.com/gpu"
@@ -23,12 +22,7 @@ EXTENDER = ("--as=system:serviceaccount:kube-system:linkwise-extender", "--as-gr
 
 
 def rendered(file: str, part: str = "webhook") -> list[dict[str, Any]]:
-    text = helm(
-        *("template", "linkwise", str(CHART), "--namespace=kube-system"),
-        f"--kube-version={binaries.NEWEST}",
-        f"--show-only=templates/{part}/{file}",
-        *values(webhook__gpusFromClaims=True, webhook__closedDriver="gpu.nvidia.com"),
-    )
+    text = of_chart(file, part, webhook__closedDriver="gpu.nvidia.com")
     return [each for each in yaml.safe_load_all(text) if each]
 
 

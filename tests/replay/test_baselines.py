@@ -9,6 +9,7 @@ from bench.replay.baselines.placements import (
     Placement,
     buddy,
     consolidated,
+    first_fit,
     lowest,
     packed,
     spread,
@@ -30,23 +31,38 @@ def _lowest(_: int, free: int, wanted: int) -> int:
 
 def test_consolidated_takes_the_fullest_node_and_idle_ones_for_whole_parts() -> None:
     free = [0b1111_1111, 0b0000_0111, 0b0011_1100]
-    assert consolidated(free, 8, 3, _lowest) == (OnNode(1, 0b111),)
-    assert consolidated(free, 8, 4, _lowest) == (OnNode(2, 0b0011_1100),)
-    assert consolidated(free, 8, 12, _lowest) == (OnNode(0, 0b1111_1111), OnNode(2, 0b0011_1100))
-    assert consolidated(free, 8, 13, _lowest) is None
+    assert consolidated(free, 8, [3], _lowest) == (OnNode(1, 0b111),)
+    assert consolidated(free, 8, [4], _lowest) == (OnNode(2, 0b0011_1100),)
+    assert consolidated(free, 8, [12], _lowest) == (OnNode(0, 0b1111_1111), OnNode(2, 0b0011_1100))
+    assert consolidated(free, 8, [13], _lowest) is None
 
 
 def test_a_buddy_cell_is_split_off_the_smallest_that_holds_it() -> None:
-    assert buddy([0b1111_0011, 0b1111_1111], 8, 2, _lowest) == (OnNode(0, 0b0000_0011),)
-    assert buddy([0b1111_0000, 0b0000_0110], 8, 2, _lowest) == (OnNode(0, 0b0011_0000),)
-    assert buddy([0b0011_1100], 8, 4, _lowest) is None  # four are free, but no cell of four is
+    assert buddy([0b1111_0011, 0b1111_1111], 8, [2], _lowest) == (OnNode(0, 0b0000_0011),)
+    assert buddy([0b1111_0000, 0b0000_0110], 8, [2], _lowest) == (OnNode(0, 0b0011_0000),)
+    assert buddy([0b0011_1100], 8, [4], _lowest) is None  # four are free, but no cell of four is
 
 
 def test_pods_of_one_gpu_are_spread_or_packed() -> None:
     free = [0b1111, 0b11, 0b111]
-    assert spread(free, 8, 3, _lowest) == (OnNode(0, 0b11), OnNode(2, 0b1))
-    assert packed(free, 8, 3, _lowest) == (OnNode(1, 0b11), OnNode(2, 0b1))
-    assert spread(free, 8, 10, _lowest) is None
+    assert spread(free, 8, [3], _lowest) == (OnNode(0, 0b11), OnNode(2, 0b1))
+    assert packed(free, 8, [3], _lowest) == (OnNode(1, 0b11), OnNode(2, 0b1))
+    assert spread(free, 8, [10], _lowest) is None
+
+
+def test_first_fit_takes_the_first_free_gpus_of_the_emptiest_node_for_each_pod() -> None:
+    free = [0b0011_1100, 0b1111_0110, 0b1010_1010]
+    prefer = nvidias_choice(["dgx1-v100"] * 3)  # first fit asks no device plugin
+    assert first_fit(free, 8, [3], prefer) == (OnNode(1, 0b0001_0110),)
+    assert first_fit(free, 8, [2, 2, 1], prefer) == (
+        OnNode(0, 0b0000_1100),
+        OnNode(1, 0b0001_0110),
+    )
+    assert first_fit(free, 8, [4, 4], prefer) == (
+        OnNode(0, 0b0011_1100),
+        OnNode(1, 0b0011_0110),
+    )
+    assert first_fit(free, 8, [5, 5], prefer) is None
 
 
 @settings(deadline=None)
@@ -56,7 +72,7 @@ def test_a_placement_has_as_many_gpus_as_wanted_and_all_are_free(
 ) -> None:
     placements: tuple[Placement, ...] = (consolidated, spread, packed)
     for placement in placements:
-        parts = placement(free, 8, wanted, _lowest)
+        parts = placement(free, 8, [wanted], _lowest)
         if parts is not None:
             assert all(part.gpus & ~free[part.node] == 0 for part in parts)
             assert sum(part.gpus.bit_count() for part in parts) == wanted
@@ -79,7 +95,7 @@ def test_on_a_node_the_gpus_are_those_that_nvidias_plugin_prefers() -> None:
 def test_pods_of_one_gpu_get_theirs_one_after_the_other() -> None:
     machine = recorded_machine("dgx1-v100", node="node")
     prefer = nvidias_choice(["dgx1-v100"])
-    (part,) = packed([0b1111_1110], 8, 2, prefer) or ()
+    (part,) = packed([0b1111_1110], 8, [2], prefer) or ()
     first = choose_partition(machine, 0b1111_1110, 1) or 0
     second = choose_partition(machine, 0b1111_1110 & ~first, 1) or 0
     assert part == OnNode(0, first | second)

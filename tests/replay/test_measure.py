@@ -31,6 +31,20 @@ def test_figures_of_three_runs() -> None:
     assert split > 1.4
     assert found.stretch == pytest.approx((split * 8 + 1.0 * 16) / 24)
     assert found.slowdown == pytest.approx((1.0 + (100 + 50 * split) / 50 + 1.0) / 3)
+    whole = fleet(2).bandwidth(runs[2].parts)
+    assert (found.gbytes_2, found.gbytes_4) == (None, None)
+    assert (found.gbytes_8, found.gbytes_more) == (4 * 48.0, whole)
+
+
+def test_gbytes_are_means_over_the_jobs_of_about_a_size() -> None:
+    sets = {2: 0b1001, 3: 0b0111, 4: 0b1111, 5: 0x1F, 8: ALL}
+    there = Fleet(("dgx1-v100",), nic_gbytes_per_s=10.0)
+    runs = [Run(job(f"of-{n}", n), 0.0, (OnNode(0, gpus),)) for n, gpus in sets.items()]
+    got = [there.bandwidth(run.parts) for run in runs]
+    found = figures(runs, there, 0.3)
+    assert found.gbytes_2 == got[0]
+    assert found.gbytes_4 == pytest.approx((got[1] + got[2]) / 2)
+    assert found.gbytes_8 == pytest.approx((got[3] + got[4]) / 2)
 
 
 def test_the_shortest_jobs_count_as_ten_seconds() -> None:

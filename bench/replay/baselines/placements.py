@@ -1,7 +1,8 @@
 """Where a baseline puts a job, given the free GPUs of every node.
 
-Each function takes the free GPU sets of the nodes, the number of GPUs wanted, and what chooses the
-GPUs on a node. It returns the parts, or None if they do not fit. Ties go to the lowest node.
+Each function takes the free GPU sets of the nodes, the GPUs of each of the job's pods, and what
+chooses the GPUs on a node. It returns the parts, or None if they do not fit. Ties go to the lowest
+node.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,8 +12,8 @@ from linkwise.replay.jobs import OnNode
 Parts = tuple[OnNode, ...]
 Prefer = Callable[[int, int, int], int]
 """(node, its free GPUs, GPUs that one pod wants, no more than are free) -> the pod's GPUs."""
-Placement = Callable[[Sequence[int], int, int, Prefer], Parts | None]
-"""(free GPU sets of the nodes, GPUs of a node, GPUs wanted, device plugins) -> the parts."""
+Placement = Callable[[Sequence[int], int, Sequence[int], Prefer], Parts | None]
+"""(free GPU sets of the nodes, GPUs of a node, GPUs of each pod, device plugins) -> the parts."""
 
 
 def lowest(free: int, count: int) -> int:
@@ -23,45 +24,59 @@ def lowest(free: int, count: int) -> int:
     return taken
 
 
-def consolidated(free: Sequence[int], per_node: int, wanted: int, prefer: Prefer) -> Parts | None:
+def consolidated(
+    free: Sequence[int], per_node: int, pods: Sequence[int], prefer: Prefer
+) -> Parts | None:
     """Use the fewest nodes possible: idle ones, and the fullest node that has the rest."""
 
     def one(rest: int, without: frozenset[int]) -> OnNode | None:
         node = _fullest(free, rest, without)
         return None if node is None else OnNode(node, prefer(node, free[node], rest))
 
-    return _on_fewest(free, per_node, wanted, one)
+    return _on_fewest(free, per_node, sum(pods), one)
 
 
 def buddy(
     free: Sequence[int],
     per_node: int,
-    wanted: int,
+    pods: Sequence[int],
     prefer: Prefer,  # noqa: ARG001 - the cell is the choice
 ) -> Parts | None:
     """Allocate as HiveD's cells: a node's GPUs are halves of halves. What is less than a node gets
     the cell of the next power of two, split off the smallest free cell that holds it."""
-    return _on_fewest(free, per_node, wanted, lambda rest, without: _cell(free, rest, without))
+    return _on_fewest(free, per_node, sum(pods), lambda rest, without: _cell(free, rest, without))
 
 
 def spread(
     free: Sequence[int],
     per_node: int,  # noqa: ARG001
-    wanted: int,
+    pods: Sequence[int],
     prefer: Prefer,
 ) -> Parts | None:
     """Place pods of one GPU, each on the emptiest node: LeastAllocated of GPUs."""
-    return _one_by_one(free, wanted, prefer, emptiest=True)
+    return _one_by_one(free, [1] * sum(pods), prefer, emptiest=True)
 
 
 def packed(
     free: Sequence[int],
     per_node: int,  # noqa: ARG001
-    wanted: int,
+    pods: Sequence[int],
     prefer: Prefer,
 ) -> Parts | None:
     """Place pods of one GPU, each on the fullest node: MostAllocated of GPUs."""
-    return _one_by_one(free, wanted, prefer, emptiest=False)
+    return _one_by_one(free, [1] * sum(pods), prefer, emptiest=False)
+
+
+def first_fit(
+    free: Sequence[int],
+    per_node: int,  # noqa: ARG001
+    pods: Sequence[int],
+    prefer: Prefer,  # noqa: ARG001 - no device plugin is asked
+) -> Parts | None:
+    """Place as kube-scheduler does for ResourceClaims: each pod on the emptiest node, as CPU is
+    requested for each GPU and LeastAllocated decides, with the first free GPUs in the order in
+    which the driver lists them (`tests/cluster/test_late_claims.py`), which is that of indices."""
+    return _one_by_one(free, pods, lambda _, gpus, count: lowest(gpus, count), emptiest=True)
 
 
 def _on_fewest(
@@ -125,19 +140,21 @@ def _is_free(gpus: int, first: int, size: int) -> bool:
 
 
 def _one_by_one(
-    free: Sequence[int], wanted: int, prefer: Prefer, *, emptiest: bool
+    free: Sequence[int], pods: Sequence[int], prefer: Prefer, *, emptiest: bool
 ) -> Parts | None:
     counts = [gpus.bit_count() for gpus in free]
-    if sum(counts) < wanted:
+    if sum(counts) < sum(pods):
         return None
     left = dict[int, int]()  # free GPUs of the nodes that got pods
-    for _ in range(wanted):
-        open_ = (node for node, count in enumerate(counts) if count)
+    for wanted in pods:
+        fitting = (node for node, count in enumerate(counts) if count >= wanted)
         if emptiest:
-            node = max(open_, key=lambda node: (counts[node], -node))
+            node = max(fitting, key=lambda node: (counts[node], -node), default=None)
         else:
-            node = min(open_, key=lambda node: (counts[node], node))
-        counts[node] -= 1
+            node = min(fitting, key=lambda node: (counts[node], node), default=None)
+        if node is None:
+            return None
+        counts[node] -= wanted
         gpus = left.get(node, free[node])
-        left[node] = gpus & ~prefer(node, gpus, 1)
+        left[node] = gpus & ~prefer(node, gpus, wanted)
     return tuple(OnNode(node, free[node] & ~gpus) for node, gpus in sorted(left.items()))

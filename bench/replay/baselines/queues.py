@@ -21,7 +21,7 @@ class _Baseline:
         self.free = [(1 << fleet.gpus_per_node) - 1] * fleet.nodes
 
     def find(self, job: Job, free: Sequence[int]) -> Parts | None:
-        return self._placement(free, self._per_node, job.gpus, self._prefer)
+        return self._placement(free, self._per_node, job.pods, self._prefer)
 
     def start(self, job: Job, parts: Parts, now: float) -> Run:
         for part in parts:

@@ -12,6 +12,8 @@ MACHINE = "hgx-h100"
 DRIVER = "gpu.nvidia.com"
 DEVICES = "/apis/resource.k8s.io/v1"
 CLAIMS = f"{DEVICES}/namespaces/{NAMESPACE}/resourceclaims"
+TEMPLATES = f"{DEVICES}/namespaces/{NAMESPACE}/resourceclaimtemplates"
+_NAMELESS = {"name": "without-uuid", "attributes": {"type": {"string": "gpu"}}}
 
 
 @cache
@@ -24,19 +26,27 @@ def add_nodes(
 ) -> None:
     """Nodes without a device plugin, what the driver publishes of them, and its class."""
     for node in nodes:
-        made = gpu_node(node, MACHINE, labels=(labels or {}).get(node))
-        for amounts in (made["status"]["capacity"], made["status"]["allocatable"]):
-            amounts.pop(GPU, None)
-        world.client.post("/api/v1/nodes", made)
-        world.client.post(f"{DEVICES}/resourceslices", _slice_of(node))
+        world.client.post("/api/v1/nodes", node_of_driver(node, (labels or {}).get(node)))
+        world.client.post(f"{DEVICES}/resourceslices", slice_of(node, _NAMELESS))
+    world.client.post(f"{DEVICES}/deviceclasses", device_class())
+
+
+def node_of_driver(name: str, labels: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """A node of which a DRA driver gives out the GPUs, and no device plugin any."""
+    made = gpu_node(name, MACHINE, labels)
+    for amounts in (made["status"]["capacity"], made["status"]["allocatable"]):
+        amounts.pop(GPU, None)
+    return made
+
+
+def device_class() -> dict[str, Any]:
     selector = {"cel": {"expression": f'device.driver == "{DRIVER}"'}}
-    device_class = {"metadata": {"name": DRIVER}, "spec": {"selectors": [selector]}}
-    world.client.post(f"{DEVICES}/deviceclasses", device_class)
+    return {"metadata": {"name": DRIVER}, "spec": {"selectors": [selector]}}
 
 
 def put_partitions(world: SchedulingWorld, node: str, *partitions: Sequence[int]) -> None:
     """The driver publishes NVSwitch partitions of the node, by the indices of their GPUs."""
-    devices = _slice_of(node)["spec"]["devices"]
+    devices = slice_of(node, _NAMELESS)["spec"]["devices"]
     for number, gpus in enumerate(partitions):
         for index in gpus:
             own = next(device for device in devices if device["name"] == f"gpu-{index}")
@@ -45,7 +55,8 @@ def put_partitions(world: SchedulingWorld, node: str, *partitions: Sequence[int]
     world.client.patch(path, {"spec": {"devices": devices}})
 
 
-def _slice_of(node: str) -> dict[str, Any]:
+def slice_of(node: str, *before: Mapping[str, object]) -> dict[str, Any]:
+    """The node's GPUs in the order of their indices, *before* them other devices."""
     devices = [
         {
             "name": f"gpu-{index}",
@@ -53,10 +64,17 @@ def _slice_of(node: str) -> dict[str, Any]:
         }
         for index, uuid in enumerate(uuids(node))
     ]
-    nameless = {"name": "without-uuid", "attributes": {"type": {"string": "gpu"}}}
     pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
-    spec = {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": [nameless, *devices]}
+    spec = {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": [*before, *devices]}
     return {"metadata": {"name": f"{node}-{DRIVER}"}, "spec": spec}
+
+
+def template(name: str, *, same: str = "", **asked: object) -> dict[str, Any]:
+    """A ResourceClaimTemplate with one request; *asked*: `count` and so on. *same*: an attribute of
+    which all devices have the same value."""
+    requests = [{"name": "main", "exactly": {"deviceClassName": DRIVER, **asked}}]
+    devices = {"requests": requests, "constraints": [{"matchAttribute": same}] if same else []}
+    return {"metadata": {"name": name}, "spec": {"spec": {"devices": devices}}}
 
 
 def uuid_in(uuids: Sequence[str]) -> dict[str, Any]:

@@ -20,11 +20,11 @@ from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.programs import binaries
 from tests.cluster.support.scheduling.dra import (
     CLAIMS,
-    DEVICES,
-    DRIVER,
+    TEMPLATES,
     add_nodes,
     create_claim,
     pod_with,
+    template,
     uuids,
 )
 from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF
@@ -36,7 +36,7 @@ from tests.cluster.support.scheduling.scheduling_world import (
 )
 
 NODES = ("c1", "c2")  # of which a driver gives out the GPUs
-_CONTROLLERS = ("resourceclaim-controller", "garbage-collector-controller")
+CONTROLLERS = ("resourceclaim-controller", "garbage-collector-controller")
 
 
 @contextmanager
@@ -54,7 +54,7 @@ def late_claims_world(
         version=version,
         disable_admission=ADMISSION_OFF,
         api_flags=(*api_flags, *gates),
-        controller_flags=(f"--controllers={','.join((*_CONTROLLERS, *controllers))}", *gates),
+        controller_flags=(f"--controllers={','.join((*CONTROLLERS, *controllers))}", *gates),
     )
     control.start()
     with started_world(SchedulingWorld(control, scheduler_flags=gates), ("n1",)) as world:
@@ -108,14 +108,9 @@ def post(
     world.client.post(PODS, {"metadata": meta, "spec": spec})
 
 
-def create_template(
-    world: SchedulingWorld, name: str, *, query: str = "", same: str = "", **asked: object
-) -> None:
-    """*same*: an attribute of which all devices have the same value."""
-    requests = [{"name": "main", "exactly": {"deviceClassName": DRIVER, **asked}}]
-    devices = {"requests": requests, "constraints": [{"matchAttribute": same}] if same else []}
-    made = {"metadata": {"name": name}, "spec": {"spec": {"devices": devices}}}
-    world.client.post(f"{DEVICES}/namespaces/{NAMESPACE}/resourceclaimtemplates{query}", made)
+def create_template(world: SchedulingWorld, name: str, *, query: str = "", **asked: Any) -> None:
+    """*asked*: as of `template`."""
+    world.client.post(f"{TEMPLATES}{query}", template(name, **asked))
 
 
 NATIVE_GATES = "--feature-gates=GenericWorkload=true"

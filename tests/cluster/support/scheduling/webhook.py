@@ -66,6 +66,12 @@ class Webhook:
             hook |= changes
         self._control.kubectl("apply", "-f=-", stdin=yaml.safe_dump_all(configurations))
 
+    def unregister(self) -> None:
+        """Return when the API server no longer calls it."""
+        configurations = self._manifests("configurations.yaml")
+        self._control.kubectl("delete", "-f=-", stdin=yaml.safe_dump_all(configurations))
+        wait_for(lambda: not self._is_asked(), "the webhook is not asked")
+
     def start(self) -> None:
         self.process.start()
 
