@@ -30,8 +30,8 @@ class Place:
 class ShareBook:
     """`holders` maps the ids of shares to the uid of their pod; a pod that the API server no longer
     knows is `namespace/name`. `used` are the ids that the kubelet reports as in use. `blocked` is
-    the bitmask of the GPUs that pods have as a whole. `reserved` are the ids that no pod has, and
-    that are reserved for pods to come."""
+    the bitmask of the GPUs that pods have as a whole. `reserved` are the ids that are kept for pods
+    to come."""
 
     places: tuple[Place, ...] = ()
     holders: Mapping[str, str] = field(default_factory=dict)
@@ -164,8 +164,7 @@ def settle(places: tuple[Place, ...], facts: ShareFacts) -> ShareBook:
     for record, wants, _ in facts.bound:
         if record.uid not in facts.listed:
             settling.presume(record.uid, wants)
-    reserved = facts.reserved.difference(settling.holders)
-    return ShareBook(places, settling.holders, used, facts.blocked, reserved)
+    return ShareBook(places, settling.holders, used, facts.blocked, facts.reserved)
 
 
 def strays(
