@@ -144,6 +144,7 @@ class Core:
                 planner.refused_plans,
             ),
             Gathering(cache, registry, queue, planner.pending_writes),
+            planner.targets,
         )
         self._prioritize = Prioritize(cache, reservations, planner.offers.best_node)
         self._preempt = PreemptVerb(
@@ -158,6 +159,7 @@ class Core:
             changes,
             self._barrier,
             planner.refused_plans,
+            planner.targets,
             self._agenda,
         )
 

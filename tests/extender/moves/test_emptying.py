@@ -13,7 +13,6 @@ from linkwise.extender.moves.policy import MovePolicy, Moves
 from linkwise.extender.moves.targets import COME_SECONDS
 from linkwise.extender.placement.nodes.reasons import EMPTIED
 from linkwise.topology import names
-from tests.divided import SHARED, all_three
 from tests.extender.cluster import Cluster, change
 from tests.extender.moves.movers import (
     HOUR,
@@ -26,8 +25,7 @@ from tests.extender.moves.movers import (
     waits,
 )
 from tests.extender.preemption.victims import budget
-from tests.extender.shares.cluster import ShareCluster
-from tests.machines import DGX_1V, TWO_ISLANDS, machine
+from tests.machines import TWO_ISLANDS, machine
 
 UNLINKED = machine("""
         GPU0  GPU1  GPU2  GPU3
@@ -286,15 +284,6 @@ def test_a_pod_that_is_ending_stays() -> None:
     at.terminate("web")
     empty(at, "n1")
     assert (at.evicted, why_stays(at)) == ([], {"web": Stays.LEAVES.value})
-
-
-def test_pods_with_shares_stay() -> None:
-    at = ShareCluster()
-    at.add_divided("n0", all_three(DGX_1V))
-    at.add_taker("w", {SHARED: 2})
-    at.try_to_place("w")
-    at.annotate_node("n0", names.EMPTY, "true")
-    assert why_stays(at) == {"w": Stays.SHARES.value}
 
 
 def test_the_core_looks_again_by_itself_while_a_node_is_emptied() -> None:

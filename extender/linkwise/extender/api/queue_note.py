@@ -14,6 +14,7 @@ import msgspec
 
 from linkwise.topology import names
 from linkwise.topology.annotations.annotation_json import check_version, decode
+from linkwise.topology.annotations.plan import PlannedShares
 
 Place = tuple[str, int]
 """A node's name, and a bitmask of its GPUs."""
@@ -33,6 +34,7 @@ class NotedMove(msgspec.Struct, frozen=True, array_like=True):
     gang: str = ""
     source: str = ""
     rank: int | None = None
+    shares: tuple[PlannedShares, ...] = ()
 
 
 class QueueNote(

@@ -494,7 +494,7 @@ class MovesView:
 @dataclass(frozen=True, slots=True)
 class EmptiedNode:
     node: str
-    gpus: int  # that pods have, or will get
+    gpus: int  # that pods have or will get, whole or a share of them
     emptied: bool  # a person wants it empty (`linkwise.dev/empty`)
 
 

@@ -286,6 +286,15 @@ class Cache:
             self._settle(info)
             self._changed(info)
 
+    def reserve_shares(self, who: GangKey, node: str, ids: frozenset[str]) -> None:
+        """Reserve these shares of *node*, which are free, for a pod to come; empty: no longer."""
+        info = self.nodes.get(node)
+        if info is not None:
+            info.sharing.reserved.pop(who, None)
+            if ids:
+                info.sharing.reserved[who] = ids
+            self._settle(info)
+
     def release_fresh(self, names: Iterable[str]) -> None:
         """Make the GPUs that came free on these nodes available to all."""
         names = [name for name in names if name in self.fresh]

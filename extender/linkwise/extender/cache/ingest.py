@@ -622,7 +622,7 @@ def _queue(pod: Pod) -> QueueNote | None:
     try:
         note = read_queue_note(text)
         note.places()
-        if not all(move.owner and int(move.gpus, 16) for move in note.moves):
+        if not all(move.owner and (int(move.gpus, 16) or move.shares) for move in note.moves):
             return None
     except (AnnotationError, ValueError):
         return None

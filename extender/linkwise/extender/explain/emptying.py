@@ -44,5 +44,9 @@ def view_emptying(
 
 def _node(snapshot: Snapshot, name: str) -> EmptiedNode:
     node = snapshot.node_named[name]
-    of_pods = sum(gpus.bit_count() for gpus in node.owned.values())
-    return EmptiedNode(name, of_pods, node.record is not None and node.record.emptied)
+    whole = sum(gpus.bit_count() for gpus in node.owned.values())
+    return EmptiedNode(
+        name,
+        whole + node.shares.opened.bit_count(),
+        node.record is not None and node.record.emptied,
+    )

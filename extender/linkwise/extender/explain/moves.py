@@ -55,11 +55,12 @@ def view_move(
 ) -> MoveView:
     node = snapshot.node_named.get(move.spot.node)
     machine = None if node is None else node.machine
+    shared = 0 if node is None else node.shares.gpus_of(move.shares)
     return MoveView(
         pod=move.pod.key,
         node=move.pod.node,
         target=move.spot.node,
-        gpus=() if machine is None else machine.indices_of(move.spot.gpus),
+        gpus=() if machine is None else machine.indices_of(move.spot.gpus | shared),
         lost_gpu_seconds=move.lost,
         state=state,
         kept_until=kept_until,

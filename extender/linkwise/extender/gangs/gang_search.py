@@ -17,7 +17,9 @@ from linkwise.extender.api.records import PodRecord, Template
 from linkwise.extender.api.unlocked import RunUnlocked, run_inline
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
+from linkwise.extender.cache.node_info import NodeInfo
 from linkwise.extender.cache.node_table import NOT_USABLE, Bools, NodeTable
+from linkwise.extender.cache.shares.book import ShareBook
 from linkwise.extender.gangs.failed_searches import FailedSearches
 from linkwise.extender.gangs.gang_limits import gang_limits
 from linkwise.extender.gangs.members import GangMembers, plan_of, spots_of
@@ -31,6 +33,9 @@ from linkwise.extender.placement.nodes.nodes_view import NodesView
 from linkwise.extender.placement.nodes.scheduler_feedback import SchedulerFeedback
 from linkwise.extender.placement.request import NONE_PLACED, PlacedMembers, PodSet
 from linkwise.extender.placement.result import NoRoom, Spot
+from linkwise.extender.placement.shares.choice import Effort as ShareEffort
+from linkwise.extender.placement.shares.choice import ShareChoice, ShareRequest
+from linkwise.extender.placement.shares.nodes import best_share_node, choice_on
 from linkwise.extender.placement.worth.estimate import estimate_of
 from linkwise.extender.placement.worth.ideal import Machines, ideal
 from linkwise.extender.placement.worth.reach import reach_of
@@ -273,11 +278,46 @@ class GangSearch:
             return NoRoom(1, 0, "", 0)
         return self._best_of(pod, self._nodes(pod.template), view)
 
+    def best_with_shares(
+        self,
+        pod: PodRecord,
+        request: ShareRequest,
+        gpus_of: Callable[[NodeInfo, int], int | None],
+        view: NodesView,
+        books: Mapping[str, ShareBook],
+    ) -> tuple[Spot, ShareChoice] | None:
+        """`best_for` a pod that takes shares. *gpus_of*: the whole GPUs that it takes of a node
+        where these are free; None: none that suit. *books*: see `choice_on`."""
+        if pod.template is None:
+            return None
+        nodes, table = self._allowed(pod, self._nodes(pod.template)), view.table()
+
+        def gpus_on(info: NodeInfo) -> int | None:
+            return gpus_of(info, int(table.free[info.row]))
+
+        def suits(info: NodeInfo) -> bool:
+            fits = bool(nodes[info.row]) and table.left.fits_on(info.row, pod.needs)
+            return fits and gpus_on(info) is not None
+
+        room = self._best_node.room()
+        node = best_share_node(self._cache, room, pod, request, ShareEffort(), suits, books)
+        if node is None:
+            return None
+        info = self._cache.nodes[node]
+        gpus, choice = gpus_on(info), choice_on(info, request, books=books)
+        assert gpus is not None, "it suits"
+        assert choice is not None, "it is the best"
+        return Spot(node, gpus), choice
+
     def _best_of(self, pod: PodRecord, nodes: Bools, view: NodesView) -> Spot | NoRoom:
         request = GpuRequest(pod.demand, pod.ask.requirement)
+        return self._best_node.find(request, pod.needs, self._allowed(pod, nodes), view)
+
+    def _allowed(self, pod: PodRecord, nodes: Bools) -> Bools:
+        """Those of *nodes* that let the pod in beside the pods there."""
         for mask in (self._node_filters.beside(pod), self._gang_refusals.rows(pod.gang)):
             nodes = nodes if mask is None else nodes & mask
-        return self._best_node.find(request, pod.needs, nodes, view)
+        return nodes
 
 
 def _templates(members: Iterable[PodRecord]) -> set[Template]:

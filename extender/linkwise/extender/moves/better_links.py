@@ -172,8 +172,7 @@ class BetterLinks:
 
     def _rest_seconds(self, mover: Mover, now: float) -> float:
         """Of its run, as for `RunningPods`; infinity: it never ends by itself."""
-        nodes = self._cache.nodes
-        ends = (self._who.tenants(nodes[pod.node], now)[pod.uid].end for pod in mover.pods)
+        ends = (self._who.tenant(pod, now).end for pod in mover.pods)
         return min(ends) - now
 
     def _has_preferred_link(self, mover: Mover, table: NodeTable) -> bool:

@@ -18,7 +18,7 @@ from linkwise.extender.api.unlocked import RunUnlocked, nothing, run_inline
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.gangs.gang_search import GangSearch
-from linkwise.extender.moves.may_move import MayMove, Stays
+from linkwise.extender.moves.may_move import MayMove, Stays, has_planned_shares
 from linkwise.extender.moves.places import Places
 from linkwise.extender.moves.plan import Move, MovePlan
 from linkwise.extender.moves.planned_moves import EVICT_SECONDS, REASON, TRY_SECONDS
@@ -67,9 +67,9 @@ class Emptying:
     def look(
         self, names: Collection[str], now: float, closed: Collection[str] = ()
     ) -> Iterator[tuple[str, PodRecord, Move | Stays]]:
-        """What becomes of each pod with GPUs on these nodes, with the name of its node, if they are
-        emptied; without those that have their targets. *closed*: other nodes where none goes.
-        Others may use the cache between two steps."""
+        """What becomes of each pod with GPUs or shares on these nodes if they are emptied, with the
+        name of its node; without those that have their targets. *closed*: other nodes where none
+        goes. Others may use the cache between two steps."""
         moves: list[Move] = []
         for node, uid in self._pods_on(names):
             record = self._cache.pods.get(uid)
@@ -81,7 +81,7 @@ class Emptying:
                     places.close(name)
             for move in moves:
                 if move.spot.node in self._cache.nodes:
-                    places.take(move.spot, move.pod.needs)
+                    places.take(move.spot, move.pod.needs, move.shares)
             beside = [*self._evicted_soon(), *(move.pod for move in moves)]
             found = self._judge(record, places, beside, now)
             if isinstance(found, Move):
@@ -89,13 +89,13 @@ class Emptying:
             yield node, record, found
 
     def _pods_on(self, names: Collection[str]) -> list[tuple[str, str]]:
-        """The pods that have GPUs of these nodes or will get some, by uid and after their node: the
-        largest first, as they find places least easily."""
+        """The pods that have GPUs or shares of these nodes or will get some, by uid and after their
+        node: the largest first, as they find places least easily."""
         nodes = (self._cache.nodes.get(name) for name in names)
         found = [(info.name, uid) for info in nodes if info is not None for uid in info.there]
         pods = self._cache.pods
         known = [(node, pods[uid]) for node, uid in found if uid in pods]
-        known.sort(key=lambda each: (-each[1].demand.gpus, natural(each[0]), each[1].uid))
+        known.sort(key=lambda each: (*_size(each[1]), natural(each[0]), each[1].uid))
         return [(node, record.uid) for node, record in known]
 
     def _places(self) -> Places:
@@ -110,8 +110,10 @@ class Emptying:
         why = self._who.why_not(record, now)
         if why not in (None, Stays.NO_PLACE):
             return why
-        tenant = self._who.tenants(self._cache.nodes[record.node], now).get(record.uid)
-        if tenant is None or self._who.ends_soon(tenant, record, now):
+        tenant = self._who.tenant(record, now)
+        if not (tenant.gpus or has_planned_shares(record)):
+            return Stays.SHARES
+        if self._who.ends_soon(tenant, record, now):
             return Stays.ENDS
         if not self._budgets.allow([*beside, record]):
             return Stays.BUDGET
@@ -144,3 +146,8 @@ class Emptying:
             record = self._cache.pods.get(target.noted.uid)
             if target.empties and target.move and record is not None and record.live:
                 yield record, target.move
+
+
+def _size(record: PodRecord) -> tuple[int, int]:
+    """Less is larger."""
+    return -record.demand.gpus, -sum(demand.gpus for _, demand in record.shares)

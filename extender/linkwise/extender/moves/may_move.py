@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from enum import Enum
 
 from linkwise.extender.api.records import PodRecord
-from linkwise.extender.cache.node_info import NodeInfo, plan_on
+from linkwise.extender.cache.node_info import plan_on
 from linkwise.extender.moves.policy import MovePolicy
 from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
 from linkwise.extender.queue.running_pods import RunningPods, Tenant
@@ -22,7 +22,7 @@ class Stays(Enum):
 
     LEFT_ALONE = "its namespace is none of those whose pods Linkwise places"
     GANG = "it is a member of a gang"
-    SHARES = "it has replicas or MIG devices"
+    SHARES = "it has replicas or MIG devices that Linkwise did not choose"
     NO_CONSENT = "it does not consent, or its controller does not recreate evicted pods"
     STARTS = "it has not started yet"
     LEAVES = "it is ending already"
@@ -47,7 +47,8 @@ class MayMove:
             self.stays(record.uid, moved + self._policy.again_seconds, Stays.AGAIN)
             if len(self._moved) >= _MOST_REMEMBERED:
                 del self._moved[next(iter(self._moved))]
-            self._moved[record.uid] = moved, self._policy.cost_of(record) * record.demand.gpus
+            lost = self._policy.cost_of(record) * len(record.written.uuids)
+            self._moved[record.uid] = moved, lost
 
     def lost_since(self, when: float) -> float:
         """GPU seconds that moves since then have lost, by the plans of the pods that were moved."""
@@ -80,14 +81,14 @@ class MayMove:
         `ends_soon`. Of a gang, all members have to move."""
         if record.left_alone:
             return Stays.LEFT_ALONE
-        if record.shares:
-            return Stays.SHARES
         if not self._policy.consents(record):
             return Stays.NO_CONSENT
         if not record.live:
             return Stays.LEAVES
         if not record.admitted:
             return Stays.STARTS
+        if record.shares and not has_planned_shares(record):
+            return Stays.SHARES
         until, why = self._stay.get(record.uid, (-math.inf, Stays.AGAIN))
         if now < until:
             return why
@@ -100,10 +101,16 @@ class MayMove:
         began = record.created if written is None else written.plan.made
         return now - began >= _RUN_TIMES * cost
 
-    def tenants(self, info: NodeInfo, now: float) -> dict[str, Tenant]:
-        """The pods that have GPUs of the node, by uid."""
-        return {each.uid: each for each in self._running_pods.on(info, now).all}
+    def tenant(self, record: PodRecord, now: float) -> Tenant:
+        return self._running_pods.tenant(record, now)
 
     def ends_soon(self, tenant: Tenant, record: PodRecord, now: float) -> bool:
         """Whether it is to end before it has run for as long again as its move costs."""
         return tenant.end - now < self._policy.cost_of(record)
+
+
+def has_planned_shares(record: PodRecord) -> bool:
+    """Whether kube-scheduler asked the extender about the shares that the pod has: then it asks
+    about those of its replacement, too."""
+    written = record.plan_for(record.node)
+    return written is not None and bool(written.plan.shares)

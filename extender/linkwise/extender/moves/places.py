@@ -1,5 +1,6 @@
 """Where pods that move go: each where a new pod like it would go, with links no worse than it has,
-on GPUs that are free now and that no pod before it gets. A gang goes where a new gang would.
+on GPUs and shares that are free now and that no pod before it gets. A gang goes where a new gang
+would.
 
 kube-scheduler nominates a pod for a node where it evicts others. It keeps that room even if it does
 not come free, and lets no less important pod in that needs it: there, a target would be in vain.
@@ -11,12 +12,17 @@ from linkwise.extender.api.records import PodRecord, ResourceList
 from linkwise.extender.api.unlocked import RunUnlocked
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
+from linkwise.extender.cache.node_info import NodeInfo
 from linkwise.extender.cache.node_table import NodeTable
+from linkwise.extender.cache.shares.book import ShareBook
 from linkwise.extender.gangs.gang_search import GangSearch
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.moves.plan import Move
 from linkwise.extender.placement.nodes.nodes_view import NodesView, as_if
 from linkwise.extender.placement.result import NoRoom, Spot
+from linkwise.extender.placement.shares.choice import ShareRequest, choose_shares
+from linkwise.extender.placement.shares.nodes import request_of
+from linkwise.topology.annotations.plan import PlannedShares
 
 _WORSE = 0.999  # of the bandwidth that a pod has
 
@@ -29,14 +35,19 @@ class Places:
         the cache's own table."""
         self._cache, self._search, self._table = cache, search, table
         self._changed = dict.fromkeys(changed)
+        self._books: dict[str, ShareBook] = {}  # of the nodes whose shares pods have got here
 
     def close(self, node: str) -> None:
         """No pod goes to *node*."""
+        self._books[node] = ShareBook()
         self._table.free[row := self._table.row_of[node]] = 0
         self._changed[row] = None
 
-    def take(self, spot: Spot, needs: ResourceList) -> None:
-        """A pod with these *needs* gets *spot*."""
+    def take(self, spot: Spot, needs: ResourceList, shares: Sequence[PlannedShares] = ()) -> None:
+        """A pod with these *needs* gets *spot*, and *shares* there."""
+        if shares:
+            book = self._books.get(spot.node, self._cache.nodes[spot.node].shares)
+            self._books[spot.node] = book.reserving(shares)
         row = self._table.row_of[spot.node]
         self._table.free[row] &= ~spot.gpus
         self._table.left.take(row, needs)
@@ -50,12 +61,48 @@ class Places:
         self._changed[row] = None
 
     def move(self, pod: PodRecord, gpus: int, cost_seconds: float) -> Move | None:
-        """Where *pod*, which has *gpus* (a bitmask) of its node, goes; None: nowhere."""
-        found = self._search.best_for(pod, self._view(pod.priority))
-        if isinstance(found, NoRoom) or not self._is_as_good(pod, gpus, found):
+        """Where *pod*, which has *gpus* (a bitmask) of its node, goes; None: nowhere. Shares stand
+        in for whole GPUs only of one that has no whole ones, and only if no node has some."""
+        view = self._view(pod.priority)
+        if pod.shares or isinstance(found := self._search.best_for(pod, view), NoRoom):
+            return self._move_with_shares(pod, gpus, cost_seconds, view)
+        if not self._is_as_good(pod, gpus, found):
             return None
         self.take(found, pod.needs)
         return Move(pod, found, cost_seconds)
+
+    def _move_with_shares(
+        self, pod: PodRecord, gpus: int, cost_seconds: float, view: NodesView
+    ) -> Move | None:
+        request = self._share_request(pod, gpus)
+        if not request.wants:
+            return None
+
+        def gpus_of(info: NodeInfo, free: int) -> int | None:
+            if not (gpus and pod.demand.gpus):
+                return 0
+            whole = GpuRequest(pod.demand, pod.ask.requirement)
+            taken = None if info.kind is None else info.take(whole, free)
+            is_as_good = taken and self._is_as_good(pod, gpus, Spot(info.name, taken))
+            return taken if is_as_good else None
+
+        found = self._search.best_with_shares(pod, request, gpus_of, view, self._books)
+        if found is None or found[1].quality < _WORSE * self._share_quality(pod, request):
+            return None
+        spot, choice = found
+        self.take(spot, pod.needs, choice.shares)
+        return Move(pod, spot, cost_seconds, choice.shares)
+
+    def _share_request(self, pod: PodRecord, gpus: int) -> ShareRequest:
+        return request_of(pod, "" if gpus else self._cache.managed)
+
+    def _share_quality(self, pod: PodRecord, request: ShareRequest) -> float:
+        """The most GB/s that the pod can have where it is, as it may have by now; 0: none."""
+        info = self._cache.nodes[pod.node]
+        if info.kind is None:
+            return 0.0
+        best = choose_shares(info.kind, info.shares.without({pod.uid}, 0), request)
+        return 0.0 if best is None else best.quality
 
     def move_gang(
         self,
@@ -114,4 +161,8 @@ class Places:
         here, there = self._cache.nodes[pod.node].kind, self._cache.nodes[spot.node].kind
         if here is None or there is None:
             return False
-        return there.quality(request, spot.gpus) >= _WORSE * here.quality(request, gpus)
+        if gpus:
+            before = here.quality(request, gpus)
+        else:
+            before = self._share_quality(pod, self._share_request(pod, gpus))
+        return there.quality(request, spot.gpus) >= _WORSE * before

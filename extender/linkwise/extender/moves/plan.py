@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.api.views import LinkGain, MoveState
 from linkwise.extender.placement.result import Spot
+from linkwise.topology.annotations.plan import PlannedShares
 from linkwise.topology.machine.model import MAX_GPUS
 
 _MOST_MOVES = 1024  # that a note, an annotation, has room for
@@ -16,6 +17,7 @@ class Move:
     pod: PodRecord  # as it runs
     spot: Spot  # of its replacement
     cost_seconds: float  # of its run that the restart loses
+    shares: tuple[PlannedShares, ...] = ()  # of its replacement
 
     @property
     def gang(self) -> GangKey | None:
@@ -24,8 +26,8 @@ class Move:
 
     @property
     def lost(self) -> float:
-        """GPU seconds."""
-        return self.cost_seconds * self.pod.demand.gpus
+        """GPU seconds; only whole GPUs count."""
+        return self.cost_seconds * self.spot.gpus.bit_count()
 
 
 @dataclass(frozen=True, slots=True)

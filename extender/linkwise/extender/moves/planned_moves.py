@@ -266,6 +266,17 @@ class PlannedMoves:
             and not info.closed
             and info.has_unused(gpus & ~own.get(node, 0))
             for node, gpus in gpus_by_node(move.spot for move in plan.moves).items()
+        ) and self._has_shares(plan)
+
+    def _has_shares(self, plan: MovePlan) -> bool:
+        """Whether those of its targets are free."""
+        found = (
+            (self._cache.nodes[move.spot.node].shares, move) for move in plan.moves if move.shares
+        )
+        return all(
+            book.has_unused(move.shares)
+            and book.reserved.isdisjoint(each for of in move.shares for each in of.ids)
+            for book, move in found
         )
 
     def _is_outdated(self, plan: MovePlan) -> bool:
@@ -371,7 +382,8 @@ class PlannedMoves:
     def _mover(
         self, pods: tuple[PodRecord, ...], members: GangMembers | None, now: float
     ) -> Mover | None:
-        """None: one of them has not run for long, ends soon or is on a node that is closed."""
+        """None: one of them has not run for long, ends soon, is on a node that is closed, or has
+        shares in place of whole GPUs: others may have shares of the same ones."""
         cost, spots = max(map(self._policy.cost_of, pods)), []
         for pod in pods:
             info = self._cache.nodes[pod.node]
@@ -379,7 +391,7 @@ class PlannedMoves:
             ends = (
                 each.end for each in self._running_pods.on(info, now).all if each.uid == pod.uid
             )
-            if info.kind is None or info.closed or not gpus:
+            if info.kind is None or info.closed or not gpus or pod.uid in info.sharing.strays:
                 return None
             if not self._who.has_run(pod, now, cost) or next(ends, 0.0) - now < cost:
                 return None

@@ -6,6 +6,9 @@
    StatefulSet's by its name too, as each has its own volumes. It is planned exactly on the target.
 3. A target for which no pod comes is given back after COME_SECONDS.
 
+A target may have shares of divided GPUs, reserved by their ids. The new pod gets them as any pod
+gets shares: kube-scheduler asks about it (`with_shares`) and binds it (`take_shares`).
+
 The members of a gang move together. Nothing is planned for the new ones until each of them is
 there; then the gang is planned on its targets, as a whole (`take_gang`). If a member does not come
 or is another one, all targets of the gang are given back, and it is placed like any other.
@@ -28,7 +31,7 @@ from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.moves.plan import Move, MovePlan, MoveUnderWay, most_moves
 from linkwise.extender.moves.policy import MovePolicy, Moves
 from linkwise.extender.placement.result import Spot
-from linkwise.topology.annotations.plan import Plan
+from linkwise.topology.annotations.plan import Plan, PlannedShares
 
 # How long a target is kept once the pod that moves has ended, or should have: its controller may be
 # slow. Its grace period may be as long as this; beyond, GPUs would idle for a tenant's word.
@@ -48,6 +51,10 @@ class Target:
     @property
     def spot(self) -> Spot:
         return Spot(self.noted.node, int(self.noted.gpus, 16))
+
+    @property
+    def shares(self) -> tuple[PlannedShares, ...]:
+        return self.noted.shares
 
     @property
     def key(self) -> GangKey:
@@ -73,11 +80,14 @@ class Target:
         moves = () if self.plan is None else self.plan.moves
         return next((move for move in moves if move.pod.uid == self.noted.uid), None)
 
-    def suits(self, record: PodRecord) -> bool:
-        """Whether *record* takes the place of the pod that moves."""
+    def suits(self, record: PodRecord, managed: str) -> bool:
+        """Whether *record* takes the place of the pod that moves. *managed*: the resource of whole
+        GPUs, in place of which it may have shares."""
         if record.owner_uid != self.noted.owner:
             return False
-        if record.demand.gpus != self.spot.gpus.bit_count():
+        asked = {managed: record.demand.gpus} if record.demand.gpus else {}
+        asked |= {resource: demand.gpus for resource, demand in record.shares}
+        if asked != self._devices(managed):
             return False
         if record.owner_kind == _BY_NAME and record.key != self.noted.pod:
             return False
@@ -89,7 +99,16 @@ class Target:
         return self.like is None or (
             record.template is self.like.template
             and record.ask.requirement == self.like.ask.requirement
+            and record.ask.sharing is self.like.ask.sharing
         )
+
+    def _devices(self, managed: str) -> dict[str, int]:
+        """How many of each resource."""
+        gpus = self.spot.gpus.bit_count()
+        found = {managed: gpus} if gpus else {}
+        for of in self.shares:
+            found[of.resource] = found.get(of.resource, 0) + len(of.ids)
+        return found
 
 
 class Targets:
@@ -110,6 +129,8 @@ class Targets:
         self._of_gangs: dict[GangKey, list[Target]] = {}
         self._changed: set[GangKey] = set()  # since `take_changed`
         self._released: set[GangKey] = set()  # since `take_released`
+        # uid of a new pod -> that of the pod whose target, with shares, it gets at its bind.
+        self._takers: dict[str, str] = {}
         self._is_restored = False
         self.counts = MoveCounts()
 
@@ -140,8 +161,10 @@ class Targets:
         for move in plan.moves:
             pod, spot = move.pod, move.spot
             place = pod.owner_uid, spot.node, f"{spot.gpus:x}"
-            of_gang = () if move.gang is None else (move.gang.name, move.gang.source, pod.ask.rank)
-            noted = NotedMove(pod.key, pod.uid, *place, *of_gang)
+            name, source, rank = "", "", None
+            if move.gang is not None:
+                name, source, rank = move.gang.name, move.gang.source, pod.ask.rank
+            noted = NotedMove(pod.key, pod.uid, *place, name, source, rank, move.shares)
             self._keep(Target(noted, for_whom, now, pod, plan))
 
     def helped(self, plan: MovePlan) -> None:
@@ -158,7 +181,7 @@ class Targets:
                 self._give_back(together)
 
     def give_up(self, uid: str) -> None:
-        """No pod gets the target of this one."""
+        """No pod gets the target of this pod, which moves."""
         self._give_back([self._targets[uid]])
 
     def _together(self) -> Iterator[list[Target]]:
@@ -172,8 +195,11 @@ class Targets:
 
     def _keep(self, target: Target) -> None:
         self._targets[target.noted.uid] = target
-        self._cache.reserve(target.key, {target.spot.node: target.spot.gpus})
-        if target.gang is None:
+        spot, ids = target.spot, (each for of in target.shares for each in of.ids)
+        self._cache.reserve(target.key, {spot.node: spot.gpus} if spot.gpus else {})
+        if target.shares:
+            self._cache.reserve_shares(target.key, spot.node, frozenset(ids))
+        elif target.gang is None:
             self._awaited.add(target.noted.owner)
         else:
             self._of_gangs.setdefault(target.gang, []).append(target)
@@ -187,7 +213,10 @@ class Targets:
     def _end(self, target: Target) -> None:
         del self._targets[target.noted.uid]
         self._cache.reserve(target.key, {})
-        if target.gang is None:
+        if target.shares:
+            self._cache.reserve_shares(target.key, target.spot.node, frozenset())
+            self._takers = {new: old for new, old in self._takers.items() if old in self._targets}
+        elif target.gang is None:
             self._await_no_more(target.noted.owner)
         else:
             self._of_gangs[target.gang].remove(target)
@@ -246,7 +275,7 @@ class Targets:
         """The targets of the gang, one for each open member; they are the caller's to plan. None:
         some members are still to come. Empty: the targets were no good, and are given back."""
         targets = [*self._of_gangs[key]]
-        spots = _spots_for(members.open, targets)
+        spots = _spots_for(members.open, targets, self._cache.managed)
         if spots is not None and len(spots) < len(targets):
             return None
         for target in targets:
@@ -257,11 +286,12 @@ class Targets:
         self._count(arrived=len(targets))
         return spots
 
-    def _is_usable(self, spot: Spot) -> bool:
+    def _is_usable(self, spot: Spot, shares: Sequence[PlannedShares] = ()) -> bool:
         """Whether a target that has just ended is as good as it was."""
         info = self._cache.nodes.get(spot.node)
         is_open = info is not None and info.kind is not None and not info.closed
-        return info is not None and is_open and info.has_unused(spot.gpus)
+        has_gpus = info is not None and is_open and info.has_unused(spot.gpus)
+        return info is not None and has_gpus and info.shares.has_unused(shares)
 
     def take_released(self) -> set[GangKey]:
         """The gangs that have no targets any more, since the last call."""
@@ -312,7 +342,7 @@ class Targets:
         for record in [*self._cache.pods.values()]:
             if record.node or not record.live:
                 continue
-            if any(target.suits(record) for target in self._targets.values()):
+            if any(self._suits(target, record) for target in self._targets.values()):
                 planned_ahead = replace(record, gang=record.gang or key_of(record))
                 self._cache.put_pod(planned_ahead)
                 self._take(planned_ahead, now)
@@ -331,7 +361,9 @@ class Targets:
         for noted, pod in zip(together, moved, strict=True):
             target = Target(noted, for_whom, began, pod, left=now)
             info = self._cache.nodes.get(noted.node)
-            if noted.uid in self._targets or not (info and info.has_unused(target.spot.gpus)):
+            if noted.uid in self._targets or info is None:
+                break
+            if not (info.has_unused(target.spot.gpus) and info.shares.has_unused(target.shares)):
                 break  # its replacement is there
             self._keep(target)
             kept.append(target)
@@ -339,7 +371,8 @@ class Targets:
             self._give_back(kept)
 
     def _await_no_more(self, owner: str) -> None:
-        if not any(target.noted.owner == owner for target in self._targets.values()):
+        left = (each.noted.owner for each in self._targets.values() if not each.shares)
+        if owner not in left:
             self._awaited.discard(owner)
 
     # Pods
@@ -353,9 +386,12 @@ class Targets:
             self._take(record, now)
         elif record.node:
             self._awaited.discard(record.uid)
+            if record.uid in self._takers:  # it is elsewhere
+                self.give_up(self._takers[record.uid])
 
     def pod_gone(self, uid: str, now: float) -> None:
         self._awaited.discard(uid)
+        self._takers.pop(uid, None)
         self.leaves(uid, now)
         if uid in self._targets:
             self._targets[uid].left = now
@@ -375,7 +411,7 @@ class Targets:
         if record.held_back:  # it would hold the GPUs for as long as its other gate stays
             return
         suitable = (each for each in self._targets.values() if each.left is not None)
-        target = next((each for each in suitable if each.suits(record)), None)
+        target = next((each for each in suitable if self._suits(each, record)), None)
         if target is None:
             return
         self._end(target)
@@ -391,12 +427,55 @@ class Targets:
         cache.plan(record.uid, written_plan(cache, record, plan, spot.gpus))
         self._awaited.add(record.uid)  # it may change before the watch shows its plan
 
+    def _suits(self, target: Target, record: PodRecord) -> bool:
+        """Whether the pod is planned on this target."""
+        return not target.shares and target.suits(record, self._cache.managed)
 
-def _spots_for(members: Sequence[PodRecord], targets: Sequence[Target]) -> tuple[Spot, ...] | None:
+    # Targets with shares: these are chosen at the bind, so no pod that gets some is planned ahead.
+
+    def with_shares(self, record: PodRecord, names: Sequence[str]) -> Target | None:
+        """The target of a new pod, which stays reserved until the pod is bound. It is given back if
+        it is no good any more, or on none of the nodes *names* that kube-scheduler offers."""
+        target = self._open_for(record)
+        if target is None:
+            return None
+        spot, away = target.spot, self._cache.turned_away
+        is_open = spot.node in names and not away.takes_none(record.template, spot.node)
+        if is_open and self._is_usable(Spot(spot.node, 0), target.shares):
+            self._takers[record.uid] = target.noted.uid
+            return target
+        self.give_up(target.noted.uid)
+        return None
+
+    def _open_for(self, record: PodRecord) -> Target | None:
+        if record.uid in self._takers:
+            return self._targets[self._takers[record.uid]]
+        taken = {*self._takers.values()}
+        for target in self._targets.values():
+            is_open = target.shares and target.left is not None and target.noted.uid not in taken
+            if is_open and target.suits(record, self._cache.managed):
+                return target
+        return None
+
+    def take_shares(self, uid: str, node: str) -> Target | None:
+        """The target of this new pod, if it is on *node*; it is the caller's to assume. None: there
+        is none, or it was no good and is given back."""
+        target = self._targets.get(self._takers.get(uid, ""))  # empty: of no pod
+        if target is None or target.spot.node != node:
+            return None
+        self._end(target)
+        is_usable = self._is_usable(target.spot, target.shares)
+        self._count(arrived=int(is_usable), given_back=int(not is_usable))
+        return target if is_usable else None
+
+
+def _spots_for(
+    members: Sequence[PodRecord], targets: Sequence[Target], managed: str
+) -> tuple[Spot, ...] | None:
     """A target for each; None: one of them has none."""
     left, spots = [*targets], []
     for member in members:
-        target = next((each for each in left if each.suits(member)), None)
+        target = next((each for each in left if each.suits(member, managed)), None)
         if target is None:
             return None
         left.remove(target)

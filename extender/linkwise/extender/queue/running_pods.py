@@ -68,6 +68,12 @@ class RunningPods:
         self._known[info.name] = (state, found)
         return found
 
+    def tenant(self, record: PodRecord, now: float) -> Tenant:
+        """A live pod on its node; one with shares alone has no GPUs."""
+        info = self._cache.nodes[record.node]
+        known = next((each for each in self.on(info, now).all if each.uid == record.uid), None)
+        return self._running(info, record, 0, now) if known is None else known
+
     def leaving(self, info: NodeInfo, now: float) -> Mapping[str, int]:
         """uid -> GPUs of the pods that are about to return them."""
         return {

@@ -32,12 +32,13 @@ from linkwise.extender.cycle.changes import Changes
 from linkwise.extender.cycle.refused_plans import RefusedPlans
 from linkwise.extender.gangs.members import minimum_of, placed_at_most
 from linkwise.extender.gangs.registry import GangRegistry
+from linkwise.extender.moves.targets import Targets
 from linkwise.extender.placement.nodes.by_count import goes_by_count
 from linkwise.extender.placement.nodes.reasons import SUCH_REFUSED, why_closed_exactly
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.verbs.barrier import Barrier, Turn
 from linkwise.extender.verbs.shares import take_shares
-from linkwise.topology.annotations.plan import Plan
+from linkwise.topology.annotations.plan import Plan, PlannedShares
 
 # By then, a Binding without a response has happened and was seen, or it never will. More than twice
 # the time to notice a dead watch (`Reflector`: 120 s); from then on, the doubt is prolonged.
@@ -59,12 +60,13 @@ class Binder:
         changes: Changes,
         barrier: Barrier,
         refused_plans: RefusedPlans,
+        targets: Targets,
         agenda: Agenda,
     ) -> None:
         agenda.ask(lambda: self._doubts.values())
         self._cache, self._pending_writes, self._registry = cache, pending_writes, registry
         self._barrier, self._refused_plans = barrier, refused_plans
-        self._reservations, self._changes = reservations, changes
+        self._reservations, self._changes, self._targets = reservations, changes, targets
         self._flying: Counter[_Key] = Counter()  # orders without an outcome
         self._bound: set[_Key] = set()  # done, but the pod's event has not arrived
         self._doubts: dict[_Key, float] = {}  # without a response -> when the doubt ends
@@ -256,11 +258,12 @@ class Binder:
             return BindRefusal(f"linkwise: node {node}: {why}")
         if refusal := _not_let_through(call, record):
             return refusal
-        shares = take_shares(info, record) if record.shares else ()
-        gpus = self._take(info, record, now) if record.demand.gpus else 0
-        if gpus is None:
-            shares, gpus = take_shares(info, record, self._cache.managed), 0
-        if shares is None:
+        target = self._targets.take_shares(record.uid, node)
+        if target is not None:
+            shares, gpus = target.shares, target.spot.gpus
+        elif (found := self._devices(info, record, now)) is not None:
+            shares, gpus = found
+        else:
             return BindRefusal(f"linkwise: node {node}: no free GPU set that will do")
         epoch = 1 + (record.written.plan.epoch if record.written else 0)
         ident = plan_id(record.ref.namespace, record.ref.name, epoch, now, [record.uid])
@@ -271,8 +274,19 @@ class Binder:
             epoch=epoch,
             made=now,
             shares=shares,
+            moved=0.0 if target is None else now,
         )
         return written_plan(self._cache, record, plan, gpus) if gpus else WrittenPlan(plan, {})
+
+    def _devices(
+        self, info: NodeInfo, record: PodRecord, now: float
+    ) -> tuple[tuple[PlannedShares, ...], int] | None:
+        """The shares and the whole GPUs for a pod that is not planned ahead; None: it has none."""
+        shares = take_shares(info, record) if record.shares else ()
+        gpus = self._take(info, record, now) if record.demand.gpus else 0
+        if gpus is None:
+            shares, gpus = take_shares(info, record, self._cache.managed), 0
+        return None if shares is None else (shares, gpus)
 
     def _take(self, info: NodeInfo, record: PodRecord, now: float) -> int | None:
         """The whole GPUs for a pod that is not planned ahead; None if no set is suitable."""

@@ -12,6 +12,7 @@ from linkwise.extender.api.records import NO_DEMAND, PodRecord
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.gangs.registry import GangRegistry
+from linkwise.extender.moves.targets import Targets
 from linkwise.extender.placement.nodes.by_count import (
     belongs_to_by_count,
     is_by_count,
@@ -46,11 +47,12 @@ class Filter:
         unschedulable_pods: UnschedulablePods,
         recorder: CallRecorder,
         gathering: Gathering,
+        targets: Targets,
     ) -> None:
         self._cache, self._registry, self._queue = cache, registry, queue
         self._reservations, self._offers = reservations, offers
         self._unschedulable_pods, self._recorder = unschedulable_pods, recorder
-        self._gathering = gathering
+        self._gathering, self._targets = gathering, targets
 
     def answer(self, record: PodRecord, call: FilterCall, now: float) -> FilterAnswer:
         """*record* describes the pod as kube-scheduler sent it."""
@@ -80,7 +82,11 @@ class Filter:
             self._recorder.record(record, names, None, now)
             return self._of_member(record, names)
         self._recorder.record(record, names, waiting.nominated(record), now)
-        answer = self._where_admitted(record, names, now)
+        target = self._targets.with_shares(known, names)
+        if target is not None:
+            answer = _exactly(target.spot.node, names)
+        else:
+            answer = self._where_admitted(record, names, now)
         has_room = bool(answer.node_names)
         waiting.answered(
             known,

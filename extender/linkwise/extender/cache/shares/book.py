@@ -7,13 +7,13 @@ the steps before it left, so no share ever has two holders.
 """
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from operator import or_
 from typing import Any
 
 from linkwise.extender.api.records import PodRecord, WrittenPlan
-from linkwise.topology.annotations.plan import ContainerShares
+from linkwise.topology.annotations.plan import ContainerShares, PlannedShares
 from linkwise.topology.machine.model import Machine
 from linkwise.topology.machine.parts import Part, part_of
 
@@ -30,12 +30,14 @@ class Place:
 class ShareBook:
     """`holders` maps the ids of shares to the uid of their pod; a pod that the API server no longer
     knows is `namespace/name`. `used` are the ids that the kubelet reports as in use. `blocked` is
-    the bitmask of the GPUs that pods have as a whole."""
+    the bitmask of the GPUs that pods have as a whole. `reserved` are the ids that are kept for pods
+    to come."""
 
     places: tuple[Place, ...] = ()
     holders: Mapping[str, str] = field(default_factory=dict)
     used: frozenset[str] = frozenset()
     blocked: int = 0
+    reserved: frozenset[str] = frozenset()
     # Choices made from this book, by request, and the like; they depend on nothing else.
     choices: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -54,28 +56,45 @@ class ShareBook:
         ]
 
     def free_ids(self, part: Part) -> tuple[str, ...]:
-        if not self.holders:
+        if not (self.holders or self.reserved):
             return part.ids
-        return tuple(each for each in part.ids if each not in self.holders)
+        holders, reserved = self.holders, self.reserved
+        return tuple(each for each in part.ids if each not in holders and each not in reserved)
+
+    def has_unused(self, planned: Iterable[PlannedShares]) -> bool:
+        """Whether no pod has any of these shares, and pods can get all of them."""
+        return all(
+            {*of.ids}.isdisjoint(self.holders)
+            and {*of.ids} <= {each for place in self.of(of.resource) for each in place.part.ids}
+            for of in planned
+        )
+
+    def gpus_of(self, planned: Iterable[PlannedShares]) -> int:
+        """The bitmask of the GPUs of which these are shares."""
+        ids = {each for of in planned for each in of.ids}
+        return _mask(place.gpu for place in self.places if not ids.isdisjoint(place.part.ids))
+
+    def reserving(self, planned: Iterable[PlannedShares]) -> "ShareBook":
+        """The book with these shares reserved too."""
+        ids = (each for of in planned for each in of.ids)
+        return replace(self, reserved=self.reserved.union(ids), choices={})
 
     def without(self, gone: Collection[str], gpus: int) -> "ShareBook":
         """The book without these holders, who also have these *gpus* (bitmask) as a whole."""
         holders = {each: holder for each, holder in self.holders.items() if holder not in gone}
-        return ShareBook(self.places, holders, self.used, self.blocked & ~gpus)
+        return ShareBook(self.places, holders, self.used, self.blocked & ~gpus, self.reserved)
 
     @cached_property
     def divided(self) -> int:
         """The bitmask of the GPUs that have parts."""
-        return reduce(or_, (1 << place.gpu for place in self.places), 0)
+        return _mask(place.gpu for place in self.places)
 
     @cached_property
     def opened(self) -> int:
-        """The bitmask of the divided GPUs of which some pod has a share."""
-        mask = 0
-        for place in self.places:
-            if self.holders and any(each in self.holders for each in place.part.ids):
-                mask |= 1 << place.gpu
-        return mask
+        """The bitmask of the divided GPUs of which some pod has a share, or will have one."""
+        return _mask(
+            place.gpu for place in self.places if len(self.free_ids(place.part)) < place.part.shares
+        )
 
     def has_more_than(self, before: "ShareBook") -> bool:
         """Whether pods can get more shares of some part than *before*. If a pod moves from one GPU
@@ -114,6 +133,11 @@ class ShareFacts:
     bound: Sequence[tuple[PodRecord, Mapping[str, int], WrittenPlan | None]]
     assumed: Mapping[str, WrittenPlan]
     blocked: int
+    reserved: frozenset[str] = frozenset()
+
+
+def _mask(gpus: Iterable[int]) -> int:
+    return reduce(or_, (1 << gpu for gpu in gpus), 0)
 
 
 def places_of(machine: Machine) -> tuple[Place, ...]:
@@ -140,7 +164,7 @@ def settle(places: tuple[Place, ...], facts: ShareFacts) -> ShareBook:
     for record, wants, _ in facts.bound:
         if record.uid not in facts.listed:
             settling.presume(record.uid, wants)
-    return ShareBook(places, settling.holders, used, facts.blocked)
+    return ShareBook(places, settling.holders, used, facts.blocked, facts.reserved)
 
 
 def strays(

@@ -3,7 +3,7 @@
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from linkwise.extender.api.records import PodRecord, WrittenPlan
+from linkwise.extender.api.records import GangKey, PodRecord, WrittenPlan
 from linkwise.extender.cache.shares import book
 from linkwise.extender.cache.shares.book import Place, ShareBook, ShareFacts
 from linkwise.extender.cache.shares.listed_as import attributed
@@ -23,6 +23,7 @@ class NodeShares:
     in_use: Mapping[str, ContainerShares] = field(default_factory=dict)  # by namespace/name
     listed_as: dict[str, str] = field(default_factory=dict)  # a name in `in_use` -> its pod's uid
     pods: dict[str, PodRecord] = field(default_factory=dict)  # bound; with shares by their own name
+    reserved: dict[GangKey, frozenset[str]] = field(default_factory=dict)  # for whom -> ids
     book: ShareBook = field(default_factory=ShareBook)
 
     def put_machine(self, machine: Machine | None) -> None:
@@ -106,7 +107,9 @@ class NodeShares:
             for record in pods
             if record.uid in takers
         ]
-        self.book = book.settle(self.places, ShareFacts(self.listed, bound, assumed, blocked))
+        reserved = frozenset().union(*self.reserved.values())
+        facts = ShareFacts(self.listed, bound, assumed, blocked, reserved)
+        self.book = book.settle(self.places, facts)
 
     def _attribute(
         self, before: Mapping[str, ContainerShares], bound: Mapping[str, PodRecord]

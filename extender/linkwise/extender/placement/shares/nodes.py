@@ -5,7 +5,7 @@ managed resource, on a node that offers shares under that name: then whole GPUs 
 node, and shares only if no node has whole ones.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -35,6 +35,7 @@ from linkwise.topology.machine.model import LinkClass
 
 BEST_SCORE = 100
 UNSOUGHT = "linkwise: its shares have not been looked at yet"
+_AS_THEY_ARE: Mapping[str, ShareBook] = {}
 
 
 def request_of(record: PodRecord, managed: str = "") -> ShareRequest:
@@ -47,13 +48,16 @@ def request_of(record: PodRecord, managed: str = "") -> ShareRequest:
 
 
 def choice_on(
-    info: NodeInfo, request: ShareRequest, effort: Effort | None = None
+    info: NodeInfo,
+    request: ShareRequest,
+    effort: Effort | None = None,
+    books: Mapping[str, ShareBook] = _AS_THEY_ARE,
 ) -> ShareChoice | None:
-    """The shares that the pod would get on this node; None if there are none that suit. Raises
-    UnsoughtError."""
+    """The shares that the pod would get on this node; None if there are none that suit. *books*, by
+    node, count in place of what the node says. Raises UnsoughtError."""
     if info.kind is None or info.closed:
         return None
-    return choose_shares(info.kind, info.shares, request, effort)
+    return choose_shares(info.kind, books.get(info.name, info.shares), request, effort)
 
 
 def offers_any(info: NodeInfo | None, request: ShareRequest) -> bool:
@@ -148,9 +152,10 @@ def best_share_node(
     request: ShareRequest,
     effort: Effort,
     suits: Callable[[NodeInfo], bool] = lambda _: True,
+    books: Mapping[str, ShareBook] = _AS_THEY_ARE,
 ) -> str | None:
     """The best node that *suits* and has room for the pod, as far as the extender sees, and as the
-    *effort* reaches."""
+    *effort* reaches. *books*: see `choice_on`."""
     needs = record.needs
     names = [
         name
@@ -161,7 +166,7 @@ def best_share_node(
         and cache.rows.left.fits_on(info.row, needs)
         and suits(info)
     ]
-    found = _ranked(cache, room, request, needs, names, effort)
+    found = _ranked(cache, room, request, needs, names, effort, books)
     return min(found, key=found.__getitem__) if found else None
 
 
@@ -172,6 +177,7 @@ def _ranked(
     needs: ResourceList,
     names: Sequence[str],
     effort: Effort,
+    books: Mapping[str, ShareBook] = _AS_THEY_ARE,
 ) -> dict[str, tuple[Rank, int]]:
     """Node -> the rank of its choice, and the place of its name; the best is the least. Nodes that
     the *effort* does not reach are left out."""
@@ -181,7 +187,7 @@ def _ranked(
         if info is None or not offers_any(info, request):
             continue
         with suppress(UnsoughtError):
-            if (choice := choice_on(info, request, effort)) is not None:
+            if (choice := choice_on(info, request, effort, books)) is not None:
                 choices[info.row] = choice
     rows = np.array([*choices], dtype=np.int64)
     before = left_on(cache, cache.rows, rows, room.resources)
