@@ -38,6 +38,7 @@ from tests.liveness.kube_scheduler import Api, KubeScheduler, Wire
 
 change = msgspec.structs.replace
 SHORTEST_SECONDS = 0.05  # the loop decides at most so often
+CALM_SECONDS = 0.1  # and so long after changes that are not urgent
 # After so many of kube-scheduler's tries, which come faster than the loop decides.
 _DECIDES = 0.2
 PUBLISH_SECONDS = 1.0  # until a plugin has published what podresources says
@@ -90,6 +91,7 @@ class Day(DeviceCluster):
         self._late = {watch: [] for watch in _Watch}
         self._numbers = count()
         self.decided: list[float] = []
+        self._calm_until = 0.0  # by then, a round follows changes that are not urgent
         self.on_end: Callable[[Pod], object] = lambda _: None
         self.on_bind: Callable[[Pod], object] = lambda _: None
         self.on_leave: Callable[[Pod], object] = lambda _: None  # it has a node, and is to end
@@ -135,6 +137,7 @@ class Day(DeviceCluster):
             self.now = max(then, self.now)
             while self._events and self._events[0][0] <= self.now:
                 heappop(self._events)[2]()
+            self._wake()
 
     def _next(self) -> float:
         times = [self._events[0][0] if self._events else math.inf]
@@ -146,6 +149,8 @@ class Day(DeviceCluster):
         due = None if self.trouble.no_leader else self.core.next_due()
         if due is not None:
             times.append(max(due, self.now + SHORTEST_SECONDS))
+        if not self.trouble.no_leader:
+            times.append(self._calm_until)
         return min(times)
 
     def rest(self) -> None:
@@ -155,13 +160,23 @@ class Day(DeviceCluster):
             busy = False if self.trouble.no_leader else self._decide()
             while self.scheduler.try_next():
                 busy = True
+                self._wake()
                 if not self.trouble.no_leader and self.random.random() < _DECIDES:
                     self._decide()
             if not busy:
                 return
         self.failures.append(f"no end of things to do at {self.now:.0f}")
 
+    def _wake(self) -> None:
+        self._calm_until = min(self._calm_until, self.now + CALM_SECONDS)
+
     def _decide(self) -> bool:
+        """As the loop does: at once only if that is urgent or due."""
+        due = self.core.next_due()
+        is_due = due is not None and due <= self.now
+        if not (is_due or self.core.any_urgent() or self.now >= self._calm_until):
+            return False
+        self._calm_until = math.inf
         self.decided.append(self.now)
         _, busy = self.decide()
         for defect in self.core.take_defects():

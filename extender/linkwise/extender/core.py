@@ -534,6 +534,10 @@ class Core:
         self._tried(lambda: self._planner.note_reservations(now))
         return actions
 
+    def any_urgent(self) -> bool:
+        """Whether `decide` should follow at once. After other changes it may be a moment later."""
+        return self._reader.any_due or self._planner.changes.any_urgent()
+
     def _round(self, now: float) -> tuple[Action, ...]:
         return self._planner.decide(now, self._binder.doubted())
 

@@ -121,6 +121,24 @@ def test_the_plan_names_all_gpus_that_a_container_may_get() -> None:
     assert not will_do(kind, DGX_1V, request, {"init": apart, "main": apart})
 
 
+def test_equal_plans_on_machines_of_a_kind_are_judged_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    judged = []
+
+    def admits(_: MachineKind, *asked: object) -> bool:
+        judged.append(asked)
+        return True
+
+    monkeypatch.setattr(MachineKind, "admits", admits)
+    kind, request = MachineKind(DGX_1V, 0), GpuRequest(TWO, NVLINKS)
+    for number in range(3):
+        gpus = tuple(replace(gpu, uuid=f"{number}-{gpu.uuid}") for gpu in DGX_1V.gpus)
+        like = replace(DGX_1V, gpus=gpus)
+        assert will_do(kind, like, request, {"main": like.uuids_of(0b11)})
+    assert len(judged) == 1
+
+
 @pytest.mark.parametrize(("free", "taken"), [(RING | MESH, MESH), (RING, None)])
 def test_a_kubelet_that_aligns_each_container_hands_on_linked_gpus_too(
     free: int, taken: int | None

@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
+from linkwise.extender.api.extender_calls import BindOrder, BindWaits, Outcome
 from linkwise.extender.api.records import GangKey
 from linkwise.extender.cycle.changes import LARGE_GANG, SECONDS_A_POD
 from linkwise.extender.gangs.lifecycle import GangLifecycle
@@ -16,6 +17,7 @@ from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
 
 MOMENT = LARGE_GANG * SECONDS_A_POD
+KEY = GangKey("ml", "g")
 REFUSED = (Condition("PodScheduled", "False", "Unschedulable", "linkwise: …"),)
 
 
@@ -231,3 +233,89 @@ def test_a_large_gang_that_is_gone_leaves_nothing_to_do() -> None:
     assert at.phase("g") == ""
     assert at.core.next_due() is None
     assert sum(at.free(node) for node in at.nodes) == LARGE_GANG
+
+
+# What a round follows at once, and what it may follow a moment later.
+
+
+def orders(at: Cluster, members: list[str]) -> list[BindOrder]:
+    """For Bindings of all members at the same time."""
+    calls = [(member, at.pod(member).status.nominated_node_name) for member in members]
+    answers = [at.come_to_bind(*call) for call in calls]  # all but the last wait for others
+    waited = [call for call, answer in zip(calls, answers, strict=True) if answer == BindWaits(KEY)]
+    return [
+        answer
+        for answer in (*answers, *(at.come_to_bind(*call) for call in waited))
+        if isinstance(answer, BindOrder)
+    ]
+
+
+def test_a_gang_needs_a_round_at_once_when_it_is_whole_and_none_until_it_runs() -> None:
+    at = idle(16)
+    at.settle()
+    first, last = ({"gang": "g", "gang_size": "2", "rank": rank} for rank in "01")
+    at.add_pod("g-0", 8, said=first)
+    assert not at.core.any_urgent()
+    at.add_pod("g-1", 8, said=last)
+    assert at.core.any_urgent()
+    actions, _ = at.decide()
+    assert len(actions) == 2
+    for order in orders(at, ["g-0", "g-1"]):
+        assert at.end_bind(order)
+        assert not at.core.any_urgent()
+    at.decide()
+    assert len(marked(at)) == 1  # by a write of its own, as no Binding knew that it is the last
+    assert not at.core.any_urgent()
+
+
+def test_the_labels_that_a_pod_gets_from_its_node_are_no_reason_for_a_round_at_once() -> None:
+    at = idle()
+    (member, *_) = planned(at)
+    pod = at.pod(member)
+    plan = at.plan(member)
+    assert plan is not None
+    labels = {**pod.metadata.labels, "topology.kubernetes.io/zone": "z"}
+    pod = change(pod, spec=change(pod.spec, node_name=plan.node))
+    at.put_pod(change(pod, metadata=change(pod.metadata, labels=labels)))
+    assert not at.core.any_urgent()
+
+
+def test_a_round_at_once_follows_the_plans_that_gates_and_claims_wait_for() -> None:
+    at = idle(16)
+    at.add_gang("g", 2, gates=[names.GATE])
+    actions = at.core.decide(at.now)
+    for action in actions:
+        at.carry_out(action)
+    at.core.decide(at.now)
+    assert not at.core.any_urgent()
+    at.core.done(actions[0], Outcome.DONE, at.now)
+    assert at.core.any_urgent()
+
+
+def test_a_round_at_once_follows_more_room_and_what_was_not_decided() -> None:
+    at = idle(16)
+    at.add_pod("single", 8)
+    at.schedule("single")
+    members = at.add_gang("g", 2)
+    at.settle()
+    assert not at.core.any_urgent()
+    at.delete("single")
+    assert at.core.any_urgent()
+    at.settle()
+    assert all(at.schedule(member) for member in members)
+    at.settle()
+    at.set_phase(members[0], "Failed")
+    assert at.core.any_urgent()
+    at.settle()
+    at.add_node("more")
+    assert at.core.any_urgent()
+    at.settle()
+    assert not at.core.any_urgent()
+
+
+def test_a_single_pod_that_is_placed_as_it_comes_needs_no_round_at_once() -> None:
+    at = idle(16)
+    at.settle()
+    at.add_pod("single", 8)
+    assert at.schedule("single")
+    assert not at.core.any_urgent()

@@ -68,6 +68,20 @@ def test_a_pod_waits_until_its_owner_has_been_read(cluster: Cluster) -> None:
     assert planned(cluster) == ["train-0-0", "train-1-0"]
 
 
+def test_a_read_is_begun_at_once(cluster: Cluster) -> None:
+    cluster.settle()
+    there_is(cluster, train := job("train", 2))
+    cluster.put_pod(member(train, 0))
+    assert cluster.core.any_urgent()
+    (read,) = cluster.core.owners_to_read(cluster.now)
+    cluster.core.decide(cluster.now)
+    assert not cluster.core.any_urgent()
+    cluster.core.owner_read(read, cluster.read_owner(read.ref), cluster.now)
+    assert cluster.core.any_urgent()  # pods are to be judged again
+    cluster.settle()
+    assert not cluster.core.any_urgent()
+
+
 def test_a_gang_costs_one_read_however_many_its_members_are(cluster: Cluster) -> None:
     train = job("train", 64)
     there_is(cluster, train)

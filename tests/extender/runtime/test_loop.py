@@ -91,6 +91,20 @@ def test_the_first_call_about_a_gang_is_answered_with_its_plan(
     assert world.pod("g-0")["status"]["nominatedNodeName"] == node
 
 
+def test_a_round_waits_for_an_urgent_change_and_one_that_is_not_urgent_waits_for_others(
+    world: ApiObjects, started: Extender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("linkwise.extender.runtime.loop._CALM_SECONDS", 600.0)
+    single = world.add_pod("single", 1)
+    wait_for(lambda: started.state("single") != "unknown")
+    rounds = started.count("decide_seconds_count")
+    assert started.bind(single, "n1") == ""
+    wait_for(lambda: started.state("single") == "bound")
+    assert started.count("decide_seconds_count") == rounds
+    world.add_gang("g", 2)
+    wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
+
+
 def test_gpus_from_claims_are_followed(world: ApiObjects, started: Extender) -> None:
     """Each is as the API server has it, and one that cannot be read costs itself alone."""
     root = "/apis/resource.k8s.io/v1"

@@ -208,6 +208,11 @@ class Ingest:
     def forget(self, uid: str) -> None:
         self._membership.forget(uid)
 
+    @property
+    def any_due(self) -> bool:
+        """See `Membership`."""
+        return self._membership.any_due
+
     def take_reads(self, now: float) -> tuple[FetchOwner, ...]:
         return self._membership.take_reads(now)
 

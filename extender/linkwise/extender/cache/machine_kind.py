@@ -284,11 +284,17 @@ def will_do(
 ) -> bool:
     """Whether these uuids by container meet the pod's request: count, models, links, and what the
     kubelet admits."""
+    masks = tuple([(name, machine.mask_of(share)) for name, share in shares.items()])
+    return _will_do(kind, request, masks)
+
+
+@lru_cache(maxsize=16384)
+def _will_do(kind: MachineKind, request: GpuRequest, shares: tuple[tuple[str, int], ...]) -> bool:
+    """Cached, as thousands of equal pods are checked at once."""
     demand = request.demand
-    if shares.keys() != {container.name for container in demand.containers}:
+    if {name for name, _ in shares} != {container.name for container in demand.containers}:
         return False
-    positions = {name: _positions(machine.mask_of(share)) for name, share in shares.items()}
-    found = draws(demand, positions)
+    found = draws(demand, {name: _positions(mask) for name, mask in shares})
     if _counts(found) != _counts(draws(demand, split(demand, range(demand.gpus)))):
         return False
     masks = {name: _mask(draw.among) for name, draw in found.items()}

@@ -25,6 +25,7 @@ NOT_USABLE = -1
 BY_KUBELET, BY_CLAIMS = 1, 2  # how a node offers GPUs
 _ARRAYS = ("kinds", "free", "set_aside", "offering")
 _ROWS = 64  # of an empty table
+_KEPT = 2  # lists of names that were looked up: `filter` and `prioritize` alternate
 
 
 def popcount(masks: Ints) -> Ints:
@@ -44,6 +45,7 @@ class NodeTable:
         self._unused: list[int] = []
         self._by_name: list[tuple[SortKey, int]] = []  # ascending
         self._name_ranks: Ints | None = None
+        self._looked_up: tuple[tuple[Sequence[str], Ints], ...] = ()  # the latest first
         self.kinds: Ints = np.full(_ROWS, NOT_USABLE)
         self.free: Ints = np.zeros(_ROWS, dtype=np.int64)
         self.set_aside: Ints = np.zeros(_ROWS, dtype=np.int64)
@@ -100,7 +102,7 @@ class NodeTable:
                 self._grow()
         self.row_of[name] = row
         insort(self._by_name, (natural(name), row))
-        self._name_ranks = None
+        self._name_ranks, self._looked_up = None, ()
         return row
 
     def show(self, row: int, left: ResourceList, pods: int, *, offering: int) -> None:
@@ -126,12 +128,20 @@ class NodeTable:
         self.kinds[row] = NOT_USABLE
         self.free[row] = self.set_aside[row] = 0
         self._unused.append(row)
-        self._name_ranks = None
+        self._name_ranks, self._looked_up = None, ()
 
     def rows_of(self, names: Sequence[str]) -> Ints:
-        """The rows of these nodes, -1 for an unknown one."""
+        """The rows of these nodes, -1 for an unknown one. Read only."""
+        # `prioritize` names the nodes that `filter` let through; and `filter` those of the last
+        # call, if kube-scheduler looks at all nodes. To compare 15,000 names one after the other
+        # takes a tenth of the time that it takes to look them up.
+        for known, rows in self._looked_up:
+            if names == known:
+                return rows
         # No generator: its 5,000 steps would cost more than the rest of a filter call.
-        return np.fromiter(map(self.row_of.get, names, repeat(-1)), np.int64, len(names))
+        rows = np.fromiter(map(self.row_of.get, names, repeat(-1)), np.int64, len(names))
+        self._looked_up = ((names, rows), *self._looked_up[: _KEPT - 1])
+        return rows
 
     def name_ranks(self) -> Ints:
         """[rows] the place of each node among all by its name, node-2 before node-10."""

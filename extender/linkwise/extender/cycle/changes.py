@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from types import TracebackType
 
-from linkwise.extender.api.records import GangKey
+from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.api.timers import Agenda, Timers
 from linkwise.extender.api.unlocked import RunUnlocked, T, run_inline
 from linkwise.extender.cache.cache import Cache
@@ -81,6 +81,8 @@ class Changes:
         self.run_unlocked: RunUnlocked = run_inline
         self.due: set[GangKey] = set()
         self.progressed: set[GangKey] = set()  # only in the way that was decided
+        self._lets_write = False  # one of these did, and the next write for its gang waits for that
+        self._room_seen = 0
         self.moved: set[GangKey] = set()  # changed while this round ran work beside the lock
         self._next_look: dict[GangKey, float] = {}  # at large gangs that progress
         self._postponed: Timers[GangKey] = Timers(agenda)  # those that progressed before it
@@ -96,6 +98,7 @@ class Changes:
         """The gangs to look at because of changes since the last round."""
         cache = self._cache
         self.look_again_soon, self._began = False, now
+        self._lets_write, self._room_seen = False, cache.room
         cache.trim()
         touched = cache.take_touched()
         self._note_touched(touched, now)
@@ -168,6 +171,22 @@ class Changes:
             yield self._around_due
         if self.look_again_soon:
             yield self._began + _SOON_SECONDS
+
+    def note(self, record: PodRecord | None, *, is_progress: bool) -> None:
+        """The pod changed; *is_progress*: only in the way that was decided."""
+        if record is None or record.gang is None:
+            return
+        if is_progress:
+            self.progressed.add(record.gang)
+            # The gates of a gang wait for its plans, and so do claims.
+            self._lets_write |= record.gated or record.claim is not None
+        else:
+            self.due.add(record.gang)
+
+    def any_urgent(self) -> bool:
+        """Whether the next round may decide what somebody waits for: a gang changed in another way
+        than was decided, its next write may go, or there is more room."""
+        return bool(self.due) or self._lets_write or self._cache.room != self._room_seen
 
     def look_at_all(self) -> None:
         """Let the next round look at every gang."""

@@ -300,16 +300,13 @@ class Planner:
         self.refused_plans.condition(before, record, now)
         is_progress = not news and self._is_progress(before, record)
         for known in (before, record):
-            if known is not None and known.gang is not None:
-                (self.changes.progressed if is_progress else self.changes.due).add(known.gang)
+            self.changes.note(known, is_progress=is_progress)
         if before is None or not _same_member(before, record):
             self.queue.take_up(record.gang)
 
     def claim_changed(self, uid: str) -> None:
         """The claim that was created for this pod's plan came, changed or went."""
-        record = self._cache.pods.get(uid)
-        if record is not None and record.gang is not None:
-            self.changes.progressed.add(record.gang)
+        self.changes.note(self._cache.pods.get(uid), is_progress=True)
 
     def _is_progress(self, before: PodRecord | None, record: PodRecord) -> bool:
         """Whether the pod only went on as decided, or came to a gang that still has too few pods.
@@ -318,6 +315,9 @@ class Planner:
             ask = record.ask.gang
             there = len(self._cache.gangs.get(record.gang, ())) if record.gang is not None else 0
             return record.live and ask is not None and there + ask.done < ask.minimum
+        gang = self.registry.of(record)
+        if gang is not None and record.uid in gang.marked:  # the mark is no news
+            before = replace(before, started=record.started)
         return goes_as_decided(before, record)
 
     def asked_by(self, scheduler: str, now: float = 0.0) -> None:
@@ -357,7 +357,7 @@ class Planner:
         record = self._cache.pods.get(action.pod.uid)
         if record is not None and record.gang is not None:
             is_progress = outcome is Outcome.DONE and not isinstance(action, Evict | WithdrawPlan)
-            (self.changes.progressed if is_progress else self.changes.due).add(record.gang)
+            self.changes.note(record, is_progress=is_progress)
             # The new pods of an idle gang must not take back what others got in its place.
             if isinstance(action, Evict) and not self.preemption.is_reclaimed(record.uid):
                 self.queue.keep_age(record.gang, now)
@@ -403,13 +403,17 @@ def _is_planned(record: PodRecord) -> bool:
 
 
 def goes_as_decided(before: PodRecord, record: PodRecord) -> bool:
-    """Whether nothing about the pod changed but what the extender decided, and what kube-scheduler
-    and the kubelet say about that: its plan, its nomination, the node that was planned, conditions.
-    The mark that its gang has started is news for the gang."""
+    """Whether nothing about the pod changed but what the extender decided, and what kube-scheduler,
+    the kubelet and the API server say about that: its plan, its nomination, the node that was
+    planned, conditions, and labels, as a Binding copies those that tell where the node is. The mark
+    that its gang has started is news for the gang."""
     if record.node != before.node and record.plan_for(record.node) is None:
         return False
     if record.gated != before.gated and record.written is None:
         return False
+    facts = before.facts
+    if facts is not None and record.facts is not None:
+        facts = replace(facts, labels=record.facts.labels)
     as_decided = replace(
         before,
         node=record.node,
@@ -424,6 +428,7 @@ def goes_as_decided(before: PodRecord, record: PodRecord) -> bool:
         admitted=record.admitted,
         queue=record.queue,
         labels=record.labels,
+        facts=facts,
     )
     return as_decided == record
 

@@ -125,6 +125,11 @@ class Membership:
         if self._known.pop(uid, None) is not None:
             self._owners.forget(uid)
 
+    @property
+    def any_due(self) -> bool:
+        """Whether an owner is to be read, or a pod judged again."""
+        return self._owners.any_due or bool(self._to_rejudge)
+
     def take_reads(self, now: float) -> tuple[FetchOwner, ...]:
         return tuple(self._owners.take_reads(now))
 

@@ -150,6 +150,10 @@ class OwnerCache:
                 self._read_by(ref, entry.read_at + FRESH_SECONDS)
         self._came.pop(uid, None)
 
+    @property
+    def any_due(self) -> bool:
+        return bool(self._due)
+
     def take_reads(self, now: float) -> Iterator[FetchOwner]:
         """What to read now. The caller reports each outcome to `answered`."""
         for ref in self._alarms.take(now):

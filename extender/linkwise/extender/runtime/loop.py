@@ -12,6 +12,7 @@ an error, and continues.
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from threading import BoundedSemaphore, Event, Lock, Thread
 from typing import TypeVar
 
@@ -55,9 +56,13 @@ U = TypeVar("U")
 # Bounds on the planner's sleep until the core's next due time: the longest, so that it notices a
 # broken watch; the shortest, so that "now" does not become a busy loop.
 _LONGEST_SLEEP_SECONDS, _SHORTEST_SLEEP_SECONDS = 1.0, 0.05
-# The planner acts on the first change after a quiet period at once. During a burst, such as a job
-# of a thousand pods, its rounds are this far apart, so that kube-scheduler's calls get the lock.
+# The planner acts on the first urgent change after a quiet period at once. During a burst, such as
+# a job of a thousand pods, its rounds are this far apart, so that kube-scheduler's calls get the
+# lock.
 _BREATH_SECONDS = 0.005
+# Other changes wait for so long for an urgent one, or for more of them: most are about what was
+# decided, such as a pod that is bound, and one round looks at all of them.
+_CALM_SECONDS = 0.1
 # Watches on one API server differ by milliseconds; kube-scheduler waits 15 s for the bind verb.
 _BIND_PATIENCE_SECONDS, _BIND_POLL_SECONDS = 2.0, 0.01
 # How long a member's bind waits for the others. Longer than kube-scheduler's longest back-off of
@@ -122,6 +127,7 @@ class Loop:
         )
         self._informers = Informers(client, metrics, core, self._tell)
         self._changed = Event()
+        self._urgent = Event()
         self._hurry = Event()  # a call waits for the planner
         self._stopping = Event()
         self._ending = Event()  # no bind waits for others any more
@@ -146,7 +152,7 @@ class Loop:
             on_led=on_complete,
             route_calls=route_calls,
         )
-        lead.on_lead(self._changed.set)
+        lead.on_lead(self._wake_at_once)
         metrics.watch_lead(lead)
         metrics.watch_books(self._census)
 
@@ -161,7 +167,7 @@ class Loop:
         """
         self.end_waits()
         self._stopping.set()
-        self._changed.set()
+        self._wake_at_once()
         self._informers.stop(timeout_seconds)
         if self._worker.is_alive():
             self._worker.join(timeout_seconds)
@@ -183,11 +189,10 @@ class Loop:
         """*waits* says whether the caller still waits. Raises NotReadyError, GoneError."""
         self._require_ready()
         while True:
-            with self._lock:
+            with self._changing():  # the core may learn from a call that a plan was refused
                 if not waits():
                     raise GoneError
                 answer = self._core.filter(call, self._clock())
-            self._changed.set()  # the core may learn from a call that a plan was refused
             if answer.passing:
                 self._hurry.set()
             if not answer.passing or self._stopping.wait(_FILTER_POLL_SECONDS):
@@ -215,9 +220,8 @@ class Loop:
             order = self._begin_bind(call, waits)
         finally:
             if order is None or isinstance(order, BindRefusal):
-                with self._lock:
+                with self._changing():
                     self._core.bind_refused(call)
-                self._changed.set()
         if isinstance(order, BindRefusal):
             return order.reason
         if not isinstance(order, BindOrder):
@@ -230,11 +234,10 @@ class Loop:
                     raise GoneError
                 outcome, refusal = self._kube.bind(order)
         finally:
-            with self._lock:
+            with self._changing():
                 self._core.end_bind(order, outcome, self._clock(), refusal)
                 self._binding -= 1
                 decisions = self._core.take_decisions()
-            self._changed.set()
             log_decisions(decisions)
         return refusal
 
@@ -369,10 +372,24 @@ class Loop:
         """Pass a change to the core. If the core cannot process it, the watch must go on, and must
         not repeat that change forever."""
         try:
-            with self._lock:
+            with self._changing():
                 tell(self._clock())
         except Exception:
             self._defect(plural, f"the core could not process a change of {plural}")
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Hold the lock while the core changes; the planner's next round looks at that."""
+        with self._lock:
+            try:
+                yield
+            finally:
+                if self._core.any_urgent():
+                    self._urgent.set()
+                self._changed.set()
+
+    def _wake_at_once(self) -> None:
+        self._urgent.set()
         self._changed.set()
 
     # The core's decisions
@@ -383,8 +400,10 @@ class Loop:
     def _work(self) -> None:
         sleep_seconds, complete = _LONGEST_SLEEP_SECONDS, False
         while not self._stopping.is_set():
-            self._changed.wait(sleep_seconds)
+            if self._changed.wait(sleep_seconds):
+                self._urgent.wait(_CALM_SECONDS)
             self._changed.clear()
+            self._urgent.clear()
             self._note_alive()
             if self._stopping.is_set() or self.reads():
                 continue  # with an incomplete cache every plan would look impossible
@@ -465,13 +484,12 @@ class Loop:
         except Exception:
             self._defect("act", f"{type(action).__name__} {action.pod} failed")
         try:
-            with self._lock:
+            with self._changing():
                 self._core.done(action, outcome, self._clock())
                 decisions = self._core.take_decisions()
             log_decisions(decisions)
         except Exception:
             self._defect("done", f"{type(action).__name__} {action.pod}: outcome not recorded")
-        self._changed.set()
 
     def _rejudge(self) -> bool:
         with self._lock:
@@ -492,7 +510,7 @@ class Loop:
                 self._stopping.wait(_GAP_SECONDS)
         except Exception:
             self._defect("owners", f"the core could not process {read}")
-        self._changed.set()
+        self._wake_at_once()
 
     def _defect(self, where: str, text: str, defect: Exception | None = None) -> None:
         log.error("%s", text, exc_info=defect or True)

@@ -183,9 +183,7 @@ class Binder:
             self._given_back(record, order.node)
         if outcome is Outcome.DENIED:
             self._refused_plans.binding(order, why)
-        if record is not None and record.gang is not None:
-            is_progress = outcome is Outcome.DONE
-            (self._changes.progressed if is_progress else self._changes.due).add(record.gang)
+        self._changes.note(record, is_progress=outcome is Outcome.DONE)
 
     def gave_up(self, call: BindCall, now: float) -> BindRefusal | None:
         """The call has waited for other members for as long as it can. Its plan stays, and
