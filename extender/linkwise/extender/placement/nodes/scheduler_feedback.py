@@ -113,7 +113,8 @@ class SchedulerFeedback:
             del self._refusals[next(iter(self._refusals))]
         refusals = self._refusals.setdefault(template, {})
         before = refusals.get(node)
-        times = 1 if before is None else before.times + 1
+        # Several pods that were planned there may be refused before the first one is planned again.
+        times = 1 if before is None else before.times + before.lapsed
         pause = FIRST_PAUSE_SECONDS * 2 ** min(times - 1, _MOST_DOUBLINGS)
         until = now + min(pause, LONGEST_PAUSE_SECONDS)
         refusals[node] = _Refusal(info.version, until, times)
