@@ -225,8 +225,9 @@ def test_only_a_new_plan_of_a_pod_without_the_gate_removes_what_kube_scheduler_s
     assert at.pod("a").status.conditions == (other,)
     pod = at.pod("a")
     at.put_pod(change(pod, status=change(pod.status, nominated_node_name="")))
-    at.pass_time(60)
-    assert at.pod("a").status.nominated_node_name == plan.node
+    at.now += 60
+    (renewed,) = [action for action in at.settle() if isinstance(action, WritePlan)]
+    assert (renewed.node, renewed.again, renewed.unsays) == (plan.node, True, False)
 
 
 def test_a_new_leader_learns_from_what_kube_scheduler_said_before() -> None:
@@ -238,6 +239,21 @@ def test_a_new_leader_learns_from_what_kube_scheduler_said_before() -> None:
     at.restart()
     at.settle()
     assert at.places("a") != first
+    assert at.run_scheduler("a")
+
+
+def test_plans_without_an_election_differ_from_each_other_also_after_one_with() -> None:
+    at = cluster("n1", "n2", "n3")
+    at.core.lead(1, at.now)
+    add(at, "a", 2)
+    at.settle()
+    tried = at.places("a")
+    at.restart()
+    for _ in range(2):
+        at.refuse_everywhere("a")
+        at.settle()
+        tried += at.places("a")
+    assert sorted(tried) == ["n1", "n2", "n3"]
     assert at.run_scheduler("a")
 
 
@@ -280,6 +296,7 @@ def test_what_kube_scheduler_said_before_it_allocated_the_claim_does_not_count()
     at.refuse_everywhere("a", keeps_nomination=True)
     at.settle()
     assert at.places("a") == [node]
+    assert at.core.counts(at.now).refusals == 0
 
 
 def test_no_scheduler_has_to_call() -> None:
