@@ -12,6 +12,7 @@ from tests.cluster.support.scheduling.claim_races import race
 from tests.cluster.support.scheduling.dra import DEVICES, DRIVER
 from tests.cluster.support.scheduling.late_claims import (
     GROUPS,
+    NODES,
     allocated,
     claims_of,
     create,
@@ -20,6 +21,8 @@ from tests.cluster.support.scheduling.late_claims import (
     planned,
 )
 from tests.cluster.support.scheduling.scheduling_world import NAMESPACE, SchedulingWorld
+
+RULES = f"{DEVICES}/devicetaintrules"
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +37,13 @@ def world(started: SchedulingWorld) -> Iterator[SchedulingWorld]:
     for pod in started.pods():
         started.delete(pod.metadata.name)
     wait_for(lambda: not (claims_of(started) or started.taken()), "all GPUs are free")
+
+
+def taint_last_gpu(world: SchedulingWorld, node: str) -> None:
+    """The extender does not see the taint, as if the GPU had been lost at this moment."""
+    selector = {"driver": DRIVER, "pool": node, "device": "gpu-7"}
+    spec = {"deviceSelector": selector, "taint": {"key": "example.com/bad", "effect": "NoSchedule"}}
+    world.client.post(RULES, {"metadata": {"name": node}, "spec": spec})
 
 
 def create_gang(world: SchedulingWorld, name: str, size: int, gpus: int) -> list[str]:
@@ -71,10 +81,7 @@ def test_a_native_gang_without_room_has_no_claims(world: SchedulingWorld) -> Non
 def test_if_one_member_cannot_have_its_gpus_none_is_bound_and_all_are_planned_again(
     world: SchedulingWorld,
 ) -> None:
-    """The extender does not see the taint, as if the GPU had been lost at this moment."""
-    selector = {"driver": DRIVER, "pool": "c1", "device": "gpu-7"}
-    spec = {"deviceSelector": selector, "taint": {"key": "example.com/bad", "effect": "NoSchedule"}}
-    world.client.post(f"{DEVICES}/devicetaintrules", {"metadata": {"name": "bad"}, "spec": spec})
+    taint_last_gpu(world, "c1")
     members = create_gang(world, "unlucky", 2, 4)
     world.wait_bound(members)
     # A member that was bound by the first plan, on c1, would still be there.
@@ -83,7 +90,17 @@ def test_if_one_member_cannot_have_its_gpus_none_is_bound_and_all_are_planned_ag
     for member in members:
         assert f"planned {NAMESPACE}/{member} on c1" in log
         assert allocated(world, member) == planned(world, member) != []
-    world.client.delete(f"{DEVICES}/devicetaintrules/bad")
+    world.client.delete(f"{RULES}/c1")
+
+
+def test_plans_that_are_refused_in_the_same_words_are_made_again(world: SchedulingWorld) -> None:
+    for node in NODES:
+        taint_last_gpu(world, node)
+    members = create_gang(world, "twice", 2, 4)
+    world.wait_bound(members)
+    assert {world.node_of(member) for member in members} == {*NODES}
+    for node in NODES:
+        world.client.delete(f"{RULES}/{node}")
 
 
 def test_in_races_with_other_claims_no_native_gang_is_partial(world: SchedulingWorld) -> None:

@@ -248,7 +248,8 @@ def test_a_strategic_patch_merges_conditions_by_type_and_a_merge_patch_replaces_
     scheduled = [{"type": "PodScheduled", "status": "False"}]
     assert kinds(scheduled, STRATEGIC) == {"PodScheduled=False"}
     assert kinds(ready, STRATEGIC) == {"PodScheduled=False", "Ready=False"}
-    assert kinds(ready, MERGE) == {"Ready=False"}
+    assert kinds([{"type": "PodScheduled", "$patch": "delete"}], STRATEGIC) == {"Ready=False"}
+    assert kinds(scheduled, MERGE) == {"PodScheduled=False"}
 
 
 def test_a_json_patch_goes_step_by_step_and_a_failed_test_changes_nothing(api: Api) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.support.host.waiting import wait_for
+from tests.contract.api_world import STRATEGIC
 from tests.contract.scheduler_world import GATE, Scenario
 from tests.simulator.scheduler.recording_extender import Call, pass_all, refuse_all
 
@@ -31,6 +32,26 @@ def test_a_nomination_wakes_the_pod_and_that_node_is_tried_alone(world: Scenario
     assert told["metadata"]["annotations"]["linkwise.dev/plan"] == "n2"
     assert told["status"]["nominatedNodeName"] == "n2"
     assert world.nominated("p") == ""
+
+
+def test_what_is_said_of_a_pod_is_not_written_again_until_it_is_removed(world: Scenario) -> None:
+    waiting(world)
+    before = world.pod("p")
+
+    def wake(cpu: str) -> None:
+        world.api.patch("/api/v1/nodes/n1/status", {"status": {"allocatable": {"cpu": cpu}}})
+        wait_for(lambda: world.extender.calls, "p is tried again")
+        world.quiet()
+        world.extender.calls.clear()
+
+    wake("65")
+    assert world.pod("p") == before
+    gone = [{"type": "PodScheduled", "$patch": "delete"}]
+    world.api.patch(f"{world.api.pods}/p/status", {"status": {"conditions": gone}}, STRATEGIC)
+    wake("66")
+    (told,) = world.pod("p")["status"]["conditions"]
+    (earlier,) = before["status"]["conditions"]
+    assert told["message"] == earlier["message"]
 
 
 def test_a_refused_nomination_leads_to_all_nodes_and_is_taken_away(world: Scenario) -> None:

@@ -34,13 +34,16 @@ class ClaimCluster(DeviceCluster):
             self.dropped.append(action.pod.name)
         return super().carry_out(action)
 
-    def refuse_everywhere(self, name: str) -> None:
-        """It writes why, and clears the nomination."""
+    def refuse_everywhere(self, name: str, *, keeps_nomination: bool = False) -> None:
+        """It writes why, unless it says so already, and clears the nomination; but not that of a
+        pod that may not preempt, or of a native gang."""
         pod = self.pod(name)
         why = "0/2 nodes are available: 2 cannot allocate all claims."
         told = Condition(type="PodScheduled", status="False", reason="Unschedulable", message=why)
-        status = change(pod.status, conditions=(told,), nominated_node_name="")
-        self.put_pod(change(pod, status=status))
+        node = pod.status.nominated_node_name if keeps_nomination else ""
+        status = change(pod.status, conditions=(told,), nominated_node_name=node)
+        if status != pod.status:
+            self.put_pod(change(pod, status=status))
 
     def run_scheduler(self, name: str) -> tuple[str, ...]:
         """`allocate`, and bind the pod where its GPUs are."""

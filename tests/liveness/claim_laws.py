@@ -3,8 +3,7 @@
 - A pod that is let go gets the GPUs that its claim names within BOUND_SECONDS, or loses that claim.
 - `linkwise.dev/gpus` of a pod names the GPUs that it has, within BOUND_SECONDS.
 
-Excused: the leader is away, or writes get lost. What kube-scheduler refused just before the leader
-changed, it tries again by itself within RETRY_SECONDS, and the new leader learns of it then.
+Excused: the leader is away, or writes get lost.
 """
 
 from collections.abc import Iterator
@@ -16,7 +15,6 @@ from tests.liveness.day import Day
 from tests.odd_pods import is_honest
 
 BOUND_SECONDS = 60.0
-RETRY_SECONDS = 300.0
 
 
 class ClaimLaws:
@@ -35,7 +33,6 @@ class ClaimLaws:
             f"{text} from {since:.0f} to {day.now:.0f}"
             for text, since in self._since.items()
             if day.now - max(since, day.faults_at) > BOUND_SECONDS
-            and (since > day.led_at or day.now - day.led_at > RETRY_SECONDS + BOUND_SECONDS)
         ]
 
     def _broken(self, pod: Pod) -> Iterator[str]:

@@ -180,7 +180,7 @@ class Judge:
         for plans in by_gang.values():
             if any(map(self._is_kept, plans)) or not all(map(self._goes, plans)):
                 continue
-            if any(map(self._is_half_moved, plans)):
+            if any(map(self._is_half_moved, plans)) or any(map(self._is_refused, plans)):
                 continue
             if not is_honest(day.pods[plans[0].pod.uid]):
                 continue
@@ -235,6 +235,15 @@ class Judge:
             record is not None and record.gang is not None and targets.moves_gang(record.gang)
         )
         return is_moved and self._day.trouble.evictions_refused
+
+    def _is_refused(self, action: WritePlan) -> bool:
+        """Whether a filter that Linkwise does not know has refused the node. About pods with claims
+        nobody calls it again: it tries the node after a pause, and STUCK_SECONDS are the bound."""
+        planner, record = self._day.core._planner, self._day.core._cache.pods.get(action.pod.uid)
+        if not self._day.other_filters or record is None or record.claim is None:
+            return False
+        refused = planner.feedback.refused(record.template) if record.template else ()
+        return action.node in (*refused, *planner.gang_refusals.takes(record.gang))
 
     def _goes(self, action: WritePlan) -> bool:
         day = self._day
@@ -315,7 +324,8 @@ class Judge:
         }
         fresh = self._fresh(day.now, pinned)
         for uid, pod in pinned.items():
-            if not (gang_of(pod) or pod.spec.scheduling_gates):
+            is_planned = pod.spec.scheduling_gates or pod.spec.resource_claims
+            if not (gang_of(pod) or is_planned):
                 return bool(fresh.filter(FilterCall(pod, (way[uid],)), day.now).node_names)
         actions = [*fresh.decide(day.now), *fresh.decide(day.now + LONGEST_SECONDS)]
         plans = {action.pod.uid for action in actions if isinstance(action, WritePlan)}

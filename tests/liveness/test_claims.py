@@ -108,6 +108,6 @@ def test_a_claim_that_waits_in_vain_is_seen() -> None:
     assert not planned()
     with (
         patch.object(DeviceCluster, "fit", lambda *_: ()),
-        patch.object(RefusedPlans, "condition", lambda *_: None),
+        patch.object(RefusedPlans, "by_claims", lambda *_: False),
     ):
         assert any("waits for the GPUs of its claim" in failure for failure in planned())

@@ -8,7 +8,7 @@ from linkwise.extender.api.actions import Action
 from linkwise.extender.core import Core
 from linkwise.simulator.scheduler import OtherFilter
 from tests.liveness.day import Day
-from tests.liveness.judge import STUCK_SECONDS, Judge
+from tests.liveness.judge import STUCK_SECONDS, Judge, change
 from tests.other_filters import Apart, Drawn, NodeClosed
 
 
@@ -26,6 +26,15 @@ class IdleDay(Day):
 
 
 FOR_EVER = 1e12
+
+
+def found_on(day: Day, seconds: float = STUCK_SECONDS + 900.0) -> list[str]:
+    judge, ends, found = Judge(day), day.now + seconds, list[str]()
+    while day.now < ends:
+        day.live(day.now + 60.0, judge.before_jump)
+        found += day.failures
+        day.failures.clear()
+    return found
 
 
 @pytest.mark.parametrize(
@@ -47,10 +56,29 @@ def test_a_gang_that_does_not_go_where_the_filters_let_it_is_seen(
     for rank in range(2):
         said = {"gang": "g", "gang-size": "2", "rank": str(rank)}
         day.make(f"g-{rank}", 2, namespace="red", said=said)
-    judge = Judge(day)
-    found: list[str] = []
-    while day.now < 1_000_000.0 + STUCK_SECONDS + 900.0:
-        day.live(day.now + 60.0, judge.before_jump)
-        found += day.failures
-        day.failures.clear()
+    found = found_on(day)
     assert any("the filters let g-0, g-1 go" in text for text in found) is could_go
+
+
+def by_claims(day: Day, closed_until: float) -> None:
+    """A pod with a claim waits while a filter refuses the node that gives GPUs by claims."""
+    day.add_node_by_claims("n1", "hgx-h100")
+    day.claims_for = lambda _: True
+    day.other_filters.append(NodeClosed("n1", 0.0, closed_until))
+    pod = day.make("p", 2, namespace="red", said={})
+    day.put_pod(change(pod, spec=change(pod.spec, scheduling_gates=())))
+
+
+def test_filters_let_no_pod_with_a_claim_go_where_a_device_plugin_gives_the_gpus() -> None:
+    day = IdleDay()
+    day.add_node("n2", "hgx-h100")
+    by_claims(day, FOR_EVER)
+    assert not any("the filters let p go" in text for text in found_on(day))
+
+
+def test_a_node_that_a_filter_refused_is_left_to_the_pause() -> None:
+    """The fifth pause begins after 310 s, and nothing tells the extender that the node is open."""
+    day = Day()
+    by_claims(day, day.now + 350.0)
+    assert not found_on(day, 700.0)
+    assert day.pod("p").spec.node_name == "n1"

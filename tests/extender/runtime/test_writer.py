@@ -108,6 +108,23 @@ def test_a_plan_is_annotations_and_nomination_in_one_write(
     assert server.requests()["PATCH pods/status"] == before + 1
 
 
+def test_a_plan_may_remove_what_kube_scheduler_said_of_the_one_before(
+    server: ApiServer, client: KubeClient, actions: Writer, pod: PodRef
+) -> None:
+    told = [{"type": kind, "status": "False"} for kind in ("PodScheduled", "Other")]
+    client.patch(f"{PODS}/w-0/status", {"status": {"conditions": told}})
+    before = server.requests().get("PATCH pods/status", 0)
+
+    assert actions.perform(replace(plan_of(pod), unsays=True)) is Outcome.DONE
+
+    found = read(client, "w-0")
+    assert found["status"]["conditions"] == told[1:]
+    assert found["status"]["nominatedNodeName"] == "n1"
+    assert found["metadata"]["annotations"]["theirs"] == "kept"
+    assert found["metadata"]["annotations"][names.PLAN] == "{}"
+    assert server.requests()["PATCH pods/status"] == before + 1
+
+
 def test_a_withdrawn_plan_leaves_nothing_behind(
     client: KubeClient, actions: Writer, pod: PodRef
 ) -> None:

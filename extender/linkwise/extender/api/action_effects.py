@@ -32,7 +32,8 @@ def applied(action: Action, pod: Pod) -> Pod:
     when the pod ends."""
     match action:
         case WritePlan():
-            return _nominated(_annotated(pod, action.annotations), action.node)
+            planned = _nominated(_annotated(pod, action.annotations), action.node)
+            return _unsaid(planned) if action.unsays else planned
         case WithdrawPlan():
             return _nominated(_annotated(pod, dict.fromkeys(action.annotations)), "")
         case Nominate():
@@ -76,6 +77,11 @@ def _annotated(pod: Pod, patch: Mapping[str, str | None]) -> Pod:
     both = {**pod.metadata.annotations, **patch}
     kept = {key: text for key, text in both.items() if text is not None}
     return change(pod, metadata=change(pod.metadata, annotations=kept))
+
+
+def _unsaid(pod: Pod) -> Pod:
+    rest = tuple(each for each in pod.status.conditions if each.type != "PodScheduled")
+    return change(pod, status=change(pod.status, conditions=rest))
 
 
 def _nominated(pod: Pod, node: str) -> Pod:

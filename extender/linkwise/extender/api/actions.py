@@ -28,6 +28,9 @@ class WritePlan:
     annotations: Mapping[str, str]
     again: bool = False  # the plan is on the pod, and has lost its nomination
     instead: str = ""  # why the plan that it replaces was withdrawn
+    # Remove the condition PodScheduled too, so that the next one is about this plan: kube-scheduler
+    # does not repeat what it says already.
+    unsays: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,7 +132,10 @@ class PendingWrites:
         self._begun = True
 
     def next_epoch(self, uids: list[str]) -> int:
-        return 1 + max((self._newest.get(uid, _NONE)[1] for uid in uids), default=0)
+        """Above those of all plans that are known. A process without an election, after one with,
+        has plans on pods that are lower than the highest."""
+        known = (of.get(uid, _NONE) for uid in uids for of in (self._newest, self._there))
+        return 1 + max((epoch for _, epoch in known), default=0)
 
     def busy(self, uid: str) -> bool:
         """Whether a plan is being written on the pod, or withdrawn, at this moment."""
@@ -169,7 +172,10 @@ class PendingWrites:
             if not is_there or self._lost_nomination(record, wanted, now):
                 said = annotations_of(wanted, record.uid)
                 why = self._why.get(record.uid, "") if there is not None and not is_there else ""
-                self._issue(WritePlan(record.ref, wanted.plan.node, said, is_there, why), now)
+                unsays = record.claim is not None and not (is_there or record.gated)
+                self._issue(
+                    WritePlan(record.ref, wanted.plan.node, said, is_there, why, unsays), now
+                )
         elif there is not None:
             why = self._why.get(record.uid, "")
             if not why and there[0] < self.leader:

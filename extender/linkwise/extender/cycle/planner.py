@@ -201,6 +201,9 @@ class Planner:
             agenda,
             defects,
         )
+        self.refused_plans = RefusedPlans(
+            cache, self.registry, self.feedback, self.gang_refusals, self.changes
+        )
         self._allocate = Allocate(
             cache,
             pending_writes,
@@ -217,9 +220,6 @@ class Planner:
         )
         self.unschedulable_pods = UnschedulablePods(
             cache, pending_writes, self.reservations, search.best_for, best_node.room, agenda
-        )
-        self.refused_plans = RefusedPlans(
-            cache, self.registry, self.feedback, self.gang_refusals, self.changes
         )
         self._plan_corrections = PlanCorrections(cache, pending_writes)
         publish = Publish(
@@ -245,6 +245,7 @@ class Planner:
             search,
             self.changes,
             self.lifecycle,
+            self.refused_plans,
             self._allocate,
             self.reserve,
             self.targets,

@@ -3,7 +3,8 @@
 1. *A filter call that omits the planned node*: kube-scheduler's own filters refused that node. Of
    a PodGroup with a topology constraint, only a call about the node's own domain says that.
 2. *The pod's condition PodScheduled*: if these filters leave no node at all, kube-scheduler makes
-   no call. It writes why into the condition, and clears the nomination.
+   no call. It writes why into the condition, and clears the nomination. About a pod whose GPUs come
+   from a claim it never calls, and the claim names GPUs of one node: so that node refused the pod.
 3. *The answer of the API server to a Binding*: an admission plugin or a validation that refuses it
    would refuse it again.
 
@@ -20,7 +21,7 @@ from collections import Counter
 
 from linkwise.extender.api.actions import Action, CreateClaim
 from linkwise.extender.api.extender_calls import BindOrder
-from linkwise.extender.api.records import PodRecord
+from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cycle.changes import Changes
 from linkwise.extender.gangs.gang import Gang
@@ -51,18 +52,21 @@ class RefusedPlans:
     def omitted(self, record: PodRecord, node: str, names: tuple[str, ...], now: float) -> None:
         """A filter call omits the node that *record* is nominated for: kube-scheduler refused the
         node, or its call about that node was lost."""
-        assert record.template is not None, "every pod that takes GPUs has one"
         if self._is_tried_elsewhere(record, node, names):
             return
         if not self._feedback.lacks(record.uid, node, names, now):
             return
         gang = self._registry.of(record)
+        self._refuse(gang, record, node, now)
+        self._withdraw(gang, f"kube-scheduler refused node {node} for pod {record.ref.name}")
+
+    def _refuse(self, gang: Gang | None, record: PodRecord, node: str, now: float) -> None:
         takes = None if gang is None else self._takes(gang, record.uid).get(node)
         if gang is not None and takes is not None:
             self._gang_refusals.takes_no_more(gang.key, node, takes, now)
         else:
+            assert record.template is not None, "every pod that takes GPUs has one"
             self._feedback.refuse(record.template, node, now)
-        self._withdraw(gang, f"kube-scheduler refused node {node} for pod {record.ref.name}")
 
     def _is_tried_elsewhere(self, record: PodRecord, node: str, names: tuple[str, ...]) -> bool:
         """Whether kube-scheduler tries a group with a topology constraint in another domain than
@@ -78,12 +82,32 @@ class RefusedPlans:
         info = self._cache.nodes.get(node)
         return "" if info is None else info.labels.get(key, "")
 
+    def by_claims(self, key: GangKey, now: float) -> bool:
+        """Look at the conditions of members whose GPUs come from claims; return whether any ends
+        the plan. The write of a plan removes the condition, so this one is about the plan."""
+        gang = self._registry.gangs.get(key)
+        planned = () if gang is None else self._registry.members_of(gang).planned
+        refused = {
+            plan.plan.node: member
+            for member in planned
+            if member.claim is not None
+            and member.fits_nowhere
+            and (plan := self._cache.plans[member.uid]) == member.written
+        }
+        for node, member in refused.items():
+            self._refuse(gang, member, node, now)
+            why = f"kube-scheduler refused node {node} for pod {member.ref.name}"
+            self._withdraw(gang, f"{why}: {member.fits_nowhere}")
+        return bool(refused)
+
     def condition(self, before: PodRecord | None, record: PodRecord, now: float) -> None:
         """A waiting pod changed; the cache already has *record*."""
         uid = record.uid
         written = self._cache.plans.get(uid)
         if written is None or record.written != written or not record.fits_nowhere:
             return
+        if record.claim is not None:
+            return  # the next round looks at it: `by_claims`
         if before is None or before.nominated != written.plan.node:
             return
         is_cleared = record.nominated != written.plan.node
@@ -95,10 +119,7 @@ class RefusedPlans:
         # soon: a nomination does not wake a pod that its own filters refused. So it counts, and the
         # first pause is short.
         gang = self._registry.of(record)
-        if record.claim is not None and record.template is not None:
-            # Its claim names GPUs of this node, so no other one has refused it.
-            self._feedback.refuse(record.template, written.plan.node, now)
-        elif gang is not None:
+        if gang is not None:
             self._gang_refusals.takes_nowhere(gang.key, self._takes(gang, uid), now)
             gang.is_hopeless = gang.asked = True  # its own filters left no node to ask about
         self._withdraw(

@@ -19,6 +19,7 @@ from linkwise.extender.api.records import GangKey
 from linkwise.extender.cycle.allocate import Allocate
 from linkwise.extender.cycle.changes import Changes
 from linkwise.extender.cycle.publish import Publish
+from linkwise.extender.cycle.refused_plans import RefusedPlans
 from linkwise.extender.cycle.reserve import Reserve
 from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.gang_search import GangSearch, StaleResult
@@ -58,6 +59,7 @@ class Round:
         search: GangSearch,
         changes: Changes,
         lifecycle: GangLifecycle,
+        refused_plans: RefusedPlans,
         allocate: Allocate,
         reserve: Reserve,
         targets: Targets,
@@ -71,6 +73,7 @@ class Round:
     ) -> None:
         self._registry, self._queue, self._reservations = registry, queue, reservations
         self._search, self._changes, self._lifecycle = search, changes, lifecycle
+        self._refused_plans = refused_plans
         self._allocate, self._reserve, self._preemption = allocate, reserve, preemption
         self._targets, self._moves, self._emptying = targets, moves, emptying
         self._whole_nodes = whole_nodes
@@ -126,7 +129,10 @@ class Round:
 
     def _reconcile(self, key: GangKey, now: float) -> None:
         self._queue.leave(key)
-        if self._lifecycle.reconcile(key, now):
+        wants_plan = self._lifecycle.reconcile(key, now)
+        if self._refused_plans.by_claims(key, now):
+            wants_plan = self._lifecycle.reconcile(key, now)
+        if wants_plan:
             self._queue.join(key)
         elif key not in self._registry.gangs:
             self._queue.forget(key)

@@ -4,9 +4,10 @@ for a plan names its GPUs."""
 from contextlib import AbstractContextManager
 from unittest.mock import patch
 
-from linkwise.extender.api.actions import WithdrawPlan
+from linkwise.extender.api.actions import WithdrawPlan, WritePlan
 from linkwise.extender.cache.pending_writes import SETTLE_SECONDS
 from linkwise.kube.device_claims import ResourceClaim
+from linkwise.kube.objects import Condition
 from linkwise.topology import names
 from tests.extender import claimed
 from tests.extender.cluster import Cluster, change
@@ -190,6 +191,112 @@ def test_a_node_whose_gpus_the_claim_cannot_have_is_left_out() -> None:
     assert after is not None
     assert {first.node, after.node} == {"n1", "n2"}
     assert at.run_scheduler("a")
+
+
+def test_each_node_that_refuses_the_pod_is_left_out_though_kube_scheduler_repeats_itself() -> None:
+    at = cluster("n1", "n2", "n3")
+    add(at, "a", 2)
+    at.settle()
+    tried = at.places("a")
+    for _ in range(2):
+        at.refuse_everywhere("a", keeps_nomination=True)
+        at.settle()
+        tried += at.places("a")
+    assert sorted(tried) == ["n1", "n2", "n3"]
+    assert at.run_scheduler("a")
+
+
+def test_only_a_new_plan_of_a_pod_without_the_gate_removes_what_kube_scheduler_said() -> None:
+    """A gated pod's condition says that it is gated; a nomination is renewed for a plan that
+    kube-scheduler may have judged."""
+    at = cluster("n1", "n2")
+    add(at, "a", 2)
+    other = Condition(type="Other", status="True")
+    gated = Condition(type="PodScheduled", status="False", reason="SchedulingGated")
+    pod = at.pod("a")
+    at.put_pod(change(pod, status=change(pod.status, conditions=(other, gated))))
+    at.settle()
+    assert at.pod("a").status.conditions == (other, gated)
+    at.refuse_everywhere("a")
+    pod = at.pod("a")
+    at.put_pod(change(pod, status=change(pod.status, conditions=(other, *pod.status.conditions))))
+    (plan,) = [action for action in at.settle() if isinstance(action, WritePlan)]
+    assert plan.unsays
+    assert at.pod("a").status.conditions == (other,)
+    pod = at.pod("a")
+    at.put_pod(change(pod, status=change(pod.status, nominated_node_name="")))
+    at.now += 60
+    (renewed,) = [action for action in at.settle() if isinstance(action, WritePlan)]
+    assert (renewed.node, renewed.again, renewed.unsays) == (plan.node, True, False)
+
+
+def test_a_new_leader_learns_from_what_kube_scheduler_said_before() -> None:
+    at = cluster("n1", "n2")
+    add(at, "a", 2)
+    at.settle()
+    first = at.places("a")
+    at.refuse_everywhere("a")
+    at.restart()
+    at.settle()
+    assert at.places("a") != first
+    assert at.run_scheduler("a")
+
+
+def test_plans_without_an_election_differ_from_each_other_also_after_one_with() -> None:
+    at = cluster("n1", "n2", "n3")
+    at.core.lead(1, at.now)
+    add(at, "a", 2)
+    at.settle()
+    tried = at.places("a")
+    at.restart()
+    for _ in range(2):
+        at.refuse_everywhere("a")
+        at.settle()
+        tried += at.places("a")
+    assert sorted(tried) == ["n1", "n2", "n3"]
+    assert at.run_scheduler("a")
+
+
+def test_of_a_node_that_takes_one_member_alone_the_others_go_elsewhere() -> None:
+    at = cluster("n1", "n2")
+    add_gang(at, "g", 2, 4)
+    at.settle()
+    (node, _) = at.places("g-0", "g-1")
+    assert at.places("g-1") == [node]
+    assert at.run_scheduler("g-0")
+    at.refuse_everywhere("g-1")
+    at.settle()
+    assert at.places("g-0", "g-1") == [node, "n1" if node == "n2" else "n2"]
+    add(at, "alike", 4, gang="h", gang_size="1")  # of the same template
+    at.settle()
+    assert at.run_scheduler("alike")
+    assert at.places("alike") == [node]
+
+
+def test_a_gang_is_spread_if_no_node_takes_two_of_its_members() -> None:
+    """kube-scheduler lets no member of a native gang go then, and says the same of each plan."""
+    at = cluster("n1", "n2")
+    add_gang(at, "g", 2, 4)
+    for _ in range(8):
+        at.settle()
+        if len(set(at.places("g-0", "g-1"))) == 2:
+            break
+        at.refuse_everywhere("g-1", keeps_nomination=True)
+    assert sorted(at.places("g-0", "g-1")) == ["n1", "n2"]
+    assert at.run_scheduler("g-0")
+    assert at.run_scheduler("g-1")
+
+
+def test_what_kube_scheduler_said_before_it_allocated_the_claim_does_not_count() -> None:
+    at = cluster("n1", "n2")
+    add(at, "a", 8)
+    at.settle()
+    (node,) = at.places("a")
+    at.allocate("a")
+    at.refuse_everywhere("a", keeps_nomination=True)
+    at.settle()
+    assert at.places("a") == [node]
+    assert at.core.counts(at.now).refusals == 0
 
 
 def test_no_scheduler_has_to_call() -> None:

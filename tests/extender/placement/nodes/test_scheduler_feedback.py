@@ -348,6 +348,20 @@ def test_a_refusal_lapses_after_a_pause_that_doubles() -> None:
     assert pause == LONGEST_PAUSE_SECONDS
 
 
+def test_refusals_of_several_pods_that_were_planned_there_count_once() -> None:
+    at = cluster(nodes=1)
+    learned = SchedulerFeedback(at.core._cache, Agenda())
+    template = Ingest(GPU, Agenda()).pod(at.add_pod("p", 1)).template
+    assert template is not None
+    for _ in range(4):
+        learned.refuse(template, "n1", at.now)
+    assert not learned.lapse((), at.now + FIRST_PAUSE_SECONDS - 1)
+    assert learned.lapse((), at.now + FIRST_PAUSE_SECONDS)
+    learned.refuse(template, "n1", at.now)
+    assert not learned.lapse((), at.now + 2 * FIRST_PAUSE_SECONDS - 1)
+    assert learned.lapse((), at.now + 2 * FIRST_PAUSE_SECONDS)
+
+
 def test_a_refusal_that_is_long_over_begins_with_the_first_pause_again() -> None:
     at = with_one_node()
     for _ in range(3):

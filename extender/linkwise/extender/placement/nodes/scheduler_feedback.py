@@ -9,8 +9,8 @@ without the nominated node is a refusal only if the second reason is excluded:
 - or it happened twice, APART_SECONDS apart, and no call named the node in between.
 
 A refusal excludes the node from plans for pods of the same template. It ends when a call names the
-node, when the node or the pods on it change, and by itself after a pause. The pause doubles with
-each further refusal by the same node. All of this is in memory; a new extender learns it again.
+node, when the node or the pods on it change, and by itself after a pause. If the node refuses again
+after it, the next pause is twice as long. All of this is in memory; a new extender learns it again.
 """
 
 from collections.abc import Iterable
@@ -113,7 +113,8 @@ class SchedulerFeedback:
             del self._refusals[next(iter(self._refusals))]
         refusals = self._refusals.setdefault(template, {})
         before = refusals.get(node)
-        times = 1 if before is None else before.times + 1
+        # Several pods that were planned there may be refused before the first one is planned again.
+        times = 1 if before is None else before.times + before.lapsed
         pause = FIRST_PAUSE_SECONDS * 2 ** min(times - 1, _MOST_DOUBLINGS)
         until = now + min(pause, LONGEST_PAUSE_SECONDS)
         refusals[node] = _Refusal(info.version, until, times)
