@@ -208,9 +208,12 @@ class Judge:
         )
 
     def _rest(self, gangs: Iterable[GangKey]) -> bool:
-        """Whether plans of each of these gangs failed several times, so that it pauses."""
+        """Whether plans of each of these gangs failed, so that it pauses."""
         known = self._day.core._planner.registry.gangs
-        return all(key in known and known[key].refused for key in gangs)
+        rests = self._day.core._planner.preemption.rests
+        return all(
+            key in known and (known[key].refused or rests(key, self._day.now)) for key in gangs
+        )
 
     def _is_kept(self, action: WritePlan) -> bool:
         """Whether the core reserves some of these GPUs for others, be they free or of a plan that

@@ -10,6 +10,7 @@ from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.cache.pending_writes import LOST_SECONDS
 from linkwise.extender.gangs.partial_admission import LONGEST_SECONDS
 from linkwise.extender.preemption.disruption_budgets import _Budget
+from linkwise.extender.preemption.gang_preemption import PLANNED_SECONDS
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.preemption.spared_pods import SPARED_SECONDS
 from linkwise.extender.queue.running_pods import STUCK_SECONDS
@@ -656,3 +657,32 @@ def test_a_gang_whose_victims_gpus_others_take_rests_twice_as_long_each_time_up_
             at.settle()
         rests.append(at.now - began)
     assert rests == [300, 600, 1200, 2400, 3600, 3600, 3600]
+
+
+def refuse_planned(at: Cluster, name: str, other: str) -> None:
+    """kube-scheduler's own filters leave only other nodes to the pod, and that node to the other."""
+    bury(at)
+    [node] = at.places(name)
+    assert node
+    at.filter(name, sorted(at.nodes.keys() - {node}))
+    at.settle()
+    run(at, other, 8, node)
+    at.settle()
+
+
+def test_a_gang_that_is_refused_where_others_were_evicted_rests_before_more_are() -> None:
+    at = cluster(nodes=2)
+    for number in range(1, 3):
+        run(at, f"humble-{number}", 8, f"n{number}")
+    add_gang(at, "urgent", 1, priority=1)
+    for turn in range(8):
+        assert len(at.evicted) == turn + 1
+        refuse_planned(at, "urgent-0", f"again-{turn}")
+        rest = min(PLANNED_SECONDS * 2**turn, 3600)
+        at.pass_time(rest - 10)
+        assert len(at.evicted) == turn + 1
+        at.pass_time(15)
+    bury(at)
+    assert at.schedule("urgent-0")
+    at.settle()
+    assert at.core._planner.preemption._rests == {}

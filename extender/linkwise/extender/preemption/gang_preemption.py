@@ -47,8 +47,10 @@ from linkwise.pods.durations import clock
 
 # A gang without suitable victims is not tried again before this, and only if something changed.
 TRY_SECONDS = 10.0
-# If the victims' GPUs went to a pod that heeds no reservation; doubles each time.
-ROBBED_SECONDS, _LONGEST_ROBBED_SECONDS = 300.0, 3600.0
+# No pod is evicted for a gang for so long once the victims' GPUs went to a pod that heeds no
+# reservation, or the gang was planned on them: kube-scheduler may refuse that for a reason that
+# only it knows. Each doubles until the gang starts.
+ROBBED_SECONDS, PLANNED_SECONDS, _LONGEST_REST_SECONDS = 300.0, 60.0, 3600.0
 _MOST_STALE = 2  # searches beside the lock; the next one keeps it
 _AT_ONCE = 1  # gangs: each may cost dozens of searches, and kube-scheduler's calls come in between
 REASON, RECLAIMED, WITHDRAWN = "Preempted", "Reclaimed", "Withdrawn"
@@ -67,10 +69,10 @@ class _Try:
 
 
 @dataclass(slots=True)
-class _Robbed:
-    """Pods that the extender does not place took GPUs of the victims."""
+class _Rest:
+    """Pods were evicted for the gang, and it has not started."""
 
-    until: float  # no pod is evicted for the gang before
+    until: float  # no more are before
     pause: float
 
 
@@ -122,7 +124,7 @@ class GangPreemption:
         )
         self._preemptions: dict[GangKey, Preemption] = {}  # by the gang that waits
         self._tries: dict[GangKey, _Try] = {}
-        self._robbed: dict[GangKey, _Robbed] = {}
+        self._rests: dict[GangKey, _Rest] = {}
         self._stale: dict[GangKey, int] = {}  # how often the cluster changed during the search
         self._withdrawn: set[GangKey] = set()
         self._spared = SparedPods(cache)
@@ -155,7 +157,7 @@ class GangPreemption:
         )
 
     def _times(self) -> Iterable[float]:
-        if not (self._tries or self._preemptions or self._robbed):
+        if not (self._tries or self._preemptions or self._rests):
             return  # no gang needs room
         if self._quiet != self._state_of_all():
             yield from self._tries_at()
@@ -170,9 +172,9 @@ class GangPreemption:
                 yield each.at
         yield from self._spared.ends()
         yield from self._look_at.values()
-        for key, robbed in self._robbed.items():
-            if key not in self._tries and not makes_room(key):
-                yield robbed.until
+        for key, rest in self._rests.items():
+            if key not in self._tries and self._queue.waits(key) and not makes_room(key):
+                yield rest.until
         if self._more_at is not None:
             yield self._more_at
 
@@ -197,12 +199,16 @@ class GangPreemption:
         keys = {gang.key for gang in waiting}
         for key in list(self._preemptions):
             if key not in keys or self._is_spoilt(key, now):
-                if key in keys and self._is_robbed(key):
-                    self._rest(key, now)
+                if key not in keys:
+                    self._rest(key, PLANNED_SECONDS, now)
+                elif self._is_robbed(key):
+                    self._rest(key, ROBBED_SECONDS, now)
                 self._give_up(key, VICTIMS_STAY if key in keys else "it no longer waits")
-        for known in (self._tries, self._robbed, self._stale):
+        for known in (self._tries, self._stale):
             for key in known.keys() - keys:
                 del known[key]
+        for key in [key for key in self._rests if not self._is_still_to_start(key)]:
+            del self._rests[key]
         self._spared.look(now)
         self._try_waiting(waiting, now, aside)
         for key, preemption in self._preemptions.items():
@@ -314,11 +320,21 @@ class GangPreemption:
             return False  # what the extender has decided is not on the API server yet
         return record.left_alone or record.written is None
 
-    def _rest(self, key: GangKey, now: float) -> None:
-        before = self._robbed.get(key)
-        pause = ROBBED_SECONDS if before is None else 2 * before.pause
-        pause = min(pause, _LONGEST_ROBBED_SECONDS)
-        self._robbed[key] = _Robbed(now + pause, pause)
+    def _is_still_to_start(self, key: GangKey) -> bool:
+        gang = self._registry.gangs.get(key)
+        return gang is not None and not self._registry.members_of(gang).started
+
+    def _rest(self, key: GangKey, least: float, now: float) -> None:
+        before = self._rests.get(key)
+        pause = min(
+            least if before is None else max(least, 2 * before.pause), _LONGEST_REST_SECONDS
+        )
+        self._rests[key] = _Rest(now + pause, pause)
+
+    def rests(self, key: GangKey, now: float) -> bool:
+        """Whether no pod is evicted for the gang, as that was in vain before."""
+        rest = self._rests.get(key)
+        return rest is not None and now < rest.until
 
     def _is_victim(self, key: GangKey, uid: str) -> bool:
         """Whether this pod is still to be evicted for the gang *key*."""
@@ -326,8 +342,7 @@ class GangPreemption:
         return uid in self._preemptions[key].victims and record is not None and record.live
 
     def _is_time(self, gang: Gang, state: object, now: float) -> bool:
-        robbed = self._robbed.get(gang.key)
-        if robbed is not None and now < robbed.until:
+        if self.rests(gang.key, now):
             return False
         last = self._tries.get(gang.key)
         if last is not None and (now < last.at or last.state == state):
