@@ -14,8 +14,9 @@ import pytest
 
 from linkwise.kube.errors import ApiError
 from linkwise.topology import names
+from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.host.waiting import wait_for
-from tests.cluster.support.scheduling.claims_world import both_ways, world_with
+from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF
 from tests.cluster.support.scheduling.job_pods import (
     Look,
     create_members,
@@ -29,6 +30,7 @@ from tests.cluster.support.scheduling.scheduling_world import (
     PODS,
     SchedulingWorld,
     maybe_gone,
+    started_world,
 )
 
 NODES = ("n1", "n2", "n3")
@@ -42,13 +44,15 @@ SOON_SECONDS = 10.0
 AT_ONCE_SECONDS = 5.0
 
 
-pytestmark = both_ways
-
-
 @pytest.fixture(scope="module")
-def started(run_directory: Path, request: pytest.FixtureRequest) -> Iterator[SchedulingWorld]:
-    directory, controllers = run_directory / "all-or-nothing", ("job-controller",)
-    with world_with(request.param, directory, NODES, controllers=controllers) as world:
+def started(run_directory: Path) -> Iterator[SchedulingWorld]:
+    control = ControlPlane(
+        run_directory / "all-or-nothing",
+        disable_admission=ADMISSION_OFF,
+        controller_flags=("--controllers=job-controller",),
+    )
+    control.start()
+    with started_world(SchedulingWorld(control), NODES) as world:
         yield world
 
 

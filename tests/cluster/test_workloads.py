@@ -16,18 +16,21 @@ import pytest
 
 from linkwise.kube.errors import ApiError
 from linkwise.pods.podgrouper.workloads.kinds import READ
-from tests.cluster.support.api.control_plane import KubectlError
+from tests.cluster.support.api.control_plane import ControlPlane, KubectlError
 from tests.cluster.support.host.waiting import wait_for
-from tests.cluster.support.scheduling.claims_world import both_ways, world_with
+from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF
 from tests.cluster.support.scheduling.scheduling_world import (
     NAMESPACE,
     SchedulingWorld,
+    started_world,
 )
 from tests.cluster.support.scheduling.workload_pods import (
     CONTROLLERS,
+    define,
     free,
     pod_template,
     pods_of,
+    wait_defined,
 )
 from tests.pods.podgrouper.workload_cases import Group, groups
 
@@ -41,16 +44,18 @@ OF_OPERATORS = [
 ]
 
 
-pytestmark = both_ways
-
-
 @pytest.fixture(scope="module")
-def started(run_directory: Path, request: pytest.FixtureRequest) -> Iterator[SchedulingWorld]:
+def started(run_directory: Path) -> Iterator[SchedulingWorld]:
     directory = run_directory / "workloads"
-    controllers = (CONTROLLERS,)
-    with world_with(
-        request.param, directory, NODES, controllers=controllers, kinds=OPERATORS
-    ) as world:
+    control = ControlPlane(
+        directory,
+        disable_admission=ADMISSION_OFF,
+        controller_flags=(f"--controllers={CONTROLLERS}",),
+    )
+    control.start()
+    define(control, OPERATORS)
+    with started_world(SchedulingWorld(control), NODES) as world:
+        wait_defined(control)
         yield world
 
 
