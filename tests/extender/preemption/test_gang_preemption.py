@@ -660,7 +660,7 @@ def test_a_gang_whose_victims_gpus_others_take_rests_twice_as_long_each_time_up_
 
 
 def refuse_planned(at: Cluster, name: str, other: str) -> None:
-    """kube-scheduler's own filters leave only other nodes to the pod, and that node to the other."""
+    """kube-scheduler's own filters refuse its node, and let another pod go there."""
     bury(at)
     [node] = at.places(name)
     assert node
