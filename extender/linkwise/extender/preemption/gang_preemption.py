@@ -125,6 +125,7 @@ class GangPreemption:
         self._preemptions: dict[GangKey, Preemption] = {}  # by the gang that waits
         self._tries: dict[GangKey, _Try] = {}
         self._rests: dict[GangKey, _Rest] = {}
+        self._waiting: set[GangKey] = set()  # without room, if pods may be evicted for them
         self._stale: dict[GangKey, int] = {}  # how often the cluster changed during the search
         self._withdrawn: set[GangKey] = set()
         self._spared = SparedPods(cache)
@@ -173,7 +174,7 @@ class GangPreemption:
         yield from self._spared.ends()
         yield from self._look_at.values()
         for key, rest in self._rests.items():
-            if key not in self._tries and self._queue.waits(key) and not makes_room(key):
+            if key in self._waiting and key not in self._tries and not makes_room(key):
                 yield rest.until
         if self._more_at is not None:
             yield self._more_at
@@ -196,7 +197,7 @@ class GangPreemption:
         may_evict = self._allowed is not Preempt.NEVER or self._idle_pods.any_consent
         may_help = may_evict or self._preemptions or self._cache.plans
         waiting = self._queue.without_room() if may_help else []
-        keys = {gang.key for gang in waiting}
+        keys = self._waiting = {gang.key for gang in waiting}
         for key in list(self._preemptions):
             if key not in keys or self._is_spoilt(key, now):
                 if key not in keys:
