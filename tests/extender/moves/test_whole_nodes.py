@@ -2,13 +2,14 @@
 
 import pytest
 
+from linkwise.extender.api.actions import NoteQueue
 from linkwise.extender.api.views import MoveState
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.explain.moves import view_moves
 from linkwise.extender.moves.planned_moves import EVICT_SECONDS, TRY_SECONDS
 from linkwise.extender.moves.policy import MovePolicy, Moves
 from tests.extender.cluster import Cluster, change
-from tests.extender.moves.movers import HOUR, MOVABLE, bury, recreated, run, waits
+from tests.extender.moves.movers import HOUR, MOVABLE, bury, owned_by, recreated, run, waits
 
 DAY = 24 * HOUR
 
@@ -164,3 +165,48 @@ def test_the_choice_ends_with_its_node() -> None:
     at.pass_time(TRY_SECONDS)
     assert at.core._cache.emptied == set()
     assert at.sound()
+
+
+def test_the_choice_leaves_no_trace_if_node_and_pods_go_at_once() -> None:
+    at = keeps(1, nodes=2)
+    scattered(at)
+    at.remove_node("n2")
+    at.delete("api")
+    at.settle()
+    assert at.core._cache.emptied == set()
+
+
+def test_the_node_stays_closed_while_a_pod_ends_whose_replacement_runs() -> None:
+    at = keeps(1, nodes=2)
+    scattered(at)
+    at.add_pod("api-2", 2, alter=owned_by("ReplicaSet", "owner-of-api"), said=MOVABLE)
+    assert at.schedule("api-2") == "n1"
+    at.settle()
+    assert at.core._cache.emptied == {"n2"}
+    bury(at, "api")
+    assert at.core._cache.emptied == set()
+
+
+def test_it_sleeps_until_the_choice_is_over() -> None:
+    at = keeps(1, nodes=2)
+    at.spared.add("api")
+    scattered(at)
+    began = at.now
+    at.pass_time(TRY_SECONDS + 1)
+    assert at.core._planner.whole_nodes._chosen == "n2"
+    assert [*at.core._planner.whole_nodes._times()] == [began + EVICT_SECONDS]
+
+
+def test_none_is_evicted_once_the_choice_has_ended() -> None:
+    at = keeps(1, nodes=2)
+    run(at, "web", 6, "n1", said=MOVABLE)
+    run(at, "api", 2, "n2", said=MOVABLE)
+    at.now += 5 * HOUR
+    [note] = at.core.decide(at.now)
+    assert isinstance(note, NoteQueue)
+    at.core.done(note, at.carry_out(note), at.now)
+    at.put_bound(change(at.add_pod("other", 1), spec=change(at.pod("other").spec, node_name="n2")))
+    at.settle()
+    at.pass_time(1)
+    assert at.evicted == []
+    assert at.core._planner.targets.of(at.pod("api").metadata.uid) is None
