@@ -129,6 +129,27 @@ def test_explain_names_partitions() -> None:
     assert missing(at, "four") == {"free-partition": NO_PARTITION}
 
 
+@pytest.mark.parametrize(
+    ("partitions", "said"),
+    [
+        (ONES, "its NVSwitch partitions have 1 GPU"),
+        ([*ONES, *QUARTERS, *HALVES], "its NVSwitch partitions have 1 or 2 or 4 GPUs"),
+        ([(0, 8)], "none of its NVSwitch partitions has all its GPUs"),
+    ],
+)
+def test_explain_says_how_many_gpus_partitions_have(
+    partitions: list[tuple[int, ...]], said: str
+) -> None:
+    at = cluster(*partitions)
+    add(at, "three", 3)
+    at.settle()
+    found = at.core.explain("ml", "three", at.now)
+    assert isinstance(found, Explanation)
+    assert found.search is not None
+    assert found.search.nearest is not None
+    assert found.search.nearest.lacks == said
+
+
 @pytest.mark.parametrize(("free", "why"), [(0b11, FEWER), (0b1111, NO_PARTITION)])
 def test_the_reason_of_filter_names_partitions(free: int, why: str) -> None:
     kind = MachineKind(replace(HGX_H100, partitions=(0, 0b01010101, 0b10101010)), 0)
