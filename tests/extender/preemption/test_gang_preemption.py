@@ -686,3 +686,19 @@ def test_a_gang_that_is_refused_where_others_were_evicted_rests_before_more_are(
     assert at.schedule("urgent-0")
     at.settle()
     assert at.core._planner.preemption._rests == {}
+
+
+def test_a_gang_that_lost_a_member_meanwhile_does_not_rest() -> None:
+    at = cluster(nodes=2)
+    for number in range(1, 3):
+        run(at, f"humble-{number}", 8, f"n{number}")
+    add_gang(at, "urgent", 2, priority=1)
+    assert sorted(at.evicted) == ["humble-1", "humble-2"]
+    at.delete("urgent-0")
+    bury(at)
+    run(at, "again", 8, "n1")
+    words = {"gang": "urgent", "gang_size": "2", "rank": "0"}
+    at.add_pod("urgent-0", 8, priority=1, said=words)
+    at.settle()
+    at.pass_time(10)
+    assert "again" in at.evicted

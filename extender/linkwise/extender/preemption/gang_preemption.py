@@ -200,9 +200,9 @@ class GangPreemption:
         keys = self._waiting = {gang.key for gang in waiting}
         for key in list(self._preemptions):
             if key not in keys or self._is_spoilt(key, now):
-                if key not in keys:
+                if key not in keys and self._is_planned(key):
                     self._rest(key, PLANNED_SECONDS, now)
-                elif self._is_robbed(key):
+                elif key in keys and self._is_robbed(key):
                     self._rest(key, ROBBED_SECONDS, now)
                 self._give_up(key, VICTIMS_STAY if key in keys else "it no longer waits")
         for known in (self._tries, self._stale):
@@ -320,6 +320,9 @@ class GangPreemption:
         if record is None or uid in self._cache.plans or uid in self._cache.assumed:
             return False  # what the extender has decided is not on the API server yet
         return record.left_alone or record.written is None
+
+    def _is_planned(self, key: GangKey) -> bool:
+        return any(uid in self._cache.plans for uid in self._cache.gangs.get(key, ()))
 
     def _is_still_to_start(self, key: GangKey) -> bool:
         gang = self._registry.gangs.get(key)
