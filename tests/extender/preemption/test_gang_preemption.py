@@ -10,7 +10,7 @@ from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.cache.pending_writes import LOST_SECONDS
 from linkwise.extender.gangs.partial_admission import LONGEST_SECONDS
 from linkwise.extender.preemption.disruption_budgets import _Budget
-from linkwise.extender.preemption.gang_preemption import PLANNED_SECONDS
+from linkwise.extender.preemption.gang_preemption import PLANNED_SECONDS, ROBBED_SECONDS
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.preemption.spared_pods import SPARED_SECONDS
 from linkwise.extender.queue.running_pods import STUCK_SECONDS
@@ -702,3 +702,20 @@ def test_a_gang_that_lost_a_member_meanwhile_does_not_rest() -> None:
     at.settle()
     at.pass_time(10)
     assert "again" in at.evicted
+
+
+def test_a_gang_that_is_robbed_after_a_refusal_rests_as_long_as_any_that_is_robbed() -> None:
+    at = cluster(nodes=1)
+    run(at, "humble", 8, "n1")
+    add_gang(at, "urgent", 1, priority=1)
+    refuse_planned(at, "urgent-0", "again")
+    at.pass_time(PLANNED_SECONDS + 1)
+    assert at.evicted == ["humble", "again"]
+    at.delete("again")
+    thief = at.add_pod("thief", 8, node="n1", preemptible="true").metadata
+    at.set_in_use("n1", {thief.uid: {"main": at.uuids("n1", *range(8))}})
+    at.settle()
+    at.pass_time(ROBBED_SECONDS - 10)
+    assert "thief" not in at.evicted
+    at.pass_time(20)
+    assert "thief" in at.evicted
