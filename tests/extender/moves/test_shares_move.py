@@ -133,6 +133,25 @@ def test_a_pod_goes_to_a_share_of_another_node(resource: str, on: Machine) -> No
     assert at.sound()
 
 
+def test_a_container_may_get_the_shares_of_an_init_container() -> None:
+    at = cluster(FOUR_EACH, replicas(DGX_1V, {0: 1}))
+
+    def add_both(name: str) -> None:
+        main, init = asks("c0", {SHARED: 1}), asks("i0", {SHARED: 1})
+        alter = owned_by("ReplicaSet", "web")
+        at.add_pod(name, containers=[main], init=[init], said=MOVABLE, alter=alter)
+
+    add_both("web")
+    at.bind_on("web", "n1")
+    at.set_phase("web", "Running")
+    empty(at, "n1")
+    assert at.evicted == ["web"]
+    add_both("web-2")
+    leaves(at, "web")
+    assert at.schedule("web-2") == "n2"
+    assert at.core._planner.targets.counts.arrived == 1
+
+
 def test_its_target_is_for_the_replacement_alone() -> None:
     at = moving()
     assert (free(at, "n2"), free(at, "n1")) == (7, 7)

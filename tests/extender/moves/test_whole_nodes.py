@@ -1,16 +1,26 @@
 """So many nodes are kept whole by moves: which is emptied, what that may cost, and when not."""
 
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
 import pytest
 
+from linkwise.extender.api.actions import NoteQueue
+from linkwise.extender.api.records import PodRecord
 from linkwise.extender.api.views import MoveState
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.explain.moves import view_moves
+from linkwise.extender.moves import whole_nodes
+from linkwise.extender.moves.may_move import Stays
+from linkwise.extender.moves.plan import Move
 from linkwise.extender.moves.planned_moves import EVICT_SECONDS, TRY_SECONDS
 from linkwise.extender.moves.policy import MovePolicy, Moves
+from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
-from tests.extender.moves.movers import HOUR, MOVABLE, bury, recreated, run, waits
+from tests.extender.moves.movers import HOUR, MOVABLE, bury, owned_by, recreated, run, waits
 
 DAY = 24 * HOUR
+T = TypeVar("T")
 
 
 def keeps(
@@ -101,12 +111,19 @@ def test_a_pod_that_has_not_run_for_long_stays() -> None:
 
 def test_a_node_where_gpus_are_reserved_is_left_to_those_who_wait() -> None:
     at = keeps(1, nodes=2)
-    run(at, "web", 4, "n1", said=MOVABLE)
-    run(at, "stays", 6, "n2")
+    run(at, "web", 4, "n1", said=MOVABLE, priority=5)
+    run(at, "stays", 4, "n2")
     waits(at, gpus=8)
     at.pass_time(5 * HOUR)
     assert at.core._cache.nodes["n1"].reserved
     assert at.evicted == []
+
+
+def test_a_node_with_a_gpu_that_is_out_is_not_emptied() -> None:
+    at = keeps(1, nodes=2)
+    at.set_health("n2", 0)
+    scattered(at)
+    assert at.evicted == ["web"]
 
 
 def test_what_moves_lose_in_a_day_is_limited() -> None:
@@ -123,6 +140,19 @@ def test_what_moves_lose_in_a_day_is_limited() -> None:
     assert at.evicted == ["small"]
     at.pass_time(DAY)
     assert at.evicted == ["small", "larger"]
+
+
+def test_moves_under_way_count() -> None:
+    at = keeps(2, nodes=4, gpu_hours=0.75)
+    run(at, "small", 2, "n1", said=MOVABLE)  # 20 GPU minutes
+    run(at, "larger", 3, "n2", said=MOVABLE)  # 30
+    run(at, "stays-1", 6, "n3")
+    run(at, "stays-2", 4, "n4")
+    at.pass_time(5 * HOUR)
+    bury(at, "small")
+    at.pass_time(TRY_SECONDS)
+    assert at.evicted == ["small"]
+    assert at.core._planner.targets.under_way()
 
 
 def test_nothing_new_comes_while_it_is_emptied_and_everything_afterwards() -> None:
@@ -164,3 +194,106 @@ def test_the_choice_ends_with_its_node() -> None:
     at.pass_time(TRY_SECONDS)
     assert at.core._cache.emptied == set()
     assert at.sound()
+
+
+def meanwhile(at: Cluster, happens: Callable[[], object]) -> None:
+    """Look for a node, while something *happens* once the last pod of n2 has its place."""
+    planner, places = at.core._planner, []
+    look = planner.emptying.look
+
+    def looks(*args: Any, **more: Any) -> Iterator[tuple[str, PodRecord, Move | Stays]]:
+        for each in look(*args, **more):
+            places.append(each)
+            yield each
+
+    def aside(work: Callable[[], T], /) -> T:
+        if len(places) == 1:
+            happens()
+        return work()
+
+    planner.emptying.look = looks  # type: ignore[method-assign]
+    planner.whole_nodes.run(at.now, aside)
+
+
+def put_on(at: Cluster, node: str, gpus: int) -> None:
+    """Another pod is bound there, without the extender."""
+    pod = at.add_pod("other", gpus)
+    at.put_bound(change(pod, spec=change(pod.spec, node_name=node)))
+
+
+@pytest.mark.parametrize(("node", "gpus"), [("n1", 4), ("n2", 1)])
+def test_no_node_is_emptied_if_a_pod_came_there_or_to_a_target_meanwhile(
+    node: str, gpus: int
+) -> None:
+    at = keeps(1, nodes=2)
+    run(at, "web", 4, "n1")
+    run(at, "api", 2, "n2", said=MOVABLE)
+    at.now += 5 * HOUR
+    meanwhile(at, lambda: put_on(at, node, gpus))
+    assert at.core._cache.emptied == set()
+
+
+def test_no_node_is_emptied_if_that_of_a_target_is_closed_meanwhile() -> None:
+    at = keeps(1, nodes=2)
+    run(at, "web", 4, "n1")
+    run(at, "api", 2, "n2", said=MOVABLE)
+    at.now += 5 * HOUR
+    meanwhile(at, lambda: at.annotate_node("n1", names.EMPTY, "true"))
+    assert at.core._cache.emptied == {"n1"}
+
+
+def test_the_choice_leaves_no_trace_if_node_and_pods_go_at_once() -> None:
+    at = keeps(1, nodes=2)
+    scattered(at)
+    at.remove_node("n2")
+    at.delete("api")
+    at.settle()
+    assert at.core._cache.emptied == set()
+
+
+def test_the_node_stays_closed_while_a_pod_ends_whose_replacement_runs() -> None:
+    at = keeps(1, nodes=2)
+    scattered(at)
+    at.add_pod("api-2", 2, alter=owned_by("ReplicaSet", "owner-of-api"), said=MOVABLE)
+    assert at.schedule("api-2") == "n1"
+    at.settle()
+    assert at.core._cache.emptied == {"n2"}
+    bury(at, "api")
+    assert at.core._cache.emptied == set()
+
+
+def test_it_sleeps_until_the_choice_is_over() -> None:
+    at = keeps(1, nodes=2)
+    at.spared.add("api")
+    scattered(at)
+    began = at.now
+    at.pass_time(TRY_SECONDS + 1)
+    assert at.core._planner.whole_nodes._chosen == "n2"
+    assert [*at.core._planner.whole_nodes._times()] == [began + EVICT_SECONDS]
+
+
+def test_none_is_evicted_once_the_choice_has_ended() -> None:
+    at = keeps(1, nodes=2)
+    run(at, "web", 6, "n1", said=MOVABLE)
+    run(at, "api", 2, "n2", said=MOVABLE)
+    at.now += 5 * HOUR
+    [note] = at.core.decide(at.now)
+    assert isinstance(note, NoteQueue)
+    at.core.done(note, at.carry_out(note), at.now)
+    at.put_bound(change(at.add_pod("other", 1), spec=change(at.pod("other").spec, node_name="n2")))
+    at.settle()
+    at.pass_time(1)
+    assert at.evicted == []
+    assert at.core._planner.targets.of(at.pod("api").metadata.uid) is None
+
+
+@pytest.mark.parametrize(("most", "evicted"), [(1, []), (2, ["web"])])
+def test_one_look_searches_places_for_few_nodes(
+    most: int, evicted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(whole_nodes, "_MOST_SEARCHES", most)
+    at = keeps(1, nodes=2)
+    run(at, "web", 4, "n1", said=MOVABLE)
+    run(at, "api", 2, "n2", said=MOVABLE, only_there=True)
+    at.pass_time(5 * HOUR)
+    assert at.evicted == evicted

@@ -10,7 +10,7 @@ from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.cache.pending_writes import LOST_SECONDS
 from linkwise.extender.gangs.partial_admission import LONGEST_SECONDS
 from linkwise.extender.preemption.disruption_budgets import _Budget
-from linkwise.extender.preemption.gang_preemption import PLANNED_SECONDS
+from linkwise.extender.preemption.gang_preemption import PLANNED_SECONDS, ROBBED_SECONDS
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.preemption.spared_pods import SPARED_SECONDS
 from linkwise.extender.queue.running_pods import STUCK_SECONDS
@@ -686,3 +686,36 @@ def test_a_gang_that_is_refused_where_others_were_evicted_rests_before_more_are(
     assert at.schedule("urgent-0")
     at.settle()
     assert at.core._planner.preemption._rests == {}
+
+
+def test_a_gang_that_lost_a_member_meanwhile_does_not_rest() -> None:
+    at = cluster(nodes=2)
+    for number in range(1, 3):
+        run(at, f"humble-{number}", 8, f"n{number}")
+    add_gang(at, "urgent", 2, priority=1)
+    assert sorted(at.evicted) == ["humble-1", "humble-2"]
+    at.delete("urgent-0")
+    bury(at)
+    run(at, "again", 8, "n1")
+    words = {"gang": "urgent", "gang_size": "2", "rank": "0"}
+    at.add_pod("urgent-0", 8, priority=1, said=words)
+    at.settle()
+    at.pass_time(10)
+    assert "again" in at.evicted
+
+
+def test_a_gang_that_is_robbed_after_a_refusal_rests_as_long_as_any_that_is_robbed() -> None:
+    at = cluster(nodes=1)
+    run(at, "humble", 8, "n1")
+    add_gang(at, "urgent", 1, priority=1)
+    refuse_planned(at, "urgent-0", "again")
+    at.pass_time(PLANNED_SECONDS + 1)
+    assert at.evicted == ["humble", "again"]
+    at.delete("again")
+    thief = at.add_pod("thief", 8, node="n1", preemptible="true").metadata
+    at.set_in_use("n1", {thief.uid: {"main": at.uuids("n1", *range(8))}})
+    at.settle()
+    at.pass_time(ROBBED_SECONDS - 10)
+    assert "thief" not in at.evicted
+    at.pass_time(20)
+    assert "thief" in at.evicted

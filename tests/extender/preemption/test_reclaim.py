@@ -6,7 +6,9 @@ import pytest
 
 from linkwise.extender.api.actions import Evict
 from linkwise.extender.api.extender_calls import Outcome
+from linkwise.extender.api.records import GangKey
 from linkwise.extender.core_settings import CoreSettings
+from linkwise.extender.preemption.gang_preemption import PLANNED_SECONDS
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.preemption.spared_pods import SPARED_SECONDS
 from linkwise.kube.objects import (
@@ -510,3 +512,17 @@ def test_with_consent_the_core_comes_to_rest_between_two_looks() -> None:
     at.annotate("nb", reclaim_when_idle="never")
     at.pass_time(30)
     assert at.is_at_rest()
+
+
+def test_a_rest_that_is_over_wakes_no_one_while_no_pod_may_be_evicted() -> None:
+    at = cluster(settings=CoreSettings(preempt=Preempt.NEVER))
+    run(at, "nb", 8, "n1", said=FOUR_HOURS)
+    [member] = wait(at, "train")
+    ripen(at, "nb")
+    bury(at)
+    at.filter(member, ["other"])  # kube-scheduler refuses the node
+    at.settle()
+    run(at, "other", 8, "n1")
+    assert at.core._planner.preemption.rests(GangKey("ml", "train"), at.now)
+    at.pass_time(PLANNED_SECONDS + 1)
+    assert [*at.core._planner.preemption._times()] == []

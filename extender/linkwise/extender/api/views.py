@@ -74,9 +74,10 @@ class ReasonCount:
 class LevelView:
     """One requirement, and how many of those that met the levels before also meet this one."""
 
-    level: str  # topology, size, model, link, alignment, node, free, free-link, free-alignment,
-    # resources, kubelet, kube-scheduler, shares; for a gang: members, room, or the key of a node
-    # label that a required span names, with commas if only the combination of several cannot be met
+    level: str  # topology, size, model, partition, link, alignment, node, free, free-partition,
+    # free-link, free-alignment, resources, kubelet, kube-scheduler, shares; for a gang: members,
+    # room, or the key of a node label that a required span names, with commas if only the
+    # combination of several cannot be met
     wanted: str  # in words
     unit: str  # what is counted: nodes or pods
     have: int

@@ -548,6 +548,7 @@ class Cache:
             self.fresh.pop(info.name, None)
             self.divided.discard(info.name)
             self.by_count.discard(info.name)
+            self.emptied.discard(info.name)
             self.rows.remove(info.name)
             self.changed_rows.append(info.row)
             self.settled_rows.append(info.row)

@@ -5,7 +5,7 @@
    gang. If there is no room, *reserve* the GPUs on which it can start first. The gangs behind it
    *backfill*: they get what is not reserved, and reserved GPUs that they return in time.
 3. *Move* pods that consent, or *preempt* less important gangs, for a gang that still has no room.
-   Move pods from nodes that a person wants empty.
+   Move pods from nodes that are to be empty.
 4. *Publish* the decisions: plans, nominations, gates, Events.
 5. *Advise* restarts that give better links.
 

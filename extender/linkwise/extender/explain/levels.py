@@ -350,9 +350,11 @@ class Levels:
         return node.reserved & ~int(self._free[at]) & node.kind.allowed(self._request.requirement)
 
     def _partitions_there(self, at: int) -> str:
-        sizes = {gpus.bit_count() for gpus in self._kind(at).machine.partitions} - {0}
-        known = " and ".join(map(str, sorted(sizes))) or "no number of"
-        return f"its NVSwitch partitions have {known} GPUs"
+        sizes = sorted({gpus.bit_count() for gpus in self._kind(at).machine.partitions} - {0})
+        if not sizes:
+            return "none of its NVSwitch partitions has all its GPUs"
+        known = " or ".join([*map(str, sizes[:-1]), gpus_in_words(sizes[-1])])
+        return f"its NVSwitch partitions have {known}"
 
     def _link_there(self, at: int, *, idle: bool) -> str:
         kind, size = self._kind(at), self._request.size

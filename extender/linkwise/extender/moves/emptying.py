@@ -144,7 +144,8 @@ class Emptying:
     def _going(self) -> Iterator[tuple[PodRecord, Move]]:
         for target in self._targets.not_left():
             record = self._cache.pods.get(target.noted.uid)
-            if target.empties and target.move and record is not None and record.live:
+            is_wanted = target.empties in self._cache.emptied
+            if is_wanted and target.move and record is not None and record.live:
                 yield record, target.move
 
 

@@ -104,11 +104,12 @@ class Target:
 
     def _devices(self, managed: str) -> dict[str, int]:
         """How many of each resource."""
+        ids: dict[str, set[str]] = {}
+        for of in self.shares:  # a container may get what an init container had
+            ids.setdefault(of.resource, set()).update(of.ids)
         gpus = self.spot.gpus.bit_count()
         found = {managed: gpus} if gpus else {}
-        for of in self.shares:
-            found[of.resource] = found.get(of.resource, 0) + len(of.ids)
-        return found
+        return found | {resource: len(each) for resource, each in ids.items()}
 
 
 class Targets:

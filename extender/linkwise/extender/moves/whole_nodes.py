@@ -54,9 +54,7 @@ class WholeNodes:
 
     def _times(self) -> Iterator[float]:
         if self._is_on:
-            yield self._look_at
-            if self._chosen:
-                yield self._until
+            yield self._until if self._chosen else self._look_at
 
     def run(self, now: float, aside: RunUnlocked = run_inline) -> None:
         """Choose a node, or end the choice. With *aside*, others use the cache between two
@@ -83,11 +81,16 @@ class WholeNodes:
                 self._targets.keep(one, key_of(move.pod), now)
 
     def _goes_on(self, node: str, now: float) -> bool:
-        """Whether pods are still to leave, and all that are there have targets. Others may wait for
+        """Whether pods are still there, and all of them leave or have targets. Others may wait for
         the node meanwhile: it is not closed for as long as a grace period may be."""
         info = self._cache.nodes.get(node)
         there = () if info is None or info.record is None else info.there
-        return now < self._until and bool(there) and all(self._targets.of(uid) for uid in there)
+        return now < self._until and bool(there) and all(map(self._goes, there))
+
+    def _goes(self, uid: str) -> bool:
+        """A pod that leaves may have no target any more: its replacement may have it already."""
+        record = self._cache.pods.get(uid)
+        return self._targets.of(uid) is not None or (record is not None and not record.live)
 
     def _find(self, whole: set[str], now: float, aside: RunUnlocked) -> MovePlan | None:
         """The moves that make one more node whole and lose least."""

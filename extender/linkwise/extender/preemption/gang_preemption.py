@@ -125,6 +125,7 @@ class GangPreemption:
         self._preemptions: dict[GangKey, Preemption] = {}  # by the gang that waits
         self._tries: dict[GangKey, _Try] = {}
         self._rests: dict[GangKey, _Rest] = {}
+        self._waiting: set[GangKey] = set()  # without room, if pods may be evicted for them
         self._stale: dict[GangKey, int] = {}  # how often the cluster changed during the search
         self._withdrawn: set[GangKey] = set()
         self._spared = SparedPods(cache)
@@ -173,7 +174,7 @@ class GangPreemption:
         yield from self._spared.ends()
         yield from self._look_at.values()
         for key, rest in self._rests.items():
-            if key not in self._tries and self._queue.waits(key) and not makes_room(key):
+            if key in self._waiting and key not in self._tries and not makes_room(key):
                 yield rest.until
         if self._more_at is not None:
             yield self._more_at
@@ -196,12 +197,12 @@ class GangPreemption:
         may_evict = self._allowed is not Preempt.NEVER or self._idle_pods.any_consent
         may_help = may_evict or self._preemptions or self._cache.plans
         waiting = self._queue.without_room() if may_help else []
-        keys = {gang.key for gang in waiting}
+        keys = self._waiting = {gang.key for gang in waiting}
         for key in list(self._preemptions):
             if key not in keys or self._is_spoilt(key, now):
-                if key not in keys:
+                if key not in keys and self._is_planned(key):
                     self._rest(key, PLANNED_SECONDS, now)
-                elif self._is_robbed(key):
+                elif key in keys and self._is_robbed(key):
                     self._rest(key, ROBBED_SECONDS, now)
                 self._give_up(key, VICTIMS_STAY if key in keys else "it no longer waits")
         for known in (self._tries, self._stale):
@@ -319,6 +320,9 @@ class GangPreemption:
         if record is None or uid in self._cache.plans or uid in self._cache.assumed:
             return False  # what the extender has decided is not on the API server yet
         return record.left_alone or record.written is None
+
+    def _is_planned(self, key: GangKey) -> bool:
+        return any(uid in self._cache.plans for uid in self._cache.gangs.get(key, ()))
 
     def _is_still_to_start(self, key: GangKey) -> bool:
         gang = self._registry.gangs.get(key)

@@ -230,6 +230,15 @@ def test_only_a_new_plan_of_a_pod_without_the_gate_removes_what_kube_scheduler_s
     assert (renewed.node, renewed.again, renewed.unsays) == (plan.node, True, False)
 
 
+def test_a_round_at_once_follows_a_plan_on_which_a_claim_waits() -> None:
+    at = cluster("n1", "n2")
+    add(at, "a", 2)
+    at.settle()
+    assert not at.core.any_urgent()
+    at.core._planner.claim_changed(at.pod("a").metadata.uid)
+    assert at.core.any_urgent()
+
+
 def test_a_new_leader_learns_from_what_kube_scheduler_said_before() -> None:
     at = cluster("n1", "n2")
     add(at, "a", 2)

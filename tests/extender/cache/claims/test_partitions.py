@@ -5,18 +5,20 @@ from dataclasses import replace
 import pytest
 
 from linkwise.extender.api.views import Explanation
-from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind
+from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind, will_do
 from linkwise.extender.placement.nodes.reasons import (
     FEWER,
     NEVER_PARTITIONED,
     NO_PARTITION,
     why_no_room,
 )
+from linkwise.extender.placement.worth.communicator import own_rings
 from linkwise.kube.objects import Pod
 from linkwise.pods.claims import ClaimAsk, write_claims
 from linkwise.pods.requirement import TopologyRequirement
 from linkwise.topology import names
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role
+from linkwise.topology.machine.model import LinkClass
 from tests.extender import claimed
 from tests.extender.cluster import change
 from tests.extender.late_claims import ClaimCluster, add, add_gang, claim_name, with_claim
@@ -129,12 +131,69 @@ def test_explain_names_partitions() -> None:
     assert missing(at, "four") == {"free-partition": NO_PARTITION}
 
 
+@pytest.mark.parametrize(
+    ("partitions", "said"),
+    [
+        (ONES, "its NVSwitch partitions have 1 GPU"),
+        ([*ONES, *QUARTERS, *HALVES], "its NVSwitch partitions have 1 or 2 or 4 GPUs"),
+        ([(0, 8)], "none of its NVSwitch partitions has all its GPUs"),
+    ],
+)
+def test_explain_says_how_many_gpus_partitions_have(
+    partitions: list[tuple[int, ...]], said: str
+) -> None:
+    at = cluster(*partitions)
+    add(at, "three", 3)
+    at.settle()
+    found = at.core.explain("ml", "three", at.now)
+    assert isinstance(found, Explanation)
+    assert found.search is not None
+    assert found.search.nearest is not None
+    assert found.search.nearest.lacks == said
+
+
 @pytest.mark.parametrize(("free", "why"), [(0b11, FEWER), (0b1111, NO_PARTITION)])
 def test_the_reason_of_filter_names_partitions(free: int, why: str) -> None:
     kind = MachineKind(replace(HGX_H100, partitions=(0, 0b01010101, 0b10101010)), 0)
-    four, three = (
-        GpuRequest(PodDemand((ContainerDemand("main", Role.MAIN, size),)), TopologyRequirement())
-        for size in (4, 3)
-    )
-    assert why_no_room(kind, four, free) == (why, False)
-    assert why_no_room(kind, three, free) == (NEVER_PARTITIONED, True)
+    assert why_no_room(kind, request(4), free) == (why, False)
+    assert why_no_room(kind, request(3), free) == (NEVER_PARTITIONED, True)
+
+
+def request(gpus: int) -> GpuRequest:
+    return GpuRequest(PodDemand((ContainerDemand("main", Role.MAIN, gpus),)), TopologyRequirement())
+
+
+def test_a_plan_of_another_set_is_not_carried_out() -> None:
+    machine = replace(HGX_H100, partitions=(0, 0b0101, 0b1010))
+    kind = MachineKind(machine, 0)
+    uuids = [gpu.uuid for gpu in machine.gpus]
+    assert will_do(kind, machine, request(2), {"main": (uuids[0], uuids[2])})
+    assert not will_do(kind, machine, request(2), {"main": (uuids[0], uuids[1])})
+
+
+@pytest.mark.parametrize(("gpus", "partition", "other"), [(2, 0b0101, 0b0011), (1, 0b0001, 0b0010)])
+def test_no_member_of_a_gang_has_another_set(gpus: int, partition: int, other: int) -> None:
+    kind = MachineKind(replace(HGX_H100, partitions=(0, partition)), 0)
+    rings = own_rings(kind, gpus, LinkClass.SYS, LinkClass.NVLINK)
+    assert rings[partition] > 0 > rings[other]
+
+
+def test_plans_end_once_partitions_come_that_they_do_not_keep_to() -> None:
+    at = cluster()
+    add(at, "two", 2)
+    at.settle()
+    assert at.plan("two") is not None
+    claimed.publish(at, claimed.slice_of("n1", claimed.uuids(at, "n1"), partitions=HALVES))
+    at.settle()
+    assert at.plan("two") is None
+
+
+def test_one_that_waits_gets_a_partition_that_comes_later() -> None:
+    at = cluster(*QUARTERS)
+    add(at, "four", 4)
+    at.settle()
+    assert at.plan("four") is None
+    both = [*QUARTERS, *HALVES]
+    claimed.publish(at, claimed.slice_of("n1", claimed.uuids(at, "n1"), partitions=both))
+    at.settle()
+    assert at.plan("four") is not None

@@ -147,8 +147,8 @@ def nearest_miss(
 ) -> LinkClass | None:
     """Return the closest class, *require* at most, that a set of this size can keep to.
 
-    For a refusal: None means that too few GPUs are free, *require* that a set fits. *drawn* and
-    RequestError are as in `choose`.
+    For a refusal: None means that too few GPUs are free, or no set of them that a pod may have;
+    *require* that a set fits. *drawn* and RequestError are as in `choose`.
     """
     _check(machine, size, free)
     table = table_of(machine)
