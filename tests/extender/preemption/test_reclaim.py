@@ -8,6 +8,7 @@ from linkwise.extender.api.actions import Evict
 from linkwise.extender.api.extender_calls import Outcome
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.preemption.policy import Preempt
+from linkwise.extender.preemption.rests import PLANNED_SECONDS
 from linkwise.extender.preemption.spared_pods import SPARED_SECONDS
 from linkwise.kube.objects import (
     Condition,
@@ -509,4 +510,18 @@ def test_with_consent_the_core_comes_to_rest_between_two_looks() -> None:
     say(at, [], ["nb"])
     at.annotate("nb", reclaim_when_idle="never")
     at.pass_time(30)
+    assert at.is_at_rest()
+
+
+def test_a_gang_that_rests_while_nothing_may_be_evicted_any_more_is_no_work() -> None:
+    at = cluster(settings=CoreSettings(preempt=Preempt.NEVER))
+    run(at, "nb", 8, "n1", said=FOUR_HOURS)
+    wait(at, "train")
+    ripen(at, "nb")
+    bury(at)
+    assert at.places("train-0") == ["n1"]
+    at.filter("train-0", [])  # kube-scheduler's own filters refuse the node
+    at.cordon("n1")
+    at.settle()
+    at.pass_time(2 * PLANNED_SECONDS)
     assert at.is_at_rest()
