@@ -168,6 +168,7 @@ class Planner:
             self.reservations,
             running_pods,
             budgets=budgets,
+            rests=self.rests,
             policy=settings.moves,
             who=self.who_may_move,
             targets=self.targets,

@@ -1,7 +1,7 @@
-"""For which gangs no more pods are evicted for a while, as that was in vain before.
+"""For which gangs no more pods are evicted or moved for a while, as that was in vain before.
 
-The victims' GPUs went to a pod that heeds no reservation, or the gang was planned on them and did
-not start: kube-scheduler may refuse that for a reason that only it knows. The pause doubles until
+Their GPUs went to a pod that heeds no reservation, or the gang was planned on them and did not
+start: kube-scheduler may refuse that for a reason that only it knows. The pause doubles until
 the gang starts, so no gang has others evicted again and again.
 """
 
@@ -30,7 +30,7 @@ class Rests:
         self._rests[key] = _Rest(now + pause, pause)
 
     def until(self, key: GangKey) -> float:
-        """No pod is evicted for the gang before; 0: it does not rest."""
+        """No pod is evicted or moved for the gang before; 0: it does not rest."""
         rest = self._rests.get(key)
         return 0.0 if rest is None else rest.until
 
