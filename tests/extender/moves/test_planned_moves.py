@@ -18,6 +18,7 @@ from linkwise.kube.labels import LWS
 from linkwise.pods.podgrouper.workloads.answer import ObjectRef
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
+from tests.extender.meanwhile import Meanwhile
 from tests.extender.moves.movers import (
     COUNTS,
     HOUR,
@@ -650,3 +651,19 @@ def test_others_move_less_and_less_often_for_one_that_kube_scheduler_refuses() -
 def test_others_move_less_and_less_often_if_the_room_does_not_come_free() -> None:
     pauses = refused_again_and_again(kubelet_is_done=False)
     assert pauses[1:] == sorted({*pauses[1:]})
+
+
+@pytest.mark.parametrize("step", range(10))
+def test_a_node_whose_topology_goes_while_moves_are_sought_is_no_defect(step: int) -> None:
+    at = cluster(nodes=3)
+    for name, gpus, node in (("web", 3, "n1"), ("api", 2, "n2"), ("db", 2, "n3")):
+        run(at, name, gpus, node, said=MOVABLE)
+    for member in at.add_gang("gang", 2, 2, movable="true"):
+        at.settle()
+        assert at.schedule(member) or member == "gang-0"
+    at.add_pod("big", 8, gates=[names.GATE])
+    at.settle()
+    Meanwhile(at, *[None] * step, lambda: at.annotate_node("n2", names.TOPOLOGY, "{}"))
+    at.pass_time(5 * HOUR)
+    assert at.core.take_defects() == []
+    assert at.sound()
