@@ -210,9 +210,10 @@ class Judge:
     def _rest(self, gangs: Iterable[GangKey]) -> bool:
         """Whether plans of each of these gangs failed, so that it pauses."""
         known = self._day.core._planner.registry.gangs
-        rests = self._day.core._planner.preemption.rests
+        rests = self._day.core._planner.rests
         return all(
-            key in known and (known[key].refused or rests(key, self._day.now)) for key in gangs
+            key in known and (known[key].refused or self._day.now < rests.until(key))
+            for key in gangs
         )
 
     def _is_kept(self, action: WritePlan) -> bool:

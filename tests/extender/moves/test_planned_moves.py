@@ -1,6 +1,7 @@
 """Pods that consent move, so that a gang or pod that waits fits: planned, whole, and worth it."""
 
 from datetime import UTC, datetime
+from itertools import pairwise
 
 import pytest
 
@@ -12,10 +13,12 @@ from linkwise.extender.moves.planned_moves import TRY_SECONDS
 from linkwise.extender.moves.policy import MovePolicy, Moves
 from linkwise.extender.moves.targets import COME_SECONDS
 from linkwise.extender.preemption.policy import Preempt
+from linkwise.extender.preemption.rests import PLANNED_SECONDS
 from linkwise.kube.labels import LWS
 from linkwise.pods.podgrouper.workloads.answer import ObjectRef
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
+from tests.extender.meanwhile import Meanwhile
 from tests.extender.moves.movers import (
     COUNTS,
     HOUR,
@@ -598,3 +601,69 @@ def test_pods_move_as_soon_as_the_wait_is_longer_than_a_short_move() -> None:
     assert at.core.snapshot(at.now).moves_under_way
     at.pass_time(10)  # until the note may be written again
     assert at.evicted == ["web"]
+
+
+def refused_again_and_again(*, kubelet_is_done: bool) -> list[int]:
+    """The pauses between moves for one gang, as shares of the first rest."""
+    at = Cluster(CoreSettings(moves=MovePolicy(Moves.CONSENT), max_refusals=100))
+    for number in range(1, 13):
+        at.add_node(f"n{number}")
+    for number in range(1, 7):
+        run(at, f"web-{number}", 4, f"n{number}", said=MOVABLE, server=True)
+        run(at, f"stays-{number}", 4, f"n{number + 6}", server=True)
+    at.pass_time(5 * HOUR)
+    at.add_gang("big", 1, gates=[names.GATE])
+    at.settle()
+    evictions: list[float] = []
+    for tick in range(400):
+        at.pass_time(10)
+        at.add_pod(f"short-{tick}", 1)  # so that there is always something new
+        assert at.schedule(f"short-{tick}")
+        at.delete(f"short-{tick}")
+        at.settle()
+        if len(at.evicted) > len(evictions):
+            evictions.append(at.now)
+            turn, gone = len(evictions), at.evicted[-1]
+            alter = owned_by("ReplicaSet", f"owner-of-{gone}")
+            at.add_pod(f"new-{turn}", 4, alter=alter, said=MOVABLE)
+            node = at.pod(gone).spec.node_name
+            at.delete(gone)
+            at.settle()
+            if kubelet_is_done:
+                at.stop(gone, node)
+                at.settle()
+                assert at.places("big-0") == [node]
+                at.filter("big-0", sorted(at.nodes.keys() - {node}))  # it is refused there
+                at.settle()
+                at.add_pod(f"other-{turn}", 8)
+                assert at.schedule(f"other-{turn}") == node
+            assert at.schedule(f"new-{turn}")
+    pauses = [after - before for before, after in pairwise(evictions)]
+    return [int(pause // PLANNED_SECONDS) for pause in pauses]
+
+
+def test_others_move_less_and_less_often_for_one_that_kube_scheduler_refuses() -> None:
+    """Else one gang could have all that consent moved in an hour."""
+    first, second, *_ = refused_again_and_again(kubelet_is_done=True)
+    assert (first >= 1, second >= 2) == (True, True)
+
+
+def test_others_move_less_and_less_often_if_the_room_does_not_come_free() -> None:
+    pauses = refused_again_and_again(kubelet_is_done=False)
+    assert pauses[1:] == sorted({*pauses[1:]})
+
+
+@pytest.mark.parametrize("step", range(10))
+def test_a_node_whose_topology_goes_while_moves_are_sought_is_no_defect(step: int) -> None:
+    at = cluster(nodes=3)
+    for name, gpus, node in (("web", 3, "n1"), ("api", 2, "n2"), ("db", 2, "n3")):
+        run(at, name, gpus, node, said=MOVABLE)
+    for member in at.add_gang("gang", 2, 2, movable="true"):
+        at.settle()
+        assert at.schedule(member) or member == "gang-0"
+    at.add_pod("big", 8, gates=[names.GATE])
+    at.settle()
+    Meanwhile(at, *[None] * step, lambda: at.annotate_node("n2", names.TOPOLOGY, "{}"))
+    at.pass_time(5 * HOUR)
+    assert at.core.take_defects() == []
+    assert at.sound()

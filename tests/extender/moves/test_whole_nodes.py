@@ -297,3 +297,32 @@ def test_one_look_searches_places_for_few_nodes(
     run(at, "api", 2, "n2", said=MOVABLE, only_there=True)
     at.pass_time(5 * HOUR)
     assert at.evicted == evicted
+
+
+def test_cheap_nodes_whose_pods_have_no_other_place_do_not_keep_others_from_being_emptied() -> None:
+    at = keeps(1, nodes=10)
+    for number in range(1, 9):
+        cheap = {**MOVABLE, "move-cost": "1s"}
+        run(at, f"bound-{number}", 1, f"n{number}", said=cheap, only_there=True)
+    run(at, "web", 2, "n9", said=MOVABLE)
+    run(at, "stays", 1, "n10")
+    at.pass_time(5 * HOUR)
+    assert at.evicted == []
+    at.pass_time(TRY_SECONDS)
+    assert at.evicted == ["web"]
+
+
+def test_what_a_pod_says_of_its_cost_after_its_move_does_not_count() -> None:
+    """Else one pod could keep the extender from moves for a day."""
+    at = keeps(2, nodes=5)
+    run(at, "web", 1, "n1", said=MOVABLE)
+    run(at, "stays-1", 5, "n3")
+    run(at, "stays-2", 4, "n4")
+    run(at, "stays-3", 8, "n5")
+    at.pass_time(5 * HOUR)
+    recreated(at, "web", "web-2", gpus=1)
+    assert at.schedule("web-2")
+    at.annotate("web-2", move_cost="1000h")
+    run(at, "api", 1, "n1", said=MOVABLE)
+    at.pass_time(5 * HOUR)
+    assert at.evicted == ["web", "api"]

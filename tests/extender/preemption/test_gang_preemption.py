@@ -10,8 +10,8 @@ from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.cache.pending_writes import LOST_SECONDS
 from linkwise.extender.gangs.partial_admission import LONGEST_SECONDS
 from linkwise.extender.preemption.disruption_budgets import _Budget
-from linkwise.extender.preemption.gang_preemption import PLANNED_SECONDS, ROBBED_SECONDS
 from linkwise.extender.preemption.policy import Preempt
+from linkwise.extender.preemption.rests import PLANNED_SECONDS, ROBBED_SECONDS
 from linkwise.extender.preemption.spared_pods import SPARED_SECONDS
 from linkwise.extender.queue.running_pods import STUCK_SECONDS
 from linkwise.kube.objects import Condition, LabelSelector, Pod, Requirement
@@ -685,7 +685,7 @@ def test_a_gang_that_is_refused_where_others_were_evicted_rests_before_more_are(
     bury(at)
     assert at.schedule("urgent-0")
     at.settle()
-    assert at.core._planner.preemption._rests == {}
+    assert at.core._planner.rests.until(GangKey("ml", "urgent")) == 0.0
 
 
 def test_a_gang_that_lost_a_member_meanwhile_does_not_rest() -> None:

@@ -6,10 +6,9 @@ import pytest
 
 from linkwise.extender.api.actions import Evict
 from linkwise.extender.api.extender_calls import Outcome
-from linkwise.extender.api.records import GangKey
 from linkwise.extender.core_settings import CoreSettings
-from linkwise.extender.preemption.gang_preemption import PLANNED_SECONDS
 from linkwise.extender.preemption.policy import Preempt
+from linkwise.extender.preemption.rests import PLANNED_SECONDS
 from linkwise.extender.preemption.spared_pods import SPARED_SECONDS
 from linkwise.kube.objects import (
     Condition,
@@ -514,15 +513,15 @@ def test_with_consent_the_core_comes_to_rest_between_two_looks() -> None:
     assert at.is_at_rest()
 
 
-def test_a_rest_that_is_over_wakes_no_one_while_no_pod_may_be_evicted() -> None:
+def test_a_gang_that_rests_while_nothing_may_be_evicted_any_more_is_no_work() -> None:
     at = cluster(settings=CoreSettings(preempt=Preempt.NEVER))
     run(at, "nb", 8, "n1", said=FOUR_HOURS)
-    [member] = wait(at, "train")
+    wait(at, "train")
     ripen(at, "nb")
     bury(at)
-    at.filter(member, ["other"])  # kube-scheduler refuses the node
+    assert at.places("train-0") == ["n1"]
+    at.filter("train-0", [])  # kube-scheduler's own filters refuse the node
+    at.cordon("n1")
     at.settle()
-    run(at, "other", 8, "n1")
-    assert at.core._planner.preemption.rests(GangKey("ml", "train"), at.now)
-    at.pass_time(PLANNED_SECONDS + 1)
-    assert [*at.core._planner.preemption._times()] == []
+    at.pass_time(2 * PLANNED_SECONDS)
+    assert at.is_at_rest()

@@ -45,6 +45,7 @@ from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
 from linkwise.extender.preemption.eviction_candidates import EvictionCandidates
 from linkwise.extender.preemption.gang_preemption import GangPreemption
 from linkwise.extender.preemption.reclaim import IdlePods
+from linkwise.extender.preemption.rests import Rests
 from linkwise.extender.queue.idle_limit import IdleLimit
 from linkwise.extender.queue.long_waits import LongWaits
 from linkwise.extender.queue.reservations import Reservations
@@ -140,6 +141,7 @@ class Planner:
             namespaces=dict(settings.reclaim_idle),
             notice_seconds=settings.reclaim_notice_seconds,
         )
+        self.rests = Rests(self.registry)
         self.preemption = GangPreemption(
             cache,
             pending_writes,
@@ -152,6 +154,7 @@ class Planner:
             candidates=self.candidates,
             idle_pods=self.idle_pods,
             budgets=budgets,
+            rests=self.rests,
             allowed=settings.preempt,
         )
         self.who_may_move = MayMove(settings.moves, budgets, running_pods)
@@ -165,6 +168,7 @@ class Planner:
             self.reservations,
             running_pods,
             budgets=budgets,
+            rests=self.rests,
             policy=settings.moves,
             who=self.who_may_move,
             targets=self.targets,

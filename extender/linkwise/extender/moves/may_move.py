@@ -45,6 +45,8 @@ class MayMove:
     def pod_changed(self, record: PodRecord) -> None:
         if record.written is not None and (moved := record.written.plan.moved):
             self.stays(record.uid, moved + self._policy.again_seconds, Stays.AGAIN)
+            if record.uid in self._moved:
+                return  # what it says later of its cost is not what the move has lost
             if len(self._moved) >= _MOST_REMEMBERED:
                 del self._moved[next(iter(self._moved))]
             lost = self._policy.cost_of(record) * len(record.written.uuids)

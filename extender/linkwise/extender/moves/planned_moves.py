@@ -42,6 +42,7 @@ from linkwise.extender.moves.targets import Targets
 from linkwise.extender.placement.result import Spot
 from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
 from linkwise.extender.preemption.gang_room import GangRoom, some_at_a_time
+from linkwise.extender.preemption.rests import PLANNED_SECONDS, Rests
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.running_pods import RunningPods
 from linkwise.extender.queue.scheduling_queue import SchedulingQueue
@@ -76,6 +77,7 @@ class PlannedMoves:
         running_pods: RunningPods,
         *,
         budgets: DisruptionBudgets,
+        rests: Rests,
         policy: MovePolicy,
         who: MayMove,
         targets: Targets,
@@ -87,6 +89,7 @@ class PlannedMoves:
         self._queue, self._search, self._reservations = queue, search, reservations
         self._running_pods, self._budgets, self._policy = running_pods, budgets, policy
         self._who, self._targets, self._waits_for_servers = who, targets, waits_for_servers
+        self._rests = rests
         self._plans: dict[GangKey, MovePlan] = {}  # by the gang that waits
         self._begun: dict[GangKey, _Begun] = {}
         self._look_at = 0.0  # when to check whether the room of the plans comes free
@@ -152,6 +155,7 @@ class PlannedMoves:
             if not self._is_wanted(key) and not self._goes_on(key, now):
                 if self._is_placed(key):
                     self._targets.helped(self._plans[key])
+                    self._rests.begin(key, PLANNED_SECONDS, now)
                 del self._begun[key], self._plans[key]
         self._look_at = now + TRY_SECONDS
         wanted = {key for key in self._plans if self._is_wanted(key)}
@@ -201,6 +205,9 @@ class PlannedMoves:
         cannot = [] if self._is_new(key, now) else self._evictable(key)
         for record, _ in cannot:
             self._who.stays(record.uid, now + self._policy.again_seconds, Stays.AGAIN)
+        records = [self._cache.pods.get(move.pod.uid) for move in self._plans[key].moves]
+        if any(record is None or not record.live for record in records):
+            self._rests.begin(key, PLANNED_SECONDS, now)
         self._reservations.give_up(key, "GPUs that were to come free for it by moves do not")
 
     def _state(self) -> object:
@@ -215,6 +222,9 @@ class PlannedMoves:
                 continue
             at, tried_in = self._tries.get(gang.key, (0.0, None))
             if now < (at + LOOK_SECONDS if tried_in == state else at):
+                continue
+            if now < (until := self._rests.until(gang.key)):
+                self._tries[gang.key] = until, None
                 continue
             members = self._registry.needed_of(gang).members
             wait = self._expected_wait(gang, members, now)

@@ -46,6 +46,8 @@ class WholeNodes:
         self._targets, self._policy = targets, policy
         self._chosen, self._until = "", 0.0  # the node that is being emptied, and until when
         self._look_at = 0.0
+        # Nodes whose pods found no places: the others have their turn before them.
+        self._in_vain: set[str] = set()
         self.advice: MovePlan | None = None
 
     @property
@@ -100,7 +102,13 @@ class WholeNodes:
             for info in some_at_a_time(self._cache, aside)
             if (cost := self._cost_of(info, now)) is not None and cost <= left
         }
-        for node in sorted(costs, key=lambda name: (costs[name], natural(name)))[:_MOST_SEARCHES]:
+        self._in_vain &= costs.keys()
+        if len(self._in_vain) == len(costs):
+            self._in_vain.clear()
+        by_cost = sorted(
+            costs, key=lambda name: (name in self._in_vain, costs[name], natural(name))
+        )
+        for node in by_cost[:_MOST_SEARCHES]:
             moves = []
             for _, _, found in self._emptying.look([node], now, closed=whole):
                 if not isinstance(found, Move):
@@ -109,6 +117,7 @@ class WholeNodes:
                 aside(nothing)
             if self._can_begin(node, moves):
                 return MovePlan(tuple(moves), (), empties=node)
+            self._in_vain.add(node)
         return None
 
     def _lost(self, now: float) -> float:

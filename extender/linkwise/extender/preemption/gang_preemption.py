@@ -38,6 +38,7 @@ from linkwise.extender.preemption.eviction_candidates import EvictionCandidates
 from linkwise.extender.preemption.gang_room import GangRoom, some_at_a_time
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.preemption.reclaim import IdlePods
+from linkwise.extender.preemption.rests import PLANNED_SECONDS, ROBBED_SECONDS, Rests
 from linkwise.extender.preemption.spared_pods import SparedPods
 from linkwise.extender.preemption.victim_selection import Preemption, Unit, pods_of, select
 from linkwise.extender.queue.reservations import Reservations
@@ -47,10 +48,6 @@ from linkwise.pods.durations import clock
 
 # A gang without suitable victims is not tried again before this, and only if something changed.
 TRY_SECONDS = 10.0
-# No pod is evicted for a gang for so long once the victims' GPUs went to a pod that heeds no
-# reservation, or the gang was planned on them: kube-scheduler may refuse that for a reason that
-# only it knows. Each doubles until the gang starts.
-ROBBED_SECONDS, PLANNED_SECONDS, _LONGEST_REST_SECONDS = 300.0, 60.0, 3600.0
 _MOST_STALE = 2  # searches beside the lock; the next one keeps it
 _AT_ONCE = 1  # gangs: each may cost dozens of searches, and kube-scheduler's calls come in between
 REASON, RECLAIMED, WITHDRAWN = "Preempted", "Reclaimed", "Withdrawn"
@@ -66,14 +63,6 @@ _NO_BUDGETS.replace(())
 class _Try:
     at: float
     state: object
-
-
-@dataclass(slots=True)
-class _Rest:
-    """Pods were evicted for the gang, and it has not started."""
-
-    until: float  # no more are before
-    pause: float
 
 
 class _Beside:
@@ -106,10 +95,12 @@ class GangPreemption:
         candidates: EvictionCandidates,
         idle_pods: IdlePods,
         budgets: DisruptionBudgets,
+        rests: Rests,
         allowed: Preempt,
     ) -> None:
         agenda.ask(self._times)
         self._candidates, self._idle_pods, self._budgets = candidates, idle_pods, budgets
+        self._rests = rests
         self._cache, self._pending_writes, self._registry, self._queue = (
             cache,
             pending_writes,
@@ -124,8 +115,6 @@ class GangPreemption:
         )
         self._preemptions: dict[GangKey, Preemption] = {}  # by the gang that waits
         self._tries: dict[GangKey, _Try] = {}
-        self._rests: dict[GangKey, _Rest] = {}
-        self._waiting: set[GangKey] = set()  # without room, if pods may be evicted for them
         self._stale: dict[GangKey, int] = {}  # how often the cluster changed during the search
         self._withdrawn: set[GangKey] = set()
         self._spared = SparedPods(cache)
@@ -158,7 +147,7 @@ class GangPreemption:
         )
 
     def _times(self) -> Iterable[float]:
-        if not (self._tries or self._preemptions or self._rests):
+        if not (self._tries or self._preemptions):
             return  # no gang needs room
         if self._quiet != self._state_of_all():
             yield from self._tries_at()
@@ -173,9 +162,6 @@ class GangPreemption:
                 yield each.at
         yield from self._spared.ends()
         yield from self._look_at.values()
-        for key, rest in self._rests.items():
-            if key in self._waiting and key not in self._tries and not makes_room(key):
-                yield rest.until
         if self._more_at is not None:
             yield self._more_at
 
@@ -197,19 +183,18 @@ class GangPreemption:
         may_evict = self._allowed is not Preempt.NEVER or self._idle_pods.any_consent
         may_help = may_evict or self._preemptions or self._cache.plans
         waiting = self._queue.without_room() if may_help else []
-        keys = self._waiting = {gang.key for gang in waiting}
+        keys = {gang.key for gang in waiting}
         for key in list(self._preemptions):
             if key not in keys or self._is_spoilt(key, now):
                 if key not in keys and self._is_planned(key):
-                    self._rest(key, PLANNED_SECONDS, now)
+                    self._rests.begin(key, PLANNED_SECONDS, now)
                 elif key in keys and self._is_robbed(key):
-                    self._rest(key, ROBBED_SECONDS, now)
+                    self._rests.begin(key, ROBBED_SECONDS, now)
                 self._give_up(key, VICTIMS_STAY if key in keys else "it no longer waits")
         for known in (self._tries, self._stale):
             for key in known.keys() - keys:
                 del known[key]
-        for key in [key for key in self._rests if not self._is_still_to_start(key)]:
-            del self._rests[key]
+        self._rests.look()
         self._spared.look(now)
         self._try_waiting(waiting, now, aside)
         for key, preemption in self._preemptions.items():
@@ -324,29 +309,14 @@ class GangPreemption:
     def _is_planned(self, key: GangKey) -> bool:
         return any(uid in self._cache.plans for uid in self._cache.gangs.get(key, ()))
 
-    def _is_still_to_start(self, key: GangKey) -> bool:
-        gang = self._registry.gangs.get(key)
-        return gang is not None and not self._registry.members_of(gang).started
-
-    def _rest(self, key: GangKey, least: float, now: float) -> None:
-        before = self._rests.get(key)
-        pause = min(
-            least if before is None else max(least, 2 * before.pause), _LONGEST_REST_SECONDS
-        )
-        self._rests[key] = _Rest(now + pause, pause)
-
-    def rests(self, key: GangKey, now: float) -> bool:
-        """Whether no pod is evicted for the gang, as that was in vain before."""
-        rest = self._rests.get(key)
-        return rest is not None and now < rest.until
-
     def _is_victim(self, key: GangKey, uid: str) -> bool:
         """Whether this pod is still to be evicted for the gang *key*."""
         record = self._cache.pods.get(uid)
         return uid in self._preemptions[key].victims and record is not None and record.live
 
     def _is_time(self, gang: Gang, state: object, now: float) -> bool:
-        if self.rests(gang.key, now):
+        if now < (until := self._rests.until(gang.key)):
+            self._tries[gang.key] = _Try(until, None)
             return False
         last = self._tries.get(gang.key)
         if last is not None and (now < last.at or last.state == state):

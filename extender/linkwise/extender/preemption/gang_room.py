@@ -12,7 +12,7 @@ from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_info import NodeInfo
 from linkwise.extender.cache.node_table import Bools, Ints, NodeTable, popcount
 from linkwise.extender.gangs.gang import Gang
-from linkwise.extender.gangs.gang_search import GangSearch
+from linkwise.extender.gangs.gang_search import GangSearch, StaleResult
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.placement.nodes.nodes_view import as_if
 from linkwise.extender.placement.result import NoRoom, Spot
@@ -42,6 +42,7 @@ class GangRoom:
         """With *aside*, others may use the cache meanwhile."""
         self._cache, self._search, self._running_pods = cache, search, running_pods
         self._members, self._now, self._aside = members, now, aside
+        self._cache, self._nodes = cache, cache.changed_rows.generation
         visible = reservations.ways(reservations.claimant(gang, members), now)[0]
         what_if = WhatIf(cache, reservations, visible)
         self._base = reservations.rows_with(visible).trial()
@@ -62,6 +63,10 @@ class GangRoom:
         self._gone = _Gone(self._free, self._wanted)
 
     def seek(self, units: Sequence[Unit]) -> list[Spot] | None:
+        """Raises StaleResult if nodes changed meanwhile: the copy may have GPUs of one that is out
+        of use."""
+        if self._cache.changed_rows.generation != self._nodes:
+            raise StaleResult
         rows, changed = self._rows_without(units)
         view = as_if(rows, tuple(changed))
         spots = self._search.seek(self._members, self._now, aside=self._aside, view=view)
