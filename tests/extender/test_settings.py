@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from linkwise.extender.moves.policy import MovePolicy
 from linkwise.extender.settings import Settings, SettingsError
 from linkwise.kube.lease import Timing
 from linkwise.pods.durations import seconds_of
@@ -94,6 +95,14 @@ def test_a_duration_is_a_year_at_most() -> None:
         ({"request_threads": 0}, "--request-threads 0: expected 1 or more"),
         ({"write_threads": -1}, "--write-threads -1: expected 1 or more"),
         ({"max_body_mib": 0}, "--max-body-mib 0: expected 1 or more"),
+        (
+            {"moves": MovePolicy(namespaces=frozenset({"A_b"}))},
+            "--movable-namespace A_b: expected the name of a namespace",
+        ),
+        (
+            {"moves": MovePolicy(whole_nodes=3)},
+            "--whole-nodes 3: expected 0, unless --moves is consent or advise",
+        ),
     ],
 )
 def test_a_wrong_setting_is_named(wrong: dict[str, Any], text: str) -> None:

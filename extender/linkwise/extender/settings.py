@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 
 from linkwise.extender.core_settings import CoreSettings
+from linkwise.extender.moves.policy import Moves
 from linkwise.kube.lease import Timing
 from linkwise.pods.claims import DEVICE_CLASS
 from linkwise.pods.spans import LABEL_KEY, NODE
@@ -98,9 +99,16 @@ class Settings(CoreSettings):
     def _check_names(self) -> None:
         if not RESOURCE_NAME.fullmatch(self.resource_name):
             raise SettingsError("resource-name", self.resource_name, "like nvidia.com/gpu")
-        for namespace in self.namespaces:
-            if not _NAMESPACE.fullmatch(namespace):
-                raise SettingsError("namespace", namespace, "the name of a namespace")
+        for flag, namespaces in (
+            ("namespace", self.namespaces),
+            ("movable-namespace", self.moves.namespaces),
+        ):
+            for namespace in namespaces:
+                if not _NAMESPACE.fullmatch(namespace):
+                    raise SettingsError(flag, namespace, "the name of a namespace")
+        if self.moves.whole_nodes and self.moves.moves is Moves.NEVER:
+            expected = "0, unless --moves is consent or advise"
+            raise SettingsError("whole-nodes", self.moves.whole_nodes, expected)
 
     def _check_reclaim(self) -> None:
         seen = set()
