@@ -44,16 +44,8 @@ def test_a_round_tells_its_steps_in_their_order_also_in_a_later_term() -> None:
     at.core.lead(2, at.now)
     at.add_gang("fits", 1, 8)
     at.add_gang("waits", 1, 8)
-    at.core.decide(at.now)
-    assert steps == [
-        *(
-            "reconcile",
-            "allocate",
-            "allocate",
-            "reserve",
-            "reserve",
-            "preempt",
-            "publish",
-            "advise",
-        ),
-    ]
+    first = [*at.core.decide(at.now)]
+    expected = ["reconcile", "allocate", "allocate", "reserve", "reserve", "preempt", "publish"]
+    assert (steps, bool(first)) == (expected, True)
+    at.settle()
+    assert steps[-2:] == ["publish", "advise"]  # once no write waits for it

@@ -389,7 +389,10 @@ class Planner:
             self.reservations.follow_order()
             self.unschedulable_pods.look_now(now)
         self.round.run(doubted, now)
-        return self.pending_writes.take()
+        actions = self.pending_writes.take()
+        if not actions:
+            self.round.advise(now)
+        return actions
 
 
 def _is_planned(record: PodRecord) -> bool:

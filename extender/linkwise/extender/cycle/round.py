@@ -121,7 +121,11 @@ class Round:
             if not self._queue.any_untried():
                 break
         self._publish.run(looked_at, doubted, now)
+        self._changes.look_again_at_moved()
         self.note_step("publish")
+
+    def advise(self, now: float) -> None:
+        """Look for better links. It takes long, and nobody waits for it."""
         with self._changes.isolated("better links"):
             self._better_links.run(now, self._changes.run)
         self._changes.look_again_at_moved()
