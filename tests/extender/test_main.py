@@ -127,7 +127,7 @@ def test_its_log_tells_of_decisions_and_of_the_steps_of_a_round(world: ApiObject
     (line,) = (each for each in read if each["message"] == "planned ml/train-0 on n1")
     assert (line["pod"], line["gang"], line["node"]) == ("ml/train-0", "ml/train", "n1")
     steps = [each["steps"] for each in read if each["message"].startswith("a round took ")]
-    told = ["reconcile", "allocate", "reserve", "preempt", "publish", "advise"]
+    told = ["reconcile", "allocate", "reserve", "preempt", "publish"]
     assert told in [[*each] for each in steps]
 
 
