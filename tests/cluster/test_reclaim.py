@@ -79,7 +79,7 @@ def test_an_idle_pod_goes_for_a_gang_and_no_pod_that_woke_up_or_does_not_consent
 
     wait_for(is_evicted, "the idle pod goes", PATIENCE_SECONDS)
     # Events have a lane of their own.
-    wait_for(lambda: has_event(world, "asleep", f"{EVICTED} gang ml/train"), "it is told")
+    wait_for(lambda: has_event(world, "asleep", f"{EVICTED} gang ml/train"), "an Event says so")
     world.bury_terminating()
     world.wait_bound(gang)
     assert world.node_of(gang[0]) == place

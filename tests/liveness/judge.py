@@ -242,7 +242,7 @@ class Judge:
 
     def _is_refused(self, action: WritePlan) -> bool:
         """Whether a filter that Linkwise does not know has refused the node. About pods with claims
-        nobody calls it again: it tries the node after a pause, and STUCK_SECONDS are the bound."""
+        no call follows: it tries the node after a pause, and STUCK_SECONDS are the bound."""
         planner, record = self._day.core._planner, self._day.core._cache.pods.get(action.pod.uid)
         if not self._day.other_filters or record is None or record.claim is None:
             return False

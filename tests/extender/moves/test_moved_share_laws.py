@@ -1,5 +1,5 @@
 """Pods of all kinds on nodes with whole GPUs, replicas and MIG devices, of which a person empties
-some: each that is evicted has its next place, and nobody else gets that."""
+some: each that is evicted has its next place, and no other pod gets that."""
 
 import random
 from collections.abc import Mapping

@@ -184,7 +184,7 @@ class Changes:
             self.due.add(record.gang)
 
     def any_urgent(self) -> bool:
-        """Whether the next round may decide what somebody waits for: a gang changed in another way
+        """Whether the next round may decide what is waited for: a gang changed in another way
         than was decided, its next write may go, or there is more room."""
         return bool(self.due) or self._lets_write or self._cache.room != self._room_seen
 

@@ -125,7 +125,7 @@ class Round:
         self.note_step("publish")
 
     def advise(self, now: float) -> None:
-        """Look for better links. It takes long, and nobody waits for it."""
+        """Look for better links. It takes long, and no pod waits for it."""
         with self._changes.isolated("better links"):
             self._better_links.run(now, self._changes.run)
         self._changes.look_again_at_moved()

@@ -139,8 +139,8 @@ class BetterLinks:
     def _gbytes_per_s(self, mover: Mover, spots: Sequence[Spot]) -> float:
         """Of all its GPUs together, as the plans state it; 0: they do not communicate."""
         if (members := mover.again) is not None:
-            told = self._search.communicators(members, spots).values()
-            return next((each.together for each in told), 0.0)
+            found = self._search.communicators(members, spots).values()
+            return next((each.together for each in found), 0.0)
         [pod], [spot] = mover.pods, spots
         worth = self._kind_of(spot).worth(GpuRequest(pod.demand, pod.ask.requirement))
         return float(worth.values[spot.gpus])

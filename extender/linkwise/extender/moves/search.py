@@ -5,8 +5,8 @@ pod that moves must have a place now, not once another has left it: all targets 
 the first eviction. A single pod goes where a new pod like it would go, and a gang as a whole where
 a new gang would. Neither gets worse links than it has.
 
-Only whole GPUs make room. A divided GPU is given to no pod as a whole, whoever leaves it, so pods
-that have shares alone do not move for others.
+Only whole GPUs make room. A divided GPU is given to no pod as a whole, not even once all have left
+it, so pods that have shares alone do not move for others.
 
 The search is a greedy one that ends after some tries. If a pod has no place elsewhere, or a
 PodDisruptionBudget protects it, its node is left out, and the rest is tried once more; of a gang,
