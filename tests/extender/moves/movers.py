@@ -3,7 +3,9 @@
 from collections.abc import Callable, Mapping
 
 from linkwise.extender.api.actions import Evict
+from linkwise.extender.api.views import EmptyingView
 from linkwise.extender.core_settings import CoreSettings
+from linkwise.extender.explain.emptying import emptied_nodes, view_emptying
 from linkwise.extender.moves.policy import MovePolicy, Moves
 from linkwise.kube.objects import (
     OwnerReference,
@@ -119,3 +121,25 @@ def bury(at: Cluster, name: str) -> None:
     at.delete(name)
     at.stop(name, node)
     at.settle()
+
+
+def empty(at: Cluster, *nodes: str, said: str | None = "true") -> None:
+    """A person annotates these nodes."""
+    for node in nodes:
+        at.annotate_node(node, names.EMPTY, said)
+    at.settle()
+
+
+def shown(at: Cluster, *nodes: str) -> EmptyingView:
+    """What `kubectl linkwise empty` shows."""
+    snapshot = at.core.snapshot(at.now)
+    asked = nodes or emptied_nodes(snapshot)
+    return view_emptying(snapshot, asked, at.core.look_at_emptying(asked, at.now))
+
+
+def why_stays(at: Cluster, *nodes: str) -> dict[str, str]:
+    return {pod.pod.removeprefix("ml/"): pod.why for pod in shown(at, *nodes).stays}
+
+
+def going(at: Cluster, *nodes: str) -> dict[str, str]:
+    return {move.pod.removeprefix("ml/"): move.target for move in shown(at, *nodes).moves}

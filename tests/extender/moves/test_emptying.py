@@ -3,9 +3,9 @@
 import pytest
 
 from linkwise.extender.api.actions import Evict
-from linkwise.extender.api.views import EmptyingView, MoveState
+from linkwise.extender.api.views import MoveState
 from linkwise.extender.core_settings import CoreSettings
-from linkwise.extender.explain.emptying import emptied_nodes, view_emptying
+from linkwise.extender.explain.emptying import emptied_nodes
 from linkwise.extender.explain.moves import view_moves
 from linkwise.extender.moves.may_move import Stays
 from linkwise.extender.moves.planned_moves import EVICT_SECONDS, TRY_SECONDS
@@ -19,10 +19,14 @@ from tests.extender.moves.movers import (
     MOVABLE,
     bury,
     cluster,
+    empty,
+    going,
     owned_by,
     recreated,
     run,
+    shown,
     waits,
+    why_stays,
 )
 from tests.extender.preemption.victims import budget
 from tests.machines import TWO_ISLANDS, machine
@@ -34,26 +38,6 @@ UNLINKED = machine("""
   GPU2  SYS   SYS    X    SYS
   GPU3  SYS   SYS   SYS    X
 """)
-
-
-def empty(at: Cluster, *nodes: str, said: str | None = "true") -> None:
-    for node in nodes:
-        at.annotate_node(node, names.EMPTY, said)
-    at.settle()
-
-
-def shown(at: Cluster, *nodes: str) -> EmptyingView:
-    snapshot = at.core.snapshot(at.now)
-    asked = nodes or emptied_nodes(snapshot)
-    return view_emptying(snapshot, asked, at.core.look_at_emptying(asked, at.now))
-
-
-def why_stays(at: Cluster, *nodes: str) -> dict[str, str]:
-    return {pod.pod.removeprefix("ml/"): pod.why for pod in shown(at, *nodes).stays}
-
-
-def going(at: Cluster, *nodes: str) -> dict[str, str]:
-    return {move.pod.removeprefix("ml/"): move.target for move in shown(at, *nodes).moves}
 
 
 def free(at: Cluster, node: str) -> int:

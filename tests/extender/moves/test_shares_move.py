@@ -4,9 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from linkwise.extender.api.views import EmptyingView
 from linkwise.extender.core_settings import CoreSettings
-from linkwise.extender.explain.emptying import emptied_nodes, view_emptying
 from linkwise.extender.moves.may_move import Stays
 from linkwise.extender.moves.policy import MovePolicy, Moves
 from linkwise.extender.moves.targets import COME_SECONDS
@@ -17,7 +15,17 @@ from linkwise.topology.machine.model import Machine
 from linkwise.topology.machine.parts import part_of
 from tests.divided import GPU, MIG_1G, MIG_3G, SHARED, cut, replicas
 from tests.extender.cluster import change
-from tests.extender.moves.movers import HOUR, MOVABLE, owned_by, run, waits
+from tests.extender.moves.movers import (
+    HOUR,
+    MOVABLE,
+    empty,
+    going,
+    owned_by,
+    run,
+    shown,
+    waits,
+    why_stays,
+)
 from tests.extender.preemption.victims import budget
 from tests.extender.shares.cluster import ShareCluster, asks
 from tests.machines import DGX_1V, TWO_ISLANDS, machine
@@ -71,12 +79,6 @@ def share(
     at.settle()
 
 
-def empty(at: ShareCluster, *nodes: str, said: str | None = "true") -> None:
-    for node in nodes:
-        at.annotate_node(node, names.EMPTY, said)
-    at.settle()
-
-
 def leaves(at: ShareCluster, name: str) -> None:
     """The evicted pod ends, and the kubelet has its shares back."""
     node = at.pod(name).spec.node_name
@@ -84,20 +86,6 @@ def leaves(at: ShareCluster, name: str) -> None:
     at.put_in_use(node, f"ml/{name}", None, ())
     at.stop(name, node)
     at.settle()
-
-
-def shown(at: ShareCluster, *nodes: str) -> EmptyingView:
-    snapshot = at.core.snapshot(at.now)
-    asked = nodes or emptied_nodes(snapshot)
-    return view_emptying(snapshot, asked, at.core.look_at_emptying(asked, at.now))
-
-
-def why_stays(at: ShareCluster, *nodes: str) -> dict[str, str]:
-    return {pod.pod.removeprefix("ml/"): pod.why for pod in shown(at, *nodes).stays}
-
-
-def going(at: ShareCluster, *nodes: str) -> dict[str, str]:
-    return {move.pod.removeprefix("ml/"): move.target for move in shown(at, *nodes).moves}
 
 
 def free(at: ShareCluster, node: str, resource: str = SHARED) -> int:

@@ -126,13 +126,19 @@ def test_a_node_with_a_gpu_that_is_out_is_not_emptied() -> None:
     assert at.evicted == ["web"]
 
 
-def test_what_moves_lose_in_a_day_is_limited() -> None:
+def of_two_one_may_move() -> Cluster:
+    """Both would, and lose 20 and 30 GPU minutes; a day has 45."""
     at = keeps(2, nodes=4, gpu_hours=0.75)
-    run(at, "small", 2, "n1", said=MOVABLE)  # 20 GPU minutes
-    run(at, "larger", 3, "n2", said=MOVABLE)  # 30
+    run(at, "small", 2, "n1", said=MOVABLE)
+    run(at, "larger", 3, "n2", said=MOVABLE)
     run(at, "stays-1", 6, "n3")
     run(at, "stays-2", 4, "n4")
     at.pass_time(5 * HOUR)
+    return at
+
+
+def test_what_moves_lose_in_a_day_is_limited() -> None:
+    at = of_two_one_may_move()
     assert at.evicted == ["small"]
     recreated(at, "small", "small-2", gpus=2)
     assert at.schedule("small-2") == "n3"
@@ -143,12 +149,7 @@ def test_what_moves_lose_in_a_day_is_limited() -> None:
 
 
 def test_moves_under_way_count() -> None:
-    at = keeps(2, nodes=4, gpu_hours=0.75)
-    run(at, "small", 2, "n1", said=MOVABLE)  # 20 GPU minutes
-    run(at, "larger", 3, "n2", said=MOVABLE)  # 30
-    run(at, "stays-1", 6, "n3")
-    run(at, "stays-2", 4, "n4")
-    at.pass_time(5 * HOUR)
+    at = of_two_one_may_move()
     bury(at, "small")
     at.pass_time(TRY_SECONDS)
     assert at.evicted == ["small"]
