@@ -7,6 +7,7 @@ import pytest
 
 from linkwise.extender.moves.policy import MovePolicy, Moves
 from linkwise.extender.moves.targets import COME_SECONDS
+from linkwise.kube.objects import Pod
 from linkwise.pods.podgrouper.workloads.answer import ObjectRef
 from linkwise.topology.machine.model import MAX_GPUS
 from tests.extender.cluster import Cluster, change
@@ -67,6 +68,24 @@ def test_the_target_is_kept_once_the_evicted_pod_is_gone(standby: bool) -> None:
     recreate(at)
     at.settle()
     assert at.places("big", "web-2") == ["n1", "n2"]
+
+
+@both
+def test_a_pod_of_another_namespace_that_forges_the_owner_gets_no_target(standby: bool) -> None:
+    at = moving()
+    bury(at, "web")
+    lead(at, standby=standby)
+    forge = owned_by("ReplicaSet", "owner-of-web")
+
+    def elsewhere(pod: Pod) -> Pod:
+        meta = forge(pod).metadata
+        return change(pod, metadata=change(meta, namespace="theirs"))
+
+    at.add_pod("thief", 4, alter=elsewhere, said=MOVABLE)
+    at.settle()
+    recreate(at)
+    at.settle()
+    assert at.places("thief", "web-2") == ["", "n2"]
 
 
 @both

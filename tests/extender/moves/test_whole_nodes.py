@@ -109,6 +109,16 @@ def test_a_pod_that_has_not_run_for_long_stays() -> None:
     assert at.evicted == ["api"]
 
 
+def test_a_pod_whose_move_costs_nothing_as_it_says_has_to_run_for_as_long_as_others() -> None:
+    at = keeps(1, nodes=2)
+    run(at, "web", 4, "n1", said={"movable": "true", "move-cost": "1s"})
+    run(at, "stays", 4, "n2")
+    at.pass_time(1.5 * HOUR)
+    assert at.evicted == []
+    at.pass_time(HOUR)
+    assert at.evicted == ["web"]
+
+
 def test_a_node_where_gpus_are_reserved_is_left_to_those_who_wait() -> None:
     at = keeps(1, nodes=2)
     run(at, "web", 4, "n1", said=MOVABLE, priority=5)

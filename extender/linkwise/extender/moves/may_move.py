@@ -96,12 +96,11 @@ class MayMove:
             return why
         return None if self._budgets.allow([record]) else Stays.BUDGET
 
-    def has_run(self, record: PodRecord, now: float, cost_seconds: float | None = None) -> bool:
-        """Whether the pod has run for long enough to be moved at this cost, or at its own."""
-        cost = self._policy.cost_of(record) if cost_seconds is None else cost_seconds
+    def has_run(self, record: PodRecord, now: float, cost_seconds: float) -> bool:
+        """Whether the pod has run for long enough to be moved at this cost."""
         written = plan_on(record, record.node)
         began = record.created if written is None else written.plan.made
-        return now - began >= _RUN_TIMES * cost
+        return now - began >= _RUN_TIMES * cost_seconds
 
     def tenant(self, record: PodRecord, now: float) -> Tenant:
         return self._running_pods.tenant(record, now)

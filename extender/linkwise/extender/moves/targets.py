@@ -83,7 +83,7 @@ class Target:
     def suits(self, record: PodRecord, managed: str) -> bool:
         """Whether *record* takes the place of the pod that moves. *managed*: the resource of whole
         GPUs, in place of which it may have shares."""
-        if record.owner_uid != self.noted.owner:
+        if record.owner_uid != self.noted.owner or record.ref.namespace != self.key.namespace:
             return False
         asked = {managed: record.demand.gpus} if record.demand.gpus else {}
         asked |= {resource: demand.gpus for resource, demand in record.shares}

@@ -133,9 +133,13 @@ class WholeNodes:
             return None
         lost = 0.0
         for pod in pods:
-            if pod is None or self._who.why_not(pod, now) or not self._who.has_run(pod, now):
+            if pod is None or self._who.why_not(pod, now):
                 return None
-            lost += self._policy.cost_of(pod) * pod.demand.gpus
+            cost = self._policy.cost_of(pod)
+            # Nothing waits: a pod that says that its move costs nothing does not move all the time.
+            if not self._who.has_run(pod, now, max(cost, self._policy.cost_seconds)):
+                return None
+            lost += cost * pod.demand.gpus
         return lost
 
     def _can_begin(self, node: str, moves: list[Move]) -> bool:
