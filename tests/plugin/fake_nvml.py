@@ -22,6 +22,7 @@ LEVELS: dict[LinkClass, int] = {
     LinkClass.NODE: pynvml.NVML_TOPOLOGY_NODE,
     LinkClass.SYS: pynvml.NVML_TOPOLOGY_SYSTEM,
 }
+READING, WRITING = 0, 1  # nvmlGpuP2PCapsIndex_t of nvml.h
 NO_SYSFS = Path("/nonexistent")
 DRIVER_SECONDS = 1.0  # long for a driver that plays, also on a busy machine
 DRIVER_HANGS = f"the driver does not answer within {DRIVER_SECONDS:g} s"
@@ -185,7 +186,7 @@ class FakeNvml:
         return LEVELS[self.machine.link(first, second).pcie]
 
     def nvmlDeviceGetP2PStatus(self, first: int, second: int, capability: int) -> int:
-        assert capability in (pynvml.NVML_P2P_CAPS_INDEX_READ, pynvml.NVML_P2P_CAPS_INDEX_WRITE)
+        assert capability in (READING, WRITING)
         if self.machine.link(first, second).peer_to_peer:
             return int(pynvml.NVML_P2P_STATUS_OK)
         return int(pynvml.NVML_P2P_STATUS_CHIPSET_NOT_SUPPORTED)

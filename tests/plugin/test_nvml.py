@@ -23,7 +23,7 @@ from tests.machines import (
     PCIE_8,
     TWO_ISLANDS,
 )
-from tests.plugin.fake_nvml import NO_SYSFS, Fabric, FakeNvml, nvml_bus_id
+from tests.plugin.fake_nvml import NO_SYSFS, WRITING, Fabric, FakeNvml, nvml_bus_id
 
 NOT_SUPPORTED = pynvml.NVML_ERROR_NOT_SUPPORTED
 LOST = pynvml.NVML_ERROR_GPU_IS_LOST
@@ -321,7 +321,7 @@ def test_access_one_way_is_none() -> None:
     driver = FakeNvml(PCIE_8)
     driver.faults["nvmlDeviceGetP2PStatus"] = lambda first, _, access: (
         pynvml.NVML_P2P_STATUS_DISABLED_BY_REGKEY
-        if (first, access) == (0, pynvml.NVML_P2P_CAPS_INDEX_WRITE)
+        if (first, access) == (0, WRITING)
         else pynvml.NVML_P2P_STATUS_OK
     )
     pairs = read(driver).machine.pairs()

@@ -135,7 +135,9 @@ class Pairs:
     peers: OfPairs[bool] = field(default_factory=dict)
 
 
-_ACCESSES = (pynvml.NVML_P2P_CAPS_INDEX_READ, pynvml.NVML_P2P_CAPS_INDEX_WRITE)
+# Reading and writing, as nvml.h numbers them in nvmlGpuP2PCapsIndex_t: pynvml's constant for
+# reading is a tuple, which the library does not take.
+_ACCESSES = (0, 1)
 
 
 def read_pairs(
