@@ -12,7 +12,7 @@ from tests.extender.cluster import GPU, Cluster, change
 from tests.extender.late_claims import ClaimCluster, add, cluster
 
 CLAIMED = "a DRA driver gives out its GPUs, to claims alone"
-NOT_CLAIMED = "a device plugin gives out its GPUs, to no claims"
+NOT_CLAIMED = "no DRA driver gives out its GPUs, and the pod has them from a claim"
 
 
 def offers_by_kubelet(at: Cluster, node: str, gpus: int) -> None:
