@@ -285,7 +285,7 @@ def test_flags_reach_their_programs() -> None:
                 **{
                     "extender__flags__namespace": ["team-a", "team-b"],
                     "extender__flags__indexed-jobs": "none",
-                    "extender__flags__call-timeout": "7s",
+                    "extender__flags__call-timeout": "17s",
                     "extender__flags__retry-period": None,
                     "plugin__flags__pass-device-specs": False,
                     "plugin__flags__health-seconds": 2.5,
@@ -296,7 +296,7 @@ def test_flags_reach_their_programs() -> None:
         )
     )
     extender = args(rendered, "Deployment", "extender")
-    assert {"--namespace=team-a", "--namespace=team-b", "--call-timeout=7s"} <= extender
+    assert {"--namespace=team-a", "--namespace=team-b", "--call-timeout=17s"} <= extender
     assert not [flag for flag in extender if flag.startswith("--retry-period")]
     assert {"--no-pass-device-specs", "--health-seconds=2.5"} <= args(rendered, *PARTS[0])
     # The extender and the webhook have to agree about these.
@@ -305,7 +305,7 @@ def test_flags_reach_their_programs() -> None:
     assert "--indexed-jobs=none" in extender
     assert "--v=2" in args(rendered, "Deployment", "scheduler")
     config = rendered["ConfigMap kube-system/linkwise-scheduler-config"]["data"]["config.yaml"]
-    assert config["extenders"][0]["httpTimeout"] == "7s"
+    assert config["extenders"][0]["httpTimeout"] == "17s"
 
 
 def test_gpus_from_claims_bring_the_flag_the_right_the_calls_and_the_policy() -> None:

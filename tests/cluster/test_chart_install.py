@@ -175,12 +175,12 @@ def test_a_release_places_pods_and_its_changes_harm_nobody_and_it_leaves_nothing
 
     # Changed: a flag, and the second scheduler's file, which restarts it.
     changed = values(
-        extender__flags={"call-timeout": "4s", "reserve-share": 0.4}, scheduler__flags={"v": 2}
+        extender__flags={"call-timeout": "14s", "reserve-share": 0.4}, scheduler__flags={"v": 2}
     )
     released(control, "upgrade", RELEASE, str(CHART), *GIVEN, *changed, *WAIT)
     assert "--reserve-share=0.4" in arguments_of(control, "linkwise-extender")
     config = control.kubectl("get", IN, "configmap", "linkwise-scheduler-config", "-o=yaml")
-    assert "httpTimeout: 4s" in config
+    assert "httpTimeout: 14s" in config
     assert authority(control) == before
     assert min(terms(control)) >= 0
     delete(control, placed(control, "planned-by-the-second")["metadata"]["name"])

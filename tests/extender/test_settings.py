@@ -88,7 +88,10 @@ def test_a_duration_is_a_year_at_most() -> None:
             {"certificate_lifetime": Lifetime(9.0)},
             "--certificate-lifetime 9.0: expected 10 seconds or more",
         ),
-        ({"call_timeout_seconds": 0.0}, "--call-timeout 0.0: expected more than 0 seconds"),
+        (
+            {"call_timeout_seconds": 12.9},
+            "--call-timeout 12.9: expected 13 seconds or more, else members of a gang do not meet",
+        ),
         ({"status_port": 9402}, "--status-port 9402: expected another than --listen-port"),
         ({"max_refusals": 0}, "--max-refusals 0: expected 1 or more"),
         ({"lift_gates_after_seconds": 0.0}, "--lift-gates-after 0.0: expected more than 0 seconds"),

@@ -21,6 +21,8 @@ from linkwise.topology.names import RESOURCE_NAME
 _TIMING = Timing()  # client-go's own
 _CERTIFICATES = Lifetime()
 _SHORTEST_LIFETIME_SECONDS = 10.0
+# kube-scheduler tries a pod again after up to 10 s, and `barrier_seconds` has to be longer.
+_SHORTEST_CALL_SECONDS = 13.0
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -133,8 +135,12 @@ class Settings(CoreSettings):
         seconds = self.certificate_lifetime.seconds
         if seconds < _SHORTEST_LIFETIME_SECONDS:
             raise SettingsError("certificate-lifetime", seconds, "10 seconds or more")
-        if self.call_timeout_seconds <= 0:
-            raise SettingsError("call-timeout", self.call_timeout_seconds, "more than 0 seconds")
+        seconds = self.call_timeout_seconds
+        if seconds < _SHORTEST_CALL_SECONDS:
+            expected = (
+                f"{_SHORTEST_CALL_SECONDS:g} seconds or more, else members of a gang do not meet"
+            )
+            raise SettingsError("call-timeout", seconds, expected)
 
     @property
     def barrier_seconds(self) -> float:
