@@ -221,6 +221,21 @@ def test_a_plan_under_way_is_listed_until_its_replacements_have_come() -> None:
     assert shown(at) == ()
 
 
+def test_one_that_waits_too_is_told_for_whom_room_is_made_by_moves_of_servers() -> None:
+    """These never end by themselves, so nothing says when that room is free."""
+    at = cluster()
+    run(at, "web", 4, "n1", said=MOVABLE, server=True)
+    run(at, "stays", 4, "n2", server=True)
+    at.spared.add("web")
+    at.pass_time(5 * HOUR)
+    for name, gpus in (("big", 8), ("late", 4)):
+        at.add_pod(name, gpus, gates=[names.GATE])
+        at.settle()
+    assert "4 GPUs: free, but reserved for pod ml/big" in [
+        line.strip() for line in explained(at, "late").splitlines()
+    ]
+
+
 def test_after_a_restart_nothing_is_known_of_moves_under_way() -> None:
     at = cluster()
     scattered(at)

@@ -1,5 +1,6 @@
 """The holders of a node's GPUs, and until when they have them, if they state it."""
 
+import math
 from collections.abc import Container, Iterable, Mapping
 
 from linkwise.extender.api.records import PodRecord, WrittenPlan
@@ -80,7 +81,9 @@ def _reserved(reservation: Reservation, nodes: Iterable[NodeState]) -> Holder:
     gpus = sum((node.reserved & reservation.gpus.get(node.name, 0)).bit_count() for node in nodes)
     who = f"{reservation.key.namespace}/{reservation.key.name}"
     pod, gang = (who, "") if reservation.key.uid else ("", who)
-    start = reservation.start if reservation.earliest.sure else None
+    # If servers have some of its GPUs, these come free by moves or evictions: nothing says when.
+    known = reservation.earliest.sure and reservation.start < math.inf
+    start = reservation.start if known else None
     return Holder(pod, gang, gpus, HolderState.RESERVED, None, start, EndSource.NONE)
 
 
