@@ -1,17 +1,21 @@
 """Planned moves with the real API server and its Eviction API, kube-scheduler, and the controllers
 that recreate the evicted pods."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from linkwise.kube.controllers.workload import children
+from linkwise.kube.errors import ApiError
 from linkwise.pods.podgrouper.workloads.kinds import JOB_SET, PYTORCH_JOB, OwnerKind
+from tests.cluster.support.api.small_objects import eviction
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.scheduling.claims_world import both_ways, world_with
 from tests.cluster.support.scheduling.contention import given_twice
+from tests.cluster.support.scheduling.extender_process import ACCOUNT
 from tests.cluster.support.scheduling.movable_pods import (
     APPS,
     CONSENT,
@@ -23,25 +27,32 @@ from tests.cluster.support.scheduling.movable_pods import (
     reserved,
     run,
     runs,
+    said_moved,
     template,
     terminating,
     wait_while_played,
+    was_moved,
 )
 from tests.cluster.support.scheduling.scheduling_world import (
     NAMESPACE,
+    NODES,
     PODS,
     SchedulingWorld,
 )
-from tests.cluster.support.scheduling.workload_pods import CONTROLLERS
+from tests.cluster.support.scheduling.workload_pods import CONTROLLERS, pods_of
 
 IGNORES = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
 COUNTS = {**IGNORES, "action": "Count"}
 MOVERS = {"web", "store", "train"}
 OPERATORS = JOB_SET, PYTORCH_JOB
 KINDS = "deployments,replicasets,statefulsets,jobs,jobsets,pytorchjobs,poddisruptionbudgets"
+STAY = NODES[1:]
+LARGE_GPUS, STAYING_GPUS = 8, 2 * len(STAY)
 BATCH = f"/apis/batch/v1/namespaces/{NAMESPACE}"
 BUDGETS = f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets"
 
+POLICY = "not-by-the-extender"
+ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 
 pytestmark = both_ways
 
@@ -270,3 +281,168 @@ def both_run(world: SchedulingWorld, gang: str) -> bool:
 def is_judged(world: SchedulingWorld, budget: str) -> bool:
     found = world.client.get(f"{BUDGETS}/{budget}", dict[str, Any])["status"]
     return bool(found.get("currentHealthy") == 1 and found["disruptionsAllowed"] == 0)
+
+
+# Beside others, who scale or evict meanwhile
+
+
+@pytest.mark.parametrize("create", [create_deployment, create_stateful_set])
+def test_a_pod_that_moves_may_be_scaled_away_and_come_back(
+    world: SchedulingWorld, create: Callable[..., None]
+) -> None:
+    """A Deployment's new pod has the target already, and frees it. A StatefulSet's is still to
+    come: the target is kept for it."""
+    earlier, before = said_moved(world), one_mover(world, create)
+    large, at_once = world.create("large", gated=True), create is create_deployment
+    wait_while_played(world, lambda: terminating(world) == {"web"}, "it goes", spare={"web"})
+    if at_once:
+        wait_while_played(world, lambda: runs(world, "web"), "its new pod runs", spare={"web"})
+    kept = targets(world)
+    assert len(kept) == (0 if at_once else 2)
+
+    scale(world, create, 0)
+    wait_while_played(world, lambda: world.node_of(large), "the one that waited starts")
+    wait_while_played(world, lambda: not pods_of(world, "web"), "no pod is left")
+    taken = LARGE_GPUS + STAYING_GPUS + len(kept)
+    wait_for(lambda: len(world.taken()) == taken, "all others are free")
+    assert targets(world) == kept
+
+    scale(world, create, 1)
+    wait_while_played(world, lambda: runs(world, "web"), "it is back")
+    [back] = of(world, "web")
+    assert was_moved(back) != at_once
+    if not at_once:
+        assert {*world.gpus_of(back.metadata.name)} == kept
+    check_books(world, before, earlier, evicted={"web"})
+
+
+def test_of_the_pods_that_a_deployment_adds_meanwhile_one_gets_the_target(
+    world: SchedulingWorld,
+) -> None:
+    """Those that come before the eviction are placed like any others."""
+    earlier, before = said_moved(world), one_mover(world, create_deployment)
+    with only_others_evict(world):
+        target = wait_for_target(world)
+        scale(world, create_deployment, 3)
+        wait_while_played(world, lambda: running(world, "web") == 3, "two more run")
+        assert targets(world) == target
+
+    wait_while_played(world, lambda: world.node_of("large"), "the one that waited starts")
+    wait_while_played(world, lambda: running(world, "web") == 3, "three run")
+    [got_it] = filter(was_moved, of(world, "web"))
+    assert {*world.gpus_of(got_it.metadata.name)} == target
+    check_books(world, before, earlier, evicted={"web"})
+
+
+def test_another_program_may_evict_a_pod_that_is_to_move_and_its_replacement(
+    world: SchedulingWorld,
+) -> None:
+    """The first replacement gets the target all the same, the second is placed like any other."""
+    earlier, before = said_moved(world), one_mover(world, create_deployment)
+    with only_others_evict(world):
+        target = wait_for_target(world)
+        evict(world, "web")
+        wait_while_played(world, lambda: runs(world, "web"), "the first runs", spare={"web"})
+        [first] = of(world, "web")
+        assert {*world.gpus_of(first.metadata.name)} == target
+        evict(world, "web")
+        wait_while_played(world, lambda: world.node_of("large"), "the one that waited starts")
+
+    wait_while_played(world, lambda: runs(world, "web"), "the second runs")
+    [second] = of(world, "web")
+    assert second.metadata.uid != first.metadata.uid
+    assert not was_moved(second)
+    check_books(world, before, earlier, evicted=set())
+
+
+def one_mover(world: SchedulingWorld, create: Callable[..., None]) -> dict[str, str]:
+    """Run a pod on each node, of which only that of n1 could move, and return their uids."""
+    create(world, "web", "n1", **CONSENT)
+    for node in STAY:
+        create_deployment(world, f"stays-{node}", node)
+    return run(world, {"web": "n1", **{f"stays-{node}": node for node in STAY}})
+
+
+def wait_for_target(world: SchedulingWorld) -> set[str]:
+    """Let one wait that fits if the pod on n1 moves. Return the GPUs that are reserved for that
+    pod's replacement."""
+    world.create("large", gated=True)
+    wait_while_played(world, lambda: len(targets(world)) == 2, "the next place is reserved")
+    return targets(world)
+
+
+def targets(world: SchedulingWorld) -> set[str]:
+    """Return the UUIDs of the GPUs that are reserved, but for those of n1, where room is made."""
+    return {gpu for node in STAY for gpu in reserved(world, node)}
+
+
+def running(world: SchedulingWorld, app: str) -> int:
+    return sum(pod.status.phase == "Running" for pod in of(world, app))
+
+
+def scale(world: SchedulingWorld, create: Callable[..., None], replicas: int) -> None:
+    kind = "deployment" if create is create_deployment else "statefulset"
+    world.control.kubectl("scale", f"{kind}/web", f"--replicas={replicas}", f"-n={NAMESPACE}")
+
+
+def evict(world: SchedulingWorld, app: str) -> None:
+    [pod] = of(world, app)
+    world.client.post(f"{PODS}/{pod.metadata.name}/eviction", eviction(pod.metadata.name))
+
+
+@contextmanager
+def only_others_evict(world: SchedulingWorld) -> Iterator[None]:
+    """The API server refuses all evictions by the extender."""
+    of_evictions = {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "resources": ["pods/eviction"],
+        "operations": ["CREATE"],
+    }
+    by_others = f"!request.userInfo.username.endsWith(':{ACCOUNT}') && object.metadata.name != 'no'"
+    policy = {
+        "matchConstraints": {"resourceRules": [of_evictions]},
+        "validations": [{"expression": by_others, "reason": "Forbidden"}],
+    }
+    kinds = {
+        "validatingadmissionpolicies": policy,
+        "validatingadmissionpolicybindings": {"policyName": POLICY, "validationActions": ["Deny"]},
+    }
+    for kind, spec in kinds.items():
+        world.client.post(f"{ADMISSION}/{kind}", {"metadata": {"name": POLICY}, "spec": spec})
+    try:
+        wait_for(lambda: is_refused(world), "the policy is in force")
+        yield
+    finally:
+        for kind in kinds:
+            world.client.delete(f"{ADMISSION}/{kind}/{POLICY}")
+        wait_for(lambda: not is_refused(world), "the policy is gone")
+
+
+def is_refused(world: SchedulingWorld) -> bool:
+    """Whether the policy is in force, as it refuses the eviction of a pod that does not exist."""
+    try:
+        world.client.post(f"{PODS}/no/eviction?dryRun=All", eviction("no"))
+    except ApiError as error:
+        return POLICY in str(error)
+    return False
+
+
+def check_books(
+    world: SchedulingWorld,
+    before: Mapping[str, str],
+    earlier: Mapping[str, str],
+    *,
+    evicted: set[str],
+) -> None:
+    """`large` and all pods have their GPUs and nothing else is taken or reserved. The extender
+    evicted these of the pods *before*, and no other."""
+    pods = sum(len(of(world, app)) for app in before)
+    wait_for(lambda: len(world.taken()) == LARGE_GPUS + 2 * pods, "nothing else is taken")
+    assert world.node_of("large") == "n1"
+    wait_for(lambda: moved(world, before).keys() >= evicted, "the Events are written")
+    assert said_moved(world).keys() - earlier.keys() == {before[app] for app in evicted}
+    for node in STAY:
+        app = f"stays-{node}"
+        assert [pod.metadata.uid for pod in of(world, app)] == [before[app]]
+    assert not given_twice(world.pods())
