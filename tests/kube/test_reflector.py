@@ -2,6 +2,7 @@
 
 import time
 from typing import TypeVar
+from weakref import ref
 
 import pytest
 
@@ -303,6 +304,23 @@ def test_stopping_ends_an_idle_watch_at_once(server: ApiServer, client: KubeClie
         wait_for(lambda: server.watch_count() == 0)
         add(client, "a")
     assert owner.told == ["="]
+
+
+def test_it_keeps_no_list_while_it_watches(server: ApiServer, client: KubeClient) -> None:
+    listed: list[ref[object]] = []
+    reflector = Reflector(
+        client,
+        NODES,
+        Node,
+        on_replace=lambda nodes: listed.append(ref(nodes)),
+        on_event=lambda _kind, _node: None,
+    )
+    reflector.start()
+    try:
+        wait_for(lambda: server.watch_count() == 1)
+        assert [each() for each in listed] == [None]
+    finally:
+        reflector.stop()
 
 
 def test_asked_to_it_lists_everything_again_and_says_when_that_is_done(client: KubeClient) -> None:

@@ -196,15 +196,20 @@ class Reflector(Generic[T]):
 
     def _round(self) -> None:
         """List if necessary, then watch until the watch ends."""
+        if self._version is None or self._lists_wanted > self._lists_made:
+            self._replace()
+        if self._version is not None and not self._stopping.is_set():
+            self._watch(self._version)
+
+    def _replace(self) -> None:
+        """List, and hand that over. It returns before the watch, or the list would stay as long."""
         wanted = self._lists_wanted
-        if self._version is None or wanted > self._lists_made:
-            objects, version = self._list()
-            if self._stopping.is_set():
-                return
-            self._tell(lambda: self._on_replace(objects))
-            self._version, self._lists_made = version, wanted
-            self.synced.set()
-        self._watch(self._version)
+        objects, version = self._list()
+        if self._stopping.is_set():
+            return
+        self._tell(lambda: self._on_replace(objects))
+        self._version, self._lists_made = version, wanted
+        self.synced.set()
 
     def _note_failure(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
