@@ -1,5 +1,6 @@
 """The extender as the process that a Deployment runs."""
 
+import gc
 import json
 import os
 import re
@@ -13,12 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
 from typing import Any, NoReturn
+from weakref import ref
 
 import click
 import pytest
 import urllib3
 
-from linkwise.extender.__main__ import ENV_PREFIX, command, serve
+from linkwise.extender.__main__ import ENV_PREFIX, _freeze, command, serve
 from linkwise.extender.runtime.leader_endpoints import LeaderEndpoints
 from linkwise.extender.runtime.loop import Loop
 from linkwise.extender.runtime.ports.open_ports import Ports
@@ -226,6 +228,26 @@ def test_only_one_that_leads_takes_its_address_out_as_it_ends(
         pod_ip="10.0.0.7",
     )
     assert taken_out == withdrawn
+
+
+def test_what_became_garbage_after_it_was_frozen_is_collected() -> None:
+    """The objects of a standby, once it leads."""
+
+    class Frozen:
+        def __init__(self) -> None:
+            self.itself = self
+
+    threshold = gc.get_threshold()
+    try:
+        frozen = Frozen()
+        there = ref(frozen)
+        _freeze()
+        del frozen
+        _freeze()
+        assert there() is None
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*threshold)
 
 
 def refused(*flags: str) -> str:

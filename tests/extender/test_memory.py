@@ -1,5 +1,6 @@
 """An extender that runs for months remembers no more than there is: pods come and go forever."""
 
+import gc
 import tracemalloc
 from collections.abc import Iterator, Mapping
 from types import ModuleType
@@ -9,6 +10,7 @@ import pytest
 
 from linkwise.extender.api.actions import Emit, PodRef
 from linkwise.extender.api.timers import Agenda
+from linkwise.extender.cache.node_info import NodeInfo
 from linkwise.extender.cache.pending_writes import EVENT_SECONDS, PendingWrites
 from linkwise.kube.device_claims import ResourceClaim, ResourceSlice
 from linkwise.kube.objects import ObjectMeta, Pod
@@ -94,6 +96,26 @@ def test_nor_do_those_that_a_standby_sees() -> None:
         cluster.core.stand_by()
         sizes.append(remembered(cluster.core))
     assert sizes[-1] == sizes[1], sizes
+
+
+def test_a_new_leader_has_no_second_cache() -> None:
+    cluster = Cluster()
+    for number in range(4):
+        cluster.add_node(f"n{number}")
+    cluster.add_pod("runs", 4, node="n1")
+    cluster.core.stand_by()
+    gc.collect()
+    gc.disable()  # as if all were frozen
+    try:
+        before = how_many(NodeInfo)
+        cluster.core.lead(2, cluster.now)
+        assert how_many(NodeInfo) == before
+    finally:
+        gc.enable()
+
+
+def how_many(kind: type) -> int:
+    return sum(isinstance(each, kind) for each in gc.get_objects())
 
 
 def test_nor_do_members_of_ever_new_names_in_a_gang_that_runs_on() -> None:

@@ -446,6 +446,7 @@ def _freeze() -> None:
     Python collects only newer objects, and less often: reference counts free nearly everything
     that a pod leaves behind.
     """
+    gc.unfreeze()  # a cache that a new leader has replaced is garbage by now
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)

@@ -168,6 +168,7 @@ class Core:
         is as after a start. So it does not matter which process led before."""
         nodes = [info.record for info in self._cache.nodes.values() if info.record is not None]
         pods = [*self._cache.pods.values(), *self._kept_out.values()]
+        self._cache.nodes.clear()  # or they stay until the next collection, beside the new ones
         self._begin(term)
         for node in nodes:
             self._cache.put_node(node)
