@@ -110,6 +110,15 @@ def test_a_driver_may_give_geforce_cards_access() -> None:
     assert read_topology(write_topology(opened)) == opened
 
 
+def test_links_of_the_same_kind_are_one_object() -> None:
+    one, other = (
+        read_topology(write_topology(recorded_machine("hgx-h100", node=node))).links
+        for node in ("n1", "n2")
+    )
+    assert {*map(id, one)} == {*map(id, other)}
+    assert len({*map(id, one)}) == len({*one})
+
+
 def test_unhealthy_gpus_are_told_by_index() -> None:
     assert [gpu.healthy for gpu in read_topology(changed(unhealthy=[1])).gpus] == [True, False]
 

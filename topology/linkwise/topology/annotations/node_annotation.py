@@ -33,7 +33,7 @@ These GPUs are in `unhealthy` too, so a reader that knows no parts gives none of
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from functools import lru_cache
 
 import msgspec
 
@@ -41,7 +41,7 @@ from linkwise.topology import names
 from linkwise.topology.annotations.annotation_json import check_version, decode
 from linkwise.topology.errors import AnnotationError, MachineError
 from linkwise.topology.machine.link_words import peer_by_name, read_pcie_class
-from linkwise.topology.machine.model import Gpu, Link, Machine, Nic
+from linkwise.topology.machine.model import Gpu, Link, LinkClass, Machine, Nic
 from linkwise.topology.machine.parts import MigProfile, Part
 from linkwise.topology.machine.topology_manager import Policy, Scope, Source, TopologyManager
 
@@ -296,13 +296,18 @@ def _read_links(topology: _Topology, text: str) -> Iterator[Link]:
                 if apart is None
                 else other.index not in apart
             )
-            yield replace(link, peer_to_peer=peer)
+            yield _link(link.pcie, link.nvlinks, link.through_switch, peer)
 
 
 def _peer_by_name(topology: _Topology, first: _Gpu, second: _Gpu, link: Link) -> bool:
     # Places in models were checked when the GPUs were read.
     one, other = topology.models[first.model].name, topology.models[second.model].name
     return peer_by_name(one, other, link.nvlinks)
+
+
+@lru_cache(maxsize=1024)  # the pairs of thousands of machines have a few links
+def _link(pcie: LinkClass, nvlinks: int, through_switch: bool, peer_to_peer: bool) -> Link:
+    return Link(pcie, nvlinks, through_switch, peer_to_peer)
 
 
 def _read_link(token: str, where: str) -> Link:
