@@ -49,6 +49,14 @@ def test_the_gpus_are_those_of_the_slices_and_belong_to_claims() -> None:
     assert (found.name_of("uid-p"), found.name_of("uid-q")) == ("ml/p", None)
 
 
+def test_one_set_says_that_all_gpus_are_open() -> None:
+    book = ClaimBook()
+    book.put_slice(published("s", "a", "b"))
+    found = book.of_node("n1")
+    assert found.open == {"a", "b"}
+    assert found.open is found.gpus
+
+
 def test_a_gpu_that_is_offered_in_parts_alone_is_not_open() -> None:
     book = ClaimBook()
     whole, part = GpuDevice("gpu-0", "a", False), GpuDevice("gpu-0-mig-0", "a", False, whole=False)
