@@ -172,12 +172,10 @@ class ClaimBook:
         given = (_given(self._claims[key], devices) for key in sorted(claims))
         gpus = frozenset(gpu.uuid for gpu in devices.values())
         whole = {gpu.uuid for gpu in devices.values() if gpu.whole}
-        open_ = gpus & whole - {gpu.uuid for gpu in devices.values() if gpu.tainted}
+        closed = gpus - whole | {gpu.uuid for gpu in devices.values() if gpu.tainted}
         return ClaimedGpus(
             gpus,
-            gpus
-            if open_ == gpus
-            else open_,  # one set for both on nearly all of thousands of nodes
+            gpus - closed if closed else gpus,  # of nearly all nodes one set for both
             tuple(each for each in given if each.uuids),
             min(pool.driver for pool, _ in devices),
             _partitions(devices.values()),
