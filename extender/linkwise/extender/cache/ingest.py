@@ -5,7 +5,7 @@ is computed once.
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import count
@@ -236,7 +236,7 @@ class Ingest:
             ready=ready,
             unschedulable=node.spec.unschedulable,
             taints=node.spec.taints,
-            labels=node.metadata.labels,
+            labels=_interned(node.metadata.labels.items()),  # nodes have most of theirs in common
             offers=node_offers(node, self._resource),
             max_pods=most_pods(node),
             topology=node.metadata.annotations.get(names.TOPOLOGY),
@@ -497,13 +497,14 @@ def _facts(pod: Pod, labels: Mapping[str, str], rules: PodRules) -> PodFacts:
 
 def _shared_labels(items: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
     """The pods of a DaemonSet or Deployment have equal labels. A pod may have any number."""
-    many = len(items) > _MANY_LABELS
-    return {intern(key): intern(value) for key, value in items} if many else _few_labels(items)
+    return _interned(items) if len(items) > _MANY_LABELS else _few_labels(items)
 
 
-@lru_cache(maxsize=8192)
-def _few_labels(items: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
-    return {intern(key): intern(value) for key, value in items}
+def _interned(labels: Iterable[tuple[str, str]]) -> Mapping[str, str]:
+    return {intern(key): intern(value) for key, value in labels}
+
+
+_few_labels = lru_cache(maxsize=1024)(_interned)
 
 
 def _left_alone(record: PodRecord) -> PodRecord:
