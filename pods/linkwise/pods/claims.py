@@ -8,6 +8,7 @@ The webhook writes `linkwise.dev/claims`, and the pod names a claim that does no
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated
 
 import msgspec
@@ -67,7 +68,12 @@ def claims_of(annotations: Mapping[str, str], spec: PodSpec) -> ClaimAsk | None:
             f"spec.resourceClaims with name {name} and resourceClaimName {entry.claim} beside it"
         )
         raise AnnotationError(names.CLAIMS, said, wanted)
-    return ClaimAsk(name, entry.claim, entry.requests, entry.template)
+    return ClaimAsk(name, entry.claim, _requests(tuple(entry.requests.items())), entry.template)
+
+
+@lru_cache(maxsize=1024)  # thousands of pods request the same
+def _requests(items: tuple[tuple[str, int], ...]) -> Mapping[str, int]:
+    return dict(items)
 
 
 def write_claims(ask: ClaimAsk) -> str:
