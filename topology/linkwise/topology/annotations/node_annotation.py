@@ -33,7 +33,9 @@ These GPUs are in `unhealthy` too, so a reader that knows no parts gives none of
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
+from typing import TypeVar
 
 import msgspec
 
@@ -41,10 +43,11 @@ from linkwise.topology import names
 from linkwise.topology.annotations.annotation_json import check_version, decode
 from linkwise.topology.errors import AnnotationError, MachineError
 from linkwise.topology.machine.link_words import peer_by_name, read_pcie_class
-from linkwise.topology.machine.model import Gpu, Link, LinkClass, Machine, Nic
+from linkwise.topology.machine.model import Gpu, Link, Machine, Nic
 from linkwise.topology.machine.parts import MigProfile, Part
 from linkwise.topology.machine.topology_manager import Policy, Scope, Source, TopologyManager
 
+T = TypeVar("T")
 VERSION = 1
 _AS_WRITTEN = "JSON as the plugin writes it"
 
@@ -251,14 +254,20 @@ def _read_gpu(topology: _Topology, gpu: _Gpu, divided: _Divided | None) -> Gpu:
         index=gpu.index,
         model=model.name,
         memory_mib=model.memory_mib,
-        pci_bus_id=gpu.pci_bus_id,
-        numa_nodes=gpu.numa_nodes,
+        pci_bus_id=_shared(gpu.pci_bus_id),
+        numa_nodes=_shared(gpu.numa_nodes),
         compute_capability=model.compute_capability,
         healthy=gpu.index not in topology.unhealthy,
         parts=None
         if divided is None
         else tuple(_read_part(topology, gpu.uuid, part) for part in divided.parts),
     )
+
+
+@lru_cache(maxsize=1024)
+def _shared(value: T) -> T:
+    """The same object for equal values, as machines of one kind have most in common."""
+    return value
 
 
 def _read_part(topology: _Topology, gpu_uuid: str, part: _Part) -> Part:
@@ -296,18 +305,13 @@ def _read_links(topology: _Topology, text: str) -> Iterator[Link]:
                 if apart is None
                 else other.index not in apart
             )
-            yield _link(link.pcie, link.nvlinks, link.through_switch, peer)
+            yield _shared(replace(link, peer_to_peer=peer))
 
 
 def _peer_by_name(topology: _Topology, first: _Gpu, second: _Gpu, link: Link) -> bool:
     # Places in models were checked when the GPUs were read.
     one, other = topology.models[first.model].name, topology.models[second.model].name
     return peer_by_name(one, other, link.nvlinks)
-
-
-@lru_cache(maxsize=1024)  # the pairs of thousands of machines have a few links
-def _link(pcie: LinkClass, nvlinks: int, through_switch: bool, peer_to_peer: bool) -> Link:
-    return Link(pcie, nvlinks, through_switch, peer_to_peer)
 
 
 def _read_link(token: str, where: str) -> Link:
@@ -329,4 +333,4 @@ def _read_nics(topology: _Topology, text: str) -> Iterator[Nic]:
     for nic, speed in zip(topology.nics, speeds, strict=True):
         words = nic.closeness.split(" ")
         closeness = tuple(read_pcie_class(word, f"NIC {nic.name}") for word in words)
-        yield Nic(nic.name, closeness, speed or None)
+        yield _shared(Nic(nic.name, closeness, speed or None))
