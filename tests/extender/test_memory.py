@@ -10,13 +10,14 @@ import pytest
 
 from linkwise.extender.api.actions import Emit, PodRef
 from linkwise.extender.api.timers import Agenda
+from linkwise.extender.cache.ingest import Ingest
 from linkwise.extender.cache.node_info import NodeInfo
 from linkwise.extender.cache.pending_writes import EVENT_SECONDS, PendingWrites
 from linkwise.kube.device_claims import ResourceClaim, ResourceSlice
-from linkwise.kube.objects import ObjectMeta, Pod
+from linkwise.kube.objects import Node, ObjectMeta, Pod
 from linkwise.topology import names
 from tests.extender.claimed import claim_of, slice_of
-from tests.extender.cluster import Cluster
+from tests.extender.cluster import GPU, Cluster
 from tests.extender.owned import create, job, member, there_is
 
 HOUR = 3600.0
@@ -116,6 +117,12 @@ def test_a_new_leader_has_no_second_cache() -> None:
 
 def how_many(kind: type) -> int:
     return sum(isinstance(each, kind) for each in gc.get_objects())
+
+
+def test_nodes_share_the_texts_of_their_labels() -> None:
+    reader, listed = Ingest(GPU, Agenda()), b'{"metadata":{"labels":{"zone":"eu-west-1"}}}'
+    one, other = (reader.node(msgspec.json.decode(listed, type=Node)).labels for _ in range(2))
+    assert one["zone"] is other["zone"]
 
 
 def test_nor_do_members_of_ever_new_names_in_a_gang_that_runs_on() -> None:

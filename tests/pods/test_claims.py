@@ -44,6 +44,13 @@ def test_most_pods_wait_for_no_claim() -> None:
     assert claims_of({names.GANG: "train"}, PodSpec()) is None
 
 
+def test_pods_that_request_the_same_share_that() -> None:
+    one, other = read(text()), read(text())
+    assert one is not None
+    assert other is not None
+    assert one.requests is other.requests
+
+
 def test_a_field_that_is_not_known_yet_is_passed_over() -> None:
     assert read(text(shared=True)) == ClaimAsk("linkwise-gpus", CLAIM, {"main": 4})
 

@@ -110,13 +110,15 @@ def test_a_driver_may_give_geforce_cards_access() -> None:
     assert read_topology(write_topology(opened)) == opened
 
 
-def test_links_of_the_same_kind_are_one_object() -> None:
+def test_machines_of_one_kind_share_what_they_have_in_common() -> None:
     one, other = (
-        read_topology(write_topology(recorded_machine("hgx-h100", node=node))).links
+        read_topology(write_topology(recorded_machine("p4d.24xlarge", node=node)))
         for node in ("n1", "n2")
     )
-    assert {*map(id, one)} == {*map(id, other)}
-    assert len({*map(id, one)}) == len({*one})
+    pairs = [*zip(one.links, other.links, strict=True), *zip(one.nics, other.nics, strict=True)]
+    for gpu, same in zip(one.gpus, other.gpus, strict=True):
+        pairs += [(gpu.pci_bus_id, same.pci_bus_id), (gpu.numa_nodes, same.numa_nodes)]
+    assert all(first is second for first, second in pairs)
 
 
 def test_unhealthy_gpus_are_told_by_index() -> None:
