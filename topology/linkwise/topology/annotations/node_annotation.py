@@ -35,7 +35,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
-from typing import TypeVar
 
 import msgspec
 
@@ -47,7 +46,6 @@ from linkwise.topology.machine.model import Gpu, Link, Machine, Nic
 from linkwise.topology.machine.parts import MigProfile, Part
 from linkwise.topology.machine.topology_manager import Policy, Scope, Source, TopologyManager
 
-T = TypeVar("T")
 VERSION = 1
 _AS_WRITTEN = "JSON as the plugin writes it"
 
@@ -254,20 +252,14 @@ def _read_gpu(topology: _Topology, gpu: _Gpu, divided: _Divided | None) -> Gpu:
         index=gpu.index,
         model=model.name,
         memory_mib=model.memory_mib,
-        pci_bus_id=_shared(gpu.pci_bus_id),
-        numa_nodes=_shared(gpu.numa_nodes),
+        pci_bus_id=gpu.pci_bus_id,
+        numa_nodes=gpu.numa_nodes,
         compute_capability=model.compute_capability,
         healthy=gpu.index not in topology.unhealthy,
         parts=None
         if divided is None
         else tuple(_read_part(topology, gpu.uuid, part) for part in divided.parts),
     )
-
-
-@lru_cache(maxsize=1024)
-def _shared(value: T) -> T:
-    """The same object for equal values, as machines of one kind have most in common."""
-    return value
 
 
 def _read_part(topology: _Topology, gpu_uuid: str, part: _Part) -> Part:
@@ -314,6 +306,12 @@ def _peer_by_name(topology: _Topology, first: _Gpu, second: _Gpu, link: Link) ->
     return peer_by_name(one, other, link.nvlinks)
 
 
+@lru_cache(maxsize=1024)
+def _shared(link: Link) -> Link:
+    """One object for all equal links: thousands of machines have a few different ones."""
+    return link
+
+
 def _read_link(token: str, where: str) -> Link:
     match = _LINK.fullmatch(token)
     if match is None:
@@ -333,4 +331,4 @@ def _read_nics(topology: _Topology, text: str) -> Iterator[Nic]:
     for nic, speed in zip(topology.nics, speeds, strict=True):
         words = nic.closeness.split(" ")
         closeness = tuple(read_pcie_class(word, f"NIC {nic.name}") for word in words)
-        yield _shared(Nic(nic.name, closeness, speed or None))
+        yield Nic(nic.name, closeness, speed or None)
