@@ -88,6 +88,12 @@ class GangMembers:
         )
 
     @property
+    def spare(self) -> Members:
+        """The members that a running gang can do without: those of the highest ranks."""
+        least = max(self.minimum - self.done, 0)
+        return self.bound[least:] if self.started else ()
+
+    @property
     def since(self) -> float:
         """When the oldest live pod was created; 0 if there is none."""
         return min((member.created for member in self.all if member.live), default=0.0)
