@@ -34,6 +34,7 @@ class Lived:
     checks: int
     moves: int
     gangs: int  # that were moved, and got their targets
+    alone: int  # members that were moved alone, and got theirs
     longer: float  # that jobs wait beside a hostile tenant than beside a plain one, in the mean
     failures: tuple[str, ...]
 
@@ -84,6 +85,7 @@ def live(
         judge.checks,
         judge.moves.moves,
         judge.moves.gangs.arrived,
+        judge.moves.gangs.alone,
         longer,
         tuple(dict.fromkeys(day.failures)),
     )
@@ -164,7 +166,8 @@ def main(
         f"{sum(one.calls for one in lived)} calls, {sum(one.lost for one in lived)} of them lost, "
         f"{sum(one.checks for one in lived)} looks at who waits; "
         f"{sum(one.moves for one in lived)} pods moved, "
-        f"{sum(one.gangs for one in lived)} gangs; "
+        f"{sum(one.gangs for one in lived)} gangs, "
+        f"{sum(one.alone for one in lived)} members alone; "
         f"jobs wait for {max(one.longer for one in lived):.0f} s longer at most; "
         f"{sum(one.seconds for one in lived) / len(lived):.1f} s a seed"
     )

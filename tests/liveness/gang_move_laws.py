@@ -1,16 +1,17 @@
 """What must be true of gangs that move, in a cluster that lives through days.
 
-- From the first eviction on, each member has a target, and all leave within HALF_SECONDS.
-- Once all members are recreated, they are bound within BOUND_SECONDS, each to a target; one with a
-  rank to that of its rank.
-- A gang that got its targets is not moved again before `again_seconds` (`MoveLaws` looks at that).
+- From the first eviction on, each member has a target, and all leave within HALF_SECONDS. Or one
+  moves alone: one of the last ranks of a gang whose pods do not communicate, and enough stay.
+- Once those that moved are recreated, they are bound within BOUND_SECONDS, each to a target; one
+  with a rank to that of its rank.
+- One that got its target is not moved again before `again_seconds` (`MoveLaws` looks at that).
 
-Excused: a member ends or goes by itself, comes too late or asks for something else, evictions are
-refused, kube-scheduler refused the targets, something about a target's node changed, or the leader
-changed before all have left.
+Excused: a member ends or goes by itself, also one that was to stay, comes too late or asks for
+something else, evictions are refused, kube-scheduler refused the targets, something about a
+target's node changed, or the leader changed before all have left.
 """
 
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Collection, Iterable, MutableMapping
 from dataclasses import dataclass, field
 
 from linkwise.extender.moves.planned_moves import EVICT_SECONDS
@@ -19,9 +20,9 @@ from linkwise.kube.objects import Node, Pod
 from linkwise.pods.claims import claims_of
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_plan
-from tests.all_or_nothing import gang_of
+from tests.all_or_nothing import gang_of, minimum_of
 from tests.extender.device_cluster import Device, devices_of
-from tests.liveness.day import Day, owner_of
+from tests.liveness.day import Day
 
 BOUND_SECONDS = 120.0
 HALF_SECONDS = EVICT_SECONDS + BOUND_SECONDS
@@ -36,6 +37,7 @@ class _MovedGang:
     since: float
     offers: object
     leader: object
+    stay: frozenset[str]  # uids
     evicted: set[str] = field(default_factory=set)
     new: frozenset[str] = frozenset()  # uids, once all are there
     made: float = 0.0
@@ -43,29 +45,39 @@ class _MovedGang:
 
 class GangMoveLaws:
     def __init__(self, day: Day, last: MutableMapping[str, float]) -> None:
-        """*last*: when each owner's pods, that got their targets, were moved."""
+        """*last*: by the uid of each pod that got its target, when that was moved."""
         self._day, self._last = day, last
         self._moved: dict[str, _MovedGang] = {}
-        self.arrived = 0
+        self.arrived = self.alone = 0  # gangs, and members that moved alone
 
     def evicted(self, victim: Pod) -> None:
         day, name, uid = self._day, gang_of(victim), victim.metadata.uid
         known = self._moved.get(name)
         if known is None or uid not in known.pods:
             targets = day.core._planner.targets
-            pods = {
-                pod.metadata.uid: pod
-                for pod in members(day, name)
-                if pod.spec.node_name and (targets.of(pod.metadata.uid) or not _is_out(pod))
-            }
+            pods = {pod.metadata.uid: pod for pod in members(day, name) if pod.spec.node_name}
             found = {each: targets.of(each) for each in pods}
             nodes = {each: target.spot.node for each, target in found.items() if target is not None}
-            if len(nodes) < len(pods):
-                day.failures.append(f"a member of gang {name} has no target at {day.now:.0f}")
-            scene = offers(day, nodes.values())
-            known = _MovedGang(name, pods, nodes, day.now, scene, day.core._planner)
+            going = {each: pods[each] for each in nodes}
+            stay = [pod for each, pod in pods.items() if each not in going and not _is_out(pod)]
+            if stay and (why := self._is_not_spare(going.values(), stay)):
+                text = f"{victim.metadata.name} leaves gang {name} at {day.now:.0f}, and {why}"
+                day.failures.append(text)
+            scene, leader = offers(day, nodes.values()), day.core._planner
+            uids = frozenset(pod.metadata.uid for pod in stay)
+            known = _MovedGang(name, going, nodes, day.now, scene, leader, uids)
             self._moved[name] = known
         known.evicted.add(uid)
+
+    def _is_not_spare(self, going: Collection[Pod], stay: Collection[Pod]) -> str:
+        """Why these do not leave the others alone."""
+        if len(going) != 1 or any(_communicates(pod) for pod in (*going, *stay)):
+            return "another member has no target"
+        [pod] = going
+        least = minimum_of(pod)
+        if _rank(pod) and int(_rank(pod)) < least:
+            return "it is not of the last ranks"
+        return "too few stay" if self._day.knows_all and len(stay) < least else ""
 
     def look(self) -> None:
         for name, moved in [*self._moved.items()]:
@@ -77,8 +89,10 @@ class GangMoveLaws:
         there = [day.pods[uid] for uid in moved.pods if uid in day.pods]
         stay = [pod for pod in there if pod.metadata.deletion_timestamp is None]
         gone_unasked = moved.pods.keys() - moved.evicted - {pod.metadata.uid for pod in there}
+        others = [day.pods.get(uid) for uid in moved.stay]
         return bool(
             gone_unasked
+            or any(pod is None or _is_out(pod) for pod in others)
             or moved.offers != offers(day, moved.targets.values())
             or day.trouble.evictions_refused
             or any(pod.status.phase in _ENDED for pod in stay)
@@ -103,7 +117,8 @@ class GangMoveLaws:
     def _is_in_vain(self, moved: _MovedGang) -> bool:
         """Whether the new members come too late, or ask for something else."""
         day = self._day
-        new = [p for p in members(day, moved.name) if p.metadata.uid not in moved.pods]
+        known = moved.pods.keys() | moved.stay
+        new = [p for p in members(day, moved.name) if p.metadata.uid not in known]
         new = [pod for pod in new if not _is_out(pod)]
         asked = request(next(iter(moved.pods.values())))
         if day.now > moved.since + COME_SECONDS or any(request(pod) != asked for pod in new):
@@ -113,8 +128,9 @@ class GangMoveLaws:
         return False
 
     def _judge(self, moved: _MovedGang, new: list[Pod]) -> None:
-        self.arrived += 1
-        self._last[owner_of(new[0])] = moved.since
+        self.arrived += not moved.stay
+        self.alone += bool(moved.stay)
+        self._last.update((pod.metadata.uid, moved.since) for pod in new)
         if any(map(was_refused, new)):
             return
         wanted = [(_rank(moved.pods[uid]), node) for uid, node in moved.targets.items()]
@@ -166,6 +182,10 @@ def _shown(node: Node) -> tuple[str | None, ...]:
 
 def _is_out(pod: Pod) -> bool:
     return pod.metadata.deletion_timestamp is not None or pod.status.phase in _ENDED
+
+
+def _communicates(pod: Pod) -> bool:
+    return pod.metadata.annotations.get(names.COMMUNICATOR) != "pod"
 
 
 def _rank(pod: Pod) -> str:

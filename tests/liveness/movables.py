@@ -28,6 +28,7 @@ class Workload:
     priority: int
     gated: bool
     size: int = 1
+    least: int = 1  # members that are enough to start
     made: int = 0  # pods
     pods: dict[str, int] = field(default_factory=dict)  # uid of those that it counts -> rank
     done: set[int] = field(default_factory=set)  # ranks
@@ -44,6 +45,7 @@ class Movables:
         self._day, self._seconds, self._namespaces = day, seconds, namespaces
         self._draw = Random(f"movables {seed}")
         self._person = Random(f"emptied nodes {seed}")
+        self._spare = Random(f"spare members {seed}")
         self._workloads: dict[str, Workload] = {}  # by the owner's uid
         day.on_leave = self.ended
 
@@ -80,7 +82,7 @@ class Movables:
                 "metadata": {"uid": f"uid-of-{name}"},
                 "spec": {"podFailurePolicy": {"rules": rules}},
             }
-        return Workload(
+        one = Workload(
             name,
             namespace,
             is_server,
@@ -91,6 +93,11 @@ class Movables:
             gated=draw.random() < 0.2,
             size=draw.choice([1, 1, 2, 2, 2, 3]),
         )
+        one.least = one.size
+        if one.size > 1 and self._spare.random() < 0.5:
+            one.least = self._spare.randint(1, one.size)
+            one.said["communicator"] = self._spare.choice(["pod", "pod", "gang"])
+        return one
 
     def _come(self, one: Workload) -> None:
         if one.is_server:
@@ -109,6 +116,8 @@ class Movables:
             return
         one.made += 1
         of_gang = {"gang": one.name, "gang-size": str(one.size)} if one.size > 1 else {}
+        if one.least < one.size:
+            of_gang["gang-min"] = str(one.least)
         if of_gang and not one.is_server:
             of_gang["rank"] = str(rank)
         pod = self._day.make(

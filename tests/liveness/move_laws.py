@@ -1,7 +1,7 @@
 """What must be true of planned moves in a cluster that lives through days.
 
 - Only pods that consent and are recreated are moved, for what is no less important, or from a node
-  that is being emptied. Of a gang, that is true of all members (`gang_move_laws` has more).
+  that is being emptied. `gang_move_laws` has more of gangs.
 - One that got its target is not moved again before `again_seconds`.
 - kube-scheduler would let each go to its target, when that is new and the core knows all.
 - One that was moved gets its target within BOUND_SECONDS after it was recreated. Excused:
@@ -68,7 +68,7 @@ class _Claim:
 class MoveLaws:
     def __init__(self, day: Day) -> None:
         self._day = day
-        self._last: dict[str, float] = {}  # by owner: when
+        self._last: dict[str, float] = {}  # by the uid of the new pod: when the old one was moved
         self._moved: list[_Moved] = []
         self._claims: dict[str, _Claim] = {}
         self.gangs = GangMoveLaws(day, self._last)
@@ -83,7 +83,7 @@ class MoveLaws:
         if why := self._is_wrong(victim, by.for_whom):
             day.failures.append(f"{name} is moved at {day.now:.0f}, and {why}")
         leader = day.core._planner
-        when = self._last.get(owner_of(victim), -math.inf)
+        when = self._last.get(victim.metadata.uid, -math.inf)
         if day.now - when < day.settings.moves.again_seconds:
             day.failures.append(f"{name} is moved at {day.now:.0f} and {when:.0f}")
         empties = by.for_whom is None
@@ -166,7 +166,7 @@ class MoveLaws:
         if now is None or now.metadata.deletion_timestamp is not None:
             return True
         if now.spec.node_name:
-            self._last[owner_of(now)] = moved.since
+            self._last[now.metadata.uid] = moved.since
             if now.spec.node_name != moved.node and not was_refused(now):
                 day.failures.append(
                     f"{now.metadata.name} goes to {now.spec.node_name} and not to its target "

@@ -1,7 +1,6 @@
 """A gang that consents moves as a whole, or not at all."""
 
 import json
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
@@ -11,11 +10,18 @@ from linkwise.extender.api.extender_calls import Outcome
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.moves.policy import MovePolicy, Moves
 from linkwise.extender.moves.targets import COME_SECONDS
-from linkwise.kube.labels import COMPLETION_INDEX
-from linkwise.kube.objects import Pod
-from linkwise.pods.podgrouper.workloads.answer import ObjectRef
 from linkwise.topology import names
-from tests.extender.cluster import Cluster, change
+from tests.extender.cluster import Cluster
+from tests.extender.moves.gang_movers import (
+    RACK,
+    Said,
+    both,
+    job,
+    lead,
+    member,
+    on_node,
+    start,
+)
 from tests.extender.moves.movers import (
     HOUR,
     IGNORES,
@@ -27,44 +33,6 @@ from tests.extender.moves.movers import (
     waits,
 )
 from tests.extender.preemption.victims import budget
-
-GANG = {**MOVABLE, "gang": "g", "gang_size": "2"}
-Said = Mapping[str, str]
-
-
-def member(
-    at: Cluster,
-    name: str,
-    rank: int | None,
-    gpus: int = 4,
-    *,
-    kind: str = "ReplicaSet",
-    said: Said | None = None,
-    priority: int = 0,
-    server: bool = False,
-) -> None:
-    """Of a Job, its completion index tells the rank."""
-    is_indexed = kind == "Job" and rank is not None
-    told = {} if rank is None or is_indexed else {"rank": str(rank)}
-
-    def made(pod: Pod) -> Pod:
-        meta = owned_by(kind, "g")(pod).metadata
-        index = {COMPLETION_INDEX: str(rank)} if is_indexed else {}
-        meta = change(meta, annotations={**meta.annotations, **index})
-        spec = change(pod.spec, restart_policy="Always") if server else pod.spec
-        return change(pod, metadata=meta, spec=spec)
-
-    words = {**GANG, **told, **(said or {})}
-    at.add_pod(name, gpus, alter=made, said=words, priority=priority)
-
-
-def start(at: Cluster, *pods: str) -> list[str]:
-    at.settle()
-    nodes = [at.schedule(name) for name in pods]
-    for name in pods:
-        at.start(name)
-    at.settle()
-    return nodes
 
 
 def spread(
@@ -128,14 +96,6 @@ def test_no_gang_goes_where_kube_scheduler_keeps_room_for_a_pod_as_important(
     at.nominate("other", "n3")
     waits(at)
     assert at.evicted == (["g-0", "g-1"] if moves else [])
-
-
-def job(at: Cluster, *rules: object) -> None:
-    assert at.owners is not None
-    at.owners[ObjectRef("batch", "Job", "ml", "g")] = {
-        "metadata": {"uid": "uid-of-g"},
-        "spec": {"podFailurePolicy": {"rules": [*rules]}},
-    }
 
 
 @pytest.mark.parametrize(("rules", "moves"), [([IGNORES], True), ([], False)])
@@ -245,9 +205,6 @@ def test_the_move_costs_what_the_restart_of_the_whole_gang_costs() -> None:
     at.pass_time(HOUR)
     assert at.evicted == ["g-0", "g-1"]
     assert at.core._planner.targets.counts.lost_gpu_seconds == 8 * 1200
-
-
-RACK = "topology.example.com/rack"
 
 
 @pytest.mark.parametrize(("racks", "moves"), [("aaaa", True), ("aaab", False), ("abab", True)])
@@ -391,17 +348,6 @@ def test_a_member_that_fails_by_itself_before_ends_the_move() -> None:
     assert at.core._planner.targets.counts.given_back == 2
 
 
-both = pytest.mark.parametrize("standby", [False, True])
-
-
-def lead(at: Cluster, *, standby: bool) -> None:
-    if standby:
-        at.core.lead(at.core.latest_term(1 << 30) + 1, at.now)
-    else:
-        at.restart()
-    at.settle()
-
-
 @both
 def test_the_next_leader_keeps_all_targets_of_a_gang(standby: bool) -> None:
     at = on_four()
@@ -534,13 +480,6 @@ def test_gangs_that_budgets_protect_do_not_keep_others_from_moving() -> None:
     assert at.evicted == ["g-0", "g-1"]
 
 
-def on_node(alter: Callable[[Pod], Pod], selector: dict[str, str]) -> Callable[[Pod], Pod]:
-    def made(pod: Pod) -> Pod:
-        return change(alter(pod), spec=change(pod.spec, node_selector=selector))
-
-    return made
-
-
 def test_a_member_that_its_owner_deletes_takes_no_other_with_it() -> None:
     at = on_four()
     carry_out = at.carry_out
@@ -621,3 +560,15 @@ def test_a_gang_that_may_start_with_fewer_does_once_its_targets_are_given_back()
     assert at.places("h-1") == [""]
     at.pass_time(COME_SECONDS)
     assert at.places("h-1") == ["n2"]
+
+
+def test_a_gang_of_one_member_moves() -> None:
+    at = cluster(nodes=2)
+    run(at, "stays", 4, "n2")
+    run(at, "fills", 4, "n2")
+    member(at, "g-0", 0, said={"gang_size": "1"})
+    assert start(at, "g-0") == ["n1"]
+    bury(at, "fills")
+    at.pass_time(5 * HOUR)
+    waits(at)
+    assert at.evicted == ["g-0"]

@@ -183,6 +183,14 @@ def test_a_gang_gives_up_members_that_it_can_spare_and_runs_on() -> None:
     assert at.phase("urgent") == "planned"
 
 
+def test_the_member_that_needs_most_others_says_how_many_there_are_to_spare() -> None:
+    at = cluster(nodes=3)
+    run_gang(at, "humble", 3, gang_min="1")
+    at.annotate("humble-2", gang_min="3")  # as a worker says that starts after its leader
+    add_gang(at, "urgent", 1, priority=1)
+    assert sorted(at.evicted) == ["humble-0", "humble-1", "humble-2"]
+
+
 def test_a_gang_with_one_member_that_does_not_consent_is_spared() -> None:
     at = cluster(nodes=2)
     run_gang(at, "humble", 2)

@@ -10,6 +10,7 @@ from linkwise.extender.cache.node_info import plan_on
 from linkwise.extender.gangs.gang import Gang, Standing
 from linkwise.extender.placement.result import Spot
 from linkwise.kube.pod_conditions import GROUP_REFUSED
+from linkwise.pods.spans import spans_of
 
 Members = tuple[PodRecord, ...]
 
@@ -86,6 +87,19 @@ class GangMembers:
             and all(member.demand.gpus and not member.shares for member in self.bound)
             and all(member.live or member.failed for member in self.all)
         )
+
+    @property
+    def spare(self) -> Members:
+        """The members that a running gang can do without: those of the highest ranks."""
+        least = max(self.minimum - self.done, 0)
+        return self.bound[least:] if self.started else ()
+
+    @property
+    def may_go_alone(self) -> Members:
+        """The members that may go without loss to the others: those that it can do without, if each
+        pod is a communicator of its own. Else the others would have to restart too."""
+        spans = spans_of(member.ask.spans for member in self.seats)
+        return self.spare if spans.apart else ()
 
     @property
     def since(self) -> float:

@@ -80,7 +80,7 @@ class MayMove:
 
     def why_not(self, record: PodRecord, now: float) -> Stays | None:
         """Why the pod may not be moved, whatever it is moved for; None: it may be, unless it
-        `ends_soon`. Of a gang, all members have to move."""
+        `ends_soon`. Of a gang, all members have to move, or one that it can spare."""
         if record.left_alone:
             return Stays.LEFT_ALONE
         if not self._policy.consents(record):

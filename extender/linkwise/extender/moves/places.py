@@ -7,6 +7,7 @@ not come free, and lets no less important pod in that needs it: there, a target 
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from linkwise.extender.api.records import PodRecord, ResourceList
 from linkwise.extender.api.unlocked import RunUnlocked
@@ -16,7 +17,7 @@ from linkwise.extender.cache.node_info import NodeInfo
 from linkwise.extender.cache.node_table import NodeTable
 from linkwise.extender.cache.shares.book import ShareBook
 from linkwise.extender.gangs.gang_search import GangSearch
-from linkwise.extender.gangs.members import GangMembers
+from linkwise.extender.gangs.members import GangMembers, spots_of
 from linkwise.extender.moves.plan import Move
 from linkwise.extender.placement.nodes.nodes_view import NodesView, as_if
 from linkwise.extender.placement.result import NoRoom, Spot
@@ -112,8 +113,8 @@ class Places:
         now: float,
         aside: RunUnlocked,
     ) -> list[Move]:
-        """Where the open *members* go, which are at *spots*; empty: nowhere. Raises
-        StaleResult."""
+        """Where the open *members* go, which are at *spots*, beside those that stay; empty:
+        nowhere. Raises StaleResult."""
         view = self._view(min(pod.priority for pod in members.open))
         found = self._search.seek(members, now, aside=aside, view=view)
         if isinstance(found, NoRoom) or not self._is_as_close(members, spots, found, view):
@@ -145,8 +146,10 @@ class Places:
         view: NodesView,
     ) -> bool:
         """Whether the gang communicates as well where it goes, and spans no wider domain."""
-        here = self._search.judged(members, spots, view)
-        there = self._search.judged(members, found, view)
+        stay = spots_of(self._cache, members)
+        whole = replace(members, open=(*members.open, *members.bound), bound=())
+        here = self._search.judged(whole, (*spots, *stay), view)
+        there = self._search.judged(whole, (*found, *stay), view)
         return (
             here is not None
             and there is not None

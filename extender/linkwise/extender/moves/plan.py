@@ -21,7 +21,7 @@ class Move:
 
     @property
     def gang(self) -> GangKey | None:
-        """The gang with which the pod moves; None: it moves alone."""
+        """The gang with which the pod moves, or which spares it; None: it is a single pod."""
         return None if self.pod.ask.gang is None else self.pod.gang
 
     @property

@@ -6,7 +6,8 @@
    evicted.
 3. The new pod that the controller of each makes is planned exactly on the target (`targets`).
 
-A gang moves as a whole, and costs what the restart of all its members costs.
+A gang moves as a whole, and costs what the restart of all its members costs. A member that it can
+spare may move alone, if each of its pods is a communicator of its own: else all would restart too.
 
 **The rule**, in GPU seconds: moves lose the cost of each pod that moves times its GPUs. They save
 the gang's wait, from now until its reservation is expected to be free, times its GPUs. They have to
@@ -20,7 +21,8 @@ for. Nothing moves for less important work, and nothing that a PodDisruptionBudg
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
 from linkwise.extender.api.actions import Beneficiary
@@ -35,7 +37,7 @@ from linkwise.extender.gangs.gang_search import GangSearch, Seen, StaleResult
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.moves.may_move import MayMove, Stays
-from linkwise.extender.moves.plan import MovePlan, gpus_by_node
+from linkwise.extender.moves.plan import Move, MovePlan, gpus_by_node
 from linkwise.extender.moves.policy import MovePolicy, Moves
 from linkwise.extender.moves.search import Mover, MoveSearch
 from linkwise.extender.moves.targets import Targets
@@ -292,11 +294,19 @@ class PlannedMoves:
     def _is_outdated(self, plan: MovePlan) -> bool:
         pods, gangs = self._cache.pods, {move.gang for move in plan.moves if move.gang is not None}
         known = {move.pod.uid for move in plan.moves}
-        return any(pods.get(move.pod.uid) != move.pod for move in plan.moves) or any(
-            member.live and member.uid not in known
-            for gang in gangs
-            for member in self._cache.members(gang)
+        return any(pods.get(move.pod.uid) != move.pod for move in plan.moves) or not all(
+            self._goes(gang, known) for gang in gangs
         )
+
+    def _goes(self, gang: GangKey, uids: Set[str]) -> bool:
+        """Whether these are all members of the gang, or such as it can spare."""
+        members = self._members_of(gang)
+        if members is None or not members.runs_whole:
+            return False
+        going = {member.uid for member in members.bound} & uids
+        return len(going) == len(members.bound) or going <= {
+            each.uid for each in members.may_go_alone
+        }
 
     def _find(
         self,
@@ -360,7 +370,7 @@ class PlannedMoves:
     ) -> Iterator[tuple[str, list[Mover]]]:
         """Those of each node that may move for work of this *priority*. Others may use the cache
         between two steps."""
-        gangs: dict[GangKey, Mover | None] = {}
+        gangs: dict[GangKey, Mapping[str, Mover]] = {}
         for info in some_at_a_time(self._cache, aside):
             if info.kind is None or info.closed or not info.bound:
                 continue
@@ -373,21 +383,29 @@ class PlannedMoves:
                     mover = self._mover((record,), None, now)
                 else:
                     if key not in gangs:
-                        gangs[key] = self._gang_mover(key, priority, now)
-                    mover = gangs[key]
+                        gangs[key] = self._gang_movers(key, priority, now)
+                    mover = gangs[key].get(info.name)
                 if mover is not None:
                     found[mover.uid] = mover
             yield info.name, [*found.values()]
 
-    def _gang_mover(self, key: GangKey, priority: float, now: float) -> Mover | None:
+    def _gang_movers(self, key: GangKey, priority: float, now: float) -> Mapping[str, Mover]:
+        """By node: the whole gang, or the one member there, if the gang can spare it."""
+        members = self._members_of(key)
+        if members is None or not members.runs_whole or self._targets.moves_gang(key):
+            return {}
+        pods, on = members.bound, Counter(pod.node for pod in members.bound)
+        units = [(pod,) for pod in members.may_go_alone if on[pod.node] == 1]
+        found: dict[str, Mover] = {}
+        for unit in (pods, *units):
+            if all(self._may_move(pod, priority, now) for pod in unit):
+                mover = self._mover(unit, members, now) if self._budgets.allow(unit) else None
+                found |= {} if mover is None else dict.fromkeys(mover.on, mover)
+        return found
+
+    def _members_of(self, key: GangKey) -> GangMembers | None:
         gang = self._registry.gangs.get(key)
-        members = None if gang is None else self._registry.members_of(gang)
-        if members is None or not members.runs_whole:
-            return None
-        pods = members.bound
-        if not all(self._may_move(pod, priority, now) for pod in pods):
-            return None
-        return self._mover(pods, members, now) if self._budgets.allow(pods) else None
+        return None if gang is None else self._registry.members_of(gang)
 
     def _mover(
         self, pods: tuple[PodRecord, ...], members: GangMembers | None, now: float
@@ -443,6 +461,17 @@ class PlannedMoves:
         would not know of these. With the target's node."""
         pods = self._cache.pods
         may_go = self._targets.may_be_evicted(key) | self._half_way(key)
-        moves = [move for move in self._plans[key].moves if move.pod.uid in may_go]
+        plan = self._plans[key]
+        moves = [
+            move for move in plan.moves if move.pod.uid in may_go and self._lets_go(move, plan)
+        ]
         known = ((pods.get(move.pod.uid), move.spot.node) for move in moves)
         return [(pod, node) for pod, node in known if pod is not None and pod.live]
+
+    def _lets_go(self, move: Move, plan: MovePlan) -> bool:
+        """Whether the others of its gang move too, or are enough without it."""
+        members = None if move.gang is None else self._members_of(move.gang)
+        if members is None or sum(each.gang == move.gang for each in plan.moves) > 1:
+            return True
+        stay = sum(member.uid != move.pod.uid for member in members.bound)
+        return stay + members.done >= min(members.minimum, members.size - 1)

@@ -3,7 +3,8 @@
 Nodes are emptied, as far as needed, in the order of what that costs per place that it makes. Each
 pod that moves must have a place now, not once another has left it: all targets are reserved before
 the first eviction. A single pod goes where a new pod like it would go, and a gang as a whole where
-a new gang would. Neither gets worse links than it has.
+a new gang would. Neither gets worse links than it has. A member that its gang can spare goes where
+one that the gang lost would go.
 
 Only whole GPUs make room. A divided GPU is given to no pod as a whole, not even once all have left
 it, so pods that have shares alone do not move for others.
@@ -36,12 +37,12 @@ _AT_ONCE = 512  # nodes; each takes microseconds, while kube-scheduler's calls w
 
 @dataclass(frozen=True, slots=True)
 class Mover:
-    """A single pod, or all members of a gang, that may be moved."""
+    """A single pod, all members of a gang, or one that it can spare, that may be moved."""
 
     pods: tuple[PodRecord, ...]  # in the order of their ranks
     spots: tuple[Spot, ...]  # where they are
     cost_seconds: float
-    members: GangMembers | None = None  # of the gang
+    members: GangMembers | None = None  # of the whole gang
     on: Mapping[str, int] = field(init=False)  # node -> its GPUs there, a bitmask
 
     def __post_init__(self) -> None:
@@ -64,7 +65,9 @@ class Mover:
         """The gang as its new members are placed."""
         if self.members is None:
             return None
-        return replace(self.members, open=self.pods, bound=(), started=False)
+        uids = {pod.uid for pod in self.pods}
+        stay = tuple(member for member in self.members.bound if member.uid not in uids)
+        return replace(self.members, open=self.pods, bound=stay, started=bool(stay))
 
     @property
     def unit(self) -> Unit:
@@ -209,6 +212,8 @@ class MoveSearch:
                 continue
             each = {**on, bundle.node: bundle}.values()
             chosen = [*{mover.uid: mover for one in each for mover in one.movers}.values()]
+            if _tears(chosen):
+                continue
             pods = sum(len(mover.pods) for mover in chosen)
             if sum(mover.lost for mover in chosen) > most_lost or pods > most_moves(
                 len(self._needs)
@@ -262,6 +267,12 @@ def moves_of(mover: Mover, places: Places, now: float, aside: RunUnlocked) -> Se
 
 def _pods_of(movers: Iterable[Mover]) -> list[PodRecord]:
     return [pod for mover in movers for pod in mover.pods]
+
+
+def _tears(movers: Iterable[Mover]) -> bool:
+    """Whether two of them are of one gang: the members of a gang move together, or one does."""
+    gangs = [mover.pods[0].gang for mover in movers if mover.members is not None]
+    return len({*gangs}) < len(gangs)
 
 
 def overlap(one: Mapping[str, int], other: Mapping[str, int]) -> bool:

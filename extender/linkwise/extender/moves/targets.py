@@ -11,7 +11,8 @@ gets shares: kube-scheduler asks about it (`with_shares`) and binds it (`take_sh
 
 The members of a gang move together. Nothing is planned for the new ones until each of them is
 there; then the gang is planned on its targets, as a whole (`take_gang`). If a member does not come
-or is another one, all targets of the gang are given back, and it is placed like any other.
+or is another one, all targets of the gang are given back, and it is placed like any other. So it is
+with the one target of a gang of which only a member moves that it can spare.
 
 A new leader reads the notes, and keeps the targets of the pods that were evicted, and those of
 gangs that were evicted as a whole.
@@ -69,7 +70,7 @@ class Target:
 
     @property
     def gang(self) -> GangKey | None:
-        """The gang with which the pod moves; None: it moves alone."""
+        """The gang with which the pod moves, or which spares it; None: it is a single pod."""
         noted = self.noted
         if not noted.gang:
             return None
@@ -279,6 +280,8 @@ class Targets:
         spots = _spots_for(members.open, targets, self._cache.managed)
         if spots is not None and len(spots) < len(targets):
             return None
+        if any(target.left is None for target in targets):
+            spots = None  # another member was lost, and this is its replacement
         for target in targets:
             self._end(target)
         if spots is None or not all(self._is_usable(spot) for spot in spots):

@@ -63,7 +63,7 @@ class EvictionCandidates:
             return
         bound = tuple(member for member in live if member.node)
         yield Unit(bound, most, created, key)
-        for number, member in enumerate(reversed(_spare(members))):
+        for number, member in enumerate(reversed(members.spare)):
             yield Unit((member,), most, created, key, spare=number)
 
     def with_mates(self, node: str, uids: Sequence[str]) -> list[str] | None:
@@ -80,7 +80,7 @@ class EvictionCandidates:
             bound = [m for m in self._cache.members(key) if m.live and m.node]
             going = sum(member.uid in whole for member in bound)
             members = self._members(key)
-            spare = 0 if members is None else len(_spare(members))
+            spare = 0 if members is None else len(members.spare)
             if going == len(bound) or going <= spare:
                 continue
             if any(member.node != node for member in bound):
@@ -91,11 +91,3 @@ class EvictionCandidates:
     def _members(self, key: GangKey) -> GangMembers | None:
         gang = self._registry.gangs.get(key)
         return None if gang is None else self._registry.members_of(gang)
-
-
-def _spare(members: GangMembers) -> tuple[PodRecord, ...]:
-    """The members that a running gang can do without: those of the highest ranks."""
-    ask = next((member.ask.gang for member in members.seats if member.ask.gang is not None), None)
-    if ask is None or not members.started:
-        return ()
-    return members.bound[max(ask.minimum - members.done, 0) :]
