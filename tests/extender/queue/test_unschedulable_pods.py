@@ -162,10 +162,30 @@ def test_who_was_planned_once_and_lost_his_nomination_is_woken_too() -> None:
     assert at.schedule("late") == ""
     at.settle()
     end(at, "quick", "n2")
+    assert after_a_moment(at) == []
+    assert at.plan("late") is None
     assert len(after_a_moment(at)) == 1
     assert nominated(at, "late") == {"late": "n2"}
     assert at.schedule("late") == "n2"
     assert at.sound()
+
+
+def test_a_plan_that_kube_scheduler_refused_does_not_come_back_with_a_nomination() -> None:
+    """It would reserve GPUs for a pod that waits for something else than GPUs."""
+    at = Cluster()
+    at.add_node("n1", "hgx-h100")
+    at.add_pod("p", 8, gates=[names.GATE])
+    at.settle()
+    assert at.plan("p") is not None
+    told = Condition("PodScheduled", "False", "Unschedulable", "0/1 nodes are available: closed.")
+    at.put_pod(change(at.pod("p"), status=PodStatus(conditions=(told,))))
+    assert after_a_moment(at) == []
+    assert len(after_a_moment(at)) == 1
+    at.settle()
+    assert nominated(at, "p") == {"p": "n1"}
+    assert at.plan("p") is None
+    at.add_pod("other", 8)
+    assert at.schedule("other") == "n1"
 
 
 def test_a_node_that_kube_scheduler_makes_room_on_stays_the_pods_own() -> None:

@@ -177,11 +177,7 @@ class PendingWrites:
                     WritePlan(record.ref, wanted.plan.node, said, is_there, why, unsays), now
                 )
         elif there is not None:
-            why = self._why.get(record.uid, "")
-            if not why and there[0] < self.leader:
-                why = EARLIER_LEADER
-            node = record.written.plan.node if record.written is not None else ""
-            self._issue(WithdrawPlan(record.ref, (names.GPUS, names.PLAN), why, node), now)
+            self._withdraw(record, there, now)
         if record.claim is not None and wanted is not None:
             self._bring_claim(record, record.claim, wanted, now)
 
@@ -240,7 +236,19 @@ class PendingWrites:
         return self._issue(Nominate(record.ref, node), now)
 
     def clear_nomination(self, record: PodRecord, now: float) -> None:
-        self._issue(WithdrawPlan(record.ref, ()), now)
+        """A plan that came to nothing goes too: the next nomination could make it count again."""
+        there = self._there.get(record.uid)
+        if there is not None:
+            self._withdraw(record, there, now)
+        else:
+            self._issue(WithdrawPlan(record.ref, ()), now)
+
+    def _withdraw(self, record: PodRecord, there: _Edition, now: float) -> None:
+        why = self._why.get(record.uid, "")
+        if not why and there[0] < self.leader:
+            why = EARLIER_LEADER
+        node = record.written.plan.node if record.written is not None else ""
+        self._issue(WithdrawPlan(record.ref, (names.GPUS, names.PLAN), why, node), now)
 
     def lift_gate(self, record: PodRecord, now: float) -> None:
         self._issue(LiftGate(record.ref), now)

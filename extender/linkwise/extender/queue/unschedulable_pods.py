@@ -337,9 +337,10 @@ class UnschedulablePods:
         return max(self._soon[uid])
 
     def _wake(self, record: PodRecord, node: str, now: float) -> bool:
-        if record.nominated:
+        if record.nominated or record.plan_for(node) is not None:
             # kube-scheduler never clears the nomination of a pod that may not preempt, and a
-            # nomination that does not change wakes no pod.
+            # nomination that does not change wakes no pod. With it, a plan for that node would
+            # count again, and reserve GPUs for a pod that waits for something else.
             self._pending_writes.clear_nomination(record, now)
             self._look_again(now + MOMENT_SECONDS)
             return False
