@@ -36,6 +36,7 @@ from linkwise.extender.queue.queue_order import QueueOrder
 from linkwise.extender.queue.reservations import Reservation
 from linkwise.kube.objects import Pod
 from linkwise.simulator.scheduler.cache import SchedulerCache
+from linkwise.simulator.scheduler.queue import EXTENDER, OTHER
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_gpus, read_plan
 from tests.all_or_nothing import AllOrNothing, gang_of
@@ -182,7 +183,8 @@ class Judge:
                 continue
             if any(map(self._is_half_moved, plans)) or any(map(self._is_refused, plans)):
                 continue
-            if not is_honest(day.pods[plans[0].pod.uid]):
+            pods = [day.pods[plan.pod.uid] for plan in plans]
+            if not is_honest(pods[0]) or any(map(self._awaits_kube_scheduler, pods)):
                 continue
             if not go_together(self._room(), ((day.pods[p.pod.uid], p.node) for p in plans)):
                 continue
@@ -248,6 +250,19 @@ class Judge:
             return False
         refused = planner.feedback.refused(record.template) if record.template else ()
         return action.node in (*refused, *planner.gang_refusals.takes(record.gang))
+
+    def _awaits_kube_scheduler(self, pod: Pod) -> bool:
+        """Whether a filter that Linkwise does not know has refused the pod, and no event came since
+        that wakes it: the filter may open by time alone. kube-scheduler tries the pod again within
+        five minutes, and a nomination does not change that. Meanwhile the extender has planned it,
+        or pauses because no node takes it. STUCK_SECONDS are the bound."""
+        asleep = self._day.scheduler.queue._unschedulable.get(pod.metadata.uid)
+        if asleep is None or OTHER not in asleep.rejected_by or EXTENDER in asleep.rejected_by:
+            return False
+        cache, refusals = self._day.core._cache, self._day.core._planner.gang_refusals
+        record = cache.pods.get(pod.metadata.uid)
+        pauses = record is not None and refusals.rows(record.gang) is not None
+        return pauses or pod.metadata.uid in cache.plans
 
     def _goes(self, action: WritePlan) -> bool:
         day = self._day
@@ -343,6 +358,8 @@ class Judge:
                 continue
             if pod.spec.resource_claims:
                 continue  # kube-scheduler asks about none of them
+            if self._awaits_kube_scheduler(pod):
+                continue
             asked = tuple(
                 node
                 for node in sorted(day.nodes)

@@ -82,3 +82,40 @@ def test_a_node_that_a_filter_refused_is_left_to_the_pause() -> None:
     by_claims(day, day.now + 350.0)
     assert not found_on(day, 700.0)
     assert day.pod("p").spec.node_name == "n1"
+
+
+@pytest.mark.parametrize("kind", [Day, IdleDay])
+def test_a_planned_pod_that_a_filter_refused_is_left_to_kube_scheduler(kind: type[Day]) -> None:
+    """n2 opens by time alone, which makes no event."""
+    day = kind()
+    day.other_filters.append(NodeClosed("n2", 0.0, day.now + 60.0))
+    for node in ("n1", "n2"):
+        day.add_node(node, "hgx-h100")
+    day.make("first", 8, namespace="red", said={})
+    day.live(day.now + 30.0, lambda _: None)
+    day.make("p", 2, namespace="red", said={})
+    found = found_on(day, 400.0)
+    assert any("p would do on n2" in text for text in found) is (kind is IdleDay)
+    assert day.pod("p").spec.node_name == "n2"
+
+
+@pytest.mark.parametrize("kind", [Day, IdleDay])
+def test_a_gang_that_no_node_takes_is_left_to_its_pause(kind: type[Day]) -> None:
+    """Events of n2, which is full, have n1 refuse it several times. Then n1 opens."""
+    day = kind()
+    day.other_filters.append(NodeClosed("n1", 0.0, day.now + 150.0))
+    for node in ("n1", "n2"):
+        day.add_node(node, "hgx-h100")
+    day.make("first", 8, namespace="red", said={})
+    day.live(day.now + 30.0, lambda _: None)
+    for rank in range(2):
+        said = {"gang": "g", "gang-size": "2", "rank": str(rank)}
+        day.make(f"g-{rank}", 2, namespace="red", said=said)
+    for number in range(7):
+        day.live(day.now + 15.0, lambda _: None)
+        full = day.nodes["n2"]
+        labels = {**full.metadata.labels, "number": str(number)}
+        day.put_node(change(full, metadata=change(full.metadata, labels=labels)))
+    found = found_on(day, 700.0)
+    assert any("g-0, g-1 could go to n1" in text for text in found) is (kind is IdleDay)
+    assert (day.pod("g-0").spec.node_name == "n1") is (kind is Day)
