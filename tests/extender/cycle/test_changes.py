@@ -10,11 +10,13 @@ import pytest
 
 from linkwise.extender.api.extender_calls import BindOrder, BindWaits, Outcome
 from linkwise.extender.api.records import GangKey
+from linkwise.extender.api.unlocked import Pause
 from linkwise.extender.cycle.changes import LARGE_GANG, SECONDS_A_POD
 from linkwise.extender.gangs.lifecycle import GangLifecycle
 from linkwise.kube.objects import Condition
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
+from tests.extender.meanwhile import Meanwhile
 
 MOMENT = LARGE_GANG * SECONDS_A_POD
 KEY = GangKey("ml", "g")
@@ -54,9 +56,9 @@ def counted() -> Iterator[list[GangKey]]:
     looks: list[GangKey] = []
     reconcile = GangLifecycle.reconcile
 
-    def count(self: GangLifecycle, key: GangKey, now: float) -> bool:
+    def count(self: GangLifecycle, key: GangKey, now: float, pause: Pause) -> bool:
         looks.append(key)
-        return reconcile(self, key, now)
+        return reconcile(self, key, now, pause)
 
     with patch.object(GangLifecycle, "reconcile", count):
         yield looks
@@ -79,6 +81,21 @@ def test_looks_at_a_large_gang_that_is_bound_are_a_moment_apart(
         due = at.core.next_due()
         assert due is not None
         assert due > at.now + MOMENT
+
+
+def test_others_use_the_core_while_the_plans_of_a_large_gang_are_judged() -> None:
+    at = idle()
+    members = planned(at)
+    at.pass_time(MOMENT)
+    meanwhile, let_in = Meanwhile(at, lambda: at.delete(members[-1])), list[int]()
+    with (
+        patch("linkwise.extender.gangs.lifecycle._AT_ONCE", LARGE_GANG // 4),
+        patch.object(GangLifecycle, "publish", lambda *_, **__: let_in.append(meanwhile.times)),
+    ):
+        at.cordon(at.places(members[0])[0])
+        at.core.decide(at.now)
+    assert let_in[0] >= 4
+    assert at.core.take_defects() == []
 
 
 def test_a_look_that_is_postponed_comes_by_itself() -> None:

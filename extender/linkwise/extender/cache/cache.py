@@ -187,7 +187,7 @@ class Cache:
 
     def plan_all(self, plans: Mapping[str, WrittenPlan | None]) -> None:
         """`plan` for all pods of a gang: each node is settled once."""
-        changed, charged = set(), set()
+        changed, charged = set[str](), set[str]()
         for uid, written in plans.items():
             before = self.plans.pop(uid, None)
             self._kept.pop(uid, None)
@@ -200,7 +200,7 @@ class Cache:
                 changed.add(written.plan.node)
             record = self.pods.get(uid)
             self._note_change(record.gang if record is not None else None)
-            charged |= self._charge_to(uid)
+            self._charge_to(uid, charged)
         self._show_all(sorted(charged))
         self._settle_named(sorted(changed))
 
@@ -444,10 +444,13 @@ class Cache:
 
     def _charge(self, uid: str) -> None:
         """Count what the pod needs on the node where it is, or will be."""
-        self._show_all(self._charge_to(uid))
+        changed = set[str]()
+        self._charge_to(uid, changed)
+        self._show_all(changed)
 
-    def _charge_to(self, uid: str) -> set[str]:
-        """Count them, and return the nodes whose counts changed, which have to be shown."""
+    def _charge_to(self, uid: str, changed: set[str]) -> None:
+        """Count them, and add the nodes to *changed* whose counts changed, which have to be
+        shown."""
         record = self.pods.get(uid)
         wanted: tuple[str, ResourceList] | None = None
         if record is not None and not record.ended:
@@ -455,26 +458,29 @@ class Cache:
             if not node and uid in self.plans:
                 node = self.plans[uid].plan.node
             wanted = (node, record.needs) if node else None
-        changed, openings = self._recharge(uid, wanted), self.around.openings
+        openings = self.around.openings
+        self._recharge(uid, wanted, changed)
         if wanted is None or record is None or record.facts is None:
             self.around.drop(uid)
         else:
             row = self.nodes[wanted[0]].row
             self.around.put(uid, record.facts, row, leaving=record.leaving)
         self.room += self.around.openings != openings
-        return changed
 
-    def _recharge(self, uid: str, wanted: tuple[str, ResourceList] | None) -> set[str]:
+    def _recharge(
+        self, uid: str, wanted: tuple[str, ResourceList] | None, changed: set[str]
+    ) -> None:
         before = self._charges.get(uid)
         if before == wanted:
-            return set()
+            return
         if before is not None:
             del self._charges[uid]
             self._charge_node(before[0], -1, before[1])
+            changed.add(before[0])
         if wanted is not None:
             self._charges[uid] = wanted
             self._charge_node(wanted[0], 1, wanted[1])
-        return {name for name, _ in filter(None, (before, wanted))}
+            changed.add(wanted[0])
 
     def _charge_node(self, name: str, sign: int, needs: ResourceList) -> None:
         info = self._info(name)

@@ -133,9 +133,9 @@ class Round:
 
     def _reconcile(self, key: GangKey, now: float) -> None:
         self._queue.leave(key)
-        wants_plan = self._lifecycle.reconcile(key, now)
+        wants_plan = self._lifecycle.reconcile(key, now, self._changes.pause)
         if self._refused_plans.by_claims(key, now):
-            wants_plan = self._lifecycle.reconcile(key, now)
+            wants_plan = self._lifecycle.reconcile(key, now, self._changes.pause)
         if wants_plan:
             self._queue.join(key)
         elif key not in self._registry.gangs:

@@ -22,6 +22,7 @@ from linkwise.extender.placement.nodes.gang_refusals import GangRefusals, Guess
 from linkwise.extender.placement.nodes.node_filters import NodeFilters
 from linkwise.extender.placement.result import Spot
 from linkwise.kube.filters.gang import trimmed
+from linkwise.kube.filters.pod_facts import rules_of
 from linkwise.kube.objects import LARGEST
 
 # What a node has of it, so many more members of the gang it takes. No resource has such a name.
@@ -56,7 +57,7 @@ def gang_limits(
 ) -> GangLimits:
     """The limits of these open members, which may run on *nodes*. The gang's others are *beside*
     them. Without a *guess* of how many members nodes take, only what is known counts."""
-    key, rules = members[0].gang, {member.facts.rules for member in members if member.facts}
+    key, rules = members[0].gang, rules_of(m.facts for m in members if m.facts)
     are_few = len(rules) <= _MOST_ROLES and sum(each.count for each in rules) <= _MOST_RULES
     are_few = are_few and filters.count_kinds(members) * len(table) <= _MOST_LOOKS
     none: list[Bools | None] = [None] * len(members)

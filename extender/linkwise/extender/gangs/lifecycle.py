@@ -22,7 +22,7 @@ from linkwise.extender.placement.nodes.node_filters import NodeFilters
 from linkwise.topology.annotations.plan import Plan
 
 _CLOCKS_DIFFER_SECONDS = 60.0
-_AT_ONCE = 512  # members whose plans are published before others may use the core
+_AT_ONCE = 512  # members whose plans are judged, or published, before others may use the core
 # A gang whose plans failed is tried again after a pause, which doubles each time. Plans that were
 # too late have reserved GPUs for their whole timeout, and so will the next one: then the first
 # pause is as long as that timeout.
@@ -78,8 +78,9 @@ class GangLifecycle:
         before = self._looks.get(gang.key)
         self._looks[gang.key] = at if before is None else min(at, before)
 
-    def reconcile(self, key: GangKey, now: float) -> bool:
-        """Update the gang from its pods; return whether some of them need a plan."""
+    def reconcile(self, key: GangKey, now: float, pause: Pause) -> bool:
+        """Update the gang from its pods; return whether some of them need a plan. *pause* lets
+        others use the core after some hundred members."""
         self._deadlines.drop(key)
         self._looks.drop(key)
         if key not in self._cache.gangs:
@@ -95,7 +96,7 @@ class GangLifecycle:
         if members.clash:
             gang.reason = members.clash
             self.withdraw(members.planned, members.clash)
-        self._drop_lost_plans(gang, self._registry.members_of(gang))
+        self._drop_lost_plans(gang, self._registry.members_of(gang), pause)
         self._read_plans(gang, now)
         if is_new:
             self._give_grace(gang, now)
@@ -113,21 +114,25 @@ class GangLifecycle:
             del gang.passed[uid]
         gang.members = there
 
-    def _drop_lost_plans(self, gang: Gang, members: GangMembers) -> None:
+    def _drop_lost_plans(self, gang: Gang, members: GangMembers, pause: Pause) -> None:
         """Withdraw plans that can no longer be carried out, or are for a surplus pod."""
         extra = (member for member in members.extra if not self._cache.is_being_bound(member.uid))
         self.withdraw(extra, "its gang has enough pods without it")
-        for member in members.planned:
-            node = self._cache.plans[member.uid].plan.node
+        for number, member in enumerate(members.planned, 1):
             if self.has_lost_plan(member):
+                node = self._cache.plans[member.uid].plan.node
                 gang.reason = f"the plan of pod {member.ref.name} on node {node} came to nothing"
                 self.withdraw([member], gang.reason)
+            if number % _AT_ONCE == 0:
+                pause()
 
     def has_lost_plan(self, member: PodRecord) -> bool:
-        """Whether the plan of a member can no longer be carried out."""
-        node = self._cache.plans[member.uid].plan.node
+        """Whether a member has a plan that can no longer be carried out."""
+        written = self._cache.plans.get(member.uid)
+        if written is None:
+            return False  # it was bound, or went, during a pause
         keeps = self._cache.keeps_plan(member.uid)
-        return not (keeps and self._node_filters.on(member.template, node))
+        return not (keeps and self._node_filters.on(member.template, written.plan.node))
 
     def _read_plans(self, gang: Gang, now: float) -> None:
         """Read the gang's plan from its members. If a new plan is incomplete, the plan of the bound

@@ -119,13 +119,13 @@ class GangMembers:
         with which each of them has as many members placed as it requires. Ascending; empty: none
         yet."""
         least = min((minimum_of(member) for member in self.seats), default=0)
-        counts, wanted = [], 0
+        counts, wanted, placed = [], 0, self.placed
         for count, member in enumerate(self.open, 1):
             # A running gang is repaired one by one. A member that requires more placed members than
             # the others do, such as a worker that exists only once its leader runs, still waits.
             if not self.started or minimum_of(member) > least:
                 wanted = max(wanted, minimum_of(member))
-            if self.placed + count >= wanted:
+            if placed + count >= wanted:
                 counts.append(count)
         return counts
 

@@ -47,13 +47,20 @@ def pod_sets_of(
     """Group *members*, given in the order of their ranks, by what they request; largest first.
     Each needs *more* than its pod says, and may run only where its mask of *masks* allows it."""
     groups: dict[tuple[GpuRequest, ResourceList, Template, bytes], list[int]] = {}
+    # Equal pods share most objects, so few are compared.
+    of_same: dict[tuple[int, ...], list[int]] = {}
     for position, record in enumerate(members):
-        assert record.template is not None, "every pod that takes GPUs has one"
-        request = GpuRequest(record.demand, record.ask.requirement)
-        needs = record.needs + more[position] if more else record.needs
+        also = more[position] if more else None
         mask = masks[position] if masks else None
-        of_mask = b"" if mask is None else mask.tobytes()
-        groups.setdefault((request, needs, record.template, of_mask), []).append(position)
+        wishes = (record.demand, record.ask.requirement, record.needs, record.template)
+        same = (*map(id, wishes), id(also), id(mask))
+        if same not in of_same:
+            assert record.template is not None, "every pod that takes GPUs has one"
+            request = GpuRequest(record.demand, record.ask.requirement)
+            needs = record.needs if also is None else record.needs + also
+            of_mask = b"" if mask is None else mask.tobytes()
+            of_same[same] = groups.setdefault((request, needs, record.template, of_mask), [])
+        of_same[same].append(position)
     found = [
         PodSet(
             request,

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -20,8 +20,7 @@ _NO_PODS: Mapping[str, "Placed"] = {}
 _NO_ROWS: Mapping[str, int] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(NamedTuple):
     facts: PodFacts
     row: int
     leaving: bool
@@ -64,7 +63,8 @@ class PlacedPods:
             self.drop(uid)
         self._pods[uid] = pod
         self._in_namespace.setdefault(facts.namespace, {})[uid] = pod
-        self._label_keys.update(facts.labels.keys())
+        for key in facts.labels:
+            self._label_keys[key] += 1
         for term in set(facts.rules.apart):
             self._keep_apart(term, facts.namespace, uid, row)
         if facts.rules.ports:

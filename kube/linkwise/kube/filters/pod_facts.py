@@ -1,6 +1,6 @@
 """What the filters read of a pod, apart from its requests, tolerations and node affinity."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from linkwise.kube.filters.host_ports import HostPort, host_ports
@@ -83,6 +83,11 @@ class PodFacts:
 
 
 NO_FACTS = PodFacts("", {})
+
+
+def rules_of(pods: Iterable[PodFacts]) -> set[PodRules]:
+    """The rules of these pods. Equal pods mostly share theirs, so few are compared."""
+    return {*{id(each.rules): each.rules for each in pods}.values()}
 
 
 def pod_facts(pod: Pod) -> PodFacts:

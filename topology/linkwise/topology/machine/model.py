@@ -5,7 +5,7 @@ NUMA nodes for one GPU, PCI domains other than 0000, GPU order unlike NUMA order
 """
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import combinations
@@ -148,9 +148,12 @@ class Machine:
     partitions: tuple[int, ...] = ()
     healthy_gpus: int = field(init=False, compare=False, repr=False)
     """The set of the GPUs that containers can get as a whole: healthy, and not divided."""
+    _bit_of: Mapping[str, int] = field(init=False, compare=False, repr=False)
+    """uuid -> the set of that GPU."""
 
     def __post_init__(self) -> None:
-        # Computed once: every change of what is in use needs it.
+        # Computed once: every change of what is in use needs them.
+        object.__setattr__(self, "_bit_of", {g.uuid: 1 << p for p, g in enumerate(self.gpus)})
         whole = [p for p, gpu in enumerate(self.gpus) if gpu.healthy and gpu.parts is None]
         object.__setattr__(self, "healthy_gpus", sum([1 << position for position in whole]))
         count = len(self.gpus)
@@ -198,9 +201,10 @@ class Machine:
 
     def mask_of(self, uuids: Collection[str]) -> int:
         """Return the set of the GPUs with these uuids; ignore uuids of other machines."""
-        # Called thousands of times for a gang: no generator, and no second set.
-        wanted = uuids if isinstance(uuids, frozenset) else set(uuids)
-        return sum([1 << p for p, gpu in enumerate(self.gpus) if gpu.uuid in wanted])
+        mask, bit_of = 0, self._bit_of
+        for uuid in uuids:
+            mask |= bit_of.get(uuid, 0)
+        return mask
 
     def uuids_of(self, mask: int) -> tuple[str, ...]:
         """The uuids of a set, in index order."""

@@ -7,7 +7,7 @@ from kube-scheduler's calls (`scheduler_feedback`).
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -21,7 +21,7 @@ from linkwise.kube.filters.gang import Demands, Kind, between
 from linkwise.kube.filters.node_affinity import NodeColumns, matching_rows
 from linkwise.kube.filters.nodes import NO_DOMAIN
 from linkwise.kube.filters.plugins import Candidate, PodFilters, World, node_rejection
-from linkwise.kube.filters.pod_facts import NO_FACTS, PodFacts
+from linkwise.kube.filters.pod_facts import NO_FACTS, PodFacts, rules_of
 from linkwise.kube.filters.selectors import selects
 from linkwise.kube.objects import Taint
 from linkwise.pods.spans import CLIQUE
@@ -111,10 +111,12 @@ class NodeFilters:
     def beside_each(self, members: Sequence[PodRecord]) -> list[Bools | None]:
         """`beside` for each of these members, which are placed together."""
         kinds = self._kinds(members)
-        distinct = [*dict.fromkeys(kinds)]
+        objects = {id(kind): kind for kind in kinds}  # to compare each member would take longer
+        distinct = [*dict.fromkeys(objects.values())]
         gone = frozenset(member.uid for member in members)
         known = {kind: self._beside(kind, distinct, gone) for kind in distinct}
-        return [known[kind] for kind in kinds]
+        masks = {number: known[kind] for number, kind in objects.items()}
+        return [masks[id(kind)] for kind in kinds]
 
     def _beside(
         self, pod: Candidate, kinds: Sequence[Candidate], gone: frozenset[str]
@@ -125,14 +127,22 @@ class NodeFilters:
         return PodFilters(pod, self._world(), gone, [kind.facts for kind in kinds]).allowed
 
     def _kinds(self, members: Sequence[PodRecord]) -> list[Candidate]:
-        """The members without the labels that no filter looks at: most are equal then."""
+        """The members without the labels that no filter looks at: most are one object then."""
         facts = [member.facts or NO_FACTS for member in members]
         keys = set(self._cache.around.apart_keys())
-        for rules in {each.rules for each in facts}:
+        for rules in rules_of(facts):
             keys |= rules.label_keys
-        return [
-            _candidate(m, each.with_labels(keys)) for m, each in zip(members, facts, strict=True)
-        ]
+        looked_at = sorted(keys)
+        known: dict[Hashable, Candidate] = {}
+        kinds = []
+        for member, each in zip(members, facts, strict=True):
+            labels = tuple(map(each.labels.get, looked_at))
+            # Equal pods share rules and template.
+            alike = (each.namespace, labels, id(each.rules), each.claims, member.template)
+            if alike not in known:
+                known[alike] = _candidate(member, each.with_labels(keys))
+            kinds.append(known[alike])
+        return kinds
 
     def count_kinds(self, members: Sequence[PodRecord]) -> int:
         """How many of these members differ to filters."""
