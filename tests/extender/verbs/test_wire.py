@@ -43,7 +43,9 @@ def call(*names: str) -> wire.NodesCall:
 
 
 def test_names_come_as_kube_scheduler_writes_them() -> None:
-    asked = wire.read_nodes_call(body(Pod=POD, Nodes=None, NodeNames=["n1", "n2"]))
+    asked = wire.read_nodes_call(
+        body(Pod=POD, Nodes=None, NodeNames=["n1", "n2"]), wire.NodeLists()
+    )
 
     assert asked.call.node_names == ("n1", "n2")
     assert asked.items is None
@@ -56,13 +58,15 @@ def test_names_come_as_kube_scheduler_writes_them() -> None:
 def test_member_names_are_read_in_any_case_as_go_does(spelling: Any) -> None:
     sent = {"Pod": POD, "Nodes": None, "NodeNames": ["n1"]}
 
-    asked = wire.read_nodes_call(body(**{spelling(key): value for key, value in sent.items()}))
+    asked = wire.read_nodes_call(
+        body(**{spelling(key): value for key, value in sent.items()}), wire.NodeLists()
+    )
 
     assert asked.call.node_names == ("n1",)
 
 
 def test_no_node_at_all_is_a_question_too() -> None:
-    assert wire.read_nodes_call(body(Pod=POD, NodeNames=[])).call.node_names == ()
+    assert wire.read_nodes_call(body(Pod=POD, NodeNames=[]), wire.NodeLists()).call.node_names == ()
 
 
 def test_whole_nodes_come_and_go_back_as_they_were() -> None:
@@ -70,9 +74,9 @@ def test_whole_nodes_come_and_go_back_as_they_were() -> None:
     n2 = {"metadata": {"name": "n2"}}
     sent = body(Pod=POD, Nodes={"metadata": {}, "items": [n1, n2]}, NodeNames=None)
 
-    asked = wire.read_nodes_call(sent)
+    asked = wire.read_nodes_call(sent, wire.NodeLists())
     answer = FilterAnswer(node_names=("n1",), failed={"n2": "linkwise: why"})
-    reply = json.loads(wire.write_filter_answer(answer, asked))
+    reply = json.loads(wire.write_filter_answer(answer, asked, wire.NodeLists()))
 
     assert asked.call.node_names == ("n1", "n2")
     assert reply == {
@@ -87,7 +91,9 @@ def test_whole_nodes_come_and_go_back_as_they_were() -> None:
 def test_a_filter_reply_has_every_member_of_the_go_struct() -> None:
     answer = FilterAnswer(("n1",), failed={"n2": "a"}, unresolvable={"n3": "b"})
 
-    assert json.loads(wire.write_filter_answer(answer, call("n1", "n2", "n3"))) == {
+    assert json.loads(
+        wire.write_filter_answer(answer, call("n1", "n2", "n3"), wire.NodeLists())
+    ) == {
         "Nodes": None,
         "NodeNames": ["n1"],
         "FailedNodes": {"n2": "a"},
@@ -97,11 +103,16 @@ def test_a_filter_reply_has_every_member_of_the_go_struct() -> None:
 
 
 def test_no_node_left_is_an_empty_list_and_not_null() -> None:
-    assert json.loads(wire.write_filter_answer(FilterAnswer(), call()))["NodeNames"] == []
+    assert (
+        json.loads(wire.write_filter_answer(FilterAnswer(), call(), wire.NodeLists()))["NodeNames"]
+        == []
+    )
 
 
 def test_an_error_ends_the_cycle() -> None:
-    reply = json.loads(wire.write_filter_answer(FilterAnswer(error="linkwise: x"), call("n1")))
+    reply = json.loads(
+        wire.write_filter_answer(FilterAnswer(error="linkwise: x"), call("n1"), wire.NodeLists())
+    )
 
     assert (reply["Error"], reply["NodeNames"]) == ("linkwise: x", None)
 
@@ -228,7 +239,7 @@ def test_a_malformed_body_is_refused_by_its_path(
     verb: str, sent: bytes, path: str, expected: str
 ) -> None:
     read = {
-        "nodes": wire.read_nodes_call,
+        "nodes": lambda sent: wire.read_nodes_call(sent, wire.NodeLists()),
         "bind": wire.read_bind_call,
         "preempt": wire.read_preempt_call,
     }[verb]
@@ -244,7 +255,35 @@ def test_a_malformed_body_is_refused_by_its_path(
 def test_five_thousand_names_are_read_and_answered() -> None:
     names = [f"gpu-node-{number:05}.cluster.example" for number in range(5000)]
 
-    asked = wire.read_nodes_call(body(Pod=POD, Nodes=None, NodeNames=names))
-    reply = json.loads(wire.write_filter_answer(FilterAnswer(tuple(names)), asked))
+    asked = wire.read_nodes_call(body(Pod=POD, Nodes=None, NodeNames=names), wire.NodeLists())
+    reply = json.loads(
+        wire.write_filter_answer(FilterAnswer(tuple(names)), asked, wire.NodeLists())
+    )
 
     assert reply["NodeNames"] == names
+
+
+def test_a_list_that_was_answered_is_the_same_object_when_it_comes_back() -> None:
+    lists = wire.NodeLists()
+    sent = body(Pod=POD, NodeNames=["n1", "n2", "n3"])
+    asked = wire.read_nodes_call(sent, lists)
+    answer = FilterAnswer(("n1", "n3"), failed={"n2": "a"})
+    reply = json.loads(wire.write_filter_answer(answer, asked, lists))
+
+    # As Go writes it: without spaces.
+    passed = b'{"Pod":%s,"NodeNames":["n1","n3"]}' % json.dumps(POD).encode()
+    others = b'{"Pod":%s,"NodeNames":["n1","n2"]}' % json.dumps(POD).encode()
+    assert reply["NodeNames"] == ["n1", "n3"]
+    assert wire.read_nodes_call(passed, lists).call.node_names is answer.node_names
+    assert wire.read_nodes_call(sent, lists).call.node_names is asked.call.node_names
+    assert wire.read_nodes_call(others, lists).call.node_names == ("n1", "n2")
+
+
+def test_calls_in_turns_keep_both_of_their_lists() -> None:
+    lists = wire.NodeLists()
+    sent = body(Pod=POD, NodeNames=["n1", "n2"])
+    first = wire.read_nodes_call(sent, lists)
+    for passed in ("n1", "n2", "n1"):
+        wire.write_filter_answer(FilterAnswer((passed,)), first, lists)
+        again = wire.read_nodes_call(sent, lists)
+        assert again.call.node_names is first.call.node_names

@@ -137,11 +137,17 @@ class NodeTable:
         # takes a tenth of the time that it takes to look them up.
         for known, rows in self._looked_up:
             if names == known:
+                self.note_rows(known, rows)
                 return rows
         # No generator: its 5,000 steps would cost more than the rest of a filter call.
         rows = np.fromiter(map(self.row_of.get, names, repeat(-1)), np.int64, len(names))
-        self._looked_up = ((names, rows), *self._looked_up[: _KEPT - 1])
+        self.note_rows(names, rows)
         return rows
+
+    def note_rows(self, names: Sequence[str], rows: Ints) -> None:
+        """Remember the *rows* of these nodes, which are asked for again."""
+        others = [each for each in self._looked_up if each[0] is not names]
+        self._looked_up = ((names, rows), *others[: _KEPT - 1])
 
     def name_ranks(self) -> Ints:
         """[rows] the place of each node among all by its name, node-2 before node-10."""

@@ -26,6 +26,7 @@ from linkwise.topology.errors import LinkwiseError
 
 _Decoded = TypeVar("_Decoded")
 _NULL = b"null"
+_LISTS = 2  # that of a call of `filter`, and that of its answer
 
 
 class WireError(LinkwiseError):
@@ -55,9 +56,32 @@ class NodesCall:
     items: Mapping[str, msgspec.Raw] | None = None
 
 
+class NodeLists:
+    """The lists of node names that were read and written last.
+
+    kube-scheduler sends `prioritize` the very list that `filter` returned. A list of which the JSON
+    is known is the same object again, so nobody parses it, or looks its nodes up, a second time.
+    What its JSON says never changes. Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._known: tuple[tuple[bytes, tuple[str, ...]], ...] = ()  # the latest first
+
+    def get(self, text: bytes) -> tuple[str, ...] | None:
+        for known, names in self._known:
+            if known == text:
+                self.note(text, names)
+                return names
+        return None
+
+    def note(self, text: bytes, names: tuple[str, ...]) -> None:
+        others = [each for each in self._known if each[0] != text]
+        self._known = ((text, names), *others[: _LISTS - 1])
+
+
 class _FilterResult(msgspec.Struct, rename="pascal"):
     nodes: Any = None
-    node_names: list[str] | None = None
+    node_names: msgspec.Raw | None = None
     failed_nodes: Mapping[str, str] | None = None
     failed_and_unresolvable_nodes: Mapping[str, str] | None = None
     error: str = ""
@@ -85,11 +109,16 @@ class _Error(msgspec.Struct, rename="pascal"):
     error: str = ""
 
 
-def read_nodes_call(body: bytes) -> NodesCall:
+def read_nodes_call(body: bytes, lists: NodeLists) -> NodesCall:
     """Read an ExtenderArgs, the body of `filter` and of `prioritize`."""
     members = _members(body, "$")
     pod = _pod(members)
-    names = _optional(members, "NodeNames", tuple[str, ...])
+    text = bytes(members.get("nodenames", b""))
+    names = lists.get(text)
+    if names is None:
+        names = _optional(members, "NodeNames", tuple[str, ...])
+        if names is not None:
+            lists.note(text, names)
     if names is not None:
         return NodesCall(FilterCall(pod=pod, node_names=names))
     nodes = members.get("nodes", msgspec.Raw(_NULL))
@@ -129,7 +158,7 @@ def read_preempt_call(body: bytes) -> PreemptCall:
     return PreemptCall(pod=pod, victims={})
 
 
-def write_filter_answer(answer: FilterAnswer, asked: NodesCall) -> bytes:
+def write_filter_answer(answer: FilterAnswer, asked: NodesCall, lists: NodeLists) -> bytes:
     """An ExtenderFilterResult, in the form in which the nodes were sent."""
     if answer.error:
         return write_filter_error(answer.error)
@@ -137,7 +166,9 @@ def write_filter_answer(answer: FilterAnswer, asked: NodesCall) -> bytes:
         failed_nodes=answer.failed, failed_and_unresolvable_nodes=answer.unresolvable
     )
     if asked.items is None:
-        result.node_names = list(answer.node_names)
+        text = msgspec.json.encode(answer.node_names)
+        lists.note(text, answer.node_names)
+        result.node_names = msgspec.Raw(text)
     else:
         items = [asked.items[name] for name in answer.node_names]
         result.nodes = {"metadata": {}, "items": items}

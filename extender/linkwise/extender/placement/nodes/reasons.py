@@ -5,6 +5,7 @@ same reason: kube-scheduler counts equal texts, and tries a pod again whenever t
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import compress
 
 import numpy as np
@@ -44,6 +45,7 @@ NEVER_ALIGNED = "linkwise: the kubelet admits no such pod: no NUMA node has so m
 OTHER_MODEL = "linkwise: GPU model or memory does not match"
 
 
+@lru_cache(maxsize=16384)
 def why_no_room(kind: MachineKind, request: GpuRequest, free: int) -> tuple[str, bool]:
     """Why the pod has no set among these free GPUs, and whether the kind can never have one."""
     allowed = kind.allowed(request.requirement)
@@ -154,10 +156,14 @@ def rooms(
             for place in misses[would_fit].tolist():
                 failed[names[place]] = _held_for(cache, names[place])
             misses, free = misses[~would_fit], free[~would_fit]
-        for mask in np.unique(free).tolist():
-            text, _ = why_no_room(kind, request, mask)
-            refuse(misses[free == mask], text)
+        masks, of_mask = np.unique(free, return_inverse=True)
+        texts = [why_no_room(kind, request, mask)[0] for mask in masks.tolist()]
+        few = [*dict.fromkeys(texts)]  # hundreds of masks have one reason
+        of_text = np.array([few.index(text) for text in texts], dtype=np.int64)[of_mask]
+        for number, text in enumerate(few):
+            refuse(misses[of_text == number], text)
     for place in np.flatnonzero(~told).tolist():
         failed[names[place]] = problem_text(cache, names[place])
     fitting = tuple(compress(names, fits.tolist()))
+    cache.rows.note_rows(fitting, rows[fits])  # `prioritize` names these next
     return FilterAnswer(fitting, failed, unresolvable)

@@ -52,7 +52,7 @@ class Verbs:
             "bind": self._bind,
             "preempt": self._preempt,
         }
-        self._let_through = PassedNodes()
+        self._let_through, self._lists = PassedNodes(), wire.NodeLists()
         self._seconds = {v: metrics.request_seconds.labels(v) for v in VERBS}
         self._answered = {v: metrics.requests.labels(v, "ok") for v in VERBS}
 
@@ -97,16 +97,16 @@ class Verbs:
         (counter or self._metrics.requests.labels(verb, result)).inc()
 
     def _filter(self, body: bytes, waits: Waits) -> tuple[bytes, str]:
-        asked = wire.read_nodes_call(body)
+        asked = wire.read_nodes_call(body, self._lists)
         if not _names(asked.call.pod, self._resource):
             return wire.write_filter_error(_OTHERS_POD.format(self._resource)), "refused"
         answered = self._loop.filter(asked.call, waits)
         self._let_through.note(asked.call.pod, answered.node_names)
         result = "ok" if answered.node_names else "refused"
-        return wire.write_filter_answer(answered, asked), result
+        return wire.write_filter_answer(answered, asked, self._lists), result
 
     def _prioritize(self, body: bytes, _waits: Waits) -> tuple[bytes, str]:
-        asked = wire.read_nodes_call(body)
+        asked = wire.read_nodes_call(body, self._lists)
         return wire.write_priorities(self._loop.prioritize(asked.call)), "ok"
 
     def _bind(self, body: bytes, waits: Waits) -> tuple[bytes, str]:
