@@ -5,7 +5,7 @@ from an API server (the stand-in, a third process). Each round plays kube-schedu
 filter with the names of all nodes, prioritize with those that passed, bind to the best. Each round
 also deletes a pod of an earlier one. So the cache changes twice between any two filter calls. Each
 call has all nodes, as with percentageOfNodesToScore 100: by default kube-scheduler would send 500
-of 5,000.
+of 5,000. They come in another order each time, as kube-scheduler's threads find them.
 
 Server: the program's own measurement (the header Server-Timing): reading the body, waiting for the
 lock, deciding, writing the reply. CPU: the answering thread's CPU time of that, which a busy
@@ -17,6 +17,8 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+from math import isqrt
 from typing import NamedTuple
 
 import click
@@ -30,6 +32,7 @@ from linkwise.kube.client import KubeClient
 from linkwise.topology import names
 
 BAR_MS = 10.0
+THREADS = 16  # kube-scheduler's `parallelism`
 WARM_UP = 30  # rounds that are not counted
 KEPT_PODS = 40  # of this benchmark, bound at the same time
 PLAIN, ANNOTATED = "plain", "annotated"
@@ -133,7 +136,7 @@ def play(url: str, address: str, node_names: Sequence[str], rounds: int, seed: i
         kind = (PLAIN, ANNOTATED)[number % 2]
         name = f"bench-{number}"
         pod = waiting_pod(client, name, draw.choice(JOBS[kind]))
-        measured = one_round(scheduler, pod, node_names)
+        measured = one_round(scheduler, pod, as_found(node_names, draw))
         if number >= WARM_UP:
             for verb, seconds in measured.items():
                 timings[kind, verb].server.append(seconds.server)
@@ -144,6 +147,27 @@ def play(url: str, address: str, node_names: Sequence[str], rounds: int, seed: i
             path = f"/api/v1/namespaces/{NAMESPACE}/pods/{bound.popleft()}"
             client.delete(path, grace_seconds=0)
     return timings
+
+
+def as_found(node_names: Sequence[str], draw: random.Random) -> list[str]:
+    """The order in which kube-scheduler's threads append nodes that pass its filters: each takes
+    the next chunk of them, and the first chunk begins where the last pod's look ended
+    (`findNodesThatPassFilters`, `chunkSizeFor`)."""
+    count, start = len(node_names), draw.randrange(len(node_names))
+    size = min(isqrt(count), count // THREADS + 1)
+    left = iter([*node_names[start:], *node_names[:start]])
+    chunks = iter(lambda: list(islice(left, size)), [])
+    found: list[str] = []
+    running = [*map(iter, islice(chunks, THREADS))]
+    while running:
+        thread = draw.randrange(len(running))
+        if (name := next(running[thread], None)) is not None:
+            found.append(name)
+        elif (chunk := next(chunks, None)) is not None:
+            running[thread] = iter(chunk)
+        else:
+            del running[thread]
+    return found
 
 
 def one_round(
