@@ -28,6 +28,7 @@ from tests.all_or_nothing import minimum_of
 from tests.end_to_end.live_extender import GANG_TIMEOUT_SECONDS, hurried_clock
 from tests.end_to_end.world import World
 from tests.other_filters import go_together, room_of
+from tests.owner_reads import read_owners
 
 PAST_US = "foreign"  # how pods are called that are put on a node without asking
 _FREE, _RESERVED = "free", "reserved"
@@ -242,12 +243,7 @@ def _fresh(world: World, pods: Sequence[Pod], nodes: Sequence[Node], now: float)
     core = Core(CoreSettings(gang_timeout_seconds=GANG_TIMEOUT_SECONDS))
     core.replace_nodes(nodes, now)
     core.replace_pods(pods, now)
-    owners = OwnerReads(world.client, ExtenderMetrics())
-    while reads := core.owners_to_read(now):
-        for read in reads:
-            core.owner_read(read, owners.read(read), now)
-        while core.rejudge(now):
-            pass
+    read_owners(core, OwnerReads(world.client, ExtenderMetrics()).read, now)
     return core
 
 

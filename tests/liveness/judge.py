@@ -45,6 +45,7 @@ from tests.liveness.day import Day
 from tests.liveness.move_laws import MoveLaws
 from tests.odd_pods import NAMESPACE, is_honest
 from tests.other_filters import go_together, room_of
+from tests.owner_reads import read_owners
 
 change = msgspec.structs.replace
 
@@ -383,6 +384,8 @@ class Judge:
         fresh.replace_budgets([], now)
         fresh.replace_slices(day.slices.values(), now)
         fresh.replace_claims(day.claims.values(), now)
+        # Else it knows nothing of gangs of Jobs, nor what is kept for them.
+        read_owners(fresh, lambda read: day.read_owner(read.ref), now)
         fresh.filter(FilterCall(Pod(), ()), now)
         return fresh
 

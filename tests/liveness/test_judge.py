@@ -1,4 +1,5 @@
-"""The judge of filters that Linkwise does not know: it knows where they let a gang go."""
+"""The judge of days: of which gangs it knows, and where filters that Linkwise does not know let a
+gang go."""
 
 from dataclasses import dataclass
 
@@ -6,6 +7,8 @@ import pytest
 
 from linkwise.extender.api.actions import Action
 from linkwise.extender.core import Core
+from linkwise.kube.objects import OwnerReference
+from linkwise.pods.podgrouper.workloads.answer import ObjectRef
 from linkwise.simulator.scheduler import OtherFilter
 from tests.liveness.day import Day
 from tests.liveness.judge import STUCK_SECONDS, Judge, change
@@ -58,6 +61,17 @@ def test_a_gang_that_does_not_go_where_the_filters_let_it_is_seen(
         day.make(f"g-{rank}", 2, namespace="red", said=said)
     found = found_on(day)
     assert any("the filters let g-0, g-1 go" in text for text in found) is could_go
+
+
+def test_a_gang_of_a_job_that_does_not_go_is_seen() -> None:
+    """Of which gang a pod of a Job is, an extender knows once it has read the Job."""
+    day = IdleDay(owners={ObjectRef("batch", "Job", "red", "g"): {"metadata": {"uid": "u"}}})
+    day.add_node("n1", "hgx-h100")
+    job = OwnerReference("Job", "g", "u", "batch/v1", controller=True)
+    for rank in range(2):
+        said = {"gang": "g", "gang-size": "2", "rank": str(rank)}
+        day.make(f"g-{rank}", 2, namespace="red", said=said, owner=job)
+    assert any("g-0, g-1 could go to n1" in text for text in found_on(day, 120.0))
 
 
 def by_claims(day: Day, closed_until: float) -> None:
