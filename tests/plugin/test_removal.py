@@ -1,5 +1,6 @@
 """Before an uninstallation, the plugin's DaemonSet goes, and with it the plugins, each in peace."""
 
+from collections.abc import Mapping
 from threading import Timer
 
 import pytest
@@ -57,9 +58,11 @@ def test_it_does_not_wait_for_ever_for_a_node_that_is_down(client: KubeClient) -
     assert not is_there(client), "it is on its way out"
 
 
-def pod(client: KubeClient, name: str, **spec: object) -> None:
+def pod(
+    client: KubeClient, name: str, annotations: Mapping[str, str] | None = None, **spec: object
+) -> None:
     body = {
-        "metadata": {"name": name, "namespace": "ml"},
+        "metadata": {"name": name, "namespace": "ml", "annotations": dict(annotations or {})},
         "spec": {"containers": [{"name": "main", "image": "image"}], **spec},
     }
     client.post("/api/v1/namespaces/ml/pods", body)
@@ -72,6 +75,7 @@ def test_it_says_which_pods_will_wait_forever_and_what_to_do(
     pod(client, "train-0", schedulerName="linkwise-scheduler", schedulingGates=gate)
     pod(client, "train-1", schedulerName="linkwise-scheduler")
     pod(client, "eval", schedulingGates=gate)
+    pod(client, "claims", annotations={names.CLAIMS: "{}"}, schedulingGates=gate)
     pod(client, "stranger", schedulingGates=[{"name": "kueue.x-k8s.io/admission"}])
     pod(client, "runs", schedulerName="linkwise-scheduler", nodeName="n1")
     ended = CliRunner().invoke(main, ["--daemonset", OURS, "--api-server", server.url])
@@ -80,6 +84,8 @@ def test_it_says_which_pods_will_wait_forever_and_what_to_do(
         "linkwise: 2 pods wait for linkwise-scheduler, such as ml/train-0. Once Linkwise is gone, "
         "delete them: kubectl delete pods -n ml "
         "--field-selector spec.nodeName=,spec.schedulerName=linkwise-scheduler",
+        "linkwise: 1 pod waits for a claim of Linkwise, such as ml/claims. Once Linkwise is gone, "
+        "delete them: docs/operating/uninstall.md, step 4, has the command",
         "linkwise: 1 pod waits behind the gate linkwise.dev/plan, such as ml/eval. Once Linkwise "
         "is gone, lift it: docs/operating/uninstall.md, step 4, has the command",
     ]

@@ -80,16 +80,21 @@ def left_waiting(client: KubeClient) -> Iterator[str]:
     Raises ApiError.
     """
     pending = {"fieldSelector": "spec.nodeName=,status.phase=Pending"}
-    named, gated = list[Pod](), list[Pod]()
+    named, claiming, gated = list[Pod](), list[Pod](), list[Pod]()
     for pod in client.get("/api/v1/pods", _Pods, params=pending).items:
         if pod.spec.scheduler_name == _SCHEDULER:
             named.append(pod)
         elif any(gate.name == names.GATE for gate in pod.spec.scheduling_gates):
-            gated.append(pod)
+            (claiming if names.CLAIMS in pod.metadata.annotations else gated).append(pod)
     if named:
         yield (
             f"linkwise: {_waiting(named, f'for {_SCHEDULER}')} Once Linkwise is gone, delete them: "
             f"kubectl delete pods -n {named[0].metadata.namespace} {_OF_SCHEDULER}"
+        )
+    if claiming:
+        yield (
+            f"linkwise: {_waiting(claiming, 'for a claim of Linkwise')} Once Linkwise is gone, "
+            "delete them: docs/operating/uninstall.md, step 4, has the command"
         )
     if gated:
         yield (

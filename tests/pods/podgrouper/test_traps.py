@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from linkwise.kube.objects import Pod
+from linkwise.pods.claims import ClaimAsk, write_claims
 from linkwise.pods.podgrouper.decide import recognise
 from linkwise.pods.podgrouper.workloads.answer import (
     Basis,
@@ -12,8 +13,11 @@ from linkwise.pods.podgrouper.workloads.answer import (
     NeedsOwner,
     NoGang,
     ObjectRef,
+    Recognised,
     Refused,
 )
+from linkwise.pods.podgrouper.workloads.essence import essence
+from linkwise.topology import names
 from tests.pods.podgrouper.pods import (
     Object,
     gang,
@@ -51,6 +55,19 @@ def indexed_job(by: Object | None = None, **spec: object) -> Object:
 
 def of_indexed(job: Object) -> Object:
     return pod("lm-3-x7k2p", job, {INDEX: "3"})
+
+
+def claimed_template(template: str) -> Object:
+    claims = [{"name": "gpus", "resourceClaimTemplateName": template}]
+    return {"spec": {"containers": [{"name": "main"}], "resourceClaims": claims}}
+
+
+def of_claim(made: Object, template: str) -> Object:
+    """The webhook's patch."""
+    ask = ClaimAsk("gpus", f"linkwise-{'a':0>20}", {"gpu": 2}, template)
+    made["metadata"]["annotations"][names.CLAIMS] = write_claims(ask)
+    made["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimName": ask.claim}]
+    return made
 
 
 def native(**policy: object) -> Object:
@@ -344,3 +361,22 @@ def test_what_is_no_version_of_an_api_ends_in_no_path(version: str) -> None:
     assert isinstance(result.answer, NoGang)
     assert result.answer.because.endswith("is no name that an object can have")
     assert result.gets == ()
+
+
+def test_pods_whose_gpus_come_of_the_template_of_a_claim_are_a_gang() -> None:
+    job = indexed_job(template=claimed_template("two-gpus"))
+    made = of_claim(pod("lm-3-x7k2p", job, {INDEX: "3"}, gpus=0), "two-gpus")
+    answer = recognise(msgspec.convert(made, Pod), {ref_of(job): essence(job)})
+    assert isinstance(answer, Recognised), answer
+    assert (answer.size, answer.gpu_size) == (4, 4)
+
+
+def test_a_template_of_another_claim_need_not_be_for_gpus() -> None:
+    job = pytorch_job()
+    replicas = job["spec"]["pytorchReplicaSpecs"]
+    replicas["Worker"]["template"] = claimed_template("two-gpus")
+    replicas["Master"] = {"replicas": 1, "template": claimed_template("network")}
+    made = of_claim(worker(job), "two-gpus")
+    made["spec"]["containers"] = [{"name": "main"}]
+    found = gang(made, job)
+    assert (found.size, found.gpu_size) == (5, 4)

@@ -66,7 +66,10 @@ def of_claims(facts: Facts, node: Node, drivers: Collection[GpuDriver]) -> Itera
             )
         else:
             what = f"its GPUs come from claims, by the DRA driver {driver.name}"
-            todo = "nothing: Linkwise shows them, and places no pods there"
+            todo = (
+                "nothing: Linkwise shows them, and plans pods there if its webhook has "
+                "--gpus-from-claims"
+            )
             yield Level.NOTE, what, todo, _PAGE, False
         if driver.devices and not driver.uuids:
             yield problem(

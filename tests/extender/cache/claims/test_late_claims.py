@@ -606,3 +606,16 @@ def test_a_claim_of_which_the_creation_got_no_answer_may_be_there() -> None:
             at.now = max(due, at.now)
             at.settle()
     assert at.places("a") != first
+
+
+def test_a_container_that_has_the_gpus_of_its_claims_request_has_what_was_planned() -> None:
+    """The plan is by request, and the kubelet lists containers."""
+    at = cluster("n1")
+    add(at, "a", 2)
+    at.settle()
+    assert at.run_scheduler("a")
+    planned = at.gpus("a")
+    at.start("a", {"trainer": planned["main"]})
+    at.settle()
+    assert at.gpus("a") == planned
+    assert at.sound()

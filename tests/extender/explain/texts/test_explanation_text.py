@@ -15,6 +15,7 @@ from linkwise.extender.explain.texts import explanation_text
 from linkwise.extender.explain.texts.format import duration, gib_in_words
 from linkwise.kube.objects import Condition
 from linkwise.topology import names
+from tests.extender import late_claims
 from tests.extender.cluster import Cluster, change, container
 
 
@@ -465,3 +466,22 @@ def test_ages_are_short(seconds: float, text: str) -> None:
 )
 def test_memory_is_in_units_that_people_read(gib: float, text: str) -> None:
     assert gib_in_words(int(gib * 2**30)) == text
+
+
+def test_a_cluster_without_known_gpus_sends_its_user_to_the_doctor() -> None:
+    at = Cluster()
+    at.add_pod("a", 2, gates=[names.GATE])
+    at.settle()
+    at.pass_time(20)
+    told = "  nodes     none is known to have GPUs: `kubectl linkwise doctor` says why"
+    assert told in of_pod(at, "a")
+
+
+def test_the_gpus_of_a_claim_that_was_planned_are_told_once() -> None:
+    at = late_claims.cluster()
+    late_claims.add(at, "a", 2)
+    at.settle()
+    assert at.run_scheduler("a")
+    told = [line.split() for line in of_pod(at, "a")]
+    assert ["claim", f"ml/{late_claims.claim_name('a')}"] in told
+    assert sum(words[0] == "GPU" for words in told) == 2

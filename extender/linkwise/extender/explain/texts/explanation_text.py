@@ -109,7 +109,11 @@ def _devices(it: Explanation) -> Iterator[str]:
             continue
         for uuid in sorted(uuids, key=_by_index(it)):
             yield _fact("GPU", f"{container}: {_gpu(it, uuid)}")
+    named = {uuid for uuids in it.gpus.values() for uuid in uuids}
     for claim, uuids in it.claims.items():
+        if named.issuperset(uuids):
+            yield _fact("claim", claim)
+            continue
         for uuid in sorted(uuids, key=_by_index(it)):
             yield _fact("GPU", f"claim {claim}: {_gpu(it, uuid)}")
     for container, shares in it.shares.items():
@@ -354,6 +358,8 @@ def _room(search: SearchView) -> str:
 
 
 def _levels(name: str, levels: Sequence[LevelView]) -> Iterator[str]:
+    if levels and not any(level.of for level in levels):
+        yield _fact(name, "none is known to have GPUs: `kubectl linkwise doctor` says why")
     levels = [level for level in levels if level.of]  # a level that no node reaches says nothing
     figures = max((len(str(level.of)) for level in levels), default=0)
     for number, level in enumerate(levels):

@@ -22,6 +22,7 @@ from linkwise.kube.fields import (
 from linkwise.kube.labels import COMPLETION_INDEX, TRAINING
 from linkwise.kube.objects import OwnerReference, Pod, PodSpec
 from linkwise.pods.annotations import demand_of
+from linkwise.pods.claims import claims_of
 from linkwise.pods.podgrouper.workloads.answer import (
     IndexedJobs,
     Member,
@@ -149,9 +150,16 @@ class Case:
         """Whether pods of *template* take GPUs. Raises UnreadableError."""
         try:
             spec = msgspec.convert(mapping(template, "spec"), PodSpec)
-            return demand_of(Pod(spec=spec), self.resource).gpus > 0
+            return demand_of(Pod(spec=spec), self.resource).gpus > 0 or self._has_my_claim(spec)
         except ValueError as error:  # msgspec.ValidationError is one too
             raise UnreadableError(f"pod template: {error}") from None
+
+    def _has_my_claim(self, spec: PodSpec) -> bool:
+        """Whether pods of *spec* get a claim from the same ResourceClaimTemplate as this pod. Of
+        other templates it is not known whether they are for GPUs. Raises ValueError."""
+        mine = claims_of(self.annotations, self.pod.spec)
+        templates = [claim.resource_claim_template_name for claim in spec.resource_claims]
+        return mine is not None and mine.template != "" and templates == [mine.template]
 
     def index(self) -> int | None:
         """The pod's index, from the first label of a controller that has one."""

@@ -12,7 +12,7 @@ from linkwise.topology import names
 _DEPTH = 12  # levels of a spec; RayClusters and JobSets have their templates at level 5
 _LONGEST = 1024  # characters; names and words are shorter
 _OF_CONTAINER = ("name", "resources", "restartPolicy")
-_OF_POD_SPEC = ("subdomain", "overhead")
+_OF_POD_SPEC = ("subdomain", "overhead", "resourceClaims")
 _CONTAINERS = ("containers", "initContainers")
 # The number of nodes, as vLLM's script that starts Ray on several nodes takes it, which KAITO runs
 # (kaito-project/kaito, pkg/model/interface.go), and as SGLang, vLLM and torchrun do.
