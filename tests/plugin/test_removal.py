@@ -76,6 +76,7 @@ def test_it_says_which_pods_will_wait_forever_and_what_to_do(
     pod(client, "train-1", schedulerName="linkwise-scheduler")
     pod(client, "eval", schedulingGates=gate)
     pod(client, "claims", annotations={names.CLAIMS: "{}"}, schedulingGates=gate)
+    pod(client, "let-go", annotations={names.CLAIMS: "{}"})
     pod(client, "stranger", schedulingGates=[{"name": "kueue.x-k8s.io/admission"}])
     pod(client, "runs", schedulerName="linkwise-scheduler", nodeName="n1")
     ended = CliRunner().invoke(main, ["--daemonset", OURS, "--api-server", server.url])
@@ -84,7 +85,7 @@ def test_it_says_which_pods_will_wait_forever_and_what_to_do(
         "linkwise: 2 pods wait for linkwise-scheduler, such as ml/train-0. Once Linkwise is gone, "
         "delete them: kubectl delete pods -n ml "
         "--field-selector spec.nodeName=,spec.schedulerName=linkwise-scheduler",
-        "linkwise: 1 pod waits for a claim of Linkwise, such as ml/claims. Once Linkwise is gone, "
+        "linkwise: 2 pods wait for a claim of Linkwise, such as ml/claims. Once Linkwise is gone, "
         "delete them: docs/operating/uninstall.md, step 4, has the command",
         "linkwise: 1 pod waits behind the gate linkwise.dev/plan, such as ml/eval. Once Linkwise "
         "is gone, lift it: docs/operating/uninstall.md, step 4, has the command",

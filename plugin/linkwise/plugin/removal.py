@@ -84,8 +84,10 @@ def left_waiting(client: KubeClient) -> Iterator[str]:
     for pod in client.get("/api/v1/pods", _Pods, params=pending).items:
         if pod.spec.scheduler_name == _SCHEDULER:
             named.append(pod)
+        elif names.CLAIMS in pod.metadata.annotations:
+            claiming.append(pod)
         elif any(gate.name == names.GATE for gate in pod.spec.scheduling_gates):
-            (claiming if names.CLAIMS in pod.metadata.annotations else gated).append(pod)
+            gated.append(pod)
     if named:
         yield (
             f"linkwise: {_waiting(named, f'for {_SCHEDULER}')} Once Linkwise is gone, delete them: "

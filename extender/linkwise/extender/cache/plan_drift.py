@@ -33,12 +33,11 @@ def mismatch_of(info: NodeInfo, record: PodRecord) -> Mismatch | None:
         return None  # without the machine no set can be named; it shows once that is known
     if written.plan.node != info.name:  # bound without the extender, elsewhere than planned
         return Mismatch(record, truth, swapped=False)
-    real = {uuid for gpus in truth.values() for uuid in gpus}
-    if record.claim is not None and real <= written.uuids:
-        return None  # its plan is by request of the claim, and the kubelet lists containers
-    right = held_of(info.in_use, record.key, written.gpus)
+    by_claim = record.claim is not None
+    right = held_of(info.in_use, record.key, written.gpus, by_claim=by_claim)
     if written.gpus.keys() == right.keys() and all(
         set(written.gpus[container]) == set(gpus) for container, gpus in right.items()
     ):
         return None
+    real = {uuid for gpus in truth.values() for uuid in gpus}
     return Mismatch(record, right, swapped=not real <= written.uuids)

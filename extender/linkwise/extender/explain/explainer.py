@@ -202,7 +202,7 @@ class Explainer:
         planned = {} if written is None or record.ended else written.gpus
         key = record.key
         if node is not None and key in node.in_use and node.listed_as.get(key) == record.uid:
-            return held_of(node.in_use, key, planned)
+            return held_of(node.in_use, key, planned, by_claim=record.claim is not None)
         return planned
 
     # Gangs.

@@ -482,6 +482,8 @@ def test_the_gpus_of_a_claim_that_was_planned_are_told_once() -> None:
     late_claims.add(at, "a", 2)
     at.settle()
     assert at.run_scheduler("a")
+    at.start("a", {"trainer": at.gpus("a")["main"]})
+    at.settle()
     told = [line.split() for line in of_pod(at, "a")]
     assert ["claim", f"ml/{late_claims.claim_name('a')}"] in told
     assert sum(words[0] == "GPU" for words in told) == 2

@@ -92,11 +92,21 @@ class InUse(msgspec.Struct, frozen=True, kw_only=True):
     shares: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {}
 
 
-def held_of(in_use: Mapping[str, ContainerGpus], key: str, planned: ContainerGpus) -> ContainerGpus:
+def held_of(
+    in_use: Mapping[str, ContainerGpus],
+    key: str,
+    planned: ContainerGpus,
+    *,
+    by_claim: bool = False,
+) -> ContainerGpus:
     """The GPUs that the kubelet keeps for the pod *key*, which is *in_use*: those that it lists,
     and the *planned* ones of containers that it does not list, such as init containers that have
-    ended, unless other pods are known to have them."""
+    ended, unless other pods are known to have them. *by_claim*: the plan names the claim's
+    requests. The kubelet lists all GPUs of the claim for each container, so the plan, if it has
+    these GPUs, says more."""
     listed = in_use[key]
+    if by_claim and _all_of(listed) <= _all_of(planned):
+        return planned
     ended = [container for container in planned if container not in listed]
     if not ended:
         return listed
@@ -109,6 +119,10 @@ def held_of(in_use: Mapping[str, ContainerGpus], key: str, planned: ContainerGpu
     }
     kept = {each: tuple(uuid for uuid in planned[each] if uuid not in others) for each in ended}
     return {**{container: gpus for container, gpus in kept.items() if gpus}, **listed}
+
+
+def _all_of(gpus: ContainerGpus) -> set[str]:
+    return {uuid for uuids in gpus.values() for uuid in uuids}
 
 
 def _encode(value: object) -> str:
