@@ -24,6 +24,7 @@ from tests.cli.what_if.asking import (
     runs,
     what_if,
 )
+from tests.extender import claimed
 from tests.extender.claimed import claim_of, slice_of, uuids
 from tests.extender.cluster import Cluster
 
@@ -242,6 +243,23 @@ def test_gpus_from_claims_are_in_use_and_none_of_them_is_planned(tmp_path: Path)
     assert "a DRA driver gives out its GPUs" in json.dumps(found)
     of_another_version = text.replace("resource.k8s.io/v1", "resource.k8s.io/v1beta1")
     assert answer(tmp_path, of_another_version, pod("one", 1))[0] == 0
+
+
+def test_whether_a_job_can_start_on_gpus_from_claims_is_not_known(tmp_path: Path) -> None:
+    it = Cluster()
+    claimed.add_node(it, "n1")
+    devices = [
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceSlice",
+            **msgspec.to_builtins(slice_of("n1", uuids(it, "n1"))),
+        }
+    ]
+    text = json.dumps(a_list([*nodes_of(it), *devices]))
+    status, found = answer(tmp_path, text, pod("one", 1))
+    (left,) = found["left_out"]
+    assert (status, left["nodes"], found["never"]) == (1, ["n1"], None)
+    assert "webhook" in left["because"]
 
 
 def test_what_is_wrong_in_a_slice_is_named(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ class _Asking:
         parts = self._with_moves(live, groups, self._parts(live, groups))
         if self._listing.budgets is None and any(part.evicts or part.moves for part in parts):
             self._notes.append(NO_BUDGETS)
-        left_out = all_left_out(before, self._known.left_out)
+        left_out = all_left_out(before, self._known.left_out, self._job.pods)
         room: tuple[Without, ...] = ()
         never = None
         if not fits:

@@ -6,6 +6,11 @@ from linkwise.cli.what_if.answer import ClusterUse
 from linkwise.cli.what_if.given.machines import LeftOut
 from linkwise.extender.explain.snapshot import Snapshot
 from linkwise.extender.explain.usage import view_nodes, view_use
+from linkwise.kube.objects import Pod
+from linkwise.topology import names
+
+# In the cluster, a pod is as the webhook has changed it.
+_CLAIMED = "a DRA driver gives out the GPUs, and the webhook that makes claims is not played"
 
 
 def use_of(snapshot: Snapshot) -> ClusterUse:
@@ -13,14 +18,21 @@ def use_of(snapshot: Snapshot) -> ClusterUse:
     return ClusterUse(known, view_use(snapshot).gpus)
 
 
-def all_left_out(snapshot: Snapshot, unknown: Iterable[LeftOut]) -> tuple[LeftOut, ...]:
-    """Return the nodes of *unknown* machines, and those that the core does not use."""
+def all_left_out(
+    snapshot: Snapshot, unknown: Iterable[LeftOut], job: Iterable[Pod] = ()
+) -> tuple[LeftOut, ...]:
+    """Return the nodes of *unknown* machines, and those that the core does not use; with a *job*
+    of which a pod waits for no claim, also those whose GPUs come from claims."""
     left_out = [*unknown]
     named = {node for each in left_out for node in each.nodes}
+    claimed = frozenset[str]()
+    if any(names.CLAIMS not in pod.metadata.annotations for pod in job):
+        claimed = frozenset(node.name for node in snapshot.nodes if node.claimed.gpus)
     found: dict[str, list[str]] = {}
     for view in view_nodes(snapshot):
-        if not view.usable and view.name not in named:
-            found.setdefault(view.reason, []).append(view.name)
+        reason = (_CLAIMED if view.name in claimed else "") if view.usable else view.reason
+        if reason and view.name not in named:
+            found.setdefault(reason, []).append(view.name)
     return (*left_out, *(LeftOut(reason, tuple(nodes)) for reason, nodes in found.items()))
 
 
