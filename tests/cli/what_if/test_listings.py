@@ -249,14 +249,15 @@ def test_whether_a_job_can_start_on_gpus_from_claims_is_not_known(tmp_path: Path
     it = Cluster()
     claimed.add_node(it, "n1")
     devices = [
-        {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceSlice",
-            **msgspec.to_builtins(slice_of("n1", uuids(it, "n1"))),
-        }
+        {"apiVersion": "resource.k8s.io/v1", "kind": kind, **msgspec.to_builtins(one)}
+        for kind, one in (
+            ("ResourceSlice", slice_of("n1", uuids(it, "n1"))),
+            ("ResourceClaim", claim_of("c", "n1", 0, 1, pods=[claimed.add_pod(it, "a", "n1", 0)])),
+        )
     ]
-    text = json.dumps(a_list([*nodes_of(it), *devices]))
+    text = json.dumps(a_list([*nodes_of(it), *pods_of(it), *devices]))
     status, found = answer(tmp_path, text, pod("one", 1))
+    assert found["presumed"] == []
     (left,) = found["left_out"]
     assert (status, left["nodes"], found["never"]) == (1, ["n1"], None)
     assert "webhook" in left["because"]

@@ -37,7 +37,7 @@ def all_left_out(
 
 
 def presumed(snapshot: Snapshot) -> tuple[str, ...]:
-    """Return running pods whose GPUs neither a plan nor the kubelet names."""
+    """Return running pods whose GPUs neither a plan nor the kubelet nor a claim names."""
     return tuple(
         sorted(
             record.key
@@ -47,5 +47,6 @@ def presumed(snapshot: Snapshot) -> tuple[str, ...]:
             and record.node == node.name
             and snapshot.plan_of(record) is None
             and node.listed_as.get(record.key) != uid
+            and uid not in node.claimed.pods
         )
     )
