@@ -342,7 +342,7 @@ def test_of_the_pods_that_a_deployment_adds_meanwhile_one_gets_the_target(
 def test_another_program_may_evict_a_pod_that_is_to_move_and_its_replacement(
     world: SchedulingWorld,
 ) -> None:
-    """The first replacement gets the target all the same, the second is placed like any other."""
+    """The first replacement still gets the target, the second is placed like any other."""
     earlier, before = said_moved(world), one_mover(world, create_deployment)
     with only_others_evict(world):
         target = wait_for_target(world)

@@ -21,8 +21,8 @@ from tests.liveness.judge import Judge
         ("2", ("--queue-order", "multifactor")),
         ("4", ("--other-filters",)),
         ("12-13", ("--hostile",)),
-        ("0", ("--moves", "--days", "0.25")),
-        ("1", ("--claims",)),
+        ("23", ("--moves", "--days", "0.25")),
+        ("24", ("--claims",)),
     ],
 )
 def test_every_promise_is_kept_whatever_goes_wrong(seeds: str, more: tuple[str, ...]) -> None:

@@ -60,7 +60,7 @@ class NodeLists:
     """The lists of node names that were read and written last.
 
     kube-scheduler sends `prioritize` the very list that `filter` returned. A list of which the JSON
-    is known is the same object again, so nobody parses it, or looks its nodes up, a second time.
+    is known is the same object again, so it is parsed, and its nodes are looked up, only once.
     What its JSON says never changes. Thread-safe.
     """
 
