@@ -98,15 +98,21 @@ def test_a_node_that_a_filter_refused_is_left_to_the_pause() -> None:
     assert day.pod("p").spec.node_name == "n1"
 
 
-@pytest.mark.parametrize("kind", [Day, IdleDay])
-def test_a_planned_pod_that_a_filter_refused_is_left_to_kube_scheduler(kind: type[Day]) -> None:
-    """n2 opens by time alone, which makes no event."""
+def half_full(kind: type[Day], *, closed: str, seconds: float) -> Day:
+    """Of two nodes, the one that a filter has not *closed* is full. After these seconds, the other
+    one opens by time alone, which makes no event."""
     day = kind()
-    day.other_filters.append(NodeClosed("n2", 0.0, day.now + 60.0))
+    day.other_filters.append(NodeClosed(closed, 0.0, day.now + seconds))
     for node in ("n1", "n2"):
         day.add_node(node, "hgx-h100")
     day.make("first", 8, namespace="red", said={})
     day.live(day.now + 30.0, lambda _: None)
+    return day
+
+
+@pytest.mark.parametrize("kind", [Day, IdleDay])
+def test_a_planned_pod_that_a_filter_refused_is_left_to_kube_scheduler(kind: type[Day]) -> None:
+    day = half_full(kind, closed="n2", seconds=60.0)
     day.make("p", 2, namespace="red", said={})
     found = found_on(day, 400.0)
     assert any("p would do on n2" in text for text in found) is (kind is IdleDay)
@@ -116,12 +122,7 @@ def test_a_planned_pod_that_a_filter_refused_is_left_to_kube_scheduler(kind: typ
 @pytest.mark.parametrize("kind", [Day, IdleDay])
 def test_a_gang_that_no_node_takes_is_left_to_its_pause(kind: type[Day]) -> None:
     """Events of n2, which is full, have n1 refuse it several times. Then n1 opens."""
-    day = kind()
-    day.other_filters.append(NodeClosed("n1", 0.0, day.now + 150.0))
-    for node in ("n1", "n2"):
-        day.add_node(node, "hgx-h100")
-    day.make("first", 8, namespace="red", said={})
-    day.live(day.now + 30.0, lambda _: None)
+    day = half_full(kind, closed="n1", seconds=150.0)
     for rank in range(2):
         said = {"gang": "g", "gang-size": "2", "rank": str(rank)}
         day.make(f"g-{rank}", 2, namespace="red", said=said)

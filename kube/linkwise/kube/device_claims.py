@@ -1,7 +1,7 @@
 """The fields of `resource.k8s.io/v1` that Linkwise reads: the devices that DRA drivers publish, and
 the claims to which kube-scheduler allocates them.
 
-Anybody may create claims, and each driver writes its own slices, so sizes are bounded as the API
+All may create claims, and each driver writes its own slices, so sizes are bounded as the API
 server bounds them (`pkg/apis/resource/types.go`): an object beyond that does not decode, and costs
 itself only.
 """

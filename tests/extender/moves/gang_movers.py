@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Mapping
 
-import pytest
-
 from linkwise.kube.labels import COMPLETION_INDEX
 from linkwise.kube.objects import Pod
 from linkwise.pods.podgrouper.workloads.answer import ObjectRef
@@ -13,7 +11,6 @@ from tests.extender.moves.movers import MOVABLE, owned_by
 RACK = "topology.example.com/rack"
 GANG = {**MOVABLE, "gang": "g", "gang_size": "2"}
 Said = Mapping[str, str]
-both = pytest.mark.parametrize("standby", [False, True])
 
 
 def member(
@@ -57,14 +54,6 @@ def job(at: Cluster, *rules: object) -> None:
         "metadata": {"uid": "uid-of-g"},
         "spec": {"podFailurePolicy": {"rules": [*rules]}},
     }
-
-
-def lead(at: Cluster, *, standby: bool) -> None:
-    if standby:
-        at.core.lead(at.core.latest_term(1 << 30) + 1, at.now)
-    else:
-        at.restart()
-    at.settle()
 
 
 def on_node(alter: Callable[[Pod], Pod], selector: dict[str, str]) -> Callable[[Pod], Pod]:

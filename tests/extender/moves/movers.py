@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Mapping
 
+import pytest
+
 from linkwise.extender.api.actions import Evict
 from linkwise.extender.api.views import EmptyingView
 from linkwise.extender.core_settings import CoreSettings
@@ -19,6 +21,25 @@ MOVABLE = {"movable": "true"}
 IGNORES = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
 NEVER_TRUE = {"type": "DisruptionTarget", "status": "False"}
 COUNTS = {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [1]}}
+
+
+both = pytest.mark.parametrize("standby", [False, True])
+"""Whether the next leader is a standby that takes over, or a process that starts."""
+
+
+def lead(at: Cluster, *, standby: bool) -> None:
+    if standby:
+        at.core.lead(at.core.latest_term(1 << 30) + 1, at.now)
+    else:
+        at.restart()
+    at.settle()
+
+
+def fail(at: Cluster, name: str, node: str) -> None:
+    """The pod ends by itself, with an error."""
+    at.set_phase(name, "Failed")
+    at.stop(name, node)
+    at.settle()
 
 
 def fails_on(operator: str, *codes: int) -> dict[str, object]:

@@ -17,10 +17,12 @@ from tests.extender.cluster import Cluster, change
 from tests.extender.moves.movers import (
     HOUR,
     MOVABLE,
+    both,
     bury,
     cluster,
     empty,
     going,
+    lead,
     owned_by,
     recreated,
     run,
@@ -451,17 +453,6 @@ def evictions(at: Cluster) -> list[Evict]:
 
 
 # A new leader.
-
-
-def lead(at: Cluster, *, standby: bool) -> None:
-    if standby:
-        at.core.lead(at.core.latest_term(1 << 30) + 1, at.now)
-    else:
-        at.restart()
-    at.settle()
-
-
-both = pytest.mark.parametrize("standby", [False, True])
 
 
 @both

@@ -12,22 +12,16 @@ from linkwise.extender.moves.policy import MovePolicy, Moves
 from linkwise.extender.moves.targets import COME_SECONDS
 from linkwise.topology import names
 from tests.extender.cluster import Cluster
-from tests.extender.moves.gang_movers import (
-    RACK,
-    Said,
-    both,
-    job,
-    lead,
-    member,
-    on_node,
-    start,
-)
+from tests.extender.moves.gang_movers import RACK, Said, job, member, on_node, start
 from tests.extender.moves.movers import (
     HOUR,
     IGNORES,
     MOVABLE,
+    both,
     bury,
     cluster,
+    fail,
+    lead,
     owned_by,
     run,
     waits,
@@ -339,9 +333,7 @@ def test_a_member_that_fails_by_itself_before_ends_the_move() -> None:
     at.spared |= {"g-0", "g-1"}
     spread(at)
     assert at.core._planner.moves.plans
-    at.set_phase("g-0", "Failed")
-    at.stop("g-0", "n1")
-    at.settle()
+    fail(at, "g-0", "n1")
     at.spared.clear()
     at.pass_time(60)
     assert at.evicted == []

@@ -15,8 +15,10 @@ from tests.extender.moves.movers import (
     HOUR,
     IGNORES,
     MOVABLE,
+    both,
     bury,
     cluster,
+    lead,
     owned_by,
     recreated,
     run,
@@ -35,19 +37,8 @@ def moving() -> Cluster:
     return at
 
 
-def lead(at: Cluster, *, standby: bool) -> None:
-    if standby:
-        at.core.lead(at.core.latest_term(1 << 30) + 1, at.now)
-    else:
-        at.restart()
-    at.settle()
-
-
 def recreate(at: Cluster) -> None:
     at.add_pod("web-2", 4, alter=owned_by("ReplicaSet", "owner-of-web"), said=MOVABLE)
-
-
-both = pytest.mark.parametrize("standby", [False, True])
 
 
 @both

@@ -1,5 +1,7 @@
 """A member that its gang can spare moves alone, if each pod of it is a communicator of its own."""
 
+from typing import Any
+
 import pytest
 
 from linkwise.extender.core_settings import CoreSettings
@@ -7,8 +9,8 @@ from linkwise.extender.moves.policy import MovePolicy, Moves
 from linkwise.extender.moves.targets import COME_SECONDS
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
-from tests.extender.moves.gang_movers import RACK, Said, both, job, lead, member, on_node, start
-from tests.extender.moves.movers import HOUR, IGNORES, bury, cluster, run, waits
+from tests.extender.moves.gang_movers import RACK, Said, job, member, on_node, start
+from tests.extender.moves.movers import HOUR, IGNORES, both, bury, cluster, fail, lead, run, waits
 from tests.extender.preemption.victims import budget
 
 APART = {"communicator": "pod"}
@@ -188,28 +190,20 @@ def test_the_next_one_moves_once_the_gang_is_whole_again() -> None:
     assert at.evicted == ["g-1", "g-2"]
 
 
-def test_it_stays_if_the_gang_has_no_more_than_its_minimum_meanwhile() -> None:
-    at = cluster(nodes=4)
-    trials(at, size=3, least=2, opens="n3")
-    at.spared.add("g-2")
+@pytest.mark.parametrize(
+    ("nodes", "said", "spared"),
+    [(3, {}, "g-1"), (4, {"size": 3, "least": 2, "opens": "n3"}, "g-2")],
+    ids=["of two", "of three"],
+)
+def test_it_stays_if_the_gang_has_no_more_than_its_minimum_meanwhile(
+    nodes: int, said: dict[str, Any], spared: str
+) -> None:
+    at = cluster(nodes=nodes)
+    trials(at, **said)
+    at.spared.add(spared)
     waits(at)
     assert at.core._planner.moves.plans
-    at.set_phase("g-0", "Failed")
-    at.stop("g-0", "n1")
-    at.settle()
-    at.spared.clear()
-    at.pass_time(60)
-    assert at.evicted == []
-
-
-def test_it_stays_if_the_other_has_failed() -> None:
-    at = cluster(nodes=3)
-    trials(at)
-    at.spared.add("g-1")
-    waits(at)
-    at.set_phase("g-0", "Failed")
-    at.stop("g-0", "n1")
-    at.settle()
+    fail(at, "g-0", "n1")
     at.spared.clear()
     at.pass_time(60)
     assert at.evicted == []

@@ -72,7 +72,7 @@ def large(nodes: int, waiting: int = 0) -> Cluster:
 
 
 def hostile() -> Cluster:
-    """Names that no API server accepts, and that the page shall show all the same as they are."""
+    """Names that no API server accepts, and that the page shall show as they are."""
     cluster = Cluster()
     cluster.add_node(f"n{HOSTILE}", "dgx1-v100", labels={LEAF: HOSTILE})
     machine = cluster.machine(f"n{HOSTILE}")

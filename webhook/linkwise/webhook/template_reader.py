@@ -35,7 +35,7 @@ class TemplateReader:
         self._client = client
 
     def read(self, namespace: str, name: str) -> ClaimTemplate | None:
-        if not OBJECT_NAME.fullmatch(namespace):  # whoever reaches the port can send one
+        if not OBJECT_NAME.fullmatch(namespace):  # all who reach the port can send one
             return None
         path = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaimtemplates/{name}"
         try:

@@ -181,7 +181,7 @@ class PlannedMoves:
         return gang is not None and not self._registry.needed_of(gang).members.open
 
     def _goes_on(self, key: GangKey, now: float) -> bool:
-        """Whether a gang is half evicted: the rest follows, even if nobody needs the room."""
+        """Whether a gang is half evicted: the rest follows, with or without need of the room."""
         return self._is_new(key, now) and bool(self._half_way(key))
 
     def _half_way(self, key: GangKey) -> set[str]:

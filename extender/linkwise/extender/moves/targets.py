@@ -240,7 +240,7 @@ class Targets:
             return now >= max(known)
         pods = (self._cache.pods.get(target.noted.uid) for target in together)
         if any(pod is not None and pod.ended and not pod.leaving for pod in pods):
-            return True  # that member may not be made anew
+            return True  # that member may have no replacement
         if any(self._pending_writes.is_evicting(target.noted.uid) for target in together):
             return False
         for_whom, empties = together[0].for_whom, together[0].empties

@@ -162,7 +162,7 @@ class Writer:
             named = {"fieldSelector": f"metadata.name={action.name}"}
             there = self._client.get(path, _Claims, params=named).items
             if not any(is_claim_for(action, claim) for claim in there):
-                # Somebody else's. It may stay, so the pod must not keep GPUs from others meanwhile.
+                # It may stay, so the pod must not keep GPUs from others meanwhile.
                 why = "a claim of this name exists, and is not that of this plan"
                 raise ApiError(422, "Invalid", why) from None
 

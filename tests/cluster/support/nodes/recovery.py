@@ -31,6 +31,7 @@ from tests.cluster.support.nodes.gpu_holders import (
 )
 
 _SECONDS = 60.0
+_UPDATE_SECONDS = 180.0  # node by node, while pods come and go
 # kube-scheduler retries a pod after at most 10 s, not after its 5 minutes; the rest is for a busy
 # machine.
 _BACK_OFF_SECONDS = 10.0 + 20.0
@@ -100,14 +101,18 @@ def update_under_load(deployed: DeployedLinkwise, daemonset: str, steady: Work, 
     before = running(deployed, steady.selector, steady.count)
     old = _pods_of(deployed, daemonset)
     deployed.kubectl("rollout", "restart", f"-n={SYSTEM}", f"daemonset/{daemonset}")
-    # The controller's status alone does not say so: it can count a template as rolled out from
-    # what its caches held before the new one.
-    while not _rolled_out(deployed, daemonset) or old & _pods_of(deployed, daemonset):
+
+    def is_through() -> bool:
         for replicas in (load.count, 1):
             _scale(deployed, load, replicas)
             for node in deployed.cluster.nodes.values():
                 assert not list(held_twice(podresources(node)))
             assert not taken_twice()
+        # The controller's status alone does not say so: it can count a template as rolled out from
+        # what its caches held before the new one.
+        return _rolled_out(deployed, daemonset) and not old & _pods_of(deployed, daemonset)
+
+    wait_for(is_through, f"no old pod of {daemonset} is left", _UPDATE_SECONDS)
     _scale(deployed, load, load.count)
     wait_until_none(lambda: unsettled(deployed, steady, load), _SECONDS)
     assert undisturbed(before, running(deployed, steady.selector, steady.count))
