@@ -1,11 +1,14 @@
 """Where a whole gang goes, and why there."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from linkwise.extender.api.records import ResourceList
 from linkwise.extender.api.timers import Agenda
 from linkwise.extender.cache.ingest import Ingest
+from linkwise.extender.cache.node_table import Bools
 from linkwise.extender.placement.gang_placement import pod_sets_of
 from linkwise.topology.machine.recorded import recorded_machine
 from tests.extender.cluster import GPU, Cluster, container
@@ -226,3 +229,20 @@ def test_members_belong_together_by_subgroups_of_one_size() -> None:
     assert unit("a", "a", "b") == 1
     assert unit("a", "a", "", "") == 1
     assert unit("", "") == 1
+
+
+def test_members_that_share_all_objects_differ_by_what_is_limited_for_each() -> None:
+    at = Cluster()
+    record = Ingest(GPU, Agenda()).pod(at.add_pod("p", 1))
+    everywhere, one = np.ones(2, dtype=np.bool_), np.array([True, False])
+    some = ResourceList(1)
+
+    def sets(*, more: Sequence[ResourceList] = (), masks: Sequence[Bools | None] = ()) -> int:
+        return len(pod_sets_of([record, record], lambda _: everywhere, more, masks))
+
+    assert sets() == 1
+    assert sets(more=(some, ResourceList(1))) == 1
+    assert sets(more=(some, ResourceList(2))) == 2
+    assert sets(masks=(one, one.copy())) == 1
+    assert sets(masks=(one, everywhere)) == 2
+    assert sets(masks=(one, None)) == 2

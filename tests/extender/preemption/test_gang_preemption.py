@@ -183,6 +183,16 @@ def test_a_gang_gives_up_members_that_it_can_spare_and_runs_on() -> None:
     assert at.phase("urgent") == "planned"
 
 
+def test_a_member_that_has_succeeded_counts_for_the_minimum() -> None:
+    at = cluster(nodes=3)
+    run_gang(at, "humble", 3, gang_min="2")
+    at.set_phase("humble-0", "Succeeded")
+    at.add_pod("other", 8)
+    assert at.schedule("other") == "n1"
+    add_gang(at, "urgent", 1, priority=1)
+    assert at.evicted == ["humble-2"]
+
+
 def test_the_member_that_needs_most_others_says_how_many_there_are_to_spare() -> None:
     at = cluster(nodes=3)
     run_gang(at, "humble", 3, gang_min="1")

@@ -380,3 +380,17 @@ def test_a_template_of_another_claim_need_not_be_for_gpus() -> None:
     made["spec"]["containers"] = [{"name": "main"}]
     found = gang(made, job)
     assert (found.size, found.gpu_size) == (5, 4)
+    both = claimed_template("two-gpus")
+    both["spec"]["resourceClaims"].append({"name": "net", "resourceClaimTemplateName": "network"})
+    replicas["Master"]["template"] = both
+    assert gang(made, job).gpu_size == 4
+
+
+def test_a_template_with_a_claim_by_name_is_that_of_no_template() -> None:
+    job = pytorch_job()
+    shared = claimed_template("")
+    shared["spec"]["resourceClaims"] = [{"name": "cache", "resourceClaimName": "shared-cache"}]
+    job["spec"]["pytorchReplicaSpecs"]["Master"] = {"replicas": 1, "template": shared}
+    made = of_claim(worker(job), "")
+    made["spec"]["containers"] = [{"name": "main"}]
+    assert gang(made, job).gpu_size == 4

@@ -474,4 +474,4 @@ class PlannedMoves:
         if members is None or sum(each.gang == move.gang for each in plan.moves) > 1:
             return True
         stay = sum(member.uid != move.pod.uid for member in members.bound)
-        return stay + members.done >= min(members.minimum, members.size - 1)
+        return stay >= min(members.minimum, members.size - 1)

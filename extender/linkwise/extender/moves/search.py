@@ -67,7 +67,7 @@ class Mover:
             return None
         uids = {pod.uid for pod in self.pods}
         stay = tuple(member for member in self.members.bound if member.uid not in uids)
-        return replace(self.members, open=self.pods, bound=stay, started=bool(stay))
+        return replace(self.members, open=self.pods, bound=stay, started=False)
 
     @property
     def unit(self) -> Unit:

@@ -619,3 +619,15 @@ def test_a_container_that_has_the_gpus_of_its_claims_request_has_what_was_planne
     at.settle()
     assert at.gpus("a") == planned
     assert at.sound()
+
+
+def test_what_the_kubelet_lists_beyond_the_plan_is_what_the_pod_has() -> None:
+    at = cluster("n1")
+    add(at, "a", 2)
+    at.settle()
+    assert at.run_scheduler("a")
+    uuids = claimed.uuids(at, "n1")
+    other = next(uuid for uuid in uuids if uuid not in at.gpus("a")["main"])
+    at.start("a", {"trainer": (other,)})
+    at.settle()
+    assert at.core.explain("ml", "a", at.now).gpus == {"trainer": (other,)}

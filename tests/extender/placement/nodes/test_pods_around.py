@@ -185,3 +185,26 @@ def test_members_demand_nodes_of_their_own_whatever_else_their_labels_say(around
     (limit,) = demands.limits
     assert set(limit.needs) == {1}
     assert limit.most.tolist() == [1, 1]
+
+
+def test_members_are_looked_at_once_for_each_difference_that_filters_see() -> None:
+    at = Around()
+
+    def kinds(*pods: Object) -> int:
+        records = [*map(read, pods)]
+        assert len(at.filters.beside_each(records)) == len(pods)
+        return at.filters.count_kinds(records)
+
+    beside = {"affinity": apart(term(WEB))}
+    gpu = {"requests": {"nvidia.com/gpu": "1"}, "limits": {"nvidia.com/gpu": "1"}}
+    takes = [{"name": "main", "resources": gpu}]
+    tolerant = {"containers": takes, "tolerations": [{"operator": "Exists"}]}
+    assert kinds(pod("a", {"index": "0"}), pod("b", {"index": "1"})) == 1
+    assert kinds(pod("a", WEB, **beside), pod("b", WEB, **beside)) == 1
+    assert kinds(pod("a", WEB, **beside), pod("b", {"app": "db"}, **beside)) == 2
+    assert kinds(pod("a", WEB, **beside), pod("b", WEB)) == 2
+    assert kinds(using("a", name="a"), using("b", name="b")) == 2
+    assert (
+        kinds(pod("a", WEB, containers=takes, **beside), pod("b", WEB, **tolerant, **beside)) == 2
+    )
+    assert kinds(pod("a", WEB, namespace="x", **beside), pod("b", WEB, **beside)) == 2

@@ -105,8 +105,8 @@ def held_of(
     requests. The kubelet lists all GPUs of the claim for each container, so the plan, if it has
     these GPUs, says more."""
     listed = in_use[key]
-    if by_claim and _all_of(listed) <= _all_of(planned):
-        return planned
+    if by_claim:
+        return planned if _all_of(listed) <= _all_of(planned) else listed
     ended = [container for container in planned if container not in listed]
     if not ended:
         return listed
