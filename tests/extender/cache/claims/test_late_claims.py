@@ -630,4 +630,6 @@ def test_what_the_kubelet_lists_beyond_the_plan_is_what_the_pod_has() -> None:
     other = next(uuid for uuid in uuids if uuid not in at.gpus("a")["main"])
     at.start("a", {"trainer": (other,)})
     at.settle()
-    assert at.core.explain("ml", "a", at.now).gpus == {"trainer": (other,)}
+    found = at.core.explain("ml", "a", at.now)
+    assert found is not None
+    assert found.gpus == {"trainer": (other,)}
