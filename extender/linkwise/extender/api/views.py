@@ -22,6 +22,7 @@ class PodState(StrEnum):
     INVALID = "invalid"
     NOT_OURS = "not-ours"  # it takes no GPU of a device plugin
     LEFT_ALONE = "left-alone"
+    TO_COME = "to-come"  # only of a gang's member: its owner creates it later
 
 
 class HolderState(StrEnum):

@@ -58,6 +58,8 @@ WAITING = frozenset({PodState.WAITING, PodState.INVALID})
 
 
 def state_of(snapshot: Snapshot, record: PodRecord) -> PodState:
+    if record.coming:
+        return PodState.TO_COME
     if record.ended:
         return PodState.ENDED
     if record.node:

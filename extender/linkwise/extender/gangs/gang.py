@@ -17,11 +17,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from linkwise.extender.api.records import GangKey
+from linkwise.extender.api.records import GangKey, Seat
 from linkwise.extender.placement.result import Spot
-
-Seat = int | str
-"""What a recreated member shares with the old one: its rank, or its name if it has no rank."""
 
 
 class Phase(Enum):
@@ -131,6 +128,7 @@ class Gang:
     able_since: float | None = None  # since when enough members exist without a plan
     spots: dict[Seat, Spot] = field(default_factory=dict)  # where its members are, and were
     stuck_since: float | None = None  # it has started, and misses members that it needs
+    turn_since: float | None = None  # since when all its members are ready that exist
     unasked: str = ""  # its scheduler, if that does not call the extender: it gets no plan
     broken: list[str] = field(default_factory=list)  # transitions that are impossible
 

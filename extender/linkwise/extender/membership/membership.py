@@ -29,6 +29,7 @@ from linkwise.pods.podgrouper.workloads.answer import (
     ObjectRef,
     Recognised,
     Refused,
+    RoleToCome,
 )
 from linkwise.pods.podgrouper.workloads.kinds import COMPOSITE_POD_GROUP
 from linkwise.pods.spans import Spans
@@ -51,6 +52,7 @@ class Judged:
     ask: PodRequest
     invalid: str = ""  # why the pod's annotations are wrong, or cannot be met
     awaits: str = ""  # what must be read before its gang is known
+    to_come: tuple[RoleToCome, ...] = ()  # the members that its owner creates later
 
 
 class _Evidence(msgspec.Struct, frozen=True):
@@ -243,7 +245,10 @@ def _judged(ask: PodRequest, answer: Answer, hidden: list[str], *, takes_gpus: b
     because = "; ".join(why)
     match answer:
         case Recognised():
-            return Judged(_member(ask, answer, because, takes_gpus=takes_gpus))
+            member = _member(ask, answer, because, takes_gpus=takes_gpus)
+            counts_all = answer.counts_all or ask.gang is not None
+            to_come = (role for role in answer.to_come if role.gpus or counts_all)
+            return Judged(member, to_come=() if member.gang is None else tuple(to_come))
         case NoGang():
             return Judged(replace(ask, gang=None, role=answer.member.role, because=because))
         case Refused():

@@ -36,7 +36,7 @@ def pod_summary(
             return "Its namespace is not in the canary: kube-scheduler alone places it."
         case PodState.PLANNED:
             return "The pod has a plan and waits for kube-scheduler to bind it."
-        case PodState.WAITING:
+        case _:
             assert search is not None, "it waits"
             return _why_pod_waits(record, gang, search, in_vain)
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from linkwise.kube.fields import Fields
 from linkwise.pods.annotations import NO_GROUP, NativeGroup
 
 
@@ -85,6 +86,15 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
+class RoleToCome:
+    """Pods of one role that the owner creates only after other members run."""
+
+    template: Fields  # as the owner has it: metadata with labels and annotations, spec
+    members: tuple[Member, ...]  # one for each pod
+    gpus: bool  # whether these pods take GPUs
+
+
+@dataclass(frozen=True, slots=True)
 class Recognised:
     """The pod is a member of *gang*.
 
@@ -108,6 +118,7 @@ class Recognised:
     owners: frozenset[str] = frozenset()  # uids of the objects that define the gang
     require: tuple[str, ...] = ()  # levels at which its members must share one domain
     native: NativeGroup = NO_GROUP
+    to_come: tuple[RoleToCome, ...] = ()  # all pods of the gang that come after others
     counts_all: bool = False  # which members take GPUs is unknown: those without count too
 
 
