@@ -15,6 +15,7 @@ from linkwise.extender.api.extender_calls import (
     Outcome,
 )
 from linkwise.extender.api.records import WrittenPlan
+from linkwise.extender.gangs.to_come import LEAVING_SECONDS
 from linkwise.kube.objects import Condition, Pod
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change

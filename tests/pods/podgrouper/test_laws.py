@@ -69,7 +69,7 @@ def test_any_text_anywhere_gets_an_answer(
     )
     answer = told(strange, objects).answer
     if isinstance(answer, Recognised):
-        assert 1 <= answer.minimum <= answer.wave
+        assert 1 <= answer.minimum <= answer.size
         assert 0 <= answer.gpu_minimum <= answer.minimum
         assert answer.gpu_size <= answer.size
     else:

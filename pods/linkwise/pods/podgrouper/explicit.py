@@ -1,10 +1,11 @@
 """A gang that the pod's author names, with `linkwise.dev/gang`.
 
 This annotation has precedence over all other sources unless it cannot be met. A gang of 4 on a
-template that creates 8 pods would leave 4 of them out. A gang that waits for pods which its owner
-creates only after it runs would wait forever. In these cases the pod is refused, and the text
-names both sources.
+template that creates 8 pods would leave 4 of them out. In such a case the pod is refused, and the
+text names both sources. Pods that the owner creates only after others run are members to come.
 """
+
+from dataclasses import replace
 
 from linkwise.kube.fields import mapping, number, text
 from linkwise.pods.annotations import GangAsk
@@ -15,10 +16,13 @@ from linkwise.pods.podgrouper.workloads.answer import (
     NoGang,
     ObjectRef,
     Recognised,
+    RoleToCome,
 )
 from linkwise.pods.podgrouper.workloads.batch import work_of_job
 from linkwise.pods.podgrouper.workloads.case import Case, gang_said_in
 from linkwise.pods.podgrouper.workloads.declared import DeclaredGroup
+from linkwise.pods.podgrouper.workloads.essence import template_essence
+from linkwise.pods.podgrouper.workloads.foretold import is_template, members_of
 from linkwise.pods.podgrouper.workloads.kinds import JOB, STATEFUL_SET
 from linkwise.pods.podgrouper.workloads.workload import FoundWorkload, Workload
 from linkwise.topology import names
@@ -49,26 +53,41 @@ def clash_with_owner(case: Case, ask: GangAsk, owned: FoundWorkload | NoGang) ->
     return ""
 
 
-def explicit_gang(case: Case, ask: GangAsk, owned: FoundWorkload | NoGang | None) -> Recognised:
+def late_members(case: Case, ask: GangAsk, owned: FoundWorkload | NoGang) -> tuple[RoleToCome, ...]:
+    """Those that the pod's owner creates only after others run. Pods of templates without the
+    gang's name are not its members. Raises as `clash_with_owner`."""
+    if isinstance(owned, FoundWorkload):
+        roles = tuple(role for role in owned.workload.roles if role.gang_said == ask.name)
+        return owned.gang.foretold(roles, ranks_are_indices=True).to_come
+    if case.is_controlled_by(STATEFUL_SET):
+        return _later_replicas(case, ask, owned.member)
+    return ()
+
+
+def explicit_gang(
+    case: Case, ask: GangAsk, owned: FoundWorkload | NoGang, to_come: tuple[RoleToCome, ...]
+) -> Recognised:
     """The gang as *ask* names it. Members may have several owners, so no owner identifies it."""
-    member = owned.member if owned is not None else case.member("pod", case.index())
+    member = owned.member
     work = owned.workload if isinstance(owned, FoundWorkload) else None
     ours = [role for role in work.roles if role.gang_said == ask.name] if work else []
     if sum(role.pods for role in ours) == ask.size:
         gpus = sum(role.pods for role in ours if role.gpus)
     else:
         gpus = ask.size if case.takes_gpus else 0
+    late = sum(len(role.members) for role in to_come)
     return Recognised(
         gang=GangName(case.namespace, RULE, ask.name),
         size=ask.size,
         minimum=ask.minimum,
         gpu_size=gpus,
         gpu_minimum=max(0, gpus - (ask.size - ask.minimum)),
-        wave=ask.size,
+        waves=(max(ask.size - late, 1), late) if late else (ask.size,),
         member=_with_rank(member),
         basis=Basis.DECLARED,
         rule=RULE,
         because=_said(ask),
+        to_come=to_come,
     )
 
 
@@ -87,11 +106,6 @@ def _clash_with_workload(ask: GangAsk, work: Workload) -> str:
         parts = " + ".join(f"{role.pods} {role.name}" for role in ours)
         ended = f", {work.done} have ended" if work.done else ""
         return f"{_said(ask)}, but {work.ref} runs {pods} pods of it ({parts}{ended})"
-    ours_by_name = {role.name for role in ours}
-    late = [role for role in ours if role.earlier & ours_by_name]
-    # Members may have other owners too, so all but the late ones count towards the minimum.
-    if late and ask.size - sum(role.pods for role in late) < ask.minimum:
-        return f"{_said(ask)}, but {work.ref} makes {late[0].name} only once its others are ready"
     return ""
 
 
@@ -104,12 +118,24 @@ def _clash_with_stateful_set(case: Case, ask: GangAsk) -> str:
     replicas = number(owner, "spec.replicas", 1)
     if replicas > ask.size:
         return f"{_said(ask)}, but {ref} runs {replicas} pods of it"
-    if replicas > 1 and ask.minimum > 1 and text(owner, "spec.podManagementPolicy") != "Parallel":
-        return (
-            f"{_said(ask)}, but {ref} makes each pod once the one before is ready: "
-            f"expected podManagementPolicy Parallel"
-        )
     return ""
+
+
+def _later_replicas(case: Case, ask: GangAsk, like: Member) -> tuple[RoleToCome, ...]:
+    """A StatefulSet creates each pod once the one before is ready, if it is not parallel."""
+    owner = case.read_controller(STATEFUL_SET)
+    template, replicas = mapping(owner, "spec.template"), number(owner, "spec.replicas", 1)
+    first = number(owner, "spec.ordinals.start", 0)
+    one_by_one = text(owner, "spec.podManagementPolicy") != "Parallel"
+    if not (one_by_one and 1 < replicas <= ask.size and is_template(template)):
+        return ()
+    if gang_said_in(template) != ask.name:
+        return ()
+    like = replace(like, index=None, rank=None)
+    later = range(first + 1, first + replicas)
+    indexed = case.index() is not None
+    members = members_of(like, later, 0, indexed=indexed)
+    return (RoleToCome(template_essence(template), members, case.takes_gpus_in(template)),)
 
 
 def _said(ask: GangAsk) -> str:

@@ -89,18 +89,18 @@ class Member:
 class RoleToCome:
     """Pods of one role that the owner creates only after other members run."""
 
-    template: Fields  # as the owner has it: metadata with labels and annotations, spec
-    members: tuple[Member, ...]  # one for each pod
-    gpus: bool  # whether these pods take GPUs
+    template: Fields  # as the owner has it: `metadata` with labels and annotations, and `spec`
+    members: tuple[Member, ...]  # as `Recognised.member` is once the pod exists
+    gpus: bool  # whether they take GPUs
 
 
 @dataclass(frozen=True, slots=True)
 class Recognised:
     """The pod is a member of *gang*.
 
-    Before this pod may be bound, *minimum* pods must be placed together, including those that
-    already run. The minimum can differ within a gang: if a controller creates workers only once
-    their leader is ready, the leader waits for no worker.
+    Before this pod may be bound, *minimum* pods must have places together: those that run, those
+    that wait, and those of *to_come*, for which the owner waits until others run. If these are
+    unknown, the minimum is that of the pods that exist at the same time as this one.
     """
 
     gang: GangName
@@ -108,7 +108,7 @@ class Recognised:
     minimum: int
     gpu_size: int  # those of `size` that take GPUs; if no owner lists roles, all as this pod does
     gpu_minimum: int  # those of `minimum` that take GPUs
-    wave: int  # pods that exist at the same time as this one; the rest of `size` comes later
+    waves: tuple[int, ...]  # `size` by the time at which the owner creates the pods
     member: Member
     basis: Basis
     rule: str  # the rule's name in `systems`
@@ -118,8 +118,15 @@ class Recognised:
     owners: frozenset[str] = frozenset()  # uids of the objects that define the gang
     require: tuple[str, ...] = ()  # levels at which its members must share one domain
     native: NativeGroup = NO_GROUP
-    to_come: tuple[RoleToCome, ...] = ()  # all pods of the gang that come after others
     counts_all: bool = False  # which members take GPUs is unknown: those without count too
+    # All pods that the owner creates after others, whether they exist by now or not. The same for
+    # all members.
+    to_come: tuple[RoleToCome, ...] = ()
+
+    @property
+    def wave(self) -> int:
+        """The pods that exist at the same time as the first ones."""
+        return self.waves[0]
 
 
 @dataclass(frozen=True, slots=True)
