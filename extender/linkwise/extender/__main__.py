@@ -126,7 +126,7 @@ _DEFAULTS = Settings()
 @click.option(
     "--wave-timeout",
     type=DURATION,
-    default="10m",
+    default="30m",
     help="How long a gang keeps the places of pods that its owner creates later, once the others "
     "are ready.",
 )

@@ -21,7 +21,7 @@ class CoreSettings:
     gang_timeout_max_seconds: float = 3600.0
     # From when the members of a wave are ready until those of the next one exist. Long enough for
     # what an operator may wait for beside them.
-    wave_seconds: float = 600.0
+    wave_seconds: float = 1800.0
     # How long the place of a lost member is kept beyond its Job's back-off: for the operator, and a
     # node's clean-up.
     replacement_seconds: float = 60.0

@@ -351,7 +351,7 @@ class GangLifecycle:
         return self._ends(gang, members)
 
     def _ends(self, gang: Gang, members: GangMembers) -> float:
-        if members.coming:
+        if members.in_waves:
             return self._to_come.ends(gang, members, self._timeout_of(members))
         made = gang.made if gang.made is not None else 0.0
         return max(made, gang.grace) + self._timeout_of(members)

@@ -60,6 +60,12 @@ class GangMembers:
         return tuple(member for member in self.seats if member.coming)
 
     @property
+    def in_waves(self) -> bool:
+        """Whether its owner creates some members only after others run, or has yet to replace
+        one."""
+        return any(member.coming or member.to_come for member in self.seats)
+
+    @property
     def first(self) -> PodRecord | None:
         """The first member that exists, which gets the Events; None: there is none."""
         return next((member for member in self.seats if not member.coming), None)

@@ -343,15 +343,14 @@ class MembersToCome:
 
     def ends(self, gang: Gang, members: GangMembers, timeout_seconds: float) -> float:
         """When a gang with members to come, which has not started, gives all its GPUs back."""
-        made = gang.made if gang.made is not None else 0.0
-        exist = [member for member in members.seats if not member.coming]
-        if not exist:
+        if members.first is None:
             return math.inf  # `_until` has its end
-        if any(member.needs.gpus and not member.node for member in exist):
-            return max(made, gang.grace, gang.came) + timeout_seconds
+        since = max(gang.made or 0.0, gang.grace, gang.came)
+        if not members.bound:
+            return since + timeout_seconds
         if gang.turn_since is None:
-            return max(made, gang.grace, gang.came) + timeout_seconds + _MOST_TURN_SECONDS
-        return gang.turn_since + self._wave_seconds
+            return since + timeout_seconds + _MOST_TURN_SECONDS
+        return max(gang.turn_since, gang.came) + self._wave_seconds
 
     # The notes, for the next leader.
 
