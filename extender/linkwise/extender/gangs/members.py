@@ -66,8 +66,13 @@ class GangMembers:
         return any(member.coming or member.to_come for member in self.seats)
 
     @property
+    def exist(self) -> Members:
+        """The members that exist by now."""
+        return tuple(member for member in self.seats if not member.coming)
+
+    @property
     def first(self) -> PodRecord | None:
-        """The first member that exists, which gets the Events; None: there is none."""
+        """The first of those, which gets the Events; None: there is none."""
         return next((member for member in self.seats if not member.coming), None)
 
     @property

@@ -54,6 +54,8 @@ _BACK_OFF_SECONDS, _MOST_BACK_OFF_SECONDS = 10.0, 600.0
 _MOST_DOUBLINGS = 6
 # A member may take as long to get ready, beyond its gang's timeout; its image may be large.
 _MOST_TURN_SECONDS = 3600.0
+# By then the owners of all pods are read, by which a new process knows their gangs.
+_NOTED_SECONDS = 60.0
 _MOST_GRACE_SECONDS = 3600.0  # of a terminating pod; a tenant may write any number
 _HOLDS = frozenset({Phase.RUNNING, Phase.REPAIRING, Phase.BINDING})
 
@@ -88,6 +90,7 @@ class MembersToCome:
         self._lost: dict[GangKey, dict[Seat, _Lost]] = {}
         self._coming: dict[GangKey, set[str]] = {}  # their uids, of gangs that have some
         self._noted: dict[GangKey, NotedPlaces] = {}  # by an earlier leader, and not yet used
+        self._forget_noted_at = math.inf
 
     # Members come and go.
 
@@ -322,6 +325,10 @@ class MembersToCome:
         ends += [self._registry.gangs[key].came + LEAVING_SECONDS]
         return min((end for end in ends if end > now), default=None)
 
+    def records(self) -> list[PodRecord]:
+        """All members to come."""
+        return [self._cache.pods[uid] for uids in self._coming.values() for uid in uids]
+
     def until(self, key: GangKey) -> float | None:
         """Until when the last lost place of the gang is kept; None: it has none."""
         lost = self._lost.get(key)
@@ -388,6 +395,8 @@ class MembersToCome:
 
     def tidy(self, now: float) -> None:
         """Have the notes of gangs removed that exist no more."""
+        if now >= self._forget_noted_at:
+            self._noted.clear()
         for key in [*self._pending_writes.noted_gangs()]:
             if key not in self._cache.gangs and key not in self._noted:
                 self._pending_writes.note_places(key, None, now)
@@ -401,10 +410,8 @@ class MembersToCome:
                 continue
             key = GangKey(noted.namespace, noted.name, source=noted.source)
             self._pending_writes.places_are_noted(key, text)
-            if key in self._cache.gangs:
-                self._noted[key] = noted
-            else:
-                self._pending_writes.note_places(key, None, now)
+            self._noted[key] = noted
+        self._forget_noted_at = now + _NOTED_SECONDS
 
     def _take_up_noted(self, gang: Gang, live: Sequence[PodRecord]) -> None:
         noted = self._noted.pop(gang.key, None)

@@ -238,9 +238,11 @@ def _gang_facts(view: GangView, at: float) -> Iterator[str]:
     if view.plan:
         made = f" made {_time(view.made)}" if view.made is not None else ""
         yield _fact("plan", f"{view.plan}{made}")
-    if view.deadline is not None and not view.started:
+    if view.deadline is not None:
         when = f"{_time(view.deadline)} ({_from_now(view.deadline, at)})"
-        yield _fact("deadline", f"{when}; then a partial gang gives its GPUs back")
+        then = "a partial gang gives its GPUs back"
+        then = "others may have the kept GPUs" if view.started else then
+        yield _fact("deadline", f"{when}; then {then}")
     if view.refusals:
         plural = "" if view.refusals == 1 else "s"
         yield _fact("refused", f"{view.refusals} plan{plural} so far")
