@@ -142,7 +142,7 @@ def test_those_to_come_are_foretold_as_they_are_recognised_once_they_exist(kind:
         assert answer.to_come == answers[0].to_come
         assert members(answer.to_come) == exist
         assert answer.minimum == answer.size == len(answers)
-        assert answer.wave == len(answers) - len(exist)
+        assert answer.waves == (len(answers) - len(exist), len(exist))
     assert all(role.gpus is not kind.startswith("MPIJob") for role in answers[0].to_come)
 
 
