@@ -11,13 +11,14 @@ from linkwise.kube.objects import Pod
 from linkwise.pods.podgrouper.decide import recognise
 from linkwise.pods.podgrouper.workloads.answer import (
     Member,
+    Missing,
     NoGang,
     ObjectRef,
     Recognised,
     RoleToCome,
 )
 from linkwise.pods.podgrouper.workloads.essence import essence
-from tests.pods.podgrouper.pods import Object, owner, ref_of, template
+from tests.pods.podgrouper.pods import Object, owner, pod, ref_of, template
 
 LWS = "leaderworkerset.sigs.k8s.io/"
 JOB_SET = "jobset.sigs.k8s.io/"
@@ -109,6 +110,10 @@ SEVERAL_KINDS: dict[str, tuple[Object, tuple[str, ...]]] = {
 }
 
 
+def made_pod(name: str, **more: Any) -> Pod:
+    return msgspec.convert(pod(name, **more), Pod)
+
+
 def made_of(made: Object) -> list[Pod]:
     return [msgspec.convert(each.body, Pod) for each in pods_of(made, {}).pods]
 
@@ -116,10 +121,9 @@ def made_of(made: Object) -> list[Pod]:
 def recognised(pods: Iterable[Pod], made: Object) -> list[Recognised]:
     """Those of them that are in a gang; by all that the API server has, and by what is kept."""
     found = []
-    for pod in pods:
-        objects: dict[ObjectRef, Any] = {ref_of(made): made}
-        answer = recognise(pod, objects)
-        assert recognise(pod, {ref: essence(each) for ref, each in objects.items()}) == answer
+    for each in pods:
+        answer = recognise(each, {ref_of(made): made})
+        assert recognise(each, {ref_of(made): essence(made)}) == answer
         if isinstance(answer, Recognised):
             found.append(answer)
     return found
@@ -138,7 +142,7 @@ def test_those_to_come_are_foretold_as_they_are_recognised_once_they_exist(kind:
         assert answer.to_come == answers[0].to_come
         assert members(answer.to_come) == exist
         assert answer.minimum == answer.size == len(answers)
-        assert answer.wave == len(answers) - len(exist)
+        assert answer.waves == (len(answers) - len(exist), len(exist))
     assert all(role.gpus is not kind.startswith("MPIJob") for role in answers[0].to_come)
 
 
@@ -270,6 +274,86 @@ def test_only_those_whose_template_names_the_gang_are_to_come() -> None:
     named = template(8, annotations=said(2))
     made = lws(within={"leaderTemplate": named}, startupPolicy="LeaderReady")
     assert recognised(made_of(made)[:1], made)[0].to_come == ()
+
+
+# Generations of a Deployment.
+
+
+def deployment(replicas: int | None = 4, **words: str) -> Object:
+    words = {f"linkwise.dev/{key.replace('_', '-')}": text for key, text in words.items()}
+    spec: Object = {"template": template(8, annotations={**said(4), **words})}
+    if replicas is not None:
+        spec["replicas"] = replicas
+    return owner("apps/v1 Deployment", "serve", spec)
+
+
+def test_each_replica_set_of_a_deployment_is_a_generation_of_its_gang() -> None:
+    old, new = deployment(), deployment()
+    new["spec"]["template"]["metadata"]["annotations"]["example.com/version"] = "2"
+    first, second = (recognised(made_of(made), made) for made in (old, new))
+    assert len({answer.gang for answer in first}) == 1
+    assert first[0].gang.name == second[0].gang.name == "train"
+    assert first[0].gang.part != second[0].gang.part
+
+
+def test_the_later_pods_of_a_generation_are_to_come() -> None:
+    made = deployment()
+    answers = recognised(made_of(made), made)
+    (role,) = answers[0].to_come
+    assert role.members == (answers[0].member,) * 3
+    assert role.gpus
+    assert answers[0].waves == (1, 3)
+    assert all(answer.to_come == answers[0].to_come for answer in answers)
+
+
+def test_a_gang_of_several_deployments_has_no_generations() -> None:
+    made = deployment(3)
+    assert {(each.gang.part, each.to_come) for each in recognised(made_of(made), made)} == {
+        ("", ())
+    }
+    made = deployment(3, gang_min="3")
+    answers = recognised(made_of(made), made)
+    assert answers[0].gang.part
+    assert len(answers[0].to_come[0].members) == 2
+
+
+def test_a_replica_set_without_a_deployment_is_a_generation_with_pods_like_the_first() -> None:
+    made = owner("apps/v1 ReplicaSet", "serve-old", deployment()["spec"])
+    (first, *_) = made_of(made)
+    answer = recognise(
+        first, {ObjectRef("apps", "Deployment", "ml", "serve-old"): Missing.NOT_FOUND}
+    )
+    assert isinstance(answer, Recognised)
+    assert (answer.gang.part, answer.waves) == ("serve-old", (1, 3))
+    (role,) = answer.to_come
+    assert role.template["spec"] == {
+        "containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "8"}}}]
+    }
+
+
+# Members of which only the pod knows.
+
+
+def test_a_driver_says_what_the_workers_request_that_it_will_create() -> None:
+    marks = {**said(4), "linkwise.dev/gang-to-come": "nvidia.com/gpu=8,cpu=4"}
+    driver = made_pod("driver", annotations=marks, gpus=0, nodeSelector={"pool": "h100"})
+    answer = recognise(driver, {})
+    assert isinstance(answer, Recognised)
+    (role,) = answer.to_come
+    assert role.members == (Member(""),) * 3
+    assert role.gpus
+    assert role.template["spec"] == {
+        "nodeSelector": {"pool": "h100"},
+        "containers": [
+            {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "8", "cpu": "4"}}}
+        ],
+    }
+
+
+def test_the_step_of_a_workflow_says_that_its_workers_are_not_foretold() -> None:
+    by = owner("argoproj.io/v1alpha1 Workflow", "flow")
+    answer = recognise(msgspec.convert(pod("flow-1", by), Pod), {})
+    assert answer.because.endswith("unless its driver has linkwise.dev/gang-to-come")
 
 
 # Owners that are wrong.

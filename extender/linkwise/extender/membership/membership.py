@@ -14,7 +14,13 @@ from linkwise.extender.api.timers import Agenda
 from linkwise.extender.membership.equivalence import digest, without_long_annotations
 from linkwise.extender.membership.named_groups import NamedGroups
 from linkwise.extender.membership.owner_cache import FetchOwner, Found, OwnerCache
-from linkwise.kube.objects import OwnerReference, Pod, SchedulingGroup, WorkloadReference
+from linkwise.kube.objects import (
+    OwnerReference,
+    Pod,
+    SchedulingGroup,
+    Toleration,
+    WorkloadReference,
+)
 from linkwise.pods.annotations import MAX_GANG, GangAsk, PodRequest
 from linkwise.pods.podgrouper.decide import recognise
 from linkwise.pods.podgrouper.explicit import RULE as EXPLICIT
@@ -67,6 +73,8 @@ class _Evidence(msgspec.Struct, frozen=True):
     workload: WorkloadReference | None
     priority_class: str
     gpus: int
+    # Where members run that the pod says are to come.
+    place: tuple[dict[str, str], tuple[Toleration, ...], str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +239,9 @@ def _evidence(pod: Pod, gpus: int) -> bytes:
             spec.workload_ref,
             spec.priority_class_name,
             gpus,
+            (spec.node_selector, spec.tolerations, spec.scheduler_name)
+            if names.GANG_TO_COME in said
+            else None,
         ),
         order="deterministic",
     )
@@ -279,6 +290,8 @@ def _member(ask: PodRequest, found: Recognised, because: str, *, takes_gpus: boo
             because, gang = f"{because}; no other takes GPUs", None
         elif gang.minimum > MAX_GANG:
             because, gang = f"{because}; more than {MAX_GANG} are not planned together", None
+    elif found.gang.part:  # a generation of a gang
+        gang = replace(gang, name=f"{gang.name}#{found.gang.part}")
     return replace(
         ask,
         gang=gang,

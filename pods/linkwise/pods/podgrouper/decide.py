@@ -16,10 +16,11 @@ from linkwise.kube.objects import Pod
 from linkwise.pods.annotations import MAX_GANG, GangAsk, ask_of
 from linkwise.pods.podgrouper.explicit import (
     RULE,
+    Beside,
+    beside_owner,
     clash_with_group,
     clash_with_owner,
     explicit_gang,
-    late_members,
 )
 from linkwise.pods.podgrouper.workloads.answer import (
     Answer,
@@ -88,10 +89,12 @@ def _explicit(case: Case, ask: GangAsk) -> Answer:
         return clashes
     if isinstance(clashes, str) and clashes:
         return Refused(clashes, RULE)
-    late = _guarded(lambda: late_members(case, ask, owned), RULE)
-    if isinstance(late, _Unclear):
-        return late
-    return explicit_gang(case, ask, owned, () if isinstance(late, OwnerGoneError) else late)
+    beside = _guarded(lambda: beside_owner(case, ask, owned), RULE)
+    if isinstance(beside, _Unclear):
+        return beside
+    return explicit_gang(
+        case, ask, owned, Beside() if isinstance(beside, OwnerGoneError) else beside
+    )
 
 
 def _with_owner(case: Case, group: DeclaredGroup) -> Answer:

@@ -5,9 +5,9 @@ template that creates 8 pods would leave 4 of them out. In such a case the pod i
 text names both sources. Pods that the owner creates only after others run are members to come.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from linkwise.kube.fields import mapping, number, text
+from linkwise.kube.fields import Fields, mapping, number, text
 from linkwise.pods.annotations import GangAsk
 from linkwise.pods.podgrouper.workloads.answer import (
     Basis,
@@ -19,15 +19,17 @@ from linkwise.pods.podgrouper.workloads.answer import (
     RoleToCome,
 )
 from linkwise.pods.podgrouper.workloads.batch import work_of_job
-from linkwise.pods.podgrouper.workloads.case import Case, gang_said_in
+from linkwise.pods.podgrouper.workloads.case import Case, OwnerGoneError, gang_said_in
 from linkwise.pods.podgrouper.workloads.declared import DeclaredGroup
 from linkwise.pods.podgrouper.workloads.essence import template_essence
-from linkwise.pods.podgrouper.workloads.foretold import is_template, members_of
-from linkwise.pods.podgrouper.workloads.kinds import JOB, STATEFUL_SET
+from linkwise.pods.podgrouper.workloads.foretold import is_template, members_of, template_of
+from linkwise.pods.podgrouper.workloads.kinds import DEPLOYMENT, JOB, REPLICA_SET, STATEFUL_SET
 from linkwise.pods.podgrouper.workloads.workload import FoundWorkload, Workload
 from linkwise.topology import names
 
 RULE = "linkwise.dev"
+_TEMPLATE_HASH = "pod-template-hash"
+_AS_THE_POD = ("nodeSelector", "tolerations", "schedulerName")
 
 
 def clash_with_group(ask: GangAsk, group: DeclaredGroup) -> str:
@@ -53,19 +55,30 @@ def clash_with_owner(case: Case, ask: GangAsk, owned: FoundWorkload | NoGang) ->
     return ""
 
 
-def late_members(case: Case, ask: GangAsk, owned: FoundWorkload | NoGang) -> tuple[RoleToCome, ...]:
-    """Those that the pod's owner creates only after others run. Pods of templates without the
-    gang's name are not its members. Raises as `clash_with_owner`."""
-    if isinstance(owned, FoundWorkload):
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What the pod's owner adds to its gang."""
+
+    to_come: tuple[RoleToCome, ...] = ()
+    part: str = ""  # distinguishes gangs of the same name
+
+
+def beside_owner(case: Case, ask: GangAsk, owned: FoundWorkload | NoGang) -> Beside:
+    """The members that are created only after others run: as the pod says, or else its owner.
+    Pods of templates without the gang's name are not its members. Raises as `clash_with_owner`."""
+    found = Beside()
+    if case.is_controlled_by(REPLICA_SET):
+        found = _generation(case, ask, owned.member)
+    elif isinstance(owned, FoundWorkload):
         roles = tuple(role for role in owned.workload.roles if role.gang_said == ask.name)
-        return owned.gang.foretold(roles, ranks_are_indices=True).to_come
-    if case.is_controlled_by(STATEFUL_SET):
-        return _later_replicas(case, ask, owned.member)
-    return ()
+        found = Beside(owned.gang.foretold(roles, ranks_are_indices=True).to_come)
+    elif case.is_controlled_by(STATEFUL_SET):
+        found = Beside(_later_replicas(case, ask, owned.member))
+    return replace(found, to_come=_as_said(case, ask, owned.member)) if ask.to_come else found
 
 
 def explicit_gang(
-    case: Case, ask: GangAsk, owned: FoundWorkload | NoGang, to_come: tuple[RoleToCome, ...]
+    case: Case, ask: GangAsk, owned: FoundWorkload | NoGang, beside: Beside
 ) -> Recognised:
     """The gang as *ask* names it. Members may have several owners, so no owner identifies it."""
     member = owned.member
@@ -75,9 +88,9 @@ def explicit_gang(
         gpus = sum(role.pods for role in ours if role.gpus)
     else:
         gpus = ask.size if case.takes_gpus else 0
-    late = sum(len(role.members) for role in to_come)
+    late = sum(len(role.members) for role in beside.to_come)
     return Recognised(
-        gang=GangName(case.namespace, RULE, ask.name),
+        gang=GangName(case.namespace, RULE, ask.name, part=beside.part),
         size=ask.size,
         minimum=ask.minimum,
         gpu_size=gpus,
@@ -87,7 +100,7 @@ def explicit_gang(
         basis=Basis.DECLARED,
         rule=RULE,
         because=_said(ask),
-        to_come=to_come,
+        to_come=beside.to_come,
     )
 
 
@@ -119,6 +132,44 @@ def _clash_with_stateful_set(case: Case, ask: GangAsk) -> str:
     if replicas > ask.size:
         return f"{_said(ask)}, but {ref} runs {replicas} pods of it"
     return ""
+
+
+def _generation(case: Case, ask: GangAsk, like: Member) -> Beside:
+    """The pods of one ReplicaSet: a Deployment that is updated creates a new one, whose pods start
+    while the old ones run, some only once others are ready. If the Deployment has fewer pods than
+    the gang needs, the gang has pods of others too, and is one for all generations."""
+    assert case.controller is not None
+    part, pods = case.controller.name, ask.size
+    template = template_of(case.pod)
+    try:
+        owner = case.read(DEPLOYMENT, part.removesuffix(f"-{case.labels.get(_TEMPLATE_HASH, '')}"))
+        pods = number(owner, "spec.replicas", 1)
+        of_owner = mapping(owner, "spec.template")
+        if gang_said_in(of_owner) == ask.name and is_template(of_owner):
+            template = of_owner
+    except OwnerGoneError:
+        pass  # a ReplicaSet without one, or that may not be read
+    if pods < ask.minimum:
+        return Beside()
+    if not 1 < pods <= ask.size or not is_template(template):
+        return Beside(part=part)
+    return Beside((_anonymous(case, template, like, pods - 1),), part)
+
+
+def _as_said(case: Case, ask: GangAsk, like: Member) -> tuple[RoleToCome, ...]:
+    """Members that the pod itself will create, so only it knows what they request."""
+    spec = mapping(template_of(case.pod), "spec")
+    said = {key: spec[key] for key in _AS_THE_POD if key in spec}
+    container = {"name": "main", "resources": {"limits": dict(ask.to_come)}}
+    template = {"metadata": {}, "spec": {**said, "containers": [container]}}
+    if ask.size == 1:
+        return ()
+    return (_anonymous(case, template, replace(like, role="", subgroup=""), ask.size - 1),)
+
+
+def _anonymous(case: Case, template: Fields, like: Member, count: int) -> RoleToCome:
+    members = members_of(replace(like, index=None, rank=None), range(count), None, indexed=False)
+    return RoleToCome(template_essence(template), members, case.takes_gpus_in(template))
 
 
 def _later_replicas(case: Case, ask: GangAsk, like: Member) -> tuple[RoleToCome, ...]:

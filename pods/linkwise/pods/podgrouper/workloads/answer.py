@@ -123,11 +123,6 @@ class Recognised:
     # all members.
     to_come: tuple[RoleToCome, ...] = ()
 
-    @property
-    def wave(self) -> int:
-        """The pods that exist at the same time as the first ones."""
-        return self.waves[0]
-
 
 @dataclass(frozen=True, slots=True)
 class NoGang:

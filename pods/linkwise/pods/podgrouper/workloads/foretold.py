@@ -108,7 +108,7 @@ def template_of(pod: Pod) -> Fields:
         if key.startswith(names.PREFIX) and key not in names.BY_LINKWISE
     }
     metadata = {"labels": dict(pod.metadata.labels), "annotations": kept}
-    return {"metadata": metadata, "spec": msgspec.to_builtins(spec)}
+    return {"metadata": metadata, "spec": msgspec.json.decode(msgspec.json.encode(spec))}
 
 
 def queue_in(template: Fields) -> str:
