@@ -297,6 +297,7 @@ class Explainer:
             started=found.started,
             priority=max((member.priority for member in live), default=0),
             since=None if math.isinf(found.since) else found.since or None,
+            lost_since=gang.lost_since,
             missing_ranks=found.missing_ranks,
             communicator=communicator_of(self._snapshot, self._levels, found),
             runner_up=self._alternatives.runner_up(found.seats) if runner_up else None,

@@ -81,6 +81,7 @@ class GangState(NamedTuple):
     no_room: NoRoom | None
     in_vain: InVain | None  # if a search has said it
     deadline: float | None
+    lost_since: float | None  # since when it has too few bound members, and had enough before
     found: GangMembers
     urgency: Urgency | None  # only if it has a `why`
     rests_until: float | None  # until then its namespace reserves nothing beyond its share
@@ -277,6 +278,7 @@ def _gang(planner: Planner, gang: Gang, now: float) -> GangState:
         no_room,
         planner.reserve.in_vain(gang.key, members),
         planner.to_come.until(gang.key) or planner.lifecycle.deadline(gang),
+        gang.lost_since,
         members,
         planner.queue.urgency(gang.key) if why else None,
         planner.reserve.rests_until(gang.key, now),

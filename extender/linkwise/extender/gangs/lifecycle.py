@@ -104,6 +104,10 @@ class GangLifecycle:
             gang.plan_id = ""  # that run is over; new pods belong to another
             gang.spots.clear()
         self._to_come.note_turn(gang, members, now)
+        if members.started and not members.standing(gang).enough:
+            gang.lost_since = now if gang.lost_since is None else gang.lost_since
+        else:
+            gang.lost_since = None
         if members.clash:
             gang.reason = members.clash
             self.withdraw(members.planned, members.clash)
