@@ -19,6 +19,7 @@ from linkwise.pods.podgrouper.workloads.answer import (
 )
 from linkwise.pods.podgrouper.workloads.essence import essence
 from tests.pods.podgrouper.pods import Object, owner, pod, ref_of, template
+from tests.pods.podgrouper.test_laws import broken
 
 LWS = "leaderworkerset.sigs.k8s.io/"
 JOB_SET = "jobset.sigs.k8s.io/"
@@ -366,6 +367,25 @@ def test_a_role_without_a_readable_template_is_not_foretold_and_the_reason_is_sa
     (master, *_) = recognised(made_of(made)[:1], made)
     assert (master.size, master.minimum, master.to_come) == (4, 1, ())
     assert master.because.endswith("; the template of worker cannot be read, so none waits for it")
+
+
+@pytest.mark.parametrize("kind", [*SEVERAL_KINDS, "JobSet in domains", "StatefulSet", "Deployment"])
+def test_whatever_an_owner_has_pods_can_be_made_of_what_is_foretold(kind: str) -> None:
+    others = {
+        "JobSet in domains": job_set(replicated("node", 2), annotations={EXCLUSIVE: RACK}),
+        "StatefulSet": stateful_set(),
+        "Deployment": deployment(),
+    }
+    made = others[kind] if kind in others else SEVERAL_KINDS[kind][0]
+    first = made_of(made)[0]
+    foretold = False
+    for wrong in broken(made):
+        answer = recognise(first, {ref_of(made): wrong})
+        if isinstance(answer, Recognised) and answer.to_come:
+            foretold = True
+            for role in answer.to_come:
+                msgspec.convert(role.template, Pod)
+    assert foretold
 
 
 def test_very_many_are_not_planned_together() -> None:
