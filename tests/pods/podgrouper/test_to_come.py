@@ -19,6 +19,7 @@ from linkwise.pods.podgrouper.workloads.answer import (
 )
 from linkwise.pods.podgrouper.workloads.essence import essence
 from tests.pods.podgrouper.pods import Object, owner, pod, ref_of, template
+from tests.pods.podgrouper.test_laws import broken
 
 LWS = "leaderworkerset.sigs.k8s.io/"
 JOB_SET = "jobset.sigs.k8s.io/"
@@ -276,6 +277,53 @@ def test_only_those_whose_template_names_the_gang_are_to_come() -> None:
     assert recognised(made_of(made)[:1], made)[0].to_come == ()
 
 
+def test_a_named_gang_of_a_whole_exclusive_group_is_in_one_domain() -> None:
+    named = template(8, annotations=said(3))
+    made = lws(workers=named, annotations={LWS + "exclusive-topology": RACK})
+    answers = recognised(made_of(made), made)
+    assert {answer.require for answer in answers} == {(RACK,)}
+
+
+def test_roles_of_a_named_gang_that_run_after_one_has_ended_are_to_come_for_each_member() -> None:
+    named = template(8, annotations=said(4))
+    ended = [{"name": "load", "status": "Complete"}]
+    made = job_set(
+        replicated("load", 2, template=named),
+        replicated("node", 2, template=named, dependsOn=ended),
+    )
+    answers = recognised(made_of(made), made)
+    assert all(answer.to_come == answers[0].to_come for answer in answers)
+    assert members(answers[0].to_come) == [answer.member for answer in answers[2:]]
+
+
+# Groups that their pods name.
+
+
+@pytest.mark.parametrize("least", [3, 6])
+def test_members_to_come_count_in_a_group_of_pods_of_several_owners(least: int) -> None:
+    group = owner("scheduling.x-k8s.io/v1alpha1 PodGroup", "g", {"minMember": least})
+    labels = {"scheduling.x-k8s.io/pod-group": "g"}
+    made = lws(workers=template(8, labels=labels), startupPolicy="LeaderReady")
+    objects = {ref_of(each): each for each in (made, group)}
+    answers = [recognise(each, objects) for each in made_of(made)]
+    for answer in answers:
+        assert isinstance(answer, Recognised)
+        assert (answer.rule, answer.minimum) == ("coscheduling", least)
+        assert members(answer.to_come) == [each.member for each in answers[1:]]  # type: ignore[union-attr]
+
+
+def test_a_group_that_has_enough_without_those_to_come_does_not_wait_for_them() -> None:
+    tasks = task("master", 2), task("worker", 4, "master")
+    group = owner("scheduling.x-k8s.io/v1alpha1 PodGroup", "g", {"minMember": 2})
+    made = volcano(*tasks)
+    for each in made["spec"]["tasks"]:
+        each["template"]["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": "g"}
+    objects = {ref_of(each): each for each in (made, group)}
+    answer = recognise(made_of(made)[0], objects)
+    assert isinstance(answer, Recognised)
+    assert (answer.minimum, answer.to_come) == (2, ())
+
+
 # Generations of a Deployment.
 
 
@@ -366,6 +414,25 @@ def test_a_role_without_a_readable_template_is_not_foretold_and_the_reason_is_sa
     (master, *_) = recognised(made_of(made)[:1], made)
     assert (master.size, master.minimum, master.to_come) == (4, 1, ())
     assert master.because.endswith("; the template of worker cannot be read, so none waits for it")
+
+
+@pytest.mark.parametrize("kind", [*SEVERAL_KINDS, "JobSet in domains", "StatefulSet", "Deployment"])
+def test_whatever_an_owner_has_pods_can_be_made_of_what_is_foretold(kind: str) -> None:
+    others = {
+        "JobSet in domains": job_set(replicated("node", 2), annotations={EXCLUSIVE: RACK}),
+        "StatefulSet": stateful_set(),
+        "Deployment": deployment(),
+    }
+    made = others[kind] if kind in others else SEVERAL_KINDS[kind][0]
+    first = made_of(made)[0]
+    foretold = False
+    for wrong in broken(made):
+        answer = recognise(first, {ref_of(made): wrong})
+        if isinstance(answer, Recognised) and answer.to_come:
+            foretold = True
+            for role in answer.to_come:
+                msgspec.convert(role.template, Pod)
+    assert foretold
 
 
 def test_very_many_are_not_planned_together() -> None:

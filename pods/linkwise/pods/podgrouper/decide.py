@@ -167,7 +167,7 @@ def _of_group(
     work = owned.gang if isinstance(owned, FoundWorkload) else None
     # A group that has enough without those that come later need not wait for them.
     foretold = Foretold()
-    if work is not None and work.waves()[0] < group.minimum <= work.size:
+    if work is not None and work.waves()[0] < group.minimum:
         foretold = work.foretold()
     late = sum(len(role.members) for role in foretold.to_come)
     absent = 0  # of those that come later, as many as this pod cannot wait for
@@ -206,7 +206,7 @@ def _of_group(
         because=f"{group.because}{why}",
         open_ended=group.size is None,
         owners=frozenset({group.name.uid, group.controller} - {""}),
-        require=group.require,
+        require=(*group.require, *(work.require if work and work.size >= size else ())),
         native=group.native,
         counts_all=group.gpu_minimum is None,
         to_come=foretold.to_come,

@@ -71,7 +71,7 @@ def beside_owner(case: Case, ask: GangAsk, owned: FoundWorkload | NoGang) -> Bes
         found = _generation(case, ask, owned.member)
     elif isinstance(owned, FoundWorkload):
         roles = tuple(role for role in owned.workload.roles if role.gang_said == ask.name)
-        found = Beside(owned.gang.foretold(roles, ranks_are_indices=True).to_come)
+        found = Beside(owned.workload.foretold(roles, ranks_are_indices=True).to_come)
     elif case.is_controlled_by(STATEFUL_SET):
         found = Beside(_later_replicas(case, ask, owned.member))
     return replace(found, to_come=_as_said(case, ask, owned.member)) if ask.to_come else found
@@ -84,7 +84,8 @@ def explicit_gang(
     member = owned.member
     work = owned.workload if isinstance(owned, FoundWorkload) else None
     ours = [role for role in work.roles if role.gang_said == ask.name] if work else []
-    if sum(role.pods for role in ours) == ask.size:
+    has_all = sum(role.pods for role in ours) == ask.size
+    if has_all:
         gpus = sum(role.pods for role in ours if role.gpus)
     else:
         gpus = ask.size if case.takes_gpus else 0
@@ -100,6 +101,7 @@ def explicit_gang(
         basis=Basis.DECLARED,
         rule=RULE,
         because=_said(ask),
+        require=work.require if has_all and work else (),
         to_come=beside.to_come,
     )
 

@@ -11,7 +11,7 @@ from hashlib import sha1
 
 import msgspec
 
-from linkwise.kube.fields import Fields, at, mapping, text
+from linkwise.kube.fields import Fields, mapping, text
 from linkwise.kube.objects import Pod
 from linkwise.pods.podgrouper.workloads.answer import Member, RoleToCome
 from linkwise.pods.podgrouper.workloads.case import PRIORITIES, QUEUES
@@ -84,7 +84,12 @@ def as_text(template: Fields) -> str:
 
 
 def is_template(template: Fields) -> bool:
-    return isinstance(at(template, "spec.containers"), list | tuple)
+    """Whether pods can be made of it."""
+    try:
+        made = msgspec.convert(template_essence(template), Pod)
+    except msgspec.ValidationError:
+        return False
+    return bool(made.spec.containers)
 
 
 def labelled(template: Fields, labels: Mapping[str, str], **spec: object) -> Fields:

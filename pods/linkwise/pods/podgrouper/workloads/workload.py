@@ -138,7 +138,7 @@ class Workload:
             )
         found = list[RoleToCome]()
         for role in those:
-            rank = self.rank(role.name, 0)
+            rank = self.together(role.name).rank(role.name, 0)
             if rank is None and ranks_are_indices:
                 rank = 0
             queue = self.queue or queue_in(role.template)
