@@ -26,6 +26,7 @@ from linkwise.simulator.demo.cluster import SimulatedCluster
 from linkwise.simulator.demo.nvidia_preference import adviser_of
 from linkwise.simulator.jobs.controller import JobController
 from linkwise.simulator.jobs.workloads import WorkloadController
+from linkwise.simulator.manifests.object_reader import RUN_SECONDS
 from linkwise.simulator.manifests.read_manifests import Manifest, collection_of, is_suspended
 from linkwise.simulator.report.build_report import key_of, seen_pods, waiting_members
 from linkwise.simulator.report.model import GangSeen, MovedPod, Rival, SeenPod, WaitingMember
@@ -271,6 +272,9 @@ class ManifestRun:
         for sighting in sightings:
             if going_on := _goes_on(sighting):
                 return f"{key_of(sighting.pod)} {going_on}"
+        for pod in self._workloads.pods_to_end():
+            if RUN_SECONDS in pod.metadata.annotations:
+                return f"{key_of(pod)} runs, and others come after its end"
         return "" if self._scheduler.idle else "kube-scheduler is trying pods"
 
     def _gangs_move(self) -> bool:
@@ -340,7 +344,12 @@ class ManifestRun:
 
     def to_come(self) -> tuple[str, ...]:
         """Return what is not created yet, and what for."""
-        return self._workloads.why_to_come()
+        endless = (
+            f"{key_of(pod)} runs without end here: give it the annotation {RUN_SECONDS}"
+            for pod in self._workloads.pods_to_end()
+            if RUN_SECONDS not in pod.metadata.annotations
+        )
+        return (*self._workloads.why_to_come(), *endless)
 
     def moved(self) -> tuple[MovedPod, ...]:
         """Return the pods that the extender moved, and where they were."""

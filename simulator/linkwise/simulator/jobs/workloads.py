@@ -17,7 +17,7 @@ import msgspec
 from linkwise.kube.client import ApiError, KubeClient
 from linkwise.kube.controllers.batch import Given
 from linkwise.kube.controllers.child import Child
-from linkwise.kube.controllers.order import SeenPods
+from linkwise.kube.controllers.order import Reached, SeenPods
 from linkwise.kube.controllers.workload import children, pods_of
 from linkwise.kube.fields import text
 from linkwise.kube.objects import ObjectMeta, Pod
@@ -25,6 +25,8 @@ from linkwise.kube.reflector import Reflector
 from linkwise.simulator.control_loop import ControlLoop
 
 log = logging.getLogger(__name__)
+
+_MOST_NAMED = 8
 
 
 class _Stored(msgspec.Struct):
@@ -79,10 +81,23 @@ class WorkloadController(ControlLoop):
         with self._changed:
             return sum(each.pods for each in self._later)
 
+    def pods_to_end(self) -> tuple[Pod, ...]:
+        """Return the running pods of which something waits for the end."""
+        with self._changed:
+            found = (
+                pod
+                for each in self._later
+                for after in each.child.after
+                if after.state is Reached.COMPLETE
+                for pod in self._seen.of(after, each.namespace)
+                if pod.status.phase == "Running"
+            )
+            return tuple({pod.metadata.uid: pod for pod in found}.values())
+
     def why_to_come(self) -> tuple[str, ...]:
         """Return what is not created yet, and what for."""
         with self._changed:
-            return tuple(
+            found = [
                 f"{each.root}: {text(each.child.body, 'kind')} "
                 f"{each.namespace}/{text(each.child.body, 'metadata.name')} is created when "
                 + " and ".join(
@@ -91,7 +106,9 @@ class WorkloadController(ControlLoop):
                     if not self._seen.meet(after, each.namespace)
                 )
                 for each in self._later
-            )
+            ]
+        more = len(found) - _MOST_NAMED
+        return (*found[:_MOST_NAMED], *([f"and {more} more"] if more > 0 else []))
 
     def create(self, body: Mapping[str, Any], given: Given, *, suspended: bool) -> None:
         """Post an object, and unless it is *suspended* all that comes of it. Raises ApiError."""
