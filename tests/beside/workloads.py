@@ -1,4 +1,4 @@
-"""JobSets and LeaderWorkerSets as people write them. The label `app` of their pods is their name."""
+"""JobSets and LeaderWorkerSets as people write them. Their pods have their name as label `app`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,9 +8,7 @@ from tests.cluster.support.scheduling.workload_pods import pod_template
 
 GPUS = 8  # a whole node
 JOB_SETS = f"/apis/jobset.x-k8s.io/v1alpha2/namespaces/{NAMESPACE}/jobsets"
-LEADER_WORKER_SETS = (
-    f"/apis/leaderworkerset.x-k8s.io/v1/namespaces/{NAMESPACE}/leaderworkersets"
-)
+LEADER_WORKER_SETS = f"/apis/leaderworkerset.x-k8s.io/v1/namespaces/{NAMESPACE}/leaderworkersets"
 DEPLOYMENTS = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
 BATCH = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
 

@@ -5,7 +5,7 @@ a law is broken.
 """
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.programs.operators import Operator
 from tests.cluster.support.scheduling.contention import given_twice
 from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF
-from tests.cluster.support.scheduling.movable_pods import play_kubelets
+from tests.cluster.support.scheduling.movable_pods import play_kubelets, say
 from tests.cluster.support.scheduling.operator_process import OperatorProcess
 from tests.cluster.support.scheduling.scheduling_world import (
     NAMESPACE,
@@ -29,7 +29,7 @@ from tests.cluster.support.scheduling.workload_pods import CONTROLLERS, free
 RACK = "example.com/rack"
 RACKS = {"n1": "r1", "n2": "r1", "n3": "r2", "n4": "r2", "n5": "r3"}
 NODES = tuple(RACKS)
-KINDS = "jobsets,leaderworkersets,deployments,statefulsets,jobs"
+KINDS = "jobsets", "leaderworkersets", "deployments", "statefulsets", "jobs"
 # Operators delete a group's leader in the foreground, so its owners must be collected.
 _CONTROLLERS = f"{CONTROLLERS},garbage-collector-controller"
 # Operators compare priorities, so pods get theirs.
@@ -67,16 +67,11 @@ def world_beside(
 
 def clean(world: SchedulingWorld) -> None:
     """Delete all workloads and pods. Return when all GPUs are free."""
-    kinds = [kind for kind in KINDS.split(",") if _exists(world, kind)]
-    world.control.kubectl(
-        *("delete", ",".join(kinds), "--all", f"-n={NAMESPACE}"),
-        *("--cascade=background", "--wait=false"),
-    )
+    known = world.control.kubectl("api-resources", "-o=name")
+    kinds = ",".join(kind for kind in KINDS if kind in known)
+    options = f"-n={NAMESPACE}", "--cascade=background", "--wait=false"
+    world.control.kubectl("delete", kinds, "--all", *options)
     wait_for(lambda: _is_empty(world), "no pods, and all GPUs are free")
-
-
-def _exists(world: SchedulingWorld, kind: str) -> bool:
-    return "." not in kind and kind in world.control.kubectl("api-resources", "-o=name")
 
 
 def _is_empty(world: SchedulingWorld) -> bool:
@@ -125,6 +120,14 @@ class Played:
         except AssertionError as error:
             raise AssertionError(f"{error}\n{described(self._world)}") from None
 
+    def until_waiting(self, app: str, pods: int) -> None:
+        """Until that many of the app's pods exist and the extender was asked about them."""
+        self.until(lambda: len(self._tried(app)) == pods, f"{app} has {pods} pods that wait")
+
+    def _tried(self, app: str) -> list[Pod]:
+        pods = of(self._world.pods(), app)
+        return [pod for pod in pods if any(c.type == "PodScheduled" for c in pod.status.conditions)]
+
     def until_running(self, app: str, pods: int) -> None:
         self.until(lambda: running(self._world, app) == pods, f"{app} runs {pods} pods")
 
@@ -172,6 +175,15 @@ def bound(pods: Sequence[Pod], app: str) -> list[str]:
     return [pod.metadata.name for pod in of(pods, app) if pod.spec.node_name]
 
 
+def fail(world: SchedulingWorld, pod: Pod) -> None:
+    """As a kubelet does whose container ended with an error."""
+    say(world, pod, "Failed", {"terminated": {"exitCode": 1}}, ready="False")
+
+
+def succeed(world: SchedulingWorld, pod: Pod) -> None:
+    say(world, pod, "Succeeded", {"terminated": {"exitCode": 0}}, ready="False")
+
+
 def running(world: SchedulingWorld, app: str) -> int:
     return sum(pod.status.phase == "Running" for pod in of(world.pods(), app))
 
@@ -199,23 +211,19 @@ def one_at_a_time(*apps: str) -> Law:
     return look
 
 
-def not_bound(apps: Collection[str]) -> Law:
+def none_bound(*apps: str) -> Law:
+    """For what must wait whole."""
+
     def look(pods: Sequence[Pod]) -> str:
         early = [name for app in apps for name in bound(pods, app)]
-        return f"bound too early: {early}" if early else ""
+        return f"bound too early: {', '.join(early)}" if early else ""
 
     return look
 
 
-def never_on(node: str, apps: Collection[str]) -> Law:
+def none_on(node: str, *apps: str) -> Law:
     def look(pods: Sequence[Pod]) -> str:
-        there = [pod.metadata.name for app in apps for pod in of(pods, app)]
-        there = [
-            pod.metadata.name
-            for app in apps
-            for pod in of(pods, app)
-            if pod.spec.node_name == node
-        ]
-        return f"on {node}: {there}" if there else ""
+        there = [p.metadata.name for a in apps for p in of(pods, a) if p.spec.node_name == node]
+        return f"on {node}: {', '.join(there)}" if there else ""
 
     return look

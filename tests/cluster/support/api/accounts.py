@@ -95,9 +95,7 @@ def pod_of(account: str, node: str, *, name: str, namespace: str = NAMESPACE) ->
     }
 
 
-def token(
-    control: ControlPlane, account: str, *, pod: str = "", namespace: str = NAMESPACE
-) -> str:
+def token(control: ControlPlane, account: str, *, pod: str = "", namespace: str = NAMESPACE) -> str:
     """Return the token that the kubelet gets when it starts *pod*; without a pod, a token of no
     node."""
     spec: dict[str, Any] = {"expirationSeconds": 3600}
