@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.beside.workloads import create_in_order
-from tests.beside.world import NODES, Played, clean, control_with, leave_room
+from tests.beside.world import NODES, Played, clean, control_with, leave_room, still_waits
 from tests.cluster.support.programs.operators import JOB_SET
 from tests.cluster.support.scheduling.two_extenders import SwitchWorld, started_pair
 
@@ -36,7 +36,7 @@ def test_the_next_leader_keeps_the_places_of_waves_to_come(world: SwitchWorld) -
     dead = world.pair.leader
     dead.kill()
 
-    waits = Played(world, lambda _pods: world.node_of(waiter) and "the waiter is bound")
+    waits = Played(world, still_waits(waiter))
     waits.unready.add("one")
     # A Lease lasts for 15 s.
     waits.until(lambda: world.pair.other(dead).status("/readyz") == 200, "the other leads")

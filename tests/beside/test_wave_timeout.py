@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.beside.workloads import create_in_order
-from tests.beside.world import Played, clean, leave_room, world_beside
+from tests.beside.world import Played, clean, leave_room, still_waits, world_beside
 from tests.cluster.support.programs.operators import JOB_SET
 from tests.cluster.support.scheduling.scheduling_world import SchedulingWorld
 
@@ -36,7 +36,7 @@ def test_places_of_a_wave_that_never_comes_are_given_to_others_in_the_end(
     create_in_order(world, "one")
     played.until_running("one", 1)
     waiter = world.create("waiter")
-    Played(world, lambda _pods: world.node_of(waiter) and "the waiter is bound").settle()
+    Played(world, still_waits(waiter)).settle()
 
     played.until(lambda: world.node_of(waiter), "the waiter gets the place")
     played.until_running("one", 1)

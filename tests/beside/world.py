@@ -221,6 +221,16 @@ def none_bound(*apps: str) -> Law:
     return look
 
 
+def still_waits(name: str) -> Law:
+    """The pod is not bound: what is free is kept for others."""
+
+    def look(pods: Sequence[Pod]) -> str:
+        nodes = [p.spec.node_name for p in pods if p.metadata.name == name and p.spec.node_name]
+        return f"{name} got a place on {nodes[0]} that is kept for another pod" if nodes else ""
+
+    return look
+
+
 def none_on(node: str, *apps: str) -> Law:
     def look(pods: Sequence[Pod]) -> str:
         there = [p.metadata.name for a in apps for p in of(pods, a) if p.spec.node_name == node]
