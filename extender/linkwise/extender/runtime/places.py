@@ -1,5 +1,7 @@
 """The ConfigMap that holds the places that gangs keep for members to come (`api.noted_places`)."""
 
+import logging
+
 import msgspec
 
 from linkwise.extender.api.actions import NotePlaces
@@ -7,13 +9,16 @@ from linkwise.extender.api.noted_places import NAME
 from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import ApiError
 
+log = logging.getLogger(__name__)
+
 
 class _ConfigMap(msgspec.Struct, frozen=True):
     data: dict[str, str] = {}
 
 
 class Places:
-    """Every method may raise ApiError."""
+    """Every method may raise ApiError. Without the right to the ConfigMap, which older manifests
+    lack, the places are in this process's memory only."""
 
     def __init__(self, client: KubeClient, namespace: str) -> None:
         self._client = client
@@ -23,8 +28,10 @@ class Places:
         try:
             return self._client.get(f"{self._all}/{NAME}", _ConfigMap).data
         except ApiError as error:
-            if error.status != 404:
+            if error.status not in (403, 404):
                 raise
+            if error.status == 403:
+                log.warning("%s: a new leader does not know the places of members to come", error)
             return {}
 
     def write(self, action: NotePlaces) -> None:
@@ -32,6 +39,8 @@ class Places:
         try:
             self._client.patch(f"{self._all}/{NAME}", {"data": {action.key: action.text}})
         except ApiError as error:
+            if error.status == 403:  # of manifests of an older version; `read` has said so
+                return
             if error.status != 404 or action.text is None:
                 raise
             data = {action.key: action.text}
