@@ -420,6 +420,46 @@ def test_what_was_asked_and_did_not_run_is_no_success(
     assert ("OK:" in demo.output) is bool(flags)
 
 
+RAY = """\
+apiVersion: ray.io/v1
+kind: RayCluster
+metadata: {name: ray}
+spec:
+  headGroupSpec:
+    template:
+      spec: {containers: [{name: head, image: x, resources: {requests: {cpu: 400}}}]}
+  workerGroupSpecs:
+    - groupName: gpu
+      replicas: 2
+      template:
+        spec: {containers: [{name: worker, image: x, resources: {limits: {nvidia.com/gpu: 1}}}]}
+"""
+
+
+def test_a_gang_whose_head_never_runs_is_not_whole(directory: Path) -> None:
+    """Found: "no gang runs half" of a RayCluster whose head asks for more than any node has."""
+    (directory / "ray.yaml").write_text(RAY)
+    with started(directory, "--no-baseline", *SMALL, "ray.yaml") as demo:
+        assert demo.ends(RUN_SECONDS) == 1, demo.errors
+    text = " ".join(demo.output.split())
+    assert "FAILED ray: 2 pods have GPUs, and default/ray-head, which takes none, never ran" in text
+    assert "It requests cpu 400, and the most that a node has is" in text
+
+
+def test_the_second_job_of_a_set_in_order_comes_after_the_first(directory: Path) -> None:
+    lead, jobs = JOB_SET.split("  replicatedJobs:\n")
+    later = jobs.replace("name: node", "name: later").replace("replicas: 2", "replicas: 1")
+    order = "  startupPolicy: {startupPolicyOrder: InOrder}\n"
+    (directory / "set.yaml").write_text(f"{lead}{order}  replicatedJobs:\n{jobs}{later}")
+    with started(directory, "--no-baseline", "-o", "json", *SMALL, "set.yaml") as demo:
+        assert demo.ends(RUN_SECONDS) == 0, demo.errors
+    report = json.loads(demo.output)
+    (gpt,) = report["workloads"]
+    *first, second = (pod["seconds"] for pod in gpt["pods"])
+    assert max(each["running"] for each in first) <= second["created"]
+    assert (gpt["running"], report["to_come"]) == (3, [])
+
+
 # What is asked wrongly
 
 

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from linkwise.kube.controllers.child import UnknownControllerError
+from linkwise.kube.controllers.order import After, Reached, SeenPods
 from linkwise.kube.controllers.workload import MOST_PODS, Made, pods_of
 from linkwise.kube.fields import UnreadableError, mapping
+from linkwise.kube.objects import Condition, ObjectMeta, OwnerReference, Pod, PodSpec, PodStatus
 
 Object = dict[str, Any]
 RECORDED = Path(__file__).parents[1] / "pods" / "podgrouper" / "workload_pods.json"
@@ -312,3 +314,172 @@ def test_a_ray_job_on_a_cluster_that_is_there_creates_its_submitter_alone() -> N
     assert made.body["spec"]["containers"] == GPUS["spec"]["containers"]
     by_http = {**spec, "submissionMode": "HTTPMode"}
     assert pods_of(workload("ray.io/v1 RayJob", by_http), {}).pods == ()
+
+
+def order(made: Made) -> dict[str, tuple[str, ...]]:
+    """Pod, without random letters -> what it comes after, in words."""
+    return {
+        RANDOM.sub("", each.body["metadata"]["name"]): tuple(map(str, each.after))
+        for each in made.pods
+    }
+
+
+def jobs(*items: Object) -> list[Object]:
+    job = {"spec": {"parallelism": 2, "completions": 2, "template": GPUS}}
+    return [{"template": job, **item} for item in items]
+
+
+ORDERS: dict[str, tuple[str, Object, dict[str, tuple[str, ...]]]] = {
+    "a JobSet at once": (
+        "jobset.x-k8s.io/v1alpha2 JobSet",
+        {"replicatedJobs": jobs({"name": "a"}, {"name": "b"})},
+        {"lm-a-0-0": (), "lm-a-0-1": (), "lm-b-0-0": (), "lm-b-0-1": ()},
+    ),
+    "a JobSet in order": (
+        "jobset.x-k8s.io/v1alpha2 JobSet",
+        {
+            "startupPolicy": {"startupPolicyOrder": "InOrder"},
+            "replicatedJobs": jobs({"name": "a", "replicas": 2}, {"name": "b"}),
+        },
+        {
+            **{f"lm-a-{job}-{index}": () for job in (0, 1) for index in (0, 1)},
+            **{
+                f"lm-b-0-{index}": ("the pods of 2 Jobs lm-a-0 to lm-a-1 are ready",)
+                for index in (0, 1)
+            },
+        },
+    ),
+    "a JobSet with dependencies": (
+        "jobset.x-k8s.io/v1alpha2 JobSet",
+        {
+            "replicatedJobs": jobs(
+                {"name": "data"},
+                {"name": "head", "dependsOn": [{"name": "data", "status": "Complete"}]},
+                {"name": "w", "dependsOn": [{"name": "head", "status": "Ready"}]},
+            )
+        },
+        {
+            "lm-data-0-0": (),
+            "lm-data-0-1": (),
+            "lm-head-0-0": ("the pods of Job lm-data-0 have ended",),
+            "lm-head-0-1": ("the pods of Job lm-data-0 have ended",),
+            "lm-w-0-0": ("the pods of Job lm-head-0 are ready",),
+            "lm-w-0-1": ("the pods of Job lm-head-0 are ready",),
+        },
+    ),
+    "a LeaderWorkerSet at once": (
+        "leaderworkerset.x-k8s.io/v1 LeaderWorkerSet",
+        {"leaderWorkerTemplate": {"size": 2, "workerTemplate": GPUS}},
+        {"lm-0": (), "lm-0-1": ()},
+    ),
+    "a LeaderWorkerSet whose leader is ready first": (
+        "leaderworkerset.x-k8s.io/v1 LeaderWorkerSet",
+        {
+            "startupPolicy": "LeaderReady",
+            "leaderWorkerTemplate": {"size": 2, "workerTemplate": GPUS},
+        },
+        {"lm-0": (), "lm-0-1": ("pod lm-0 is ready",)},
+    ),
+    "a Volcano Job": (
+        "batch.volcano.sh/v1alpha1 Job",
+        {
+            "tasks": [
+                {"name": "w", "template": GPUS, "dependsOn": {"name": ["ps"]}},
+                {"name": "ps", "replicas": 2, "template": GPUS},
+            ]
+        },
+        {
+            "lm-w-0": ("2 pods lm-ps-0 to lm-ps-1 are ready",),
+            "lm-ps-0": (),
+            "lm-ps-1": (),
+        },
+    ),
+    "an MPIJob whose workers are ready first": (
+        "kubeflow.org/v2beta1 MPIJob",
+        {
+            "launcherCreationPolicy": "WaitForWorkersReady",
+            "mpiReplicaSpecs": {
+                "Launcher": {"template": GPUS},
+                "Worker": {"replicas": 2, "template": GPUS},
+            },
+        },
+        {
+            "lm-launcher": ("2 pods lm-worker-0 to lm-worker-1 are ready",),
+            "lm-worker-0": (),
+            "lm-worker-1": (),
+        },
+    ),
+    "a StatefulSet": (
+        "apps/v1 StatefulSet",
+        {"replicas": 2, "template": GPUS},
+        {"lm-0": (), "lm-1": ("pod lm-0 is ready",)},
+    ),
+    "a parallel StatefulSet": (
+        "apps/v1 StatefulSet",
+        {"replicas": 2, "podManagementPolicy": "Parallel", "template": GPUS},
+        {"lm-0": (), "lm-1": ()},
+    ),
+}
+
+
+@pytest.mark.parametrize("which", ORDERS)
+def test_pods_come_after_others_as_their_controller_has_it(which: str) -> None:
+    kind, spec, wanted = ORDERS[which]
+    assert order(pods_of(workload(kind, spec), {})) == wanted
+
+
+def test_the_workers_of_an_exclusive_topology_come_when_the_leader_has_a_node() -> None:
+    spec = {"leaderWorkerTemplate": {"size": 2, "workerTemplate": GPUS}}
+    made = workload("leaderworkerset.x-k8s.io/v1 LeaderWorkerSet", spec)
+    key = "leaderworkerset.sigs.k8s.io/exclusive-topology"
+    made["metadata"]["annotations"] = {key: "rack"}
+    found = pods_of(made, {})
+    assert order(found) == {"lm-0": (), "lm-0-1": ("pod lm-0 has a node",)}
+    assert {each.body["metadata"]["annotations"][key] for each in found.pods} == {"rack"}
+
+
+def test_a_volcano_task_needs_no_more_ready_pods_than_are_available_at_least() -> None:
+    tasks = [
+        {"name": "ps", "replicas": 3, "minAvailable": 1, "template": GPUS},
+        {"name": "w", "template": GPUS, "dependsOn": {"name": ["ps"]}},
+    ]
+    made = pods_of(workload("batch.volcano.sh/v1alpha1 Job", {"tasks": tasks}), {})
+    (after,) = made.pods[-1].after
+    assert (after.pods, len(after.names)) == (1, 3)
+
+
+def seen(*pods: Pod) -> SeenPods:
+    found = SeenPods()
+    for each in pods:
+        found.put(each)
+    return found
+
+
+def a_pod(name: str, phase: str = "Pending", job: str = "", ready: str = "") -> Pod:
+    owner = OwnerReference(kind="Job", name=job, uid="u", controller=True)
+    return Pod(
+        metadata=ObjectMeta(name=name, namespace="ml", owner_references=(owner,) if job else ()),
+        spec=PodSpec(node_name="" if phase == "Pending" else "n1"),
+        status=PodStatus(phase=phase, conditions=(Condition("Ready", ready),) if ready else ()),
+    )
+
+
+def test_a_pod_is_ready_when_it_runs_and_no_condition_denies_it() -> None:
+    after = After(Reached.READY, 1, frozenset(["a"]))
+    assert not seen().meet(after, "ml")
+    assert not seen(a_pod("a")).meet(after, "ml")
+    assert not seen(a_pod("a", "Running", ready="False")).meet(after, "ml")
+    assert seen(a_pod("a", "Running", ready="True")).meet(after, "ml")
+    assert seen(a_pod("a", "Running")).meet(after, "ml")
+    assert seen(a_pod("a", "Succeeded", ready="False")).meet(after, "ml")
+    assert not seen(a_pod("a", "Running")).meet(after, "other")
+
+
+def test_the_pods_of_a_job_count_by_its_name() -> None:
+    after = After(Reached.COMPLETE, 2, jobs=frozenset(["j"]))
+    pods = seen(a_pod("x", "Succeeded", "j"), a_pod("y", "Running", "j"), a_pod("z", "Succeeded"))
+    assert not pods.meet(after, "ml")
+    pods.put(a_pod("y", "Succeeded", "j"))
+    assert pods.meet(after, "ml")
+    pods.drop(a_pod("x", "Succeeded", "j"))
+    assert not pods.meet(after, "ml")

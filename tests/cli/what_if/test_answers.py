@@ -197,7 +197,7 @@ def test_no_fewer_pods_would_do(seed: int) -> None:
     )
     for rank, gpus in enumerate(sizes):
         it.add_pod(f"g-{rank}", gpus, gates=["linkwise.dev/plan"], said=words)
-    trials = Trials(live, [it.pod(f"g-{rank}") for rank in range(2)])
+    trials = Trials(live, [it.pod(f"g-{rank}") for rank in range(2)], {})
     there = [record.uid for record in trials.may_go()]
     enough = next(
         (
@@ -321,7 +321,7 @@ def test_of_several_parts_the_one_that_never_fits_is_named(tmp_path: Path) -> No
     it = cluster("dgx-a100")
     runs(it, "old", 4, "n1")
     text = what_if(tmp_path, listed(it), a_list([job("large", 3, 8), job("all", 1, 8)])).stdout
-    large, single = text[text.index("gang ml/Job.batch/large") :].split("\n\n")[:2]
+    large, single = text[text.index("\ngang ml/Job.batch/large") + 1 :].split("\n\n")[:2]
     assert "  when      never" in large
     assert "even without other pods" in large
     assert "  when      never" not in single

@@ -13,7 +13,9 @@ from linkwise.cli.what_if.answer import (
     HeldPod,
     JobMoves,
     JobPart,
+    LaterPod,
     MovedPod,
+    OtherPod,
     Place,
     WhatIfAnswer,
     WholeNodes,
@@ -53,7 +55,7 @@ def cluster() -> Cluster:
 
 
 def test_there_is_something_to_compare() -> None:
-    assert (len(SHOWN), len(FILES)) == (6, 3)
+    assert (len(SHOWN), len(FILES)) == (7, 4)
 
 
 @pytest.mark.parametrize(("kinds", "command", "shown"), SHOWN, ids=[each[1] for each in SHOWN])
@@ -79,7 +81,8 @@ def test_every_option_is_documented() -> None:
 def test_every_field_is_documented() -> None:
     said = set(re.findall(r"`(\w+)`", PAGE))
     now = (WhatIfAnswer, JobPart, Place, Without, HeldPod, JobMoves, MovedPod)
-    kinds = (*now, WholeNodesAnswer, WholeNodes, PastAnswer, Outcome, JobThere, Ignored)
+    whole = (OtherPod, LaterPod)
+    kinds = (*now, *whole, WholeNodesAnswer, WholeNodes, PastAnswer, Outcome, JobThere, Ignored)
     fields = {name for kind in kinds for name in kind.__slots__}
     assert not fields - said
 

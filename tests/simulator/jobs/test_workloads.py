@@ -33,6 +33,10 @@ class Controllers:
         body = {"apiVersion": api_version, "kind": word, "metadata": metadata, "spec": spec}
         self.workloads.create(body, {}, suspended=False)
 
+    def becomes(self, name: str, phase: str) -> None:
+        """Run the pod, or end it."""
+        self.client.patch(f"{PODS}/{name}/status", {"status": {"phase": phase}})
+
     def pods(self) -> dict[str, Pod]:
         return {pod.metadata.name: pod for pod in self.client.get(PODS, _Pods).items}
 
@@ -49,7 +53,8 @@ def world() -> Iterator[Controllers]:
 
 
 def test_a_pod_belongs_to_the_object_that_is_stored(world: Controllers) -> None:
-    world.create("apps/v1 StatefulSet", "db", {"replicas": 2, "template": TEMPLATE})
+    spec = {"replicas": 2, "podManagementPolicy": "Parallel", "template": TEMPLATE}
+    world.create("apps/v1 StatefulSet", "db", spec)
     pods = world.pods()
     assert sorted(pods) == ["db-0", "db-1"]
     stored = world.client.get("/apis/apps/v1/namespaces/ml/statefulsets/db", Pod)
@@ -88,3 +93,43 @@ def test_what_is_retired_creates_no_pods_again(world: Controllers) -> None:
     world.client.delete(f"{PODS}/{name}")
     world.create("apps/v1 ReplicaSet", "later", {"template": TEMPLATE})
     assert [each.rpartition("-")[0] for each in world.pods()] == ["later"]
+
+
+def test_a_stateful_set_creates_each_pod_when_the_one_before_it_is_ready(
+    world: Controllers,
+) -> None:
+    world.create("apps/v1 StatefulSet", "db", {"replicas": 3, "template": TEMPLATE})
+    for number in range(3):
+        wait_for(lambda: len(world.pods()) == number + 1, "the next pod")  # noqa: B023
+        assert world.workloads.pods_to_come == 2 - number
+        world.becomes(f"db-{number}", "Running")
+    assert world.workloads.why_to_come() == ()
+
+
+def test_the_jobs_of_a_job_set_in_order_come_when_those_before_them_are_ready(
+    world: Controllers,
+) -> None:
+    job = {"spec": {"parallelism": 2, "completions": 2, "template": TEMPLATE}}
+    world.create(
+        "jobset.x-k8s.io/v1alpha2 JobSet",
+        "gpt",
+        {
+            "startupPolicy": {"startupPolicyOrder": "InOrder"},
+            "replicatedJobs": [{"name": "lead", "template": job}, {"name": "w", "template": job}],
+        },
+    )
+    wait_for(lambda: len(world.pods()) == 2, "the pods of the first Job")
+    first, second = sorted(world.pods())
+    assert (first[:10], second[:10]) == ("gpt-lead-0", "gpt-lead-0")
+    world.becomes(first, "Running")
+    (why,) = world.workloads.why_to_come()
+    assert why == ("gpt: Job ml/gpt-w-0 is created when the pods of Job gpt-lead-0 are ready")
+    world.becomes(second, "Running")
+    wait_for(lambda: len(world.pods()) == 4, "the pods of the second Job")
+    assert world.workloads.pods_to_come == 0
+
+
+def test_what_comes_later_is_not_created_once_it_is_retired(world: Controllers) -> None:
+    world.create("apps/v1 StatefulSet", "db", {"replicas": 2, "template": TEMPLATE})
+    world.workloads.retire()
+    assert world.workloads.pods_to_come == 0

@@ -7,7 +7,7 @@ import pytest
 
 from linkwise.kube.labels import COMPLETION_INDEX as INDEX
 from linkwise.kube.objects import Pod
-from linkwise.simulator.report.build_report import report_of, seen_pods
+from linkwise.simulator.report.build_report import report_of, seen_pods, waiting_members
 from linkwise.simulator.report.model import GangSeen, PodTimes, SeenPod, faults
 from linkwise.simulator.report.pod_recorder import Sighting
 
@@ -182,3 +182,16 @@ def test_a_workload_is_bound_from_the_last_creation_of_those_that_are() -> None:
 
     assert report_of([], pods, [], seed=1).workloads[0].bound_after == 1.75
     assert report_of([], pods[2:], [], seed=1).workloads[0].bound_after is None
+
+
+def test_a_pod_without_gpus_and_without_a_node_says_what_no_node_has() -> None:
+    head = pod("head", job="ray", node="", phase="Pending", resources={"requests": {"cpu": "400"}})
+    placed = pod("launcher", job="ray", resources={})
+    sightings = [
+        Sighting(each, order, {}, PodTimes(0.0)) for order, each in enumerate((head, placed))
+    ]
+    (found,) = waiting_members(sightings, {"uid-ray": "ray"}, [{"cpu": 192_000}, {"cpu": 8_000}])
+    assert (found.pod, found.workload) == ("default/head", "ray")
+    assert found.why == (
+        "kube-scheduler has not tried it. It requests cpu 400, and the most that a node has is 192."
+    )

@@ -6,7 +6,14 @@ from itertools import islice
 import pytest
 
 from linkwise.simulator.report.build_report import report_of
-from linkwise.simulator.report.model import SeenPod, faults, letters, stock_tenants, tenants
+from linkwise.simulator.report.model import (
+    SeenPod,
+    WaitingMember,
+    faults,
+    letters,
+    stock_tenants,
+    tenants,
+)
 from linkwise.topology.machine.model import LinkClass
 from tests.simulator.report.small_report import NODES, OURS, off, on, small_report
 
@@ -222,3 +229,19 @@ def test_the_gain_is_of_workloads_that_ran_whole_with_linkwise_and_without() -> 
     assert gain.mean == pytest.approx(2**0.5)
     assert (gain.faster, gain.worst, gain.best) == (1, "slow", "fast")
     assert replace(report, workloads=(waits,)).gain is None
+
+
+def test_a_gang_is_not_whole_while_a_member_without_gpus_has_no_node() -> None:
+    head = WaitingMember("ml/head", TRAIN[0].workload, "2 Insufficient cpu.")
+    assert report_of(NODES, TRAIN, [], seed=1, without_gpus=[head]).problems == (
+        f"{TRAIN[0].workload}: 2 pods have GPUs, and ml/head, which takes none, never ran: "
+        "2 Insufficient cpu.",
+    )
+    other = WaitingMember("ml/head", "another", "2 Insufficient cpu.")
+    assert report_of(NODES, TRAIN, [], seed=1, without_gpus=[other]).problems == ()
+
+
+def test_a_run_of_which_the_pods_with_gpus_never_came_says_so() -> None:
+    assert report_of(NODES, [], [], seed=1, to_come=["serve: …"]).problems == (
+        "no pod has GPUs: those that take some are not created yet",
+    )

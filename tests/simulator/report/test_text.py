@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from linkwise.simulator.report.build_report import report_of
-from linkwise.simulator.report.model import MovedPod, PodTimes, Report, Rival
+from linkwise.simulator.report.model import MovedPod, PodTimes, Report, Rival, WaitingMember
 from linkwise.simulator.report.text import picture, render
 from linkwise.topology.machine.recorded import machine_names, recorded_machine
 from tests.simulator.report.small_report import NODES, OURS, off, on, small_report
@@ -111,6 +111,19 @@ def test_a_gang_of_which_part_runs_is_not_said_to_run() -> None:
 
     assert "gang of 2 runs 1 of them" in text
     assert text.endswith("FAILED\n  gang train: 1 of 2 members run\n")
+
+
+def test_members_without_gpus_that_wait_are_named_and_what_is_to_come() -> None:
+    head = WaitingMember("default/head", "train", "2 Insufficient cpu.")
+    text = shown(
+        report_of(NODES, OURS[:2], [], seed=1, without_gpus=[head], to_come=["db: db-1, later"])
+    )
+    assert (
+        "Why pods wait\n"
+        "  train, default/head, without GPUs: 2 Insufficient cpu.\n"
+        "  db: db-1, later\n"
+    ) in text
+    assert "FAILED\n  train: 2 pods have GPUs, and default/head, which takes none" in text
 
 
 def test_a_pod_that_failed_is_not_said_to_wait() -> None:

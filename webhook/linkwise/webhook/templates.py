@@ -72,7 +72,7 @@ def pods_made(fields: Fields, namespace: str) -> Iterator[Made]:
     given = {**fields, "metadata": {**metadata, "name": name, "namespace": namespace}}
     objects: dict[ObjectRef, Fields] = {_ref_of(given): given}
     try:
-        for each, path in islice(descendants(given, {}), MOST_PODS):
+        for each, path, _ in islice(descendants(given, {}), MOST_PODS):
             at = f"{path}.metadata.annotations"
             if each["kind"] != "Pod":
                 objects[_ref_of(each)] = each

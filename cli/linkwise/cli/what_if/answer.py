@@ -100,6 +100,28 @@ class JobPart:
     why: GangExplanation | Explanation | None  # of a part that waits
     moves: JobMoves | None = None  # None: none would make room, or none were found
     never: bool = False  # it cannot start, even alone and without every pod that could go
+    hopeless: tuple[str, ...] = ()  # of its pods, those that no node can take even if it is empty
+
+
+@dataclass(frozen=True, slots=True)
+class OtherPod:
+    """A pod of the job without GPUs. kube-scheduler places it, and the others need it."""
+
+    pod: str  # namespace/name
+    wanted: Mapping[str, int]  # thousandths of a CPU, else units
+    node: str  # empty: none yet
+    reasons: Mapping[str, int]  # of one without a node: kube-scheduler's words, of how many nodes
+    lacks: tuple[str, ...]  # what it wants more of than any node has
+    never: bool  # it fits on no node even without other pods
+
+
+@dataclass(frozen=True, slots=True)
+class LaterPod:
+    """A pod of the job that is not created, because others that come first do not run."""
+
+    pod: str  # namespace/name
+    wanted: int  # GPUs
+    after: str  # what it waits for
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +191,8 @@ class WhatIfAnswer:
     fits: bool  # all of it starts now
     cluster: ClusterUse
     parts: tuple[JobPart, ...]
+    without_gpus: tuple[OtherPod, ...]
+    to_come: tuple[LaterPod, ...]
     room: tuple[Without, ...]
     never: Never | None
     guesses: tuple[Guess, ...]

@@ -7,13 +7,16 @@ others do not take the room that is made for the job.
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from linkwise.cli.errors import BadInputError
 from linkwise.cli.what_if.answer import (
     By,
     HeldPod,
     JobPart,
+    LaterPod,
     Never,
+    OtherPod,
     PartState,
     Start,
     WhatIfAnswer,
@@ -22,7 +25,7 @@ from linkwise.cli.what_if.answer import (
 from linkwise.cli.what_if.cluster import all_left_out, presumed, use_of
 from linkwise.cli.what_if.ends import Ends
 from linkwise.cli.what_if.given.in_cluster import gated, schedulers_of, those_there
-from linkwise.cli.what_if.given.job import Job
+from linkwise.cli.what_if.given.job import Job, takes
 from linkwise.cli.what_if.given.listing import Listing
 from linkwise.cli.what_if.given.machines import Known
 from linkwise.cli.what_if.live_listing import LiveListing, known_end
@@ -33,10 +36,10 @@ from linkwise.cli.what_if.moves import (
     moves_for,
     note_of_jobs,
 )
+from linkwise.cli.what_if.other_pods import NodesForOthers, Refused, alike
 from linkwise.cli.what_if.parts import (
     Explanations,
     Group,
-    all_fit,
     all_start,
     gpus_of,
     groups_of,
@@ -52,7 +55,9 @@ from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.explain.holders import owners_of
 from linkwise.extender.explain.snapshot import Snapshot
 from linkwise.extender.preemption.policy import Preempt
+from linkwise.kube.filters.requests import lenient_amount, pod_requests
 from linkwise.kube.objects import Pod
+from linkwise.pods.annotations import demand_of
 from linkwise.pods.podgrouper.workloads.answer import ObjectRef
 
 _MOMENT_SECONDS = 15.0  # events within this time count as "now"
@@ -97,19 +102,22 @@ class _Asking:
         self._note_started(live)
         self._note_not_given(live)
         not_given = frozenset(live.not_given)
-        live.add(self._job.pods)
+        live.submit(self._job.pods, self._job.order)
         live.settle()
         self._refuse_what_cannot_be(live, frozenset(live.not_given) - not_given)
-        snapshot = live.core.snapshot(live.now)
-        groups = groups_of(snapshot, [pod.metadata.uid for pod in self._job.pods])
-        if not groups:
+        live.play(_MOMENT_SECONDS)
+        self._refuse_what_cannot_be(live, frozenset(live.not_given) - not_given)
+        groups = self._groups(live)
+        resource = self._settings.resource_name
+        if not groups and not any(takes(pod, resource) for pod in live.to_come.values()):
             raise BadInputError(
-                f"--submit: no pod there takes {self._settings.resource_name}, so Linkwise has no "
-                "say in it"
+                f"--submit: no pod there takes {resource}, so Linkwise has no say in it"
             )
-        live.run_until(live.now + _MOMENT_SECONDS, lambda: all_fit(live, groups))
         self._note_joined(live, groups)
-        fits = all_start(live, groups)
+        self._note_ended_early(live)
+        fits = _is_done(live, groups)
+        others, to_come = self._other_pods(live), self._to_come(live)
+        nevers = {other.pod for other in others if other.never}
         parts = self._with_moves(live, groups, self._parts(live, groups))
         if self._listing.budgets is None and any(part.evicts or part.moves for part in parts):
             self._notes.append(NO_BUDGETS)
@@ -117,20 +125,22 @@ class _Asking:
         room: tuple[Without, ...] = ()
         never = None
         if not fits:
-            room, never = self._room(groups)
+            room, never = ((), Never(())) if nevers else self._room(groups)
             parts = self._with_starts(
                 live, before, groups, parts, can=never is None or len(parts) > 1
             )
             if never is not None and not left_out:
-                parts = self._with_nevers(groups, parts)
+                parts = self._with_nevers(groups, parts, nevers)
         return WhatIfAnswer(
             at=self._at,
             job=self._job.titles,
             fits=fits,
             cluster=use_of(before),
             parts=tuple(parts),
+            without_gpus=others,
+            to_come=to_come,
             room=room,
-            never=None if left_out else never,
+            never=None if left_out and not nevers else never,
             guesses=self._known.guesses,
             left_out=left_out,
             presumed=presumed(before),
@@ -153,6 +163,44 @@ class _Asking:
         )
 
     # Now
+
+    def _groups(self, live: LiveListing) -> tuple[Group, ...]:
+        snapshot = live.core.snapshot(live.now)
+        return groups_of(snapshot, [pod.metadata.uid for pod in self._job.pods])
+
+    def _other_pods(self, live: LiveListing) -> tuple[OtherPod, ...]:
+        pods = [pod for pod in self._job.pods if pod.metadata.uid in live.others]
+        if not pods:
+            return ()
+        nodes = NodesForOthers(snapshot := live.core.snapshot(live.now))
+        refused: dict[object, Refused] = {}
+        found = []
+        for pod in pods:
+            uid, why, node = pod.metadata.uid, None, ""
+            if uid in live.without_node:
+                if alike(pod) not in refused:
+                    refused[alike(pod)] = nodes.why_not(pod, snapshot.by_uid[uid])
+                why = refused[alike(pod)]
+            else:
+                node = live.pods[uid].spec.node_name
+            found.append(
+                OtherPod(
+                    _name(pod),
+                    pod_requests(pod, lenient_amount),
+                    node,
+                    dict(why.reasons) if why is not None else {},
+                    why.lacks if why is not None else (),
+                    why is not None and why.never,
+                )
+            )
+        return tuple(found)
+
+    def _to_come(self, live: LiveListing) -> tuple[LaterPod, ...]:
+        resource = self._settings.resource_name
+        return tuple(
+            LaterPod(_name(pod), demand_of(pod, resource).gpus, live.why_to_come(uid))
+            for uid, pod in live.to_come.items()
+        )
 
     def _parts(self, live: LiveListing, groups: Sequence[Group]) -> list[JobPart]:
         snapshot = live.core.snapshot(live.now)
@@ -224,7 +272,11 @@ class _Asking:
                 "a little sooner"
             )
         while can and waiting and ends.go_on():
-            live.run_until(live.now + _MOMENT_SECONDS, lambda: all_start(live, groups))
+            if live.to_come:
+                live.play(_MOMENT_SECONDS)
+                now = {group.key: group for group in self._groups(live)}
+                groups = [now.get(group.key, group) for group in groups]
+            live.run_until(live.now + _MOMENT_SECONDS, partial(_is_done, live, groups))
             started = [
                 number for number in waiting if groups[number].state(live) is not PartState.WAITS
             ]
@@ -253,23 +305,35 @@ class _Asking:
         # Pods that are ending make room in any case.
         live.remove([pod.metadata.uid for pod in running if _is_ending(pod, self._at)])
         live.settle()
-        return Trials(live, pods)
+        return Trials(live, pods, self._job.order)
 
-    def _with_nevers(self, groups: Sequence[Group], parts: Sequence[JobPart]) -> list[JobPart]:
-        """Mark the parts that can never start. Of several, one may only be in the way of others."""
-        if len(parts) == 1:
-            return [replace(part, never=True) for part in parts]
+    def _with_nevers(
+        self, groups: Sequence[Group], parts: Sequence[JobPart], others: Collection[str]
+    ) -> list[JobPart]:
+        """Mark the parts that can never start. Of several, one may only be in the way of others.
+        *others*: pods without GPUs that never start."""
+        if len(parts) == 1 and not others:
+            of_groups = self._trials(self._job.pods).hopeless
+            return [
+                replace(part, never=True, hopeless=of_groups.get(group.key, ()))
+                for group, part in zip(groups, parts, strict=True)
+            ]
         found, left = [], _MOST_ALONE
         for group, part in zip(groups, parts, strict=True):
-            never = False
+            never, hopeless = False, tuple[str, ...]()
             if part.state is PartState.WAITS and part.start is None and left:
                 left -= 1
-                others = {uid for each in groups if each is not group for uid in each.uids}
+                apart = {uid for each in groups if each is not group for uid in each.uids}
                 trials = self._trials(
-                    [pod for pod in self._job.pods if pod.metadata.uid not in others]
+                    [
+                        pod
+                        for pod in self._job.pods
+                        if pod.metadata.uid not in apart and _name(pod) not in others
+                    ]
                 )
                 never = not trials.starts_without([record.uid for record in trials.may_go()])
-            found.append(replace(part, never=never))
+                hopeless = trials.hopeless.get(group.key, ()) if never else ()
+            found.append(replace(part, never=never, hopeless=hopeless))
         return found
 
     def _room(self, groups: Sequence[Group]) -> tuple[tuple[Without, ...], Never | None]:
@@ -344,11 +408,20 @@ class _Asking:
                 + _some(refs)
             )
 
+    def _note_ended_early(self, live: LiveListing) -> None:
+        early = [_name(pod) for pod in live.ended_early.values()]
+        if early:
+            self._notes.append(
+                "pods that come after the end of others count as if these ended at once: "
+                + _some(early)
+            )
+
     def _note_joined(self, live: LiveListing, groups: Iterable[Group]) -> None:
         known = live.core.snapshot(live.now).gang_by_key
         for group in groups:
             gang = known.get(group.key)
-            if gang is not None and gang.found.open and not gang.found.complete:
+            is_complete = gang is None or gang.found.complete or bool(live.to_come)
+            if gang is not None and gang.found.open and not is_complete:
                 there = len(gang.found.seats) + gang.found.done
                 raise BadInputError(
                     f"--submit: {group.key.title}: {there} of {group.minimum} pods that it needs "
@@ -371,6 +444,10 @@ class _Asking:
             if record is not None and record.invalid:
                 where = self._job.places.get(pod.metadata.uid, "--submit")
                 raise BadInputError(f"{where}: {record.invalid}")
+
+
+def _is_done(live: LiveListing, groups: Sequence[Group]) -> bool:
+    return live.is_all_there and all_start(live, groups)
 
 
 def _records(snapshot: Snapshot, found: FreedPods) -> list[PodRecord]:

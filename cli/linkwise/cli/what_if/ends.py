@@ -24,7 +24,7 @@ class Ends:
         self._others_wait = any(
             record.demand.gpus and not record.node and record.live and record.uid not in mine
             for record in snapshot.pods
-        )
+        ) or bool(live.without_node)
         known = len(live.ends)
         self.step = max(1, known // _MOST_STEPS) if self._others_wait else 1
         self._steps = 0

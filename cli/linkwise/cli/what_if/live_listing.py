@@ -2,20 +2,27 @@
 
 A pod with a plan is bound at once and keeps its GPUs until it ends. If it says how long it runs, it
 ends then; otherwise its end is unknown, and it never ends here.
+
+The pods of the job come in the order in which their controllers create them. Those that others wait
+for to end are over as soon as all of them run: when they end is not asked.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from heapq import heappop, heappush
 
 import msgspec
 
 from linkwise.cli.documents import Fields
+from linkwise.cli.what_if.given.job import takes
+from linkwise.cli.what_if.other_pods import put_all
 from linkwise.extender.api.action_effects import bound, leaving
 from linkwise.extender.api.actions import Action, Evict, WithdrawPlan, WritePlan
 from linkwise.extender.api.extender_calls import Outcome
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.in_memory_api_server import InMemoryApiServer
 from linkwise.extender.queue.running_pods import STUCK_SECONDS
+from linkwise.kube.controllers.order import After, Reached, SeenPods
 from linkwise.kube.device_claims import ResourceClaim, ResourceSlice
 from linkwise.kube.objects import Node, Pod, PodDisruptionBudget
 from linkwise.pods.annotations import ask_of
@@ -60,6 +67,15 @@ class LiveListing(InMemoryApiServer):
         self._objects = objects
         self._planned: dict[str, None] = {}  # uids of pods that may be bound
         self._ends: list[tuple[float, str]] = []
+        self._job: dict[str, Pod] = {}  # as it was submitted
+        self._order: Mapping[str, tuple[After, ...]] = {}
+        self._seen = SeenPods()  # of the job
+        self.to_come: dict[str, Pod] = {}  # of the job, not created yet
+        self.others: dict[str, Pod] = {}  # of the job, without GPUs
+        self.without_node: dict[str, Pod] = {}  # those of them that have none
+        self._of_devices: dict[str, Pod] = {}  # of the job: whether of GPUs, the core knows
+        self.ended_early: dict[str, Pod] = {}  # of the job, so that others came
+        self._is_news = False  # whether a pod without GPUs may fit that did not before
         for pod in self.pods.values():
             self._expect_end(pod)
             if pod.status.nominated_node_name and names.PLAN in pod.metadata.annotations:
@@ -70,10 +86,12 @@ class LiveListing(InMemoryApiServer):
     def settle(self) -> None:
         """Run the core until it has nothing more to do at this moment."""
         for _ in range(_MOST_ROUNDS):
+            has_put = self._put_others()
             _, busy = self.decide()
             for defect in self.core.take_defects():
                 raise defect
-            busy = self._bind_planned() or busy
+            busy = self._bind_planned() or busy or has_put
+            busy = self._create_next() or busy or self._end_those_waited_for()
             due = self.core.next_due()
             if not busy and (due is None or due > self.now):
                 return
@@ -112,7 +130,123 @@ class LiveListing(InMemoryApiServer):
             due.append(heappop(self._ends)[1])
         self.remove(due)
 
+    def play(self, seconds: float) -> None:
+        """Let time go on for *seconds* after the last of the job's pods has come, or until all of
+        them have nodes."""
+        left = -1
+        while left != len(self.to_come):
+            left = len(self.to_come)
+            if self.run_until(self.now + seconds, lambda: self.is_whole):
+                return
+
+    # The job
+
+    def submit(self, job: Iterable[Pod], order: Mapping[str, tuple[After, ...]]) -> None:
+        """Create the job's pods, each when its turn comes. *order*: uid -> what it comes after."""
+        self._job = {pod.metadata.uid: pod for pod in job}
+        self._order, self._seen = order, SeenPods()
+        self.others.clear()
+        self.ended_early.clear()
+        self.to_come = {uid: pod for uid, pod in self._job.items() if order.get(uid)}
+        for uid, pod in self._job.items():
+            if uid not in self.to_come:
+                self._create(pod)
+
+    def withdraw(self) -> None:
+        """Remove the job."""
+        uids, self._job = [*self._job], {}
+        self.to_come.clear()
+        self.without_node.clear()
+        self._of_devices.clear()
+        self.remove(uids)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all pods of the job have nodes."""
+        return not (self.to_come or self.without_node) and all(
+            uid in self.pods and self.pods[uid].spec.node_name
+            for uid, pod in self._job.items()
+            if takes(pod, self.settings.resource_name)
+        )
+
+    @property
+    def is_all_there(self) -> bool:
+        """Whether all of its pods are created, and those without GPUs have nodes."""
+        return not (self.to_come or self.without_node)
+
+    def why_to_come(self, uid: str) -> str:
+        """Say what a pod waits for that is not created yet."""
+        namespace = self.to_come[uid].metadata.namespace
+        waits = (each for each in self._order[uid] if not self._seen.meet(each, namespace))
+        return " and ".join(map(str, waits))
+
+    def _create(self, pod: Pod) -> None:
+        uid = pod.metadata.uid
+        self.put_pod(pod)
+        if not pod.spec.scheduling_gates:
+            self.others[uid] = self.without_node[uid] = pod
+        elif not takes(pod, self.settings.resource_name):
+            self._of_devices[uid] = pod
+
+    def _create_next(self) -> bool:
+        ready = [
+            pod
+            for uid, pod in self.to_come.items()
+            if self._seen.meet_all(self._order[uid], pod.metadata.namespace)
+        ]
+        for pod in ready:
+            del self.to_come[pod.metadata.uid]
+            self._create(pod)
+        return bool(ready)
+
+    def _end_those_waited_for(self) -> bool:
+        ended = False
+        for uid in [*self.to_come]:
+            namespace = self.to_come[uid].metadata.namespace
+            for after in self._order[uid]:
+                running = replace(after, state=Reached.READY)
+                if after.state is Reached.COMPLETE and self._seen.meet(running, namespace):
+                    for pod in self._seen.of(after, namespace):
+                        if pod.status.phase == "Running":
+                            over = change(pod, status=change(pod.status, phase="Succeeded"))
+                            self.ended_early[pod.metadata.uid] = self.put_pod(over)
+                            ended = True
+        return ended
+
+    def _put_others(self) -> bool:
+        """Act as kube-scheduler: bind the job's pods without GPUs that fit now."""
+        if not ((self.without_node or self._of_devices) and self._is_news):
+            return False
+        self._is_news = False
+        snapshot = self.core.snapshot(self.now)
+        for uid in [*self._of_devices]:
+            record, pod = snapshot.by_uid[uid], self._of_devices.pop(uid)
+            if not (record.shares or record.has_claims or record.claim):
+                spec = change(pod.spec, scheduling_gates=())
+                self.others[uid] = self.without_node[uid] = self.put_pod(change(pod, spec=spec))
+        found = put_all(snapshot, [*self.without_node.values()])
+        for pod, node in found:
+            del self.without_node[pod.metadata.uid]
+            self._expect_end(self.put_bound(bound(pod, node)))
+        return bool(found)
+
     # Events in the cluster
+
+    def put_pod(self, pod: Pod) -> Pod:
+        self._is_news = True
+        if pod.metadata.uid in self._job:
+            self._seen.put(pod)
+        return super().put_pod(pod)
+
+    def remove_pod(self, uid: str) -> Pod:
+        self._is_news = True
+        gone = super().remove_pod(uid)
+        self._seen.drop(gone)
+        return gone
+
+    def put_node(self, node: Node) -> Node:
+        self._is_news = True
+        return super().put_node(node)
 
     def add(self, pods: Iterable[Pod]) -> None:
         for pod in pods:

@@ -72,15 +72,11 @@ def all_start(live: LiveListing, groups: Iterable[Group]) -> bool:
     return all(group.state(live) is not PartState.WAITS for group in groups)
 
 
-def all_fit(live: LiveListing, groups: Iterable[Group]) -> bool:
-    return all(group.state(live) is PartState.FITS for group in groups)
-
-
 def places_of(
     live: LiveListing, snapshot: Snapshot, group: Group, guessed: frozenset[str]
 ) -> tuple[tuple[Place, ...], str]:
     """Return the places, and the span that they share."""
-    places, span = [], ""
+    places, spans = [], set[str]()
     for uid in group.uids:
         record = snapshot.by_uid[uid]
         pod = live.pods[uid]
@@ -91,7 +87,7 @@ def places_of(
         if pod.spec.node_name:
             plan = read_plan(pod.metadata.annotations[names.PLAN])
             node, link, gbytes = plan.node, plan.link, plan.gbytes_per_s
-            span = plan.span or span
+            spans.add(plan.span)
             written = snapshot.plan_of(record)
             state = snapshot.node_named[node]
             assert written is not None, "it is bound by its plan"
@@ -113,7 +109,7 @@ def places_of(
                 gbytes,
             )
         )
-    return tuple(places), span
+    return tuple(places), spans.pop() if len(spans) == 1 else ""
 
 
 def planned_at(live: LiveListing, group: Group) -> float:

@@ -54,6 +54,7 @@ def fewest_to_go(trials: Trials, may_go: Callable[[PodRecord], bool]) -> FreedPo
             if trials.starts_without(uids):
                 chosen = uids
                 break
+            least = max(least, 1)  # the search counts GPUs alone: here something else is missing
         else:
             if not trials.starts_without(chosen):
                 return None

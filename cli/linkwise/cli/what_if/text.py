@@ -10,6 +10,8 @@ from linkwise.cli.what_if.answer import (
     By,
     HeldPod,
     JobPart,
+    LaterPod,
+    OtherPod,
     PartState,
     Place,
     WhatIfAnswer,
@@ -18,6 +20,7 @@ from linkwise.cli.what_if.answer import (
 from linkwise.cli.what_if.cluster_text import about_cluster
 from linkwise.cli.what_if.facts import fact, some
 from linkwise.cli.what_if.moves_text import moves_of_part
+from linkwise.cli.what_if.other_pods import in_words
 from linkwise.extender.api.views import Explanation, GangExplanation
 from linkwise.extender.explain.texts import explanation_text
 from linkwise.extender.explain.texts.format import duration, pods_in_words
@@ -42,6 +45,7 @@ def _lines(answer: WhatIfAnswer) -> Iterator[str]:
     yield ""
     yield _verdict(answer)
     yield from _placed(answer.parts)
+    yield from _placed_others(answer)
     waiting = _alike(part for part in answer.parts if part.state is not PartState.FITS)
     for part, others in waiting[:_MOST_PARTS]:
         yield ""
@@ -49,6 +53,7 @@ def _lines(answer: WhatIfAnswer) -> Iterator[str]:
     if len(waiting) > _MOST_PARTS:
         yield ""
         yield f"and {len(waiting) - _MOST_PARTS} more that wait; -o json has all"
+    yield from _others(answer)
     moving = [part for part, _ in waiting[:_MOST_PARTS] if part.moves is not None]
     for part in moving:
         yield ""
@@ -70,11 +75,20 @@ def _about(answer: WhatIfAnswer) -> Iterator[str]:
 
 def _verdict(answer: WhatIfAnswer) -> str:
     if answer.fits:
-        some = any(part.state is PartState.STARTS for part in answer.parts)
-        return "It starts now, though not with all of its pods." if some else "All of it fits now."
+        if any(part.state is PartState.STARTS for part in answer.parts):
+            return "It starts now, though not with all of its pods."
+        return "All of it fits now."
     if answer.never is not None:
+        even = "even if every pod that can end had ended"
+        nevers = [f"pod {other.pod}" for other in answer.without_gpus if other.never]
+        if nevers or len(answer.parts) > 1:
+            nevers += [_title(part) for part in answer.parts if part.never]
+        elif any(len(part.hopeless) < len(part.places) for part in answer.parts):
+            nevers += [f"pod {pod}" for part in answer.parts for pod in part.hopeless]
+        if nevers:
+            return f"It can never run whole on these nodes: no room for {some(nevers)}, {even}."
         of = "It" if len(answer.parts) == 1 else "All of it"
-        return f"{of} can never start on these nodes, even if every pod that can end had ended."
+        return f"{of} can never start on these nodes, {even}."
     if _is_not_known(answer):
         return "It does not fit on the nodes that are known. The nodes left out may take it."
     return "It does not fit now."
@@ -164,6 +178,41 @@ def _waiting(part: JobPart, others: int, answer: WhatIfAnswer) -> Iterator[str]:
             why = replace(why, reservation=replace(why.reservation, holders=()))  # shown above
         # The first line says how long it has waited.
         yield from explanation_text.in_short(why, answer.at).splitlines()[1:]
+
+
+def _placed_others(answer: WhatIfAnswer) -> Iterator[str]:
+    placed = [f"{each.pod} on {each.node}" for each in answer.without_gpus if each.node]
+    if placed:
+        yield ""
+        yield f"Without GPUs: {some(placed)}."
+
+
+def _others(answer: WhatIfAnswer) -> Iterator[str]:
+    """Show the pods without GPUs that have no node, and the pods that are not created."""
+    alike: dict[object, list[OtherPod]] = {}
+    for other in answer.without_gpus:
+        if other.reasons or other.never:
+            key = (*other.reasons.items(), *other.lacks, *other.wanted.items())
+            alike.setdefault(key, []).append(other)
+    for first, *rest in alike.values():
+        yield ""
+        more = f", and {len(rest)} more like it" if rest else ""
+        yield f"pod {first.pod}, without GPUs{more}: waits"
+        if first.never:
+            yield fact("when", "never")
+        wanted = ", ".join(in_words(name, amount) for name, amount in first.wanted.items())
+        yield fact("wanted", wanted or "a place for a pod")
+        for number, lack in enumerate(first.lacks):
+            yield fact("" if number else "too much", lack)
+        yield fact("nodes", "none fits now")
+        for reason, count in first.reasons.items():
+            yield fact("", f"- {count}: {reason}")
+    later: dict[str, list[LaterPod]] = {}
+    for each in answer.to_come:
+        later.setdefault(each.after, []).append(each)
+    for after, pods in later.items():
+        yield ""
+        yield f"Not created until {after}: {some([each.pod for each in pods])}"
 
 
 def _when(part: JobPart, answer: WhatIfAnswer) -> Iterator[str]:

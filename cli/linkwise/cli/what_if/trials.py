@@ -1,6 +1,6 @@
 """Asks the core, in a live listing of its own, whether the job starts once some pods are gone."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import TypeVar
@@ -8,10 +8,13 @@ from typing import TypeVar
 import msgspec
 
 from linkwise.cli.what_if.live_listing import LiveListing
+from linkwise.cli.what_if.other_pods import NodesForOthers, alike
 from linkwise.cli.what_if.parts import Explanations, Group, all_start, groups_of
-from linkwise.extender.api.records import PodRecord
+from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.api.views import Explanation, GangExplanation
+from linkwise.extender.explain.funnel import alike as alike_records
 from linkwise.extender.explain.snapshot import Snapshot
+from linkwise.kube.controllers.order import After, Reached
 from linkwise.kube.objects import Pod
 
 T = TypeVar("T")
@@ -19,6 +22,7 @@ change = msgspec.structs.replace
 _MOMENT_SECONDS = 6.0  # after that, the core no longer waits for a gang that may grow
 _STAYS = frozenset({"DaemonSet", "Node"})  # their pods come back at once
 _MOST = 150
+_MOST_WAVES = 8
 _MOST_PODS = 6000  # of the job, in all trials together: each takes milliseconds
 
 
@@ -29,12 +33,29 @@ class OutOfTrialsError(Exception):
 class Trials:
     """In *live* no other pod waits, ends, or is evicted."""
 
-    def __init__(self, live: LiveListing, job: Sequence[Pod]) -> None:
+    def __init__(
+        self, live: LiveListing, job: Sequence[Pod], order: Mapping[str, tuple[After, ...]]
+    ) -> None:
         self._live, self._job = live, job
+        self._order = order
+        if len(set(order.values())) > _MOST_WAVES:
+            # Each takes a while. All come at once, but for those that may get the GPUs of others.
+            self._order = {
+                uid: tuple(each for each in after if each.state is Reached.COMPLETE)
+                for uid, after in order.items()
+            }
         self._numbers = count()
         self._left = min(_MOST, max(_MOST_PODS // len(job), 8))
-        self.groups, self.snapshot, self.pool = self._with_job(
-            (), lambda groups, snapshot: (groups, snapshot, self._pool(groups, snapshot))
+        # Here all of its pods come at once: those that no order lets come count too.
+        self.groups, self.snapshot, self.pool, self.hopeless = self._with_job(
+            (),
+            lambda groups, snapshot: (
+                groups,
+                snapshot,
+                self._pool(groups, snapshot),
+                self._hopeless(groups, snapshot),
+            ),
+            {},
         )
 
     def starts_without(self, uids: Collection[str]) -> bool:
@@ -42,7 +63,9 @@ class Trials:
         if not self._left:
             raise OutOfTrialsError
         self._left -= 1
-        return self._with_job(uids, lambda groups, _: all_start(self._live, groups))
+        return self._with_job(
+            uids, lambda groups, _: self._live.is_all_there and all_start(self._live, groups)
+        )
 
     def why_not_without(self, uids: Collection[str]) -> tuple[GangExplanation | Explanation, ...]:
         """Say why each group that does not start then waits."""
@@ -68,21 +91,25 @@ class Trials:
         ]
 
     def _with_job(
-        self, uids: Collection[str], then: Callable[[tuple[Group, ...], Snapshot], T]
+        self,
+        uids: Collection[str],
+        then: Callable[[tuple[Group, ...], Snapshot], T],
+        in_order: Mapping[str, tuple[After, ...]] | None = None,
     ) -> T:
         live, number = self._live, next(self._numbers)
         job = [_copy(pod, number) for pod in self._job]
         mine = [pod.metadata.uid for pod in job]
         nodes = dict(live.nodes)
         gone = live.remove(uids)
-        live.add(job)
-        live.settle()
+        after = self._order if in_order is None else in_order
+        order = {f"{uid}/{number}": each for uid, each in after.items()}
+        live.submit(job, order)
+        live.play(_MOMENT_SECONDS)
         groups = groups_of(live.core.snapshot(live.now), mine)
-        live.run_until(live.now + _MOMENT_SECONDS, lambda: all_start(live, groups))
         try:
             return then(groups, live.core.snapshot(live.now))
         finally:
-            live.remove(mine)
+            live.withdraw()
             for name, node in nodes.items():
                 if live.nodes[name] is not node:
                     live.put_node(node)
@@ -101,7 +128,33 @@ class Trials:
             found |= {
                 node.name for node in snapshot.nodes if node.row < len(pool) and pool[node.row]
             }
+        nodes = NodesForOthers(snapshot) if self._live.others else None
+        for pod in {alike(pod): pod for pod in self._live.others.values()}.values():
+            assert nodes is not None, "there are others"
+            found |= nodes.could_take(pod, snapshot.by_uid[pod.metadata.uid])
         return frozenset(found)
+
+    def _hopeless(
+        self, groups: Sequence[Group], snapshot: Snapshot
+    ) -> Mapping[GangKey, tuple[str, ...]]:
+        """Return the pods of each group that no node could take if it was empty."""
+        found: dict[GangKey, tuple[str, ...]] = {}
+        for group in groups:
+            known = snapshot.gang_by_key.get(group.key)
+            if known is None:
+                continue
+            kinds: dict[object, list[PodRecord]] = {}
+            for uid in group.uids:
+                record = snapshot.by_uid[uid]
+                kinds.setdefault(alike_records(record), []).append(record)
+            pool_of = self._live.core.reservations.pool_of
+            found[group.key] = tuple(
+                record.key
+                for first, *rest in kinds.values()
+                if not pool_of(replace(known.found, open=(first,))).any()
+                for record in (first, *rest)
+            )
+        return found
 
 
 def _copy(pod: Pod, number: int) -> Pod:

@@ -1,9 +1,10 @@
 """The objects that Jobs, CronJobs, JobSets and Volcano Jobs create."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from linkwise.kube.controllers.child import Child, UnknownControllerError, child, generated, pod
-from linkwise.kube.fields import Fields, at, listed, mapping, number, text
+from linkwise.kube.controllers.order import After, Reached
+from linkwise.kube.fields import Fields, at, items, listed, mapping, number, text
 from linkwise.kube.labels import COMPLETION_INDEX, JOB_SET_LABEL, VOLCANO
 
 Given = Mapping[tuple[str, str], Fields]
@@ -66,6 +67,7 @@ def job_set(fields: Fields, _given: Given) -> Iterator[Child]:
     for item, count in zip(replicated, counts, strict=True):
         group = text(item, "groupName") or "default"
         of_group[group] = of_group.get(group, 0) + count
+    order = _order_of_jobs(fields, replicated, counts)
     at_all, at_group = 0, dict.fromkeys(of_group, 0)
     for place, (item, count) in enumerate(zip(replicated, counts, strict=True)):
         group = text(item, "groupName") or "default"
@@ -86,13 +88,49 @@ def job_set(fields: Fields, _given: Given) -> Iterator[Child]:
                     "restart-attempt": "0",
                 }.items()
             }
-            yield _job_of_set(fields, place, item, index, labels)
+            yield _job_of_set(fields, place, item, index, labels, order[place])
             at_all += 1
             at_group[group] += 1
 
 
+def _order_of_jobs(
+    fields: Fields, replicated: Sequence[Fields], counts: Sequence[int]
+) -> list[tuple[After, ...]]:
+    """What the Jobs of each replicated Job come after: `dependsOn`, and with `InOrder` the
+    replicated Job before them."""
+    in_order = text(fields, "spec.startupPolicy.startupPolicyOrder") == "InOrder"
+    set_name, found = text(fields, "metadata.name"), list[tuple[After, ...]]()
+    places: dict[str, int] = {}
+
+    def after(place: int, state: Reached) -> After:
+        item, within = replicated[place], f"spec.replicatedJobs[{place}]"
+        parallelism = number(item, "template.spec.parallelism", 1, within=within)
+        pods = number(item, "template.spec.completions", parallelism, within=within)
+        pods = pods if state is Reached.COMPLETE else min(parallelism, pods)
+        jobs = frozenset(
+            f"{set_name}-{text(item, 'name')}-{index}" for index in range(counts[place])
+        )
+        return After(state, pods * counts[place], jobs=jobs)
+
+    for place, item in enumerate(replicated):
+        waits = [after(place - 1, Reached.READY)] if in_order and place else []
+        for depends in items(item, "dependsOn"):
+            earlier = places.get(text(depends, "name"))
+            if earlier is not None:
+                is_end = text(depends, "status") == "Complete"
+                waits.append(after(earlier, Reached.COMPLETE if is_end else Reached.READY))
+        places[text(item, "name")] = place
+        found.append(tuple(waits))
+    return found
+
+
 def _job_of_set(
-    fields: Fields, place: int, item: Fields, index: int, labels: Mapping[str, str]
+    fields: Fields,
+    place: int,
+    item: Fields,
+    index: int,
+    labels: Mapping[str, str],
+    after: tuple[After, ...],
 ) -> Child:
     template = mapping(item, "template.spec.template")
     metadata, spec = mapping(template, "metadata"), mapping(template, "spec")
@@ -121,6 +159,7 @@ def _job_of_set(
         outer=f"spec.replicatedJobs[{place}].template",
         labels={**mapping(item, "template.metadata.labels"), **labels},
         annotations={**mapping(item, "template.metadata.annotations"), **labels},
+        after=after,
     )
 
 
@@ -132,7 +171,9 @@ def volcano_job(fields: Fields, _given: Given) -> Iterator[Child]:
         for field in ("schedulerName", "priorityClassName")
         if text(fields, f"spec.{field}")
     }
-    for place, task in enumerate(listed(fields, "spec.tasks")):
+    tasks = listed(fields, "spec.tasks")
+    for place, task in enumerate(tasks):
+        after = _order_of_task(name, tasks, task)
         role, template = text(task, "name"), mapping(task, "template")
         for index in range(number(task, "replicas", 1, within=f"spec.tasks[{place}]")):
             said = {
@@ -149,7 +190,26 @@ def volcano_job(fields: Fields, _given: Given) -> Iterator[Child]:
                 {**said, VOLCANO + "job-namespace": namespace},
                 said,
                 {**of_job, **mapping(template, "spec")},
+                after,
             )
+
+
+def _order_of_task(name: str, tasks: Sequence[Fields], task: Fields) -> tuple[After, ...]:
+    """`dependsOn`: its tasks have as many pods ready as their `minAvailable` says. Of several with
+    `iteration: any`, one is enough, whichever is first: here the first that is named."""
+    wanted = at(task, "dependsOn.name")
+    wanted = wanted if isinstance(wanted, list) else []
+    if at(task, "dependsOn.iteration") == "any":
+        wanted = wanted[:1]
+    found = []
+    for place, other in enumerate(tasks):
+        if text(other, "name") in wanted:
+            within = f"spec.tasks[{place}]"
+            replicas = number(other, "replicas", 1, within=within)
+            least = min(number(other, "minAvailable", replicas, within=within), replicas)
+            pods = frozenset(f"{name}-{text(other, 'name')}-{index}" for index in range(replicas))
+            found.append(After(Reached.READY, least, pods))
+    return tuple(found)
 
 
 def unknown(fields: Fields, _given: Given) -> Iterator[Child]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from hashlib import sha1
 from typing import Any
 
+from linkwise.kube.controllers.order import After
 from linkwise.kube.fields import Fields, mapping, text
 
 LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # Kubernetes' alphabet for generated names
@@ -20,12 +21,13 @@ class UnknownControllerError(Exception):
 class Child:
     """An object to create. What is at *inner* in it comes from *outer* in its creator.
 
-    Both are dotted paths; an empty one is the whole object.
+    Both are dotted paths; an empty one is the whole object. *after*: what comes first.
     """
 
     body: dict[str, Any]
     inner: str
     outer: str
+    after: tuple[After, ...] = ()
 
     def source(self, path: str) -> str:
         """Return the path in the creator from which *path* of this object comes."""
@@ -45,6 +47,7 @@ def child(
     outer: str,
     labels: Fields = _NOTHING,
     annotations: Fields = _NOTHING,
+    after: tuple[After, ...] = (),
 ) -> Child:
     """Return an object that *by* controls. *kind* is like `batch/v1 Job`."""
     api_version, _, word = kind.rpartition(" ")
@@ -64,7 +67,7 @@ def child(
         "ownerReferences": [owner],
     }
     body = {"apiVersion": api_version, "kind": word, "metadata": metadata, "spec": dict(spec)}
-    return Child(body, inner, outer)
+    return Child(body, inner, outer, after)
 
 
 def pod(
@@ -75,6 +78,7 @@ def pod(
     labels: Mapping[str, str] = _NOTHING,
     annotations: Mapping[str, str] = _NOTHING,
     spec: Fields = _NOTHING,
+    after: tuple[After, ...] = (),
 ) -> Child:
     """Return a pod of the *template* at *path*, with what its controller adds."""
     said = mapping(template, "metadata")
@@ -87,6 +91,7 @@ def pod(
         outer=path,
         labels={**mapping(said, "labels"), **labels},
         annotations={**mapping(said, "annotations"), **annotations},
+        after=after,
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from linkwise.kube.controllers.batch import Given
 from linkwise.kube.controllers.child import Child, child, pod
+from linkwise.kube.controllers.order import After, Reached
 from linkwise.kube.fields import Fields, UnreadableError, at, mapping, number, text
 from linkwise.kube.labels import TRAINING
 
@@ -35,7 +36,7 @@ def training_job(fields: Fields, _given: Given) -> Iterator[Child]:
                 if not by_mpi_operator:
                     yield _pod(fields, path, template, role, index, roles)
                 elif role == "launcher":
-                    yield _launcher(fields, path, template)
+                    yield _launcher(fields, path, template, specs)
                 else:
                     yield _mpi_worker(fields, path, template, role, index)
 
@@ -83,8 +84,18 @@ def _mpi_worker(fields: Fields, path: str, template: Fields, role: str, index: i
     return pod(fields, path, template, f"{text(fields, 'metadata.name')}-{role}-{index}", labels)
 
 
-def _launcher(fields: Fields, path: str, template: Fields) -> Child:
+def _launcher(fields: Fields, path: str, template: Fields, specs: Mapping[str, Fields]) -> Child:
     """The Job of the launcher's pod."""
+    after: tuple[After, ...] = ()
+    if text(fields, "spec.launcherCreationPolicy") == "WaitForWorkersReady":
+        name = text(fields, "metadata.name")
+        workers = frozenset(
+            f"{name}-worker-{index}"
+            for role, spec in specs.items()
+            if role.lower() == "worker"
+            for index in range(number(spec, "replicas", 1, within=f"spec.mpiReplicaSpecs.{role}"))
+        )
+        after = (After(Reached.READY, len(workers), workers),)
     labels = _mpi_labels(fields, "launcher")
     if at(fields, "spec.runLauncherAsWorker") is True:
         labels[TRAINING + "replica-index"] = "0"
@@ -98,4 +109,5 @@ def _launcher(fields: Fields, path: str, template: Fields) -> Child:
         inner="spec.template",
         outer=path,
         labels=labels,
+        after=after,
     )

@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterator
 
 from linkwise.kube.controllers.batch import Given
 from linkwise.kube.controllers.child import Child, child, generated, pod
+from linkwise.kube.controllers.order import After, Reached
 from linkwise.kube.fields import Fields, at, listed, mapping, number, ordinal, text
 from linkwise.kube.labels import AIBRIX, KTHENA, LWS, RAY
 
 _TEMPLATE = "spec.template"
+_EXCLUSIVE = LWS + "exclusive-topology"
 # KubeRay runs the head's image in it. Whose head that is, only a selector says.
 _SUBMITTER = {"name": "ray-job-submitter", "image": "the-cluster's"}
 
@@ -45,6 +47,7 @@ def stateful_set(fields: Fields, _given: Given) -> Iterator[Child]:
     name, template = text(fields, "metadata.name"), mapping(fields, _TEMPLATE)
     first = number(fields, "spec.ordinals.start", 0)
     revision = generated(name, repr(template), letters=10)
+    in_order = text(fields, "spec.podManagementPolicy") != "Parallel"
     for index in range(first, first + number(fields, "spec.replicas", 1)):
         labels = {
             "controller-revision-hash": revision,
@@ -52,7 +55,9 @@ def stateful_set(fields: Fields, _given: Given) -> Iterator[Child]:
             "apps.kubernetes.io/pod-index": str(index),
             **_of_group(template, index),
         }
-        yield pod(fields, _TEMPLATE, template, f"{name}-{index}", labels)
+        before = frozenset([f"{name}-{index - 1}"]) if in_order and index > first else None
+        after = () if before is None else (After(Reached.READY, 1, before),)
+        yield pod(fields, _TEMPLATE, template, f"{name}-{index}", labels, after=after)
 
 
 def leader_worker_set(fields: Fields, _given: Given) -> Iterator[Child]:
@@ -71,11 +76,18 @@ def leader_worker_set(fields: Fields, _given: Given) -> Iterator[Child]:
         said[LWS + "subgroup-policy-type"] = text(policy, "type") or "LeaderWorker"
     groups = number(fields, "spec.replicas", 1)
     marks = {LWS + "name": name}
+    exclusive = mapping(fields, "metadata.annotations").get(_EXCLUSIVE)
+    if exclusive:
+        said[_EXCLUSIVE] = str(exclusive)
+    leader_is: Reached | None = Reached.SCHEDULED if exclusive else None
+    if text(fields, "spec.startupPolicy") == "LeaderReady":
+        leader_is = Reached.READY
     yield _set_of(fields, leaders, name, groups, 0, {**marks, LWS + "worker-index": "0"}, said)
     for group in range(groups if size > 1 else 0):
         leader = f"{name}-{group}"
         here, told = {**marks, LWS + "group-index": str(group)}, {LWS + "leader-name": leader}
-        yield _set_of(fields, workers, leader, size - 1, 1, here, {**said, **told})
+        after = () if leader_is is None else (After(leader_is, 1, frozenset([leader])),)
+        yield _set_of(fields, workers, leader, size - 1, 1, here, {**said, **told}, after)
 
 
 def _set_of(
@@ -86,6 +98,7 @@ def _set_of(
     first: int,
     labels: dict[str, str],
     annotations: dict[str, str],
+    after: tuple[After, ...] = (),
 ) -> Child:
     template = mapping(fields, path)
     metadata = mapping(template, "metadata")
@@ -101,7 +114,14 @@ def _set_of(
         "template": {**template, "metadata": marked},
     }
     return child(
-        fields, "apps/v1 StatefulSet", name, spec, inner=_TEMPLATE, outer=path, labels=labels
+        fields,
+        "apps/v1 StatefulSet",
+        name,
+        spec,
+        inner=_TEMPLATE,
+        outer=path,
+        labels=labels,
+        after=after,
     )
 
 

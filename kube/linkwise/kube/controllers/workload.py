@@ -18,6 +18,7 @@ from linkwise.kube.controllers.batch import (
 )
 from linkwise.kube.controllers.child import Child, UnknownControllerError
 from linkwise.kube.controllers.kubeflow import REPLICA_SPECS, training_job
+from linkwise.kube.controllers.order import After
 from linkwise.kube.controllers.podless import creates_no_pods
 from linkwise.kube.controllers.serving import (
     copies,
@@ -63,10 +64,12 @@ _KINDS: Mapping[tuple[str, str], Callable[[Fields, Given], Iterator[Child]]] = {
 
 @dataclass(frozen=True, slots=True)
 class MadePod:
-    """A pod to create, and the path of its template in the given object."""
+    """A pod to create, and the path of its template in the given object. *after*: what it and the
+    objects between come after."""
 
     body: Mapping[str, Any]
     path: str
+    after: tuple[After, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,33 +114,37 @@ def pods_of(fields: Fields, given: Given) -> Made:
     `children`, and UnreadableError if there are more than MOST_PODS."""
     pods: list[MadePod] = []
     between: list[Fields] = []
-    for each, path in descendants(fields, given):
+    for each, path, after in descendants(fields, given):
         if max(len(pods), len(between)) >= MOST_PODS:
             raise UnreadableError(f"more than {MOST_PODS} pods")
         if each["kind"] == "Pod":
-            pods.append(MadePod(each, path))
+            pods.append(MadePod(each, path, after))
         else:
             between.append(each)
     return Made(tuple(pods), tuple(between))
 
 
 def descendants(
-    fields: Fields, given: Given, source: Callable[[str], str] = lambda path: path
-) -> Iterator[tuple[Mapping[str, Any], str]]:
+    fields: Fields,
+    given: Given,
+    source: Callable[[str], str] = lambda path: path,
+    after: tuple[After, ...] = (),
+) -> Iterator[tuple[Mapping[str, Any], str, tuple[After, ...]]]:
     """Yield the first pods of one object and all objects between, each after its creator, with the
-    path from which it comes. There may be billions. Raises as `children`.
+    path from which it comes, and what it comes after. There may be billions. Raises as `children`.
 
     An object between gets a uid made of its creator's, if that has one.
     """
     for each in _located(children(fields, given), source):
+        before = after + each.after
         if each.body["kind"] == "Pod":
-            yield each.body, source(each.outer)
+            yield each.body, source(each.outer), before
             continue
         metadata, uid = each.body["metadata"], text(fields, "metadata.uid")
         named = {**metadata, "uid": f"{uid}/{metadata['name']}"} if uid else metadata
         body = {**each.body, "metadata": named}
-        yield body, source(each.outer)
-        yield from descendants(body, given, _through(each, source))
+        yield body, source(each.outer), before
+        yield from descendants(body, given, _through(each, source), before)
 
 
 def _through(made: Child, source: Callable[[str], str]) -> Callable[[str], str]:

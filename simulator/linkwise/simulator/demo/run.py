@@ -20,19 +20,24 @@ import msgspec
 
 from linkwise.drawing.layout import written
 from linkwise.kube.client import ApiError
-from linkwise.kube.objects import Pod
+from linkwise.kube.filters.requests import amount
+from linkwise.kube.objects import Node, Pod
 from linkwise.simulator.demo.cluster import SimulatedCluster
 from linkwise.simulator.demo.nvidia_preference import adviser_of
 from linkwise.simulator.jobs.controller import JobController
 from linkwise.simulator.jobs.workloads import WorkloadController
+from linkwise.simulator.manifests.object_reader import RUN_SECONDS
 from linkwise.simulator.manifests.read_manifests import Manifest, collection_of, is_suspended
-from linkwise.simulator.report.build_report import key_of, seen_pods
-from linkwise.simulator.report.model import GangSeen, MovedPod, Rival, SeenPod
+from linkwise.simulator.report.build_report import key_of, seen_pods, waiting_members
+from linkwise.simulator.report.model import GangSeen, MovedPod, Rival, SeenPod, WaitingMember
 from linkwise.simulator.report.pod_recorder import ENDED, PodRecorder, Sighting
 from linkwise.simulator.scheduler import SchedulerLoop, SchedulerSettings
 from linkwise.topology import names
 
 _QUIET_SECONDS = 0.4  # if nothing changes for this time, the cluster is at rest
+# The same while pods are to be created after others: a gang of which not all pods exist may grow,
+# and the extender waits some seconds for more before it plans without them.
+_GROWING_SECONDS = 6.0
 _APPLIED_SECONDS = 0.1  # the same between two files; too short a wait only changes their order
 _INVALID = "invalid"  # a state of /explain: what the pod asks for is wrong
 _MOST_NODES = 3  # named
@@ -113,6 +118,10 @@ class _Moves(msgspec.Struct):
     """Those that are under way."""
 
     plans: tuple[object, ...]
+
+
+class _Nodes(msgspec.Struct):
+    items: list[Node]
 
 
 class _Items(msgspec.Struct):
@@ -244,6 +253,8 @@ class ManifestRun:
         now = time.monotonic()
         if self._changes != self._recorder.changes:
             self._changes, self._changed_at = self._recorder.changes, now
+        if self._linkwise and self._workloads.pods_to_come:
+            quiet_seconds = _GROWING_SECONDS
         if now - self._changed_at < quiet_seconds:
             return "things have just become quiet"
         if not self._linkwise:
@@ -255,11 +266,15 @@ class ManifestRun:
 
     def _goes_on(self) -> str:
         sightings = self._recorder.sightings()
-        if len(sightings) < self._expected:
-            return f"{len(sightings)} of {self._expected} pods are created"
+        expected = self._expected - self._workloads.pods_to_come
+        if len(sightings) < expected:
+            return f"{len(sightings)} of {expected} pods are created"
         for sighting in sightings:
             if going_on := _goes_on(sighting):
                 return f"{key_of(sighting.pod)} {going_on}"
+        for pod in self._workloads.pods_to_end():
+            if RUN_SECONDS in pod.metadata.annotations:
+                return f"{key_of(pod)} runs, and others come after its end"
         return "" if self._scheduler.idle else "kube-scheduler is trying pods"
 
     def _gangs_move(self) -> bool:
@@ -317,6 +332,24 @@ class ManifestRun:
             invalid,
             {key_of(s.pod): self._chosen.get(s.pod.metadata.uid, "") for s in sightings},
         )
+
+    def waiting_members(self) -> tuple[WaitingMember, ...]:
+        """Return the pods without GPUs that have no node."""
+        nodes = self._cluster.client.get("/api/v1/nodes", _Nodes).items
+        allocatable = [
+            {name: amount(name, each) for name, each in node.status.allocatable.items()}
+            for node in nodes
+        ]
+        return waiting_members(self._recorder.sightings(), self._workloads.roots, allocatable)
+
+    def to_come(self) -> tuple[str, ...]:
+        """Return what is not created yet, and what for."""
+        endless = (
+            f"{key_of(pod)} runs without end here: give it the annotation {RUN_SECONDS}"
+            for pod in self._workloads.pods_to_end()
+            if RUN_SECONDS not in pod.metadata.annotations
+        )
+        return (*self._workloads.why_to_come(), *endless)
 
     def moved(self) -> tuple[MovedPod, ...]:
         """Return the pods that the extender moved, and where they were."""

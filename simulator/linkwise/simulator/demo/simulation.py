@@ -69,6 +69,8 @@ class Simulation:
                     rival=self.rival,
                     at=time.monotonic(),  # the clock of `PodRecorder`
                     moved=run.moved(),
+                    without_gpus=run.waiting_members(),
+                    to_come=run.to_come(),
                 )
             self._show(report, progress)
             progress.line(f"{time.monotonic() - began:.1f} s in all")

@@ -34,6 +34,11 @@ class _Pod(msgspec.Struct, frozen=True):
     stock_draws: tuple[_Place | None, ...]
 
 
+class _WaitingMember(msgspec.Struct, frozen=True):
+    pod: str  # namespace/name
+    why: str
+
+
 class _Workload(msgspec.Struct, frozen=True):
     name: str
     needed: int  # members that a gang needs to start; 0: no gang
@@ -48,6 +53,7 @@ class _Workload(msgspec.Struct, frozen=True):
     stock_running: tuple[int, ...]  # of each draw
     stock_mean_gbytes_per_s: float | None  # over the draws in which it ran whole
     pods: tuple[_Pod, ...]
+    without_gpus: tuple[_WaitingMember, ...]  # those that have no node
 
 
 class _Node(msgspec.Struct, frozen=True):
@@ -74,6 +80,7 @@ class _Report(msgspec.Struct, frozen=True):
     nodes: tuple[_Node, ...]
     workloads: tuple[_Workload, ...]
     moved: tuple[_MovedPod, ...]
+    to_come: tuple[str, ...]  # what is not created yet, and what for
 
 
 def render_json(report: Report) -> str:
@@ -89,6 +96,7 @@ def render_json(report: Report) -> str:
         nodes=tuple(_Node(node.name, node.title, node.gpu_count) for node in report.nodes),
         workloads=tuple(_workload(workload) for workload in report.workloads),
         moved=tuple(_MovedPod(m.pod, m.node, m.gpus, m.why) for m in report.moved),
+        to_come=report.to_come,
     )
     return msgspec.json.format(msgspec.json.encode(written), indent=2).decode() + "\n"
 
@@ -107,6 +115,7 @@ def _workload(workload: WorkloadReport) -> _Workload:
         stock_running=workload.stock_running,
         stock_mean_gbytes_per_s=workload.stock_mean,
         pods=tuple(_pod(pod) for pod in workload.pods),
+        without_gpus=tuple(_WaitingMember(m.pod, m.why) for m in workload.without_gpus),
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
+from linkwise.kube.filters.requests import pod_requests
 from linkwise.kube.labels import COMPLETION_INDEX, LWS
 from linkwise.kube.objects import Pod, whole
 from linkwise.simulator.report.model import (
@@ -22,6 +23,7 @@ from linkwise.simulator.report.model import (
     Report,
     Rival,
     SeenPod,
+    WaitingMember,
     WorkloadReport,
     faults,
     letters,
@@ -96,6 +98,43 @@ def seen_pods(
     return tuple(_with_members(found))
 
 
+def waiting_members(
+    sightings: Sequence[Sighting],
+    workloads: Mapping[str, str],
+    allocatable: Sequence[Mapping[str, int]],
+) -> tuple[WaitingMember, ...]:
+    """Return the pods without GPUs that have no node. *allocatable*: what each node has."""
+    return tuple(
+        WaitingMember(
+            key_of(sighting.pod),
+            _workload(sighting.pod, workloads),
+            _why_no_node(sighting.pod, allocatable),
+        )
+        for sighting in sightings
+        if not (sighting.pod.spec.node_name or takes_gpus(sighting.pod))
+    )
+
+
+def _why_no_node(pod: Pod, allocatable: Sequence[Mapping[str, int]]) -> str:
+    """kube-scheduler's message, and what no node has."""
+    refused = (c.message for c in pod.status.conditions if c.type == "PodScheduled")
+    parts = [next(refused, "") or "kube-scheduler has not tried it."]
+    for name, wanted in sorted(pod_requests(pod).items()):
+        most = max((each.get(name, 0) for each in allocatable), default=0)
+        if wanted > most:
+            asked, most_there = (_in_units(name, each) for each in (wanted, most))
+            parts.append(
+                f"It requests {name} {asked}, and the most that a node has is {most_there}."
+            )
+    return " ".join(parts)
+
+
+def _in_units(resource: str, amount: int) -> str:
+    if resource == "cpu":
+        return f"{amount / 1000:g}"
+    return f"{amount / 2**30:g}Gi" if resource == "memory" else str(amount)
+
+
 def report_of(
     nodes: Sequence[NodeReport],
     ours: Sequence[SeenPod],
@@ -105,9 +144,12 @@ def report_of(
     rival: Rival = Rival.NVIDIA,
     at: float = 0.0,
     moved: Sequence[MovedPod] = (),
+    without_gpus: Sequence[WaitingMember] = (),
+    to_come: Sequence[str] = (),
 ) -> Report:
     """*draws* are the runs of the baseline. *at*: when *ours* were looked at, on the clock of their
-    times; their last change, if that is later."""
+    times; their last change, if that is later. *without_gpus* wait. *to_come*: what is not created
+    yet."""
     start = min((seen.times.created for seen in ours), default=at)
     machines = {node.name: node.machine for node in nodes}
     stock = [{(s.workload, s.member): place_of(s, machines) for s in draw} for draw in draws]
@@ -139,11 +181,13 @@ def report_of(
                 needed,
                 _worth([pod.place for pod in pods], machines, is_gang=needed > 0),
                 tuple(_worth(places, machines, is_gang=needed > 0) for places in draws_of_it),
+                tuple(each for each in without_gpus if each.workload == name),
             )
         )
     return Report(
         nodes=tuple(nodes),
         moved=tuple(moved),
+        to_come=tuple(to_come),
         workloads=tuple(workloads),
         compared=sum(1 for seen in ours if seen.held),
         faults=faults(ours),

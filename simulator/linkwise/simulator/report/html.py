@@ -14,6 +14,7 @@ from linkwise.simulator.report.text import (
     alone_words,
     draw_rows,
     gain_figures,
+    other_waits,
     place_words,
     workload_words,
 )
@@ -39,6 +40,7 @@ def render_html(report: Report) -> str:
         fastest=_fastest(report),
         alone=alone_words(report),
         about=about_the_baseline(report),
+        other_waits=other_waits(report),
         gain=gain_figures(report),
         timeline=timeline_of(report),
         legend=LEGEND,

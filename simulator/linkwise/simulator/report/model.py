@@ -4,7 +4,7 @@
 podresources, never from the plan. Pure.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from statistics import fmean, geometric_mean
@@ -98,6 +98,15 @@ class PodReport:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitingMember:
+    """A pod without GPUs that has no node, of a workload whose other pods take GPUs."""
+
+    pod: str  # namespace/name
+    workload: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class WorkloadReport:
     """A gang, a Job or a lone Pod, with its letter in the drawings."""
 
@@ -108,6 +117,17 @@ class WorkloadReport:
     # GB/s of a gang as one communicator, else of the slowest pod; None for lone GPUs only.
     gbytes_per_s: float | None = None
     stock_gbytes_per_s: tuple[float | None, ...] = ()  # the same for each draw
+    without_gpus: tuple[WaitingMember, ...] = ()
+
+    @property
+    def lacks(self) -> Iterator[str]:
+        """Yield what keeps a gang from being whole although its pods with GPUs run."""
+        if self.needed and self.running:
+            for member in self.without_gpus:
+                yield (
+                    f"{self.name}: {self.running} pods have GPUs, and {member.pod}, which takes "
+                    f"none, never ran: {member.why}"
+                )
 
     @property
     def running(self) -> int:
@@ -239,6 +259,7 @@ class Report:
     rival: Rival = Rival.NVIDIA
     seconds: float = 0.0  # from the creation of the first pod until this report
     moved: tuple[MovedPod, ...] = ()
+    to_come: tuple[str, ...] = ()  # what is not created yet, and what for
 
     @property
     def waiting(self) -> tuple[PodReport, ...]:
@@ -251,8 +272,9 @@ class Report:
         placed = any(pod.place or pod.ended for pod in pods)
         return (
             *self.faults,
+            *(lack for workload in self.workloads for lack in workload.lacks),
             *(f"{pod.pod}: {pod.waits}" for pod in pods if pod.invalid or pod.failed),
-            *(() if placed else (_nothing_placed(len(pods)),)),
+            *(() if placed else (_nothing_placed(len(pods), self.to_come),)),
         )
 
     @property
@@ -395,7 +417,9 @@ def _list(gpus: Iterable[str]) -> str:
     return ", ".join(sorted(gpus))
 
 
-def _nothing_placed(pods: int) -> str:
+def _nothing_placed(pods: int, to_come: Sequence[str]) -> str:
+    if not pods and to_come:
+        return "no pod has GPUs: those that take some are not created yet"
     if not pods:
         return "no pod takes GPUs: expected a container with a limit of nvidia.com/gpu"
     return f"no pod has GPUs: {pods} wait"

@@ -47,6 +47,7 @@ def render(report: Report) -> Text:
         moved = map(_moved, report.moved)
         blocks.append(_lines([_title(MOVED), *moved]))
     waiting = [_waiting(workload) for workload in report.workloads if workload.waiting]
+    waiting += [Text(f"  {line}") for line in other_waits(report)]
     if waiting:
         blocks.append(_lines([_title("Why pods wait"), *waiting]))
     if report.workloads:
@@ -59,6 +60,18 @@ def render(report: Report) -> Text:
         blocks.append(_about_the_baseline(report))
     blocks.append(_verdict(report))
     return Text("\n\n").join(blocks)
+
+
+def other_waits(report: Report) -> tuple[str, ...]:
+    """Say why pods without GPUs wait, and what is not created yet."""
+    return (
+        *(
+            f"{workload.name}, {member.pod}, without GPUs: {member.why}"
+            for workload in report.workloads
+            for member in workload.without_gpus
+        ),
+        *report.to_come,
+    )
 
 
 def place_words(place: PodPlace) -> tuple[str, str, str, str]:

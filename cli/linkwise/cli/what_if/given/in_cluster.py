@@ -9,10 +9,10 @@ import msgspec
 from linkwise.cli.documents import Fields
 from linkwise.cli.errors import BadInputError
 from linkwise.cli.what_if.facts import some
-from linkwise.cli.what_if.given.job import Job
+from linkwise.cli.what_if.given.job import Job, takes, takes_devices
 from linkwise.cli.what_if.given.listing import Listing
 from linkwise.kube.fields import group_of
-from linkwise.kube.objects import Container, OwnerReference, Pod, SchedulingGate
+from linkwise.kube.objects import OwnerReference, Pod, SchedulingGate
 from linkwise.pods.podgrouper.workloads.answer import ObjectRef
 from linkwise.topology import names
 
@@ -46,18 +46,10 @@ def gated(pod: Pod, resource: str, schedulers: frozenset[str]) -> Pod:
         or pod.spec.scheduler_name not in schedulers
         or names.PLAN in pod.metadata.annotations
         or _GATE in pod.spec.scheduling_gates
-        or not _takes(pod, resource)
+        or not takes(pod, resource)
     ):
         return pod
     return change(pod, spec=change(pod.spec, scheduling_gates=(*pod.spec.scheduling_gates, _GATE)))
-
-
-def _takes(pod: Pod, resource: str) -> bool:
-    containers: tuple[Container, ...] = (*pod.spec.init_containers, *pod.spec.containers)
-    return any(
-        resource in container.resources.limits or resource in container.resources.requests
-        for container in containers
-    )
 
 
 def those_there(listing: Listing, job: Job) -> There:
@@ -86,6 +78,8 @@ def those_there(listing: Listing, job: Job) -> There:
         f"{'waits' if is_one else 'wait'}: this is for {'its' if is_one else 'their'} {count} pods "
         "there, as old as they are"
     )
+    if any(job.order.get(pod.metadata.uid) for title in waiting for pod in made_by[title]):
+        note += ", without those that are created after others"
     pods = [pod for title, made in made_by.items() for pod in waiting.get(title, made)]
     return There(
         replace(job, pods=tuple(pods), objects=_without_uids(job.objects)),
@@ -135,7 +129,7 @@ def _behind_our_gate_alone(pod: Pod) -> Pod:
     return change(
         pod,
         metadata=change(pod.metadata, annotations=said),
-        spec=change(pod.spec, scheduling_gates=(_GATE,)),
+        spec=change(pod.spec, scheduling_gates=(_GATE,) if takes_devices(pod) else ()),
         status=status,
     )
 

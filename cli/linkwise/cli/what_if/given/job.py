@@ -19,6 +19,7 @@ from linkwise.cli.text_file import read_text, shown
 from linkwise.cli.what_if.given.listing import PriorityClass
 from linkwise.kube.controllers.batch import Given
 from linkwise.kube.controllers.child import UnknownControllerError, generated
+from linkwise.kube.controllers.order import After
 from linkwise.kube.controllers.workload import MadePod, pods_of
 from linkwise.kube.documents import without_nulls
 from linkwise.kube.fields import UnreadableError, controller_of, text
@@ -49,6 +50,7 @@ class Job:
     title_of: Mapping[str, str]  # uid of a pod -> the object that it comes of, one of the titles
     places: Mapping[str, str]  # uid of a pod -> place of its template
     notes: tuple[str, ...]
+    order: Mapping[str, tuple[After, ...]]  # uid of a pod -> what it comes after
 
 
 def read_job(
@@ -65,6 +67,7 @@ def read_job(
     """
     pods: dict[tuple[str, str], Pod] = {}
     places: dict[str, str] = {}
+    order: dict[str, tuple[After, ...]] = {}
     objects: dict[ObjectRef, Fields] = {}
     title_of: dict[tuple[str, str], str] = {}
     seen: list[str] = []
@@ -80,7 +83,7 @@ def read_job(
         objects.update(around)
         if made:
             makers.add((ref.namespace, ref.kind, ref.name))
-        for place, pod in made:
+        for place, pod, after in made:
             key = (pod.metadata.namespace, pod.metadata.name)
             if key in pods:
                 first = places[pods[key].metadata.uid]
@@ -88,7 +91,7 @@ def read_job(
                     f"{place}: pod {'/'.join(key)} is also at {first.removeprefix('--submit ')}"
                 )
             pods[key], title_of[key] = pod, str(ref)
-            places[pod.metadata.uid] = place
+            places[pod.metadata.uid], order[pod.metadata.uid] = place, after
     if not pods:
         of = f"only {', '.join(sorted(set(seen)))}" if seen else "nothing"
         raise BadInputError(f"--submit {', '.join(paths)}: {of} there: expected a job or a pod")
@@ -99,7 +102,14 @@ def read_job(
     )
     titles = {pod.metadata.uid: title for pod, title in zip(ready, title_of.values(), strict=True)}
     said = tuple(dict.fromkeys(titles.values()))
-    return Job(ready, objects, said, titles, places, tuple(notes))
+    return Job(ready, objects, said, titles, places, tuple(notes), order)
+
+
+def takes(pod: Pod, resource: str) -> bool:
+    return any(
+        resource in container.resources.limits or resource in container.resources.requests
+        for _, container in _containers(pod)
+    )
 
 
 def _items(paths: Sequence[str], namespace: str) -> list[tuple[str, Fields]]:
@@ -127,7 +137,7 @@ def _named(item: Fields, namespace: str, where: str) -> Fields:
     return {**item, "metadata": {"uid": uid, **said, **metadata, **home}}
 
 
-_Placed = list[tuple[str, Pod]]
+_Placed = list[tuple[str, Pod, tuple[After, ...]]]
 
 
 def _pods_of(
@@ -135,7 +145,7 @@ def _pods_of(
 ) -> tuple[_Placed, Mapping[ObjectRef, Fields]]:
     if (ref.group, ref.kind) == ("", "Pod"):
         fields = {"metadata": item["metadata"], "spec": item.get("spec")}
-        return [(where, _pod(fields, where))], {}
+        return [(where, _pod(fields, where), ())], {}
     try:
         made = pods_of(item, given)
     except UnknownControllerError as error:
@@ -149,10 +159,10 @@ def _pods_of(
     return [_made(each, f"{where}: {each.path}".removesuffix(": ")) for each in made.pods], objects
 
 
-def _made(made: MadePod, where: str) -> tuple[str, Pod]:
+def _made(made: MadePod, where: str) -> tuple[str, Pod, tuple[After, ...]]:
     metadata = made.body["metadata"]
     uid = f"{_UID}/{metadata['namespace']}/{metadata['name']}"
-    return where, _pod({**made.body, "metadata": {**metadata, "uid": uid}}, where)
+    return where, _pod({**made.body, "metadata": {**metadata, "uid": uid}}, where), made.after
 
 
 def _pod(fields: Mapping[str, object], where: str) -> Pod:
@@ -211,7 +221,8 @@ def _tolerating(pod: Pod, tolerated: Collection[str], notes: dict[str, None]) ->
 def _as_created(
     pod: Pod, classes: Mapping[str, PriorityClass], now: float, notes: dict[str, None]
 ) -> Pod:
-    """Return the pod as the API server stores it at *now*, behind Linkwise's gate alone."""
+    """Return the pod as the API server stores it at *now*: behind Linkwise's gate alone, or without
+    any if it takes no devices."""
     meta, spec = pod.metadata, pod.spec
     others = sorted({gate.name for gate in spec.scheduling_gates} - {names.GATE})
     if others:
@@ -230,11 +241,19 @@ def _as_created(
         spec=change(
             spec,
             node_name="",
-            scheduling_gates=_GATES,
+            scheduling_gates=_GATES if takes_devices(pod) else (),
             priority=priority,
             preemption_policy=policy,
         ),
         status=PodStatus(),
+    )
+
+
+def takes_devices(pod: Pod) -> bool:
+    """Whether the core may have to place it."""
+    resources = (container.resources for _, container in _containers(pod))
+    return bool(pod.spec.resource_claims or names.CLAIMS in pod.metadata.annotations) or any(
+        is_extended(name) for each in resources for name in (*each.limits, *each.requests)
     )
 
 
