@@ -52,6 +52,7 @@ def started(run_directory: Path, request: pytest.FixtureRequest) -> Iterator[Sch
         NODES,
         controllers=CONTROLLERS.split(","),
         kinds=OPERATORS,
+        collects=False,
     ) as world:
         yield world
 
@@ -69,6 +70,8 @@ def is_empty(world: SchedulingWorld) -> bool:
     deleted."""
     for pod in world.pods():
         free(world, pod.metadata.name)
+    if isinstance(world, ClaimsWorld):
+        world.control.kubectl("delete", "resourceclaims", "--all", f"-n={NAMESPACE}")
     return not world.taken()
 
 

@@ -34,7 +34,8 @@ PLUGIN, CLAIMS = "plugin", "claims"
 both_ways = pytest.mark.parametrize("started", [PLUGIN, CLAIMS], indirect=True, scope="module")
 """That a test's fixture `started` takes, for `world_with`."""
 by_plugin = pytest.mark.parametrize("started", [PLUGIN], indirect=True, scope="module")
-_CONTROLLERS = "resourceclaim-controller", "garbage-collector-controller"
+_COLLECTOR = "garbage-collector-controller"
+_CONTROLLERS = "resourceclaim-controller", _COLLECTOR
 
 
 class ClaimsWorld(SchedulingWorld):
@@ -82,9 +83,13 @@ def world_with(
     kinds: Iterable[OwnerKind] = (),
     extender_flags: Sequence[str] = (),
     labels: Mapping[str, Mapping[str, str]] | None = None,
+    collects: bool = True,
 ) -> Iterator[SchedulingWorld]:
-    """A world whose GPUs come from device plugins, or from claims. *kinds* of operators exist."""
+    """A world whose GPUs come from device plugins, or from claims. *kinds* of operators exist.
+    Without *collects*, pods stay whose owners do not exist, and so do claims."""
     needed = [*controllers, *(_CONTROLLERS if way == CLAIMS else ())]
+    if not collects and _COLLECTOR in needed:
+        needed.remove(_COLLECTOR)
     control = ControlPlane(
         directory.with_name(f"{directory.name}-{way}"),
         controllers=bool(needed),

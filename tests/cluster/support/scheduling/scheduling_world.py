@@ -171,7 +171,10 @@ class SchedulingWorld:
 
     def wait_waiting(self, name: str, why: str) -> None:
         """Wait until kube-scheduler's reason on the pod contains *why*."""
-        wait_for(lambda: why in self.reason(name), f"{name} waits: {why}", PATIENCE_SECONDS)
+        try:
+            wait_for(lambda: why in self.reason(name), f"{name} waits: {why}", PATIENCE_SECONDS)
+        except AssertionError as error:
+            raise AssertionError(f"{error}, but: {self.reason(name)}") from None
 
     def wait_without_room(self, name: str) -> None:
         self.wait_waiting(name, f"Insufficient {GPU}")
