@@ -192,6 +192,32 @@ def test_what_comes_after_an_end_counts_as_if_that_was_at_once(tmp_path: Path) -
     assert "ml/set-data-0-0-" in note
 
 
+def test_the_end_of_a_job_that_runs_some_pods_after_others_is_waited_for_too(
+    tmp_path: Path,
+) -> None:
+    data = {"parallelism": 1, "completions": 3, "template": pods(4)}
+    train = {"parallelism": 1, "completions": 1, "template": pods(8)}
+    replicated = [
+        {"name": "data", "template": {"spec": data}},
+        {
+            "name": "train",
+            "template": {"spec": train},
+            "dependsOn": [{"name": "data", "status": "Complete"}],
+        },
+    ]
+    asked = manifest("jobset.x-k8s.io/v1alpha2 JobSet", "set", {"replicatedJobs": replicated})
+    status, found = answer(tmp_path, listed(cluster("dgx-a100")), asked)
+    assert (status, found["to_come"]) == (0, [])
+
+
+def test_no_moves_are_named_for_a_job_that_never_runs_whole(tmp_path: Path) -> None:
+    it = cluster("dgx-a100", "dgx-a100")
+    for number in (1, 2):
+        runs(it, f"chat-{number}", 2, f"n{number}", movable="true")
+    status, found = answer(tmp_path, listed(it), ray(pods(cpu="400"), pods(8)))
+    assert (status, [part["moves"] for part in found["parts"]]) == (1, [None])
+
+
 def test_a_pod_with_other_devices_counts_as_one_without_gpus(tmp_path: Path) -> None:
     head = pods(cpu="400")
     head["spec"]["containers"][0]["resources"]["limits"] = {"rdma/hca": "1"}
