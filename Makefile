@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PROTO := proto/linkwise/plugin/kubelet
 
-.PHONY: demo test e2e cluster empty-cluster check proto manifests lock clean
+.PHONY: demo test e2e beside cluster empty-cluster check proto manifests lock clean
 
 # One stamp per kind of set-up: `make demo` needs only what users install.
 $(VENV)/.run: pyproject.toml
@@ -29,6 +29,10 @@ test: $(VENV)/.dev
 # On a real Kubernetes, built here: needs Linux, root, Go and some Debian packages, and says which.
 e2e: $(VENV)/.dev
 	$(BIN)/python -m tests.cluster test
+
+# On the same, beside the real controllers of operators, which are built here too.
+beside: $(VENV)/.dev
+	$(BIN)/python -m tests.cluster beside
 
 # A shell with kubectl on such a cluster, Linkwise installed; everything is gone when it ends.
 cluster: $(VENV)/.dev

@@ -68,6 +68,7 @@ _BY_PODS = (
     names.GANG,
     names.GANG_SIZE,
     names.GANG_MIN,
+    names.GANG_TO_COME,
     names.GANG_TIMEOUT,
     names.RANK,
     names.REQUIRE_LINK,

@@ -41,19 +41,32 @@ def told_json(*arguments: str, given: str = "") -> list[dict[str, Any]]:
 def test_each_pod_has_a_line_with_its_gang_or_why_it_has_none() -> None:
     result = told("-f", "-", given=yaml.safe_dump(a_list(*MEMBERS, JOB, NOTEBOOK)))
     assert result.exit_code == 0
-    lines = [line.split(None, 7) for line in result.stdout.splitlines()]
+    lines = [line.split(None, 8) for line in result.stdout.splitlines()]
     assert lines == [
-        ["POD", "GANG", "SIZE", "MIN", "ROLE", "RANK", "RULE", "WHY"],
+        ["POD", "GANG", "SIZE", "MIN", "WAVES", "ROLE", "RANK", "RULE", "WHY"],
         *(
             [
                 f"ml/lm-{index}-x7k2p",
-                *("ml/Job.batch/lm", "2", "2", "worker", str(index), "job"),
+                *("ml/Job.batch/lm", "2", "2", "-", "worker", str(index), "job"),
                 "Job.batch ml/lm is Indexed and runs all its 2 pods at once",
             ]
             for index in range(2)
         ),
-        ["ml/nb-0", "-", "1", "1", "notebook", "-", "notebook", "a person works in it"],
+        ["ml/nb-0", "-", "1", "1", "-", "notebook", "-", "notebook", "a person works in it"],
     ]
+
+
+def test_pods_that_their_owner_creates_after_others_are_a_wave_of_their_own() -> None:
+    within = {"size": 4, "workerTemplate": template(8)}
+    spec = {"replicas": 1, "startupPolicy": "LeaderReady", "leaderWorkerTemplate": within}
+    made = owner("leaderworkerset.x-k8s.io/v1 LeaderWorkerSet", "vllm", spec)
+    lines = told("-f", "-", given=json.dumps(made)).stdout.splitlines()
+    assert [line.split()[2:6] for line in lines[1:]] == [
+        ["4", "4", "1+3", "leader"],
+        *[["4", "4", "1+3", "worker"]] * 3,
+    ]
+    first, *_ = told_json("-f", "-", given=json.dumps(made))
+    assert first["waves"] == [1, 3]
 
 
 def test_json_has_the_uid_that_tells_a_job_from_the_one_before_it() -> None:
@@ -70,7 +83,6 @@ def test_json_has_the_uid_that_tells_a_job_from_the_one_before_it() -> None:
         "minimum": 2,
         "gpu_size": 2,
         "gpu_minimum": 2,
-        "wave": 2,
         "basis": "heuristic",
         "role": "worker",
         "index": 0,

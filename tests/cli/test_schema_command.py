@@ -25,6 +25,7 @@ BESIDE = {
     names.GANG_SIZE: {names.GANG: "train"},
     names.GANG_MIN: {names.GANG: "train", names.GANG_SIZE: "4096"},
     names.GANG_TIMEOUT: {names.GANG: "train", names.GANG_SIZE: "4096"},
+    names.GANG_TO_COME: {names.GANG: "train", names.GANG_SIZE: "4096"},
 }
 # As people write and mistype them.
 PARTS = st.sampled_from(
@@ -54,6 +55,8 @@ PARTS = st.sampled_from(
             "zone/x",
             "nvlink",
             "switch",
+            "nvidia.com/gpu=8",
+            "cpu=",
         ],
         *["NVLink", "gang", "pod", "true", "yes", "spread", "pack", "H100"],
         " ",
@@ -87,7 +90,14 @@ def test_the_schema_refuses_nothing_that_the_extender_reads(key: str, value: str
 
 # Whatever these allow, the extender reads; the patterns of the others are wider than the parser.
 EXACT = sorted(
-    set(BY_PODS) - {names.GANG_TIMEOUT, names.EXPECTED_DURATION, names.GPU_MEMORY, names.MOVE_COST}
+    set(BY_PODS)
+    - {
+        names.GANG_TIMEOUT,
+        names.GANG_TO_COME,
+        names.EXPECTED_DURATION,
+        names.GPU_MEMORY,
+        names.MOVE_COST,
+    }
 )
 
 
@@ -107,6 +117,10 @@ def test_the_schema_allows_nothing_else(key: str, value: str) -> None:
         ({names.PREFER_LINK: "NVLINK"}, "'NVLINK' is not one of ['nvlink', 'switch', "),
         ({names.EXPECTED_DURATION: "2 hours"}, "'2 hours' does not match"),
         ({names.EXPECTED_DURATION: "0s"}, "'0s' does not match"),
+        (
+            {names.GANG: "g", names.GANG_SIZE: "2", names.GANG_TO_COME: "8 GPUs"},
+            "'8 GPUs' does not match",
+        ),
         ({names.GPU_MEMORY: "40 GB"}, "'40 GB' does not match"),
         ({names.GPU_MEMORY: "0"}, "'0' does not match"),
         ({names.REQUIRE_SPAN: "x" * 2000}, "is too long"),

@@ -11,8 +11,10 @@ import click
 from tests.cluster.support.api.chart import for_kubectl
 from tests.cluster.support.host import logs, needs, sandbox, side_by_side
 from tests.cluster.support.programs import binaries, images
+from tests.cluster.support.programs.operators import OPERATORS
 
 CHECKOUT = Path(__file__).parents[2]
+BESIDE = Path("tests/beside")
 
 
 @click.group()
@@ -35,10 +37,22 @@ def test(arguments: tuple[str, ...]) -> None:
     sandbox; without a file, all tests run, each module in its own."""
     check_needs()
     build_all()
+    if any(word.startswith(str(BESIDE)) for word in arguments):
+        build_operators()
     if any(word.startswith("tests/") for word in arguments):
         sys.exit(sandbox.run([sys.executable, "-m", "pytest", "--real", *arguments]))
     shutil.rmtree(logs.KEPT, ignore_errors=True)
     sys.exit(side_by_side.run(arguments))
+
+
+@main.command(context_settings={"ignore_unknown_options": True})
+@click.argument("flags", nargs=-1, type=click.UNPROCESSED)
+def beside(flags: tuple[str, ...]) -> None:
+    """Run the tests beside the real controllers of operators. FLAGS are pytest's."""
+    check_needs()
+    build_all()
+    build_operators()
+    sys.exit(side_by_side.run(flags, side_by_side.modules(BESIDE)))
 
 
 @main.command()
@@ -82,6 +96,7 @@ def build() -> None:
     """Build everything the tests run, into the cache."""
     check_needs()
     build_all()
+    build_operators()
 
 
 def build_all() -> None:
@@ -95,6 +110,11 @@ def build_all() -> None:
     binaries.helm()
     binaries.promtool()
     images.linkwise_image()
+
+
+def build_operators() -> None:
+    for operator in OPERATORS:
+        operator.build()
 
 
 if __name__ == "__main__":

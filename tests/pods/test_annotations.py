@@ -117,6 +117,12 @@ def test_whether_it_may_be_evicted_and_how_long_it_will_run() -> None:
         ),
         ({"gang": "g", "gang_size": "4", "gang_min": "0"}, "gang-min", "from 1 to 4, the linkw"),
         ({"gang_min": "4"}, "gang-min", "linkwise.dev/gang beside it"),
+        ({"gang_to_come": "cpu=4"}, "gang-to-come", "linkwise.dev/gang beside it"),
+        *[
+            ({"gang": "g", "gang_size": "4", "gang_to_come": wrong}, "gang-to-come", "cpu=4,mem")
+            for wrong in ("", "8", "cpu", "cpu=", "cpu=0", "cpu=-1", "cpu=4,cpu=4", "c pu=1")
+        ],
+        ({"gang": "g", "gang_size": "4", "gang_to_come": "a/gpu=0.5"}, "gang-to-come", "gpu=8"),
         ({"gang": " ", "gang_size": "2"}, "gang", "a name of 1 to 253 characters"),
         ({"gang": "ok\nrow", "gang_size": "2"}, "gang", "characters that can be printed"),
         ({"gang": "\x1b]0;title\a", "gang_size": "2"}, "gang", "that can be printed"),
@@ -150,8 +156,8 @@ def test_a_wrong_word_names_the_key_the_value_and_what_is_allowed(
         (
             "colour",
             "linkwise.dev/ and one of communicator, expected-duration, gang, gang-min, gang-size, "
-            "gang-timeout, gpu-memory, gpu-model, movable, move-cost, preemptible, prefer-link, "
-            "prefer-span, rank, reclaim-when-idle, require-link, require-span, share",
+            "gang-timeout, gang-to-come, gpu-memory, gpu-model, movable, move-cost, preemptible, "
+            "prefer-link, prefer-span, rank, reclaim-when-idle, require-link, require-span, share",
         ),
     ],
 )
@@ -197,3 +203,9 @@ def test_a_pods_demand_is_read_from_all_its_containers_in_the_kubelets_order() -
 def test_a_request_counts_where_no_limit_is_said() -> None:
     only_request = Container(name="main", resources=Resources(requests={GPU: 2}))
     assert demand_of(Pod(spec=PodSpec(containers=(only_request,))), GPU).gpus == 2
+
+
+def test_what_members_request_that_do_not_exist_yet_is_read_by_resource() -> None:
+    gang = ask(gang="g", gang_size="4", gang_to_come="nvidia.com/gpu=8,cpu=500m").gang
+    assert gang is not None
+    assert gang.to_come == (("nvidia.com/gpu", "8"), ("cpu", "500m"))

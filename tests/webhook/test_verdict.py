@@ -162,8 +162,8 @@ def test_every_wrong_template_is_told_at_once() -> None:
     [
         (job(GANG, pods=8), "Job.batch ml/train runs 8 pods of it"),
         (
-            owner("apps/v1 StatefulSet", "db", {"replicas": 4, "template": of(GANG)}),
-            "expected podManagementPolicy Parallel",
+            owner("apps/v1 StatefulSet", "db", {"replicas": 5, "template": of(GANG)}),
+            "StatefulSet.apps ml/db runs 5 pods of it",
         ),
         (
             owner(

@@ -276,7 +276,10 @@ def _gang(view: GangView, at: float) -> tuple[str, ...]:
         view.name,
         view.phase,
         str(states[PodState.BOUND]),
-        str(states[PodState.PLANNED]),
+        str(
+            states[PodState.PLANNED]
+            + sum(m.state is PodState.TO_COME and bool(m.node) for m in view.members)
+        ),
         str(view.minimum),
         str(view.size),
         "-" if view.communicator is None else f"{view.communicator.gbytes_per_s:.0f}",

@@ -26,8 +26,8 @@ from linkwise.pods.podgrouper.workloads.answer import (
 )
 from linkwise.topology import names
 
-_HEADER = ("POD", "GANG", "SIZE", "MIN", "ROLE", "RANK", "RULE", "WHY")
-_FIGURES = (2, 3, 5)
+_HEADER = ("POD", "GANG", "SIZE", "MIN", "WAVES", "ROLE", "RANK", "RULE", "WHY")
+_FIGURES = (2, 3, 4, 6)
 _Told = Sequence[tuple[Pod, Answer]]
 
 
@@ -87,7 +87,8 @@ def _row(pod: Pod, answer: Answer) -> tuple[str, ...]:
     if isinstance(answer, Recognised):
         member = answer.member
         more = "+" if answer.open_ended else ""
-        size = (f"{answer.size}{more}", str(answer.minimum))
+        waves = "+".join(map(str, answer.waves)) if len(answer.waves) > 1 else "-"
+        size = (f"{answer.size}{more}", str(answer.minimum), waves)
         return (
             name,
             str(answer.gang),
@@ -98,9 +99,9 @@ def _row(pod: Pod, answer: Answer) -> tuple[str, ...]:
             answer.because,
         )
     if isinstance(answer, NoGang):
-        return name, "-", "1", "1", answer.member.role, "-", answer.rule, answer.because
+        return name, "-", "1", "1", "-", answer.member.role, "-", answer.rule, answer.because
     word = "refused" if isinstance(answer, Refused) else "?"
-    return name, word, "-", "-", "-", "-", answer.rule, _why(answer)
+    return name, word, "-", "-", "-", "-", "-", answer.rule, _why(answer)
 
 
 def _why(answer: Answer) -> str:
@@ -121,7 +122,7 @@ class _PodJson(msgspec.Struct, frozen=True, omit_defaults=True):
     minimum: int | None = None
     gpu_size: int | None = None
     gpu_minimum: int | None = None
-    wave: int | None = None
+    waves: tuple[int, ...] = ()  # of its pods, by when they are created; if there are several
     done: int = 0
     open_ended: bool = False
     basis: str | None = None
@@ -176,7 +177,7 @@ def _pod_json(pod: Pod, answer: Answer) -> _PodJson:
         minimum=answer.minimum,
         gpu_size=answer.gpu_size,
         gpu_minimum=answer.gpu_minimum,
-        wave=answer.wave,
+        waves=answer.waves if len(answer.waves) > 1 else (),
         done=answer.done,
         open_ended=answer.open_ended,
         basis=answer.basis.value,

@@ -124,6 +124,19 @@ _DEFAULTS = Settings()
     help="The longest gang timeout, whatever pods say.",
 )
 @click.option(
+    "--wave-timeout",
+    type=DURATION,
+    default="30m",
+    help="How long a gang keeps the places of pods that its owner creates later, once the others "
+    "are ready.",
+)
+@click.option(
+    "--replacement-timeout",
+    type=DURATION,
+    default="1m",
+    help="How long a running gang keeps the place of a lost pod, beyond its Job's back-off.",
+)
+@click.option(
     "--max-refusals",
     type=click.IntRange(1),
     default=_DEFAULTS.max_refusals,
@@ -301,6 +314,8 @@ def command(
     log_format: str,
     gang_timeout: float,
     gang_timeout_max: float,
+    wave_timeout: float,
+    replacement_timeout: float,
     lift_gates_after: float | None,
     reserve_limit: float,
     reclaim_notice: float,
@@ -324,6 +339,8 @@ def command(
         settings = Settings(
             gang_timeout_seconds=gang_timeout,
             gang_timeout_max_seconds=gang_timeout_max,
+            wave_seconds=wave_timeout,
+            replacement_seconds=replacement_timeout,
             lift_gates_after_seconds=lift_gates_after,
             reserve_limit_seconds=reserve_limit,
             reclaim_notice_seconds=reclaim_notice,
@@ -375,6 +392,7 @@ def serve(settings: Settings) -> None:
         lead=lead,
         route_calls=route_calls,
         device_class=settings.device_class,
+        namespace=settings.lease_namespace,
     )
     exit_on_signals()
     ports = open_ports(settings, loop, metrics, client)

@@ -5,7 +5,7 @@ Not thread-safe: the loop holds one lock around every call. `now` is in seconds 
 learns from a call is in memory only.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -150,7 +150,7 @@ class Core:
         self._preempt = PreemptVerb(
             cache, reservations, unschedulable_pods, planner.candidates, self._budgets
         )
-        self._barrier = Barrier(cache, registry)
+        self._barrier = Barrier(cache, registry, planner.pending_writes)
         self._binder = Binder(
             cache,
             planner.pending_writes,
@@ -167,7 +167,8 @@ class Core:
         """Decide from now on, in this term. Nodes, pods, budgets, run times and ages stay; all else
         is as after a start. So it does not matter which process led before."""
         nodes = [info.record for info in self._cache.nodes.values() if info.record is not None]
-        pods = [*self._cache.pods.values(), *self._kept_out.values()]
+        there = (pod for pod in self._cache.pods.values() if not pod.coming)
+        pods = [*there, *self._kept_out.values()]
         self._cache.nodes.clear()  # or they stay until the next collection, beside the new ones
         self._begin(term)
         for node in nodes:
@@ -175,6 +176,11 @@ class Core:
         for pod in pods:
             self._put_pod(pod, now)
         self._planner.believe_no_older()
+
+    def restore_places(self, texts: Mapping[str, str], now: float) -> None:
+        """The places that gangs keep for members to come, as the API server has them. Call it after
+        all pods are known, and before the first decision."""
+        self._planner.to_come.restore(texts, now)
 
     def stand_by(self) -> None:
         """Decide nothing; the loop calls it periodically while another replica leads."""
@@ -233,7 +239,8 @@ class Core:
     def replace_pods(self, pods: Collection[Pod], now: float) -> None:
         """The full list of pods: pods that are not in it are gone."""
         there = {pod.metadata.uid for pod in self._some_at_a_time(pods)}
-        gone = [uid for uid in (*self._cache.pods, *self._kept_out) if uid not in there]
+        known = [pod.uid for pod in self._cache.pods.values() if not pod.coming]
+        gone = [uid for uid in (*known, *self._kept_out) if uid not in there]
         for uid in self._some_at_a_time(gone):
             self._drop_pod(uid, now)
         for pod in self._some_at_a_time(pods):
@@ -365,6 +372,8 @@ class Core:
             if record.admitted and not record.ended and record.demand.gpus:
                 self._run_times.runs(record, _began(record))
             self._cache.put_pod(record)
+            if before is not None and before.node and not record.live:
+                self._planner.to_come.lost(before, record, now)
             self._planner.pod_changed(before, record, now)
 
     def _note_age(
@@ -388,6 +397,8 @@ class Core:
             return
         self._tried(lambda: self._note_run_time(record, now, ran=record.admitted))
         self._tried(lambda: self._cache.drop_pod(uid))
+        if record.node and not (record.ended and not record.failed):
+            self._tried(lambda: self._planner.to_come.lost(record, None, now))
         self._tried(lambda: self._planner.pod_gone(record, now))
 
     def _tried(self, work: Callable[[], object]) -> None:

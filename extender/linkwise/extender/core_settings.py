@@ -19,6 +19,12 @@ class CoreSettings:
     # No pod may say more than this or the above: for as long, its gang keeps GPUs from others
     # without a start.
     gang_timeout_max_seconds: float = 3600.0
+    # From when the members of a wave are ready until those of the next one exist. Long enough for
+    # what an operator may wait for beside them.
+    wave_seconds: float = 1800.0
+    # How long the place of a lost member is kept beyond its Job's back-off: for the operator, and a
+    # node's clean-up.
+    replacement_seconds: float = 60.0
     max_refusals: int = 3  # plans of one gang that kube-scheduler may refuse in a row
     # Only a node autoscaler gains by it: kube-scheduler tries pods without a gate again and again.
     # None: never.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from linkwise.extender.api.action_effects import applied, bound, late_claim, leaving
-from linkwise.extender.api.actions import Action, CreateClaim, DropClaim, Emit, Evict
+from linkwise.extender.api.actions import Action, CreateClaim, DropClaim, Emit, Evict, NotePlaces
 from linkwise.extender.api.extender_calls import (
     BindCall,
     BindOrder,
@@ -47,6 +47,7 @@ class InMemoryApiServer:
     budgets: list[PodDisruptionBudget] = field(default_factory=list)
     slices: dict[str, ResourceSlice] = field(default_factory=dict)
     claims: dict[tuple[str, str], ResourceClaim] = field(default_factory=dict)
+    noted_places: dict[str, str] = field(default_factory=dict)  # for members to come, by gang
 
     def __post_init__(self) -> None:
         # By gang and uid: the calls that wait for other members.
@@ -65,6 +66,7 @@ class InMemoryApiServer:
         self.core.replace_budgets(self.budgets, self.now)
         self.core.replace_slices(self.slices.values(), self.now)
         self.core.replace_claims(self.claims.values(), self.now)
+        self.core.restore_places(self.noted_places, self.now)
 
     # Objects
 
@@ -124,6 +126,9 @@ class InMemoryApiServer:
     def carry_out(self, action: Action) -> Outcome:
         if isinstance(action, Emit):
             return Outcome.DONE
+        if isinstance(action, NotePlaces):
+            self.note_places(action)
+            return Outcome.DONE
         pod = self.pods.get(action.pod.uid)
         if pod is None:
             return Outcome.REFUSED
@@ -133,6 +138,12 @@ class InMemoryApiServer:
             return self.write_claim(action)
         self.put_pod(applied(action, pod))
         return Outcome.DONE
+
+    def note_places(self, action: NotePlaces) -> None:
+        if action.text is None:
+            self.noted_places.pop(action.key, None)
+        else:
+            self.noted_places[action.key] = action.text
 
     def write_claim(self, action: CreateClaim | DropClaim) -> Outcome:
         key = action.pod.namespace, action.name

@@ -15,7 +15,7 @@ from itertools import chain
 from typing import TypeVar
 
 from linkwise.kube.labels import COMPLETION_INDEX
-from linkwise.kube.objects import Container, NodeSelectorTerm, Pod, whole
+from linkwise.kube.objects import Container, NodeSelectorTerm, Pod, milli, whole
 from linkwise.pods.claims import claims_of
 from linkwise.pods.durations import DURATION, seconds_of
 from linkwise.pods.requirement import (
@@ -86,6 +86,8 @@ class GangAsk:
     size: int  # all members, including those that have ended
     minimum: int  # this member may start once this many are placed
     timeout_seconds: float | None = None  # None: the configured one
+    # What each member requests that does not exist yet, by resource; empty: it does not say.
+    to_come: tuple[tuple[str, str], ...] = ()
     # Set only if the owner defines the gang:
     source: str = ""  # identifies the gang, such as its owner's uid; empty: its pods name it
     done: int = 0  # members that succeeded according to the owner; they may be deleted
@@ -121,6 +123,8 @@ _SHARINGS = {each.value: each for each in Sharing if each is not Sharing.EITHER}
 _LONGEST_NAME = 253
 _LEVEL = rf"\s*(?:{LABEL_KEY.pattern})\s*"
 _MODEL = "[^,]*[A-Za-z0-9][^,]*"
+_QUANTITY = r"\+?(?=[0-9.]*[1-9])[0-9]*\.?[0-9]*(?:[eE][+-]?[0-9]+|n|u|m|k|Ki|[MGTPE]i?)?"
+_RESOURCE = f"(?:{LABEL_KEY.pattern})={_QUANTITY}"
 _LINK = AnnotationValue(f"one of {', '.join(LINK_WORDS)}", tuple(LINK_WORDS))
 _LEVELS = AnnotationValue(
     "node, clique or keys of node labels, with commas between them",
@@ -144,6 +148,11 @@ BY_PODS: Mapping[str, AnnotationValue] = {
     names.GANG_SIZE: _MEMBERS,
     names.GANG_MIN: replace(_MEMBERS, expected=f"a whole number from 1 to {names.GANG_SIZE}"),
     names.GANG_TIMEOUT: replace(_DURATION, beside=names.GANG),
+    names.GANG_TO_COME: AnnotationValue(
+        "resources like nvidia.com/gpu=8,cpu=4,memory=8Gi, each once and more than 0",
+        pattern=f"{_RESOURCE}(?:,{_RESOURCE})*",
+        beside=names.GANG,
+    ),
     names.RANK: AnnotationValue("a whole number from 0", pattern="[0-9]{1,9}"),
     names.REQUIRE_LINK: _LINK,
     names.PREFER_LINK: _LINK,
@@ -153,10 +162,7 @@ BY_PODS: Mapping[str, AnnotationValue] = {
     names.GPU_MODEL: AnnotationValue(
         "model names like H100,H200", pattern=f"{_MODEL}(?:,{_MODEL})*"
     ),
-    names.GPU_MEMORY: AnnotationValue(
-        "a quantity like 40Gi",
-        pattern=r"\+?(?=[0-9.]*[1-9])[0-9]*\.?[0-9]*(?:[eE][+-]?[0-9]+|n|u|m|k|Ki|[MGTPE]i?)?",
-    ),
+    names.GPU_MEMORY: AnnotationValue("a quantity like 40Gi", pattern=_QUANTITY),
     names.PREEMPTIBLE: AnnotationValue("true or false", tuple(_BOOLEANS)),
     names.EXPECTED_DURATION: _DURATION,
     names.SHARE: AnnotationValue("spread or pack", tuple(_SHARINGS)),
@@ -347,7 +353,7 @@ def _prefer(said: Mapping[str, str]) -> LinkClass:
 def _gang(said: Mapping[str, str]) -> GangAsk | None:
     name = said.get(names.GANG)
     if name is None:
-        for key in (names.GANG_SIZE, names.GANG_MIN, names.GANG_TIMEOUT):
+        for key in (names.GANG_SIZE, names.GANG_MIN, names.GANG_TIMEOUT, names.GANG_TO_COME):
             if key in said:
                 raise AnnotationError(key, said[key], f"{names.GANG} beside it, with a gang's name")
         return None
@@ -360,7 +366,8 @@ def _gang(said: Mapping[str, str]) -> GangAsk | None:
     least = f"a whole number from 1 to {size}, the {names.GANG_SIZE}"
     minimum = _read(said, names.GANG_MIN, lambda text: _size(text, most=size), least)
     timeout = _read(said, names.GANG_TIMEOUT, _duration)
-    return GangAsk(name, size, size if minimum is None else minimum, timeout)
+    to_come = _read(said, names.GANG_TO_COME, _resources) or ()
+    return GangAsk(name, size, size if minimum is None else minimum, timeout, to_come)
 
 
 def _rank(
@@ -423,6 +430,18 @@ def _memory(text: str) -> int:
     if size <= 0:
         raise ValueError
     return -(-size // _MIB)
+
+
+def _resources(text: str) -> tuple[tuple[str, str], ...]:
+    pairs = [part.partition("=") for part in text.split(",")]
+    found = {name: quantity for name, _, quantity in pairs}
+    if len(found) < len(pairs) or not all(map(LABEL_KEY.fullmatch, found)):
+        raise ValueError
+    for name, quantity in found.items():
+        amount = milli(quantity)
+        if amount <= 0 or ("/" in name and amount % 1000):  # a device is whole
+            raise ValueError
+    return tuple(found.items())
 
 
 def _models(text: str) -> tuple[tuple[str, ...], ...]:

@@ -17,6 +17,7 @@ LABEL_KEY = re.compile(
     r"([a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?"
 )
 _WORDS = {"clique": CLIQUE}
+_HOSTNAME = "kubernetes.io/hostname"
 # Separates levels, as in the annotation, and domains (one for each level). Neither the key nor the
 # value of a label can contain it.
 SEPARATOR = ","
@@ -42,6 +43,11 @@ DEFAULT_LEVELS = (
     "network.topology.nvidia.com/datacenter",
     ZONE,
 )
+
+
+def required_of(keys: Iterable[str]) -> tuple[str, ...]:
+    """The levels of node labels that an object names; what cannot be a label is left out."""
+    return tuple(NODE if key == _HOSTNAME else key for key in keys if LABEL_KEY.fullmatch(key))
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,6 +127,7 @@ def test_a_restored_backup_is_planned_as_new_pods_are() -> None:
     backup = {name: annotations(at, name) for name in members}
     for name in members:
         at.delete(name)
+    at.settle()
     at.add_pod("other", 6)
     at.schedule("other")
     for name in members:

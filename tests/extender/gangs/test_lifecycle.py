@@ -28,7 +28,7 @@ from tests.extender.gangs.one_gang import cluster, planned, running
         (Standing(minimum=2, live=2, bound=0, planned=0, done=0, started=False), Phase.FORMING),
         (Standing(minimum=2, live=2, bound=0, planned=2, done=0, started=False), Phase.PLANNED),
         (Standing(minimum=2, live=2, bound=1, planned=1, done=0, started=False), Phase.BINDING),
-        (Standing(minimum=2, live=2, bound=1, planned=0, done=0, started=False), Phase.REPAIRING),
+        (Standing(minimum=2, live=2, bound=1, planned=0, done=0, started=False), Phase.BINDING),
         (Standing(minimum=2, live=2, bound=2, planned=0, done=0, started=False), Phase.RUNNING),
         (Standing(minimum=2, live=1, bound=1, planned=0, done=0, started=True), Phase.REPAIRING),
         (Standing(minimum=2, live=2, bound=1, planned=1, done=0, started=True), Phase.REPAIRING),

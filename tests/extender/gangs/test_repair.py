@@ -4,7 +4,8 @@ import pytest
 
 from linkwise.extender.api.actions import Evict
 from linkwise.extender.core_settings import CoreSettings
-from linkwise.extender.gangs.repair import LEAVING_SECONDS, PATIENCE_SECONDS, REASON
+from linkwise.extender.gangs.repair import PATIENCE_SECONDS, REASON
+from linkwise.extender.gangs.to_come import LEAVING_SECONDS
 from tests.extender.cluster import Cluster
 
 TIMEOUT = 600.0
@@ -100,9 +101,20 @@ def test_and_not_for_long() -> None:
     assert node_of(at, "again-1") == "n2"
 
 
-def test_a_place_that_somebody_else_has_taken_is_not_waited_for() -> None:
+def test_nobody_else_gets_the_place_at_once() -> None:
+    at = running(nodes=2)
+    before = at.indices("g-1")
+    die(at, "g-1")
+    at.add_pod("thief", 2)
+    assert at.schedule("thief") == "n2"
+    make_again(at, 1)
+    assert (node_of(at, "again-1"), at.indices("again-1")) == ("n1", before)
+
+
+def test_a_place_that_somebody_else_has_taken_since_is_not_waited_for() -> None:
     at = running(nodes=2)
     die(at, "g-1")
+    at.pass_time(LEAVING_SECONDS)
     at.add_pod("thief", 2)
     assert at.schedule("thief") == "n1"
     make_again(at, 1)
@@ -313,6 +325,7 @@ def test_a_member_that_failed_and_is_not_made_again_is_reported_by_name() -> Non
     at.set_phase("g-1", "Failed")
     at.stop("g-1", "n1")
     at.settle()
+    at.pass_time(LEAVING_SECONDS)
     at.pass_time(PATIENCE_SECONDS)
     text = "members are missing, and their controller has created no replacements (g-1 failed)"
     assert told(at) == [f"gang ml/g: {text}"]

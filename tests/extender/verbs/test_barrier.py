@@ -15,6 +15,7 @@ from linkwise.extender.api.extender_calls import (
     Outcome,
 )
 from linkwise.extender.api.records import WrittenPlan
+from linkwise.extender.gangs.to_come import LEAVING_SECONDS
 from linkwise.kube.objects import Condition, Pod
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
@@ -522,6 +523,7 @@ def test_members_of_an_earlier_run_that_are_leaving_begin_nothing() -> None:
     for rank in range(2):
         at.add_pod(f"new-{rank}", 8, gang="g", gang_size="2", rank=str(rank))
     at.settle()
+    at.pass_time(LEAVING_SECONDS)
     assert isinstance(come(at, "new-0"), BindWaits)
     assert isinstance(come(at, "new-1"), BindOrder)
 
@@ -551,5 +553,6 @@ def test_a_member_that_has_succeeded_counts() -> None:
         at.delete(member)
         at.add_pod(f"again-{rank}", 4, gang="g", gang_size="3", rank=str(rank))
     at.settle()
+    at.pass_time(LEAVING_SECONDS)
     assert isinstance(come(at, "again-1"), BindWaits)
     assert isinstance(come(at, "again-2"), BindOrder)

@@ -396,7 +396,7 @@ GANGS: dict[str, Example] = {
         (OLD_MPI,),
         "ml/MPIJob.kubeflow.org/old",
         3,
-        2,
+        3,
         "worker",
         1,
     ),

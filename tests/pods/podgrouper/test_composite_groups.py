@@ -265,3 +265,13 @@ def test_a_controllers_reference_without_the_mark_names_the_maker_too() -> None:
     cluster, root, *groups = ray()
     root["metadata"]["ownerReferences"] = [reference(cluster, controller=False)]
     assert gang(ray_worker(cluster), cluster, root, *groups).minimum == 3
+
+
+def test_a_pod_whose_own_group_is_of_one_is_in_the_gang_of_the_group_above_it() -> None:
+    """As the leader of a group of leader and workers; nothing but the group above joins them."""
+    root = composite(workloadRef={})
+    leaders, workers = group("leaders", 1), group("workers", 3)
+    leader = gang(member("leader", "leaders"), root, leaders, workers)
+    worker = gang(member("worker", "workers"), root, leaders, workers)
+    assert leader.gang == worker.gang
+    assert (leader.minimum, worker.minimum, leader.open_ended) == (1, 3, True)

@@ -30,7 +30,10 @@ def test_what_no_rule_reads_is_left_out_however_deep_it_lies() -> None:
         "resources": {"limits": {}},
     }
     template = {
-        "metadata": {"labels": {"a": noise}, "annotations": {"b": noise, "linkwise.dev/gang": "g"}},
+        "metadata": {
+            "labels": {"a": endless},
+            "annotations": {"b": noise, "linkwise.dev/gang": "g"},
+        },
         "spec": {"containers": [container], "volumes": [{"name": noise}], "subdomain": "s"},
     }
     made = {
@@ -48,8 +51,37 @@ def test_what_no_rule_reads_is_left_out_however_deep_it_lies() -> None:
     assert endless not in json.dumps(kept)
     assert "linkwise.dev/gang" in json.dumps(kept)
     assert '"subdomain": "s"' in json.dumps(kept)
+    assert '"labels": {"a": ""}' in json.dumps(kept)
     again = {**made, "status": {"succeeded": 3, "active": 4}}
     assert essence(again) == kept
+
+
+def test_where_pods_may_run_is_kept_of_owners_that_may_create_them_late() -> None:
+    spec = {
+        "containers": [{"name": "main", "ports": [{"hostPort": 80}, {"containerPort": 8080}]}],
+        "nodeSelector": {"pool": "h100"},
+        "tolerations": [{"key": "gpu", "operator": "Exists"}],
+        "volumes": [
+            {"name": "a", "persistentVolumeClaim": {"claimName": "data"}},
+            {"name": "b", "emptyDir": {}},
+        ],
+        "hostAliases": [{"ip": "10.0.0.1"}],
+    }
+    template = {"metadata": {"labels": {"app": "lm"}}, "spec": spec}
+    kept = essence({"apiVersion": "apps/v1", "kind": "StatefulSet", "spec": {"template": template}})
+    assert kept["spec"] == {
+        "template": {
+            "metadata": {"annotations": {}, "labels": {"app": "lm"}},
+            "spec": {
+                "containers": [{"name": "main", "ports": [{"hostPort": 80}]}],
+                "nodeSelector": {"pool": "h100"},
+                "tolerations": [{"key": "gpu", "operator": "Exists"}],
+                "volumes": [{"name": "a", "persistentVolumeClaim": {"claimName": "data"}}],
+            },
+        }
+    }
+    job = essence({"apiVersion": "batch/v1", "kind": "Job", "spec": {"template": template}})
+    assert "h100" not in json.dumps(job)
 
 
 def test_an_object_nested_without_end_is_cut_off() -> None:

@@ -79,17 +79,13 @@ def test_only_the_roles_whose_template_names_the_gang_are_counted() -> None:
     assert "TFJob.kubeflow.org ml/mnist runs 5 pods of it (5 worker)" in refusal(worker, tf_job)
 
 
-def test_a_stateful_set_that_makes_its_pods_one_by_one_cannot_be_a_gang() -> None:
+def test_a_stateful_set_may_run_as_many_pods_of_a_gang_as_it_has_members() -> None:
     spec = {"replicas": 4, "template": template(annotations=said(4))}
     set_ = owner("apps/v1 StatefulSet", "web", spec)
     first = pod("web-0", set_, annotations=said(4))
-    assert refusal(first, set_) == (
-        "linkwise.dev/gang 'train': linkwise.dev/gang-size is 4, but StatefulSet.apps ml/web "
-        "makes each pod once the one before is ready: expected podManagementPolicy Parallel"
-    )
-    assert gang(pod("web-0", set_, annotations=said(4, **{"gang-min": "1"})), set_).minimum == 1
+    assert gang(first, set_).waves == (1, 3)
     set_["spec"]["replicas"] = 1  # something else creates the other members
-    assert gang(first, set_).size == 4
+    assert gang(first, set_).waves == (4,)
     set_["spec"]["replicas"] = 4
     set_["spec"]["podManagementPolicy"] = "Parallel"
     assert gang(first, set_).size == 4
@@ -97,37 +93,8 @@ def test_a_stateful_set_that_makes_its_pods_one_by_one_cannot_be_a_gang() -> Non
     assert "StatefulSet.apps ml/web runs 5 pods of it" in refusal(first, set_)
 
 
-def test_members_that_are_made_only_after_others_run_cannot_be_waited_for() -> None:
-    named = template(annotations=said(3))
-    lws = owner(
-        "leaderworkerset.x-k8s.io/v1 LeaderWorkerSet",
-        "vllm",
-        {
-            "startupPolicy": "LeaderReady",
-            "leaderWorkerTemplate": {"workerTemplate": named},
-        },
-    )
-    labels = {
-        "leaderworkerset.sigs.k8s.io/name": "vllm",
-        "leaderworkerset.sigs.k8s.io/group-index": "0",
-        "leaderworkerset.sigs.k8s.io/worker-index": "0",
-    }
-    size = {"leaderworkerset.sigs.k8s.io/size": "3"}
-    leader = pod("vllm-0", owner("apps/v1 StatefulSet", "vllm"), labels, {**size, **said(3)})
-    assert "makes worker only once its others are ready" in refusal(leader, lws)
-    lws["spec"]["leaderWorkerTemplate"]["leaderTemplate"] = named
-    alone = pod(
-        "vllm-0",
-        owner("apps/v1 StatefulSet", "vllm"),
-        labels,
-        {**size, **said(3, **{"gang-min": "1"})},
-    )
-    assert gang(alone, lws).minimum == 1  # the leader is enough to begin with
-
-
-def test_those_made_late_may_follow_where_members_of_another_owner_are_enough_to_begin() -> None:
-    words = said(6, **{"gang-min": "4"})
-    named = template(annotations=words)
+def test_members_that_are_made_only_after_others_run_are_to_come() -> None:
+    named = template(annotations=said(6))
     spec = {
         "startupPolicy": "LeaderReady",
         "leaderWorkerTemplate": {"leaderTemplate": named, "workerTemplate": named},
@@ -139,11 +106,9 @@ def test_those_made_late_may_follow_where_members_of_another_owner_are_enough_to
         "leaderworkerset.sigs.k8s.io/worker-index": "0",
     }
     size = {"leaderworkerset.sigs.k8s.io/size": "3"}
-    leader = pod("vllm-0", owner("apps/v1 StatefulSet", "vllm"), labels, {**size, **words})
-    assert gang(leader, lws).minimum == 4  # the leader, and three of a Job beside it
-    words["linkwise.dev/gang-min"] = "5"
-    leader = pod("vllm-0", owner("apps/v1 StatefulSet", "vllm"), labels, {**size, **words})
-    assert "makes worker only once its others are ready" in refusal(leader, lws)
+    leader = pod("vllm-0", owner("apps/v1 StatefulSet", "vllm"), labels, {**size, **said(6)})
+    # Three members have another owner.
+    assert gang(leader, lws).waves == (4, 2)
 
 
 def test_another_groups_count_has_to_agree() -> None:

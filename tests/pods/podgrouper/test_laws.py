@@ -69,7 +69,7 @@ def test_any_text_anywhere_gets_an_answer(
     )
     answer = told(strange, objects).answer
     if isinstance(answer, Recognised):
-        assert 1 <= answer.minimum <= answer.wave
+        assert 1 <= answer.minimum <= answer.size
         assert 0 <= answer.gpu_minimum <= answer.minimum
         assert answer.gpu_size <= answer.size
     else:
@@ -81,13 +81,13 @@ def test_any_value_anywhere_in_an_owner_gets_an_answer(rule: str) -> None:
     example = EXAMPLES[rule]
     parsed = msgspec.convert(example.pod, Pod)
     answers = set()
-    for broken in _broken(example.objects[0]):
-        answer = recognise(parsed, {ref_of(example.objects[0]): broken})
+    for wrong in broken(example.objects[0]):
+        answer = recognise(parsed, {ref_of(example.objects[0]): wrong})
         answers.add(type(answer))
     assert answers & {Recognised, Refused}
 
 
-def _broken(whole: Object) -> Iterator[Object]:
+def broken(whole: Object) -> Iterator[Object]:
     """Copies of it, each with one odd value in the place of a right one, at any depth."""
     copy = msgspec.json.decode(msgspec.json.encode(whole))
     yield from (copy for _ in _break(copy))

@@ -1,14 +1,15 @@
-"""Which pods wait for which, where a controller creates pods one by one, or some may be absent.
+"""How many pods a gang has and needs, where a controller creates them in waves, or some may be
+absent.
 
-If the extender simply counted all pods of the owner, each of these gangs would wait forever or
-start incomplete.
+A gang that counted pods which run at another time would wait forever; one that left out pods which
+come later would start incomplete. `test_to_come.py` has those that come later.
 """
 
 from typing import Any
 
 import pytest
 
-from linkwise.pods.podgrouper.workloads.answer import IndexedJobs, NoGang
+from linkwise.pods.podgrouper.workloads.answer import IndexedJobs, NoGang, Recognised
 from tests.pods.podgrouper.pods import Object, gang, owner, pod, template, told
 
 TRAINING = "training.kubeflow.org/"
@@ -41,7 +42,7 @@ def of_job_set(role: str, index: int = 0) -> Object:
     return pod(f"run-{role}-0-{index}-a1b2c", owner("batch/v1 Job", f"run-{role}-0"), labels)
 
 
-def test_jobs_of_a_jobset_in_order_wait_for_those_before_and_not_for_those_after() -> None:
+def test_jobs_of_a_jobset_in_order_are_one_gang() -> None:
     in_order = job_set(
         replicated("driver", 1),
         replicated("workers", 4),
@@ -49,8 +50,8 @@ def test_jobs_of_a_jobset_in_order_wait_for_those_before_and_not_for_those_after
         startupPolicy={"startupPolicyOrder": "InOrder"},
     )
     minimum = {role: counts(of_job_set(role), in_order)[1] for role in ("driver", "workers")}
-    assert minimum == {"driver": 1, "workers": 5}
-    assert counts(of_job_set("report"), in_order)[:2] == (6, 6)
+    assert minimum == {"driver": 6, "workers": 6}
+    assert gang(of_job_set("report"), in_order).waves == (1, 4, 1)
 
 
 def test_an_initializer_that_has_ended_by_then_is_not_waited_for() -> None:
@@ -59,12 +60,12 @@ def test_an_initializer_that_has_ended_by_then_is_not_waited_for() -> None:
         replicated("node", 4, dependsOn=[{"name": "dataset-initializer", "status": "Complete"}]),
         replicated("launcher", 1, gpus=0, dependsOn=[{"name": "node", "status": "Ready"}]),
     )
-    assert counts(of_job_set("dataset-initializer"), trained) == (6, 1, 4, 0)
-    assert counts(of_job_set("node"), trained) == (6, 4, 4, 4)
-    assert counts(of_job_set("launcher"), trained) == (6, 5, 4, 4)
+    assert isinstance(told(of_job_set("dataset-initializer"), [trained]).answer, NoGang)
+    assert counts(of_job_set("node"), trained) == (5, 5, 4, 4)
+    assert counts(of_job_set("launcher"), trained) == (5, 5, 4, 4)
 
 
-def test_a_group_that_counts_initializers_too_is_held_to_the_wave() -> None:
+def test_a_group_that_counts_initializers_too_is_held_to_those_that_run_together() -> None:
     """The TrainJob's own PodGroup does; taken at its word, the nodes would wait forever."""
     by = owner("trainer.kubeflow.org/v1alpha1 TrainJob", "run")
     trained = owner(
@@ -107,10 +108,11 @@ def of_mpi_job(job: Object, role: str, index: int | None = None) -> Object:
     return pod("hvd-launcher-7hx2m", owner("batch/v1 Job", "hvd-launcher"), labels, gpus=0)
 
 
-def test_workers_of_an_mpi_job_do_not_wait_for_a_launcher_that_waits_for_them() -> None:
+def test_a_launcher_that_waits_for_the_workers_of_an_mpi_job_is_a_member_to_come() -> None:
     waits = mpi_job(launcherCreationPolicy="WaitForWorkersReady")
-    assert counts(of_mpi_job(waits, "worker", 2), waits) == (5, 4, 4, 4)
+    assert counts(of_mpi_job(waits, "worker", 2), waits) == (5, 5, 4, 4)
     assert counts(of_mpi_job(waits, "launcher"), waits) == (5, 5, 4, 4)
+    assert gang(of_mpi_job(waits, "worker", 2), waits).waves == (4, 1)
     at_once = mpi_job()
     assert counts(of_mpi_job(at_once, "worker", 2), at_once) == (5, 5, 4, 4)
 
@@ -129,7 +131,7 @@ def test_launcher_and_workers_of_an_mpi_job_are_one_gang_by_different_ways() -> 
     assert launcher.member.rank is None
 
 
-def test_the_leader_of_a_group_goes_alone_where_workers_come_once_it_is_ready() -> None:
+def test_a_leader_and_the_workers_that_come_once_it_is_ready_are_one_gang() -> None:
     set_ = owner(
         "leaderworkerset.x-k8s.io/v1 LeaderWorkerSet",
         "vllm",
@@ -145,10 +147,10 @@ def test_the_leader_of_a_group_goes_alone_where_workers_come_once_it_is_ready() 
         size = {"leaderworkerset.sigs.k8s.io/size": "4"}
         made = pod(f"vllm-0-{place}", owner("apps/v1 StatefulSet", "vllm-0"), labels, size)
         minimum.append(counts(made, set_)[1])
-    assert minimum == [1, 4]
+    assert minimum == [4, 4]
 
 
-def test_tasks_of_a_volcano_job_wait_for_those_they_depend_on() -> None:
+def test_tasks_of_a_volcano_job_and_those_they_depend_on_are_one_gang() -> None:
     tasks = [
         {"name": "master", "replicas": 1, "template": template()},
         {
@@ -163,7 +165,7 @@ def test_tasks_of_a_volcano_job_wait_for_those_they_depend_on() -> None:
         task: counts(pod(f"tf-{task}-0", job, {"volcano.sh/task-spec": task}), job)[1]
         for task in ("master", "worker")
     }
-    assert minimum == {"master": 1, "worker": 4}
+    assert minimum == {"master": 4, "worker": 4}
 
 
 def pytorch_job(**spec: Any) -> tuple[Object, Object]:
@@ -309,16 +311,14 @@ def of_volcano(job: Object, name: str) -> Object:
 
 
 def test_a_task_that_is_listed_first_may_depend_on_those_listed_later() -> None:
-    """Its pods are made last: counted with the workers they would be waited for forever."""
     job = volcano(task("master", 1, 1, "worker"), task("worker", 4))
-    assert counts(of_volcano(job, "worker"), job) == (5, 4, 5, 4)
-    assert counts(of_volcano(job, "master"), job) == (5, 5, 5, 5)
+    assert counts(of_volcano(job, "worker"), job) == (5, 5, 5, 5)
+    assert gang(of_volcano(job, "master"), job).waves == (4, 1)
 
 
 def test_a_task_depends_on_what_those_before_it_depend_on_in_whatever_order_they_stand() -> None:
     job = volcano(task("c", 1, 1, "b"), task("b", 2, 1, "a"), task("a", 4))
-    minimum = {name: counts(of_volcano(job, name), job)[1] for name in "abc"}
-    assert minimum == {"a": 4, "b": 6, "c": 7}
+    assert {gang(of_volcano(job, name), job).waves for name in "abc"} == {(4, 2, 1)}
 
 
 def test_tasks_that_depend_on_each_other_in_a_circle_end_no_search() -> None:
@@ -364,9 +364,9 @@ def test_of_several_groups_with_gpus_all_are_waited_for() -> None:
     assert counts(of_yunikorn(f"[{HEAD},{WORKERS},{others}]")) == (7, 7, 6, 6)
 
 
-@pytest.mark.parametrize(("policy", "least"), [("LeaderReady", (1, 3)), ("LeaderCreated", (3, 3))])
-def test_a_leader_in_a_group_of_kueue_waits_for_no_worker_that_comes_once_it_is_ready(
-    policy: str, least: tuple[int, int]
+@pytest.mark.parametrize(("policy", "to_come"), [("LeaderReady", 2), ("LeaderCreated", 0)])
+def test_workers_that_come_once_the_leader_is_ready_are_to_come_in_a_group_of_kueue_too(
+    policy: str, to_come: int
 ) -> None:
     """Found: Kueue's own example of a LeaderWorkerSet waited forever."""
     spec = {
@@ -375,7 +375,7 @@ def test_a_leader_in_a_group_of_kueue_waits_for_no_worker_that_comes_once_it_is_
     }
     lws = owner("leaderworkerset.x-k8s.io/v1 LeaderWorkerSet", "vllm", spec)
 
-    def minimum(name: str, worker: int) -> int:
+    def recognised(name: str, worker: int) -> Recognised:
         labels = {
             "leaderworkerset.sigs.k8s.io/name": "vllm",
             "leaderworkerset.sigs.k8s.io/group-index": "0",
@@ -387,10 +387,14 @@ def test_a_leader_in_a_group_of_kueue_waits_for_no_worker_that_comes_once_it_is_
             "kueue.x-k8s.io/pod-group-total-count": "3",
         }
         answer = gang(pod(name, owner("apps/v1 StatefulSet", "vllm"), labels, said, gpus=8), lws)
-        assert (answer.rule, answer.size) == ("kueue", 3)
-        return answer.minimum
+        assert (answer.rule, answer.size, answer.minimum) == ("kueue", 3, 3)
+        return answer
 
-    assert (minimum("vllm-0", 0), minimum("vllm-0-1", 1)) == least
+    leader, worker = recognised("vllm-0", 0), recognised("vllm-0-1", 1)
+    assert leader.to_come == worker.to_come
+    members = [member for role in leader.to_come for member in role.members]
+    assert len(members) == to_come
+    assert not members or members[0] == worker.member
 
 
 @pytest.mark.parametrize(("worker", "least"), [("0", 1), ("1", 3)])

@@ -16,6 +16,7 @@ from linkwise.extender.api.actions import (
     LiftGate,
     MarkStarted,
     Nominate,
+    NotePlaces,
     NoteQueue,
     WithdrawPlan,
     WritePlan,
@@ -43,7 +44,7 @@ def applied(action: Action, pod: Pod) -> Pod:
             return change(pod, spec=change(pod.spec, scheduling_gates=gates))
         case Correct() | MarkStarted() | NoteQueue():
             return _annotated(pod, action.annotations)
-        case Emit() | Evict() | CreateClaim() | DropClaim():
+        case Emit() | Evict() | CreateClaim() | DropClaim() | NotePlaces():
             return pod
 
 

@@ -111,6 +111,16 @@ class NoteQueue:
 
 
 @dataclass(frozen=True, slots=True)
+class NotePlaces:
+    """Write the places that a gang keeps for members to come to the ConfigMap of all gangs, under
+    this *key*; a text of None removes them."""
+
+    pod: PodRef  # stands for the gang: namespace, name, and *key* in place of a uid
+    key: str
+    text: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Beneficiary:
     """The gang or pod that gets the room of evicted pods."""
 
@@ -157,6 +167,7 @@ Action = (
     | Correct
     | MarkStarted
     | NoteQueue
+    | NotePlaces
     | Evict
     | Emit
 )

@@ -24,6 +24,9 @@ from linkwise.topology.demand import PodDemand
 NO_DEMAND = PodDemand(())
 _DIGITS = re.compile(r"(\d+)")
 SortKey = tuple[tuple[int, int, str], ...]
+_TO_COME = " (to come)"
+Seat = int | str
+"""A member's rank, or its name if it has no rank."""
 
 
 class GangKey(NamedTuple):
@@ -174,6 +177,11 @@ class PodRecord:
     claim: ClaimAsk | None = None  # what is created for its planned GPUs
     left_alone: bool = False  # its namespace is none of those whose pods the extender places
     gang: GangKey | None = None  # what it is planned with; None: it is not planned ahead
+    # The members of its gang that its owner creates only after others run; equal for all members.
+    to_come: tuple["PodRecord", ...] = ()
+    coming: bool = False  # no such pod exists yet: the extender keeps a place for it
+    ready: bool = False  # of a pod for whose readiness its owner waits before it creates others
+    disrupted: bool = False  # it leaves because its GPUs or its node are wanted for something else
     uid: str = field(init=False, compare=False)  # of `ref`; a round reads it often
 
     def __post_init__(self) -> None:
@@ -206,6 +214,13 @@ class PodRecord:
         """The namespace/name of its gang; empty: it is a single pod."""
         gang = self.gang
         return "" if gang is None or gang.uid else f"{gang.namespace}/{gang.name}"
+
+    @property
+    def seat(self) -> "Seat":
+        """What a recreated member shares with the old one, and a member to come with its pod."""
+        if self.ask.rank is not None:
+            return self.ask.rank
+        return self.ref.name.removesuffix(_TO_COME)
 
     @property
     def live(self) -> bool:
@@ -264,6 +279,16 @@ def _added(
     for name, amount in more:
         amounts[name] = amounts.get(name, 0) + sign * amount
     return tuple(sorted(item for item in amounts.items() if item[1]))
+
+
+def uid_to_come(key: GangKey, seat: Seat) -> str:
+    """In place of a pod's uid."""
+    return f"{key.namespace}/{key.name}/{key.source}#{seat}"
+
+
+def name_to_come(gang: str, seat: Seat) -> str:
+    """In place of a pod's name; no pod can have it."""
+    return f"{seat if isinstance(seat, str) else f'{gang} {seat}'}{_TO_COME}"
 
 
 def natural(name: str) -> SortKey:

@@ -22,6 +22,7 @@ class PodState(StrEnum):
     INVALID = "invalid"
     NOT_OURS = "not-ours"  # it takes no GPU of a device plugin
     LEFT_ALONE = "left-alone"
+    TO_COME = "to-come"  # only of a gang's member: its owner creates it later
 
 
 class HolderState(StrEnum):
@@ -175,6 +176,7 @@ class GangView:
     started: bool
     priority: int = 0
     since: float | None = None  # when the first of its live members was created
+    lost_since: float | None = None  # since when it is `repairing`
     missing_ranks: tuple[int, ...] = ()  # only if all existing members have ranks
     communicator: CommunicatorView | None = None  # of two or more GPUs
     runner_up: RunnerUpView | None = None  # if the caller asked for it and there is one
@@ -541,6 +543,7 @@ class Counts:
     refusals: int  # since the start
     placed: Placed = field(default_factory=Placed)  # gangs, since the start
     by_count: int = 0  # pods with GPUs on nodes where pods are placed by count
+    kept: int = 0  # places for members of gangs that do not exist yet
     waiting: int = 0  # gangs and pods in the scheduling queue that found no room
     longest_wait_seconds: float = 0.0  # of these; 0 if there are none
     moves: MoveCounts = field(default_factory=MoveCounts)

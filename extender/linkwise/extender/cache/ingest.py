@@ -4,8 +4,9 @@ A waiting pod changes several times, and the pods of a job are equal. So the res
 is computed once.
 """
 
+import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import count
@@ -24,14 +25,18 @@ from linkwise.extender.api.records import (
     PodRecord,
     Refusal,
     ResourceList,
+    Seat,
     Template,
     WrittenPlan,
+    name_to_come,
+    uid_to_come,
 )
 from linkwise.extender.api.timers import Agenda
 from linkwise.extender.cache.resource_lists import most_pods, node_offers, pod_needs
 from linkwise.extender.membership.equivalence import digest
 from linkwise.extender.membership.membership import Judged, Membership
 from linkwise.extender.membership.owner_cache import FetchOwner, Found
+from linkwise.kube.fields import mapping
 from linkwise.kube.filters.pod_facts import NO_RULES, PodFacts, PodRules, claims_of, pod_rules
 from linkwise.kube.filters.requests import Resized, resized
 from linkwise.kube.labels import COMPLETION_INDEX
@@ -60,7 +65,7 @@ from linkwise.pods.annotations import (
 from linkwise.pods.claims import ClaimAsk
 from linkwise.pods.claims import claims_of as claims_said
 from linkwise.pods.large_pods import LargePod
-from linkwise.pods.podgrouper.workloads.answer import IndexedJobs
+from linkwise.pods.podgrouper.workloads.answer import IndexedJobs, RoleToCome
 from linkwise.pods.podgrouper.workloads.declared import group_named
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_gpus, read_plan
@@ -69,6 +74,7 @@ from linkwise.topology.errors import AnnotationError
 
 _MOST_RULES = 32  # the weight of a pod's; each costs time for each pod of its namespaces
 _MOST_WISHES = 1024  # remembered; each some 2 KB
+_MOST_FORETOLD = 256  # gangs whose members to come are remembered; each member some 0.5 KB
 _MANY_LABELS = 32
 _MOST_REMEMBERED = 4096  # bytes of what is read; few pods have more; these are read each time
 _MOST_PLAN = 16 * 1024  # characters of the two annotations; the extender's have a tenth of it
@@ -175,6 +181,7 @@ class Ingest:
         self._numbers = count()
         self._specs: dict[bytes, _OfSpec] = {}
         self._asks: dict[bytes, tuple[PodRequest, str]] = {}
+        self._foretold: dict[Hashable, tuple[tuple[RoleToCome, ...], tuple[PodRecord, ...]]] = {}
         # Only pods hold references, so a template is freed with the last pod made from it.
         self._templates: WeakValueDictionary[bytes, Template] = WeakValueDictionary()
 
@@ -190,7 +197,74 @@ class Ingest:
         return self._record(pod, wishes, judged)
 
     def _record(self, pod: Pod, wishes: "_Wishes", judged: Judged) -> PodRecord:
+        record = self._record_of(pod, wishes, judged)
+        if not judged.to_come or record.gang is None or not record.live:
+            return record
+        try:
+            to_come = self._to_come(record, judged.to_come)
+        except (AnnotationError, msgspec.ValidationError, ValueError) as error:
+            return replace(record, invalid=f"the template of members that come later: {error}")
+        ready = any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions)
+        return replace(record, to_come=to_come, ready=ready)
+
+    def _record_of(self, pod: Pod, wishes: "_Wishes", judged: Judged) -> PodRecord:
         return _record(pod, wishes, judged, self._resource, self._ahead_from, self._awaited)
+
+    def _to_come(self, record: PodRecord, roles: tuple[RoleToCome, ...]) -> tuple[PodRecord, ...]:
+        """The members of the gang of *record* that its owner creates later: one tuple for all
+        members. Raises AnnotationError and ValueError."""
+        alike = (
+            record.gang,
+            record.ask.gang,
+            record.priority,
+            record.scheduler,
+            record.claim is None,
+        )
+        known = self._foretold.get(alike)
+        if known is not None and known[0] == roles:
+            return known[1]
+        found = tuple(each for role in roles for each in self._foretell(record, role))
+        if len(self._foretold) >= _MOST_FORETOLD:
+            self._foretold.clear()
+        self._foretold[alike] = roles, found
+        return found
+
+    def _foretell(self, record: PodRecord, role: RoleToCome) -> Iterator[PodRecord]:
+        said = {
+            "namespace": record.ref.namespace,
+            "labels": mapping(role.template, "metadata.labels"),
+            "annotations": mapping(role.template, "metadata.annotations"),
+        }
+        body = {"metadata": said, "spec": mapping(role.template, "spec")}
+        pod = msgspec.convert(body, Pod)
+        wishes = self._wishes(pod)
+        if wishes.invalid:
+            raise ValueError(wishes.invalid)
+        ask = replace(wishes.ask, gang=record.ask.gang)
+        like = self._record_of(pod, wishes, Judged(ask))
+        template = like.template
+        if record.claim is not None:  # the webhook has its GPUs come from a claim too
+            words = digest(b"by claim" + wishes.of_spec.template)
+            template = self._template(words, pod.spec, by_claim=True)
+        key = record.gang
+        assert key is not None, "it has members to come"
+        for number, member in enumerate(role.members):
+            seat: Seat = (
+                f"{member.role or 'member'} {number}" if member.rank is None else member.rank
+            )
+            name = name_to_come(key.name, seat)
+            yield replace(
+                like,
+                ref=PodRef(key.namespace, name, uid_to_come(key, seat)),
+                created=math.inf,
+                priority=record.priority,
+                scheduler=record.scheduler,
+                template=template,
+                owner_kind=record.owner_kind,
+                gang=key,
+                coming=True,
+                ask=replace(ask, rank=member.rank, role=member.role, subgroup=member.subgroup),
+            )
 
     def follow(self, pod: Pod, now: float) -> PodRecord:
         """Read a pod from the watch; the objects that it depends on are read until `forget`."""
@@ -407,6 +481,7 @@ def _record(
     awaited: Set[str],
 ) -> PodRecord:
     meta, spec, status, of_spec = pod.metadata, pod.spec, pod.status, wishes.of_spec
+    conditions = status.conditions
     written = None
     if wishes.template is not None and names.PLAN in meta.annotations:
         written = _plan_of(pod)
@@ -461,7 +536,7 @@ def _record(
         asked=_was_asked_about(pod) or _had_a_turn(judged.ask, written, queue, gated=gated),
         unschedulable=unschedulable and (gang is None or not of_spec.demand.gpus),
         fits_nowhere=_fits_nowhere(pod) if open_ else "",
-        broken_off=scheduler_error(pod.status.conditions) if open_ else "",
+        broken_off=scheduler_error(conditions) if open_ else "",
         preempts=spec.preemption_policy != "Never",
         running=status.phase == "Running",
         admitted=_is_admitted(status),
@@ -471,6 +546,7 @@ def _record(
         owner_uid="" if owner is None else owner.uid,
         queue=queue,
         leaving_until=leaving_until.timestamp() if leaving_until is not None else 0.0,
+        disrupted=any(c.type == "DisruptionTarget" and c.status == "True" for c in conditions),
         labels=labels if of_spec.demand.gpus or of_spec.shares else {},
         facts=None if ended else _facts(pod, labels, of_spec.rules),
         has_claims=bool(spec.resource_claims),

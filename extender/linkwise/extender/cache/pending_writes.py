@@ -9,6 +9,7 @@ leader has begun, it does not count: it is overwritten, or withdrawn.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -26,14 +27,16 @@ from linkwise.extender.api.actions import (
     LiftGate,
     MarkStarted,
     Nominate,
+    NotePlaces,
     NoteQueue,
     PodRef,
     WithdrawPlan,
     WritePlan,
 )
 from linkwise.extender.api.extender_calls import Outcome
+from linkwise.extender.api.noted_places import MOST_BYTES, key_of_note
 from linkwise.extender.api.queue_note import QueueNote, write_queue_note
-from linkwise.extender.api.records import PodRecord, WrittenPlan
+from linkwise.extender.api.records import GangKey, PodRecord, WrittenPlan
 from linkwise.extender.api.timers import Agenda, Timers
 from linkwise.extender.cache.claims.book import ClaimBook
 from linkwise.pods.claims import ClaimAsk
@@ -71,6 +74,7 @@ _PURPOSES: dict[type[Action], str] = {
     Correct: "correct",
     MarkStarted: "start",
     NoteQueue: "queue",
+    NotePlaces: "places",
     Evict: "evict",
     Emit: "event",
 }
@@ -98,6 +102,11 @@ class PendingWrites:
         self._shown: dict[str, _Edition] = {}  # uid -> the highest that the watch has shown
         # By uid, those of which the outcome is unknown, and since when.
         self._evicted: dict[str, tuple[Evict, float]] = {}
+        self._evicts: set[str] = set()  # uids of pods that this leader has wanted evicted
+        # Gang -> what the API server has of its places for members to come, and what it should.
+        self._places: dict[GangKey, str] = {}
+        self._wanted_places: dict[GangKey, str] = {}
+        self.gang_of_note: dict[str, GangKey] = {}  # by the key of the note
         self._why: dict[str, str] = {}  # uid -> why its plan is withdrawn
         self._created: dict[str, float] = {}  # uid -> until when the watch should show its claim
         self._dropped: dict[str, str] = {}  # uid -> its claim that was deleted, by the claim's uid
@@ -145,7 +154,12 @@ class PendingWrites:
         """Whether the pod is being evicted at this moment."""
         return ("evict", uid) in self._outstanding
 
+    def was_evicted(self, uid: str) -> bool:
+        """Whether this leader has wanted the pod evicted."""
+        return uid in self._evicts
+
     def forget(self, uid: str) -> None:
+        self._evicts.discard(uid)
         for purpose in (*_PURPOSES.values(),):
             self._pauses.pop((purpose, uid), None)
             self._wakes.drop((purpose, uid))
@@ -161,7 +175,10 @@ class PendingWrites:
         self._evicted.pop(uid, None)
 
     def bring_plan(self, record: PodRecord, wanted: WrittenPlan | None, now: float) -> None:
-        """Queue a write that makes the plan on the pod the *wanted* one."""
+        """Queue a write that makes the plan on the pod the *wanted* one. On a pod that does not
+        exist yet there is nothing to write."""
+        if record.coming:
+            return
         if self._drops_claim(record, wanted, now):
             return
         there = self._there.get(record.uid)
@@ -223,7 +240,9 @@ class PendingWrites:
 
     def has_brought(self, record: PodRecord, wanted: WrittenPlan) -> bool:
         """Whether this plan and its nomination are on the API server, and the claim for its GPUs
-        if the pod gets them by one."""
+        if the pod gets them by one. For a member to come: whether its gang's places are noted."""
+        if record.coming:
+            return record.gang is not None and self.has_noted(record.gang)
         there = self._there.get(record.uid) == wanted.plan.edition
         nominated = record.nominated == wanted.plan.node or record.uid in self._nominated
         if record.claim is not None:
@@ -267,6 +286,33 @@ class PendingWrites:
         text = None if wanted is None else write_queue_note(wanted)
         return self._issue(NoteQueue(record.ref, {names.QUEUE: text}), now)
 
+    def note_places(self, key: GangKey, wanted: str | None, now: float) -> bool:
+        """Queue a write that makes the note of the gang's places for members to come the *wanted*
+        one; False if it is too soon after the last one, or there are too many notes."""
+        if wanted is None:
+            self._wanted_places.pop(key, None)
+        else:
+            self._wanted_places[key] = wanted
+        if self.has_noted(key):
+            return True
+        if wanted is not None and sum(map(len, self._places.values())) + len(wanted) > MOST_BYTES:
+            return False
+        uid = key_of_note(key)
+        self.gang_of_note[uid] = key
+        return self._issue(NotePlaces(PodRef(key.namespace, key.name, uid), uid, wanted), now)
+
+    def has_noted(self, key: GangKey) -> bool:
+        """Whether the API server has the places of the gang as they are."""
+        return self._places.get(key) == self._wanted_places.get(key)
+
+    def places_are_noted(self, key: GangKey, text: str) -> None:
+        """The API server has these places of the gang, by an earlier leader."""
+        self._places[key] = text
+
+    def noted_gangs(self) -> Iterable[GangKey]:
+        """The gangs of which the API server has places."""
+        return self._places
+
     def evict(
         self,
         record: PodRecord,
@@ -278,6 +324,7 @@ class PendingWrites:
         for_whom: Beneficiary | None = None,
     ) -> None:
         gang, node = record.gang_name, record.node
+        self._evicts.add(record.uid)
         self._issue(Evict(record.ref, why, event, gang, node, priority, for_whom), now)
 
     def say(self, pod: PodRef, reason: str, message: str, now: float) -> None:
@@ -314,24 +361,40 @@ class PendingWrites:
             tries = self._pauses[key].tries if key in self._pauses else 0
             seconds = min(FIRST_PAUSE_SECONDS * 2**tries, LONGEST_PAUSE_SECONDS)
             self._pause(key, _Pause(now + seconds, min(tries + 1, _MOST_DOUBLINGS)))
-        elif isinstance(action, WritePlan):
+        elif isinstance(action, WritePlan | NotePlaces | WithdrawPlan | DropClaim):
+            self._carried_out(action, now)
+            self._pauses.pop(key, None)
+        else:
+            nominated = isinstance(action, Nominate)
+            self._pause(key, _Pause(now + (NOMINATE_SECONDS if nominated else SETTLE_SECONDS)))
+
+    def _carried_out(
+        self, action: WritePlan | NotePlaces | WithdrawPlan | DropClaim, now: float
+    ) -> None:
+        """The API server has what the watch shows later, or never."""
+        if isinstance(action, WritePlan):
             uid, edition = action.pod.uid, read_plan(action.annotations[names.PLAN]).edition
             before, _, in_vain = self._nominated.get(uid, (_NONE, 0.0, 0))
             self._nominated[uid] = edition, now, in_vain + 1 if before == edition else 0
             self._there[uid] = edition
             self._why.pop(uid, None)
-            self._pauses.pop(key, None)
+        elif isinstance(action, NotePlaces):
+            self._places_noted(action)
         elif isinstance(action, WithdrawPlan):
             self._there.pop(action.pod.uid, None)
             self._why.pop(action.pod.uid, None)
-            self._pauses.pop(key, None)
-        elif isinstance(action, DropClaim):
-            self._dropped[action.pod.uid] = action.uid  # the watch shows it later
-            self._pauses.pop(("claim", action.pod.uid), None)
-            self._pauses.pop(key, None)
         else:
-            nominated = isinstance(action, Nominate)
-            self._pause(key, _Pause(now + (NOMINATE_SECONDS if nominated else SETTLE_SECONDS)))
+            self._dropped[action.pod.uid] = action.uid
+            self._pauses.pop(("claim", action.pod.uid), None)
+
+    def _places_noted(self, action: NotePlaces) -> None:
+        gang = self.gang_of_note[action.key]
+        if action.text is None:
+            self._places.pop(gang, None)
+            if gang not in self._wanted_places:
+                del self.gang_of_note[action.key]
+        else:
+            self._places[gang] = action.text
 
     def leaves(self, uid: str, now: float) -> None:
         """The pod is being deleted, or gone: if that is an eviction of ours, whose answer may have

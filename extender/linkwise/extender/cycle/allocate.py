@@ -22,7 +22,6 @@ from linkwise.extender.gangs.lifecycle import GangLifecycle
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.gangs.partial_admission import least, most, parts
 from linkwise.extender.gangs.registry import GangRegistry
-from linkwise.extender.gangs.repair import Repair
 from linkwise.extender.moves.targets import Targets
 from linkwise.extender.placement.result import NoRoom, Spot
 from linkwise.extender.preemption.gang_preemption import GangPreemption
@@ -48,7 +47,6 @@ class Allocate:
         preemption: GangPreemption,
         targets: Targets,
         lifecycle: GangLifecycle,
-        repair: Repair,
         aside: RunUnlocked,
     ) -> None:
         self._cache, self._pending_writes, self._registry, self._queue = (
@@ -63,7 +61,7 @@ class Allocate:
             reserve,
             preemption,
         )
-        self._targets, self._lifecycle, self._repair = targets, lifecycle, repair
+        self._targets, self._lifecycle = targets, lifecycle
         self._aside = aside
         self.placed = Placed()
 
@@ -76,7 +74,6 @@ class Allocate:
         waited_before = len(self._registry.members_of(gang).open)
         if self._targets.moves_gang(gang.key) and not self._take_targets(gang, now):
             return
-        self._take_places_again(gang, now)
         ways = (None,) if keeps_lock else (self._aside, None)
         room = self._cache.room
         refused = self._plan_most(gang, now, ways)
@@ -109,22 +106,14 @@ class Allocate:
             self._put(gang, members, spots, now, moved=now)
         return spots is not None
 
-    def _take_places_again(self, gang: Gang, now: float) -> None:
-        members = self._registry.members_of(gang)
-        while (place := self._repair.next_return(gang, members)) is not None:
-            member, spot = place
-            self._put(gang, replace(members, open=(member,)), [spot], now)
-            members = self._registry.members_of(gang)
-
     def _plan_most(
         self, gang: Gang, now: float, ways: Sequence[RunUnlocked | None]
     ) -> tuple[GangMembers, NoRoom] | None:
         """Plan as many members as there is room for. Return those that have none, and why; if there
         are several such groups, the one with the smallest requests."""
         refused = []
-        leaving = self._repair.awaited(gang, self._registry.members_of(gang), now)
         for members in parts(self._registry.members_of(gang)):
-            these = tuple(member for member in members if member.uid not in leaving)
+            these = members
             gang_members = replace(self._registry.members_of(gang), open=these)
             # If others take a place meanwhile, the second search runs under the lock.
             for aside in ways:

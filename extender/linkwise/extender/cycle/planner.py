@@ -6,7 +6,7 @@
 from collections.abc import Mapping, MutableSet
 from dataclasses import replace
 
-from linkwise.extender.api.actions import Action, Emit, Evict, WithdrawPlan
+from linkwise.extender.api.actions import Action, Emit, Evict, NotePlaces, WithdrawPlan
 from linkwise.extender.api.decisions import of_action, of_bind
 from linkwise.extender.api.extender_calls import BindOrder, Outcome
 from linkwise.extender.api.placement_totals import Placed
@@ -28,6 +28,7 @@ from linkwise.extender.gangs.lifecycle import GangLifecycle
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.gangs.repair import Repair
 from linkwise.extender.gangs.scheduling_gates import SchedulingGates
+from linkwise.extender.gangs.to_come import MembersToCome
 from linkwise.extender.moves.better_links import BetterLinks
 from linkwise.extender.moves.emptying import Emptying
 from linkwise.extender.moves.may_move import MayMove
@@ -118,14 +119,24 @@ class Planner:
             share=settings.reserve_share,
             idle_limit=IdleLimit(settings.reserve_limit_seconds),
         )
-        repair = Repair(cache, pending_writes, self.node_filters, self.feedback, self.gang_refusals)
+        self.to_come = MembersToCome(
+            cache,
+            pending_writes,
+            self.registry,
+            self.node_filters,
+            self.feedback,
+            self.gang_refusals,
+            wave_seconds=settings.wave_seconds,
+            replacement_seconds=settings.replacement_seconds,
+        )
         self.lifecycle = GangLifecycle(
             cache,
             pending_writes,
             self.registry,
             self.node_filters,
             self._gates,
-            repair,
+            Repair(cache, pending_writes),
+            self.to_come,
             agenda,
             gang_timeout_seconds=settings.gang_timeout_seconds,
             gang_timeout_max_seconds=settings.gang_timeout_max_seconds,
@@ -219,7 +230,6 @@ class Planner:
             self.preemption,
             self.targets,
             self.lifecycle,
-            repair,
             self.changes.run,
         )
         self.unschedulable_pods = UnschedulablePods(
@@ -235,6 +245,7 @@ class Planner:
             self.reserve,
             self.targets,
             self.lifecycle,
+            self.to_come,
             self._gates,
             self._waiting_events,
             self._long_waits,
@@ -350,6 +361,7 @@ class Planner:
             self.queue.take_up(record.gang)
 
     def wrote(self, action: Action, outcome: Outcome, now: float) -> None:
+        gang_of_note = self.pending_writes.gang_of_note.get(action.pod.uid)
         self.pending_writes.done(action, outcome, now)
         if isinstance(action, Evict) and outcome is Outcome.REFUSED:
             self.preemption.refused(action.pod.uid, now)
@@ -357,6 +369,9 @@ class Planner:
             self.targets.leaves(action.pod.uid, now)
         if outcome is Outcome.DENIED:
             self.refused_plans.plan(action)
+        if isinstance(action, NotePlaces):  # its gang waits for that
+            self.changes.due |= {*filter(None, [gang_of_note])}
+            return
         if isinstance(action, Emit):
             return  # no decision depends on an Event
         record = self._cache.pods.get(action.pod.uid)

@@ -12,6 +12,7 @@ from linkwise.extender.cycle.reserve import Reserve
 from linkwise.extender.gangs.lifecycle import GangLifecycle
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.gangs.scheduling_gates import SchedulingGates
+from linkwise.extender.gangs.to_come import MembersToCome
 from linkwise.extender.moves.targets import Targets
 from linkwise.extender.queue.long_waits import LongWaits
 from linkwise.extender.queue.reservations import Reservations
@@ -31,6 +32,7 @@ class Publish:
         reserve: Reserve,
         targets: Targets,
         lifecycle: GangLifecycle,
+        to_come: MembersToCome,
         gates: SchedulingGates,
         waiting_events: WaitingEvents,
         long_waits: LongWaits,
@@ -42,7 +44,8 @@ class Publish:
         self._queue, self._reservations, self._reserve = queue, reservations, reserve
         self._targets = targets
         self._unwritten: set[GangKey] = set()  # gangs whose note is to be written a moment later
-        self._lifecycle, self._gates, self._waiting_events = lifecycle, gates, waiting_events
+        self._lifecycle, self._to_come = lifecycle, to_come
+        self._gates, self._waiting_events = gates, waiting_events
         self._long_waits, self._unschedulable_pods = long_waits, unschedulable_pods
         self._plan_corrections, self._changes = plan_corrections, changes
 
@@ -67,6 +70,7 @@ class Publish:
             record = self._cache.pods.get(uid)
             if record is not None and record.live and record.nominated != node:
                 self._pending_writes.nominate(record, node, now)
+        self._to_come.tidy(now)
         self._gates.look_at_strays(now)
         self._waiting_events.look(now, self._changes.isolated)
         self._long_waits.look(now, self._changes.isolated)
@@ -78,7 +82,7 @@ class Publish:
         wait, if any does."""
         gang = self._registry.gangs.get(key)
         members = self._carriers(key) if gang is None else self._registry.members_of(gang).all
-        live = [member for member in members if member.live]
+        live = [member for member in members if member.live and not member.coming]
         if not live:
             return
         oldest = min(live, key=lambda member: (bool(member.node), member.created, member.uid))

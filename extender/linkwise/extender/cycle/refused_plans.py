@@ -26,7 +26,6 @@ from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cycle.changes import Changes
 from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.registry import GangRegistry
-from linkwise.extender.gangs.repair import seat_of
 from linkwise.extender.placement.nodes.gang_refusals import GangRefusals, Takes
 from linkwise.extender.placement.nodes.scheduler_feedback import SchedulerFeedback
 
@@ -140,7 +139,7 @@ class RefusedPlans:
         record = self._cache.pods.get(order.uid)
         gang = None if record is None else self._registry.of(record)
         if record is not None and gang is not None:
-            gang.pilots.add(seat_of(record))
+            gang.pilots.add(record.seat)
         self._denied(order.uid, why.removeprefix("linkwise: "))
 
     def plan(self, action: Action) -> None:

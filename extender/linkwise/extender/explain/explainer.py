@@ -58,6 +58,8 @@ WAITING = frozenset({PodState.WAITING, PodState.INVALID})
 
 
 def state_of(snapshot: Snapshot, record: PodRecord) -> PodState:
+    if record.coming:
+        return PodState.TO_COME
     if record.ended:
         return PodState.ENDED
     if record.node:
@@ -177,7 +179,7 @@ class Explainer:
             search=search,
             gang=self._gang(gang, runner_up=runner_up) if gang is not None and in_gang else None,
             priority=record.priority,
-            since=record.created or None,
+            since=None if record.coming else record.created or None,
             because=record.ask.because,
             indices=at.indices_of({**gpus, **claims}) if at is not None else {},
             communicator=written.plan.communicator if written else None,
@@ -294,7 +296,8 @@ class Explainer:
             refusals=gang.refusals,
             started=found.started,
             priority=max((member.priority for member in live), default=0),
-            since=found.since or None,
+            since=None if math.isinf(found.since) else found.since or None,
+            lost_since=gang.lost_since,
             missing_ranks=found.missing_ranks,
             communicator=communicator_of(self._snapshot, self._levels, found),
             runner_up=self._alternatives.runner_up(found.seats) if runner_up else None,
@@ -377,10 +380,11 @@ def _broken_off(snapshot: Snapshot, namespace: str) -> tuple[BrokenOff, ...]:
 
 
 def _members_level(members: GangMembers) -> LevelView:
-    there = len(members.seats) + members.done
+    there, coming = len(members.seats) + members.done, len(members.coming)
     held_back = len(members.held_back)
     missing = (
         ReasonCount("do not exist yet", max(members.size - there, 0)),
+        ReasonCount("created later by their owner", coming),
         ReasonCount("behind another scheduling gate", held_back),
     )
     enough = f"; {members.minimum} are enough to start" if members.minimum < members.size else ""
@@ -388,7 +392,7 @@ def _members_level(members: GangMembers) -> LevelView:
         "members",
         f"exist and may be scheduled{enough}",
         "pods",
-        there - held_back,
+        there - held_back - coming,
         members.size,
         tuple(reason for reason in missing if reason.nodes),
     )

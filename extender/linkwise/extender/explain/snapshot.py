@@ -81,6 +81,7 @@ class GangState(NamedTuple):
     no_room: NoRoom | None
     in_vain: InVain | None  # if a search has said it
     deadline: float | None
+    lost_since: float | None  # since when it has too few bound members, and had enough before
     found: GangMembers
     urgency: Urgency | None  # only if it has a `why`
     rests_until: float | None  # until then its namespace reserves nothing beyond its share
@@ -100,6 +101,7 @@ class Snapshot:
     nodes: Sequence[NodeState]
     left: ResourcesLeft  # [rows]
     pods: Sequence[PodRecord]
+    to_come: Sequence[PodRecord]  # members of gangs that do not exist yet
     plans: Mapping[str, WrittenPlan]  # uid -> plan of each pod that is not bound, or only assumed
     gangs: Sequence[GangState]
     reservations: Sequence[Reservation]  # the most urgent first
@@ -124,7 +126,7 @@ class Snapshot:
 
     @cached_property
     def by_uid(self) -> Mapping[str, PodRecord]:
-        return {record.uid: record for record in self.pods}
+        return {record.uid: record for record in (*self.pods, *self.to_come)}
 
     @cached_property
     def node_named(self) -> Mapping[str, NodeState]:
@@ -189,7 +191,8 @@ class SnapshotCamera:
             at=now,
             nodes=nodes,
             left=cache.rows.left.of_rows(slice(len(cache.rows))),
-            pods=list(cache.pods.values()),
+            pods=[record for record in cache.pods.values() if not record.coming],
+            to_come=planner.to_come.records(),
             plans=plans,
             gangs=[_gang(planner, gang, now) for gang in planner.registry.gangs.values()],
             reservations=planner.reservations.all(),
@@ -274,7 +277,8 @@ def _gang(planner: Planner, gang: Gang, now: float) -> GangState:
         gang.refused,
         no_room,
         planner.reserve.in_vain(gang.key, members),
-        planner.lifecycle.deadline(gang),
+        planner.to_come.until(gang.key) or planner.lifecycle.deadline(gang),
+        gang.lost_since,
         members,
         planner.queue.urgency(gang.key) if why else None,
         planner.reserve.rests_until(gang.key, now),

@@ -112,6 +112,7 @@ def view_counts(cache: Cache, planner: Planner, now: float) -> Counts:
         planner.lifecycle.refusals,
         planner.placed,
         pods_by_count,
+        sum(record.uid in cache.plans for record in planner.to_come.records()),
         len(waiting),
         max(waiting, default=0.0),
         planner.targets.counts,

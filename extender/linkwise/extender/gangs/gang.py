@@ -17,19 +17,16 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from linkwise.extender.api.records import GangKey
+from linkwise.extender.api.records import GangKey, Seat
 from linkwise.extender.placement.result import Spot
-
-Seat = int | str
-"""What a recreated member shares with the old one: its rank, or its name if it has no rank."""
 
 
 class Phase(Enum):
     FORMING = "forming"  # too few members exist, or there is no room for enough of them
     PLANNED = "planned"  # enough members have GPUs reserved, none is bound
-    BINDING = "binding"  # some are bound, others have GPUs reserved, together they are enough
+    BINDING = "binding"  # some are bound, and too few for a start
     RUNNING = "running"  # enough are bound
-    REPAIRING = "repairing"  # some have GPUs, and too many others are missing or have none
+    REPAIRING = "repairing"  # it has started, and too many members are missing or have no GPUs
     RELEASED = "released"  # no member has or requests anything
     REFUSED = "refused"  # kube-scheduler refused its plans, or its pods contradict each other
     EXPIRED = "expired"  # it was partial for too long and returns everything
@@ -38,7 +35,6 @@ class Phase(Enum):
 IMPOSSIBLE: Mapping[tuple[Phase, Phase], str] = {
     (Phase.RUNNING, Phase.EXPIRED): "a gang that has started is not evicted for being partial",
     (Phase.EXPIRED, Phase.BINDING): "it first gives back everything, and is planned again",
-    (Phase.EXPIRED, Phase.REPAIRING): "it first gives back everything, and is planned again",
 }
 """The changes that no facts can make, and why. Pods come and go at any time, so every other change
 of the phase is possible between two looks."""
@@ -76,7 +72,7 @@ def phase_of(standing: Standing) -> Phase:
     placed = standing.bound + standing.planned + standing.done
     if placed >= standing.minimum:
         return Phase.BINDING if standing.bound else Phase.PLANNED
-    return Phase.REPAIRING if standing.bound or standing.planned else Phase.FORMING
+    return Phase.BINDING if standing.bound else Phase.FORMING
 
 
 class News(NamedTuple):
@@ -131,6 +127,8 @@ class Gang:
     able_since: float | None = None  # since when enough members exist without a plan
     spots: dict[Seat, Spot] = field(default_factory=dict)  # where its members are, and were
     stuck_since: float | None = None  # it has started, and misses members that it needs
+    turn_since: float | None = None  # since when all its members are ready that exist
+    lost_since: float | None = None  # since when it has started, and has too few bound members
     unasked: str = ""  # its scheduler, if that does not call the extender: it gets no plan
     broken: list[str] = field(default_factory=list)  # transitions that are impossible
 

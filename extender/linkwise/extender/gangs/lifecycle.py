@@ -5,6 +5,8 @@
 - A gang that had too few for too long is evicted.
 """
 
+import math
+from collections import Counter
 from collections.abc import Iterable
 
 from linkwise.extender.api.records import GangKey, PodRecord
@@ -13,11 +15,12 @@ from linkwise.extender.api.unlocked import Pause
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.gangs.gang import Gang, News, phase_of
-from linkwise.extender.gangs.members import GangMembers, is_past_us, plan_of
+from linkwise.extender.gangs.members import GangMembers, Members, is_past_us, plan_of
 from linkwise.extender.gangs.partial_admission import waits_until
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.gangs.repair import Repair
 from linkwise.extender.gangs.scheduling_gates import SchedulingGates
+from linkwise.extender.gangs.to_come import MembersToCome
 from linkwise.extender.placement.nodes.node_filters import NodeFilters
 from linkwise.topology.annotations.plan import Plan
 
@@ -30,6 +33,7 @@ REFUSED_SECONDS = 60.0
 # A member needs about as long from its plan to its Binding; a shorter timeout only makes writes.
 LEAST_TIMEOUT_SECONDS = 10.0
 _MOST_DOUBLINGS = 3
+_NOTE_AGAIN_SECONDS = 1.0  # the places of members to come, if their note could not be written
 
 
 class GangLifecycle:
@@ -41,6 +45,7 @@ class GangLifecycle:
         node_filters: NodeFilters,
         gates: SchedulingGates,
         repair: Repair,
+        to_come: MembersToCome,
         agenda: Agenda,
         *,
         gang_timeout_seconds: float,
@@ -51,6 +56,7 @@ class GangLifecycle:
         self.refusals_ended = 0  # how often nodes that were refused may have become suitable
         self._cache, self._pending_writes, self._registry = cache, pending_writes, registry
         self._node_filters, self._gates, self._repair = node_filters, gates, repair
+        self._to_come = to_come
         self._timeout_seconds = gang_timeout_seconds
         self._most_seconds = max(gang_timeout_seconds, gang_timeout_max_seconds)
         self._max_refusals = max_refusals
@@ -88,11 +94,20 @@ class GangLifecycle:
             return False
         is_new = key not in self._registry.gangs
         gang = self._registry.gangs.setdefault(key, Gang(key))
+        self._note_who_came(gang, self._registry.members_of(gang), now)
+        self._to_come.look(gang, now)
+        if key not in self._cache.gangs:  # its last members were to come
+            self._registry.forget(key)
+            return False
         members = self._registry.members_of(gang)
         if not any(member.live for member in members.all):
             gang.plan_id = ""  # that run is over; new pods belong to another
             gang.spots.clear()
-        self._note_who_came(gang, members, now)
+        self._to_come.note_turn(gang, members, now)
+        if members.started and not members.standing(gang).enough:
+            gang.lost_since = now if gang.lost_since is None else gang.lost_since
+        else:
+            gang.lost_since = None
         if members.clash:
             gang.reason = members.clash
             self.withdraw(members.planned, members.clash)
@@ -107,7 +122,7 @@ class GangLifecycle:
         return self._wants_plan(gang, now)
 
     def _note_who_came(self, gang: Gang, members: GangMembers, now: float) -> None:
-        there = frozenset(member.uid for member in members.all if member.live)
+        there = frozenset(m.uid for m in members.all if m.live and not m.coming)
         if there - gang.members:
             gang.came = now
         for uid in gang.passed.keys() - there:
@@ -132,14 +147,17 @@ class GangLifecycle:
         if written is None:
             return False  # it was bound, or went, during a pause
         keeps = self._cache.keeps_plan(member.uid)
+        if not keeps and member.coming and self._to_come.is_being_left(member):
+            return False
         return not (keeps and self._node_filters.on(member.template, written.plan.node))
 
     def _read_plans(self, gang: Gang, now: float) -> None:
         """Read the gang's plan from its members. If a new plan is incomplete, the plan of the bound
         members counts."""
         members = self._registry.members_of(gang)
-        copied = (self._is_copied(member, now) for member in members.planned)
-        if not (members.bound or members.flying) and all(copied):
+        real = [member for member in members.planned if not member.coming]
+        copied = (self._is_copied(member, now) for member in real)
+        if real and not (members.bound or members.flying) and all(copied):
             self.withdraw(members.planned, "it came with a copied manifest")
             members = self._registry.members_of(gang)
         # Members that have no whole GPUs keep none from others, and their plans are their own.
@@ -203,8 +221,8 @@ class GangLifecycle:
             seconds = pause_seconds * 2 ** min(gang.times_refused, _MOST_DOUBLINGS)
             gang.pause(now, now + seconds, self.news())
             self._registry.refused.add(gang.key)
-            for member in self._registry.members_of(gang).seats[:1]:
-                self._pending_writes.say(member.ref, *_told(gang, "Refused"), now)
+            if (first := self._registry.members_of(gang).first) is not None:
+                self._pending_writes.say(first.ref, *_told(gang, "Refused"), now)
 
     def _expire(self, gang: Gang, now: float) -> None:
         members = self._registry.members_of(gang)
@@ -218,8 +236,8 @@ class GangLifecycle:
         gang.reason, gang.has_learnt = _too_late(gang, members), False
         self.withdraw(members.planned, gang.reason)
         gang.expired = bool(members.bound)
-        for member in members.seats[:1]:
-            self._pending_writes.say(member.ref, *_told(gang, "Expired"), now)
+        if members.first is not None:
+            self._pending_writes.say(members.first.ref, *_told(gang, "Expired"), now)
         self._refuse(gang, now, pause_seconds=self._timeout_of(members))
 
     def _give_back_late(self, gang: Gang, members: GangMembers, now: float) -> None:
@@ -306,14 +324,17 @@ class GangLifecycle:
         look = self._repair.judge(gang, members, now, timeout, has_no_room=has_no_room)
         if look is not None:
             self.look_again(gang, look)
-        if self._repair.awaited(gang, members, now):
-            self.look_again(gang, self._repair.leaving_ends(gang))
+        next_look = self._to_come.next_look(gang.key, now)
+        if next_look is not None:
+            self.look_again(gang, next_look)
+        if not self._to_come.note(gang, members, now):
+            self.look_again(gang, now + _NOTE_AGAIN_SECONDS)
         if gang.expired and members.started:  # repair has just given it up
             self.withdraw(members.planned, gang.reason)
             members = self._registry.members_of(gang)
             self._evict(gang, members, now)
         for number, member in enumerate((*members.planned, *members.open, *members.extra), 1):
-            if self._cache.pods.get(member.uid) is member:
+            if self._cache.pods.get(member.uid) is member:  # a member to come has nothing to write
                 self._pending_writes.bring_plan(member, self._cache.plans.get(member.uid), now)
             if number % _AT_ONCE == 0:
                 pause()
@@ -321,7 +342,7 @@ class GangLifecycle:
         self._gates.look_at(gang, members, now, has_no_room=has_no_room)
         gang.enter(phase_of(members.standing(gang)))
         deadline = self._deadline_of(gang, members)
-        if deadline is not None:
+        if deadline is not None and deadline < math.inf:
             self._deadlines[gang.key] = deadline
 
     def _deadline_of(self, gang: Gang, members: GangMembers) -> float | None:
@@ -334,10 +355,15 @@ class GangLifecycle:
         return self._ends(gang, members)
 
     def _ends(self, gang: Gang, members: GangMembers) -> float:
+        if members.in_waves:
+            return self._to_come.ends(gang, members, self._timeout_of(members))
         made = gang.made if gang.made is not None else 0.0
         return max(made, gang.grace) + self._timeout_of(members)
 
     def _ends_of(self, member: PodRecord, members: GangMembers) -> float:
+        """Of a member that follows; the place of one that is to come has its own end."""
+        if member.coming:
+            return math.inf
         return self._cache.plans[member.uid].plan.made + self._timeout_of(members)
 
     def _timeout_of(self, members: GangMembers) -> float:
@@ -355,9 +381,16 @@ def _wants_a_plan(member: PodRecord) -> bool:
 def _too_late(gang: Gang, members: GangMembers) -> str:
     if gang.alone:
         return "it was not bound in time"
-    unbound = ", ".join(m.ref.name for m in members.seats if not m.node)
+    unbound = ", ".join(m.ref.name for m in members.seats if not m.node and not m.coming)
+    if members.coming and not unbound:
+        return f"its owner did not create {_in_words(members.coming)} in time"
     how_many = "all" if members.minimum == members.size else "enough"
     return f"not {how_many} members were bound in time ({unbound or 'some are missing'})"
+
+
+def _in_words(coming: Members) -> str:
+    roles = Counter(member.ask.role or "member" for member in coming)
+    return " and ".join(f"{count} {role}" for role, count in sorted(roles.items()))
 
 
 def _told(gang: Gang, what: str) -> tuple[str, str]:

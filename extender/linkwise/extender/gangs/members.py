@@ -55,6 +55,27 @@ class GangMembers:
         return sum(map(len, (self.bound, self.flying, self.planned, self.idle))) + self.done
 
     @property
+    def coming(self) -> Members:
+        """The members that do not exist yet."""
+        return tuple(member for member in self.seats if member.coming)
+
+    @property
+    def in_waves(self) -> bool:
+        """Whether its owner creates some members only after others run, or has yet to replace
+        one."""
+        return any(member.coming or member.to_come for member in self.seats)
+
+    @property
+    def exist(self) -> Members:
+        """The members that exist by now."""
+        return tuple(member for member in self.seats if not member.coming)
+
+    @property
+    def first(self) -> PodRecord | None:
+        """The first of those, which gets the Events; None: there is none."""
+        return next((member for member in self.seats if not member.coming), None)
+
+    @property
     def keep_gpus(self) -> bool:
         """Whether members keep whole GPUs from others. Those that have none, or shares alone, may
         wait for the rest of the gang as long as they like."""
@@ -201,12 +222,12 @@ def _alone(cache: Cache, gang: Gang) -> GangMembers:
 
 
 def placed_at_most(cache: Cache, key: GangKey) -> int:
-    """No fewer than the members that are bound, need no GPUs or are done. A glance: to sort the
-    members of a large gang takes milliseconds."""
+    """No fewer than the members that are bound, need no GPUs, are done or to come. A glance: to
+    sort the members of a large gang takes milliseconds."""
     there = done = 0
     for uid in cache.gangs.get(key, ()):
         member = cache.pods[uid]
-        there += not member.live or bool(member.node) or not member.demand.gpus
+        there += not member.live or bool(member.node) or not member.demand.gpus or member.coming
         if member.ask.gang is not None:
             done = max(done, member.ask.gang.done)
     return there + done
@@ -246,9 +267,10 @@ def _those(
     )
 
 
-def _progress(cache: Cache, member: PodRecord) -> tuple[bool, bool, bool]:
+def _progress(cache: Cache, member: PodRecord) -> tuple[bool, bool, bool, bool]:
     """Less is further."""
-    return not member.node, not cache.is_being_bound(member.uid), member.uid not in cache.plans
+    is_bound, has_plan = cache.is_being_bound(member.uid), member.uid in cache.plans
+    return not member.node, not is_bound, not has_plan, member.coming
 
 
 def _has_started(members: Sequence[PodRecord], gang: Gang) -> bool:

@@ -14,7 +14,13 @@ from linkwise.extender.api.timers import Agenda
 from linkwise.extender.membership.equivalence import digest, without_long_annotations
 from linkwise.extender.membership.named_groups import NamedGroups
 from linkwise.extender.membership.owner_cache import FetchOwner, Found, OwnerCache
-from linkwise.kube.objects import OwnerReference, Pod, SchedulingGroup, WorkloadReference
+from linkwise.kube.objects import (
+    OwnerReference,
+    Pod,
+    SchedulingGroup,
+    Toleration,
+    WorkloadReference,
+)
 from linkwise.pods.annotations import MAX_GANG, GangAsk, PodRequest
 from linkwise.pods.podgrouper.decide import recognise
 from linkwise.pods.podgrouper.explicit import RULE as EXPLICIT
@@ -29,6 +35,7 @@ from linkwise.pods.podgrouper.workloads.answer import (
     ObjectRef,
     Recognised,
     Refused,
+    RoleToCome,
 )
 from linkwise.pods.podgrouper.workloads.kinds import COMPOSITE_POD_GROUP
 from linkwise.pods.spans import Spans
@@ -51,6 +58,7 @@ class Judged:
     ask: PodRequest
     invalid: str = ""  # why the pod's annotations are wrong, or cannot be met
     awaits: str = ""  # what must be read before its gang is known
+    to_come: tuple[RoleToCome, ...] = ()  # the members that its owner creates later
 
 
 class _Evidence(msgspec.Struct, frozen=True):
@@ -65,6 +73,8 @@ class _Evidence(msgspec.Struct, frozen=True):
     workload: WorkloadReference | None
     priority_class: str
     gpus: int
+    # Where members run that the pod says are to come.
+    place: tuple[dict[str, str], tuple[Toleration, ...], str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +239,9 @@ def _evidence(pod: Pod, gpus: int) -> bytes:
             spec.workload_ref,
             spec.priority_class_name,
             gpus,
+            (spec.node_selector, spec.tolerations, spec.scheduler_name)
+            if names.GANG_TO_COME in said
+            else None,
         ),
         order="deterministic",
     )
@@ -243,7 +256,10 @@ def _judged(ask: PodRequest, answer: Answer, hidden: list[str], *, takes_gpus: b
     because = "; ".join(why)
     match answer:
         case Recognised():
-            return Judged(_member(ask, answer, because, takes_gpus=takes_gpus))
+            member = _member(ask, answer, because, takes_gpus=takes_gpus)
+            counts_all = answer.counts_all or ask.gang is not None
+            to_come = (role for role in answer.to_come if role.gpus or counts_all)
+            return Judged(member, to_come=() if member.gang is None else tuple(to_come))
         case NoGang():
             return Judged(replace(ask, gang=None, role=answer.member.role, because=because))
         case Refused():
@@ -274,6 +290,8 @@ def _member(ask: PodRequest, found: Recognised, because: str, *, takes_gpus: boo
             because, gang = f"{because}; no other takes GPUs", None
         elif gang.minimum > MAX_GANG:
             because, gang = f"{because}; more than {MAX_GANG} are not planned together", None
+    elif found.gang.part:  # a generation of a gang
+        gang = replace(gang, name=f"{gang.name}#{found.gang.part}")
     return replace(
         ask,
         gang=gang,

@@ -84,7 +84,7 @@ def _gang_row(
         who=f"gang {name}",
         link=links.to_gang(name),
         wants=f"{gpus_in_words(gpus)} for {pods_in_words(len(waits))}",
-        since=clock(found.since),
+        since=clock(found.since if gang.lost_since is None else gang.lost_since),
         why=gang_reason(gang) or why_gang_waits(gang).removeprefix(":").strip(),
         reserved=_reserved(reserved.get(gang.key[:2])),
     )

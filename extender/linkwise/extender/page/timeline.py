@@ -68,11 +68,11 @@ def _to_its_start(
     gang: GangState, times: Mapping[str, PodTimes]
 ) -> Iterator[tuple[str, float | None, bool | None]]:
     found, size = gang.found, gang.found.size
-    there = len(found.seats) + found.done
+    there = len(found.exist) + found.done
     placed = found.placed
     bound = len(found.bound) + found.done
     running = sum(member.running for member in found.bound) + found.done
-    last = max((member.created for member in found.seats), default=None)
+    last = max((member.created for member in found.exist), default=None)
     enough = f"; {found.minimum} are enough" if found.minimum < size else ""
     ended = [member for member in found.all if member.ended and not member.failed]
     known = len(ended) >= found.done  # pods that have ended may be deleted
@@ -83,7 +83,8 @@ def _to_its_start(
         if member.running or member.ended
     ]
     yield "first member created", found.since or None, True
-    yield f"{there} of {size} members exist{enough}", last, there >= found.minimum
+    exist = there + len(found.coming) * (placed >= found.minimum) >= found.minimum
+    yield f"{there} of {size} members exist{enough}", last, exist
     yield f"GPUs planned for {placed} of {size} members", gang.made, placed >= found.minimum
     yield (
         f"{bound} of {size} members bound",

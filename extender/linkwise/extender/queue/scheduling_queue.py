@@ -259,7 +259,8 @@ class SchedulingQueue:
 
     def beneficiary(self, key: GangKey) -> Beneficiary | None:
         """The gang, as one for which others go; None: it does not wait any more."""
-        waiting = (member for member in self._cache.members(key) if member.live and not member.node)
+        members = self._cache.members(key)
+        waiting = (m for m in members if m.live and not m.node and not m.coming)
         first = next(waiting, None)
         if first is None:
             return None
@@ -286,7 +287,7 @@ class SchedulingQueue:
     def _live(self, key: GangKey) -> list[PodRecord]:
         pods = self._cache.pods
         members = (pods[uid] for uid in self._cache.gangs.get(key, ()))
-        return [member for member in members if member.live]
+        return [member for member in members if member.live and not member.coming]
 
     def forget(self, key: GangKey) -> None:
         self._urgencies.pop(key, None)

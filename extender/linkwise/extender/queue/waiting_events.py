@@ -58,7 +58,7 @@ class WaitingEvents:
             return
         wait = self._waits.setdefault(key, _Wait())
         why = why_gang_waits(gang, members, self._queue.no_room(key))
-        reason = (why, len(members.seats), len(members.extra), [m.uid for m in members.seats[:1]])
+        reason = (why, len(members.seats), len(members.extra), members.first and members.first.uid)
         if reason == wait.reason:
             return
         wait.reason = reason
@@ -83,8 +83,10 @@ class WaitingEvents:
         members = self._registry.members_of(gang)
         no_room = self._queue.no_room(gang.key)
         why = why_gang_waits(gang, members, no_room)
-        if why and members.seats:
-            first = members.open[0] if gang.phase is Phase.RUNNING else members.seats[0]
+        first = next((m for m in members.open if not m.coming), members.first)
+        if gang.phase is not Phase.RUNNING:
+            first = members.first
+        if why and first is not None:
             self._say(wait, first, f"{gang.key.title}{why.words}", now)
         for member in members.extra:
             if not member.node:

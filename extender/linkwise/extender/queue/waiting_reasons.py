@@ -29,7 +29,7 @@ def why_gang_waits(gang: Gang, members: GangMembers, no_room: NoRoom | None) -> 
     decided = not members.open and (members.complete or members.started)
     if decided and not (members.clash or gang.expired):
         return None
-    return why_member_waits(gang, members, members.seats[0], no_room)
+    return why_member_waits(gang, members, members.first or members.seats[0], no_room)
 
 
 def why_member_waits(

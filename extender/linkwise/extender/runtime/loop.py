@@ -41,6 +41,7 @@ from linkwise.extender.runtime.informers import Informers
 from linkwise.extender.runtime.leadership import ALONE, Lead
 from linkwise.extender.runtime.metrics import NOTHING, Census, ExtenderMetrics
 from linkwise.extender.runtime.owner_reader import OwnerReads
+from linkwise.extender.runtime.places import Places
 from linkwise.extender.runtime.round_log import RoundLog
 from linkwise.extender.runtime.takeover import Takeover
 from linkwise.extender.runtime.workqueue import Lanes
@@ -105,11 +106,13 @@ class Loop:
         lead: Lead = ALONE,
         route_calls: Callable[[], object] = lambda: None,
         device_class: str = DEVICE_CLASS,
+        namespace: str = "kube-system",
     ) -> None:
         """A bind waits for other members of its gang for *barrier_seconds* at most. *on_complete*
         is called when the cache is complete, and again when it has been rebuilt by a new leader.
         *take_calls* is called every few seconds while this process leads, and may raise
-        ApiError. *device_class*: as of `Writer`."""
+        ApiError. *device_class*: as of `Writer`. *namespace*: of the ConfigMap with
+        the places of members to come."""
         self._on_complete = on_complete
         self._lead = lead
         self._core, self._metrics = core, metrics
@@ -118,7 +121,8 @@ class Loop:
         core.set_unlocker(self._aside)
         self._rounds = RoundLog()
         core.set_stopwatch(self._rounds.step)
-        self._kube = Writer(client, metrics, lead=lead, device_class=device_class)
+        places = Places(client, namespace)
+        self._kube = Writer(client, metrics, lead=lead, device_class=device_class, places=places)
         self._writes: Lanes[Action] = Lanes(self._act, namespace=_namespace, threads=write_threads)
         self._events: Lanes[Action] = Lanes(self._act, namespace=_namespace, threads=_EVENT_THREADS)
         self._owners = OwnerReads(client, metrics)
@@ -146,6 +150,7 @@ class Loop:
             core,
             self._lock,
             self._informers.pods,
+            places,
             self._stopping,
             clock=self._clock,
             alive=self._note_alive,

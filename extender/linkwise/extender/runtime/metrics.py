@@ -237,6 +237,11 @@ def _families(census: Census) -> Iterator[Metric]:
         "Pods with GPUs on nodes where pods are placed by count.",
         value=census.counts.by_count,
     )
+    yield GaugeMetricFamily(
+        "linkwise_extender_places_kept",
+        "Places that gangs keep for members that do not exist yet.",
+        value=census.counts.kept,
+    )
     yield from _moves(census.counts.moves)
     placed = census.counts.placed
     yield _histogram(

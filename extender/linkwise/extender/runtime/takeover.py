@@ -6,13 +6,14 @@ docs/decisions/0011-leader-and-fencing.md has their order, and why each one is n
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from threading import Event, Lock
 
 import msgspec
 
 from linkwise.extender.core import Core
 from linkwise.extender.runtime.leadership import Lead
+from linkwise.extender.runtime.places import Places
 from linkwise.kube.errors import ApiError
 from linkwise.kube.objects import Pod
 from linkwise.kube.reflector import Reflector
@@ -43,6 +44,7 @@ class Takeover:
         core: Core,
         lock: Lock,
         pods: Reflector[Pod],
+        places: Places,
         stopping: Event,
         *,
         clock: Callable[[], float],
@@ -53,6 +55,7 @@ class Takeover:
         """The take-over calls *alive* while it waits."""
         self.has_taken_over = lead.act_seconds() == math.inf  # the only process has no predecessor
         self._lead, self._core, self._lock, self._pods = lead, core, lock, pods
+        self._places, self._has_places = places, False
         self._stopping, self._clock, self._alive = stopping, clock, alive
         self._on_led, self._route_calls = on_led, route_calls
         self._routed_at = -math.inf
@@ -66,7 +69,13 @@ class Takeover:
             try:
                 self.has_taken_over = self._take_over()
             except (ApiError, msgspec.MsgspecError) as error:
-                log.warning("cannot write a later term to the Lease: %s", error)
+                log.warning("cannot take over: %s", error)
+        elif not self._has_places and self._core.synced:  # the only process has begun
+            try:
+                self._restore(self._places.read())
+            except (ApiError, msgspec.MsgspecError) as error:
+                log.warning("cannot read the places of members to come: %s", error)
+                return False
         if self.has_taken_over and time.monotonic() - self._routed_at > _ROUTE_SECONDS:
             self._route()
         return self.has_taken_over
@@ -85,11 +94,18 @@ class Takeover:
             latest = self._core.latest_term(self._lead.term + _MOST_AHEAD)
         if latest >= self._lead.term:
             self._lead.outbid(latest)
+        texts = self._places.read()
         with self._lock:
             self._core.lead(self._lead.term, self._clock())
+        self._restore(texts)
         self._on_led()
         log.info("leading, term %d", self._lead.term)
         return True
+
+    def _restore(self, texts: Mapping[str, str]) -> None:
+        with self._lock:
+            self._core.restore_places(texts, self._clock())
+        self._has_places = True
 
     def _route(self) -> None:
         try:

@@ -30,6 +30,7 @@ from linkwise.extender.api.actions import (
     LiftGate,
     MarkStarted,
     Nominate,
+    NotePlaces,
     NoteQueue,
     PodRef,
     WithdrawPlan,
@@ -39,6 +40,7 @@ from linkwise.extender.api.extender_calls import BindOrder, Outcome
 from linkwise.extender.runtime.claim_body import claim_body, is_claim_for
 from linkwise.extender.runtime.leadership import ALONE, Lead
 from linkwise.extender.runtime.metrics import ExtenderMetrics
+from linkwise.extender.runtime.places import Places
 from linkwise.kube.client import MERGE_PATCH, STRATEGIC_PATCH, KubeClient
 from linkwise.kube.device_claims import ROOT, ResourceClaim
 from linkwise.kube.errors import ApiError
@@ -75,8 +77,10 @@ class Writer:
         clock: Callable[[], float] | None = None,
         lead: Lead = ALONE,
         device_class: str = DEVICE_CLASS,
+        places: Places | None = None,
     ) -> None:
         self._device_class = device_class
+        self._places = places or Places(client, "kube-system")
         self._client, self._metrics, self._lead = client, metrics, lead
         self._clock = clock or client.clock
 
@@ -124,15 +128,26 @@ class Writer:
             case LiftGate():
                 lifting = _lifting(action.pod)
                 return partial(self._client.patch, *lifting, content_type=STRATEGIC_PATCH)
+            case CreateClaim() | DropClaim() | NotePlaces():
+                return self._request_beside_pods(action)
+            case Evict():
+                return partial(self._client.post, *_eviction(action.pod, self._lead.term))
+            case Emit():
+                return partial(self._post_event, *_event(action, self._clock()))
+            case _:
+                assert_never(action)
+
+    def _request_beside_pods(
+        self, action: CreateClaim | DropClaim | NotePlaces
+    ) -> Callable[[], None]:
+        match action:
             case CreateClaim():
                 return partial(self._create_claim, action)
             case DropClaim():
                 path, uid, version = _claim_path(action), action.uid, action.version
                 return partial(self._client.delete, path, uid=uid, version=version)
-            case Evict():
-                return partial(self._client.post, *_eviction(action.pod, self._lead.term))
-            case Emit():
-                return partial(self._post_event, *_event(action, self._clock()))
+            case NotePlaces():
+                return partial(self._places.write, action)
             case _:
                 assert_never(action)
 

@@ -20,9 +20,9 @@ from enum import Enum, auto
 
 from linkwise.extender.api.records import GangKey, PodRecord, WrittenPlan
 from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.gangs.members import minimum_of, placed_at_most
 from linkwise.extender.gangs.registry import GangRegistry
-from linkwise.extender.gangs.repair import seat_of
 
 # One that gave up comes again within 10 s, kube-scheduler's longest back-off.
 _LARGE = 64
@@ -42,8 +42,8 @@ class _Call:
 
 
 class Barrier:
-    def __init__(self, cache: Cache, registry: GangRegistry) -> None:
-        self._cache, self._registry = cache, registry
+    def __init__(self, cache: Cache, registry: GangRegistry, pending_writes: PendingWrites) -> None:
+        self._cache, self._registry, self._pending_writes = cache, registry, pending_writes
         self._calls: dict[GangKey, dict[str, _Call]] = {}  # gang -> uid of a member that has come
         self._gang_of: dict[str, GangKey] = {}  # of the same members
         self._released: set[GangKey] = set()
@@ -172,7 +172,7 @@ class Barrier:
                 if m.live
                 and not m.node
                 and (m.uid in self._cache.plans or m.uid in self._cache.assumed)
-                and seat_of(m) in gang.pilots
+                and m.seat in gang.pilots
             ),
             default=None,
         )
@@ -231,6 +231,12 @@ class Barrier:
             and now < at + _REMEMBERED_SECONDS
         ]
         there = len(members.bound) + len(members.flying) + len(members.idle) + members.done
+        # A member to come counts once the API server has its place, for the next leader too.
+        there += sum(
+            self._pending_writes.has_brought(member, plans[member.uid])
+            for member in members.planned
+            if member.coming
+        )
         met = (
             least
             for least in {*least_of.values()}

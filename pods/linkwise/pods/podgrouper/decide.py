@@ -16,6 +16,8 @@ from linkwise.kube.objects import Pod
 from linkwise.pods.annotations import MAX_GANG, GangAsk, ask_of
 from linkwise.pods.podgrouper.explicit import (
     RULE,
+    Beside,
+    beside_owner,
     clash_with_group,
     clash_with_owner,
     explicit_gang,
@@ -35,12 +37,13 @@ from linkwise.pods.podgrouper.workloads.case import Case, OwnerGoneError, Unread
 from linkwise.pods.podgrouper.workloads.declared import DeclaredGroup, counted
 from linkwise.pods.podgrouper.workloads.kinds import JOB
 from linkwise.pods.podgrouper.workloads.systems import DECLARED, System, owned_by
-from linkwise.pods.podgrouper.workloads.workload import FoundWorkload
+from linkwise.pods.podgrouper.workloads.workload import Foretold, FoundWorkload
 from linkwise.topology import names
 from linkwise.topology.errors import AnnotationError
 
 _Unclear = NeedsOwner | Refused
 _Says = TypeVar("_Says")
+_WORKER_INDEX = f"{LWS}worker-index"
 
 
 def recognise(
@@ -86,7 +89,12 @@ def _explicit(case: Case, ask: GangAsk) -> Answer:
         return clashes
     if isinstance(clashes, str) and clashes:
         return Refused(clashes, RULE)
-    return explicit_gang(case, ask, owned)
+    beside = _guarded(lambda: beside_owner(case, ask, owned), RULE)
+    if isinstance(beside, _Unclear):
+        return beside
+    return explicit_gang(
+        case, ask, owned, Beside() if isinstance(beside, OwnerGoneError) else beside
+    )
 
 
 def _with_owner(case: Case, group: DeclaredGroup) -> Answer:
@@ -97,7 +105,7 @@ def _with_owner(case: Case, group: DeclaredGroup) -> Answer:
         # The pod declares everything. Its owner only says which pods are created later.
         if isinstance(owned, NeedsOwner) and not owned.missing:
             return owned
-        return _alone(case, group, None, late=_late(case, owned))
+        return _of_group(case, group, owned, as_owned=False)
     if isinstance(owned, _Unclear):
         return owned
     if isinstance(owned, FoundWorkload) and group.controller in _uids(owned):
@@ -116,9 +124,9 @@ def _with_owner(case: Case, group: DeclaredGroup) -> Answer:
 
 
 def _of_itself(case: Case, group: DeclaredGroup, owned: FoundWorkload | NoGang) -> Answer:
-    if group.minimum <= 1:
+    if group.minimum <= 1 and not group.is_part:
         return _settled(owned)  # a minimum of one delays no pod, so the group adds nothing
-    return _alone(case, group, owned, late=_late(case, owned))
+    return _of_group(case, group, owned)
 
 
 def _of_owner(case: Case, group: DeclaredGroup, owned: FoundWorkload) -> Recognised | NoGang:
@@ -135,35 +143,41 @@ def _of_owner(case: Case, group: DeclaredGroup, owned: FoundWorkload) -> Recogni
     if isinstance(settled, NoGang):
         return settled
     # A group of some of the owner's pods says nothing about where the others run.
-    has_all = group.is_composite or group.minimum >= settled.wave
+    has_all = group.is_composite or group.minimum >= settled.size
     return replace(
         settled,
         basis=Basis.DECLARED,
         rule=group.rule,
         because=f"{group.because}; {owned.because}",
-        require=group.require if has_all else (),
+        require=(*settled.require, *(group.require if has_all else ())),
         native=group.native,
     )
 
 
-def _late(case: Case, owned: FoundWorkload | NoGang | _Unclear) -> int:
-    """How many pods of its workload are created only after this one runs or has ended."""
-    if not isinstance(owned, FoundWorkload):
+def _of_group(
+    case: Case,
+    group: DeclaredGroup,
+    owned: FoundWorkload | NoGang | _Unclear,
+    *,
+    as_owned: bool = True,
+) -> Recognised:
+    """The declared group as the gang. *as_owned*: the role and the rank come from the pod's owner,
+    as they always do if it foretells members."""
+    size = group.minimum if group.size is None else group.size
+    work = owned.gang if isinstance(owned, FoundWorkload) else None
+    # A group that has enough without those that come later need not wait for them.
+    foretold = Foretold()
+    if work is not None and work.waves()[0] < group.minimum:
+        foretold = work.foretold()
+    late = sum(len(role.members) for role in foretold.to_come)
+    absent = 0  # of those that come later, as many as this pod cannot wait for
+    if foretold.why_not and work is not None and isinstance(owned, FoundWorkload):
+        absent = work.size - sum(role.first for role in work.beside(owned.key))
+    elif work is None and case.controller is None and case.labels.get(_WORKER_INDEX) == "0":
         # Only the LeaderWorkerSet says whether it creates the workers before the leader is ready.
         # A leader without one waits for none: it might wait forever.
-        is_leader = case.controller is None and case.labels.get(f"{LWS}worker-index") == "0"
-        return MAX_GANG if is_leader else 0
-    work = owned.workload
-    return work.size - sum(role.pods for role in work.wave(owned.key))
-
-
-def _alone(
-    case: Case, group: DeclaredGroup, owned: FoundWorkload | NoGang | None, *, late: int
-) -> Recognised:
-    """The declared group as the gang; the role and the rank come from the pod's owner. The pod
-    waits for none of those that come *late*."""
-    size = group.minimum if group.size is None else group.size
-    if isinstance(owned, FoundWorkload):
+        absent = MAX_GANG
+    if isinstance(owned, FoundWorkload) and (as_owned or foretold.to_come):
         member = owned.member
     else:
         index = case.index()
@@ -175,24 +189,27 @@ def _alone(
             priority_class=group.priority_class,
             subgroup=group.subgroup,
         )
-    least = max(min(group.minimum, size - late), 1)
+    least = max(min(group.minimum, size - absent), 1)
     fewer = 0 if group.gpu_minimum is None else group.minimum - group.gpu_minimum
+    later = late or min(absent, size - 1)
+    why = f"; {foretold.why_not}" if foretold.why_not else ""
     return Recognised(
         gang=group.name,
         size=size,
         minimum=least,
         gpu_size=max(size - fewer, 0) if case.takes_gpus else 0,
         gpu_minimum=max(least - fewer, 0) if case.takes_gpus else 0,
-        wave=max(size - late, 1),
+        waves=(max(size - later, 1), later) if later else (size,),
         member=member,
         basis=Basis.DECLARED,
         rule=group.rule,
-        because=group.because,
+        because=f"{group.because}{why}",
         open_ended=group.size is None,
         owners=frozenset({group.name.uid, group.controller} - {""}),
-        require=group.require,
+        require=(*group.require, *(work.require if work and work.size >= size else ())),
         native=group.native,
         counts_all=group.gpu_minimum is None,
+        to_come=foretold.to_come,
     )
 
 

@@ -1,12 +1,13 @@
 """A gang that the pod's author names, with `linkwise.dev/gang`.
 
 This annotation has precedence over all other sources unless it cannot be met. A gang of 4 on a
-template that creates 8 pods would leave 4 of them out. A gang that waits for pods which its owner
-creates only after it runs would wait forever. In these cases the pod is refused, and the text
-names both sources.
+template that creates 8 pods would leave 4 of them out. In such a case the pod is refused, and the
+text names both sources. Pods that the owner creates only after others run are members to come.
 """
 
-from linkwise.kube.fields import mapping, number, text
+from dataclasses import dataclass, replace
+
+from linkwise.kube.fields import Fields, mapping, number, text
 from linkwise.pods.annotations import GangAsk
 from linkwise.pods.podgrouper.workloads.answer import (
     Basis,
@@ -15,15 +16,20 @@ from linkwise.pods.podgrouper.workloads.answer import (
     NoGang,
     ObjectRef,
     Recognised,
+    RoleToCome,
 )
 from linkwise.pods.podgrouper.workloads.batch import work_of_job
-from linkwise.pods.podgrouper.workloads.case import Case, gang_said_in
+from linkwise.pods.podgrouper.workloads.case import Case, OwnerGoneError, gang_said_in
 from linkwise.pods.podgrouper.workloads.declared import DeclaredGroup
-from linkwise.pods.podgrouper.workloads.kinds import JOB, STATEFUL_SET
+from linkwise.pods.podgrouper.workloads.essence import template_essence
+from linkwise.pods.podgrouper.workloads.foretold import is_template, members_of, template_of
+from linkwise.pods.podgrouper.workloads.kinds import DEPLOYMENT, JOB, REPLICA_SET, STATEFUL_SET
 from linkwise.pods.podgrouper.workloads.workload import FoundWorkload, Workload
 from linkwise.topology import names
 
 RULE = "linkwise.dev"
+_TEMPLATE_HASH = "pod-template-hash"
+_AS_THE_POD = ("nodeSelector", "tolerations", "schedulerName")
 
 
 def clash_with_group(ask: GangAsk, group: DeclaredGroup) -> str:
@@ -49,26 +55,54 @@ def clash_with_owner(case: Case, ask: GangAsk, owned: FoundWorkload | NoGang) ->
     return ""
 
 
-def explicit_gang(case: Case, ask: GangAsk, owned: FoundWorkload | NoGang | None) -> Recognised:
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What the pod's owner adds to its gang."""
+
+    to_come: tuple[RoleToCome, ...] = ()
+    part: str = ""  # distinguishes gangs of the same name
+
+
+def beside_owner(case: Case, ask: GangAsk, owned: FoundWorkload | NoGang) -> Beside:
+    """The members that are created only after others run: as the pod says, or else its owner.
+    Pods of templates without the gang's name are not its members. Raises as `clash_with_owner`."""
+    found = Beside()
+    if case.is_controlled_by(REPLICA_SET):
+        found = _generation(case, ask, owned.member)
+    elif isinstance(owned, FoundWorkload):
+        roles = tuple(role for role in owned.workload.roles if role.gang_said == ask.name)
+        found = Beside(owned.workload.foretold(roles, ranks_are_indices=True).to_come)
+    elif case.is_controlled_by(STATEFUL_SET):
+        found = Beside(_later_replicas(case, ask, owned.member))
+    return replace(found, to_come=_as_said(case, ask, owned.member)) if ask.to_come else found
+
+
+def explicit_gang(
+    case: Case, ask: GangAsk, owned: FoundWorkload | NoGang, beside: Beside
+) -> Recognised:
     """The gang as *ask* names it. Members may have several owners, so no owner identifies it."""
-    member = owned.member if owned is not None else case.member("pod", case.index())
+    member = owned.member
     work = owned.workload if isinstance(owned, FoundWorkload) else None
     ours = [role for role in work.roles if role.gang_said == ask.name] if work else []
-    if sum(role.pods for role in ours) == ask.size:
+    has_all = sum(role.pods for role in ours) == ask.size
+    if has_all:
         gpus = sum(role.pods for role in ours if role.gpus)
     else:
         gpus = ask.size if case.takes_gpus else 0
+    late = sum(len(role.members) for role in beside.to_come)
     return Recognised(
-        gang=GangName(case.namespace, RULE, ask.name),
+        gang=GangName(case.namespace, RULE, ask.name, part=beside.part),
         size=ask.size,
         minimum=ask.minimum,
         gpu_size=gpus,
         gpu_minimum=max(0, gpus - (ask.size - ask.minimum)),
-        wave=ask.size,
+        waves=(max(ask.size - late, 1), late) if late else (ask.size,),
         member=_with_rank(member),
         basis=Basis.DECLARED,
         rule=RULE,
         because=_said(ask),
+        require=work.require if has_all and work else (),
+        to_come=beside.to_come,
     )
 
 
@@ -87,11 +121,6 @@ def _clash_with_workload(ask: GangAsk, work: Workload) -> str:
         parts = " + ".join(f"{role.pods} {role.name}" for role in ours)
         ended = f", {work.done} have ended" if work.done else ""
         return f"{_said(ask)}, but {work.ref} runs {pods} pods of it ({parts}{ended})"
-    ours_by_name = {role.name for role in ours}
-    late = [role for role in ours if role.earlier & ours_by_name]
-    # Members may have other owners too, so all but the late ones count towards the minimum.
-    if late and ask.size - sum(role.pods for role in late) < ask.minimum:
-        return f"{_said(ask)}, but {work.ref} makes {late[0].name} only once its others are ready"
     return ""
 
 
@@ -104,12 +133,62 @@ def _clash_with_stateful_set(case: Case, ask: GangAsk) -> str:
     replicas = number(owner, "spec.replicas", 1)
     if replicas > ask.size:
         return f"{_said(ask)}, but {ref} runs {replicas} pods of it"
-    if replicas > 1 and ask.minimum > 1 and text(owner, "spec.podManagementPolicy") != "Parallel":
-        return (
-            f"{_said(ask)}, but {ref} makes each pod once the one before is ready: "
-            f"expected podManagementPolicy Parallel"
-        )
     return ""
+
+
+def _generation(case: Case, ask: GangAsk, like: Member) -> Beside:
+    """The pods of one ReplicaSet: a Deployment that is updated creates a new one, whose pods start
+    while the old ones run, some only once others are ready. If the Deployment has fewer pods than
+    the gang needs, the gang has pods of others too, and is one for all generations."""
+    assert case.controller is not None
+    part, pods = case.controller.name, ask.size
+    template = template_of(case.pod)
+    try:
+        owner = case.read(DEPLOYMENT, part.removesuffix(f"-{case.labels.get(_TEMPLATE_HASH, '')}"))
+        pods = number(owner, "spec.replicas", 1)
+        of_owner = mapping(owner, "spec.template")
+        if gang_said_in(of_owner) == ask.name and is_template(of_owner):
+            template = of_owner
+    except OwnerGoneError:
+        pass  # a ReplicaSet without one, or that may not be read
+    if pods < ask.minimum:
+        return Beside()
+    if not 1 < pods <= ask.size or not is_template(template):
+        return Beside(part=part)
+    return Beside((_anonymous(case, template, like, pods - 1),), part)
+
+
+def _as_said(case: Case, ask: GangAsk, like: Member) -> tuple[RoleToCome, ...]:
+    """Members that the pod itself will create, so only it knows what they request."""
+    spec = mapping(template_of(case.pod), "spec")
+    said = {key: spec[key] for key in _AS_THE_POD if key in spec}
+    container = {"name": "main", "resources": {"limits": dict(ask.to_come)}}
+    template = {"metadata": {}, "spec": {**said, "containers": [container]}}
+    if ask.size == 1:
+        return ()
+    return (_anonymous(case, template, replace(like, role="", subgroup=""), ask.size - 1),)
+
+
+def _anonymous(case: Case, template: Fields, like: Member, count: int) -> RoleToCome:
+    members = members_of(replace(like, index=None, rank=None), range(count), None, indexed=False)
+    return RoleToCome(template_essence(template), members, case.takes_gpus_in(template))
+
+
+def _later_replicas(case: Case, ask: GangAsk, like: Member) -> tuple[RoleToCome, ...]:
+    """A StatefulSet creates each pod once the one before is ready, if it is not parallel."""
+    owner = case.read_controller(STATEFUL_SET)
+    template, replicas = mapping(owner, "spec.template"), number(owner, "spec.replicas", 1)
+    first = number(owner, "spec.ordinals.start", 0)
+    one_by_one = text(owner, "spec.podManagementPolicy") != "Parallel"
+    if not (one_by_one and 1 < replicas <= ask.size and is_template(template)):
+        return ()
+    if gang_said_in(template) != ask.name:
+        return ()
+    like = replace(like, index=None, rank=None)
+    later = range(first + 1, first + replicas)
+    indexed = case.index() is not None
+    members = members_of(like, later, 0, indexed=indexed)
+    return (RoleToCome(template_essence(template), members, case.takes_gpus_in(template)),)
 
 
 def _said(ask: GangAsk) -> str:

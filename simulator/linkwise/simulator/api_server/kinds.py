@@ -33,6 +33,7 @@ ENDPOINT_SLICE = ResourceKind(
     "EndpointSlice", "endpointslices", "discovery.k8s.io/v1", has_status=False
 )
 LEASE = ResourceKind("Lease", "leases", "coordination.k8s.io/v1", has_status=False)
+CONFIG_MAP = ResourceKind("ConfigMap", "configmaps", has_status=False)
 
 NAMESPACE = ResourceKind("Namespace", "namespaces", namespaced=False)
 STORAGE = (
@@ -106,6 +107,7 @@ KINDS = (
     ENDPOINTS,
     ENDPOINT_SLICE,
     LEASE,
+    CONFIG_MAP,
     NAMESPACE,
     *STORAGE,
     SLICE,

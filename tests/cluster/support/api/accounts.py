@@ -95,17 +95,17 @@ def pod_of(account: str, node: str, *, name: str, namespace: str = NAMESPACE) ->
     }
 
 
-def token(control: ControlPlane, account: str, *, pod: str = "") -> str:
+def token(control: ControlPlane, account: str, *, pod: str = "", namespace: str = NAMESPACE) -> str:
     """Return the token that the kubelet gets when it starts *pod*; without a pod, a token of no
     node."""
     spec: dict[str, Any] = {"expirationSeconds": 3600}
     if pod:
-        uid = control.kubectl("get", "pod", pod, f"-n={NAMESPACE}", "-o=jsonpath={.metadata.uid}")
+        uid = control.kubectl("get", "pod", pod, f"-n={namespace}", "-o=jsonpath={.metadata.uid}")
         spec["boundObjectRef"] = {"kind": "Pod", "apiVersion": "v1", "name": pod, "uid": uid}
     asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
     answer = control.kubectl(
         "create",
-        f"--raw=/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token",
+        f"--raw=/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token",
         "-f=-",
         stdin=json.dumps(asked),
     )

@@ -35,11 +35,12 @@ class Ended:
         return f"{self.tests}: {' '.join(last).strip('= ')}"
 
 
-def run(flags: Sequence[str] = ()) -> int:
-    """Run all tests, or those that pytest's *flags* select, and show each sandbox's output. Return
-    0 if all passed, and there were some. Call it in the checkout."""
+def run(flags: Sequence[str] = (), sandboxes: Sequence[str] | None = None) -> int:
+    """Run all tests of tests/cluster, or those of *sandboxes*, or of them those that pytest's
+    *flags* select, and show each sandbox's output. Return 0 if all passed, and there were some.
+    Call it in the checkout."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        ended = list(pool.map(partial(_run_shown, flags), _sandboxes()))
+        ended = list(pool.map(partial(_run_shown, flags), sandboxes or _sandboxes()))
     click.echo("\n" + "\n".join(one.line for one in ended))
     statuses = {one.status for one in ended} - ({_NONE_SELECTED} if flags else set())
     return 0 if statuses == {0} else 1
@@ -47,8 +48,11 @@ def run(flags: Sequence[str] = ()) -> int:
 
 def _sandboxes() -> list[str]:
     """Return the tests of each sandbox, the longest first."""
-    modules = sorted(map(str, Path("tests/cluster").glob("test_*.py")))
-    return ["tests/cluster/deployed", "tests/contract", *modules]
+    return ["tests/cluster/deployed", "tests/contract", *modules(Path("tests/cluster"))]
+
+
+def modules(folder: Path) -> list[str]:
+    return sorted(map(str, folder.glob("test_*.py")))
 
 
 def _run_shown(flags: Sequence[str], tests: str) -> Ended:

@@ -124,6 +124,21 @@ def promtool() -> Path:
     return _installed("promtool", [package], ("-tags", "remove_all_sd"))
 
 
+def of_module(name: str, module: str, version: str, sum_: str, package: str, *kept: str) -> Path:
+    """Return the directory with the program *name*, built of a module's *package* as if in its
+    repository, and beside it the module's folders *kept*. Raises `BuildError` if the module has
+    another hash than *sum_*; its go.sum has those of its dependencies."""
+
+    def build(target: Path) -> None:
+        source = _downloaded(module, version, sum_, target)
+        command = ["build", "-trimpath", "-ldflags", "-s -w", "-o", str(target / name), package]
+        _go(command, source)
+        for folder in kept:
+            shutil.copytree(source / folder, target / folder)
+
+    return _cached(f"{name}-{version}", (module, version, sum_, package, *kept), build)
+
+
 def _installed(name: str, packages: Sequence[str], flags: Sequence[str] = ()) -> Path:
     def build(target: Path) -> None:
         command = ["install", "-trimpath", "-ldflags", "-s -w", *flags, *packages]
@@ -138,16 +153,11 @@ def _build_kubernetes(version: str, source: Path, program: Path) -> None:
     `k8s.io/kubernetes` cannot be installed by name, since it replaces its staging modules by
     folders. Here the same modules as published replace them.
     """
-    download = _go(["mod", "download", "-json", f"k8s.io/kubernetes@{version}"], program.parent)
-    upstream = json.loads(download)
-    if upstream["Sum"] != SUMS[version]:
-        raise BuildError(
-            f"k8s.io/kubernetes {version}: hash {upstream['Sum']}, {SUMS[version]} expected"
-        )
+    upstream = _downloaded("k8s.io/kubernetes", version, SUMS[version], program.parent)
     with tempfile.TemporaryDirectory(prefix="module-", dir=program.parent) as scratch:
         module = Path(scratch)
         for name in ("go.mod", "go.sum"):
-            shutil.copyfile(Path(upstream["Dir"]) / name, module / name)
+            shutil.copyfile(upstream / name, module / name)
         shutil.copyfile(source, module / "main.go")
         staged = "v0." + version.removeprefix("v1.")
         stands_on = json.loads(_go(["mod", "edit", "-json"], module))
@@ -170,6 +180,14 @@ def _build_kubernetes(version: str, source: Path, program: Path) -> None:
             ],
             module,
         )
+
+
+def _downloaded(module: str, version: str, sum_: str, directory: Path) -> Path:
+    """Return the module's folder in Go's cache. *directory* is of no module."""
+    download = json.loads(_go(["mod", "download", "-json", f"{module}@{version}"], directory))
+    if download["Sum"] != sum_:
+        raise BuildError(f"{module} {version}: hash {download['Sum']}, {sum_} expected")
+    return Path(download["Dir"])
 
 
 def _ldflags(version: str) -> str:

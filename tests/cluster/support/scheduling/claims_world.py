@@ -60,6 +60,9 @@ class ClaimsWorld(SchedulingWorld):
     def wait_without_room(self, name: str) -> None:
         self.wait_waiting(name, "free and suitable")
 
+    def wait_in_gang(self, name: str) -> None:
+        self.wait_waiting(name, "gang")
+
     def reason(self, name: str) -> str:
         """kube-scheduler says nothing of a pod behind a gate."""
         return self.extender.explain(NAMESPACE, name)

@@ -74,19 +74,30 @@ def wait_while_played(
     wait_for(seen, what, PATIENCE_SECONDS)
 
 
-def play_kubelets(world: SchedulingWorld, spare: Collection[str] = ()) -> None:
+def play_kubelets(
+    world: SchedulingWorld, spare: Collection[str] = (), unready: Collection[str] = ()
+) -> None:
+    """Let pods run and end, except those that *spare* names by their app. Pods of the apps
+    *unready* run and are not ready."""
     for pod in world.pods():
         if not pod.spec.node_name:
             continue
         with maybe_gone():
             if pod.metadata.deletion_timestamp is None:
-                if pod.status.phase == "Pending":
-                    say(world, pod, "Running", {"running": {}}, ready="True")
+                ready = str(pod.metadata.labels.get("app") not in unready)
+                if pod.status.phase == "Pending" or (
+                    pod.status.phase == "Running" and readiness(pod) != ready
+                ):
+                    say(world, pod, "Running", {"running": {}}, ready=ready)
             elif pod.metadata.labels.get("app") not in spare:
                 if pod.status.phase == "Running":
                     ended = {"terminated": {"exitCode": ENDED_BY_SIGNAL}}
                     say(world, pod, "Failed", ended, ready="False")
                 world.delete(pod.metadata.name)
+
+
+def readiness(pod: Pod) -> str:
+    return next((each.status for each in pod.status.conditions if each.type == "Ready"), "")
 
 
 def say(

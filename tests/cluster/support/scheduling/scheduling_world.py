@@ -176,6 +176,10 @@ class SchedulingWorld:
     def wait_without_room(self, name: str) -> None:
         self.wait_waiting(name, f"Insufficient {GPU}")
 
+    def wait_in_gang(self, name: str) -> None:
+        """Wait until the pod was tried, and waits as a member of its gang."""
+        self.wait_waiting(name, "linkwise: gang")
+
     def reason(self, name: str) -> str:
         """Return what `kubectl describe pod` shows under the condition PodScheduled."""
         return " ".join(

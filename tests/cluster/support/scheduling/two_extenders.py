@@ -145,11 +145,18 @@ def switch_world(directory: Path, nodes: Sequence[str] = NODES) -> Iterator[Swit
     """A started world on a control plane of its own. If it does not start, the logs are kept."""
     control = ControlPlane(directory, controllers=False, disable_admission=ADMISSION_OFF)
     control.start()
-    world = SwitchWorld(control)
+    with started_pair(SwitchWorld(control), nodes) as world:
+        yield world
+
+
+@contextmanager
+def started_pair(world: SwitchWorld, nodes: Sequence[str]) -> Iterator[SwitchWorld]:
+    """Start *world*, and stop it and its control plane afterwards. Keep the logs if it does not
+    start."""
     try:
         world.start(nodes)
         yield world
     finally:
         world.pair.stop()
-        control.stop()
-    shutil.rmtree(directory, ignore_errors=True)
+        world.control.stop()
+    shutil.rmtree(world.control.directory, ignore_errors=True)

@@ -20,6 +20,7 @@ from linkwise.extender.api.views import (
     NearestMiss,
     PodState,
     RequestView,
+    ReservationView,
     SearchView,
 )
 from linkwise.extender.explain.texts import worth_text
@@ -177,7 +178,7 @@ def _order(it: GangExplanation, at: float) -> Iterator[str]:
                 else "when all will be free is unknown"
             )
         elif reservation.sure or reservation.start <= at:
-            start = _starts(reservation.start, at)
+            start = _starts(reservation, at)
         else:
             start = f"all free {_from_now(reservation.start, at)}, by an estimate"
         kept = f"{gpus_in_words(reservation.gpus)} on {nodes}: {reservation.free} free now, {start}"
@@ -223,8 +224,10 @@ def _named(it: GangExplanation) -> set[str]:
     return {holder.pod for each in nearest if each is not None for holder in each.holders}
 
 
-def _starts(start: float, at: float) -> str:
-    return f"all expected to be free {_from_now(start, at)}" if start > at else "all of them"
+def _starts(it: ReservationView, at: float) -> str:
+    if it.start is not None and it.start > at:
+        return f"all expected to be free {_from_now(it.start, at)}"
+    return "all of them" if it.free >= it.gpus else "the others should be free by now"
 
 
 def _gang_facts(view: GangView, at: float) -> Iterator[str]:
@@ -238,9 +241,11 @@ def _gang_facts(view: GangView, at: float) -> Iterator[str]:
     if view.plan:
         made = f" made {_time(view.made)}" if view.made is not None else ""
         yield _fact("plan", f"{view.plan}{made}")
-    if view.deadline is not None and not view.started:
+    if view.deadline is not None:
         when = f"{_time(view.deadline)} ({_from_now(view.deadline, at)})"
-        yield _fact("deadline", f"{when}; then a partial gang gives its GPUs back")
+        then = "a partial gang gives its GPUs back"
+        then = "others may have the kept GPUs" if view.started else then
+        yield _fact("deadline", f"{when}; then {then}")
     if view.refusals:
         plural = "" if view.refusals == 1 else "s"
         yield _fact("refused", f"{view.refusals} plan{plural} so far")
@@ -292,7 +297,8 @@ def _cluster(it: ClusterExplanation, namespace: str) -> Iterator[str]:
 
 def _in_short(it: GangExplanation, at: float) -> Iterator[str]:
     view = it.gang
-    waits = f"has waited {duration(at - view.since)}" if view.since is not None else view.phase
+    since = view.since if view.lost_since is None else view.lost_since
+    waits = f"has waited {duration(at - since)}" if since is not None else view.phase
     yield f"gang {view.namespace}/{view.name}: {waits}"
     yield f"  {it.summary}"
     failing = [level for level in it.levels if level.have < level.of]

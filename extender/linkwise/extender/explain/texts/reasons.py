@@ -36,7 +36,7 @@ def pod_summary(
             return "Its namespace is not in the canary: kube-scheduler alone places it."
         case PodState.PLANNED:
             return "The pod has a plan and waits for kube-scheduler to bind it."
-        case PodState.WAITING:
+        case _:
             assert search is not None, "it waits"
             return _why_pod_waits(record, gang, search, in_vain)
 
@@ -139,9 +139,14 @@ def gang_reason(gang: GangState) -> str:
         never = in_vain_in_words(gang.in_vain)
         return _no_room(gang.no_room) + (f"; not for enough of them, {never}" if never else "")
     if not found.complete:
-        return f"{len(found.seats) + found.done} of {found.size} members exist"
+        return f"{len(found.exist) + found.done} of {found.size} members exist"
     if gang.refused:
         return f"{gang.reason}; it is tried again after a pause, or once a node or a member changes"
+    kept = sum(member in found.planned for member in found.coming)
+    if kept and not gang.reason:
+        members = "a member" if kept == 1 else f"{kept} members"
+        again = "that was lost" if found.started else "that its owner creates later"
+        return f"keeps the place{'s' * (kept > 1)} of {members} {again}"
     return gang.reason
 
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from linkwise.kube.fields import Fields
 from linkwise.pods.annotations import NO_GROUP, NativeGroup
 
 
@@ -85,12 +86,21 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
+class RoleToCome:
+    """Pods of one role that the owner creates only after other members run."""
+
+    template: Fields  # as the owner has it: `metadata` with labels and annotations, and `spec`
+    members: tuple[Member, ...]  # as `Recognised.member` is once the pod exists
+    gpus: bool  # whether they take GPUs
+
+
+@dataclass(frozen=True, slots=True)
 class Recognised:
     """The pod is a member of *gang*.
 
-    Before this pod may be bound, *minimum* pods must be placed together, including those that
-    already run. The minimum can differ within a gang: if a controller creates workers only once
-    their leader is ready, the leader waits for no worker.
+    Before this pod may be bound, *minimum* pods must have places together: those that run, those
+    that wait, and those of *to_come*, for which the owner waits until others run. If these are
+    unknown, the minimum is that of the pods that exist at the same time as this one.
     """
 
     gang: GangName
@@ -98,7 +108,7 @@ class Recognised:
     minimum: int
     gpu_size: int  # those of `size` that take GPUs; if no owner lists roles, all as this pod does
     gpu_minimum: int  # those of `minimum` that take GPUs
-    wave: int  # pods that exist at the same time as this one; the rest of `size` comes later
+    waves: tuple[int, ...]  # `size` by the time at which the owner creates the pods
     member: Member
     basis: Basis
     rule: str  # the rule's name in `systems`
@@ -109,6 +119,9 @@ class Recognised:
     require: tuple[str, ...] = ()  # levels at which its members must share one domain
     native: NativeGroup = NO_GROUP
     counts_all: bool = False  # which members take GPUs is unknown: those without count too
+    # All pods that the owner creates after others, whether they exist by now or not. The same for
+    # all members.
+    to_come: tuple[RoleToCome, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

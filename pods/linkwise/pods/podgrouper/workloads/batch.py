@@ -18,7 +18,14 @@ from linkwise.kube.fields import (
 from linkwise.kube.labels import COMPLETION_INDEX, JOB_SET_LABEL, VOLCANO
 from linkwise.pods.podgrouper.workloads.answer import Basis, IndexedJobs, NoGang, ObjectRef
 from linkwise.pods.podgrouper.workloads.case import Case
-from linkwise.pods.podgrouper.workloads.kinds import JOB, JOB_SET, VOLCANO_JOB
+from linkwise.pods.podgrouper.workloads.foretold import Parts, TiedPods, as_text, labelled
+from linkwise.pods.podgrouper.workloads.kinds import (
+    EXCLUSIVE_JOBS,
+    JOB,
+    JOB_SET,
+    NODE_SELECTOR_STRATEGY,
+    VOLCANO_JOB,
+)
 from linkwise.pods.podgrouper.workloads.workload import (
     NO_ROLES,
     FoundWorkload,
@@ -28,6 +35,7 @@ from linkwise.pods.podgrouper.workloads.workload import (
     role_of,
     workload,
 )
+from linkwise.pods.spans import LABEL_KEY
 
 
 def job(case: Case) -> FoundWorkload | NoGang:
@@ -140,30 +148,70 @@ def _replicated_jobs(case: Case, owner: Fields, jobs: Sequence[Fields]) -> tuple
     in_order = text(owner, "spec.startupPolicy.startupPolicyOrder") == "InOrder"
     roles: list[ReplicaRole] = []
     for item in jobs:
-        pods = number(item, "replicas", 1) * _pods_of_one(item)
-        role = role_of(case, text(item, "name"), pods, mapping(item, "template.spec.template"))
+        name, each = text(item, "name"), _pods_of_one(item)
+        replicas = number(item, "replicas", 1)
+        role = role_of(case, name, replicas * each, mapping(item, "template.spec.template"))
+        set_name = text(owner, "metadata.name") or case.said(JOB_SET_LABEL + "jobset-name")
+        of_set = {"jobset-name": set_name, "replicatedjob-name": name}
+        template = labelled(role.template, {JOB_SET_LABEL + key: of_set[key] for key in of_set})
+        stem, domain = f"{set_name}-{name}-", _exclusive_domain(owner, item)
+        parts = Parts(
+            max(each, 1),
+            stem if replicas > 1 else None,
+            tied=_exclusive(case, template, stem, domain) if domain else None,
+            first_alone=bool(domain),
+        )
         ready, ended = _depends(item, roles)
         if in_order:
             ready |= {earlier.name for earlier in roles}
-        roles.append(replace(role, ready=ready, ended=ended))
+        roles.append(replace(role, ready=ready, ended=ended, parts=parts, template=template))
     return tuple(roles)
 
 
+def _exclusive_domain(owner: Fields, item: Fields) -> str:
+    """The node label of which each child Job has a value for itself. JobSet's webhook admits the
+    other pods of a Job only once that of index 0 has a node, whose domain becomes their node
+    selector (kubernetes-sigs/jobset, pkg/webhooks/pod_webhook.go)."""
+    of_set, of_job = (
+        mapping(each, "metadata.annotations") for each in (owner, mapping(item, "template"))
+    )
+    said = {**of_set, **of_job}
+    domain = said.get(EXCLUSIVE_JOBS)
+    if NODE_SELECTOR_STRATEGY in said or not isinstance(domain, str):
+        return ""
+    return domain if LABEL_KEY.fullmatch(domain) else ""
+
+
+def _exclusive(case: Case, template: Fields, stem: str, domain: str) -> TiedPods:
+    """The affinities of each Job's pod of index 0."""
+    priority = JOB_SET_LABEL + "priority"
+    return TiedPods(
+        as_text(template),
+        domain,
+        JOB_SET_LABEL + "job-key",
+        f"{case.namespace}/{stem}",
+        JOB_SET_LABEL + "job-index",
+        (priority, case.said(priority)),
+    )
+
+
 def _depends(item: Fields, before: Sequence[ReplicaRole]) -> tuple[frozenset[str], frozenset[str]]:
-    """The roles that must be ready, and those that must have ended, with their own
-    dependencies."""
+    """The roles that must be ready, and those that must have ended, with their own dependencies.
+    What one that has ended needed beside it counts as ended too, unless *item* needs it itself."""
     known = {role.name: role for role in before}
-    ready, ended = NO_ROLES, NO_ROLES
+    ready, ended, needed = NO_ROLES, NO_ROLES, NO_ROLES
     for dependency in items(item, "dependsOn"):
         name = text(dependency, "name")
         earlier = known.get(name)
         if earlier is None:
             continue
         if text(dependency, "status") == "Complete":
-            ended |= {name} | earlier.earlier
+            ended |= {name} | earlier.ended
+            needed |= earlier.ready
         else:
             ready |= {name} | earlier.ready
             ended |= earlier.ended
+    ended |= needed - ready
     return ready - ended, ended
 
 
@@ -180,15 +228,13 @@ def volcano_job(case: Case) -> FoundWorkload:
     ref = ObjectRef(VOLCANO_JOB.group, VOLCANO_JOB.kind, case.namespace, case.controller.name)
     tasks = items(owner, "spec.tasks")
     ready = _tasks_before(tasks)
-    roles = [
-        replace(
-            role_of(
-                case, text(task, "name"), number(task, "replicas", 1), mapping(task, "template")
-            ),
-            ready=ready[text(task, "name")],
-        )
-        for task in tasks
-    ]
+    roles = list[ReplicaRole]()
+    for task in tasks:
+        name = text(task, "name")
+        role = role_of(case, name, number(task, "replicas", 1), mapping(task, "template"))
+        labels = {VOLCANO + "job-name": ref.name, VOLCANO + "task-spec": name}
+        template = labelled(role.template, labels)
+        roles.append(replace(role, ready=ready[name], template=template))
     of_tasks = sum(number(task, "minAvailable", number(task, "replicas", 1)) for task in tasks)
     least = number(owner, "spec.minAvailable", 0) or of_tasks
     work = replace(

@@ -41,7 +41,7 @@ _INDICES = (
     "volcano.sh/task-index",
     "apps.kubernetes.io/pod-index",
 )
-_QUEUES = (
+QUEUES = (
     "kueue.x-k8s.io/queue-name",
     "volcano.sh/queue-name",
     "scheduling.volcano.sh/queue-name",
@@ -50,7 +50,7 @@ _QUEUES = (
 )
 _NAME = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
 _VERSION = re.compile(r"[a-z0-9]*")  # empty: any version that the API server serves
-_PRIORITIES = ("kueue.x-k8s.io/priority-class", "ray.io/priority-class-name")
+PRIORITIES = ("kueue.x-k8s.io/priority-class", "ray.io/priority-class-name")
 
 
 class UnreadError(Exception):
@@ -181,9 +181,9 @@ class Case:
             index=index,
             rank=rank,
             subgroup=subgroup,
-            queue=queue or self.said(*_QUEUES),
+            queue=queue or self.said(*QUEUES),
             priority_class=priority_class
-            or self.said(*_PRIORITIES)
+            or self.said(*PRIORITIES)
             or self.pod.spec.priority_class_name,
         )
 

@@ -37,11 +37,10 @@ from linkwise.pods.podgrouper.workloads.kinds import (
     VOLCANO_POD_GROUP,
     OwnerKind,
 )
-from linkwise.pods.spans import LABEL_KEY, NODE
+from linkwise.pods.spans import required_of
 
 _MOST_LEVELS = 8  # of subgroups; KAI's groupers make two
 _MOST_COMPOSITES = 4  # levels of groups that kube-scheduler accepts, those of pods among them
-_HOSTNAME = "kubernetes.io/hostname"
 _PARENT = "spec.parentCompositePodGroupName"
 _POLICY = "spec.schedulingPolicy."
 KUEUE = "kueue.x-k8s.io/"
@@ -91,6 +90,11 @@ class DeclaredGroup:
     @property
     def is_composite(self) -> bool:
         return bool(self.template[0])
+
+    @property
+    def is_part(self) -> bool:
+        """Whether the gang has other groups beside the pod's own."""
+        return self.name.kind == COMPOSITE_POD_GROUP.qualified
 
 
 def group_named(pod: Pod) -> tuple[str, ...] | None:
@@ -181,11 +185,11 @@ def _priority(owner: Fields) -> int | None:
 
 def _within(group: DeclaredGroup, keys: list[str]) -> DeclaredGroup:
     """*group* with the node labels *keys*, of each of which its object requires one value."""
-    keys = [NODE if key == _HOSTNAME else key for key in keys if LABEL_KEY.fullmatch(key)]
-    if not keys:
+    levels = required_of(keys)
+    if not levels:
         return group
-    because = f"{group.because} in one {' and one '.join(keys)}"
-    return replace(group, require=tuple(keys), because=because)
+    because = f"{group.because} in one {' and one '.join(levels)}"
+    return replace(group, require=levels, because=because)
 
 
 def counted(case: Case, group: DeclaredGroup) -> DeclaredGroup:

@@ -62,6 +62,12 @@ MODEL_SERVING = OwnerKind(
     "workload.serving.volcano.sh", "ModelServing", "modelservings", ("v1alpha1",)
 )
 
+# Annotations of these kinds by which pods are created only once others have a node.
+EXCLUSIVE_JOBS = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+NODE_SELECTOR_STRATEGY = "alpha.jobset.sigs.k8s.io/node-selector"
+EXCLUSIVE_GROUPS = "leaderworkerset.sigs.k8s.io/exclusive-topology"
+EXCLUSIVE_SUBGROUPS = "leaderworkerset.sigs.k8s.io/subgroup-exclusive-topology"
+
 READ = (
     JOB,
     STATEFUL_SET,

@@ -98,7 +98,8 @@ def mpi_job_v2(case: Case) -> FoundWorkload | None:
     roles = _replicas(case, job, "spec.mpiReplicaSpecs", ("launcher", "worker"))
     works_too = at(job, "spec.runLauncherAsWorker") is True
     roles = tuple(
-        replace(item, ranked=works_too) if item.name == "launcher" else item for item in roles
+        replace(item, ranked=works_too, indexed=works_too) if item.name == "launcher" else item
+        for item in roles
     )
     if text(job, "spec.launcherCreationPolicy") == "WaitForWorkersReady":
         roles = _launcher_last(roles)
@@ -130,7 +131,15 @@ def mpi_job_v1alpha1(case: Case) -> FoundWorkload | None:
     takes_gpus = workers > 0 and (_old_gpus(job) or case.takes_gpus_in(template))
     roles = (
         ReplicaRole("worker", workers, takes_gpus),
-        ReplicaRole("launcher", 1, False, ready=frozenset({"worker"}), ranked=False),
+        ReplicaRole(
+            "launcher",
+            1,
+            False,
+            ready=frozenset({"worker"}),
+            ranked=False,
+            template=template,
+            indexed=False,
+        ),
     )
     work = _with_policy(case, MPI_JOB, name, job, roles)
     index = ordinal(case.pod.metadata.name.rpartition("-")[2]) if role == "worker" else None

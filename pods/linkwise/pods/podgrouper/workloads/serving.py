@@ -18,8 +18,11 @@ from linkwise.kube.labels import AIBRIX, KTHENA, LWS, RAY
 from linkwise.pods.podgrouper.workloads.answer import NoGang, ObjectRef
 from linkwise.pods.podgrouper.workloads.case import Case
 from linkwise.pods.podgrouper.workloads.essence import nodes_said
+from linkwise.pods.podgrouper.workloads.foretold import Parts, TiedPods, as_text, labelled
 from linkwise.pods.podgrouper.workloads.kinds import (
     DEPLOYMENT,
+    EXCLUSIVE_GROUPS,
+    EXCLUSIVE_SUBGROUPS,
     LEADER_WORKER_SET,
     MODEL_SERVING,
     POD_SET,
@@ -34,6 +37,7 @@ from linkwise.pods.podgrouper.workloads.workload import (
     role_of,
     workload,
 )
+from linkwise.pods.spans import LABEL_KEY, required_of
 
 KSERVE = "serving.kserve.io/inferenceservice"
 
@@ -48,13 +52,26 @@ def leader_worker_set(case: Case) -> FoundWorkload | None:
     template = "spec.leaderWorkerTemplate."
     workers = mapping(owner, template + "workerTemplate")
     leader = mapping(owner, template + "leaderTemplate") or workers
-    late = frozenset({"leader"} if text(owner, "spec.startupPolicy") == "LeaderReady" else ())
+    # Workers get the domain of the leader's node as their node selector, so they come once it has
+    # one (kubernetes-sigs/lws, pkg/controllers/pod_controller.go).
+    domain = _said_or_in(case, owner, EXCLUSIVE_GROUPS)
+    late = domain or text(owner, "spec.startupPolicy") == "LeaderReady"
+    worker = role_of(case, "worker", size - 1, workers)
     roles = (
         role_of(case, "leader", 1, leader),
-        replace(role_of(case, "worker", size - 1, workers), ready=late),
+        replace(
+            worker,
+            ready=frozenset({"leader"} if late else ()),
+            template=_of_group(case, worker.template, group),
+            parts=_subgroups(case, owner, worker.template, group, size),
+        ),
     )
     ref = ObjectRef(LEADER_WORKER_SET.group, LEADER_WORKER_SET.kind, case.namespace, name)
-    work = replace(workload(case, ref, owner, roles), part=group)
+    work = replace(
+        workload(case, ref, owner, roles),
+        part=group,
+        require=required_of((domain,)) if domain else (),
+    )
     place = ordinal(case.said(LWS + "worker-index"))
     role = "worker" if place else "leader"
     return found(
@@ -63,9 +80,38 @@ def leader_worker_set(case: Case) -> FoundWorkload | None:
         role,
         place - 1 if place else place,
         rule="leaderworkerset",
-        because=f"group {group} of {ref} has {size} pods",
+        because=f"group {group} of {ref} has {size} pods" + (f" in one {domain}" if domain else ""),
         subgroup=case.said(LWS + "subgroup-index"),
     )
+
+
+def _said_or_in(case: Case, owner: Fields, key: str) -> str:
+    """An annotation of the set, which its controller copies to the pods."""
+    found = mapping(owner, "metadata.annotations").get(key)
+    return found if isinstance(found, str) and found else case.annotations.get(key, "")
+
+
+def _of_group(case: Case, template: Fields, group: str) -> Fields:
+    labels = {LWS + key: case.said(LWS + key) for key in ("name", "group-key")}
+    labels[LWS + "group-index"] = group
+    return labelled(template, {key: value for key, value in labels.items() if value})
+
+
+def _subgroups(case: Case, owner: Fields, template: Fields, group: str, size: int) -> Parts | None:
+    """The subgroups of the workers, as LeaderWorkerSet's webhook counts them
+    (kubernetes-sigs/lws, pkg/webhooks/pod_webhook.go)."""
+    each = ordinal(case.said(LWS + "subgroup-size"))
+    if not each:
+        return None
+    excluded = case.said(LWS + "subgroup-policy-type") == "LeaderExcluded"
+    shift = 0 if excluded or (size - 1) % each == 0 else 1
+    domain = _said_or_in(case, owner, EXCLUSIVE_SUBGROUPS)
+    if not LABEL_KEY.fullmatch(domain):
+        return Parts(each, "", shift)
+    hashed = f"{case.said(LWS + 'name')}-{group}/"
+    key, number_key = LWS + "subgroup-key", LWS + "subgroup-index"
+    tied = TiedPods(as_text(_of_group(case, template, group)), domain, key, hashed, number_key)
+    return Parts(each, "", shift, tied)
 
 
 def pod_set(case: Case) -> FoundWorkload:

@@ -17,6 +17,7 @@ from linkwise.pods.podgrouper.workloads.declared import DeclaredGroup
 from linkwise.pods.podgrouper.workloads.kinds import OwnerKind
 from linkwise.pods.podgrouper.workloads.singles import Single, bare, unknown
 from linkwise.pods.podgrouper.workloads.workload import FoundWorkload
+from linkwise.topology import names
 
 GroupKind = tuple[str, str]  # API group and kind
 ANY: frozenset[GroupKind] = frozenset()
@@ -219,7 +220,9 @@ def _single(
 
 
 _SERVES = "each replica serves alone"
-_DRIVEN = "its driver runs first and asks for workers one by one"
+# Pods whose number only a running program knows.
+_BY_ITSELF = f"unless its driver has {names.GANG_TO_COME}"
+_DRIVEN = f"its driver runs first and creates workers that are not known before, {_BY_ITSELF}"
 _SINGLES = (
     _single(
         "Ray, the submitter of a RayJob",
@@ -255,7 +258,7 @@ _SINGLES = (
         "DLRover",
         frozenset({("elastic.iml.github.io", "ElasticJob")}),
         "dlrover",
-        "its master runs first, asks for workers, and goes on with fewer",
+        f"its master runs first and creates workers that are not known before, {_BY_ITSELF}",
         role="worker",
         role_label="elasticjob.dlrover/replica-type",
         index_label="elasticjob.dlrover/replica-index",
@@ -264,7 +267,7 @@ _SINGLES = (
         "Dask",
         frozenset({_NOTHING, _REPLICA_SET}),
         "dask",
-        "its scheduler runs first and workers come and go",
+        f"its scheduler runs first; its workers are not known before, {_BY_ITSELF}",
         "dask.org/cluster-name",
         role="worker",
         role_label="dask.org/component",
@@ -302,7 +305,13 @@ _SINGLES = (
         "pipelines.kubeflow.org/v2_component",
         role="step",
     ),
-    _single("Argo Workflow", _WORKFLOW, "argo-workflow", "steps run one by one", role="step"),
+    _single(
+        "Argo Workflow",
+        _WORKFLOW,
+        "argo-workflow",
+        f"steps run one by one; what a step creates is not known before, {_BY_ITSELF}",
+        role="step",
+    ),
     _single(
         "KServe, Knative mode",
         _REPLICAS,

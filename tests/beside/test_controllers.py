@@ -1,0 +1,115 @@
+"""Kubernetes' own controllers: rollouts of a Deployment whose pods are a gang, and Jobs that
+replace a pod."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from linkwise.kube.objects import Pod
+from tests.beside.workloads import BATCH, DEPLOYMENTS, GPUS, job_template
+from tests.beside.world import (
+    Played,
+    clean,
+    empty,
+    fail,
+    leave_room,
+    of,
+    places,
+    running,
+    still_waits,
+    world_beside,
+)
+from tests.cluster.support.scheduling.scheduling_world import SchedulingWorld
+from tests.cluster.support.scheduling.workload_pods import pod_template
+
+GENERATION = "pod-template-hash"
+
+
+@pytest.fixture(scope="module")
+def started(run_directory: Path) -> Iterator[SchedulingWorld]:
+    with world_beside(run_directory / "controllers") as world:
+        yield world
+
+
+@pytest.fixture
+def world(started: SchedulingWorld) -> Iterator[SchedulingWorld]:
+    yield started
+    clean(started)
+
+
+def create_deployment(world: SchedulingWorld, name: str, pods: int) -> None:
+    spec = {
+        "replicas": pods,
+        "selector": {"matchLabels": {"app": name}},
+        "strategy": {
+            "type": "RollingUpdate",
+            "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
+        },
+        "template": pod_template(name, GPUS, gang=name, gang_size=str(pods)),
+    }
+    world.client.post(DEPLOYMENTS, {"metadata": {"name": name}, "spec": spec})
+
+
+def roll_out(world: SchedulingWorld, name: str) -> None:
+    template = {"metadata": {"annotations": {"example.com/edition": "2"}}}
+    world.client.patch(f"{DEPLOYMENTS}/{name}", {"spec": {"template": template}})
+
+
+def generation(world: SchedulingWorld, name: str) -> str:
+    (found,) = {pod.metadata.labels[GENERATION] for pod in of(world.pods(), name)}
+    return found
+
+
+def test_a_new_generation_of_a_gang_starts_when_there_is_room_for_all_of_it(
+    world: SchedulingWorld,
+) -> None:
+    """With maxSurge 1 its second pod comes when its first is ready."""
+    leave_room(world, "n1", "n2", "n3")
+    create_deployment(world, "web", 2)
+    Played(world).until_running("web", 2)
+    old = generation(world, "web")
+
+    def none_is_new(pods: Sequence[Pod]) -> str:
+        new = [
+            pod.metadata.name
+            for pod in of(pods, "web")
+            if pod.spec.node_name and pod.metadata.labels[GENERATION] != old
+        ]
+        return f"there is room for one of two, and it has started: {', '.join(new)}" if new else ""
+
+    roll_out(world, "web")
+    waits = Played(world, none_is_new)
+    waits.until_waiting("web", 3)
+    waits.settle()
+    assert running(world, "web") == 2
+
+    empty(world, "n4")
+
+    def all_are_new() -> bool:
+        pods = of(world.pods(), "web")
+        new = [pod for pod in pods if pod.metadata.labels[GENERATION] != old]
+        return len(pods) == len(new) == running(world, "web") == 2
+
+    Played(world).until(all_are_new, "the new generation runs")
+
+
+def test_a_member_of_a_job_that_failed_gets_its_place_back_before_one_that_waits(
+    world: SchedulingWorld,
+) -> None:
+    """The Job controller waits for 10 s before it replaces a pod that failed."""
+    leave_room(world, "n1", "n2")
+    metadata = {"metadata": {"name": "one"}}
+    world.client.post(BATCH, {**metadata, "spec": job_template("one", pods=2)})
+    played = Played(world)
+    played.until_running("one", 2)
+    before = places(world, "one")
+    world.create("waiter")
+    world.wait_without_room("waiter")
+    played = Played(world, still_waits("waiter"))
+
+    fail(world, of(world.pods(), "one")[1])
+
+    played.until(lambda: running(world, "one") == 1, "one has failed")
+    played.until_running("one", 2)
+    assert places(world, "one") == before

@@ -1,0 +1,47 @@
+"""A gang whose next wave never comes keeps its places for `--wave-timeout`."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.beside.workloads import create_in_order
+from tests.beside.world import Played, clean, leave_room, still_waits, world_beside
+from tests.cluster.support.programs.operators import JOB_SET
+from tests.cluster.support.scheduling.scheduling_world import SchedulingWorld
+
+WAVE_TIMEOUT_SECONDS = 10.0
+
+
+@pytest.fixture(scope="module")
+def started(run_directory: Path) -> Iterator[SchedulingWorld]:
+    flags = (f"--wave-timeout={WAVE_TIMEOUT_SECONDS:g}s",)
+    with world_beside(run_directory / "wave-timeout", JOB_SET, extender_flags=flags) as world:
+        yield world
+
+
+@pytest.fixture
+def world(started: SchedulingWorld) -> Iterator[SchedulingWorld]:
+    yield started
+    clean(started)
+
+
+def test_places_of_a_wave_that_never_comes_are_given_to_others_in_the_end(
+    world: SchedulingWorld,
+) -> None:
+    """The pod that runs goes on, and its worker starts when there is room again."""
+    leave_room(world, "n1", "n2")
+    played = Played(world)
+    played.unready.add("one")
+    create_in_order(world, "one")
+    played.until_running("one", 1)
+    waiter = world.create("waiter")
+    Played(world, still_waits(waiter)).settle()
+
+    played.until(lambda: world.node_of(waiter), "the waiter gets the place")
+    played.until_running("one", 1)
+    played.unready.clear()
+    played.until_waiting("one", 2)
+    world.delete(waiter)
+
+    played.until_running("one", 2)

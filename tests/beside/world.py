@@ -1,0 +1,239 @@
+"""A cluster with the real managers of operators, beside the real control plane and the extender.
+
+Nodes are only objects. `Played` does what kubelets do to the pods, and looks at every step whether
+a law is broken.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from linkwise.kube.objects import Pod
+from tests.cluster.support.api.control_plane import ControlPlane
+from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.programs.operators import Operator
+from tests.cluster.support.scheduling.contention import given_twice
+from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF
+from tests.cluster.support.scheduling.movable_pods import play_kubelets, say
+from tests.cluster.support.scheduling.operator_process import OperatorProcess
+from tests.cluster.support.scheduling.scheduling_world import (
+    NAMESPACE,
+    SchedulingWorld,
+    maybe_gone,
+    started_world,
+)
+from tests.cluster.support.scheduling.workload_pods import CONTROLLERS, free
+
+# Of two racks each has room for two members, of the third for one.
+RACK = "example.com/rack"
+RACKS = {"n1": "r1", "n2": "r1", "n3": "r2", "n4": "r2", "n5": "r3"}
+NODES = tuple(RACKS)
+KINDS = "jobsets", "leaderworkersets", "deployments", "statefulsets", "jobs"
+# Operators delete a group's leader in the foreground, so its owners must be collected.
+_CONTROLLERS = f"{CONTROLLERS},garbage-collector-controller"
+# Operators compare priorities, so pods get theirs.
+_ADMISSION_OFF = [each for each in ADMISSION_OFF if each != "Priority"]
+_SETTLED_SECONDS = 5.0
+_EVERY_SECONDS = 0.1
+
+
+def control_with(directory: Path, *operators: Operator) -> ControlPlane:
+    """Return a started control plane with the managers of *operators*, which end with the
+    sandbox."""
+    control = ControlPlane(
+        directory,
+        disable_admission=_ADMISSION_OFF,
+        controller_flags=(f"--controllers={_CONTROLLERS}",),
+    )
+    control.start()
+    managers = [OperatorProcess(control, operator) for operator in operators]
+    for manager in managers:
+        manager.start()
+        control.parts[manager.process.name] = manager.process
+    return control
+
+
+@contextmanager
+def world_beside(
+    directory: Path, *operators: Operator, extender_flags: Sequence[str] = ()
+) -> Iterator[SchedulingWorld]:
+    control = control_with(directory, *operators)
+    labels = {node: {RACK: rack} for node, rack in RACKS.items()}
+    world = SchedulingWorld(control, labels=labels, extender_flags=extender_flags)
+    with started_world(world, NODES):
+        yield world
+
+
+def clean(world: SchedulingWorld) -> None:
+    """Delete all workloads and pods. Return when all GPUs are free."""
+    known = world.control.kubectl("api-resources", "-o=name")
+    kinds = ",".join(kind for kind in KINDS if kind in known)
+    options = f"-n={NAMESPACE}", "--cascade=background", "--wait=false"
+    world.control.kubectl("delete", kinds, "--all", *options)
+    wait_for(lambda: _is_empty(world), "no pods, and all GPUs are free")
+
+
+def _is_empty(world: SchedulingWorld) -> bool:
+    for pod in world.pods():
+        with maybe_gone():
+            free(world, pod.metadata.name)
+    return not world.taken()
+
+
+def leave_room(world: SchedulingWorld, *nodes: str) -> None:
+    """Fill all nodes except *nodes*, until `empty`."""
+    for node in NODES:
+        if node not in nodes:
+            world.place(occupant(node), node, 8)
+    full = 8 * (len(NODES) - len(nodes))
+    wait_for(lambda: len(world.taken()) == full, f"{', '.join(nodes)} and no others are free")
+
+
+def empty(world: SchedulingWorld, node: str) -> None:
+    world.delete(occupant(node))
+
+
+def occupant(node: str) -> str:
+    return f"occupant-{node}"
+
+
+Law = Callable[[Sequence[Pod]], str]
+"""Says what is wrong with the pods of one look; empty if nothing is."""
+
+
+class Played:
+    """Kubelets that run every bound pod, except that pods of the apps `unready` do not become
+    ready. At every look no GPU may be given twice, and no *law* broken."""
+
+    def __init__(self, world: SchedulingWorld, *laws: Law) -> None:
+        self._world, self._laws = world, laws
+        self.unready: set[str] = set()
+
+    def until(self, so: Callable[[], object], what: str, seconds: float = 60.0) -> None:
+        def seen() -> object:
+            self._step()
+            return so()
+
+        try:
+            wait_for(seen, what, seconds)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{described(self._world)}") from None
+
+    def until_waiting(self, app: str, pods: int) -> None:
+        """Until that many of the app's pods exist and the extender was asked about them."""
+        self.until(lambda: len(self._tried(app)) == pods, f"{app} has {pods} pods that wait")
+
+    def _tried(self, app: str) -> list[Pod]:
+        pods = of(self._world.pods(), app)
+        return [pod for pod in pods if any(c.type == "PodScheduled" for c in pod.status.conditions)]
+
+    def until_running(self, app: str, pods: int) -> None:
+        self.until(lambda: running(self._world, app) == pods, f"{app} runs {pods} pods")
+
+    def settle(self, seconds: float = _SETTLED_SECONDS) -> None:
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            self._step()
+            time.sleep(_EVERY_SECONDS)
+
+    def _step(self) -> None:
+        play_kubelets(self._world, unready=self.unready)
+        pods = self._world.pods()
+        broken = [*given_twice(pods), *(said for law in self._laws if (said := law(pods)))]
+        assert not broken, f"{broken}\n{described(self._world)}"
+
+
+def described(world: SchedulingWorld) -> str:
+    """Return each pod with its node, or with why it has none."""
+    lines = []
+    for pod in world.pods():
+        name = pod.metadata.name
+        with maybe_gone():
+            why = pod.spec.node_name or world.reason(name) or "not tried"
+            lines.append(f"  {name} {pod.status.phase}: {why[:300]}")
+    return "\n".join(lines)
+
+
+# What became of the pods. A pod's app is its workload.
+
+
+def of(pods: Sequence[Pod], app: str) -> list[Pod]:
+    return sorted(
+        (
+            pod
+            for pod in pods
+            if pod.metadata.labels.get("app") == app
+            and pod.metadata.deletion_timestamp is None
+            and pod.status.phase not in ("Failed", "Succeeded")
+        ),
+        key=lambda pod: pod.metadata.name,
+    )
+
+
+def bound(pods: Sequence[Pod], app: str) -> list[str]:
+    return [pod.metadata.name for pod in of(pods, app) if pod.spec.node_name]
+
+
+def fail(world: SchedulingWorld, pod: Pod) -> None:
+    """As a kubelet does whose container ended with an error."""
+    say(world, pod, "Failed", {"terminated": {"exitCode": 1}}, ready="False")
+
+
+def succeed(world: SchedulingWorld, pod: Pod) -> None:
+    say(world, pod, "Succeeded", {"terminated": {"exitCode": 0}}, ready="False")
+
+
+def running(world: SchedulingWorld, app: str) -> int:
+    return sum(pod.status.phase == "Running" for pod in of(world.pods(), app))
+
+
+def places(world: SchedulingWorld, app: str) -> set[tuple[str, tuple[str, ...]]]:
+    """Return node and GPUs of each running pod."""
+    return {
+        (pod.spec.node_name, tuple(sorted(world.gpus_of(pod.metadata.name))))
+        for pod in of(world.pods(), app)
+        if pod.status.phase == "Running"
+    }
+
+
+def racks(world: SchedulingWorld, app: str) -> set[str]:
+    return {RACKS[pod.spec.node_name] for pod in of(world.pods(), app) if pod.spec.node_name}
+
+
+def one_at_a_time(*apps: str) -> Law:
+    """Not two of the apps have bound pods: there is room for one."""
+
+    def look(pods: Sequence[Pod]) -> str:
+        started = [app for app in apps if bound(pods, app)]
+        return f"there is room for one, and {started} have started" if len(started) > 1 else ""
+
+    return look
+
+
+def none_bound(*apps: str) -> Law:
+    """For what must wait whole."""
+
+    def look(pods: Sequence[Pod]) -> str:
+        early = [name for app in apps for name in bound(pods, app)]
+        return f"bound too early: {', '.join(early)}" if early else ""
+
+    return look
+
+
+def still_waits(name: str) -> Law:
+    """The pod is not bound: what is free is kept for others."""
+
+    def look(pods: Sequence[Pod]) -> str:
+        nodes = [p.spec.node_name for p in pods if p.metadata.name == name and p.spec.node_name]
+        return f"{name} got a place on {nodes[0]} that is kept for another pod" if nodes else ""
+
+    return look
+
+
+def none_on(node: str, *apps: str) -> Law:
+    def look(pods: Sequence[Pod]) -> str:
+        there = [p.metadata.name for a in apps for p in of(pods, a) if p.spec.node_name == node]
+        return f"on {node}: {', '.join(there)}" if there else ""
+
+    return look

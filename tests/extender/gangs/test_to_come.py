@@ -1,0 +1,447 @@
+"""A gang is planned whole before its last members exist, and keeps the places of lost ones."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from linkwise.extender.api.actions import Action, Evict, NotePlaces
+from linkwise.extender.api.extender_calls import BindWaits, Outcome
+from linkwise.extender.core_settings import CoreSettings
+from linkwise.extender.gangs.to_come import LEAVING_SECONDS, WHOLE_SECONDS
+from linkwise.kube.objects import Condition, Pod
+from tests.extender.cluster import Cluster, change
+from tests.extender.owned import create, job, member, there_is
+from tests.pods.podgrouper.pods import Object, owner, pod, template
+
+KEY = "jobset.sigs.k8s.io/"
+INDEX = "batch.kubernetes.io/job-completion-index"
+SETTINGS = CoreSettings(gang_timeout_seconds=600, wave_seconds=1800, replacement_seconds=60)
+GANG = "JobSet.jobset.x-k8s.io/run"
+
+
+def job_set(name: str = "run", *roles: tuple[str, int], gpus: int = 8) -> Object:
+    """Each role comes once the one before is ready; by default a control and a worker."""
+    jobs = [
+        {
+            "name": role,
+            "replicas": 1,
+            "template": {
+                "spec": {"parallelism": pods, "completions": pods, "template": template(gpus)}
+            },
+        }
+        for role, pods in roles or (("control", 1), ("worker", 1))
+    ]
+    startup = {"startupPolicyOrder": "InOrder"}
+    spec = {"replicatedJobs": jobs, "startupPolicy": startup}
+    return owner("jobset.x-k8s.io/v1alpha2 JobSet", name, spec)
+
+
+def of_set(
+    role: str,
+    index: int = 0,
+    *,
+    of: str = "run",
+    gpus: int = 8,
+    priority: int = 0,
+    said: Mapping[str, str] | None = None,
+    attempt: str = "",
+) -> Pod:
+    labels = {
+        KEY + "jobset-name": of,
+        KEY + "replicatedjob-name": role,
+        KEY + "job-index": "0",
+        INDEX: str(index),
+    }
+    by = owner("batch/v1 Job", f"{of}-{role}-0")
+    named = f"{of}-{role}" + (f"-{index}" if index else "") + attempt
+    made = msgspec.convert(pod(named, by, labels, said, gpus=gpus), Pod)
+    return change(made, spec=change(made.spec, priority=priority))
+
+
+def world(*nodes: str, settings: CoreSettings = SETTINGS) -> Cluster:
+    at = Cluster(settings=settings)
+    for node in nodes or ("n0", "n1"):
+        at.add_node(node, "dgx-a100")
+    return at
+
+
+def ready(at: Cluster, name: str, node: str = "") -> None:
+    if node:
+        assert at.schedule(name) == node
+    at.start(name)
+    made = at.pod(name)
+    status = change(made.status, conditions=(Condition("Ready", "True"),))
+    at.put_pod(change(made, status=status))
+    at.settle()
+
+
+def begun(at: Cluster) -> str:
+    """The control of a set of two runs; returns the node of the place that is kept."""
+    there_is(at, job_set())
+    create(at, of_set("control"))
+    at.pass_time(1)
+    at.schedule("run-control")
+    ready(at, "run-control")
+    (kept,) = {"n0", "n1"} - {at.pod("run-control").spec.node_name}
+    return kept
+
+
+# Waves.
+
+
+def test_of_two_gangs_with_room_for_one_the_second_does_not_begin() -> None:
+    at = world()
+    there_is(at, job_set("a"), job_set("b"))
+    create(at, of_set("control", of="a"), of_set("control", of="b"))
+    at.pass_time(1)
+    assert [bool(at.schedule(f"{name}-control")) for name in "ab"] == [True, False]
+    ready(at, "a-control")
+    create(at, of_set("worker", of="a"))
+    assert at.schedule("a-worker")
+    at.settle()
+    assert at.phase(GANG.replace("run", "a")) == "running"
+    for name in ("a-control", "a-worker"):
+        at.set_phase(name, "Succeeded")
+        at.stop(name, at.pod(name).spec.node_name)
+    at.settle()
+    at.pass_time(60)
+    assert at.schedule("b-control")
+    assert at.sound()
+
+
+@pytest.mark.parametrize("priority", [0, 1000])
+def test_nobody_else_gets_a_place_that_is_kept(priority: int) -> None:
+    at = world()
+    kept = begun(at)
+    at.add_pod("other", 1, priority=priority)
+    at.pass_time(30)
+    assert at.schedule("other") == ""
+    assert at.free(kept) == 0
+    create(at, of_set("worker"))
+    assert at.schedule("run-worker") == kept
+
+
+def test_each_pod_of_a_later_wave_gets_the_place_of_its_rank() -> None:
+    at = world("n0", "n1", "n2")
+    there_is(at, job_set("run", ("control", 1), ("worker", 2)))
+    create(at, of_set("control"))
+    at.pass_time(1)
+    assert at.schedule("run-control") == "n0"
+    ready(at, "run-control")
+    create(at, of_set("worker", 1), of_set("worker", 0))
+    assert [at.schedule(name) for name in ("run-worker", "run-worker-1")] == ["n1", "n2"]
+    assert at.sound()
+
+
+def test_nobody_is_evicted_for_a_gang_whose_later_wave_can_never_fit() -> None:
+    at = world()
+    at.add_pod("consents", 8, said={"preemptible": "true"})
+    at.bind("consents", "n0")
+    at.start("consents")
+    at.add_pod("stays", 8)
+    at.bind("stays", "n1")
+    at.start("stays")
+    there_is(at, job_set())
+    create(at, of_set("control", priority=100))
+    at.pass_time(60)
+    assert at.evicted == []
+    assert at.plan("run-control") is None
+
+
+def test_a_gang_has_room_made_for_all_of_it() -> None:
+    at = world()
+    for node in ("n0", "n1"):
+        at.add_pod(f"on-{node}", 8, said={"preemptible": "true"})
+        at.bind(f"on-{node}", node)
+        at.start(f"on-{node}")
+    there_is(at, job_set())
+    create(at, of_set("control", priority=100))
+    at.pass_time(60)
+    assert sorted(at.evicted) == ["on-n0", "on-n1"]
+
+
+def test_a_pod_that_asks_for_other_gpus_than_foretold_is_placed_beside_the_others() -> None:
+    at = world("n0", "n1", "n2")
+    at.add_pod("half", 4)
+    at.bind("half", "n2")
+    there_is(at, job_set("run", ("control", 1), ("worker", 1), gpus=4))
+    create(at, of_set("control", gpus=4))
+    at.pass_time(1)
+    assert at.schedule("run-control")
+    ready(at, "run-control")
+    create(at, of_set("worker", gpus=8))
+    assert at.schedule("run-worker") in ("n0", "n1")
+    at.settle()
+    assert at.phase(GANG) == "running"
+    assert at.noted_places == {}
+
+
+def test_no_member_is_bound_before_the_places_are_noted() -> None:
+    class Forgetful(Cluster):
+        def carry_out(self, action: Action) -> Outcome:
+            forgets = isinstance(action, NotePlaces) and self.now < 1_000_060
+            return Outcome.UNKNOWN if forgets else super().carry_out(action)
+
+    at = Forgetful(settings=SETTINGS)
+    for node in ("n0", "n1"):
+        at.add_node(node, "dgx-a100")
+    there_is(at, job_set())
+    create(at, of_set("control"))
+    at.pass_time(1)
+    node = at.places("run-control")[0]
+    assert isinstance(at.come_to_bind("run-control", node), BindWaits)
+    for _ in range(30):
+        at.pass_time(5)
+    assert at.schedule("run-control") == node
+
+
+def test_a_new_leader_keeps_the_places() -> None:
+    at = world()
+    kept = begun(at)
+    at.restart()
+    at.add_pod("other", 8)
+    at.settle()
+    assert at.schedule("other") == ""
+    create(at, of_set("worker"))
+    assert at.schedule("run-worker") == kept
+    at.settle()
+    assert at.noted_places == {}
+
+
+def test_a_note_is_no_more_than_a_wish() -> None:
+    """It was written by another leader, and somebody has the GPUs by now."""
+    at = world("n0", "n1", "n2")
+    there_is(at, job_set())
+    create(at, of_set("control"))
+    at.pass_time(1)
+    ready(at, "run-control", "n0")
+    text = next(iter(at.noted_places.values()))
+    assert '"n1"' in text
+    at.noted_places = {key: each.replace('"n1"', '"n0"') for key, each in at.noted_places.items()}
+    at.restart()
+    at.pass_time(1)
+    create(at, of_set("worker"))
+    assert at.schedule("run-worker") in ("n1", "n2")
+    assert at.sound()
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"v":1}', '{"v":9,"namespace":"ml"}', "\x00"])
+def test_a_note_that_cannot_be_read_costs_nothing(text: str) -> None:
+    at = world()
+    at.noted_places = {"0" * 32: text}
+    at.restart()
+    kept = begun(at)
+    create(at, of_set("worker"))
+    assert at.schedule("run-worker") == kept
+
+
+def test_a_gang_whose_later_wave_never_comes_gives_all_back_once() -> None:
+    at = world()
+    begun(at)
+    at.pass_time(SETTINGS.wave_seconds - 10)
+    assert at.evicted == []
+    at.pass_time(20)
+    assert at.evicted == ["run-control"]
+    told = [event.message for event in at.events if event.reason == "GangExpired"]
+    assert told == [f"gang ml/{GANG}: its owner did not create 1 worker in time"]
+    node = at.pod("run-control").spec.node_name
+    at.delete("run-control")
+    at.stop("run-control", node)
+    at.settle()
+    at.pass_time(1)
+    assert [at.free(node) for node in ("n0", "n1")] == [8, 8]
+    assert at.noted_places == {}
+    assert at.sound()
+
+
+def test_a_wave_that_is_not_ready_has_longer() -> None:
+    at = world()
+    there_is(at, job_set())
+    create(at, of_set("control"))
+    at.pass_time(1)
+    assert at.schedule("run-control")
+    at.start("run-control")  # its image is pulled
+    at.pass_time(SETTINGS.wave_seconds + 600)
+    assert at.evicted == []
+
+
+def test_a_gang_with_waves_counts_all_its_pods_in_a_view() -> None:
+    at = world()
+    kept = begun(at)
+    (view,) = at.core.gangs(at.now)
+    assert (view.size, view.minimum, view.phase) == (2, 2, "binding")
+    assert view.reason == "keeps the place of a member that its owner creates later"
+    assert [(each.state, each.node) for each in view.members if each.node == kept] == [
+        ("to-come", kept)
+    ]
+
+
+@pytest.mark.parametrize("pods", [-3, 0, 1_000_000])
+def test_a_bad_number_of_later_pods_costs_its_own_gang_only(pods: int) -> None:
+    at = world()
+    there_is(at, job_set("run", ("control", 1), ("worker", pods)))
+    create(at, of_set("control"))
+    at.pass_time(1)
+    at.add_pod("other", 8)
+    at.settle()
+    assert at.schedule("other")
+    assert at.sound()
+
+
+# Lost members.
+
+
+def full(at: Cluster, size: int = 2) -> Object:
+    """A Job of as many pods of 8 GPUs runs on all nodes."""
+    by = job("train", size)
+    there_is(at, by)
+    create(at, *(member(by, index) for index in range(size)))
+    at.pass_time(1)
+    for index in range(size):
+        assert at.schedule(f"train-{index}-0")
+        at.start(f"train-{index}-0")
+    at.settle()
+    return by
+
+
+def fail(at: Cluster, name: str) -> str:
+    node = at.pod(name).spec.node_name
+    at.set_phase(name, "Failed")
+    at.stop(name, node)
+    at.settle()
+    return node
+
+
+@pytest.mark.parametrize("priority", [0, 1000])
+def test_a_gang_that_runs_keeps_the_place_of_a_lost_pod_for_its_jobs_back_off(
+    priority: int,
+) -> None:
+    at = world()
+    by = full(at)
+    at.add_pod("waits", 8, priority=priority)
+    at.pass_time(60)
+    node = fail(at, "train-1-0")
+    before = at.gpus("train-1-0")
+    for _ in range(10):
+        at.pass_time(1)
+        assert at.schedule("waits") == ""
+    (view,) = at.core.gangs(at.now)
+    assert view.phase == "repairing"
+    assert view.reason == "keeps the place of a member that was lost"
+    create(at, member(by, 1, attempt=1))
+    assert (at.schedule("train-1-1"), at.gpus("train-1-1")) == (node, before)
+    at.settle()
+    assert at.phase("Job.batch/train") == "running"
+    assert at.sound()
+
+
+def test_a_place_whose_pod_never_comes_is_given_to_who_waits() -> None:
+    at = world()
+    full(at)
+    at.add_pod("waits", 8)
+    node = fail(at, "train-1-0")
+    at.pass_time(10 + SETTINGS.replacement_seconds)
+    assert at.schedule("waits") == node
+    assert at.noted_places == {}
+
+
+def test_a_new_leader_keeps_a_lost_place_too() -> None:
+    at = world()
+    by = full(at)
+    node = fail(at, "train-1-0")
+    at.pass_time(1)
+    at.restart()
+    at.add_pod("waits", 8)
+    at.settle()
+    assert at.schedule("waits") == ""
+    create(at, member(by, 1, attempt=1))
+    assert at.schedule("train-1-1") == node
+
+
+def test_a_gang_that_is_deleted_as_a_whole_keeps_its_places_for_a_moment() -> None:
+    at = world()
+    by = full(at)
+    at.add_pod("waits", 8)
+    for index in range(2):
+        node = at.pod(f"train-{index}-0").spec.node_name
+        at.delete(f"train-{index}-0")
+        at.stop(f"train-{index}-0", node)
+        at.settle()
+    at.pass_time(WHOLE_SECONDS - 1)
+    assert at.schedule("waits") == ""
+    create(at, *(member(by, index, attempt=1) for index in range(2)))
+    assert all(at.schedule(f"train-{index}-1") for index in range(2))
+    assert at.sound()
+
+
+def test_and_not_for_longer() -> None:
+    at = world()
+    full(at)
+    at.add_pod("waits", 8)
+    for index in range(2):
+        node = at.pod(f"train-{index}-0").spec.node_name
+        at.delete(f"train-{index}-0")
+        at.stop(f"train-{index}-0", node)
+        at.settle()
+    at.pass_time(WHOLE_SECONDS)
+    assert at.schedule("waits")
+    at.settle()
+    assert at.core.gangs(at.now) == ()
+    assert at.sound()
+
+
+def test_what_was_evicted_for_others_keeps_nothing() -> None:
+    at = world(settings=replace(SETTINGS))
+    by = job("train", 2)
+    there_is(at, by)
+    create(at, *(member(by, n, said={"linkwise.dev/preemptible": "true"}) for n in range(2)))
+    at.pass_time(1)
+    for index in range(2):
+        assert at.schedule(f"train-{index}-0")
+        at.start(f"train-{index}-0")
+    at.add_gang("big", 2, 8)
+    for made in [*at.pods.values()]:
+        if made.metadata.name.startswith("big"):
+            at.put_pod(change(made, spec=change(made.spec, priority=100)))
+    actions = at.pass_time(30)
+    assert any(isinstance(action, Evict) for action in actions) or at.evicted
+    for index in range(2):
+        node = at.pod(f"train-{index}-0").spec.node_name
+        at.delete(f"train-{index}-0")
+        at.stop(f"train-{index}-0", node)
+    at.settle()
+    assert all(at.schedule(f"big-{rank}") for rank in range(2))
+
+
+def test_a_pod_that_kube_scheduler_preempts_keeps_nothing() -> None:
+    at = world()
+    full(at)
+    made = at.pod("train-1-0")
+    told = Condition("DisruptionTarget", "True", "PreemptionByScheduler")
+    at.put_pod(change(made, status=change(made.status, conditions=(told,))))
+    node = made.spec.node_name
+    at.delete("train-1-0")
+    at.stop("train-1-0", node)
+    at.add_pod("other", 8)
+    at.settle()
+    assert at.schedule("other") == node
+
+
+def test_members_beyond_the_minimum_keep_no_place_for_long() -> None:
+    at = world()
+    by = job("train", 2)
+    there_is(at, by)
+    said = {"linkwise.dev/gang": "g", "linkwise.dev/gang-size": "2", "linkwise.dev/gang-min": "1"}
+    create(at, *(member(by, index, said=said) for index in range(2)))
+    at.pass_time(10)
+    for index in range(2):
+        assert at.schedule(f"train-{index}-0")
+        at.start(f"train-{index}-0")
+    at.settle()
+    node = fail(at, "train-1-0")
+    at.pass_time(LEAVING_SECONDS)
+    at.add_pod("other", 8)
+    at.settle()
+    assert at.schedule("other") == node
