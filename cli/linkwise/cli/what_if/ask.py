@@ -266,6 +266,7 @@ class _Asking:
     ) -> list[JobPart]:
         """Let time pass from one known end to the next until all of the job has started."""
         found: dict[int, JobPart] = {}
+        in_order = bool(live.to_come)
         waiting = [number for number, part in enumerate(parts) if part.state is PartState.WAITS]
         ends = Ends(live, [groups[number] for number in waiting])
         if ends.step > 1:
@@ -274,7 +275,7 @@ class _Asking:
                 "a little sooner"
             )
         while can and waiting and ends.go_on():
-            if live.to_come:
+            if in_order:
                 live.play(_MOMENT_SECONDS)
                 now = {group.key: group for group in self._groups(live)}
                 groups = [now.get(group.key, group) for group in groups]
