@@ -107,6 +107,7 @@ def test_a_member_of_a_job_that_failed_gets_its_place_back_before_one_that_waits
     world.create("waiter")
     world.wait_without_room("waiter")
     played = Played(world, still_waits("waiter"))
+    played.settle()
 
     fail(world, of(world.pods(), "one")[1])
 

@@ -84,13 +84,12 @@ def test_a_set_in_order_waits_whole_until_there_is_room_for_all_its_waves(
 def test_room_for_waves_to_come_is_not_given_to_others(world: SchedulingWorld) -> None:
     """Nor to a pod that came earlier and is too large for what else is free."""
     leave_room(world, "n1", "n2")
-    played = Played(world)
-    played.unready.add("one")
+    played = Played(world, unready=["one"])
     create_in_order(world, "one")
     played.until_running("one", 1)
 
     waiter = world.create("waiter")
-    Played(world, still_waits(waiter)).settle()
+    Played(world, still_waits(waiter), unready=["one"]).settle()
     played.unready.clear()
 
     played.until_running("one", 2)

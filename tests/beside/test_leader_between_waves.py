@@ -27,8 +27,7 @@ def world(started: SwitchWorld) -> Iterator[SwitchWorld]:
 
 def test_the_next_leader_keeps_the_places_of_waves_to_come(world: SwitchWorld) -> None:
     leave_room(world, "n1", "n2")
-    played = Played(world)
-    played.unready.add("one")
+    played = Played(world, unready=["one"])
     create_in_order(world, "one")
     played.until_running("one", 1)
     waiter = world.create("waiter")
@@ -36,8 +35,7 @@ def test_the_next_leader_keeps_the_places_of_waves_to_come(world: SwitchWorld) -
     dead = world.pair.leader
     dead.kill()
 
-    waits = Played(world, still_waits(waiter))
-    waits.unready.add("one")
+    waits = Played(world, still_waits(waiter), unready=["one"])
     # A Lease lasts for 15 s.
     waits.until(lambda: world.pair.other(dead).status("/readyz") == 200, "the other leads")
     waits.settle()

@@ -31,12 +31,11 @@ def test_places_of_a_wave_that_never_comes_are_given_to_others_in_the_end(
 ) -> None:
     """The pod that runs goes on, and its worker starts when there is room again."""
     leave_room(world, "n1", "n2")
-    played = Played(world)
-    played.unready.add("one")
+    played = Played(world, unready=["one"])
     create_in_order(world, "one")
     played.until_running("one", 1)
     waiter = world.create("waiter")
-    Played(world, still_waits(waiter)).settle()
+    Played(world, still_waits(waiter), unready=["one"]).settle()
 
     played.until(lambda: world.node_of(waiter), "the waiter gets the place")
     played.until_running("one", 1)

@@ -5,7 +5,7 @@ a law is broken.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -106,9 +106,9 @@ class Played:
     """Kubelets that run every bound pod, except that pods of the apps `unready` do not become
     ready. At every look no GPU may be given twice, and no *law* broken."""
 
-    def __init__(self, world: SchedulingWorld, *laws: Law) -> None:
+    def __init__(self, world: SchedulingWorld, *laws: Law, unready: Collection[str] = ()) -> None:
         self._world, self._laws = world, laws
-        self.unready: set[str] = set()
+        self.unready = {*unready}
 
     def until(self, so: Callable[[], object], what: str, seconds: float = 60.0) -> None:
         def seen() -> object:

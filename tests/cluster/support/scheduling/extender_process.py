@@ -17,6 +17,7 @@ from typing import Any
 import urllib3
 import yaml
 
+from linkwise.extender.api import noted_places
 from linkwise.kube.errors import ApiError
 from linkwise.topology import names
 from linkwise.topology.annotations.labels import node_labels
@@ -33,6 +34,7 @@ DEPLOYED = Path(__file__).parents[4] / "daemonset/overlays/kubeadm"
 # reject a priority without a class.
 ADMISSION_OFF = ("TaintNodesByCondition", "ServiceAccount", "Priority")
 ACCOUNT = "linkwise-extender"
+_ITS_OBJECTS = (ACCOUNT, noted_places.NAME)  # how their names begin
 _PUBLISHED = "/api/v1/namespaces/kube-system/configmaps/linkwise-extender"
 _RIGHTS = (
     "ServiceAccount",
@@ -158,7 +160,7 @@ def _apply(control: ControlPlane, kinds: Sequence[str], *verb: str) -> None:
     documents = [
         document
         for document in _deployed(control.programs / "kubectl")
-        if document["kind"] in kinds and document["metadata"]["name"].startswith(ACCOUNT)
+        if document["kind"] in kinds and document["metadata"]["name"].startswith(_ITS_OBJECTS)
     ]
     assert {document["kind"] for document in documents} == set(kinds)
     control.kubectl(*verb, "-f", "-", stdin=yaml.safe_dump_all(documents))
