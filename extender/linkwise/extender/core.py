@@ -371,9 +371,10 @@ class Core:
                 self._note_age(record.gang, before, record, now)
             if record.admitted and not record.ended and record.demand.gpus:
                 self._run_times.runs(record, _began(record))
+            planned = self._cache.plans.get(record.uid)
             self._cache.put_pod(record)
-            if before is not None and before.node and not record.live:
-                self._planner.to_come.lost(before, record, now)
+            if before is not None and not record.live:
+                self._planner.to_come.lost(before, record, planned, now)
             self._planner.pod_changed(before, record, now)
 
     def _note_age(
@@ -395,10 +396,11 @@ class Core:
         record = self._cache.pods.get(uid)
         if record is None:
             return
+        planned = self._cache.plans.get(uid)
         self._tried(lambda: self._note_run_time(record, now, ran=record.admitted))
         self._tried(lambda: self._cache.drop_pod(uid))
-        if record.node and not (record.ended and not record.failed):
-            self._tried(lambda: self._planner.to_come.lost(record, None, now))
+        if not record.ended or record.failed:
+            self._tried(lambda: self._planner.to_come.lost(record, None, planned, now))
         self._tried(lambda: self._planner.pod_gone(record, now))
 
     def _tried(self, work: Callable[[], object]) -> None:

@@ -40,7 +40,7 @@ def test_a_member_that_vanishes_before_the_start_is_planned_beside_the_bound_one
     at.schedule(first)
     at.delete(second)
     at.settle()
-    assert at.phase("g") == "repairing"
+    assert at.phase("g") == "binding"
     at.now += 100
     at.add_pod("again", 8, gang="g", gang_size="2", rank="1")
     at.settle()

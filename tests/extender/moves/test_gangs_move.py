@@ -223,12 +223,13 @@ def test_no_member_gets_worse_links() -> None:
 
 def test_if_a_member_does_not_come_the_targets_are_given_back_together() -> None:
     at = on_four()
-    spread(at)
+    job(at, IGNORES)
+    spread(at, kind="Job")
     for name in ("g-0", "g-1"):
         bury(at, name)
     at.schedule("big")
     run(at, "fills", 4, "n2")
-    member(at, "h-1", 1)
+    member(at, "h-1", 1, kind="Job")
     at.add_pod("other", 4)
     at.settle()
     assert (at.schedule("h-1"), at.schedule("other")) == ("", "")
@@ -236,7 +237,7 @@ def test_if_a_member_does_not_come_the_targets_are_given_back_together() -> None
     assert at.schedule("other") in ("n3", "n4")
     assert at.schedule("h-1") == ""
     bury(at, "on-n2")
-    member(at, "h-0", 0)
+    member(at, "h-0", 0, kind="Job")
     at.settle()
     assert "" not in at.places("h-0", "h-1")
     assert at.core._planner.targets.counts.given_back == 2

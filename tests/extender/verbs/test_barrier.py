@@ -371,14 +371,14 @@ def put_member(at: Cluster, rank: int, uid: str = "") -> str:
     return name
 
 
-def test_workers_wait_for_each_other_also_where_their_leader_runs_and_needed_none_of_them() -> None:
+def test_the_members_of_a_later_wave_wait_for_each_other() -> None:
     at = Cluster()
     members = served(at)
     assert isinstance(come(at, members[1]), BindWaits)
     assert isinstance(come(at, members[2]), BindOrder)
 
 
-def test_a_leader_that_starts_alone_does_not_let_one_of_its_workers_go() -> None:
+def test_if_the_leader_is_made_again_before_the_start_all_wait_for_each_other() -> None:
     at = Cluster()
     members = served(at)
     assert isinstance(come(at, members[1]), BindWaits)
@@ -386,9 +386,9 @@ def test_a_leader_that_starts_alone_does_not_let_one_of_its_workers_go() -> None
     at.settle()
     put_member(at, 0, "made-again")
     assert isinstance(at.come_to_bind(members[1], "n0"), BindWaits)
-    assert isinstance(come(at, members[0]), BindOrder)
-    assert isinstance(at.come_to_bind(members[1], "n0"), BindWaits)
+    assert isinstance(come(at, members[0]), BindWaits)
     assert isinstance(come(at, members[2]), BindOrder)
+    assert isinstance(at.come_to_bind(members[0], "n0"), BindOrder)
     assert isinstance(at.come_to_bind(members[1], "n0"), BindOrder)
 
 

@@ -94,9 +94,15 @@ class MembersToCome:
 
     # Members come and go.
 
-    def lost(self, before: PodRecord, after: PodRecord | None, now: float) -> None:
-        """A bound pod leaves, has failed or is gone (*after* is None). Keep its place for its
-        replacement, unless its GPUs were taken from it for others."""
+    def lost(
+        self,
+        before: PodRecord,
+        after: PodRecord | None,
+        planned: WrittenPlan | None,
+        now: float,
+    ) -> None:
+        """A pod leaves, has failed or is gone (*after* is None); it was bound, or *planned*. Keep
+        its place for its replacement, unless its GPUs were taken from it for others."""
         key = before.gang
         gang = self._registry.gangs.get(key) if key is not None else None
         if key is None or gang is None or gang.alone or gang.expired or not before.demand.gpus:
@@ -106,31 +112,36 @@ class MembersToCome:
             if known.uid == before.uid:  # it was leaving, and is gone by now
                 known.since = now
             return
-        if not before.live or before.disrupted or (after is not None and after.disrupted):
-            return
-        if after is not None and after.ended and (not after.failed or after.refusal):
-            return  # it has done its part, or its kubelet would refuse the next one too
-        spot = gang.spots.get(before.seat)
-        info = self._cache.nodes.get(before.node)
-        if spot is None or spot.node != before.node or info is None or info.kind is None:
-            return
-        if gang.phase not in _HOLDS or self._pending_writes.was_evicted(before.uid):
+        spot = self._place_of(gang, before, planned)
+        if spot is None or not self._is_to_replace(gang, before, after):
             return
         leaving_until = 0.0 if after is None else after.leaving_until
-        since = max(now, min(leaving_until, now + _MOST_GRACE_SECONDS))
+        since = max(now, min(leaving_until, now + _MOST_GRACE_SECONDS)) if before.node else now
         record = _to_come_again(before, key, before.seat)
         lost = _Lost(record, since, before.owner_kind == "Job", before.uid)
         self._lost.setdefault(key, {})[before.seat] = lost
         self._add(key, record)
-        written = before.plan_for(before.node)
-        if (
-            written is None
-            or info.machine is None
-            or info.machine.mask_of(written.uuids) != spot.gpus
-        ):
-            written = self._plan(gang, record, spot)
+        written = self._plan(gang, record, spot)
         if written is not None:
             self._cache.plan(record.uid, written)
+
+    def _is_to_replace(self, gang: Gang, before: PodRecord, after: PodRecord | None) -> bool:
+        if gang.phase not in _HOLDS or self._pending_writes.was_evicted(before.uid):
+            return False
+        if not before.live or before.disrupted or (after is not None and after.disrupted):
+            return False
+        # It has done its part, or its kubelet would refuse the next one too.
+        is_over = after is not None and after.ended and (not after.failed or after.refusal)
+        return not is_over
+
+    def _place_of(self, gang: Gang, pod: PodRecord, planned: WrittenPlan | None) -> Spot | None:
+        if pod.node:
+            spot = gang.spots.get(pod.seat)
+            return spot if spot is not None and spot.node == pod.node else None
+        info = self._cache.nodes.get(planned.plan.node) if planned is not None else None
+        if planned is None or info is None or info.machine is None:
+            return None
+        return Spot(info.name, info.machine.mask_of(planned.uuids))
 
     def look(self, gang: Gang, now: float) -> None:
         """Add the members to come of *gang* to the cache, hand over the places of those that have
@@ -144,7 +155,7 @@ class MembersToCome:
         self._end_lost(gang, pods, live, now)
         takers = {pod.seat: pod for pod in live if not pod.node}
         waiting = [pod for pod in live if self._waits(pod)]
-        wanted = self._wanted(key, pods, live, waiting)
+        wanted = self._wanted(gang, pods, live, waiting)
         for uid in [*self._coming.get(key, ())]:
             record = self._cache.pods[uid]
             taker = takers.get(record.seat)
@@ -160,12 +171,14 @@ class MembersToCome:
 
     def _wanted(
         self,
-        key: GangKey,
+        gang: Gang,
         pods: Sequence[PodRecord],
         live: Sequence[PodRecord],
         waiting: Sequence[PodRecord],
     ) -> dict[str, PodRecord]:
-        """The members to come, by uid. Members that wait have the places of lost ones."""
+        """The members to come, by uid. Members that wait have the places of lost ones. Once the
+        gang has started, none but lost ones are needed."""
+        key = gang.key
         newest = max(live, key=lambda pod: (pod.created, pod.uid), default=None)
         if newest is None:
             return {lost.record.uid: lost.record for lost in self._lost.get(key, {}).values()}
@@ -177,6 +190,8 @@ class MembersToCome:
         again = [each for seat, each in lost.items() if seat not in there]
         others = sum(pod.seat not in lost for pod in waiting)
         found = {each.uid: each for each in again[others : others + left]}
+        if self._registry.members_of(gang).started:
+            return found
         nameless = Counter(each.ask.role for each in live if each.ask.rank is None)
         roles = {each.ask.role for each in live}
         for each in newest.to_come:

@@ -277,7 +277,8 @@ class Targets:
         """The targets of the gang, one for each open member; they are the caller's to plan. None:
         some members are still to come. Empty: the targets were no good, and are given back."""
         targets = [*self._of_gangs[key]]
-        spots = _spots_for(members.open, targets, self._cache.managed)
+        there = [member for member in members.open if not member.coming]
+        spots = _spots_for(there, targets, self._cache.managed)
         if spots is not None and len(spots) < len(targets):
             return None
         if any(target.left is None for target in targets):

@@ -180,8 +180,13 @@ class Barrier:
     def _begun(self, key: GangKey, waiting: Collection[str], *, bound_only: bool = False) -> int:
         """The largest minimum of the members that are bound, or whose Binding is in flight; 0 if
         there are none. *bound_only*: those in flight do not count. That the Binding of one that
-        waits may be in flight, without an answer, starts no gang."""
+        waits may be in flight, without an answer, starts no gang. Nor does the first wave of one
+        that comes in several: those of the next one wait for each other again."""
         pods, assumed = self._cache.pods, self._cache.assumed
+        gang = self._registry.gangs.get(key)
+        in_waves = any(pods[uid].to_come for uid in waiting if uid in pods)
+        if in_waves and gang is not None and not self._registry.members_of(gang).started:
+            return 0
         return max(
             (
                 minimum_of(pods[uid])
