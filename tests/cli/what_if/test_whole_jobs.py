@@ -125,6 +125,40 @@ def test_jobs_in_order_come_one_after_the_other(tmp_path: Path) -> None:
     assert {place["node"] for place in found["parts"][0]["places"]} == {"n1", "n2", "n3"}
 
 
+def test_jobs_in_order_of_which_the_last_have_no_room_do_not_begin(tmp_path: Path) -> None:
+    replicated = [{"name": name, "template": pods(8)} for name in ("a", "b", "c")]
+    asked = job_set(*replicated, startupPolicy={"startupPolicyOrder": "InOrder"})
+    status, found = answer(tmp_path, listed(cluster("dgx-a100", "dgx-a100")), asked)
+    (part,) = found["parts"]
+    assert (status, part["state"], part["size"], part["never"]) == (1, "waits", 3, True)
+    assert [place["node"] for place in part["places"]] == [""]
+    assert [each["wanted"] for each in found["to_come"]] == [8, 8]
+    assert not [note for note in found["notes"] if "more pods in the cluster" in note]
+
+
+def test_room_for_jobs_in_order_is_room_for_all_of_them(tmp_path: Path) -> None:
+    it = cluster("dgx-a100", "dgx-a100", "dgx-a100")
+    runs(it, "old", 4, "n1", expected_duration="1h")
+    replicated = [{"name": name, "template": pods(8)} for name in ("a", "b", "c")]
+    asked = job_set(*replicated, startupPolicy={"startupPolicyOrder": "InOrder"})
+    _, found = answer(tmp_path, listed(it), asked)
+    assert [each["pod"] for each in found["room"][0]["pods"]] == ["ml/old"]
+    (part,) = found["parts"]
+    assert {place["node"] for place in part["start"]["places"]} == {"n1", "n2", "n3"}
+
+
+def test_a_leader_and_its_workers_share_their_exclusive_domain(tmp_path: Path) -> None:
+    racks = {f"n{n}": {"rack": rack} for n, rack in ((1, "a"), (2, "b"), (3, "b"))}
+    spec = {"leaderWorkerTemplate": {"size": 2, "workerTemplate": pods(8)}}
+    said = {"leaderworkerset.sigs.k8s.io/exclusive-topology": "rack"}
+    kind = "leaderworkerset.x-k8s.io/v1 LeaderWorkerSet"
+    asked = manifest(kind, "serve", spec, annotations=said)
+    given = listed(cluster("dgx-a100", "dgx-a100", "dgx-a100", **racks))
+    status, found = answer(tmp_path, given, asked)
+    assert (status, found["fits"], found["to_come"]) == (0, True, [])
+    assert {place["node"] for place in found["parts"][0]["places"]} == {"n2", "n3"}
+
+
 def test_what_comes_after_a_pod_that_does_not_run_is_not_created(tmp_path: Path) -> None:
     asked = manifest("apps/v1 StatefulSet", "db", {"replicas": 3, "template": pods(8)})
     given = listed(cluster("dgx-a100"))
@@ -190,6 +224,32 @@ def test_what_comes_after_an_end_counts_as_if_that_was_at_once(tmp_path: Path) -
     assert (status, found["fits"]) == (0, True)
     (note,) = (each for each in found["notes"] if "ended at once" in each)
     assert "ml/set-data-0-0-" in note
+
+
+def test_the_end_of_a_job_that_runs_some_pods_after_others_is_waited_for_too(
+    tmp_path: Path,
+) -> None:
+    data = {"parallelism": 1, "completions": 3, "template": pods(4)}
+    train = {"parallelism": 1, "completions": 1, "template": pods(8)}
+    replicated = [
+        {"name": "data", "template": {"spec": data}},
+        {
+            "name": "train",
+            "template": {"spec": train},
+            "dependsOn": [{"name": "data", "status": "Complete"}],
+        },
+    ]
+    asked = manifest("jobset.x-k8s.io/v1alpha2 JobSet", "set", {"replicatedJobs": replicated})
+    status, found = answer(tmp_path, listed(cluster("dgx-a100")), asked)
+    assert (status, found["to_come"]) == (0, [])
+
+
+def test_no_moves_are_named_for_a_job_that_never_runs_whole(tmp_path: Path) -> None:
+    it = cluster("dgx-a100", "dgx-a100")
+    for number in (1, 2):
+        runs(it, f"chat-{number}", 2, f"n{number}", movable="true")
+    status, found = answer(tmp_path, listed(it), ray(pods(cpu="400"), pods(8)))
+    assert (status, [part["moves"] for part in found["parts"]]) == (1, [None])
 
 
 def test_a_pod_with_other_devices_counts_as_one_without_gpus(tmp_path: Path) -> None:

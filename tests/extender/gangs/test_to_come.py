@@ -10,7 +10,8 @@ from linkwise.extender.api.actions import Action, Evict, NotePlaces
 from linkwise.extender.api.extender_calls import BindWaits, Outcome
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.gangs.to_come import LEAVING_SECONDS, WHOLE_SECONDS
-from linkwise.kube.objects import Condition, Pod
+from linkwise.kube.objects import Condition, Pod, SchedulingGate
+from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
 from tests.extender.owned import create, job, member, there_is
 from tests.pods.podgrouper.pods import Object, owner, pod, template
@@ -89,6 +90,19 @@ def begun(at: Cluster) -> str:
 
 
 # Waves.
+
+
+def test_members_to_come_say_nothing_of_a_scheduler_that_has_not_asked() -> None:
+    """Found: behind the gate, on a cluster of which no pod had asked yet, such a gang never
+    started."""
+    at = world()
+    there_is(at, job_set())
+    gates = (SchedulingGate(names.GATE),)
+    made = of_set("control")
+    spec = change(made.spec, scheduling_gates=gates, scheduler_name="second")
+    create(at, change(made, spec=spec))
+    at.pass_time(1)
+    assert at.phase(GANG) == "planned"
 
 
 def test_of_two_gangs_with_room_for_one_the_second_does_not_begin() -> None:

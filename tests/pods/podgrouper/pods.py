@@ -1,6 +1,7 @@
 """Pods and owners as operators make them, in a line each."""
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha1
 from typing import Any
@@ -24,6 +25,7 @@ from linkwise.pods.podgrouper.workloads.kinds import READ
 GPU = "nvidia.com/gpu"
 MAY_BE_READ = {(kind.group, kind.kind) for kind in READ}
 Object = dict[str, Any]
+ODD_VALUES: list[Any] = [None, True, -1, 10**30, 1.5, math.nan, "", "x", [], [[]], {}, {"x": []}]
 
 
 def template(gpus: int = 1, **metadata: Any) -> Object:
@@ -123,3 +125,20 @@ def needed(made: Object, objects: Objects) -> NeedsOwner:
     answer = recognise(msgspec.convert(made, Pod), objects)
     assert isinstance(answer, NeedsOwner), answer
     return answer
+
+
+def broken(whole: Object) -> Iterator[Object]:
+    """Copies of it, each with one odd value in the place of a right one, at any depth."""
+    copy = msgspec.json.decode(msgspec.json.encode(whole))
+    yield from (copy for _ in _break(copy))
+
+
+def _break(inside: Any) -> Iterator[None]:
+    for place in list(inside) if isinstance(inside, dict) else range(len(inside)):
+        right = inside[place]
+        if isinstance(right, dict | list):
+            yield from _break(right)
+        for odd in ODD_VALUES:
+            inside[place] = odd
+            yield
+        inside[place] = right

@@ -1,8 +1,6 @@
 """What holds for every pod, however strange."""
 
-import math
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -14,7 +12,7 @@ from linkwise.kube.objects import Pod
 from linkwise.pods.podgrouper.decide import recognise
 from linkwise.pods.podgrouper.workloads.answer import Recognised, Refused
 from tests.pods.podgrouper.examples import EXAMPLES
-from tests.pods.podgrouper.pods import Object, ref_of, told
+from tests.pods.podgrouper.pods import Object, broken, ref_of, told
 
 EXAMPLE = st.sampled_from([(example.pod, example.objects) for example in EXAMPLES.values()])
 ODD_NUMBERS = ["²", "٣", "1" * 5000, "-1", "1_0", " 1", "1.5"]
@@ -25,7 +23,6 @@ KEYS = sorted(
 )
 SAID = st.dictionaries(st.sampled_from(KEYS), TEXT | st.integers(-1, 9).map(str), max_size=6)
 MANY = st.dictionaries(st.sampled_from(KEYS), st.integers(0, 9).map(str), min_size=20)
-ODD_VALUES: list[Any] = [None, True, -1, 10**30, 1.5, math.nan, "", "x", [], [[]], {}, {"x": []}]
 
 
 def with_metadata(made: Object, **metadata: Any) -> Object:
@@ -85,20 +82,3 @@ def test_any_value_anywhere_in_an_owner_gets_an_answer(rule: str) -> None:
         answer = recognise(parsed, {ref_of(example.objects[0]): wrong})
         answers.add(type(answer))
     assert answers & {Recognised, Refused}
-
-
-def broken(whole: Object) -> Iterator[Object]:
-    """Copies of it, each with one odd value in the place of a right one, at any depth."""
-    copy = msgspec.json.decode(msgspec.json.encode(whole))
-    yield from (copy for _ in _break(copy))
-
-
-def _break(inside: Any) -> Iterator[None]:
-    for place in list(inside) if isinstance(inside, dict) else range(len(inside)):
-        right = inside[place]
-        if isinstance(right, dict | list):
-            yield from _break(right)
-        for odd in ODD_VALUES:
-            inside[place] = odd
-            yield
-        inside[place] = right

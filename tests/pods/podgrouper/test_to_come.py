@@ -18,8 +18,7 @@ from linkwise.pods.podgrouper.workloads.answer import (
     RoleToCome,
 )
 from linkwise.pods.podgrouper.workloads.essence import essence
-from tests.pods.podgrouper.pods import Object, owner, pod, ref_of, template
-from tests.pods.podgrouper.test_laws import broken
+from tests.pods.podgrouper.pods import Object, broken, owner, pod, ref_of, template
 
 LWS = "leaderworkerset.sigs.k8s.io/"
 JOB_SET = "jobset.sigs.k8s.io/"

@@ -106,7 +106,7 @@ class _Asking:
         live.settle()
         self._refuse_what_cannot_be(live, frozenset(live.not_given) - not_given)
         live.play(_MOMENT_SECONDS)
-        self._refuse_what_cannot_be(live, frozenset(live.not_given) - not_given)
+        self._refuse_what_cannot_be(live, ())  # pods that came later, too
         groups = self._groups(live)
         resource = self._settings.resource_name
         if not groups and not any(takes(pod, resource) for pod in live.to_come.values()):
@@ -118,7 +118,9 @@ class _Asking:
         fits = _is_done(live, groups)
         others, to_come = self._other_pods(live), self._to_come(live)
         nevers = {other.pod for other in others if other.never}
-        parts = self._with_moves(live, groups, self._parts(live, groups))
+        parts = self._parts(live, groups)
+        if not nevers:  # else no move lets all of it start
+            parts = self._with_moves(live, groups, parts)
         if self._listing.budgets is None and any(part.evicts or part.moves for part in parts):
             self._notes.append(NO_BUDGETS)
         left_out = all_left_out(before, self._known.left_out, self._job.pods)
@@ -181,7 +183,7 @@ class _Asking:
                 if alike(pod) not in refused:
                     refused[alike(pod)] = nodes.why_not(pod, snapshot.by_uid[uid])
                 why = refused[alike(pod)]
-            else:
+            elif uid in live.pods:
                 node = live.pods[uid].spec.node_name
             found.append(
                 OtherPod(
@@ -264,6 +266,7 @@ class _Asking:
     ) -> list[JobPart]:
         """Let time pass from one known end to the next until all of the job has started."""
         found: dict[int, JobPart] = {}
+        in_order = bool(live.to_come)
         waiting = [number for number, part in enumerate(parts) if part.state is PartState.WAITS]
         ends = Ends(live, [groups[number] for number in waiting])
         if ends.step > 1:
@@ -272,7 +275,7 @@ class _Asking:
                 "a little sooner"
             )
         while can and waiting and ends.go_on():
-            if live.to_come:
+            if in_order:
                 live.play(_MOMENT_SECONDS)
                 now = {group.key: group for group in self._groups(live)}
                 groups = [now.get(group.key, group) for group in groups]

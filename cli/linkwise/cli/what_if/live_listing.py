@@ -3,11 +3,11 @@
 A pod with a plan is bound at once and keeps its GPUs until it ends. If it says how long it runs, it
 ends then; otherwise its end is unknown, and it never ends here.
 
-The pods of the job come in the order in which their controllers create them. Those that others wait
-for to end are over as soon as all of them run: when they end is not asked.
+The pods of the job come in the order in which their controllers create them. If some come after the
+end of others, these others succeed as soon as all of them run.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
 
@@ -144,7 +144,8 @@ class LiveListing(InMemoryApiServer):
     def submit(self, job: Iterable[Pod], order: Mapping[str, tuple[After, ...]]) -> None:
         """Create the job's pods, each when its turn comes. *order*: uid -> what it comes after."""
         self._job = {pod.metadata.uid: pod for pod in job}
-        self._order, self._seen = order, SeenPods()
+        self._seen = SeenPods()
+        self._order = _of_these(self._job.values(), order)
         self.others.clear()
         self.ended_early.clear()
         self.to_come = {uid: pod for uid, pod in self._job.items() if order.get(uid)}
@@ -322,6 +323,26 @@ class LiveListing(InMemoryApiServer):
             self._expect_end(self.put_bound(bound(pod, node)))
             ready += 1
         return ready > 0
+
+
+def _of_these(
+    job: Collection[Pod], order: Mapping[str, tuple[After, ...]]
+) -> dict[str, tuple[After, ...]]:
+    """*order*, of no more pods than the job has: of a Job that runs some after the others, only the
+    first are there."""
+    there = SeenPods()
+    for pod in job:
+        there.put(pod)
+    known: dict[tuple[After, str], After] = {}
+    found = {}
+    for pod in job:
+        uid, namespace = pod.metadata.uid, pod.metadata.namespace
+        for after in order.get(uid, ()):
+            if (after, namespace) not in known:
+                pods = min(after.pods, len(there.of(after, namespace)))
+                known[after, namespace] = replace(after, pods=pods)
+        found[uid] = tuple(known[after, namespace] for after in order.get(uid, ()))
+    return found
 
 
 def known_end(pod: Pod, now: float) -> float | None:

@@ -59,7 +59,7 @@ def _group(
     members_of = known.found
     without = sum(m.uid in mine and not m.demand.gpus for m in members_of.all)
     enough = max(1, min(len(uids), members_of.minimum - without))
-    others = sum(member.uid not in mine for member in members_of.all)
+    others = sum(not (member.uid in mine or member.coming) for member in members_of.all)
     return Group(key, uids, enough, members_of.size, members_of.minimum, others)
 
 

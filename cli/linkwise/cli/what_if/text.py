@@ -57,7 +57,8 @@ def _lines(answer: WhatIfAnswer) -> Iterator[str]:
     moving = [part for part, _ in waiting[:_MOST_PARTS] if part.moves is not None]
     for part in moving:
         yield ""
-        yield from moves_of_part(part, "It" if len(answer.parts) == 1 else _title(part))
+        is_all = len(answer.parts) == 1 and all(each.node for each in answer.without_gpus)
+        yield from moves_of_part(part, "It" if is_all else _title(part))
     for room in answer.room:
         yield ""
         yield from _room(room, answer.at)

@@ -297,12 +297,12 @@ class GangLifecycle:
         schedulers place their gangs themselves and ignore plans. Pods that are gated, or name their
         gang in linkwise's annotations, want a plan, so their scheduler may call later; but not if
         it differs from that of other members, which calls. A claim carries out a plan without any
-        call."""
+        call. Members to come have the scheduler of those that exist, and no gate yet."""
         known = self._cache.schedulers
         strange = [
             member
             for member in members.open
-            if member.scheduler not in known and member.claim is None
+            if member.scheduler not in known and member.claim is None and not member.coming
         ]
         if all(_wants_a_plan(m) for m in strange) and known.keys().isdisjoint(
             member.scheduler for member in members.seats

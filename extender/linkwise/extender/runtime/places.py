@@ -17,8 +17,8 @@ class _ConfigMap(msgspec.Struct, frozen=True):
 
 
 class Places:
-    """Every method may raise ApiError. Without the right to the ConfigMap, which older manifests
-    lack, the places are in this process's memory only."""
+    """Every method may raise ApiError. Without the ConfigMap and the right to it, which older
+    manifests lack, the places are in this process's memory only."""
 
     def __init__(self, client: KubeClient, namespace: str) -> None:
         self._client = client
@@ -28,10 +28,7 @@ class Places:
         try:
             return self._client.get(f"{self._all}/{NAME}", _ConfigMap).data
         except ApiError as error:
-            if error.status not in (403, 404):
-                raise
-            if error.status == 403:
-                log.warning("%s: a new leader does not know the places of members to come", error)
+            self._only_in_memory(error, 404)
             return {}
 
     def write(self, action: NotePlaces) -> None:
@@ -39,10 +36,21 @@ class Places:
         try:
             self._client.patch(f"{self._all}/{NAME}", {"data": {action.key: action.text}})
         except ApiError as error:
-            if error.status == 403:  # of manifests of an older version; `read` has said so
-                return
-            if error.status != 404 or action.text is None:
-                raise
-            data = {action.key: action.text}
-            body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": NAME}}
+            self._only_in_memory(error, 404)
+            if error.status == 404 and action.text is not None:
+                self._create({action.key: action.text})
+
+    def _create(self, data: dict[str, str]) -> None:
+        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": NAME}}
+        try:
             self._client.post(self._all, {**body, "data": data})
+        except ApiError as error:
+            self._only_in_memory(error)
+
+    def _only_in_memory(self, error: ApiError, *expected: int) -> None:
+        """Raise an error that is neither *expected* nor the lack of a right."""
+        if error.status in expected:
+            return
+        if error.status != 403:
+            raise error
+        log.warning("%s: a new leader will not know the places of members to come", error)

@@ -85,7 +85,13 @@ def place_words(place: PodPlace) -> tuple[str, str, str, str]:
 def workload_words(workload: WorkloadReport, draws: int) -> str:
     """Describe a workload's result in one line."""
     pods, one = len(workload.pods), _is_one(workload)
-    kind = f"gang of {pods}" if workload.needed else f"{pods} pods" if pods > 1 else "pod"
+    kind = (
+        f"gang of {max(pods, workload.needed)}"
+        if workload.needed
+        else f"{pods} pods"
+        if pods > 1
+        else "pod"
+    )
     parts = [f"{kind} {_running(workload.running, pods, one=one)}"]
     if over := _over(workload):
         parts = [f"{kind}: {workload.running} run, {over}" if pods > 1 else f"{kind} has {over}"]

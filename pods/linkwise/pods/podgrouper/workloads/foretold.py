@@ -40,15 +40,17 @@ class TiedPods:
             {"key": self.key, "operator": "Exists"},
             {**mine, "operator": "NotIn"},
         ]
+        labels = {self.key: value, self.number_key: str(part)}
         if self.priority is not None:
             key, priority = self.priority
             others.append({"key": key, "operator": "In", "values": [priority]})
+            labels |= {key: priority} if priority else {}
         tied = {
             **affinity,
             "podAffinity": self._required(affinity, "podAffinity", [mine]),
             "podAntiAffinity": self._required(affinity, "podAntiAffinity", others),
         }
-        return labelled(template, {self.key: value, self.number_key: str(part)}, affinity=tied)
+        return labelled(template, labels, affinity=tied)
 
     def _required(self, affinity: Fields, kind: str, expressions: list[Fields]) -> Fields:
         before, key = mapping(affinity, kind), "requiredDuringSchedulingIgnoredDuringExecution"
