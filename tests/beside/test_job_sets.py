@@ -169,6 +169,7 @@ def test_a_worker_that_failed_gets_its_place_back_before_one_that_waits(
     world.create("waiter")
     world.wait_without_room("waiter")
     played = Played(world, still_waits("waiter"))
+    played.settle()
 
     fail(world, of(world.pods(), "one")[1])
 
@@ -195,6 +196,7 @@ def test_a_set_that_is_recreated_keeps_its_places_before_one_that_waits(
     world.create("waiter")
     world.wait_without_room("waiter")
     played = Played(world, still_waits("waiter"))
+    played.settle()
 
     fail(world, of(world.pods(), "one")[1])
 

@@ -132,6 +132,7 @@ def test_a_group_that_is_recreated_keeps_its_places_before_one_that_waits(
     world.create("waiter")
     world.wait_without_room("waiter")
     played = Played(world, still_waits("waiter"))
+    played.settle()
 
     world.client.delete(f"{PODS}/{of(world.pods(), 'one')[1].metadata.name}")
 

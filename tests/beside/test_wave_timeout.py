@@ -1,4 +1,4 @@
-"""A gang whose next wave never comes keeps its places for `--wave-timeout`."""
+"""A gang whose next wave never comes keeps its places for `--wave-timeout`, once it could come."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from tests.beside.workloads import create_in_order
-from tests.beside.world import Played, clean, leave_room, still_waits, world_beside
+from tests.beside.world import Played, clean, leave_room, running, still_waits, world_beside
 from tests.cluster.support.programs.operators import JOB_SET
 from tests.cluster.support.scheduling.scheduling_world import SchedulingWorld
 
-WAVE_TIMEOUT_SECONDS = 10.0
+WAVE_TIMEOUT_SECONDS = 5.0
 
 
 @pytest.fixture(scope="module")
@@ -29,17 +29,23 @@ def world(started: SchedulingWorld) -> Iterator[SchedulingWorld]:
 def test_places_of_a_wave_that_never_comes_are_given_to_others_in_the_end(
     world: SchedulingWorld,
 ) -> None:
-    """The pod that runs goes on, and its worker starts when there is room again."""
+    """They are kept while the first pod is not ready, however long, as its operator waits too. The
+    pod that runs goes on, and its worker starts when there is room again."""
     leave_room(world, "n1", "n2")
     played = Played(world, unready=["one"])
     create_in_order(world, "one")
     played.until_running("one", 1)
     waiter = world.create("waiter")
-    Played(world, still_waits(waiter), unready=["one"]).settle()
+    Played(world, still_waits(waiter), unready=["one"]).settle(2 * WAVE_TIMEOUT_SECONDS)
 
-    played.until(lambda: world.node_of(waiter), "the waiter gets the place")
-    played.until_running("one", 1)
-    played.unready.clear()
+    operator = world.control.parts[JOB_SET.name]
+    operator.pause()
+    try:
+        played.unready.clear()
+        played.until(lambda: world.node_of(waiter), "the waiter gets the place")
+        assert running(world, "one") == 1
+    finally:
+        operator.resume()
     played.until_waiting("one", 2)
     world.delete(waiter)
 
