@@ -351,6 +351,42 @@ def test_a_gang_that_runs_keeps_the_place_of_a_lost_pod_for_its_jobs_back_off(
     assert at.sound()
 
 
+def test_a_reservation_of_another_does_not_take_the_place_of_a_gang_that_is_restarted() -> None:
+    at = world()
+    by = full(at)
+    for index in range(2):  # so that they are expected to end
+        at.add_pod(f"short-{index}", 8)
+    at.add_gang("waits", 2, 8, gang_size="2", expected_duration="10m")
+    at.pass_time(60)
+    assert at.core._planner.reservations.all()
+    for index in range(2):
+        fail(at, f"train-{index}-0")
+    for index in range(2):
+        at.delete(f"train-{index}-0")
+        at.settle()
+    at.pass_time(1)
+    create(at, member(by, 1, attempt=1))
+    create(at, member(by, 0, attempt=1))
+    assert all(at.schedule(f"train-{index}-1") for index in range(2))
+    assert at.sound()
+
+
+def test_a_pod_that_fails_as_soon_as_it_is_bound_keeps_its_place_too() -> None:
+    at = world()
+    by = job("train", 2)
+    there_is(at, by)
+    create(at, *(member(by, index) for index in range(2)))
+    at.pass_time(1)
+    assert all(at.schedule(f"train-{index}-0") for index in range(2))
+    node = at.pod("train-1-0").spec.node_name
+    at.set_phase("train-1-0", "Failed")
+    at.add_pod("waits", 8)
+    at.pass_time(1)
+    assert at.schedule("waits") == ""
+    create(at, member(by, 1, attempt=1))
+    assert at.schedule("train-1-1") == node
+
+
 def test_a_place_whose_pod_never_comes_is_given_to_who_waits() -> None:
     at = world()
     full(at)

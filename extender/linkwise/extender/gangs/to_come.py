@@ -126,7 +126,8 @@ class MembersToCome:
             self._cache.plan(record.uid, written)
 
     def _is_to_replace(self, gang: Gang, before: PodRecord, after: PodRecord | None) -> bool:
-        if gang.phase not in _HOLDS or self._pending_writes.was_evicted(before.uid):
+        holds = gang.phase in _HOLDS or (gang.phase is Phase.PLANNED and before.node)
+        if not holds or self._pending_writes.was_evicted(before.uid):
             return False
         if not before.live or before.disrupted or (after is not None and after.disrupted):
             return False
@@ -135,9 +136,10 @@ class MembersToCome:
         return not is_over
 
     def _place_of(self, gang: Gang, pod: PodRecord, planned: WrittenPlan | None) -> Spot | None:
-        if pod.node:
-            spot = gang.spots.get(pod.seat)
-            return spot if spot is not None and spot.node == pod.node else None
+        spot = gang.spots.get(pod.seat)
+        if pod.node and spot is not None and spot.node == pod.node:
+            return spot
+        planned = pod.plan_for(pod.node) if pod.node else planned  # it was bound a moment ago
         info = self._cache.nodes.get(planned.plan.node) if planned is not None else None
         if planned is None or info is None or info.machine is None:
             return None
@@ -269,7 +271,8 @@ class MembersToCome:
         return (
             info.kind is not None
             and not info.closed
-            and not spot.gpus & ~info.free
+            # Others may have reserved it for the time when its pods end.
+            and not spot.gpus & ~(info.free | info.set_aside)
             and info.kind.take(request, spot.gpus) == spot.gpus
             and self._node_filters.on(pod.template, spot.node)
             and (around is None or bool(around[info.row]))
