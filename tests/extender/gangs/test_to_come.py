@@ -371,6 +371,29 @@ def test_a_reservation_of_another_does_not_take_the_place_of_a_gang_that_is_rest
     assert at.sound()
 
 
+def test_a_replacement_that_goes_with_the_others_hands_its_place_on() -> None:
+    """LeaderWorkerSet deletes the leader of a lost worker, whose replacement exists by then."""
+    at = world()
+    by = full(at)
+    at.add_pod("waits", 8)
+    fail(at, "train-1-0")
+    create(at, member(by, 1, attempt=1))
+    at.terminate("train-0-0")
+    at.settle()
+    at.terminate("train-1-1")
+    at.settle()
+    at.delete("train-1-1")
+    at.settle()
+    node = at.pod("train-0-0").spec.node_name
+    at.delete("train-0-0")
+    at.stop("train-0-0", node)
+    at.pass_time(5)
+    assert at.schedule("waits") == ""
+    create(at, member(by, 0, attempt=2))
+    create(at, member(by, 1, attempt=2))
+    assert all(at.schedule(f"train-{index}-2") for index in range(2))
+
+
 def test_a_pod_that_fails_as_soon_as_it_is_bound_keeps_its_place_too() -> None:
     at = world()
     by = job("train", 2)

@@ -126,7 +126,8 @@ class MembersToCome:
             self._cache.plan(record.uid, written)
 
     def _is_to_replace(self, gang: Gang, before: PodRecord, after: PodRecord | None) -> bool:
-        holds = gang.phase in _HOLDS or (gang.phase is Phase.PLANNED and before.node)
+        has_run = bool(before.node) or gang.key in self._lost
+        holds = gang.phase in _HOLDS or (gang.phase is Phase.PLANNED and has_run)
         if not holds or self._pending_writes.was_evicted(before.uid):
             return False
         if not before.live or before.disrupted or (after is not None and after.disrupted):
