@@ -449,6 +449,67 @@ def test_a_gang_that_is_deleted_as_a_whole_keeps_its_places_for_a_moment() -> No
     assert at.sound()
 
 
+def test_a_place_that_is_handed_over_is_no_room_for_a_reservation() -> None:
+    """Found: for a moment its GPUs had come free, so they were kept for who waits longest."""
+    at = world()
+    by = full(at)
+    for number in range(2):
+        at.add_pod(f"big-{number}", 8, priority=1, said={"gang": "big", "gang-size": "2"})
+    at.settle()
+    for index in range(2):
+        node = at.pod(f"train-{index}-0").spec.node_name
+        at.delete(f"train-{index}-0")
+        at.stop(f"train-{index}-0", node)
+        at.settle()
+    create(at, *(member(by, index, attempt=1) for index in range(2)))
+    assert all(at.schedule(f"train-{index}-1") for index in range(2))
+
+
+def again(at: Cluster, *names: str) -> None:
+    """The owner deletes all pods, and creates the first one again."""
+    for name in names:
+        node = at.pod(name).spec.node_name
+        at.delete(name)
+        at.stop(name, node)
+        at.settle()
+    at.pass_time(5)
+    create(at, of_set("control", attempt="-again"))
+
+
+def test_later_waves_of_a_gang_that_begins_again_keep_their_places_until_they_come() -> None:
+    """Found: they were kept as those of lost members are, for a minute."""
+    at = world()
+    kept = begun(at)
+    create(at, of_set("worker"))
+    ready(at, "run-worker", kept)
+    at.pass_time(2000)
+    again(at, "run-worker", "run-control")
+    assert at.schedule("run-control-again")
+    said = {"gang": "waits", "gang-size": "2"}
+    waits = [at.add_pod(f"waits-{number}", 4, priority=1, said=said) for number in range(2)]
+    for _ in range(10):
+        at.pass_time(30)
+    assert not any(at.schedule(pod.metadata.name) for pod in waits)
+    create(at, of_set("worker", attempt="-again"))
+    assert at.schedule("run-worker-again") == kept
+
+
+def test_the_timeout_of_a_gang_that_begins_again_counts_from_then() -> None:
+    """Found: it gave its places up at once, because the plan was old."""
+    at = world()
+    by = full(at)
+    at.pass_time(2000)
+    for index in range(2):
+        node = at.pod(f"train-{index}-0").spec.node_name
+        at.delete(f"train-{index}-0")
+        at.stop(f"train-{index}-0", node)
+        at.settle()
+    create(at, member(by, 0, attempt=1))
+    create(at, member(by, 1, attempt=1))
+    assert not any(event.reason == "GangExpired" for event in at.events)
+    assert all(at.schedule(f"train-{index}-1") for index in range(2))
+
+
 def test_and_not_for_longer() -> None:
     at = world()
     full(at)

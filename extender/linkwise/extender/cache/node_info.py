@@ -307,6 +307,10 @@ class NodeInfo:
         self.set_aside = idle & (reserved | self.fresh)
         self.free = idle & ~self.set_aside
 
+    def has_idle(self, gpus: int) -> bool:
+        """Whether no pod has any of these GPUs. Some may be reserved."""
+        return not gpus & ~(self.free | self.set_aside)
+
     def has_unused(self, gpus: int) -> bool:
         """Whether no pod has any of these GPUs, and none is reserved."""
         return not gpus & ~(self.free | self.fresh)

@@ -155,6 +155,7 @@ class MembersToCome:
         pods = [self._cache.pods[uid] for uid in uids]
         live = [pod for pod in pods if pod.live and not pod.coming]
         self._take_up_noted(gang, live)
+        self._begin_again(key, live)
         self._end_lost(gang, pods, live, now)
         takers = {pod.seat: pod for pod in live if not pod.node}
         waiting = [pod for pod in live if self._waits(pod)]
@@ -169,8 +170,20 @@ class MembersToCome:
                 self._add(key, record)
 
     def _foretells(self, uids: Sequence[str] | set[str]) -> bool:
-        """A glance at one pod: all members say the same."""
-        return any(self._cache.pods[uid].to_come for uid in [*uids][:1])
+        """A glance at one live pod: all say the same, and those that have ended say nothing."""
+        first = next((pod for uid in uids if (pod := self._cache.pods[uid]).live), None)
+        return first is not None and bool(first.to_come)
+
+    def _begin_again(self, key: GangKey, live: Sequence[PodRecord]) -> None:
+        """If the gang runs no more and its first pods have come again, those that its owner creates
+        later are a later wave again, and no lost members."""
+        lost = self._lost.get(key)
+        if not lost or not live or any(pod.node for pod in live):
+            return
+        for seat in {each.seat for each in live[0].to_come} & lost.keys():
+            del lost[seat]
+        if not lost:
+            del self._lost[key]
 
     def _wanted(
         self,
@@ -263,6 +276,9 @@ class MembersToCome:
         # Its own time begins now; the plan's id is that of the gang.
         plan = msgspec.structs.replace(written.plan, made=now)
         self._cache.plan(taker.uid, written_plan(self._cache, taker, plan, gpus))
+        members = (self._cache.pods[uid] for uid in self._cache.gangs.get(gang.key, ()))
+        if not any(member.live and member.node for member in members):
+            gang.grace = now  # a new run begins: its timeout does not count from the old plan
 
     def _suits(self, pod: PodRecord, spot: Spot) -> bool:
         """Whether the place, which nobody has any more, is good for the pod that has come."""
@@ -272,8 +288,7 @@ class MembersToCome:
         return (
             info.kind is not None
             and not info.closed
-            # Others may have reserved it for the time when its pods end.
-            and not spot.gpus & ~(info.free | info.set_aside)
+            and info.has_idle(spot.gpus)  # a reservation waits for what members have
             and info.kind.take(request, spot.gpus) == spot.gpus
             and self._node_filters.on(pod.template, spot.node)
             and (around is None or bool(around[info.row]))
@@ -452,7 +467,7 @@ class MembersToCome:
                 continue
             self._add(gang.key, record)
             info, gpus = self._cache.nodes.get(place.node), int(place.gpus, 16)
-            if info is None or not info.has_unused(gpus):
+            if info is None or not info.has_idle(gpus):
                 continue
             plan = self._plan(gang, record, Spot(place.node, gpus), made=noted.made)
             if plan is not None:
