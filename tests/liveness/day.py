@@ -94,6 +94,9 @@ class Day(DeviceCluster):
         self._calm_until = 0.0  # by then, a round follows changes that are not urgent
         self.on_end: Callable[[Pod], object] = lambda _: None
         self.on_bind: Callable[[Pod], object] = lambda _: None
+        self.on_bound: Callable[[Pod], object] = lambda _: None  # for its owner
+        self.on_run: Callable[[Pod], object] = lambda _: None
+        self.before_bind: Callable[[Pod, str], object] = lambda *_: None  # for the judge
         self.on_leave: Callable[[Pod], object] = lambda _: None  # it has a node, and is to end
         self.on_gpus: Callable[[Pod], object] = lambda _: None  # planned for it, or given to it
         self.on_step: Callable[[WritePlan | CreateClaim | LiftGate], object] = lambda _: None
@@ -203,6 +206,7 @@ class Day(DeviceCluster):
         self._tell_late(math.inf)
         self.led_at = self.now
         self.core.lead(self.core.latest_term(1 << 30) + 1, self.now)
+        self.core.restore_places(self.noted_places, self.now)
         self.scheduler.hang_up()
 
     def list_claims_again(self) -> None:
@@ -305,9 +309,13 @@ class Day(DeviceCluster):
         return Outcome.DONE
 
     def post_binding(self, order: BindOrder) -> bool:
+        before = self.pods.get(order.uid)
         is_bound = super().post_binding(order)
         if is_bound:
+            assert before is not None
+            self.before_bind(before, order.node)
             self.on_bind(self.pods[order.uid])
+            self.on_bound(self.pods[order.uid])
             self._admit_soon(order.uid)
         return is_bound
 
@@ -329,7 +337,9 @@ class Day(DeviceCluster):
                 self.faults_at = self.writes_lost_at = self.now
                 self.scheduler.error(queued, "binding: timeout")
                 return
+            self.before_bind(pod, node)
             self.on_bind(self.put_bound(bound(pod, node)))
+            self.on_bound(self.pods[queued.uid])
             self._admit_soon(queued.uid)
 
         self.after(self.random.uniform(0.01, 0.3), bind)
@@ -464,7 +474,7 @@ class Day(DeviceCluster):
         pod = self.pods.get(uid)
         if pod is None or pod.status.phase != "Pending":
             return
-        self.put_pod(change(pod, status=change(pod.status, phase="Running")))
+        self.on_run(self.put_pod(change(pod, status=change(pod.status, phase="Running"))))
         seconds = self.runs_for.get(uid)
         if seconds is not None:
             self.after(seconds, lambda: self.end(uid, "Succeeded"))

@@ -57,6 +57,7 @@ def live(
     hostile: bool = False,
     moves: bool = False,
     claims: bool = False,
+    waves: bool = False,
 ) -> Lived:
     began = time.perf_counter()
     fate = Fate(
@@ -67,12 +68,15 @@ def live(
         hostile=hostile,
         moves=moves,
         claims=claims,
+        waves=waves,
     )
     judge = _live_through(fate)
     day = fate.day
     longer = 0.0
     if fate.hostile is not None and fate.is_calm and not day.failures:
-        plain = Fate(seed, days, order, hostile=True, plain=fate.hostile.got, claims=claims)
+        plain = Fate(
+            seed, days, order, hostile=True, plain=fate.hostile.got, claims=claims, waves=waves
+        )
         _live_through(plain)
         longer = fate.waits() - plain.waits()
         day.failures += plain.day.failures + delayed(fate.waits(), plain.waits())
@@ -94,7 +98,7 @@ def live(
 def _live_through(fate: Fate) -> Judge:
     day = fate.day
     with small_samples(day.sample):
-        judge = Judge(day)
+        judge = Judge(day, fate.waves)
         try:
             _live_on(fate, judge)
         except Exception:
@@ -132,6 +136,7 @@ def _seeds(text: str) -> list[int]:
 @click.option("--hostile", is_flag=True, help="A tenant writes whatever the API server accepts.")
 @click.option("--moves", is_flag=True, help="Some pods may be moved.")
 @click.option("--claims", is_flag=True, help="The GPUs of some or all nodes come from claims.")
+@click.option("--waves", is_flag=True, help="Some owners create pods only after others run.")
 @click.option("--jobs", default=1, help="Seeds at the same time.")
 def main(
     seeds: str,
@@ -141,6 +146,7 @@ def main(
     hostile: bool,
     moves: bool,
     claims: bool,
+    waves: bool,
     jobs: int,
 ) -> None:
     """Live through simulated days, and say what promise was broken."""
@@ -154,7 +160,7 @@ def main(
     with ProcessPoolExecutor(jobs) as pool:
         lived = []
         orders, filters = repeat(QueueOrder(queue_order)), repeat(other_filters)
-        more = repeat(hostile), repeat(moves), repeat(claims)
+        more = repeat(hostile), repeat(moves), repeat(claims), repeat(waves)
         for one in pool.map(live, wanted, repeat(days), orders, filters, *more):
             lived.append(one)
             how = "; ".join(one.failures[:3]) or "ok"

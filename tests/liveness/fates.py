@@ -14,6 +14,7 @@ from tests.liveness.day import Day, Trouble
 from tests.liveness.hostile import Hostile
 from tests.liveness.movables import Movables
 from tests.liveness.strangers import Strangers
+from tests.liveness.waves import Waves
 from tests.other_filters import drawn_filters
 
 MACHINES = ("hgx-h100", "dgx1-v100", "a100-pcie-8-bridged", "dgx-a100")
@@ -25,6 +26,7 @@ _MOST_WAITING = 16
 _CALM_HOURS = 0.3
 _MOST_BESIDE = 12  # beside a hostile tenant, where none of them is left out
 _MOST_BESIDE_MOVABLES = 8  # so that GPUs are free here and there
+_MOST_BESIDE_WAVES = 8
 
 
 @dataclass
@@ -61,11 +63,13 @@ class Fate:
         plain: Mapping[str, int] | None = None,
         moves: bool = False,
         claims: bool = False,
+        waves: bool = False,
     ) -> None:
         """*other_filters*: kube-scheduler has some that Linkwise does not know. *hostile*: with a
         hostile tenant; *plain*: the pods of it that are made, as plain ones. Then what the others
         do depends on the seed alone, and in every other seed nothing goes wrong. *moves*: with pods
-        that may be moved. *claims*: the GPUs of some or all nodes come from claims."""
+        that may be moved. *claims*: the GPUs of some or all nodes come from claims. *waves*: with
+        owners that create some pods only after others run."""
         self.seed, self.draw = seed, Random(seed)
         self.seconds = days * 24 * HOUR
         draw = self.draw
@@ -108,6 +112,7 @@ class Fate:
             Hostile(self.day, seed, self.seconds, through_queue=self.is_calm) if hostile else None
         )
         self.movables = Movables(self.day, seed, self.seconds, NAMESPACES) if moves else None
+        self.waves = Waves(self.day, seed, self.seconds, NAMESPACES) if waves else None
         if other_filters:
             self.day.other_filters += drawn_filters(
                 seed, sorted(self.day.nodes), self.day.now, self.seconds
@@ -115,10 +120,7 @@ class Fate:
 
     def begin(self) -> None:
         draw, day = self.draw, self.day
-        many = self.how_many if self.hostile is None else min(self.how_many, _MOST_BESIDE)
-        if self.movables is not None:
-            many = min(many, _MOST_BESIDE_MOVABLES)
-        for number in range(many):
+        for number in range(min(self.how_many, self._most())):
             at = draw.uniform(0, self.seconds * 0.8)
             for twin in range(draw.choice([1, 1, 2, 4])):  # they come at the same time
                 day.at(day.now + at, partial(self._submit, f"j{number}x{twin}"))
@@ -129,11 +131,24 @@ class Fate:
             self.hostile.begin(self.plain)
         if self.movables is not None:
             self.movables.begin()
+        if self.waves is not None:
+            self.waves.begin()
         if self.is_calm:
             return
         if self.strangers is not None:
             self.strangers.begin()
             day.trouble.deaths = draw.choice([0.0, 0.05, 0.2])
+        self._begin_to_strike()
+
+    def _most(self) -> int:
+        if self.movables is not None:
+            return _MOST_BESIDE_MOVABLES
+        if self.waves is not None:
+            return _MOST_BESIDE_WAVES
+        return self.how_many if self.hostile is None else _MOST_BESIDE
+
+    def _begin_to_strike(self) -> None:
+        draw, day = self.draw, self.day
         for _ in range(draw.choice([5, 15, 40])):
             day.at(day.now + draw.uniform(0, self.seconds), self._strike)
         day.trouble.calls_lost = draw.choice([0.0, 0.0, 0.05, 0.2])
@@ -242,6 +257,8 @@ class Fate:
         name, day = pod.metadata.name, self.day
         if self.movables is not None:
             self.movables.ended(pod)
+        if self.waves is not None:
+            self.waves.ended(pod)
         job = self.jobs.get(name.partition("-")[0])
         if job is None:
             if name.startswith("web") and pod.metadata.uid not in day.pods:

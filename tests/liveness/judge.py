@@ -17,7 +17,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from types import MappingProxyType
@@ -26,7 +26,7 @@ import msgspec
 
 from linkwise.extender.api.actions import Evict, WritePlan
 from linkwise.extender.api.extender_calls import FilterCall
-from linkwise.extender.api.records import GangKey
+from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.core import Core
 from linkwise.extender.gangs.partial_admission import LONGEST_SECONDS
 from linkwise.extender.moves.planned_moves import REASON
@@ -43,6 +43,8 @@ from tests.all_or_nothing import AllOrNothing, gang_of
 from tests.liveness.claim_laws import ClaimLaws
 from tests.liveness.day import Day
 from tests.liveness.move_laws import MoveLaws
+from tests.liveness.wave_laws import WaveLaws
+from tests.liveness.waves import Waves
 from tests.odd_pods import NAMESPACE, is_honest
 from tests.other_filters import go_together, room_of
 from tests.owner_reads import read_owners
@@ -59,7 +61,7 @@ DELAYED_SECONDS, _DELAYED_SHARE = 400.0, 0.25  # more than measured
 
 
 class Judge:
-    def __init__(self, day: Day) -> None:
+    def __init__(self, day: Day, waves: Waves | None = None) -> None:
         self._day = day
         self._quiet_since = self._still_since = day.now
         self._state: object = None
@@ -71,7 +73,9 @@ class Judge:
         self._law_by_claims = AllOrNothing(grace_seconds=day.settings.gang_timeout_seconds + 60.0)
         self.moves = MoveLaws(day)
         self._claims = ClaimLaws(day)
+        self.waves = WaveLaws(day, waves)
         day.on_evict = self._judge_eviction
+        self._in_waves: set[str] = set()  # uids of pods beside which others come later
         self._could_since: dict[frozenset[str], float] = {}  # uids of those that start together
         self._next_filtered_look = 0.0
 
@@ -91,6 +95,7 @@ class Judge:
         self._look_at_idling(then)
         self.moves.look()
         self._claims.look()
+        self.waves.look()
         quiet_at = max(self._quiet_since, day.faults_at) + BOUND_SECONDS
         if day.now < quiet_at <= then or (day.now == quiet_at):
             self._nobody_is_forgotten(quiet_at)
@@ -109,7 +114,8 @@ class Judge:
 
     def _look_at_gangs(self) -> None:
         day = self._day
-        honest = filter(is_honest, day.pods.values())
+        # `WaveLaws` judges gangs of which some members come later.
+        honest = (pod for pod in day.pods.values() if is_honest(pod) and not self._has_more(pod))
         known = day.core._cache.pods.items()
         unseen = {record.gang_name for uid, record in known if uid not in day.pods}
         pods: dict[bool, list[Pod]] = {True: [], False: []}
@@ -119,15 +125,30 @@ class Judge:
         faults_at = max(day.writes_lost_at, day.led_at)  # a leader counts the timeout from then on
         day.failures += self._law_by_claims.look(pods[True], day.now, faults_at, unseen)
 
+    def _has_more(self, pod: Pod) -> bool:
+        record = self._day.core._cache.pods.get(pod.metadata.uid)
+        if record is not None and record.to_come:
+            self._in_waves.add(pod.metadata.uid)
+        return pod.metadata.uid in self._in_waves
+
+    def _gang_title(self, pod: Pod) -> str:
+        record = self._day.core._cache.pods.get(pod.metadata.uid)
+        known = record.gang if record is not None else None
+        if known is None or known.uid:
+            return f"gang {gang_of(pod)}" if gang_of(pod) else ""
+        return known.title
+
     # Evictions.
 
     def _judge_eviction(self, pod: Pod, by: Evict | Pod) -> None:
         day = self._day
         self._look_at_gangs()
+        self.waves.evicted(pod, by)
         if isinstance(by, Evict) and by.event == REASON:
             self.moves.evicted(pod, by)
             return
-        if isinstance(by, Evict) and (broken := self._law.evicted(pod)):
+        is_judged = isinstance(by, Evict) and not self._has_more(pod)
+        if is_judged and (broken := self._law.evicted(pod)):
             day.failures.append(broken)
         if is_honest(pod) and not self._may_evict(pod, by):
             whom = _claimant(by) if isinstance(by, Evict) else by.metadata.name
@@ -138,12 +159,12 @@ class Judge:
             return by.spec.priority > victim.spec.priority
         claimant = _claimant(by)
         if not claimant:
-            return bool(gang_of(victim))  # which gives up what it has of its GPUs
+            return bool(self._gang_title(victim))  # which gives up what it has of its GPUs
         claimants = [
             pod.spec.priority
             for pod in self._day.pods.values()
             if pod.status.phase not in ("Succeeded", "Failed")
-            and claimant in (f"gang {gang_of(pod)}", f"pod {_title(pod)}")
+            and claimant in (self._gang_title(pod), f"gang {gang_of(pod)}", f"pod {_title(pod)}")
         ]
         allowed = self._day.settings.preempt
         consents = victim.metadata.annotations.get(names.PREEMPTIBLE) == "true"
@@ -189,6 +210,8 @@ class Judge:
                 continue
             if not go_together(self._room(), ((day.pods[p.pod.uid], p.node) for p in plans)):
                 continue
+            if self._later_ones_cannot_go(fresh, plans[0]):
+                continue
             who = ", ".join(sorted(plan.pod.name for plan in plans))
             nodes = sorted({plan.node for plan in plans})
             found.append(f"{who} could go to {', '.join(nodes)} at {now:.0f}")
@@ -201,6 +224,18 @@ class Judge:
         if victims and for_honest and not may_wait:
             found.append(f"the core does not evict {', '.join(victims)} at {now:.0f}")
         return [*found, *self._singles(fresh, now)]
+
+    def _later_ones_cannot_go(self, fresh: Core, plan: WritePlan) -> bool:
+        """Whether places of members to come are kept for others, or on a node without plugin."""
+        record = fresh._cache.pods.get(plan.pod.uid)
+        for uid in fresh._cache.gangs.get(record.gang, ()) if record and record.gang else ():
+            member, written = fresh._cache.pods[uid], fresh._cache.plans.get(uid)
+            if not member.coming or written is None:
+                continue
+            node = written.plan.node
+            if node in self._day.no_plugin or self._is_set_aside(node, written.uuids, record):
+                return True
+        return False
 
     def _may_wait_with_evictions(self) -> bool:
         preemption = self._day.core._planner.preemption
@@ -223,13 +258,16 @@ class Judge:
         """Whether the core reserves some of these GPUs for others, be they free or of a plan that
         is not carried out. Its order may differ from a new core's, because it has seen run times.
         """
-        day = self._day
-        book = day.core._cache.nodes.get(action.node)
+        gpus = read_gpus(action.annotations[names.GPUS])
+        uuids = [uuid for share in gpus.values() for uuid in share]
+        record = self._day.core._cache.pods.get(action.pod.uid)
+        return self._is_set_aside(action.node, uuids, record)
+
+    def _is_set_aside(self, node: str, uuids: Collection[str], record: PodRecord | None) -> bool:
+        book = self._day.core._cache.nodes.get(node)
         if book is None or book.machine is None:
             return True
-        gpus = read_gpus(action.annotations[names.GPUS])
-        mask = book.machine.mask_of([uuid for share in gpus.values() for uuid in share])
-        record = day.core._cache.pods.get(action.pod.uid)
+        mask = book.machine.mask_of(uuids)
         others = (kept for key, kept in book.reserved.items() if record and key != record.gang)
         return bool(book.set_aside & mask) or any(kept & mask for kept in others)
 
@@ -302,6 +340,7 @@ class Judge:
             is_asked_about = (
                 names.CLAIMS in pod.metadata.annotations or not pod.spec.resource_claims
             )
+            is_asked_about = is_asked_about and not self._has_more(pod)
             if is_asked_about and is_honest(pod) and (_waits(pod) or _is_gated(pod)):
                 waiting.setdefault(gang_of(pod) or pod.metadata.uid, []).append(pod)
         for who, pods in waiting.items():
@@ -357,6 +396,9 @@ class Judge:
         for pod in day.pods.values():
             if not (is_honest(pod) and _waits(pod)) or names.GANG in pod.metadata.annotations:
                 continue
+            record = fresh._cache.pods.get(pod.metadata.uid)
+            if record is not None and record.gang is not None and not record.gang.uid:
+                continue
             if pod.spec.resource_claims:
                 continue  # kube-scheduler asks about none of them
             if self._awaits_kube_scheduler(pod):
@@ -384,6 +426,7 @@ class Judge:
         fresh.replace_budgets([], now)
         fresh.replace_slices(day.slices.values(), now)
         fresh.replace_claims(day.claims.values(), now)
+        fresh.restore_places(day.noted_places, now)
         # Else it knows nothing of gangs of Jobs, nor what is kept for them.
         read_owners(fresh, lambda read: day.read_owner(read.ref), now)
         fresh.filter(FilterCall(Pod(), ()), now)

@@ -278,6 +278,9 @@ class KubeScheduler(SchedulerSteps):
             self._devices.give_devices(queued.pod, node)
             self._api.bind(queued, node)  # the extender has no say about such pods
             return
+        if not self._core.is_interested(queued.pod):
+            self._api.bind(queued, node)  # it takes no GPUs
+            return
         try:
             self.binds.append(self._core.start_bind(queued, node))
         except ExtenderError as error:

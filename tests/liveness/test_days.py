@@ -23,6 +23,7 @@ from tests.liveness.judge import Judge
         ("12-13", ("--hostile",)),
         ("23", ("--moves", "--days", "0.25")),
         ("24", ("--claims",)),
+        ("105", ("--waves",)),
     ],
 )
 def test_every_promise_is_kept_whatever_goes_wrong(seeds: str, more: tuple[str, ...]) -> None:
