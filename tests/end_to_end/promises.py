@@ -168,7 +168,7 @@ def _account(node: NodeView) -> object:
 
 def _lasting(gang: GangView) -> GangView:
     """What of a gang is on the API server; the rest is remembered and may be forgotten."""
-    return replace(gang, reason="", refusals=0, made=None, deadline=None, plan="")
+    return replace(gang, reason="", refusals=0, made=None, deadline=None, plan="", lost_since=None)
 
 
 def _could_be_placed(world: World, pods: Sequence[Pod], nodes: Sequence[Node]) -> Iterator[str]:

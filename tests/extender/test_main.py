@@ -332,6 +332,8 @@ def test_every_flag_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
         "call_timeout": 90.0,
         "gang_timeout": 90.0,
         "gang_timeout_max": 90.0,
+        "wave_timeout": 90.0,
+        "replacement_timeout": 90.0,
         "indexed_jobs": "with-subdomain",
         "max_refusals": 2,
         "lift_gates_after": 90.0,

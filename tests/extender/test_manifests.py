@@ -112,9 +112,9 @@ def test_the_scheduler_trusts_and_shows_what_the_extender_makes(extender: dict[s
     assert "insecure" not in extender["tlsConfig"]
     assert [extender["tlsConfig"]["serverName"]] == list(said["hosts"])
     for kind in ("Secret", "ConfigMap"):
-        meta = the(FILES, kind)["metadata"]
-        assert (meta["namespace"], meta["name"]) == said["certificates"]
-        assert "data" not in the(FILES, kind), "what is applied again would take its keys out"
+        made = the(FILES, kind, said["certificates"][1])
+        assert made["metadata"]["namespace"] == said["certificates"][0]
+        assert "data" not in made, "what is applied again would take its keys out"
 
 
 def test_a_second_scheduler_is_given_the_certificate_that_the_extender_keeps() -> None:
@@ -272,6 +272,8 @@ def test_the_role_in_its_namespace_names_the_objects_that_the_program_writes() -
         ("secrets", "get", "linkwise-extender"),
         ("secrets", "update", "linkwise-extender"),
         ("configmaps", "get", "linkwise-extender"),
+        ("configmaps", "get", "linkwise-places"),
+        ("configmaps", "patch", "linkwise-places"),
         ("configmaps", "update", "linkwise-extender"),
     }
 

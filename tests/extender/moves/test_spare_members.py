@@ -217,8 +217,7 @@ def test_the_replacement_of_another_member_does_not_get_its_target() -> None:
     bury(at, "g-2")
     again(at, "h-2", None, size=3)
     assert at.places("h-2") != ["n4"]
-    counts = at.core._planner.targets.counts
-    assert (counts.arrived, counts.given_back) == (0, 1)
+    assert at.core._planner.targets.counts.arrived == 0
 
 
 def test_a_member_that_is_lost_meanwhile_is_repaired() -> None:

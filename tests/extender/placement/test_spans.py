@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from linkwise.extender.core_settings import CoreSettings
+from linkwise.extender.gangs.to_come import LEAVING_SECONDS
 from linkwise.pods.spans import (
     CLIQUE,
     DEFAULT_LEVELS,
@@ -326,6 +327,7 @@ def test_a_member_made_again_goes_where_its_neighbours_in_rank_are() -> None:
     assert where(at, "again") == ["b-1"]
     at.delete("again")
     at.put_node(change(at.nodes["a-1"], spec=change(at.nodes["a-1"].spec, unschedulable=False)))
+    at.pass_time(LEAVING_SECONDS)
     at.add_pod("once-more", 8, gang="g", gang_size="4", rank="1")
     assert where(at, "once-more") == ["a-1"]
 

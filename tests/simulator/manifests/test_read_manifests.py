@@ -388,9 +388,9 @@ def test_a_suspended_workload_creates_nothing_yet(suspended: str) -> None:
 
 
 def test_objects_without_pods_are_kept_and_have_no_path_if_the_api_server_lacks_them() -> None:
-    read = read_manifests(workload("v1 ConfigMap", "{}") + "---\n" + workload("v1 Service", "{}"))
+    read = read_manifests(workload("v1 Secret", "{}") + "---\n" + workload("v1 Service", "{}"))
     assert [(each.kind, each.collection) for each in read] == [
-        ("ConfigMap", ""),
+        ("Secret", ""),
         ("Service", "/api/v1/namespaces/default/services"),
     ]
 
