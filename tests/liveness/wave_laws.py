@@ -291,6 +291,9 @@ class WaveLaws:
         there = [pod for pod in pods if pod.spec.node_name]
         if kept.lost_since is None or any(self._seat(pod) == seat for pod in pods):
             return
+        ended = (pod for pod in self._pods(key) if pod.status.phase == "Succeeded")
+        if any(self._seat(pod) == seat for pod in ended):
+            return  # it was deleted, and had done its part as it ended
         if self._was_disturbed(key, kept) or not there:
             return
         owner, _ = self._owner_of(there[0])
