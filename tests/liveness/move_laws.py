@@ -225,7 +225,9 @@ class MoveLaws:
 
     def _ahead_of(self, title: str) -> Iterable[Pod]:
         claimants = [*self._claimants(title)]
-        first = min(map(_urgency, claimants))
+        first = min(map(_urgency, claimants), default=None)
+        if first is None:
+            return ()
         pods = (pod for pod in self._day.pods.values() if not pod.spec.node_name)
         return (pod for pod in pods if _urgency(pod) <= first and pod not in claimants)
 

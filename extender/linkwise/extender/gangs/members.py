@@ -294,7 +294,12 @@ def is_past_us(member: PodRecord) -> bool:
 
 
 def _done(member: PodRecord, gang: Gang) -> bool:
-    return member.ended and not member.failed and _of_run(member, gang)
+    return has_succeeded(member) and _of_run(member, gang)
+
+
+def has_succeeded(member: PodRecord) -> bool:
+    """Whether it has done its part. One that is deleted may end well too: its owner restarts it."""
+    return member.ended and not member.failed and not member.leaving
 
 
 def _of_run(member: PodRecord, gang: Gang) -> bool:

@@ -37,7 +37,7 @@ from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.cache.plans import written_plan
 from linkwise.extender.gangs.gang import Gang, Phase
-from linkwise.extender.gangs.members import GangMembers, minimum_of
+from linkwise.extender.gangs.members import GangMembers, has_succeeded, minimum_of
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.placement.nodes.gang_refusals import GangRefusals
 from linkwise.extender.placement.nodes.node_filters import NodeFilters
@@ -198,10 +198,10 @@ class MembersToCome:
         newest = max(live, key=lambda pod: (pod.created, pod.uid), default=None)
         if newest is None:
             return {lost.record.uid: lost.record for lost in self._lost.get(key, {}).values()}
-        there = {pod.seat for pod in live} | {p.seat for p in pods if p.ended and not p.failed}
+        there = {pod.seat for pod in live} | {pod.seat for pod in pods if has_succeeded(pod)}
         lost = {seat: each.record for seat, each in self._lost.get(key, {}).items()}
         ask = newest.ask.gang
-        done = 0 if ask is None else max(ask.done, sum(p.ended and not p.failed for p in pods))
+        done = 0 if ask is None else max(ask.done, sum(map(has_succeeded, pods)))
         left = 0 if ask is None else max(ask.size - done - len(live), 0)
         again = [each for seat, each in lost.items() if seat not in there]
         others = sum(pod.seat not in lost for pod in waiting)
@@ -339,7 +339,7 @@ class MembersToCome:
         if not live:
             return WHOLE_SECONDS * has_owner
         minimum = max(minimum_of(pod) for pod in live)
-        done = sum(pod.ended and not pod.failed for pod in pods)
+        done = sum(map(has_succeeded, pods))
         if not has_owner or sum(bool(pod.node) for pod in live) + done >= minimum:
             return LEAVING_SECONDS
         if not lost.of_job:
@@ -460,11 +460,11 @@ class MembersToCome:
             if place.lost is not None:
                 like = next((pod for pod in live if pod.ask.role == place.role), None)
                 record = None if like is None else _to_come_again(like, gang.key, place.seat)
-                if record is not None:
-                    lost = _Lost(record, place.lost, record.owner_kind == "Job")
-                    self._lost.setdefault(gang.key, {})[place.seat] = lost
             if record is None or place.seat in there:
                 continue
+            if place.lost is not None:
+                lost = _Lost(record, place.lost, record.owner_kind == "Job")
+                self._lost.setdefault(gang.key, {})[place.seat] = lost
             self._add(gang.key, record)
             info, gpus = self._cache.nodes.get(place.node), int(place.gpus, 16)
             if info is None or not info.has_idle(gpus):
