@@ -394,6 +394,72 @@ def test_a_replacement_that_goes_with_the_others_hands_its_place_on() -> None:
     assert all(at.schedule(f"train-{index}-2") for index in range(2))
 
 
+@pytest.mark.parametrize("leaves_first", [True, False])
+def test_a_group_keeps_its_places_while_its_leader_and_a_replacement_go(
+    *, leaves_first: bool
+) -> None:
+    """The StatefulSet of the workers replaces a lost one, and is deleted with the leader then."""
+    at = world()
+    there_is(at, leader_worker_set())
+    create(at, of_group(0))
+    at.pass_time(1)
+    ready(at, "one-0", "n0")
+    create(at, of_group(1))
+    ready(at, "one-0-1", "n1")
+    at.add_pod("waits", 8)
+    at.pass_time(5)
+    gone(at, "one-0-1")
+    if leaves_first:
+        at.terminate("one-0")
+    create(at, of_group(1, attempt=1))
+    at.terminate("one-0")
+    at.settle()
+    at.terminate("one-0-1")
+    at.settle()
+    at.delete("one-0-1")
+    at.settle()
+    gone(at, "one-0")
+    at.pass_time(1)
+    assert at.schedule("waits") == ""
+    create(at, of_group(0, attempt=1))
+    ready(at, "one-0", "n0")
+    create(at, of_group(1, attempt=2))
+    assert at.schedule("one-0-1") == "n1"
+    assert at.sound()
+
+
+def leader_worker_set() -> Object:
+    spec = {
+        "startupPolicy": "LeaderReady",
+        "leaderWorkerTemplate": {"size": 2, "workerTemplate": template(8)},
+    }
+    return owner("leaderworkerset.x-k8s.io/v1 LeaderWorkerSet", "one", spec)
+
+
+def of_group(index: int, *, attempt: int = 0) -> Pod:
+    prefix = "leaderworkerset.sigs.k8s.io/"
+    labels = {"name": "one", "group-index": "0", "worker-index": str(index)}
+    named = f"one-0-{index}" if index else "one-0"
+    made = pod(
+        named,
+        owner("apps/v1 StatefulSet", "one-0" if index else "one"),
+        {prefix + key: said for key, said in labels.items()},
+        {prefix + "size": "2"},
+        gpus=8,
+    )
+    made["metadata"]["uid"] = f"{named}-{attempt}"
+    return msgspec.convert(made, Pod)
+
+
+def gone(at: Cluster, name: str) -> None:
+    at.terminate(name)
+    at.settle()
+    node = at.pod(name).spec.node_name
+    at.delete(name)
+    at.stop(name, node)
+    at.settle()
+
+
 def test_a_pod_that_fails_as_soon_as_it_is_bound_keeps_its_place_too() -> None:
     at = world()
     by = job("train", 2)

@@ -158,7 +158,8 @@ class MembersToCome:
         self._begin_again(key, live)
         self._end_lost(gang, pods, live, now)
         takers = {pod.seat: pod for pod in live if not pod.node}
-        waiting = [pod for pod in live if self._waits(pod)]
+        kept = {self._cache.pods[uid].seat for uid in self._coming.get(key, ())}
+        waiting = [pod for pod in live if pod.seat not in kept and self._waits(pod)]
         wanted = self._wanted(gang, pods, live, waiting)
         for uid in [*self._coming.get(key, ())]:
             record = self._cache.pods[uid]
@@ -204,8 +205,7 @@ class MembersToCome:
         done = 0 if ask is None else max(ask.done, sum(map(has_succeeded, pods)))
         left = 0 if ask is None else max(ask.size - done - len(live), 0)
         again = [each for seat, each in lost.items() if seat not in there]
-        others = sum(pod.seat not in lost for pod in waiting)
-        found = {each.uid: each for each in again[others : others + left]}
+        found = {each.uid: each for each in again[len(waiting) : len(waiting) + left]}
         if self._registry.members_of(gang).started:
             return found
         nameless = Counter(each.ask.role for each in live if each.ask.rank is None)
