@@ -127,7 +127,11 @@ class Judge:
 
     def _has_more(self, pod: Pod) -> bool:
         record = self._day.core._cache.pods.get(pod.metadata.uid)
-        if record is not None and record.to_come:
+        # One of copies with claims is let go beside the others, and may be alone for a while.
+        is_copy = (
+            record is not None and record.claim is not None and record.owner_kind == "ReplicaSet"
+        )
+        if record is not None and record.to_come and not is_copy:
             self._in_waves.add(pod.metadata.uid)
         return pod.metadata.uid in self._in_waves
 

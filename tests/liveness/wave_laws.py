@@ -79,6 +79,8 @@ class WaveLaws:
         owner, place = self._owner_of(pod)
         if not record.demand.gpus or not (owner or record.to_come):
             return
+        if owner is None and record.claim is not None:
+            return  # the law of gangs with claims, which a stranger may leave partial, judges it
         there = self._on_nodes(key)
         run = self._runs.get(key)
         if run is None or not there - {pod.metadata.uid}:
