@@ -150,6 +150,10 @@ EXTENDER_LEADS = (
     ApiRequest("keep its authority", "PUT", f"{SYSTEM}/secrets/linkwise-extender", SECRET),
     ApiRequest("see what it published", "GET", f"{SYSTEM}/configmaps/linkwise-extender"),
     ApiRequest("publish it", "PUT", f"{SYSTEM}/configmaps/linkwise-extender", AUTHORITY),
+    ApiRequest("see which places gangs keep", "GET", f"{SYSTEM}/configmaps/linkwise-places"),
+    ApiRequest(
+        "keep a place", "PATCH", f"{SYSTEM}/configmaps/linkwise-places", {"data": {"a": "b"}}
+    ),
     ApiRequest("read its caller's certificate", "GET", f"{SYSTEM}/secrets/linkwise-scheduler"),
     ApiRequest(
         "keep its caller's certificate", "PUT", f"{SYSTEM}/secrets/linkwise-scheduler", CALLER
