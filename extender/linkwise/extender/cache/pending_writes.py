@@ -352,6 +352,7 @@ class PendingWrites:
                 self.leaves(uid, now)
             elif outcome is not Outcome.UNKNOWN:
                 del self._evicted[uid]
+                self._evicts.discard(uid)
         if is_gone:
             return
         del self._outstanding[key]

@@ -112,8 +112,7 @@ class Allocate:
         """Plan as many members as there is room for. Return those that have none, and why; if there
         are several such groups, the one with the smallest requests."""
         refused = []
-        for members in parts(self._registry.members_of(gang)):
-            these = members
+        for these in parts(self._registry.members_of(gang)):
             gang_members = replace(self._registry.members_of(gang), open=these)
             # If others take a place meanwhile, the second search runs under the lock.
             for aside in ways:

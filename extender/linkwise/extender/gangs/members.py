@@ -33,6 +33,9 @@ class GangMembers:
     planned: Members  # GPUs are reserved
     idle: Members  # not bound, and in no need of GPUs
     open: Members  # not bound, and without reserved GPUs
+    coming: Members  # do not exist yet
+    # Whether its owner creates some members only after others run, or has yet to replace one.
+    in_waves: bool
     held_back: Members  # behind another scheduling gate: cannot be bound, so get no GPUs yet
     done: int  # succeeded in this gang's present run
     started: bool
@@ -53,17 +56,6 @@ class GangMembers:
     def placed(self) -> int:
         """How many members have their places, or succeeded there."""
         return sum(map(len, (self.bound, self.flying, self.planned, self.idle))) + self.done
-
-    @property
-    def coming(self) -> Members:
-        """The members that do not exist yet."""
-        return tuple(member for member in self.seats if member.coming)
-
-    @property
-    def in_waves(self) -> bool:
-        """Whether its owner creates some members only after others run, or has yet to replace
-        one."""
-        return any(member.coming or member.to_come for member in self.seats)
 
     @property
     def exist(self) -> Members:
@@ -187,6 +179,8 @@ def members_of(cache: Cache, gang: Gang) -> GangMembers:
         planned=_those(unbound, flying_uids, cache, planned=True),
         idle=tuple(m for m in unbound if not (m.needs.gpus or m.held_back)),
         open=_those(unbound, flying_uids, cache, planned=False),
+        coming=tuple(member for member in unbound if member.coming),
+        in_waves=any(member.coming or member.to_come for member in seats),
         held_back=tuple(member for member in unbound if member.held_back),
         done=done,
         started=started,
@@ -215,6 +209,8 @@ def _alone(cache: Cache, gang: Gang) -> GangMembers:
         planned=planned,
         idle=(),
         open=() if flying or planned or held_back else seats,
+        coming=(),
+        in_waves=False,
         held_back=held_back,
         done=0,
         started=False,

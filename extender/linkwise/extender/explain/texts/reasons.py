@@ -142,7 +142,7 @@ def gang_reason(gang: GangState) -> str:
         return f"{len(found.exist) + found.done} of {found.size} members exist"
     if gang.refused:
         return f"{gang.reason}; it is tried again after a pause, or once a node or a member changes"
-    kept = sum(member in found.planned for member in found.coming)
+    kept = sum(member.coming for member in found.planned)
     if kept and not gang.reason:
         members = "a member" if kept == 1 else f"{kept} members"
         again = "that was lost" if found.started else "that its owner creates later"
