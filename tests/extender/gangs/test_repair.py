@@ -101,7 +101,7 @@ def test_and_not_for_long() -> None:
     assert node_of(at, "again-1") == "n2"
 
 
-def test_nobody_else_gets_the_place_at_once() -> None:
+def test_no_other_pod_gets_the_place_at_once() -> None:
     at = running(nodes=2)
     before = at.indices("g-1")
     die(at, "g-1")
@@ -111,7 +111,7 @@ def test_nobody_else_gets_the_place_at_once() -> None:
     assert (node_of(at, "again-1"), at.indices("again-1")) == ("n1", before)
 
 
-def test_a_place_that_somebody_else_has_taken_since_is_not_waited_for() -> None:
+def test_a_place_that_another_pod_has_taken_since_is_not_waited_for() -> None:
     at = running(nodes=2)
     die(at, "g-1")
     at.pass_time(LEAVING_SECONDS)

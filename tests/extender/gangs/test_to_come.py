@@ -9,6 +9,8 @@ import pytest
 from linkwise.extender.api.actions import Action, Evict, NotePlaces
 from linkwise.extender.api.extender_calls import BindWaits, Outcome
 from linkwise.extender.core_settings import CoreSettings
+from linkwise.extender.gangs.kept_for_nothing import KeptForNothing
+from linkwise.extender.gangs.lifecycle import KEPT_FOR_NOTHING
 from linkwise.extender.gangs.to_come import LEAVING_SECONDS, WHOLE_SECONDS
 from linkwise.kube.objects import Condition, Pod, SchedulingGate
 from linkwise.topology import names
@@ -126,7 +128,7 @@ def test_of_two_gangs_with_room_for_one_the_second_does_not_begin() -> None:
 
 
 @pytest.mark.parametrize("priority", [0, 1000])
-def test_nobody_else_gets_a_place_that_is_kept(priority: int) -> None:
+def test_no_other_pod_gets_a_place_that_is_kept(priority: int) -> None:
     at = world()
     kept = begun(at)
     at.add_pod("other", 1, priority=priority)
@@ -149,7 +151,7 @@ def test_each_pod_of_a_later_wave_gets_the_place_of_its_rank() -> None:
     assert at.sound()
 
 
-def test_nobody_is_evicted_for_a_gang_whose_later_wave_can_never_fit() -> None:
+def test_no_pod_is_evicted_for_a_gang_whose_later_wave_can_never_fit() -> None:
     at = world()
     at.add_pod("consents", 8, said={"preemptible": "true"})
     at.bind("consents", "n0")
@@ -225,7 +227,7 @@ def test_a_new_leader_keeps_the_places() -> None:
 
 
 def test_a_note_is_no_more_than_a_wish() -> None:
-    """It was written by another leader, and somebody has the GPUs by now."""
+    """It was written by another leader, and another pod has the GPUs by now."""
     at = world("n0", "n1", "n2")
     there_is(at, job_set())
     create(at, of_set("control"))
@@ -268,6 +270,44 @@ def test_a_gang_whose_later_wave_never_comes_gives_all_back_once() -> None:
     assert [at.free(node) for node in ("n0", "n1")] == [8, 8]
     assert at.noted_places == {}
     assert at.sound()
+
+
+def test_a_namespace_that_keeps_places_for_nothing_keeps_none_for_as_long() -> None:
+    """Members to come need no pod, so no quota bounds them."""
+    at = world()
+    words = {"gang-size": "17", "gang-to-come": "nvidia.com/gpu=1"}
+    for name in ("a", "b"):
+        at.add_pod(f"driver-{name}", 0, said={"gang": name, **words})
+        at.pass_time(1)
+    assert at.free("n0") == at.free("n1") == 0
+    at.pass_time(SETTINGS.gang_timeout_seconds)
+    assert at.free("n0") == at.free("n1") == 8
+    (waits,) = (gang for gang in at.core.gangs(at.now) if gang.name == "b")
+    assert waits.reason == KEPT_FOR_NOTHING
+    at.add_pod("other", 8)
+    at.settle()
+    assert at.schedule("other")
+    at.start("other")
+    at.set_phase("other", "Succeeded")
+    at.stop("other", at.pod("other").spec.node_name)
+    at.settle()
+    at.pass_time(SETTINGS.gang_timeout_seconds + 60)
+    assert at.free("n0") == at.free("n1") == 0  # one of the two has another try
+    assert at.sound()
+
+
+def test_other_namespaces_and_gangs_that_are_there_do_not_rest() -> None:
+    rests = KeptForNothing()
+    rests.came_to_nothing("red", 600, 1000)
+    assert rests.rests_until("blue", 1000) is None
+    assert rests.rests_until("red", 1000) == 1600
+    rests.came_to_nothing("red", 600, 1600)
+    assert rests.rests_until("red", 1600) == 2800
+    rests.came("red")
+    assert rests.rests_until("red", 1600) == 2800
+    rests.came_to_nothing("red", 600, 2800)
+    assert rests.rests_until("red", 2800) == 3400
+    assert rests.rests_until("red", 3400) is None
 
 
 def test_a_wave_that_is_not_ready_has_longer() -> None:
@@ -484,6 +524,22 @@ def test_a_place_whose_pod_never_comes_is_given_to_who_waits() -> None:
     at.pass_time(10 + SETTINGS.replacement_seconds)
     assert at.schedule("waits") == node
     assert at.noted_places == {}
+
+
+def test_the_time_counts_from_when_the_pod_is_gone() -> None:
+    at = world()
+    full(at)
+    at.add_pod("waits", 8)
+    at.terminate("train-1-0")
+    at.pass_time(60)  # it writes a checkpoint
+    node = at.pod("train-1-0").spec.node_name
+    at.delete("train-1-0")
+    at.stop("train-1-0", node)
+    at.settle()
+    at.pass_time(60)
+    assert at.schedule("waits") == ""
+    at.pass_time(10)
+    assert at.schedule("waits") == node
 
 
 def test_a_new_leader_keeps_a_lost_place_too() -> None:

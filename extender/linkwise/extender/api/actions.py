@@ -115,7 +115,7 @@ class NotePlaces:
     """Write the places that a gang keeps for members to come to the ConfigMap of all gangs, under
     this *key*; a text of None removes them."""
 
-    pod: PodRef  # stands for the gang: namespace, name, and *key* in place of a uid
+    pod: PodRef  # stands for the gang: namespace, name, and *key* instead of a uid
     key: str
     text: str | None
 

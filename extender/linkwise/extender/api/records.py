@@ -282,12 +282,12 @@ def _added(
 
 
 def uid_to_come(key: GangKey, seat: Seat) -> str:
-    """In place of a pod's uid."""
+    """What a member to come has instead of a pod's uid."""
     return f"{key.namespace}/{key.name}/{key.source}#{seat}"
 
 
 def name_to_come(gang: str, seat: Seat) -> str:
-    """In place of a pod's name; no pod can have it."""
+    """What it has instead of a pod's name. No pod can have such a name."""
     return f"{seat if isinstance(seat, str) else f'{gang} {seat}'}{_TO_COME}"
 
 

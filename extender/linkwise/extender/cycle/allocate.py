@@ -71,6 +71,10 @@ class Allocate:
         self._queue.note_try(gang.key)
         if self._preemption.is_victim(gang):
             return
+        if not self._lifecycle.may_keep_places(gang, now):
+            self._queue.leave(gang.key)
+            self._queue.forget(gang.key)
+            return
         waited_before = len(self._registry.members_of(gang).open)
         if self._targets.moves_gang(gang.key) and not self._take_targets(gang, now):
             return

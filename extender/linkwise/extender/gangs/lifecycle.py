@@ -33,6 +33,9 @@ REFUSED_SECONDS = 60.0
 # A member needs about as long from its plan to its Binding; a shorter timeout only makes writes.
 LEAST_TIMEOUT_SECONDS = 10.0
 _MOST_DOUBLINGS = 3
+KEPT_FOR_NOTHING = (
+    "its namespace keeps no places for a while: the pods for which it kept some did not come"
+)
 _NOTE_AGAIN_SECONDS = 1.0  # the places of members to come, if their note could not be written
 
 
@@ -234,6 +237,8 @@ class GangLifecycle:
         if now < self._ends(gang, members):
             return
         gang.reason, gang.has_learnt = _too_late(gang, members), False
+        if members.coming:
+            self._to_come.for_nothing.came_to_nothing(gang.key.namespace, now - gang.made, now)
         self.withdraw(members.planned, gang.reason)
         gang.expired = bool(members.bound)
         if members.first is not None:
@@ -265,6 +270,8 @@ class GangLifecycle:
             bound = frozenset(member.uid for member in members.bound)
             if bound - gang.marked:
                 gang.count_start()
+                if members.in_waves:
+                    self._to_come.for_nothing.came(gang.key.namespace)
             gang.marked = bound
             # The Binding that made them enough has mostly set the mark; one mark suffices.
             ours = [member for member in members.bound if not is_past_us(member)]
@@ -289,6 +296,20 @@ class GangLifecycle:
         until = waits_until(gang, members)
         if until is None or now >= until:
             return True
+        self.look_again(gang, until)
+        return False
+
+    def may_keep_places(self, gang: Gang, now: float) -> bool:
+        """Whether the gang, if it needs places for members to come, may have some now."""
+        members = self._registry.members_of(gang)
+        if not members.coming or members.bound or members.flying or members.planned:
+            return True
+        until = self._to_come.for_nothing.rests_until(gang.key.namespace, now)
+        if until is None:
+            if gang.reason == KEPT_FOR_NOTHING:
+                gang.reason = ""
+            return True
+        gang.reason = KEPT_FOR_NOTHING
         self.look_again(gang, until)
         return False
 

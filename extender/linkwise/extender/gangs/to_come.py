@@ -37,6 +37,7 @@ from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.cache.plans import written_plan
 from linkwise.extender.gangs.gang import Gang, Phase
+from linkwise.extender.gangs.kept_for_nothing import KeptForNothing
 from linkwise.extender.gangs.members import GangMembers, has_succeeded, minimum_of
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.placement.nodes.gang_refusals import GangRefusals
@@ -91,6 +92,7 @@ class MembersToCome:
         self._coming: dict[GangKey, set[str]] = {}  # their uids, of gangs that have some
         self._noted: dict[GangKey, NotedPlaces] = {}  # by an earlier leader, and not yet used
         self._forget_noted_at = math.inf
+        self.for_nothing = KeptForNothing()
 
     # Members come and go.
 
@@ -262,7 +264,7 @@ class MembersToCome:
     def _hand_over(
         self, gang: Gang, record: PodRecord, taker: PodRecord | None, now: float
     ) -> None:
-        """The member to come is no more. Its place is for *taker*; None: for nobody."""
+        """The member to come is no more. Its place is for *taker*; None: for no pod."""
         written = self._cache.plans.get(record.uid)
         kept = written is not None and self._cache.keeps_plan(record.uid)
         self._drop(gang.key, record)
@@ -281,7 +283,7 @@ class MembersToCome:
             gang.grace = now  # a new run begins: its timeout does not count from the old plan
 
     def _suits(self, pod: PodRecord, spot: Spot) -> bool:
-        """Whether the place, which nobody has any more, is good for the pod that has come."""
+        """Whether the place, which is free now, is good for the pod that has come."""
         info = self._cache.nodes[spot.node]
         request = GpuRequest(pod.demand, pod.ask.requirement)
         around = self._node_filters.beside(pod)

@@ -32,7 +32,7 @@ class Places:
             return {}
 
     def write(self, action: NotePlaces) -> None:
-        """The manifests bring the ConfigMap; it is created here where somebody runs without."""
+        """The manifests bring the ConfigMap; without them it is created here."""
         try:
             self._client.patch(f"{self._all}/{NAME}", {"data": {action.key: action.text}})
         except ApiError as error:
