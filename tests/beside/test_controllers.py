@@ -12,12 +12,10 @@ from tests.beside.world import (
     Played,
     clean,
     empty,
-    fail,
     leave_room,
     of,
-    places,
+    one_that_fails_gets_its_place_back,
     running,
-    still_waits,
     world_beside,
 )
 from tests.cluster.support.scheduling.scheduling_world import SchedulingWorld
@@ -101,16 +99,4 @@ def test_a_member_of_a_job_that_failed_gets_its_place_back_before_one_that_waits
     leave_room(world, "n1", "n2")
     metadata = {"metadata": {"name": "one"}}
     world.client.post(BATCH, {**metadata, "spec": job_template("one", pods=2)})
-    played = Played(world)
-    played.until_running("one", 2)
-    before = places(world, "one")
-    world.create("waiter")
-    world.wait_without_room("waiter")
-    played = Played(world, still_waits("waiter"))
-    played.settle()
-
-    fail(world, of(world.pods(), "one")[1])
-
-    played.until(lambda: running(world, "one") == 1, "one has failed")
-    played.until_running("one", 2)
-    assert places(world, "one") == before
+    one_that_fails_gets_its_place_back(world)

@@ -237,3 +237,20 @@ def none_on(node: str, *apps: str) -> Law:
         return f"on {node}: {', '.join(there)}" if there else ""
 
     return look
+
+
+def one_that_fails_gets_its_place_back(world: SchedulingWorld) -> None:
+    """The law of a lost place, for the two pods of `one` on a full cluster."""
+    played = Played(world)
+    played.until_running("one", 2)
+    before = places(world, "one")
+    world.create("waiter")
+    world.wait_without_room("waiter")
+    played = Played(world, still_waits("waiter"))
+    played.settle()
+
+    fail(world, of(world.pods(), "one")[1])
+
+    played.until(lambda: running(world, "one") == 1, "one has failed")
+    played.until_running("one", 2)
+    assert places(world, "one") == before
