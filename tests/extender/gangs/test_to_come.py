@@ -6,6 +6,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from linkwise.extender.api.action_effects import leaving
 from linkwise.extender.api.actions import Action, Evict, NotePlaces
 from linkwise.extender.api.extender_calls import BindWaits, Outcome
 from linkwise.extender.core_settings import CoreSettings
@@ -671,18 +672,38 @@ def test_what_was_evicted_for_others_keeps_nothing() -> None:
     assert all(at.schedule(f"big-{rank}") for rank in range(2))
 
 
-def test_a_pod_that_kube_scheduler_preempts_keeps_nothing() -> None:
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_pod_that_kube_scheduler_preempts_keeps_nothing(*, at_once: bool) -> None:
+    """The watch may show the condition and the deletion as one change."""
     at = world()
     full(at)
     made = at.pod("train-1-0")
     told = Condition("DisruptionTarget", "True", "PreemptionByScheduler")
-    at.put_pod(change(made, status=change(made.status, conditions=(told,))))
+    marked = change(made, status=change(made.status, conditions=(told,)))
+    at.put_pod(leaving(marked, at.now) if at_once else marked)
     node = made.spec.node_name
     at.delete("train-1-0")
     at.stop("train-1-0", node)
     at.add_pod("other", 8)
     at.settle()
     assert at.schedule("other") == node
+
+
+def test_a_pod_that_its_kubelet_refused_keeps_nothing() -> None:
+    at = world()
+    by = job("train", 2)
+    there_is(at, by)
+    create(at, *(member(by, index) for index in range(2)))
+    at.pass_time(1)
+    assert all(at.schedule(f"train-{index}-0") for index in range(2))
+    at.start("train-0-0")
+    at.settle()
+    made = at.pod("train-1-0")
+    refused = change(made.status, phase="Failed", reason="UnexpectedAdmissionError")
+    at.put_pod(change(made, status=refused))
+    at.settle()
+    (view,) = at.core.gangs(at.now)
+    assert [each.state for each in view.members] == ["bound", "ended"]
 
 
 def test_members_beyond_the_minimum_keep_no_place_for_long() -> None:
