@@ -311,6 +311,72 @@ def test_other_namespaces_and_gangs_that_are_there_do_not_rest() -> None:
     assert rests.rests_until("red", 3400) is None
 
 
+def test_a_pod_of_a_later_wave_that_kube_scheduler_does_not_try_costs_no_eviction() -> None:
+    at = world()
+    kept = begun(at)
+    at.pass_time(SETTINGS.wave_seconds - 60)
+    create(at, of_set("worker"))
+    at.pass_time(SETTINGS.wave_seconds - 60)
+    assert at.evicted == []
+    assert at.schedule("run-worker") == kept
+
+
+def test_a_new_term_and_a_new_list_of_pods_change_nothing() -> None:
+    at = world()
+    kept = begun(at)
+    at.core.replace_pods(at.pods.values(), at.now)
+    at.settle()
+    at.core.lead(1, at.now)
+    at.core.restore_places(at.noted_places, at.now)
+    at.settle()
+    assert at.free(kept) == 0
+    create(at, of_set("worker"))
+    at.settle()
+    (view,) = at.core.gangs(at.now)
+    assert [each.state for each in view.members] == ["bound", "planned"]
+    assert at.schedule("run-worker") == kept
+    assert at.sound()
+
+
+def test_the_note_of_a_gang_that_is_gone_is_removed() -> None:
+    at = world()
+    begun(at)
+    node = at.pod("run-control").spec.node_name
+    noted = dict(at.noted_places)
+    at.delete("run-control")
+    at.stop("run-control", node)
+    at.pass_time(60)
+    at.noted_places = noted  # the leader ended before it had removed it
+    at.restart()
+    at.pass_time(30)
+    assert at.noted_places == noted  # the owners of pods may not be read yet
+    at.pass_time(31)
+    at.add_pod("other", 1)
+    at.settle()
+    assert at.noted_places == {}
+
+
+def test_a_note_takes_no_gpu_that_another_pod_is_planned_on() -> None:
+    at = world("n0", "n1", "n2")
+    begun_on_three = job_set()
+    there_is(at, begun_on_three)
+    create(at, of_set("control"))
+    at.pass_time(1)
+    ready(at, "run-control", "n0")
+    at.add_pod("planned", 8, gates=["linkwise.dev/plan"])
+    at.settle()
+    assert at.places("planned") == ["n2"]
+    at.noted_places = {
+        key: text.replace('"n1"', '"n2"').replace('"made":1', '"made":9')
+        for key, text in at.noted_places.items()
+    }
+    at.restart()
+    at.pass_time(1)
+    assert at.places("planned") == ["n2"]
+    create(at, of_set("worker"))
+    assert at.schedule("run-worker") == "n1"
+
+
 def test_a_wave_that_is_not_ready_has_longer() -> None:
     at = world()
     there_is(at, job_set())
@@ -455,6 +521,7 @@ def test_a_group_keeps_its_places_while_its_leader_and_a_replacement_go(
     create(at, of_group(1, attempt=1))
     at.terminate("one-0")
     at.settle()
+    at.set_phase("one-0", "Succeeded")  # it ends well, which is no success of the group
     at.terminate("one-0-1")
     at.settle()
     at.delete("one-0-1")
@@ -541,6 +608,52 @@ def test_the_time_counts_from_when_the_pod_is_gone() -> None:
     assert at.schedule("waits") == ""
     at.pass_time(10)
     assert at.schedule("waits") == node
+
+
+def test_each_failure_doubles_the_back_off() -> None:
+    at = world()
+    by = full(at)
+    at.add_pod("waits", 8)
+    fail(at, "train-1-0")
+    create(at, member(by, 1, attempt=1))
+    assert at.schedule("train-1-1")
+    at.start("train-1-1")
+    at.settle()
+    node = fail(at, "train-1-1")
+    at.pass_time(SETTINGS.replacement_seconds + 19)
+    assert at.schedule("waits") == ""
+    at.pass_time(1)
+    assert at.schedule("waits") == node
+
+
+def test_a_new_pod_does_not_wait_for_long_for_gpus_that_are_not_left() -> None:
+    at = world("n0", "n1")
+    by = full(at)
+    at.add_node("n2", "dgx-a100")
+    at.terminate("train-1-0")  # and its process hangs
+    create(at, member(by, 1, attempt=1))
+    assert at.plan("train-1-1") is None
+    at.pass_time(LEAVING_SECONDS)
+    assert at.schedule("train-1-1") == "n2"
+
+
+def test_a_member_behind_another_gate_does_not_get_the_place_of_a_lost_one() -> None:
+    at = world()
+    by = job("train", 2)
+    there_is(at, by)
+    said = {"linkwise.dev/gang": "g", "linkwise.dev/gang-size": "3", "linkwise.dev/gang-min": "2"}
+    create(at, *(member(by, index, said=said) for index in range(2)))
+    at.pass_time(10)
+    for index in range(2):
+        assert at.schedule(f"train-{index}-0")
+        at.start(f"train-{index}-0")
+    third = member(by, 2, said=said)
+    gates = (SchedulingGate("example.com/hold"),)
+    create(at, change(third, spec=change(third.spec, scheduling_gates=gates)))
+    node = fail(at, "train-1-0")
+    at.pass_time(LEAVING_SECONDS + 1)
+    create(at, member(by, 1, attempt=1, said=said))
+    assert at.schedule("train-1-1") == node
 
 
 def test_a_new_leader_keeps_a_lost_place_too() -> None:

@@ -101,9 +101,9 @@ def test_a_stateful_set_creates_each_pod_when_the_one_before_it_is_ready(
     world.create("apps/v1 StatefulSet", "db", {"replicas": 3, "template": TEMPLATE})
     for number in range(3):
         wait_for(lambda: len(world.pods()) == number + 1, "the next pod")  # noqa: B023
-        assert world.workloads.pods_to_come == 2 - number
+        wait_for(lambda: world.workloads.pods_to_come == 2 - number, "the count of the others")  # noqa: B023
         world.becomes(f"db-{number}", "Running")
-    assert world.workloads.why_to_come() == ()
+    wait_for(lambda: world.workloads.why_to_come() == (), "the last")
 
 
 def test_the_jobs_of_a_job_set_in_order_come_when_those_before_them_are_ready(
@@ -126,7 +126,7 @@ def test_the_jobs_of_a_job_set_in_order_come_when_those_before_them_are_ready(
     assert why == ("gpt: Job ml/gpt-w-0 is created when the pods of Job gpt-lead-0 are ready")
     world.becomes(second, "Running")
     wait_for(lambda: len(world.pods()) == 4, "the pods of the second Job")
-    assert world.workloads.pods_to_come == 0
+    wait_for(lambda: world.workloads.pods_to_come == 0, "the count of the others")
 
 
 def test_what_comes_later_is_not_created_once_it_is_retired(world: Controllers) -> None:

@@ -124,8 +124,6 @@ class Planner:
             pending_writes,
             self.registry,
             self.node_filters,
-            self.feedback,
-            self.gang_refusals,
             wave_seconds=settings.wave_seconds,
             replacement_seconds=settings.replacement_seconds,
         )

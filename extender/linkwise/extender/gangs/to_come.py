@@ -40,9 +40,7 @@ from linkwise.extender.gangs.gang import Gang, Phase
 from linkwise.extender.gangs.kept_for_nothing import KeptForNothing
 from linkwise.extender.gangs.members import GangMembers, has_succeeded, minimum_of
 from linkwise.extender.gangs.registry import GangRegistry
-from linkwise.extender.placement.nodes.gang_refusals import GangRefusals
 from linkwise.extender.placement.nodes.node_filters import NodeFilters
-from linkwise.extender.placement.nodes.scheduler_feedback import SchedulerFeedback
 from linkwise.extender.placement.result import Spot
 from linkwise.topology.annotations.plan import Plan
 
@@ -78,15 +76,12 @@ class MembersToCome:
         pending_writes: PendingWrites,
         registry: GangRegistry,
         node_filters: NodeFilters,
-        feedback: SchedulerFeedback,
-        gang_refusals: GangRefusals,
         *,
         wave_seconds: float,
         replacement_seconds: float,
     ) -> None:
         self._cache, self._pending_writes, self._registry = cache, pending_writes, registry
-        self._node_filters, self._feedback = node_filters, feedback
-        self._gang_refusals = gang_refusals
+        self._node_filters = node_filters
         self._wave_seconds, self._replacement_seconds = wave_seconds, replacement_seconds
         self._lost: dict[GangKey, dict[Seat, _Lost]] = {}
         self._coming: dict[GangKey, set[str]] = {}  # their uids, of gangs that have some
@@ -283,7 +278,8 @@ class MembersToCome:
             gang.grace = now  # a new run begins: its timeout does not count from the old plan
 
     def _suits(self, pod: PodRecord, spot: Spot) -> bool:
-        """Whether the place, which is free now, is good for the pod that has come."""
+        """Whether the place, which is free now, is good for the pod that has come, as far as other
+        pods matter. Plans on nodes that do not take the pod are withdrawn anyway."""
         info = self._cache.nodes[spot.node]
         request = GpuRequest(pod.demand, pod.ask.requirement)
         around = self._node_filters.beside(pod)
@@ -292,20 +288,9 @@ class MembersToCome:
             and not info.closed
             and info.has_idle(spot.gpus)  # a reservation waits for what members have
             and info.kind.take(request, spot.gpus) == spot.gpus
-            and self._node_filters.on(pod.template, spot.node)
             and (around is None or bool(around[info.row]))
-            and not self._was_refused(pod, spot.node)
             and self._cache.rows.left.fits_on(info.row, pod.needs)
         )
-
-    def _was_refused(self, member: PodRecord, node: str) -> bool:
-        if member.template is None or member.gang is None:
-            return False
-        takes = self._gang_refusals.takes(member.gang).get(node)
-        members = (self._cache.pods[uid] for uid in self._cache.gangs.get(member.gang, ()))
-        there = sum(other.live and other.node == node for other in members)
-        refuses_more = takes is not None and there >= takes
-        return refuses_more or node in self._feedback.refused(member.template)
 
     def _add(self, key: GangKey, record: PodRecord) -> None:
         self._cache.put_pod(record)
