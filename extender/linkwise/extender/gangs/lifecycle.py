@@ -98,7 +98,8 @@ class GangLifecycle:
         is_new = key not in self._registry.gangs
         gang = self._registry.gangs.setdefault(key, Gang(key))
         self._note_who_came(gang, self._registry.members_of(gang), now)
-        self._to_come.look(gang, now)
+        if not gang.alone:
+            self._to_come.look(gang, now)
         if key not in self._cache.gangs:  # its last members were to come
             self._registry.forget(key)
             return False
@@ -107,10 +108,8 @@ class GangLifecycle:
             gang.plan_id = ""  # that run is over; new pods belong to another
             gang.spots.clear()
         self._to_come.note_turn(gang, members, now)
-        if members.started and not members.standing(gang).enough:
-            gang.lost_since = now if gang.lost_since is None else gang.lost_since
-        else:
-            gang.lost_since = None
+        lacks_members = members.started and not members.standing(gang).enough
+        gang.lost_since = (gang.lost_since or now) if lacks_members else None
         if members.clash:
             gang.reason = members.clash
             self.withdraw(members.planned, members.clash)
@@ -345,11 +344,8 @@ class GangLifecycle:
         look = self._repair.judge(gang, members, now, timeout, has_no_room=has_no_room)
         if look is not None:
             self.look_again(gang, look)
-        next_look = self._to_come.next_look(gang.key, now)
-        if next_look is not None:
-            self.look_again(gang, next_look)
-        if not self._to_come.note(gang, members, now):
-            self.look_again(gang, now + _NOTE_AGAIN_SECONDS)
+        if not gang.alone:
+            self._keep_places(gang, members, now)
         if gang.expired and members.started:  # repair has just given it up
             self.withdraw(members.planned, gang.reason)
             members = self._registry.members_of(gang)
@@ -365,6 +361,14 @@ class GangLifecycle:
         deadline = self._deadline_of(gang, members)
         if deadline is not None and deadline < math.inf:
             self._deadlines[gang.key] = deadline
+
+    def _keep_places(self, gang: Gang, members: GangMembers, now: float) -> None:
+        """Have the places of members to come noted, and look again when one of them ends."""
+        next_look = self._to_come.next_look(gang.key, now)
+        if next_look is not None:
+            self.look_again(gang, next_look)
+        if not self._to_come.note(gang, members, now):
+            self.look_again(gang, now + _NOTE_AGAIN_SECONDS)
 
     def _deadline_of(self, gang: Gang, members: GangMembers) -> float | None:
         """When a partial gang returns everything, or a running gang the GPUs reserved for members

@@ -147,7 +147,7 @@ class MembersToCome:
         """Add the members to come of *gang* to the cache, hand over the places of those that have
         come, and drop those whose time is over."""
         key, uids = gang.key, self._cache.gangs.get(gang.key, ())
-        if gang.alone or not (key in self._coming or key in self._noted or self._foretells(uids)):
+        if not (key in self._coming or key in self._noted or self._foretells(uids)):
             return
         pods = [self._cache.pods[uid] for uid in uids]
         live = [pod for pod in pods if pod.live and not pod.coming]
