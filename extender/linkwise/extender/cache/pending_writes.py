@@ -9,7 +9,7 @@ leader has begun, it does not count: it is overwritten, or withdrawn.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -301,6 +301,10 @@ class PendingWrites:
         self.gang_of_note[uid] = key
         return self._issue(NotePlaces(PodRef(key.namespace, key.name, uid), uid, wanted), now)
 
+    def has_places(self, key: GangKey) -> bool:
+        """Whether the API server has places of the gang, or is to have some."""
+        return key in self._places or key in self._wanted_places
+
     def has_noted(self, key: GangKey) -> bool:
         """Whether the API server has the places of the gang as they are."""
         return self._places.get(key) == self._wanted_places.get(key)
@@ -309,9 +313,9 @@ class PendingWrites:
         """The API server has these places of the gang, by an earlier leader."""
         self._places[key] = text
 
-    def noted_gangs(self) -> Iterable[GangKey]:
+    def noted_gangs(self) -> Collection[GangKey]:
         """The gangs of which the API server has places."""
-        return self._places
+        return self._places.keys()
 
     def evict(
         self,

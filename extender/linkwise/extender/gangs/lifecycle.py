@@ -97,13 +97,14 @@ class GangLifecycle:
             return False
         is_new = key not in self._registry.gangs
         gang = self._registry.gangs.setdefault(key, Gang(key))
-        self._note_who_came(gang, self._registry.members_of(gang), now)
-        if not gang.alone:
-            self._to_come.look(gang, now)
-        if key not in self._cache.gangs:  # its last members were to come
-            self._registry.forget(key)
-            return False
         members = self._registry.members_of(gang)
+        self._note_who_came(gang, members, now)
+        if self._to_come.concerns(key, members):
+            self._to_come.look(gang, now)
+            if key not in self._cache.gangs:  # its last members were to come
+                self._registry.forget(key)
+                return False
+            members = self._registry.members_of(gang)
         if not any(member.live for member in members.all):
             gang.plan_id = ""  # that run is over; new pods belong to another
             gang.spots.clear()
@@ -344,7 +345,7 @@ class GangLifecycle:
         look = self._repair.judge(gang, members, now, timeout, has_no_room=has_no_room)
         if look is not None:
             self.look_again(gang, look)
-        if not gang.alone:
+        if self._to_come.concerns(gang.key, members):
             self._keep_places(gang, members, now)
         if gang.expired and members.started:  # repair has just given it up
             self.withdraw(members.planned, gang.reason)

@@ -143,13 +143,16 @@ class MembersToCome:
             return None
         return Spot(info.name, info.machine.mask_of(planned.uuids))
 
+    def concerns(self, key: GangKey, members: GangMembers) -> bool:
+        """Whether the gang has members to come, or had some."""
+        has_notes = key in self._noted or self._pending_writes.has_places(key)
+        return members.in_waves or has_notes or key in self._coming
+
     def look(self, gang: Gang, now: float) -> None:
         """Add the members to come of *gang* to the cache, hand over the places of those that have
         come, and drop those whose time is over."""
-        key, uids = gang.key, self._cache.gangs.get(gang.key, ())
-        if not (key in self._coming or key in self._noted or self._foretells(uids)):
-            return
-        pods = [self._cache.pods[uid] for uid in uids]
+        key = gang.key
+        pods = [self._cache.pods[uid] for uid in self._cache.gangs.get(key, ())]
         live = [pod for pod in pods if pod.live and not pod.coming]
         self._take_up_noted(gang, live)
         self._begin_again(key, live)
@@ -166,11 +169,6 @@ class MembersToCome:
         for uid, record in wanted.items():
             if self._cache.pods.get(uid) != record:
                 self._add(key, record)
-
-    def _foretells(self, uids: Sequence[str] | set[str]) -> bool:
-        """A glance at one live pod: all say the same, and those that have ended say nothing."""
-        first = next((pod for uid in uids if (pod := self._cache.pods[uid]).live), None)
-        return first is not None and bool(first.to_come)
 
     def _begin_again(self, key: GangKey, live: Sequence[PodRecord]) -> None:
         """If the gang runs no more and its first pods have come again, those that its owner creates
