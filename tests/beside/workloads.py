@@ -1,14 +1,18 @@
-"""JobSets and LeaderWorkerSets as people write them. Their pods have their name as label `app`."""
+"""Workloads of operators as people write them. Their pods have their name as label `app`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tests.cluster.support.scheduling.extender_process import GPU
 from tests.cluster.support.scheduling.scheduling_world import NAMESPACE, SchedulingWorld
 from tests.cluster.support.scheduling.workload_pods import pod_template
 
 GPUS = 8  # a whole node
 JOB_SETS = f"/apis/jobset.x-k8s.io/v1alpha2/namespaces/{NAMESPACE}/jobsets"
 LEADER_WORKER_SETS = f"/apis/leaderworkerset.x-k8s.io/v1/namespaces/{NAMESPACE}/leaderworkersets"
+PYTORCH_JOBS = f"/apis/kubeflow.org/v1/namespaces/{NAMESPACE}/pytorchjobs"
+RAY_CLUSTERS = f"/apis/ray.io/v1/namespaces/{NAMESPACE}/rayclusters"
+TRAIN_JOBS = f"/apis/trainer.kubeflow.org/v1alpha1/namespaces/{NAMESPACE}/trainjobs"
 DEPLOYMENTS = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
 BATCH = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
 
@@ -81,6 +85,75 @@ def create_leader_worker_set(
             "apiVersion": "leaderworkerset.x-k8s.io/v1",
             "kind": "LeaderWorkerSet",
             "metadata": {"name": name, "annotations": dict(annotations or {})},
+            "spec": spec,
+        },
+    )
+
+
+def create_pytorch_job(world: SchedulingWorld, name: str, workers: int = 1) -> None:
+    """The shape of the operator's `examples/pytorch/simple.yaml`."""
+
+    def role(replicas: int) -> dict[str, Any]:
+        template = pod_template(name, GPUS)
+        template["spec"]["containers"][0]["name"] = "pytorch"
+        return {"replicas": replicas, "restartPolicy": "OnFailure", "template": template}
+
+    world.client.post(
+        PYTORCH_JOBS,
+        {
+            "apiVersion": "kubeflow.org/v1",
+            "kind": "PyTorchJob",
+            "metadata": {"name": name},
+            "spec": {"pytorchReplicaSpecs": {"Master": role(1), "Worker": role(workers)}},
+        },
+    )
+
+
+def create_ray_cluster(world: SchedulingWorld, name: str, workers: int = 1) -> None:
+    """The shape of the operator's `config/samples/ray-cluster.sample.yaml`."""
+    group = {
+        "groupName": "workergroup",
+        "replicas": workers,
+        "minReplicas": 1,
+        "maxReplicas": 5,
+        "rayStartParams": {},
+        "template": pod_template(name, GPUS),
+    }
+    head = {"rayStartParams": {}, "template": pod_template(name, GPUS)}
+    world.client.post(
+        RAY_CLUSTERS,
+        {
+            "apiVersion": "ray.io/v1",
+            "kind": "RayCluster",
+            "metadata": {"name": name},
+            "spec": {"rayVersion": "2.46.0", "headGroupSpec": head, "workerGroupSpecs": [group]},
+        },
+    )
+
+
+def create_train_job(
+    world: SchedulingWorld, name: str, nodes: int, *, runtime: str, roles: Sequence[str]
+) -> None:
+    """The shape of Trainer's `examples/yaml/02-runtime-patches.yaml`. A patch gives the pods of
+    these *roles* of the runtime their label."""
+    labelled = {"metadata": {"labels": {"app": name}}}
+    jobs = [{"name": role, "template": {"spec": {"template": labelled}}} for role in roles]
+    patch = {"template": {"spec": {"replicatedJobs": jobs}}}
+    spec = {
+        "runtimeRef": {
+            "apiGroup": "trainer.kubeflow.org",
+            "kind": "ClusterTrainingRuntime",
+            "name": runtime,
+        },
+        "trainer": {"numNodes": nodes, "resourcesPerNode": {"limits": {GPU: str(GPUS)}}},
+        "runtimePatches": [{"manager": "example.com/tests", "trainingRuntimeSpec": patch}],
+    }
+    world.client.post(
+        TRAIN_JOBS,
+        {
+            "apiVersion": "trainer.kubeflow.org/v1alpha1",
+            "kind": "TrainJob",
+            "metadata": {"name": name},
             "spec": spec,
         },
     )

@@ -18,6 +18,7 @@
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import replace
 from itertools import islice
 from types import MappingProxyType
@@ -425,6 +426,9 @@ class Judge:
         if day.settings.queue_order is not QueueOrder.AGE:
             # This order depends on run times that only the running extender has seen.
             vars(fresh._run_times).update(vars(day.core._run_times))
+        # Namespaces whose later waves did not come keep no places for a while.
+        ours, theirs = fresh._planner.to_come.for_nothing, day.core._planner.to_come.for_nothing
+        ours._pauses = deepcopy(theirs._pauses)
         fresh.replace_nodes(day.nodes.values(), now)
         fresh.replace_pods([changed.get(uid, pod) for uid, pod in day.pods.items()], now)
         fresh.replace_budgets([], now)

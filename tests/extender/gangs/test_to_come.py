@@ -610,6 +610,22 @@ def test_the_time_counts_from_when_the_pod_is_gone() -> None:
     assert at.schedule("waits") == node
 
 
+def test_a_pod_that_takes_longer_than_its_grace_period_keeps_its_place() -> None:
+    at = world()
+    full(at)
+    at.add_pod("waits", 8)
+    at.terminate("train-1-0")
+    at.pass_time(600)  # its process hangs
+    node = at.pod("train-1-0").spec.node_name
+    at.delete("train-1-0")
+    at.stop("train-1-0", node)
+    at.settle()
+    at.pass_time(60)
+    assert at.schedule("waits") == ""
+    at.pass_time(10)
+    assert at.schedule("waits") == node
+
+
 def test_each_failure_doubles_the_back_off() -> None:
     at = world()
     by = full(at)
@@ -726,6 +742,35 @@ def test_later_waves_of_a_gang_that_begins_again_keep_their_places_until_they_co
     for _ in range(10):
         at.pass_time(30)
     assert not any(at.schedule(pod.metadata.name) for pod in waits)
+    create(at, of_set("worker", attempt="-again"))
+    assert at.schedule("run-worker-again") == kept
+
+
+def test_a_gang_begins_again_while_a_pod_of_the_earlier_run_is_still_terminating() -> None:
+    """Found: its first pod was taken for one that repairs the earlier run, so the later waves kept
+    no places."""
+    at = world()
+    kept = begun(at)
+    create(at, of_set("worker"))
+    ready(at, "run-worker", kept)
+    at.pass_time(100)
+    at.terminate("run-worker")
+    at.terminate("run-control")
+    at.pass_time(30)
+    node = at.pod("run-control").spec.node_name
+    at.delete("run-control")
+    at.stop("run-control", node)
+    at.settle()
+    create(at, of_set("control", attempt="-again"))
+    assert at.schedule("run-control-again") == node
+    at.settle()
+    assert at.phase(GANG) == "binding"
+    at.delete("run-worker")
+    at.stop("run-worker", kept)
+    at.settle()
+    at.add_pod("waits", 8)
+    at.pass_time(100)
+    assert at.schedule("waits") == ""
     create(at, of_set("worker", attempt="-again"))
     assert at.schedule("run-worker-again") == kept
 

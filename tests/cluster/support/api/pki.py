@@ -4,6 +4,7 @@ Kubernetes takes a user's name from a certificate's common name, and the group f
 organisation.
 """
 
+import base64
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -48,7 +49,8 @@ class CertificateAuthority:
 
     def kubeconfig_text(self, url: str, user: str, credentials: Mapping[str, str]) -> str:
         """Return the text of a kubeconfig file for *user* with these *credentials*."""
-        cluster = {"server": url, "certificate-authority": str(self.certificate)}
+        authority = base64.b64encode(self.certificate.read_bytes()).decode()
+        cluster = {"server": url, "certificate-authority-data": authority}
         return yaml.safe_dump(
             {
                 "apiVersion": "v1",

@@ -12,8 +12,12 @@ from tests.cluster.support.programs import binaries
 
 @dataclass(frozen=True)
 class Operator:
-    """*manifests* is the kustomization that users install, *settings* the API version of the file
-    that configures its manager."""
+    """*manifests* is the kustomization that users install, except its resource *left_out*.
+
+    A file configures its manager: *settings* is its API version, *certificates* its field for the
+    certificates of webhooks. Or else flags do, in which `{host}`, `{port}` of the webhooks and
+    `{health}`, a port, are replaced. *issues_certificate*: the manager cannot be given one.
+    """
 
     name: str
     module: str
@@ -21,14 +25,22 @@ class Operator:
     sum: str  # the hash of the module; its go.sum has those of its dependencies
     package: str
     manifests: str
-    settings: str
+    left_out: str = ""
+    settings: str = ""
+    certificates: str = "internalCertManagement"
+    flags: tuple[str, ...] = ()
+    issues_certificate: bool = False
+
+    @property
+    def folder(self) -> str:
+        """The module's folder with the manifests."""
+        return self.manifests.split("/")[0]
 
     def build(self) -> Path:
         """Return the directory with its manager and its manifests; build it if necessary. Two
         minutes of processor time."""
-        kept = self.manifests.split("/")[0]
         return binaries.of_module(
-            self.name, self.module, self.version, self.sum, self.package, kept
+            self.name, self.module, self.version, self.sum, self.package, self.folder
         )
 
 
@@ -50,4 +62,42 @@ LEADER_WORKER_SET = Operator(
     manifests="config/default",
     settings="config.lws.x-k8s.io/v1alpha1",
 )
-OPERATORS = JOB_SET, LEADER_WORKER_SET
+TRAINING_OPERATOR = Operator(
+    name="training-operator",
+    module="github.com/kubeflow/training-operator",
+    version="v1.9.4",
+    sum="h1:MjYXzeaHGBmF47BlhCo6+Mb7ypHrVfO6vsys1ZHF56A=",
+    package="./cmd/training-operator.v1",
+    manifests="manifests/overlays/standalone",
+    flags=(
+        "--metrics-bind-address=0",
+        "--health-probe-bind-address={host}:{health}",
+        "--webhook-server-port={port}",
+    ),
+    issues_certificate=True,
+)
+KUBERAY = Operator(
+    name="kuberay",
+    module="github.com/ray-project/kuberay/ray-operator",
+    version="v1.5.0",
+    sum="h1:KCjCQ7PSsvs9Ke+90CZbbs498nuaIJ/JkXk4vd54EVg=",
+    package=".",
+    manifests="config/default",
+    flags=(
+        "--metrics-addr=0",
+        "--health-probe-bind-address={host}:{health}",
+        "--enable-leader-election=false",
+    ),
+)
+TRAINER = Operator(
+    name="trainer",
+    module="github.com/kubeflow/trainer/v2",
+    version="v2.3.0",
+    sum="h1:Je+e7zvTLzB4qW09J1fB7pZrqvPtWuGng2NqdN5p5QU=",
+    package="./cmd/trainer-controller-manager",
+    manifests="manifests/overlays/manager",
+    left_out="../../third-party/jobset",  # of a URL; the test has its own
+    settings="config.trainer.kubeflow.org/v1alpha1",
+    certificates="certManagement",
+)
+OPERATORS = JOB_SET, LEADER_WORKER_SET, TRAINING_OPERATOR, KUBERAY, TRAINER

@@ -104,7 +104,7 @@ def say(
     world: SchedulingWorld, pod: Pod, phase: str, state: Mapping[str, object], *, ready: str
 ) -> None:
     container = {
-        "name": "main",
+        "name": pod.spec.containers[0].name,
         "image": "none",
         "imageID": "",
         "ready": ready == "True",

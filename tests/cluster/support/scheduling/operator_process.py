@@ -1,15 +1,18 @@
 """An operator's real manager as a process, registered with a real API server.
 
-Its resources, rights and webhooks are what its users install. Only the webhooks' URL differs, as
-there is no pod behind the Service, and the certificate is the test cluster's.
+Its resources, rights and webhooks are what its users install. Only the webhooks' address differs,
+as there is no pod behind the Service, and so does their certificate, if the manager does not issue
+it. As in its container, the manager has a /tmp of its own, where controller-runtime looks for it.
 """
 
 import base64
 import json
 import shutil
 import subprocess
+from pathlib import Path
 from typing import Any
 
+import urllib3
 import yaml
 
 from tests.cluster.support.api.accounts import token
@@ -24,6 +27,8 @@ _HOST = "127.0.0.1"
 # files.
 _LEFT_OUT = frozenset({"Deployment", "Service", "ConfigMap", "Secret"})
 _UNANSWERED = "failed calling webhook"
+_IN_OWN_TMP = 'mount --bind "$0" /tmp && exec "$@"'
+_SETTINGS = "settings.json"
 
 
 class OperatorProcess:
@@ -33,41 +38,78 @@ class OperatorProcess:
     def __init__(self, control: ControlPlane, operator: Operator) -> None:
         self._control, self._operator = control, operator
         self._built = operator.build()
-        self._port = free_port(_HOST)
+        self._port, self._health_port = free_port(_HOST), free_port(_HOST)
         self._manifests = self._deployed()
         (self._account,) = self._of_kind("ServiceAccount")
-        control.kubectl(
-            *("apply", "--server-side", "-f=-"), stdin=yaml.safe_dump_all(self._registered())
-        )
+        registered = {"kind": "List", "apiVersion": "v1", "items": self._registered()}
+        control.kubectl("apply", "--server-side", "-f=-", stdin=json.dumps(registered))
         wait_defined(control)
+        self._tmp = control.directory / f"{operator.name}-tmp"
+        self._certificates = self._tmp / "k8s-webhook-server" / "serving-certs"
+        self._fill_tmp()
         name = operator.name
+        flags = [f"--config=/tmp/{_SETTINGS}"] if operator.settings else []
+        flags += [
+            flag.format(host=_HOST, port=self._port, health=self._health_port)
+            for flag in operator.flags
+        ]
         self.process = LoggedProcess(
             name,
-            [str(self._built / name), f"--kubeconfig={self._kubeconfig()}", self._settings()],
+            [
+                *("unshare", "--mount", "sh", "-c", _IN_OWN_TMP, str(self._tmp)),
+                *(f"/tmp/{name}", "--kubeconfig=/tmp/kubeconfig", *flags),
+            ],
             control.logs / f"{name}.log",
+            {"TMPDIR": "/tmp"},
         )
 
     def start(self) -> None:
         """Some 5 s on a quiet machine."""
-        wait_for(lambda: _UNANSWERED in self._refusal(), "its webhooks are registered")
+        hooked = bool(self._pod_hooks())
+        if hooked:
+            wait_for(lambda: _UNANSWERED in self._refusal(), "its webhooks are registered")
         self.process.start()
-        wait_for(
-            lambda: _UNANSWERED not in self._refusal(),
-            f"{self._operator.name} answers the API server",
-            of=self.process,
-        )
+        name = self._operator.name
+        if self._operator.issues_certificate:
+            wait_for(self._mount_certificate, f"{name} has a certificate", of=self.process)
+        wait_for(self._is_ready, f"{name} is ready", of=self.process)
+        if hooked:
+            wait_for(
+                lambda: _UNANSWERED not in self._refusal(),
+                f"{name} answers the API server",
+                of=self.process,
+            )
 
-    def _refusal(self) -> str:
-        """Return why the API server takes no pod of the operator's; empty if it does."""
-        hooks = [
+    def _is_ready(self) -> bool:
+        url = f"http://{_HOST}:{self._health_port}/readyz"
+        try:
+            return urllib3.request("GET", url, timeout=10, retries=False).status == 200
+        except urllib3.exceptions.HTTPError:
+            return False
+
+    def _mount_certificate(self) -> bool:
+        """Do what the kubelet does once the manager has filled its Secret."""
+        (secret,) = self._of_kind("Secret")
+        name, namespace = (secret["metadata"][key] for key in ("name", "namespace"))
+        found = self._control.kubectl("get", "secret", name, f"-n={namespace}", "-o=json")
+        data = json.loads(found).get("data", {})
+        for file, text in data.items():
+            (self._certificates / file).write_bytes(base64.b64decode(text))
+        return bool(data)
+
+    def _pod_hooks(self) -> list[dict[str, Any]]:
+        return [
             hook
             for each in self._of_kind("MutatingWebhookConfiguration")
             for hook in each["webhooks"]
             if any("pods" in rule["resources"] for rule in hook["rules"])
         ]
+
+    def _refusal(self) -> str:
+        """Return why the API server takes no pod of the operator's; empty if it does."""
         keys = {
             expression["key"]
-            for hook in hooks
+            for hook in self._pod_hooks()
             for expression in hook.get("objectSelector", {}).get("matchExpressions", ())
         }
         pod = {
@@ -87,14 +129,27 @@ class OperatorProcess:
         return ""
 
     def _deployed(self) -> list[dict[str, Any]]:
-        folder = self._built / self._operator.manifests
         made = subprocess.run(
-            [self._control.programs / "kubectl", "kustomize", folder],
+            [self._control.programs / "kubectl", "kustomize", self._kustomization()],
             check=True,
             capture_output=True,
             text=True,
         )
-        return [each for each in yaml.safe_load_all(made.stdout) if each]
+        # The loader in Python takes 10 s for the resources of an operator.
+        return [each for each in yaml.load_all(made.stdout, yaml.CSafeLoader) if each]
+
+    def _kustomization(self) -> Path:
+        operator = self._operator
+        if not operator.left_out:
+            return self._built / operator.manifests
+        copy = self._control.directory / f"{operator.name}-manifests"
+        shutil.copytree(self._built / operator.folder, copy / operator.folder)
+        folder = copy / operator.manifests
+        path = folder / "kustomization.yaml"
+        whole = yaml.safe_load(path.read_text())
+        whole["resources"].remove(operator.left_out)
+        path.write_text(yaml.safe_dump(whole))
+        return folder
 
     def _of_kind(self, kind: str) -> list[dict[str, Any]]:
         return [each for each in self._manifests if each["kind"] == kind]
@@ -102,37 +157,46 @@ class OperatorProcess:
     def _registered(self) -> list[dict[str, Any]]:
         """Return the manifests with this process behind the webhooks. Changes them."""
         authority = base64.b64encode(self._control.ca.read_bytes()).decode()
+        issues = self._operator.issues_certificate
         for each in self._manifests:
             for hook in each.get("webhooks", ()):
-                path = hook["clientConfig"]["service"]["path"]
-                url = f"https://{_HOST}:{self._port}{path}"
-                hook["clientConfig"] = {"url": url, "caBundle": authority}
-        return [each for each in self._manifests if each["kind"] not in _LEFT_OUT]
+                service = hook["clientConfig"]["service"]
+                if issues:
+                    service["port"] = self._port
+                else:
+                    url = f"https://{_HOST}:{self._port}{service['path']}"
+                    hook["clientConfig"] = {"url": url, "caBundle": authority}
+            if each["kind"] == "Service":
+                # The certificate that the manager issues has the Service's name.
+                each["spec"] = {"type": "ExternalName", "externalName": _HOST}
+        left_out = _LEFT_OUT - {"Service", "Secret"} if issues else _LEFT_OUT
+        return [each for each in self._manifests if each["kind"] not in left_out]
+
+    def _fill_tmp(self) -> None:
+        """Write what the manager reads, and the manager."""
+        operator = self._operator
+        self._certificates.mkdir(parents=True)
+        shutil.copy2(self._built / operator.name, self._tmp)
+        (self._tmp / "kubeconfig").write_text(self._kubeconfig())
+        if operator.settings:
+            (self._tmp / _SETTINGS).write_text(json.dumps(self._settings()))
+        if not operator.issues_certificate:
+            certificate, key = self._control.authority.server(operator.name, _HOST)
+            shutil.copyfile(certificate, self._certificates / "tls.crt")
+            shutil.copyfile(key, self._certificates / "tls.key")
 
     def _kubeconfig(self) -> str:
         name, namespace = (self._account["metadata"][key] for key in ("name", "namespace"))
         bearer = {"token": token(self._control, name, namespace=namespace)}
-        path = self._control.directory / f"{self._operator.name}.kubeconfig"
-        url, authority = self._control.url, self._control.authority
-        path.write_text(authority.kubeconfig_text(url, name, bearer))
-        return str(path)
+        return self._control.authority.kubeconfig_text(self._control.url, name, bearer)
 
-    def _settings(self) -> str:
-        name = self._operator.name
-        certificates = self._control.directory / f"{name}-certificates"
-        certificates.mkdir()
-        certificate, key = self._control.authority.server(name, _HOST)
-        shutil.copyfile(certificate, certificates / "tls.crt")
-        shutil.copyfile(key, certificates / "tls.key")
-        settings = {
+    def _settings(self) -> dict[str, Any]:
+        return {
             "apiVersion": self._operator.settings,
             "kind": "Configuration",
-            "health": {"healthProbeBindAddress": "0"},
+            "health": {"healthProbeBindAddress": f"{_HOST}:{self._health_port}"},
             "metrics": {"bindAddress": "0"},
-            "webhook": {"host": _HOST, "port": self._port, "certDir": str(certificates)},
+            "webhook": {"host": _HOST, "port": self._port},
             "leaderElection": {"leaderElect": False},
-            "internalCertManagement": {"enable": False},
+            self._operator.certificates: {"enable": False},
         }
-        path = self._control.directory / f"{name}.json"
-        path.write_text(json.dumps(settings))
-        return f"--config={path}"

@@ -198,11 +198,13 @@ class SchedulingWorld:
         ]
 
     def gpus_of(self, name: str) -> tuple[str, ...]:
-        """Return a bound pod's planned GPUs. Checks that the plan is for its node."""
+        """Return the planned GPUs of a bound pod's only container. Checks that the plan is for its
+        node."""
         pod = self.read(name)
         said = pod.metadata.annotations
         assert read_plan(said[names.PLAN]).node == pod.spec.node_name
-        return read_gpus(said[names.GPUS])["main"]
+        (gpus,) = read_gpus(said[names.GPUS]).values()
+        return gpus
 
     def known(self) -> list[str]:
         """Return the nodes that the extender knows."""
