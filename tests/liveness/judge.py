@@ -272,6 +272,10 @@ class Judge:
         book = self._day.core._cache.nodes.get(node)
         if book is None or book.machine is None:
             return True
+        # A new core does not know the places of a gang without any pod; `WaveLaws` judges them.
+        pods = self._day.core._cache.pods
+        if any(uid in pods and pods[uid].coming for uid in book.owned):
+            return True
         mask = book.machine.mask_of(uuids)
         others = (kept for key, kept in book.reserved.items() if record and key != record.gang)
         return bool(book.set_aside & mask) or any(kept & mask for kept in others)

@@ -51,7 +51,9 @@ def _facts(cache: Cache, nodes: Container[str]) -> "_Facts":
     for uid in {*cache.plans, *cache.assumed}:
         waiting = cache.pods.get(uid)
         if waiting is not None and not (waiting.node or waiting.ended):
-            facts.charged[_charged_on(cache, uid)].append(waiting)
+            node, leaver = _charged_on(cache, uid), cache.pods.get(waiting.follows)
+            if leaver is None or leaver.ended or leaver.node != node:
+                facts.charged[node].append(waiting)
     return facts
 
 

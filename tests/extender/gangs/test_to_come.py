@@ -626,6 +626,33 @@ def test_a_pod_that_takes_longer_than_its_grace_period_keeps_its_place() -> None
     assert at.schedule("waits") == node
 
 
+def test_a_kept_place_takes_no_room_beside_the_pod_that_leaves_it() -> None:
+    """Found: both counted, so others waited beside free GPUs."""
+    at = world("n0")
+    by = job("train", 2)
+    there_is(at, by)
+    for index in range(2):
+        made = member(by, index)
+        made.spec.containers[0].resources.limits["nvidia.com/gpu"] = "2"
+        made.spec.containers[0].resources.requests["nvidia.com/gpu"] = "2"
+        create(at, made)
+    at.pass_time(1)
+    for index in range(2):
+        assert at.schedule(f"train-{index}-0")
+        at.start(f"train-{index}-0")
+    at.terminate("train-1-0")
+    at.settle()
+    waits = at.add_gang("waits", 2, 2)
+    at.pass_time(1)
+    assert [at.schedule(name) for name in waits] == ["n0", "n0"]
+    at.delete("train-1-0")
+    at.stop("train-1-0", "n0")
+    at.settle()
+    (another,) = at.add_gang("another", 1, 1)
+    assert at.schedule(another) == ""
+    assert at.sound()
+
+
 def test_each_failure_doubles_the_back_off() -> None:
     at = world()
     by = full(at)

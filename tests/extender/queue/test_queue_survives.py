@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 
 from linkwise.extender.api.queue_note import queue_note, read_queue_note, write_queue_note
-from linkwise.extender.api.records import GangKey
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.topology import names
+from tests.extender import owned
 from tests.extender.cluster import Cluster
 
 Switch = Callable[[Cluster], None]
@@ -48,8 +48,8 @@ def end(at: Cluster, name: str) -> None:
 
 
 def held(at: Cluster, gang: str = "g") -> set[str]:
-    hold = at.core.reservations.of(GangKey("ml", gang))
-    return set() if hold is None else set(hold.gpus)
+    holds = (hold for hold in at.core.reservations.all() if gang in hold.key.name.split("/"))
+    return {node for hold in holds for node in hold.gpus}
 
 
 def knows_better(at: Cluster) -> Cluster:
@@ -77,6 +77,21 @@ def test_what_was_kept_for_a_gang_is_kept_by_the_next_leader(switch: Switch) -> 
     assert at.schedule("young") == ""
     end(at, "short")
     assert at.phase("g") == "planned"
+
+
+@SWITCHES
+def test_so_it_is_for_a_gang_that_is_known_once_its_owner_is_read(switch: Switch) -> None:
+    """Found: the next leader removed the note before, as that of a single pod."""
+    at = knows_better(cluster(3))
+    for rank in range(2):
+        at.delete(f"g-{rank}")
+    by = owned.job("train", 2)
+    owned.there_is(at, by)
+    owned.create(at, *(owned.member(by, index) for index in range(2)))
+    assert held(at, "train") == {"n1", "n3"}
+    switch(at)
+    at.settle()
+    assert held(at, "train") == {"n1", "n3"}
 
 
 @SWITCHES

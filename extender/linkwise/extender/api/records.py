@@ -180,6 +180,7 @@ class PodRecord:
     # The members of its gang that its owner creates only after others run; equal for all members.
     to_come: tuple["PodRecord", ...] = ()
     coming: bool = False  # no such pod exists yet: the extender keeps a place for it
+    follows: str = ""  # the uid of the pod that leaves this place, and has it until then
     ready: bool = False  # of a pod for whose readiness its owner waits before it creates others
     disrupted: bool = False  # it leaves because its GPUs or its node are wanted for something else
     uid: str = field(init=False, compare=False)  # of `ref`; a round reads it often

@@ -77,6 +77,7 @@ class Cache:
         self._uid_of: dict[str, str] = {}  # namespace/name -> uid
         self._nominated: dict[str, None] = {}  # uids of pods without a node
         self._charges: dict[str, tuple[str, ResourceList]] = {}  # uid -> node, needs
+        self._followers: dict[str, str] = {}  # uid -> which follows it
         self.around = PlacedPods()  # the same pods, as kube-scheduler's filters see them
         self.surroundings = Surroundings() if surroundings is None else surroundings
         self._claims = ClaimBook() if claims is None else claims
@@ -137,6 +138,8 @@ class Cache:
             return
         self.pods[record.uid] = record
         self._uid_of[record.key] = record.uid
+        if record.follows:
+            self._followers[record.follows] = record.uid
         if record.nominated and not (record.node or record.ended):
             self._nominated[record.uid] = None
         else:
@@ -151,6 +154,7 @@ class Cache:
         if self._uid_of.get(record.key) == uid:
             del self._uid_of[record.key]
         self._nominated.pop(uid, None)
+        self._followers.pop(record.follows, None)
         self._index_gang(record, None)
         self._move(record, None)
 
@@ -446,6 +450,8 @@ class Cache:
         """Count what the pod needs on the node where it is, or will be."""
         changed = set[str]()
         self._charge_to(uid, changed)
+        if uid in self._followers:
+            self._charge_to(self._followers[uid], changed)
         self._show_all(changed)
 
     def _charge_to(self, uid: str, changed: set[str]) -> None:
@@ -457,7 +463,8 @@ class Cache:
             node = record.node or next(iter(self.assumed.get(uid, ())), "")
             if not node and uid in self.plans:
                 node = self.plans[uid].plan.node
-            wanted = (node, record.needs) if node else None
+            needs_room = node and self._charges.get(record.follows, ("",))[0] != node
+            wanted = (node, record.needs) if needs_room else None
         openings = self.around.openings
         self._recharge(uid, wanted, changed)
         if wanted is None or record is None or record.facts is None:

@@ -79,10 +79,12 @@ class Publish:
 
     def _note_queue(self, key: GangKey, now: float) -> None:
         """Note the gang's state in the queue for the next leader, on its oldest pod: of those that
-        wait, if any does."""
+        wait, if any does. What a pod says whose gang is not known yet is of that gang."""
         gang = self._registry.gangs.get(key)
         members = self._carriers(key) if gang is None else self._registry.members_of(gang).all
-        live = [member for member in members if member.live and not member.coming]
+        live = [
+            member for member in members if member.live and not (member.coming or member.awaits)
+        ]
         if not live:
             return
         oldest = min(live, key=lambda member: (bool(member.node), member.created, member.uid))

@@ -114,7 +114,7 @@ class MembersToCome:
             return
         leaving_until = 0.0 if after is None else after.leaving_until
         since = max(now, min(leaving_until, now + _MOST_GRACE_SECONDS)) if before.node else now
-        record = _to_come_again(before, key, before.seat)
+        record = replace(_to_come_again(before, key, before.seat), follows=before.uid)
         lost = _Lost(record, since, before.owner_kind == "Job", before.uid)
         self._lost.setdefault(key, {})[before.seat] = lost
         self._add(key, record)
