@@ -105,7 +105,9 @@ class Fate:
             add = self.day.add_node_by_claims if is_by_claims else self.day.add_node
             add(f"n{number}", machine)
         self.day.claims_for = lambda name: Random(f"{name} {seed}").random() < share
-        self.strangers = Strangers(self.day, seed, self.seconds) if claims else None
+        # Strangers take what claims are about to name, so no place is kept from them.
+        has_strangers = claims and not waves
+        self.strangers = Strangers(self.day, seed, self.seconds) if has_strangers else None
         self.day.on_bind = self._bound_one
         self.plain = plain
         self.hostile = (
