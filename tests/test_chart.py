@@ -50,6 +50,7 @@ OF_THE_CHART = {
     "webhook": {
         *_OF_ANY_POD,
         "configuration",
+        "device-class",
         "gpus-from-claims",
         "host",
         "indexed-jobs",

@@ -305,6 +305,7 @@ def test_flags_reach_their_programs() -> None:
                 **{
                     "extender__flags__namespace": ["team-a", "team-b"],
                     "extender__flags__indexed-jobs": "none",
+                    "extender__flags__device-class": "gpu.example",
                     "extender__flags__call-timeout": "17s",
                     "extender__flags__retry-period": None,
                     "plugin__flags__pass-device-specs": False,
@@ -321,8 +322,9 @@ def test_flags_reach_their_programs() -> None:
     assert {"--no-pass-device-specs", "--health-seconds=2.5"} <= args(rendered, *PARTS[0])
     # The extender and the webhook have to agree about these.
     webhook = args(rendered, "Deployment", "webhook")
-    assert {"--gate=all", "--indexed-jobs=none"} <= webhook
-    assert "--indexed-jobs=none" in extender
+    both = {"--indexed-jobs=none", "--device-class=gpu.example"}
+    assert {"--gate=all", *both} <= webhook
+    assert both <= extender
     assert "--v=2" in args(rendered, "Deployment", "scheduler")
     config = rendered["ConfigMap kube-system/linkwise-scheduler-config"]["data"]["config.yaml"]
     assert config["extenders"][0]["httpTimeout"] == "17s"
