@@ -50,12 +50,17 @@ OF_THE_CHART = {
     "webhook": {
         *_OF_ANY_POD,
         "configuration",
+        "device-class",
         "gpus-from-claims",
         "host",
         "indexed-jobs",
         "secret",
+        "shared-resource",
     },
 }
+
+# What Helm hands to a chart on which another one depends.
+OF_AN_UMBRELLA = {"enabled", "global"}
 
 
 def flags_of(command: click.Command) -> dict[str, click.Option]:
@@ -102,7 +107,7 @@ def test_a_flags_value_is_of_the_programs_type(program: str, flag: str) -> None:
 
 
 def test_every_value_has_a_schema_and_every_schema_a_value() -> None:
-    assert tree(VALUES) == of_schema(SCHEMA) - {"global"}
+    assert tree(VALUES) == of_schema(SCHEMA) - OF_AN_UMBRELLA
 
 
 def tree(values: object, path: str = "") -> set[str]:

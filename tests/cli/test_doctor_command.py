@@ -1,5 +1,6 @@
 """`kubectl linkwise doctor`, against the extender's own routes and an API server's objects."""
 
+import base64
 import json
 import re
 from collections.abc import Iterator
@@ -25,6 +26,17 @@ ROOT = Path(__file__).parents[2]
 DAEMONSET = "/apis/apps/v1/namespaces/kube-system/daemonsets/linkwise-plugin"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/linkwise-extender"
 CONFIG = "/api/v1/namespaces/kube-system/configmaps/linkwise-extender"
+EVENTS = "/api/v1/namespaces/kube-system/events"
+OF_SCHEDULER = "/api/v1/namespaces/kube-system/configmaps/linkwise-scheduler-config-8h2k"
+HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/linkwise"
+SCHEDULER_CONFIG = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles: [{schedulerName: linkwise-scheduler}]
+extenders:
+  - urlPrefix: https://linkwise-extender.kube-system.svc:9402
+    managedResources: [{name: nvidia.com/gpu}, {name: nvidia.com/gpu.shared}]
+"""
 
 
 @pytest.fixture
@@ -99,6 +111,53 @@ def test_a_fault_is_named_with_its_place_and_a_way_out(proxy: Proxy) -> None:
     )
     (found,) = json.loads(doctor("-o", "json").stdout)["findings"]
     assert (found["level"], found["where"]) == ("problem", ["n1"])
+
+
+def test_shares_that_the_webhook_leaves_to_another_scheduler(proxy: Proxy) -> None:
+    """The ConfigMap of the second scheduler has the name that its pods mount."""
+    pods = [plugin("n1"), running("linkwise-extender", "n1"), running("linkwise-webhook", "n1")]
+    scheduler = running("linkwise-scheduler", "n1")
+    mounted = {"name": "config", "configMap": {"name": OF_SCHEDULER.rpartition("/")[2]}}
+    scheduler["spec"]["volumes"] = [{"name": "tmp", "emptyDir": {}}, mounted]
+    flags = ["--scheduler-name=linkwise-scheduler", "--shared-resource=nvidia.com/gpu.shared"]
+    proxy.objects["/api/v1/pods"] = {"items": [*pods, scheduler]}
+    proxy.objects[OF_SCHEDULER] = {"data": {"config.yaml": SCHEDULER_CONFIG}}
+    condition = "object.spec.containers.exists(c, {} in c.resources.limits)"
+    called = {"name": "takes-gpus", "expression": condition.format("'nvidia.com/gpu'")}
+    authority = make_authority(["linkwise"], datetime.now(UTC), Lifetime(100 * 86400))
+    trusted = {"caBundle": base64.b64encode(bundle([authority])).decode()}
+    hook = {"clientConfig": trusted, "matchConditions": [called]}
+    proxy.objects[HOOKS] = {"webhooks": [hook]}
+    pods[2]["spec"]["containers"][0]["args"] = flags[:1]
+    found = doctor().stdout.splitlines()
+    assert len(found) == 2
+    assert found[0].startswith(
+        "problem  linkwise-webhook, mutatingwebhookconfiguration linkwise, linkwise-scheduler: "
+        "they differ in the resources whose pods Linkwise plans: "
+    )
+    pods[2]["spec"]["containers"][0]["args"] = flags
+    assert "mutatingwebhookconfiguration linkwise has nvidia.com/gpu;" in doctor().stdout
+    shares = condition.format("'nvidia.com/gpu' in c || 'nvidia.com/gpu.shared'")
+    called["expression"] = shares
+    assert doctor().stdout.startswith("Nothing is missing.")
+    proxy.objects[OF_SCHEDULER] = {"data": {"config.yaml": "profiles: 3"}}
+    assert "unknown  configmap of the scheduler: cannot be read" in doctor().stdout
+
+
+def test_why_the_api_server_takes_no_pod_of_the_plugin(proxy: Proxy) -> None:
+    message = 'pods "linkwise-plugin-x7" is forbidden: violates PodSecurity "baseline:latest"'
+    refused = {
+        "metadata": {"name": "a", "creationTimestamp": datetime.now(UTC).isoformat()},
+        "involvedObject": {"kind": "DaemonSet", "name": "linkwise-plugin"},
+        "reason": "FailedCreate",
+        "message": f"Error creating: {message}",
+    }
+    proxy.objects[EVENTS] = {"items": [refused]}
+    proxy.objects["/api/v1/pods"] = {"items": [running("linkwise-extender", "n1")]}
+    answer = doctor()
+    assert f"problem  linkwise-plugin: its pods are not created: {message}\n" in answer.stdout
+    assert "kubectl label namespace kube-system pod-security" in answer.stdout
+    assert "label the node" not in answer.stdout
 
 
 def test_linkwise_in_another_namespace_is_looked_for_there(proxy: Proxy) -> None:

@@ -5,9 +5,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
+from linkwise.kube.filters.node_affinity import required_nodes
+from linkwise.kube.objects import Affinity
 from linkwise.topology import names
 from tests.cloud_pages import Example, examples
 from tests.cluster.support.api.chart import (
@@ -133,6 +136,23 @@ def test_helm_lint_finds_nothing() -> None:
         ({"dashboard__namespace": "Monitoring"}, "at '/dashboard/namespace'"),
         ({"nameOverride": "gpus"}, "additional properties 'nameOverride' not allowed"),
         ({"resourceName": "gpu"}, "at '/resourceName'"),
+        ({"sharedResources": ["a.b/c", "a.b/c"]}, "at '/sharedResources': items at 0 and 1 are"),
+        (
+            {"sharedResources": ["nvidia.com/gpu-shared"]},
+            "sharedResources: nvidia.com/gpu-shared is not planned: expected nvidia.com/gpu.shared",
+        ),
+        (
+            {"resourceName": "a.b/gpu", "sharedResources": ["nvidia.com/mig-1g.10gb"]},
+            "expected a.b/gpu.shared, or a name that begins with a.b/mig-",
+        ),
+        ({"sharedResources": ["nvidia.com/gpu"]}, "nvidia.com/gpu is not planned"),
+        ({"enabled": False}, "enabled: false has no meaning here"),
+        ({"plugin__cdiDirectories__static": "etc/cdi"}, "at '/plugin/cdiDirectories/static'"),
+        ({"plugin__cdiDirectories__more": "/etc/cdi"}, "additional properties 'more' not allowed"),
+        (
+            {"webhook__hostNetwork": True, "openshift": True},
+            "webhook.hostNetwork: OpenShift's control plane reaches pods",
+        ),
         ({"plugin__kubeletDirectory": "var/lib/kubelet"}, "at '/plugin/kubeletDirectory'"),
         ({"plugin__tolerations": {"operator": "Exists"}}, "at '/plugin/tolerations'"),
         ({"plugin__mode": "observe"}, "so scheduler.mode must be none, but it is second"),
@@ -285,6 +305,7 @@ def test_flags_reach_their_programs() -> None:
                 **{
                     "extender__flags__namespace": ["team-a", "team-b"],
                     "extender__flags__indexed-jobs": "none",
+                    "extender__flags__device-class": "gpu.example",
                     "extender__flags__call-timeout": "17s",
                     "extender__flags__retry-period": None,
                     "plugin__flags__pass-device-specs": False,
@@ -301,8 +322,9 @@ def test_flags_reach_their_programs() -> None:
     assert {"--no-pass-device-specs", "--health-seconds=2.5"} <= args(rendered, *PARTS[0])
     # The extender and the webhook have to agree about these.
     webhook = args(rendered, "Deployment", "webhook")
-    assert {"--gate=all", "--indexed-jobs=none"} <= webhook
-    assert "--indexed-jobs=none" in extender
+    both = {"--indexed-jobs=none", "--device-class=gpu.example"}
+    assert {"--gate=all", *both} <= webhook
+    assert both <= extender
     assert "--v=2" in args(rendered, "Deployment", "scheduler")
     config = rendered["ConfigMap kube-system/linkwise-scheduler-config"]["data"]["config.yaml"]
     assert config["extenders"][0]["httpTimeout"] == "17s"
@@ -381,6 +403,91 @@ def test_a_resource_of_another_name_is_the_same_everywhere() -> None:
     assert "'example.com/gpu' in" in hook["matchConditions"][0]["expression"]
     usual = re.compile(r"\bnvidia\.com/gpu(?![.\w])")
     assert not [name for name, body in rendered.items() if any(map(usual.search, texts(body)))]
+
+
+def test_shared_resources_reach_the_scheduler_the_webhook_and_its_calls() -> None:
+    shared = ["nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"]
+    usual, rendered = objects(template()), objects(template(*values(sharedResources=shared)))
+    config = rendered["ConfigMap kube-system/linkwise-scheduler-config"]["data"]["config.yaml"]
+    managed = [each["name"] for each in config["extenders"][0]["managedResources"]]
+    assert managed == ["nvidia.com/gpu", *shared]
+    more = args(rendered, "Deployment", "webhook") - args(usual, "Deployment", "webhook")
+    assert more == {f"--shared-resource={name}" for name in shared}
+    (hook,) = rendered["MutatingWebhookConfiguration /linkwise"]["webhooks"]
+    asked = re.findall(r"'([^']+)' in", hook["matchConditions"][0]["expression"])
+    assert asked == managed
+
+
+def test_an_umbrella_chart_switches_it_on_and_off(tmp_path: Path) -> None:
+    """Helm hands the key of the condition, and `global`, to the chart on which another depends."""
+    dependency = {"name": "linkwise", "version": "0.1.0", "condition": "linkwise.enabled"}
+    chart = {"apiVersion": "v2", "name": "stack", "version": "1.0.0", "dependencies": [dependency]}
+    (tmp_path / "Chart.yaml").write_text(yaml.safe_dump(chart))
+    (tmp_path / "charts").mkdir()
+    (tmp_path / "charts" / "linkwise").symlink_to(CHART)
+    place = ("--namespace=kube-system", f"--kube-version={binaries.NEWEST}")
+    given = values(global__team="a", linkwise__enabled=True)
+    assert objects(helm("template", "stack", str(tmp_path), *place, *given)) == objects(template())
+    off = values(linkwise__enabled=False)
+    assert not objects(helm("template", "stack", str(tmp_path), *place, *off))
+
+
+def test_directories_of_cdi_specs_are_moved_or_left_out() -> None:
+    def found(**given: object) -> dict[str, tuple[str, str]]:
+        pod = pod_of(objects(template(*values(**given))), *PARTS[0])
+        inside = {each["name"]: each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
+        return {
+            each["name"]: (each["hostPath"]["path"], inside[each["name"]])
+            for each in pod["volumes"]
+            if each["name"].startswith("cdi-")
+        }
+
+    dynamic = {"cdi-dynamic": ("/var/run/cdi", "/var/run/cdi")}
+    assert found() == {"cdi-static": ("/etc/cdi", "/etc/cdi"), **dynamic}
+    assert found(plugin__cdiDirectories__static="") == dynamic
+    assert found(plugin__cdiDirectories__static=None) == dynamic
+    moved = {"static": "/var/cdi/static", "dynamic": ""}
+    # The plugin reads where it always does.
+    assert found(plugin__cdiDirectories=moved) == {"cdi-static": ("/var/cdi/static", "/etc/cdi")}
+
+
+def test_the_webhook_on_the_network_of_its_node_needs_no_more_nodes_for_an_update() -> None:
+    rendered = objects(template(*values(webhook__hostNetwork=True)))
+    pod = pod_of(rendered, "Deployment", "webhook")
+    assert (pod["hostNetwork"], pod["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
+    update = rendered["Deployment kube-system/linkwise-webhook"]["spec"]["strategy"]
+    assert update["rollingUpdate"] == {"maxUnavailable": 1, "maxSurge": 0}
+    assert "hostNetwork" not in pod_of(objects(template()), "Deployment", "webhook")
+
+
+def test_every_container_requests_cpu_and_memory_and_has_a_limit_of_memory() -> None:
+    """As policies demand that refuse other pods. The hook of a removal needs a cluster, so
+    `helm template` leaves it out; its resources are in its own text."""
+    specs = [
+        body["spec"]["template"]["spec"]
+        for body in objects(template()).values()
+        if body["kind"] in ("DaemonSet", "Deployment", "Job", "StatefulSet")
+    ]
+    assert len(specs) == len(PARTS)
+    removal = (CHART / "templates" / "plugin" / "removal.yaml").read_text()
+    found = re.search(r"^ {10}resources:\n(?: {12}.*\n)+", removal, re.M)
+    assert found is not None
+    specs.append({"containers": [yaml.safe_load(found.group())]})
+    for spec in specs:
+        for container in (*spec.get("initContainers", ()), *spec["containers"]):
+            resources = container["resources"]
+            assert {"cpu", "memory"} <= resources["requests"].keys()
+            assert "memory" in resources["limits"]
+
+
+@pytest.mark.parametrize("pci", ["10de", "0302_10de", "0300_10de"])
+def test_nodes_that_node_feature_discovery_labels_get_a_plugin(pci: str) -> None:
+    """A card with an output for a display is of PCI class 0300, one without of class 0302."""
+    affinity = pod_of(objects(template()), *PARTS[0])["affinity"]["nodeAffinity"]
+    labels = {f"feature.node.kubernetes.io/pci-{pci}.present": "true"}
+    required = required_nodes({}, msgspec.convert({"nodeAffinity": affinity}, Affinity))
+    assert required.match("n1", labels)
+    assert not required.match("n1", {"feature.node.kubernetes.io/pci-0300_102b.present": "true"})
 
 
 def test_ports_are_the_same_everywhere() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from linkwise.extender.__main__ import command as extender
 from linkwise.topology.names import DEFAULT_RESOURCE
@@ -132,6 +133,7 @@ def test_of_a_second_scheduler_the_name_is_the_one_that_it_is_deployed_under() -
     ("arguments", "said"),
     [
         (["--resource-name=gpu"], "'gpu': expected a name like nvidia.com/gpu"),
+        (["--shared-resource=shared"], "'shared': expected a name like nvidia.com/gpu"),
         (["--secret=linkwise-webhook"], "expected NAMESPACE/NAME"),
         (["--certificate-lifetime=9s"], "9 s: expected 10s or more"),
         (["--certificate-lifetime=90d"], "expected a duration like"),
@@ -144,3 +146,10 @@ def test_a_flag_that_cannot_be_is_refused_with_what_was_expected(
     with pytest.raises(click.BadParameter) as refused:
         command.make_context("linkwise-webhook", arguments)
     assert said in refused.value.format_message()
+
+
+def test_shares_that_the_extender_does_not_plan_are_refused() -> None:
+    given = ["--resource-name=amd.com/gpu", "--shared-resource=nvidia.com/gpu.shared"]
+    ended = CliRunner().invoke(command, given)
+    assert ended.exit_code == 2
+    assert "nvidia.com/gpu.shared is not planned where amd.com/gpu is a GPU" in ended.output

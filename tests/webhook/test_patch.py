@@ -114,6 +114,35 @@ def test_gpus_of_an_init_container_count_and_another_resource_does_not() -> None
     assert gates(pod("b", annotations=GANG), Rules(resource="amd.com/gpu")) == []
 
 
+SHARED, SLICE = f"{GPU}.shared", "nvidia.com/mig-1g.10gb"
+
+
+def taking(**amounts: str) -> Object:
+    containers = [{"name": "main", "resources": {"limits": amounts}}]
+    return pod("a", annotations=GANG, containers=containers)
+
+
+@pytest.mark.parametrize("gate", Gating)
+@pytest.mark.parametrize("resource", [SHARED, SLICE])
+def test_shares_about_which_the_scheduler_asks_bring_its_name_and_no_gate(
+    resource: str, gate: Gating
+) -> None:
+    """The extender plans no gang of shares, so it would remove the gate at once."""
+    rules = Rules(shared=frozenset({SHARED, SLICE}), scheduler="linkwise-scheduler", gate=gate)
+    made = taking(**{resource: "1"})
+    expected = deepcopy(made)
+    expected["spec"]["schedulerName"] = "linkwise-scheduler"
+    assert patched(made, rules) == expected
+    beside = taking(**{resource: "1", GPU: "1"})
+    assert gates(beside, rules) == ([] if gate is Gating.NONE else GATE)
+
+
+def test_shares_about_which_the_scheduler_does_not_ask_stay_with_their_own() -> None:
+    rules = Rules(shared=frozenset({SHARED}), scheduler="linkwise-scheduler")
+    for made in (taking(**{SLICE: "1"}), taking(**{SHARED: "one"}), taking(**{SHARED: "0"})):
+        assert patched(made, rules) == made
+
+
 def test_gates_of_others_stay_before_ours() -> None:
     kueue = {"name": "kueue.x-k8s.io/admission"}
     made = pod("train-0", annotations=GANG, schedulingGates=[kueue])

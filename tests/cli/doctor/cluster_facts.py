@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from linkwise.cli.doctor.diagnosis import findings
-from linkwise.cli.doctor.facts import DaemonSet, Facts, Lease, SeenPod
+from linkwise.cli.doctor.facts import DaemonSet, Event, Facts, Lease, SeenPod
 from linkwise.cli.doctor.finding import Finding, Level
 from linkwise.extender.api.views import StateView
 from linkwise.kube.objects import Node
@@ -116,6 +116,27 @@ def vendor(on: str, *, told: bool = True) -> SeenPod:
 def extender() -> SeenPod:
     labels = {"app.kubernetes.io/name": "linkwise-extender"}
     return pod("linkwise-extender-1", "control", namespace="kube-system", labels=labels)
+
+
+def program(name: str, *args: str, env: dict[str, str] | None = None) -> SeenPod:
+    """A pod of a program of Linkwise with these flags."""
+    labels = {"app.kubernetes.io/name": name}
+    return pod(
+        f"{name}-1", "control", namespace="kube-system", labels=labels, args=[*args], env=env or {}
+    )
+
+
+def refusal(of: str, message: str, *, ago: float = 5, reason: str = "FailedCreate") -> Event:
+    """As a controller writes it about the object that is to create the pods."""
+    return msgspec.convert(
+        {
+            "involvedObject": {"kind": "DaemonSet", "name": of},
+            "reason": reason,
+            "message": f"Error creating: {message}",
+            "lastTimestamp": at(ago),
+        },
+        Event,
+    )
 
 
 def lease(holder: str | None = "linkwise-extender-1", ago: float = 2) -> Lease:

@@ -20,7 +20,7 @@ from linkwise.serving.certificates.callers import Place
 from linkwise.serving.certificates.keeper import FileKeeper, Keeper
 from linkwise.serving.certificates.pairs import Lifetime, Pair
 from linkwise.serving.program import LOG_FORMAT, LOG_LEVEL, begin_log, exit_on_signals
-from linkwise.topology.names import DEFAULT_RESOURCE, RESOURCE_NAME
+from linkwise.topology.names import DEFAULT_RESOURCE, RESOURCE_NAME, is_share
 from linkwise.webhook.answers import Answers
 from linkwise.webhook.claims import ReadTemplate
 from linkwise.webhook.keeper import SecretKeeper
@@ -48,6 +48,12 @@ def _resource(_context: click.Context, parameter: click.Parameter, value: str) -
     return value
 
 
+def _resources(
+    context: click.Context, parameter: click.Parameter, value: tuple[str, ...]
+) -> tuple[str, ...]:
+    return tuple(_resource(context, parameter, each) for each in value)
+
+
 @click.command(context_settings={"auto_envvar_prefix": "LINKWISE_WEBHOOK", "show_default": True})
 @click.option(
     "--kubeconfig",
@@ -60,6 +66,14 @@ def _resource(_context: click.Context, parameter: click.Parameter, value: str) -
     default=DEFAULT_RESOURCE,
     callback=_resource,
     help="The extended resource that is a GPU.",
+)
+@click.option(
+    "--shared-resource",
+    "shared_resources",
+    multiple=True,
+    callback=_resources,
+    help="A resource of replicas or MIG devices about which the scheduler asks the extender too, "
+    "as in its managedResources. May be repeated.",
 )
 @click.option(
     "--scheduler-name",
@@ -142,6 +156,7 @@ def command(
     kubeconfig: str | None,
     api_server: str | None,
     resource_name: str,
+    shared_resources: tuple[str, ...],
     scheduler_name: str,
     gate: str,
     indexed_jobs: str,
@@ -160,8 +175,12 @@ def command(
 ) -> None:
     """Give GPU pods their scheduler and their gate, and refuse wrong annotations."""
     begin_log(log_level, log_format)
+    for name in shared_resources:
+        if not is_share(name, resource_name):
+            _refuse(f"--shared-resource: {name} is not planned where {resource_name} is a GPU")
     rules = Rules(
         resource_name,
+        frozenset(shared_resources),
         scheduler_name,
         Gating(gate),
         IndexedJobs(indexed_jobs),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from linkwise.kube.objects import Pod
-from linkwise.pods.annotations import demand_of
+from linkwise.pods.annotations import demand_of, shares_of
 from linkwise.pods.claims import DEVICE_CLASS
 from linkwise.pods.podgrouper.decide import recognise
 from linkwise.pods.podgrouper.workloads.answer import IndexedJobs, NeedsOwner, Recognised
@@ -35,6 +35,7 @@ class Gating(Enum):
 @dataclass(frozen=True, slots=True)
 class Rules:
     resource: str = names.DEFAULT_RESOURCE
+    shared: frozenset[str] = frozenset()  # the resources of shares about which that scheduler asks
     scheduler: str = DEFAULT_SCHEDULER  # the one that calls the extender
     gate: Gating = Gating.GANGS
     indexed_jobs: IndexedJobs = IndexedJobs.ALL
@@ -48,14 +49,15 @@ def patch_of(pod: Pod, rules: Rules, new: NewClaim | None = None) -> tuple[Step,
     if not _may_be_patched(pod, rules):
         return ()
     claimed = claims.claim_steps(pod, rules.resource, rules.device_class, new) if new else ()
-    if not (claimed or takes_gpus(pod, rules)):
+    takes = takes_gpus(pod, rules)
+    if not (claimed or takes or _takes_shares(pod, rules)):
         return ()
     steps: list[Step] = []
     if pod.spec.scheduler_name != rules.scheduler:
         steps.append({"op": "add", "path": "/spec/schedulerName", "value": rules.scheduler})
     steps += claimed
     # The extender creates the claim with the plan, so the pod waits for that in any case.
-    if not _has_gate(pod) and (claimed or _is_to_wait(pod, rules)):
+    if not _has_gate(pod) and (claimed or (takes and _is_to_wait(pod, rules))):
         steps.append(_gate(pod))
     return tuple(steps)
 
@@ -74,6 +76,14 @@ def _may_be_patched(pod: Pod, rules: Rules) -> bool:
 def takes_gpus(pod: Pod, rules: Rules) -> bool:
     try:
         return demand_of(pod, rules.resource).gpus > 0
+    except ValueError:  # the API server refuses such a pod
+        return False
+
+
+def _takes_shares(pod: Pod, rules: Rules) -> bool:
+    """Such a pod gets no gate: the extender, which plans no gang of shares, would remove it."""
+    try:
+        return any(name in rules.shared for name, _ in shares_of(pod, rules.resource))
     except ValueError:  # the API server refuses such a pod
         return False
 

@@ -7,13 +7,10 @@ other has given out.
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from linkwise.cli.doctor.facts import Facts, amount_of
+from linkwise.cli.doctor.facts import Facts, amount_of, machine_on
 from linkwise.cli.doctor.finding import Found, Level, problem
 from linkwise.kube.device_claims import uuid_of
 from linkwise.kube.objects import Node
-from linkwise.topology import names
-from linkwise.topology.annotations.node_annotation import read_topology
-from linkwise.topology.errors import LinkwiseError
 
 _PAGE = "claims.md"
 BOTH = f"{_PAGE}#one-of-the-two"
@@ -90,8 +87,5 @@ def of_claims(facts: Facts, node: Node, drivers: Collection[GpuDriver]) -> Itera
 
 def _gpus_of(node: Node) -> frozenset[str] | None:
     """The UUIDs in the topology annotation; None: there is none that can be read."""
-    try:
-        text = node.metadata.annotations.get(names.TOPOLOGY)
-        return None if text is None else frozenset(g.uuid for g in read_topology(text).gpus)
-    except LinkwiseError:
-        return None
+    machine = machine_on(node)
+    return None if machine is None else frozenset(gpu.uuid for gpu in machine.gpus)

@@ -5,6 +5,7 @@ from collections import Counter
 from linkwise.cli.doctor.facts import ALONE, IN_FRONT, OBSERVES, Facts
 from linkwise.cli.doctor.finding import Finding, merged
 from linkwise.cli.doctor.nodes import of_nodes
+from linkwise.cli.doctor.programs import of_programs
 from linkwise.cli.doctor.scheduling import of_scheduling
 
 # A second look comes so much later, if a finding may pass by itself.
@@ -17,7 +18,7 @@ _WAYS = {
 
 
 def findings(facts: Facts) -> tuple[Finding, ...]:
-    return merged((*of_scheduling(facts), *of_nodes(facts)))
+    return merged((*of_programs(facts), *of_scheduling(facts), *of_nodes(facts)))
 
 
 def all_is_well(facts: Facts) -> str:

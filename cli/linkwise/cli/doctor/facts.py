@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 
 import msgspec
 
@@ -20,8 +21,13 @@ from linkwise.kube.objects import (
     whole,
 )
 from linkwise.kube.pod_conditions import scheduler_error
+from linkwise.topology import names
+from linkwise.topology.annotations.node_annotation import read_topology
+from linkwise.topology.errors import LinkwiseError
+from linkwise.topology.machine.model import Machine
 
-PLUGIN, EXTENDER, SCHEDULER = "linkwise-plugin", "linkwise-extender", "linkwise-scheduler"
+PLUGIN, EXTENDER = "linkwise-plugin", "linkwise-extender"
+SCHEDULER, WEBHOOK = "linkwise-scheduler", "linkwise-webhook"
 NAME_LABEL = "app.kubernetes.io/name"
 IN_FRONT, OBSERVES, ALONE = "in-front", "observe", "alone"
 _DEVICE_PLUGINS = "/var/lib/kubelet/device-plugins"
@@ -60,9 +66,14 @@ class HostPath(_Object, frozen=True):
     path: str
 
 
+class ConfigMapVolume(_Object, frozen=True):
+    name: str = ""
+
+
 class Volume(_Object, frozen=True):
     name: str
     host_path: HostPath | None = None
+    config_map: ConfigMapVolume | None = None
 
 
 class PodSpec(_Object, frozen=True):
@@ -112,7 +123,25 @@ class SeenPod(_Object, frozen=True):
         return scheduler_error(self.status.conditions)
 
     def is_of(self, program: str) -> bool:
-        return self.metadata.labels.get(NAME_LABEL) == program
+        return self.program == program
+
+    @property
+    def program(self) -> str:
+        return self.metadata.labels.get(NAME_LABEL, "")
+
+    def values_of(self, flag: str) -> tuple[str, ...]:
+        """Of a flag of Linkwise's program: on its command line, else in its environment."""
+        found: list[str] = []
+        for each in self.spec.containers:
+            for arg, following in pairwise((*each.args, "")):
+                name, equals, value = arg.partition("=")
+                if name == f"--{flag}":
+                    found.append(value if equals else following)
+        if found:
+            return tuple(found)
+        variable = f"{self.program}-{flag}".upper().replace("-", "_")
+        env = (var for each in self.spec.containers for var in each.env)
+        return tuple(word for var in env if var.name == variable for word in var.value.split())
 
     def takes(self, resource: str) -> bool:
         return _any_takes((*self.spec.init_containers, *self.spec.containers), resource)
@@ -193,6 +222,32 @@ class DaemonSet(_Object, frozen=True):
         return required_nodes(template.node_selector, template.affinity)
 
 
+class ObjectReference(_Object, frozen=True):
+    kind: str = ""
+    name: str = ""
+
+
+class EventSeries(_Object, frozen=True):
+    last_observed_time: datetime | None = None
+
+
+class Event(_Object, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    involved_object: ObjectReference = ObjectReference()
+    reason: str = ""
+    message: str = ""
+    last_timestamp: datetime | None = None
+    event_time: datetime | None = None
+    series: EventSeries | None = None
+
+    @property
+    def last(self) -> float:
+        """When it was last true, in seconds since 1970; 0.0: it does not say."""
+        series = None if self.series is None else self.series.last_observed_time
+        times = (self.metadata.creation_timestamp, self.event_time, self.last_timestamp, series)
+        return max((each.timestamp() for each in times if each is not None), default=0.0)
+
+
 class LeaseSpec(_Object, frozen=True):
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
@@ -211,6 +266,14 @@ class Certificate:
 
 
 @dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """Of the second scheduler: its names, and the resources of the pods about which it asks."""
+
+    names: frozenset[str]
+    managed: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """Times are seconds since 1970."""
 
@@ -220,6 +283,9 @@ class Facts:
     pods: tuple[SeenPod, ...] = ()
     slices: tuple[ResourceSlice, ...] = ()  # what DRA drivers publish
     daemonset: DaemonSet | None = None
+    events: tuple[Event, ...] = ()  # about pods that could not be created
+    scheduler: SchedulerConfig | None = None  # None: there is no second one, or it is unknown
+    conditions: tuple[str, ...] = ()  # under which the API server calls the webhook for a pod
     lease: Lease | None = None
     state: StateView | None = None
     views: tuple[NodeView, ...] = ()
@@ -236,6 +302,28 @@ class Facts:
         return tuple(pod for pod in self.pods if pod.live and pod.is_of(PLUGIN))
 
     @property
+    def refused(self) -> Mapping[str, str]:
+        """By program, the last reason why no pod of it could be created; without programs of which
+        one was created since."""
+        found: dict[str, str] = {}
+        for event in sorted(self.events, key=lambda each: each.last):
+            about = event.involved_object.name
+            if event.reason != "FailedCreate":
+                continue
+            for program in (PLUGIN, EXTENDER, SCHEDULER, WEBHOOK):
+                # The pods of a Deployment are created by a ReplicaSet, with a name that is longer.
+                if about == program or about.startswith(f"{program}-"):
+                    made = (
+                        pod.metadata.creation_timestamp.timestamp()
+                        for pod in self.pods
+                        if pod.is_of(program) and pod.metadata.creation_timestamp is not None
+                    )
+                    found.pop(program, None)
+                    if event.last > max(made, default=0.0):
+                        found[program] = event.message.removeprefix("Error creating: ")
+        return found
+
+    @property
     def observes(self) -> bool:
         """Whether the cluster is only observed: no plugin of ours serves a kubelet."""
         return bool(self.plugins) and all(pod.mode == OBSERVES for pod in self.plugins)
@@ -247,6 +335,15 @@ def amount_of(amounts: Mapping[str, str | int | float], resource: str) -> int:
         return whole(amounts.get(resource, 0))
     except ValueError:
         return 0
+
+
+def machine_on(node: Node) -> Machine | None:
+    """The topology annotation; None: there is none that can be read."""
+    text = node.metadata.annotations.get(names.TOPOLOGY)
+    try:
+        return None if text is None else read_topology(text)
+    except LinkwiseError:
+        return None
 
 
 def _any_takes(containers: Iterable[Container], resource: str) -> bool:

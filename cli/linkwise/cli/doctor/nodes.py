@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 
 from linkwise.cli.doctor.claims import GpuDriver, drivers_on, of_claims
-from linkwise.cli.doctor.facts import ALONE, IN_FRONT, Facts, SeenPod, amount_of
+from linkwise.cli.doctor.facts import ALONE, IN_FRONT, PLUGIN, Facts, SeenPod, amount_of, machine_on
 from linkwise.cli.doctor.finding import Finding, Found, Level, problem
+from linkwise.cli.doctor.lost_gpus import LostGpus
 from linkwise.extender.api.views import NodeView
 from linkwise.extender.cache.node_info import ClosedBy
 from linkwise.kube.objects import Node
 from linkwise.topology import names
-from linkwise.topology.annotations.node_annotation import read_topology
 from linkwise.topology.annotations.plan import InUse, read_in_use
 from linkwise.topology.errors import LinkwiseError
 
@@ -37,6 +37,7 @@ def of_nodes(facts: Facts) -> Iterator[Finding]:
     with_gpus = 0
     views = {view.name: view for view in facts.views}
     drivers_of = drivers_on(facts)
+    lost = LostGpus(facts)
     for node in facts.nodes:
         name = node.metadata.name
         bound = on.get(name, [])
@@ -51,6 +52,7 @@ def of_nodes(facts: Facts) -> Iterator[Finding]:
         found = (
             *_of_plugin(facts, node, plugin, views.get(name), drivers),
             *of_claims(facts, node, drivers),
+            *lost.of(node, plugin, drivers),
             *_of_vendor(facts, plugin, [p for p in here if p.is_vendor_of(facts.resource)]),
             *(_of_in_use(facts, node, bound) if plugin is not None else ()),
         )
@@ -80,13 +82,16 @@ def _of_none(facts: Facts) -> Iterator[Finding]:
     if facts.daemonset is None:
         return
     what = "Linkwise's plugin runs on no node"
-    todo = f"see `{_described(facts)}`, and label the nodes"
+    todo = _without_pods(facts, "nodes")
     page = "choose-an-overlay.md#before-you-begin"
     yield Finding(Level.PROBLEM, ("cluster",), what, todo, page)
 
 
-def _described(facts: Facts) -> str:
-    return f"kubectl -n {facts.system} describe daemonset linkwise-plugin"
+def _without_pods(facts: Facts, whom: str) -> str:
+    """What to do where a pod of the plugin should be. A label helps only if its DaemonSet can
+    create pods."""
+    described = f"see `kubectl -n {facts.system} describe daemonset {PLUGIN}`"
+    return described if PLUGIN in facts.refused else f"{described}, and label the {whom}"
 
 
 def _of_plugin(
@@ -140,7 +145,7 @@ def _without_plugin(
         yield Level.NOTE, what, "nothing, if that is meant", by_count, False
     else:
         what = f"no plugin of Linkwise runs: {so}"
-        todo = f"see `{_described(facts)}`, and label the node"
+        todo = _without_pods(facts, "node")
         yield problem(what, todo, "choose-an-overlay.md#before-you-begin")
 
 
@@ -172,12 +177,11 @@ def _of_in_use(facts: Facts, node: Node, bound: list[SeenPod]) -> Iterator[Found
     """Names in the list that no pod has, and pods that run with GPUs and are not in the list.
     *bound* are all pods of the node, those that have ended too."""
     text = node.metadata.annotations.get(names.IN_USE)
-    topology = node.metadata.annotations.get(names.TOPOLOGY)
-    if topology is None:
+    machine = machine_on(node)
+    if machine is None:
         return
     try:
         in_use = InUse() if text is None else read_in_use(text)
-        gpus = len(read_topology(topology).gpus)
     except LinkwiseError:
         return  # the extender's reason says so
     listed = {*in_use.pods, *in_use.shares}
@@ -186,7 +190,7 @@ def _of_in_use(facts: Facts, node: Node, bound: list[SeenPod]) -> Iterator[Found
     if gone:
         what = f"GPUs in use are out of date: {gone[0]} is not there any more"
         yield problem(what, todo, "failures.md", passing=True)
-    if amount_of(node.status.allocatable, facts.resource) > gpus:
+    if amount_of(node.status.allocatable, facts.resource) > len(machine.gpus):
         return  # shared GPUs: replicas are in no list
     missing = sorted(
         pod.key

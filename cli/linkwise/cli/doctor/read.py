@@ -2,18 +2,29 @@
 
 import re
 import time
+from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 import msgspec
 from cryptography import x509
 
-from linkwise.cli.doctor.facts import Certificate, DaemonSet, Facts, Lease, SeenPod
+from linkwise.cli.doctor.facts import (
+    SCHEDULER,
+    Certificate,
+    DaemonSet,
+    Event,
+    Facts,
+    Lease,
+    SchedulerConfig,
+    SeenPod,
+)
 from linkwise.cli.errors import AskError
 from linkwise.cli.proxied import Extender
 from linkwise.extender.api.views import NodeView, StateView
 from linkwise.kube import device_claims
 from linkwise.kube.client import KubeClient
 from linkwise.kube.device_claims import ResourceSlice
+from linkwise.kube.documents import DocumentError, read_value
 from linkwise.kube.errors import ApiError
 from linkwise.kube.objects import Node
 from linkwise.topology.names import DEFAULT_RESOURCE
@@ -43,12 +54,38 @@ class _ClientConfig(msgspec.Struct, rename="camel"):
     ca_bundle: bytes = b""
 
 
+class _MatchCondition(msgspec.Struct):
+    expression: str = ""
+
+
 class _Hook(msgspec.Struct, rename="camel"):
+    match_conditions: tuple[_MatchCondition, ...] = ()
     client_config: _ClientConfig = msgspec.field(default_factory=_ClientConfig)
 
 
 class _Hooks(msgspec.Struct):
     webhooks: tuple[_Hook, ...] = ()
+
+
+class _Events(msgspec.Struct):
+    items: tuple[Event, ...]
+
+
+class _Profile(msgspec.Struct, rename="camel"):
+    scheduler_name: str = "default-scheduler"
+
+
+class _Managed(msgspec.Struct):
+    name: str
+
+
+class _Extender(msgspec.Struct, rename="camel"):
+    managed_resources: tuple[_Managed, ...] = ()
+
+
+class _Configuration(msgspec.Struct):
+    profiles: tuple[_Profile, ...] = (_Profile(),)
+    extenders: tuple[_Extender, ...] = ()
 
 
 def read_facts(extender: Extender) -> Facts:
@@ -62,7 +99,11 @@ def read_facts(extender: Extender) -> Facts:
     daemonset = reader.get("daemonset", f"{daemonsets}/linkwise-plugin", DaemonSet)
     leases = f"/apis/coordination.k8s.io/v1/namespaces/{extender.system}/leases"
     lease = reader.get("lease", f"{leases}/linkwise-extender", Lease)
-    certificates = [*reader.certificates()]
+    events = f"/api/v1/namespaces/{extender.system}/events"
+    refused = {"fieldSelector": "reason=FailedCreate"}
+    failures = reader.get("events", events, _Events, refused)
+    hooks = reader.get("webhook", f"{_HOOKS}/mutatingwebhookconfigurations/linkwise", _Hooks)
+    certificates = [*reader.certificates(hooks)]
     state: StateView | None = None
     views: tuple[NodeView, ...] = ()
     silence = ""
@@ -81,6 +122,9 @@ def read_facts(extender: Extender) -> Facts:
         pods=() if pods is None else pods.items,
         slices=() if slices is None else slices.items,
         daemonset=daemonset,
+        events=() if failures is None else failures.items,
+        scheduler=reader.scheduler(() if pods is None else pods.items),
+        conditions=() if hooks is None else _conditions(hooks),
         lease=lease,
         state=state,
         views=views,
@@ -96,10 +140,12 @@ class _Reader:
         self._client, self._system = client, system
         self.unread: list[tuple[str, str]] = []
 
-    def get(self, what: str, path: str, kind: type[T]) -> T | None:
+    def get(
+        self, what: str, path: str, kind: type[T], params: Mapping[str, str] | None = None
+    ) -> T | None:
         """None if there is none, or if it cannot be read."""
         try:
-            return self._client.get(path, kind)
+            return self._client.get(path, kind, params=params)
         except ApiError as error:
             if error.status != 404:
                 self.unread.append((what, error.message))
@@ -107,7 +153,32 @@ class _Reader:
             self.unread.append((what, str(error)))
         return None
 
-    def certificates(self) -> list[Certificate]:
+    def scheduler(self, pods: Iterable[SeenPod]) -> SchedulerConfig | None:
+        """Its pods name the ConfigMap: each change of it may get another name."""
+        mounted = (
+            volume.config_map.name
+            for pod in pods
+            if pod.live and pod.is_of(SCHEDULER)
+            for volume in pod.spec.volumes
+            if volume.config_map is not None
+        )
+        what = "configmap of the scheduler"
+        for name in dict.fromkeys(mounted):
+            path = f"/api/v1/namespaces/{self._system}/configmaps/{name}"
+            found = self.get(what, path, _ConfigMap)
+            text = "" if found is None else found.data.get("config.yaml", "")
+            try:
+                read = msgspec.convert(read_value(text.encode()) or {}, _Configuration)
+            except (DocumentError, msgspec.MsgspecError) as error:
+                self.unread.append((what, str(error)))
+                continue
+            if text:
+                managed = (one.name for each in read.extenders for one in each.managed_resources)
+                profiles = (each.scheduler_name for each in read.profiles)
+                return SchedulerConfig(frozenset(profiles), frozenset(managed))
+        return None
+
+    def certificates(self, hooks: _Hooks | None) -> list[Certificate]:
         """The authorities that others trust: of several, the one that lasts longest."""
         found: list[Certificate] = []
         path = f"/api/v1/namespaces/{self._system}/configmaps/linkwise-extender"
@@ -115,7 +186,6 @@ class _Reader:
         if published is not None:
             text = published.data.get("ca.crt", "").encode()
             found += self._last("the extender's authority", text)
-        hooks = self.get("webhook", f"{_HOOKS}/mutatingwebhookconfigurations/linkwise", _Hooks)
         for hook in () if hooks is None else hooks.webhooks[:1]:
             found += self._last("the webhook's authority", hook.client_config.ca_bundle)
         return found
@@ -129,6 +199,10 @@ class _Reader:
         last = max(known, key=lambda each: each.not_valid_after_utc)
         made, ends = last.not_valid_before_utc.timestamp(), last.not_valid_after_utc.timestamp()
         return [Certificate(name, made, ends)]
+
+
+def _conditions(hooks: _Hooks) -> tuple[str, ...]:
+    return tuple(each.expression for hook in hooks.webhooks for each in hook.match_conditions)
 
 
 def _ends(metrics: str) -> list[Certificate]:
