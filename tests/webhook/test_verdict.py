@@ -1,6 +1,7 @@
 """What is refused as it is applied, in the words that the extender would use later."""
 
 import json
+from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -76,8 +77,8 @@ def test_a_pod_that_says_too_much_is_refused_only_if_it_takes_gpus() -> None:
     assert warnings(large) == []
 
 
-def cron_job() -> Object:
-    return owner("batch/v1 CronJob", "nightly", {"jobTemplate": {"spec": {"template": of(WRONG)}}})
+def cron_job(said: Object) -> Object:
+    return owner("batch/v1 CronJob", "nightly", {"jobTemplate": {"spec": {"template": of(said)}}})
 
 
 def job_set(said: Object, pods: int = 4) -> Object:
@@ -97,7 +98,7 @@ def training(kind: str, field: str, said: Object, replicas: int = 4) -> Object:
 @pytest.mark.parametrize(
     ("made", "path"),
     [
-        (cron_job(), "spec.jobTemplate.spec.template.metadata.annotations"),
+        (cron_job(WRONG), "spec.jobTemplate.spec.template.metadata.annotations"),
         (owner("apps/v1 Deployment", "web", {"template": of(WRONG)}), ANNOTATIONS),
         (owner("apps/v1 StatefulSet", "db", {"template": of(WRONG)}), ANNOTATIONS),
         (owner("apps/v1 DaemonSet", "all", {"template": of(WRONG)}), ANNOTATIONS),
@@ -328,3 +329,37 @@ def test_a_deep_and_a_wide_object_are_read_to_the_end() -> None:
         inner = {"deeper": inner}
     made = owner("example.org/v1 Odd", "odd", {"wide": [{}] * 20_000, "deep": inner})
     assert refusal(made).endswith(SIZE)
+
+
+PREEMPTIBLE = {names.PREEMPTIBLE: "true"}
+IGNORES = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
+
+
+@pytest.mark.parametrize("said", [PREEMPTIBLE, {names.RECLAIM: "4h"}])
+@pytest.mark.parametrize(
+    ("make", "path"),
+    [
+        (job, "spec"),
+        (cron_job, "spec.jobTemplate.spec"),
+        (job_set, "spec.replicatedJobs[1].template.spec"),
+    ],
+)
+def test_a_job_that_an_eviction_may_fail_is_remarked_upon(
+    make: Callable[[Object], Object], path: str, said: Object
+) -> None:
+    ((key, value),) = said.items()
+    why = "its Job counts an eviction as a failure, because its podFailurePolicy does not ignore "
+    todo = "DisruptionTarget; add a rule with action: Ignore"
+    made = make(said)
+    assert warnings(made) == [f"{path}.podFailurePolicy: {key}: {value}: {why}{todo}"]
+    assert "warnings" not in ask("/validate", review(made, operation="UPDATE", old=made))
+    spec: Any = made
+    for step in path.replace("[1]", ".1").split("."):
+        spec = spec[int(step) if step == "1" else step]
+    spec["podFailurePolicy"] = {"rules": [IGNORES]}
+    assert warnings(made) == []
+
+
+@pytest.mark.parametrize("said", [{}, {names.PREEMPTIBLE: "false"}, {names.RECLAIM: "never"}])
+def test_a_job_whose_pods_do_not_consent_is_let_in_without_a_word(said: Object) -> None:
+    assert warnings(job(said)) == []

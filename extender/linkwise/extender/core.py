@@ -81,6 +81,7 @@ class Core:
             settings.namespaces,
             settings.queue_order.ahead_from,
             self._awaited,
+            settings.may_be_evicted,
         )
         self._budgets = DisruptionBudgets()
         self._surroundings = Surroundings()
@@ -593,7 +594,13 @@ class Core:
 
     def begin_snapshot(self, now: float) -> Snapshot | None:
         """A snapshot, or a part of its work: None if more is left than it should do at once."""
-        own = Own(self._settings.resource_name, self._settings.namespaces, self._began or now)
+        settings = self._settings
+        own = Own(
+            settings.resource_name,
+            settings.namespaces,
+            self._began or now,
+            settings.may_be_evicted,
+        )
         return self._camera.take(now, own, self._activity)
 
     def explain(self, namespace: str, name: str, now: float) -> Explanation | None:

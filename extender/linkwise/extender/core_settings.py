@@ -1,10 +1,12 @@
 """What an operator decides about placing, waiting and evicting; each default has its reason."""
 
+import math
 from dataclasses import dataclass
 
 from linkwise.extender.moves.policy import NO_MOVES, MovePolicy
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.queue.queue_order import QueueOrder
+from linkwise.pods.annotations import PodRequest
 from linkwise.pods.podgrouper.workloads.answer import IndexedJobs
 from linkwise.pods.spans import DEFAULT_LEVELS
 from linkwise.topology.names import DEFAULT_RESOURCE
@@ -50,3 +52,12 @@ class CoreSettings:
     indexed_jobs: IndexedJobs = IndexedJobs.ALL  # which of them are gangs; many are shards
     # For a canary: the pods of all other namespaces are left alone. Empty: of none.
     namespaces: tuple[str, ...] = ()
+
+    def may_be_evicted(self, namespace: str, ask: PodRequest) -> bool:
+        """Whether a pod may be evicted for a more important one, or for being idle."""
+        if self.preempt is Preempt.LOWER_PRIORITY or ask.preemptible:
+            return True
+        idle = ask.reclaim_seconds
+        if idle is None:
+            idle = dict(self.reclaim_idle).get(namespace, math.inf)
+        return idle < math.inf

@@ -25,7 +25,7 @@ from linkwise.plugin.health.conditions import read_treatments
 from linkwise.plugin.health.faults import Policy
 from linkwise.plugin.health.health_loop import Caretaker, Listeners
 from linkwise.plugin.in_front.front import Front
-from linkwise.plugin.in_front.sharing import is_share, unplaced
+from linkwise.plugin.in_front.sharing import is_share, read_otherwise
 from linkwise.plugin.metrics import Metrics
 from linkwise.plugin.node.activity import ActivityBook, Reports, holders_of
 from linkwise.plugin.node.in_use import InUsePoller, PodResources
@@ -131,7 +131,7 @@ class NodeProgram:
         self._holders: Mapping[str, frozenset[str]] | None = None  # None: the kubelet has not said
         self._activity = ActivityBook(gap_seconds=settings.gap_seconds)
         self._reports = Reports(idle_seconds=settings.idle_seconds)
-        self._unplaced: frozenset[str] = frozenset()
+        self._read_otherwise: frozenset[str] = frozenset()
         advice = Advice(self._advisors.managed, metrics)
         self._registrar: Registrar | Front | Observer
         if front is not None:
@@ -228,10 +228,11 @@ class NodeProgram:
             noted = [(uuid, note) for uuid, health in healths for note in health.notes]
             self._publisher.machine(machine)
             self._metrics.show_gpus(machine, unhealthy, noted, devices.left_out)
-            before = self._unplaced
-            self._unplaced = unplaced(devices.machine, front.lists) if front else before
-        if self._unplaced - before:
-            self._caretaker.discover()  # MIG devices were made since the last reading
+            before = self._read_otherwise
+            if front:
+                self._read_otherwise = read_otherwise(devices.machine, front.lists)
+        if self._read_otherwise - before:
+            self._caretaker.discover()  # the MIG layout has changed since the last reading
 
     def _kubelet_restarted(self) -> None:
         self._advisors.managed.kubelet_restarted()

@@ -114,6 +114,8 @@ class PodRequest:
     # it; None: it does not say.
     movable: bool | None = None
     move_cost_seconds: float | None = None  # of its run that a restart loses; None: as configured
+    # Its Job is known to count its eviction as a failure; no annotation says so.
+    eviction_fails_job: bool = False
 
 
 _COMMUNICATORS = {"gang": False, "pod": True}

@@ -1,19 +1,22 @@
 """What the doctor finds around the extender."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
+import msgspec
 import pytest
 
 from linkwise.cli.doctor.diagnosis import findings
 from linkwise.cli.doctor.facts import Certificate, Facts, SeenPod
 from linkwise.cli.doctor.finding import Finding, Level, in_words, page_of, still_there
-from linkwise.extender.api.views import UnplannedPod
+from linkwise.extender.api.views import KeptIdle, UnplannedPod
 from linkwise.topology import names
 from tests.cli.doctor.cluster_facts import (
     NOW,
     STATE,
     WELL,
     lease,
+    node,
     only,
     plugin,
     pod,
@@ -23,6 +26,7 @@ from tests.cli.doctor.cluster_facts import (
 )
 
 DAY = 86400.0
+HOUR = 3600.0
 
 
 def test_an_extender_that_does_not_answer() -> None:
@@ -215,3 +219,28 @@ def test_findings_are_two_lines_each_with_a_page() -> None:
     told = in_words([finding("a", "b", "c", "d", passing=False)])
     assert told == ("problem  a, b, c and 1 more: what\n         todo (docs/operating/plugin.md)\n")
     assert page_of(Finding(Level.NOTE, (), "", "", "docs/kubectl.md")) == "docs/kubectl.md"
+
+
+def test_a_pod_whose_eviction_fails_its_job_is_noted() -> None:
+    found = only(replace(WELL, state=replace(STATE, failing=("ml/a", "ml/b"))))
+    assert (found.level, found.where) == (Level.NOTE, ("ml/a", "ml/b"))
+    assert found.what.startswith("it may be evicted, and its Job counts an eviction as a failure")
+
+
+@pytest.mark.parametrize(
+    ("waits", "newest", "is_told"), [(HOUR, HOUR, True), (60, HOUR, False), (HOUR, 60, False)]
+)
+def test_nodes_that_are_idle_for_a_gang_that_the_cluster_cannot_hold(
+    waits: float, newest: float, is_told: bool
+) -> None:
+    """While nodes still come, or the gang is new, that may change."""
+    made = node("n1")
+    at = datetime.fromtimestamp(NOW - newest, UTC)
+    made = msgspec.structs.replace(
+        made, metadata=msgspec.structs.replace(made.metadata, creation_timestamp=at)
+    )
+    kept = KeptIdle("ml/g", "even without other pods", NOW - waits, ("n1",))
+    state = replace(STATE, kept_idle=(kept,))
+    expected = "idle for gang ml/g, which has no room here, even without other pods"
+    facts = replace(WELL, state=state, nodes=(made, *WELL.nodes[1:]))
+    assert problems(facts) == ([(("n1",), expected)] if is_told else [])

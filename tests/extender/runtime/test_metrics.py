@@ -21,7 +21,7 @@ def test_every_metric_of_ours_has_a_help_text_and_our_prefix() -> None:
 
     ours = {name: m for name, m in scrape(metrics).items() if name.startswith("linkwise_")}
 
-    assert len(ours) == 31
+    assert len(ours) == 32
     for name, found in ours.items():
         assert name.startswith("linkwise_extender_")
         assert found.documentation.endswith("."), name

@@ -13,6 +13,7 @@ from linkwise.plugin.device_plugin.registration import identity
 from linkwise.plugin.device_plugin.server import Advice
 from linkwise.plugin.in_front.front import Front
 from linkwise.plugin.kubelet import deviceplugin_pb2 as api
+from tests.machines import DGX_1V
 from tests.plugin.fake_kubelet import FakeKubelet
 from tests.plugin.in_front.conftest import PATIENCE, UUIDS, FrontNode, healthy
 from tests.plugin.in_front.scripted import GPU, ScriptedVendor
@@ -263,6 +264,34 @@ def test_another_mig_layout_is_another_resource_and_the_old_one_ends(
     world.vendor.offer(GPU, UUIDS)
     world.vendor.begin()
     assert healthy(world.plugin(registrations=2)) == ALL
+
+
+@pytest.mark.parametrize("before", [f"{GPU}.shared", GPU])
+def test_a_resource_that_another_replaces_is_forgotten_before_its_time(
+    world: FrontNode, before: str
+) -> None:
+    """The vendor's plugin starts with other settings of time-slicing."""
+    forms = {GPU: UUIDS, f"{GPU}.shared": [f"{uuid}::{n}" for uuid in UUIDS[:7] for n in range(4)]}
+    after = next(each for each in forms if each != before)
+    world.vendor.offer(before, forms[before], socket="before.sock")
+    world.open()
+    world.plugin(before)
+    world.vendor.do("drop", resource=before)
+    wait_for(lambda: "lost" in world.front.trouble, "the loss")
+    world.vendor.offer(after, forms[after], socket="after.sock")
+    world.vendor.begin()
+    assert healthy(world.plugin(after)) == set(forms[after])
+    seven = set(UUIDS[:7])
+    if after == GPU:
+        wait_for(lambda: world.front.ready, "readiness without the old resource")
+        assert world.front.seen(DGX_1V) == DGX_1V
+        assert world.metric("vendor_state", resource=before, state="lost") == 0
+    else:
+        divided = {gpu.uuid for gpu in world.front.seen(DGX_1V).gpus if gpu.parts}
+        assert divided == seven
+        # Of the eighth GPU only the lost list speaks, so it stays.
+        assert set(world.front.lists) == {before, after}
+        assert [device.ID for device in world.front.lists[before].devices] == [UUIDS[7]]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from linkwise.topology.annotations.plan import PlannedShares, read_in_use
 from linkwise.topology.machine.model import Machine
 from linkwise.topology.machine.parts import Part
 from linkwise.topology.machine.recorded import recorded_machine
-from tests.divided import MIG_1G, PROFILE_1G, divided
+from tests.divided import MIG_1G, MIG_3G, PROFILE_1G, PROFILE_3G, divided
 from tests.plugin.in_front.scripted import GPU, ScriptedVendor
 from tests.plugin.pods import bind, manifest
 from tests.plugin.with_kubelet import MACHINE, UUIDS, PluginNode
@@ -173,3 +173,32 @@ def test_a_new_mig_layout_is_read_as_soon_as_the_vendors_plugin_lists_it(world: 
         return read_topology(text).gpus[14].parts == new
 
     wait_for(published, "the new MIG device on the node")
+
+
+def test_gpus_that_are_whole_again_are_planned_whole_at_once(world: AllThree) -> None:
+    """The vendor's plugin starts again without time-slicing and without MIG."""
+    vendor = world.vendor
+    assert vendor is not None
+    world.inventory._machine = recorded_machine(MACHINE, node="n1")
+    for gone in (SHARED, MIG_1G):
+        vendor.do("drop", resource=gone)
+    vendor.set(devices=dict.fromkeys(UUIDS, ()))
+    wait_for(lambda: world.topology().healthy_gpus == 0xFFFF, "16 whole GPUs on the node")
+    assert not any(gpu.parts for gpu in world.topology().gpus)
+    wait_for(lambda: world.program.not_ready() == "", "a ready plugin")
+
+
+def test_a_new_mig_layout_leaves_nothing_of_the_old_one(world: AllThree) -> None:
+    """Its resource goes with it, and GPU 15 is offered whole."""
+    vendor = world.vendor
+    assert vendor is not None
+    layout = (Part("MIG-big", mig=PROFILE_3G),)
+    world.inventory._machine = divided(recorded_machine(MACHINE, node="n1"), {14: layout})
+    vendor.do("drop", resource=MIG_1G)
+    vendor.offer(MIG_3G, ["MIG-big"], socket="nvidia-mig-3g.40gb.sock")
+    vendor.set(devices=dict.fromkeys([*UUIDS[:12], UUIDS[15]], ()))
+    vendor.begin()
+    big = (Part("MIG-big", MIG_3G, mig=PROFILE_3G),)
+    wait_for(lambda: world.topology().gpus[14].parts == big, "the new layout on the node")
+    wait_for(lambda: world.topology().healthy_gpus == 0x8FFF, "13 whole GPUs on the node")
+    wait_for(lambda: world.program.not_ready() == "", "a ready plugin")

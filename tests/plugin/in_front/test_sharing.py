@@ -6,7 +6,13 @@ from dataclasses import replace
 import pytest
 
 from linkwise.plugin.in_front.resource import offered
-from linkwise.plugin.in_front.sharing import divided, is_share, unplaced, with_sick_shares
+from linkwise.plugin.in_front.sharing import (
+    divided,
+    is_share,
+    read_otherwise,
+    still_true,
+    with_sick_shares,
+)
 from linkwise.plugin.kubelet import deviceplugin_pb2 as wire
 from linkwise.topology.annotations.node_annotation import read_topology, write_topology
 from linkwise.topology.machine.model import Machine
@@ -131,7 +137,42 @@ def test_mig_devices_of_unknown_gpus_are_named() -> None:
         SHARED: listed(f"{UUIDS[0]}::0"),
         MIG_1G: listed("MIG-a", "MIG-new", f"MIG-{UUIDS[3]}/1/0"),
     }
-    assert unplaced(read, lists) == {"MIG-new"}
+    assert read_otherwise(read, lists) == {"MIG-new"}
+
+
+def test_a_gpu_that_is_listed_whole_and_was_read_as_cut_is_named() -> None:
+    read = with_parts(DGX_1V, {7: (Part("MIG-a", mig=PROFILE_1G),)})
+    assert read_otherwise(read, {GPU: listed(*UUIDS)}) == {UUIDS[7]}
+
+
+OLD_MIG = f"MIG-{UUIDS[0]}/1/0"  # its name has the GPU in it
+
+
+@pytest.mark.parametrize(
+    ("lost", "live", "kept"),
+    [
+        pytest.param(replicas(UUIDS[0], 2), UUIDS, [], id="replicas, now whole"),
+        pytest.param(UUIDS[:1], replicas(UUIDS[0], 2), [], id="whole, now replicas"),
+        pytest.param(replicas(UUIDS[0], 2), replicas(UUIDS[0], 4), [], id="renamed replicas"),
+        pytest.param(UUIDS, UUIDS, [], id="renamed whole GPUs"),
+        pytest.param(["MIG-a", "MIG-b"], UUIDS, [], id="MIG devices, now whole"),
+        pytest.param([OLD_MIG], UUIDS, [], id="MIG devices of an old driver, now whole"),
+        pytest.param(["MIG-a"], replicas("MIG-a", 2), [], id="a MIG device, now replicas of it"),
+        pytest.param(["MIG-a"], replicas(UUIDS[7], 2), [], id="MIG, now replicas of the GPU"),
+        pytest.param(UUIDS, ["MIG-a"], UUIDS[:7], id="one of several is cut"),
+        pytest.param(replicas(UUIDS[7], 2), ["MIG-a"], [], id="replicas, now MIG devices"),
+        pytest.param(["MIG-gone"], ["MIG-a"], [], id="a MIG device that is gone"),
+        pytest.param(["MIG-a"], ["MIG-b"], ["MIG-a"], id="two resources of one cut GPU"),
+        pytest.param(UUIDS[:5], replicas(UUIDS[5], 2), UUIDS[:5], id="other GPUs"),
+        pytest.param(["MIG-gone", "MIG-a"], [], ["MIG-gone", "MIG-a"], id="nothing is live"),
+    ],
+)
+def test_of_a_plugin_that_is_gone_what_live_lists_contradict_does_not_count(
+    lost: list[str], live: list[str], kept: list[str]
+) -> None:
+    read = with_parts(DGX_1V, {7: tuple(Part(each, mig=PROFILE_1G) for each in ("MIG-a", "MIG-b"))})
+    counting = still_true(listed(*lost), [listed(*live)], read)
+    assert [device.ID for device in counting.devices] == kept
 
 
 def test_which_ids_are_shares() -> None:

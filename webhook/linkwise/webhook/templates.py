@@ -14,10 +14,13 @@ import msgspec
 
 from linkwise.kube.controllers.child import UnknownControllerError
 from linkwise.kube.controllers.workload import MOST_PODS, descendants
-from linkwise.kube.fields import Fields, UnreadableError, group_of, mapping, text
+from linkwise.kube.fields import Fields, UnreadableError, group_of, has, mapping, text
 from linkwise.kube.objects import Pod
 from linkwise.pods.podgrouper.workloads.answer import ObjectRef, Objects
 from linkwise.topology import names
+
+# API groups of which every pod template is that of a Job: Kubernetes' own, JobSet, Trainer.
+_WITH_JOBS = ("batch/", "jobset.x-k8s.io/", "trainer.kubeflow.org/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +42,33 @@ class Made:
 
 def sites(fields: Fields) -> tuple[Site, ...]:
     """The sites in the order of the object."""
-    found: list[Site] = []
+    return tuple(
+        Site(f"{path}.annotations", said)
+        for path, value in _below_spec(fields)
+        if (said := ours(value.get("annotations")))
+    )
+
+
+def job_specs(fields: Fields) -> Iterator[tuple[str, Fields]]:
+    """The path and the `spec` of each Job that is created from the object, itself included."""
+    if not text(fields, "apiVersion").startswith(_WITH_JOBS):
+        return
+    for path, value in _below_spec(fields):
+        if has(value, "template.spec.containers"):
+            yield path, value
+
+
+def _below_spec(fields: Fields) -> Iterator[tuple[str, Fields]]:
     waiting: list[tuple[str, object]] = [("spec", fields.get("spec"))]
     while waiting:  # no recursion: a client determines the depth
         path, value = waiting.pop()
         inside: list[tuple[str, object]] = []
         if isinstance(value, Mapping):
-            said = ours(value.get("annotations"))
-            if said:
-                found.append(Site(f"{path}.annotations", said))
+            yield path, value
             inside = [(f"{path}.{key}", item) for key, item in value.items()]
         elif isinstance(value, Sequence) and not isinstance(value, str):
             inside = [(f"{path}[{place}]", item) for place, item in enumerate(value)]
         waiting += reversed(inside)
-    return tuple(found)
 
 
 def ours(annotations: object) -> Mapping[str, object]:

@@ -13,11 +13,16 @@ from linkwise.pods.annotations import ask_of, demand_of, oversize, shares_of
 from linkwise.pods.large_pods import refusal_of, size_of
 from linkwise.pods.podgrouper.decide import recognise
 from linkwise.pods.podgrouper.explicit import RULE
+from linkwise.pods.podgrouper.recreated import (
+    COUNTS_AS_FAILURE,
+    consent_in,
+    ignores_disruptions,
+)
 from linkwise.pods.podgrouper.workloads.answer import Refused
 from linkwise.topology import names
 from linkwise.topology.errors import AnnotationError
 from linkwise.webhook.patch import Rules, takes_gpus
-from linkwise.webhook.templates import Site, ours, pods_made, sites
+from linkwise.webhook.templates import Site, job_specs, ours, pods_made, sites
 
 # API groups whose controllers do not copy an object's own annotations to its pods.
 _KEPT_TO_ITSELF = ("apps/", "batch/", "jobset.x-k8s.io/")
@@ -53,7 +58,9 @@ def judge_workload(fields: Fields, before: Fields | None, namespace: str, rules:
         return Verdict(warnings=found)
     known = _faults(before, namespace, rules) if before is not None else ()
     judged = _new(found, known)
-    return Verdict(judged.refused, (*judged.warnings, *_misplaced(fields)))
+    changed = () if before is None else _failing_jobs(before)
+    failing = (each for each in _failing_jobs(fields) if each not in changed)
+    return Verdict(judged.refused, (*judged.warnings, *_misplaced(fields), *failing))
 
 
 def _new(found: tuple[str, ...], known: tuple[str, ...]) -> Verdict:
@@ -133,6 +140,16 @@ def _fault(site: Site) -> str:
     except AnnotationError as error:
         return str(error)
     return ""
+
+
+def _failing_jobs(fields: Fields) -> tuple[str, ...]:
+    """The Jobs whose pods consent to an eviction that their Job counts as a failure."""
+    return tuple(
+        f"{path}.podFailurePolicy: {consent}: {COUNTS_AS_FAILURE}; add a rule with action: Ignore"
+        for path, spec in job_specs(fields)
+        if (consent := consent_in(mapping(spec, "template.metadata.annotations")))
+        and not ignores_disruptions(spec)
+    )
 
 
 def _misplaced(fields: Fields) -> tuple[str, ...]:

@@ -7,8 +7,10 @@ from linkwise.cli.doctor.facts import EXTENDER, SCHEDULER, Facts, SeenPod
 from linkwise.cli.doctor.finding import Finding, Level
 from linkwise.extender.api.views import StateView
 from linkwise.kube.pod_conditions import GROUP_REFUSED
+from linkwise.pods.podgrouper.recreated import COUNTS_AS_FAILURE
 
 SILENT_SECONDS = 600.0  # kube-scheduler tries every pod again within five minutes
+_SCALED_SECONDS = 900.0  # Cluster Autoscaler gives a new node as long to come
 _SKEW_SECONDS = 60.0  # between this machine's clock and the leader's
 _DAY = 86400.0
 _ENDING_SECONDS = 7 * _DAY
@@ -21,6 +23,8 @@ def of_scheduling(facts: Facts) -> Iterator[Finding]:
     yield from _of_broken_off(facts)
     if facts.state is not None:
         yield from _of_calls(facts, facts.state)
+        yield from _of_evictions(facts.state)
+        yield from _of_idle_nodes(facts, facts.state)
     yield from _of_resources(facts)
     yield from _of_certificates(facts)
     for what, why in facts.unread:
@@ -111,6 +115,25 @@ def _of_calls(facts: Facts, state: StateView) -> Iterator[Finding]:
         else:
             todo, page = configure, "install-on-kubeadm.md"
         yield Finding(Level.PROBLEM, (scheduler,), what, todo, page)
+
+
+def _of_evictions(state: StateView) -> Iterator[Finding]:
+    if state.failing:
+        what = f"it may be evicted, and {COUNTS_AS_FAILURE}"
+        todo = "add a rule with action: Ignore to the Job, or no longer consent to evictions"
+        yield Finding(Level.NOTE, state.failing, what, todo, "preemption.md#pods-of-jobs")
+
+
+def _of_idle_nodes(facts: Facts, state: StateView) -> Iterator[Finding]:
+    """Only if the autoscaler has had its time for the gang, and has added no node of late."""
+    made = [node.metadata.creation_timestamp for node in facts.nodes]
+    newest = max((each.timestamp() for each in made if each is not None), default=0.0)
+    for kept in state.kept_idle:
+        if state.at - max(newest, kept.since) > _SCALED_SECONDS:
+            what = f"idle for gang {kept.gang}, which has no room here, {kept.in_vain}"
+            todo = "delete the gang, make it smaller, or raise the maximum of its node group"
+            page = "autoscaling.md#a-gang-that-the-cluster-cannot-hold"
+            yield Finding(Level.PROBLEM, kept.nodes, what, todo, page)
 
 
 def _kept_waiting(facts: Facts, state: StateView) -> Counter[str]:

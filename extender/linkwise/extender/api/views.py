@@ -559,6 +559,17 @@ class UnplannedPod:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptIdle:
+    """Nodes without pods that a node autoscaler keeps for a gang, because a member fits on each of
+    them; but the gang has no room."""
+
+    gang: str  # namespace/name
+    in_vain: str  # why, as of a `GangExplanation`
+    since: float  # when its oldest waiting member was created
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StateView:
     """What the extender knows of its own part in the cluster."""
 
@@ -568,6 +579,9 @@ class StateView:
     namespaces: tuple[str, ...]  # whose pods it places; empty: of all
     calls: Mapping[str, float]  # scheduler -> when it last asked about a pod; 0.0: before `began`
     unplanned: tuple[UnplannedPod, ...]  # created since `began`, and since the last call
+    # namespace/name of the pods that may be evicted, and whose Job counts that as a failure
+    failing: tuple[str, ...] = ()
+    kept_idle: tuple[KeptIdle, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,13 +171,15 @@ class Ingest:
         namespaces: Collection[str] = (),
         ahead_from: int = 2,
         awaited: Set[str] = frozenset(),
+        may_be_evicted: Callable[[str, PodRequest], bool] = lambda _, ask: ask.preemptible,
     ) -> None:
         """*namespaces*: the pods of all others are left alone; empty: those of none are. An
         unschedulable pod of *ahead_from* GPUs or more is planned ahead, and so are new ones that
-        are *awaited*, by their own uid or their owner's."""
+        are *awaited*, by their own uid or their owner's. *may_be_evicted*: whether a pod of this
+        namespace consents to its eviction."""
         self._resource, self._ahead_from, self._awaited = resource, ahead_from, awaited
         self._namespaces = frozenset(namespaces)
-        self._membership = Membership(resource, agenda, indexed_jobs)
+        self._membership = Membership(resource, agenda, indexed_jobs, may_be_evicted)
         self._numbers = count()
         self._specs: dict[bytes, _OfSpec] = {}
         self._asks: dict[bytes, tuple[PodRequest, str]] = {}

@@ -40,6 +40,7 @@ from linkwise.extender.api.records import GangKey, PodRecord, WrittenPlan
 from linkwise.extender.api.timers import Agenda, Timers
 from linkwise.extender.cache.claims.book import ClaimBook
 from linkwise.pods.claims import ClaimAsk
+from linkwise.pods.podgrouper.recreated import COUNTS_AS_FAILURE
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_plan, write_gpus, write_plan
 
@@ -328,6 +329,8 @@ class PendingWrites:
         for_whom: Beneficiary | None = None,
     ) -> None:
         gang, node = record.gang_name, record.node
+        if record.ask.eviction_fails_job:
+            why = f"{why}; {COUNTS_AS_FAILURE}"
         self._evicts.add(record.uid)
         self._issue(Evict(record.ref, why, event, gang, node, priority, for_whom), now)
 

@@ -6,7 +6,7 @@ works afterwards. The values behind the references never change in place: record
 and plans are frozen, and NodeInfo builds new dictionaries each time that it settles.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -32,6 +32,7 @@ from linkwise.extender.queue.queue_order import Ordering, Urgency
 from linkwise.extender.queue.reservations import Claimant, Reservation, claimant_of_gang
 from linkwise.extender.queue.run_times import KnownRunTimes
 from linkwise.extender.queue.waiting_reasons import WaitReason, why_gang_waits
+from linkwise.pods.annotations import PodRequest
 from linkwise.topology.annotations.plan import ContainerShares
 from linkwise.topology.machine.model import Machine
 
@@ -93,6 +94,7 @@ class Own(NamedTuple):
     resource: str
     namespaces: tuple[str, ...]  # whose pods it places; empty: of all
     began: float  # when it began to decide
+    may_be_evicted: Callable[[str, PodRequest], bool]  # a pod of this namespace
 
 
 @dataclass(frozen=True)

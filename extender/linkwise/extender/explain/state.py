@@ -2,6 +2,7 @@
 
 from linkwise.extender.api.views import StateView, UnplannedPod
 from linkwise.extender.cache.node_info import plan_on
+from linkwise.extender.explain.kept_idle import kept_idle
 from linkwise.extender.explain.snapshot import Snapshot
 
 
@@ -14,7 +15,21 @@ def view_state(snapshot: Snapshot) -> StateView:
         namespaces=own.namespaces,
         calls=snapshot.calls,
         unplanned=tuple(_unplanned(snapshot, own.began)),
+        failing=tuple(_failing(snapshot)),
+        kept_idle=kept_idle(snapshot),
     )
+
+
+def _failing(snapshot: Snapshot) -> list[str]:
+    may_be_evicted = snapshot.own.may_be_evicted
+    return [
+        record.key
+        for record in snapshot.pods
+        if record.ask.eviction_fails_job
+        and record.live
+        and not record.left_alone
+        and may_be_evicted(record.ref.namespace, record.ask)
+    ]
 
 
 def _unplanned(snapshot: Snapshot, began: float) -> list[UnplannedPod]:

@@ -22,6 +22,7 @@ from linkwise.extender.gangs.repair import Repair
 from linkwise.extender.gangs.scheduling_gates import SchedulingGates
 from linkwise.extender.gangs.to_come import MembersToCome
 from linkwise.extender.placement.nodes.node_filters import NodeFilters
+from linkwise.pods.podgrouper.recreated import COUNTS_AS_FAILURE
 from linkwise.topology.annotations.plan import Plan
 
 _CLOCKS_DIFFER_SECONDS = 60.0
@@ -242,7 +243,10 @@ class GangLifecycle:
         self.withdraw(members.planned, gang.reason)
         gang.expired = bool(members.bound)
         if members.first is not None:
-            self._pending_writes.say(members.first.ref, *_told(gang, "Expired"), now)
+            event, told = _told(gang, "Expired")
+            if any(member.ask.eviction_fails_job for member in members.bound):
+                told = f"{told}; {COUNTS_AS_FAILURE}"
+            self._pending_writes.say(members.first.ref, event, told, now)
         self._refuse(gang, now, pause_seconds=self._timeout_of(members))
 
     def _give_back_late(self, gang: Gang, members: GangMembers, now: float) -> None:

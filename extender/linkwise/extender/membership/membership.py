@@ -5,7 +5,7 @@ the core asks about a waiting pod several times, and lists the pods to judge aga
 was read.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -24,7 +24,11 @@ from linkwise.kube.objects import (
 from linkwise.pods.annotations import MAX_GANG, GangAsk, PodRequest
 from linkwise.pods.podgrouper.decide import recognise
 from linkwise.pods.podgrouper.explicit import RULE as EXPLICIT
-from linkwise.pods.podgrouper.recreated import goes_with_leader, is_recreated
+from linkwise.pods.podgrouper.recreated import (
+    AfterEviction,
+    after_eviction,
+    goes_with_leader,
+)
 from linkwise.pods.podgrouper.workloads.answer import (
     Answer,
     GangName,
@@ -85,8 +89,16 @@ class _Known:
 
 
 class Membership:
-    def __init__(self, resource: str, agenda: Agenda, indexed_jobs: IndexedJobs) -> None:
+    def __init__(
+        self,
+        resource: str,
+        agenda: Agenda,
+        indexed_jobs: IndexedJobs,
+        may_be_evicted: Callable[[str, PodRequest], bool],
+    ) -> None:
+        """*may_be_evicted*: whether a pod of this namespace consents to its eviction."""
         self._resource, self._indexed_jobs = resource, indexed_jobs
+        self._may_be_evicted = may_be_evicted
         self._owners = OwnerCache(agenda)
         self._alike: dict[bytes, Judged] = {}  # by evidence, of pods that depend on no other object
         self._known: dict[str, _Known] = {}  # by uid, of pods that depend on other objects
@@ -195,12 +207,16 @@ class Membership:
         # Of its gang, nothing is known before that is read.
         if needs is not None or goes_with_leader(pod):
             ask = replace(ask, movable=False)
-        elif ask.movable:
-            recreated = is_recreated(pod, view, self._resource)
-            if isinstance(recreated, NeedsOwner):  # it may be placed before that is read
-                needs, recreated = recreated, False
-            if not recreated:
-                ask = replace(ask, movable=False)
+        elif ask.movable or self._may_be_evicted(pod.metadata.namespace, ask):
+            after = after_eviction(pod, view, self._resource)
+            if isinstance(after, NeedsOwner):  # it may be placed before that is read
+                needs, after = after, AfterEviction.UNKNOWN
+            ask = _knowing(ask, after)
+        elif isinstance(answer, Recognised):
+            # A timeout evicts members that do not consent. Only its text needs this, so nothing is
+            # read for it.
+            read = {ref: view[ref] for ref in [*view.asked] if ref in view}
+            ask = _knowing(ask, after_eviction(pod, read, self._resource))
         hidden = [
             f"{ref} {found.value}"
             for ref in sorted(view.asked)
@@ -215,6 +231,14 @@ class Membership:
                 self._alike.clear()
             self._alike[evidence] = judged
         return judged, frozenset(view.asked), needs
+
+
+def _knowing(ask: PodRequest, after: AfterEviction | NeedsOwner) -> PodRequest:
+    if ask.movable and after is not AfterEviction.RECREATED:
+        ask = replace(ask, movable=False)
+    if after is AfterEviction.FAILURE:
+        ask = replace(ask, eviction_fails_job=True)
+    return ask
 
 
 def _waits(pod: Pod) -> bool:

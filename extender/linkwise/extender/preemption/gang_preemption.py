@@ -369,17 +369,15 @@ class GangPreemption:
         if room.seek(()) is not None:
             self._tries[gang.key].state = None  # look again, as terminating pods may get stuck
             return None  # the terminating pods make enough room
-        if plans and (outranked := select(plans, room, _NO_BUDGETS, aside)) is not None:
+        if plans and (outranked := select([plans], room, _NO_BUDGETS, aside)) is not None:
             if not self._is_still_true(outranked, seen, before, now):
                 raise StaleResult
             self._withdraw(outranked.units, gang, now)
             return None
         budgets = self._budgets.copied()
-        found = select(idle, room, budgets, aside) if idle else None
-        if found is None and units:
-            taken = {pod.uid for pod in pods_of(idle)}
-            others = [u for u in units if taken.isdisjoint(pod.uid for pod in u.pods)]
-            found = select([*idle, *others], room, budgets, aside)
+        taken = {pod.uid for pod in pods_of(idle)}
+        others = [unit for unit in units if taken.isdisjoint(pod.uid for pod in unit.pods)]
+        found = select([idle, [*idle, *others]], room, budgets, aside)
         if found is not None and not self._is_still_true(found, seen, before, now):
             raise StaleResult
         return found

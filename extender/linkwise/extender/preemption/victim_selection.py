@@ -1,7 +1,8 @@
 """Selects the victims for a more important gang or pod: the cheapest set of evictable pods.
 
-A gang is evicted as a whole, but members beyond its minimum may be evicted alone. Of two sets that
-make room, the better one is, in this order:
+A gang is evicted as a whole, but members beyond its minimum may be evicted alone. A unit whose Job
+counts an eviction as a failure is a last resort: it is evicted only if no set without such units
+makes room. Of two sets that make room, the better one is, in this order:
 1. the one that ends fewer gangs and single pods
 2. the one that ends fewer of those that are not idle
 3. the one whose victims have the lower priority
@@ -31,7 +32,7 @@ MOST_SETS = 4096
 MOST_SEARCHES = 48
 
 
-EvictionOrder = tuple[bool, int, float, GangKey, int, str]
+EvictionOrder = tuple[bool, bool, int, float, GangKey, int, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Unit:
     key: GangKey
     spare: int | None = None  # how many spare members of its gang are evicted before this one
     idle_since: float | None = None  # only of those that may be evicted because they are idle
+    fails_job: bool = False  # a Job counts the eviction as a failure, and may fail for good
 
     @property
     def nodes(self) -> set[str]:
@@ -54,7 +56,7 @@ class Unit:
         """Less is evicted first."""
         is_idle = self.idle_since is not None
         which, uid = self.spare or 0, self.pods[0].uid
-        return not is_idle, self.priority, self.turn, self.key, which, uid
+        return self.fails_job, not is_idle, self.priority, self.turn, self.key, which, uid
 
     @property
     def turn(self) -> float:
@@ -112,6 +114,7 @@ def cost(units: Iterable[Unit]) -> tuple[object, ...]:
     ended = [unit for unit in units if unit.spare is None]
     return (
         len(ended),
+        sum(unit.fails_job for unit in ended),
         sum(unit.idle_since is None for unit in ended),
         sorted((unit.priority for unit in ended), reverse=True),
         sorted((unit.turn for unit in ended), reverse=True),
@@ -120,17 +123,30 @@ def cost(units: Iterable[Unit]) -> tuple[object, ...]:
 
 
 def select(
-    units: Sequence[Unit],
+    choices: Sequence[Sequence[Unit]],
     room: FreedRoom,
     budgets: DisruptionBudgets,
     aside: RunUnlocked = run_inline,
 ) -> Preemption | None:
-    """The cheapest of *units* that make room together; None: they do not, or none was found.
+    """The cheapest units of the first of *choices* that make room together; None: none do, or none
+    were found. Only if none do without units that fail a Job, these are among them.
 
     With *aside*, others may use the cache meanwhile; then *budgets* must be a copy, and the caller
     checks whether the result is still true.
     """
-    search = _cheapest(units, _Choice(room, budgets))
+    gentle = [[unit for unit in units if not unit.fails_job] for units in choices]
+    tried: list[Sequence[Unit]] = []
+    for units in (*gentle, *choices):
+        if units and units not in tried:
+            tried.append(units)
+            found = _select(units, _Choice(room, budgets), aside)
+            if found is not None:
+                return found
+    return None
+
+
+def _select(units: Sequence[Unit], choice: _Choice, aside: RunUnlocked) -> Preemption | None:
+    search, room = _cheapest(units, choice), choice.room
     try:
         asked = aside(partial(next, search))
         while True:

@@ -32,6 +32,7 @@ from linkwise.extender.api.extender_calls import (
 )
 from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.core import Core
+from linkwise.extender.explain.kept_idle import kept_idle
 from linkwise.extender.explain.snapshot import Snapshot
 from linkwise.extender.membership.owner_cache import FetchOwner
 from linkwise.extender.moves.may_move import Stays
@@ -369,7 +370,14 @@ class Loop:
             return Census(NOTHING.counts, 0, silent)
         with self._lock:
             counts = self._core.counts(self._clock())
-        return Census(counts, self._broken, silent)
+        return Census(counts, self._broken, silent, self._kept_idle() if counts.waiting else 0)
+
+    def _kept_idle(self) -> int:
+        try:
+            kept = kept_idle(self.snapshot())
+        except NotReadyError:
+            return 0
+        return len({node for each in kept for node in each.nodes})
 
     # The cluster's changes
 

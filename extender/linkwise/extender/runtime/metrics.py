@@ -43,6 +43,7 @@ class Census:
     counts: Counts
     broken: int  # invariants that do not hold; anything but 0 is a defect
     silent_seconds: Mapping[str, float]  # watched kind -> seconds for which its watch has failed
+    kept_idle: int = 0  # nodes that are idle for a gang that the cluster cannot hold
 
 
 NOTHING = Census(Counts(gangs={}, gpus={}, nodes={}, swaps=0, refusals=0), 0, {})
@@ -231,6 +232,11 @@ def _families(census: Census) -> Iterator[Metric]:
         "linkwise_extender_longest_wait_seconds",
         "How long the oldest of these has waited since it was created; 0 if none waits.",
         value=census.counts.longest_wait_seconds,
+    )
+    yield GaugeMetricFamily(
+        "linkwise_extender_nodes_kept_idle",
+        "Nodes that are idle for a gang that the cluster cannot hold.",
+        value=census.kept_idle,
     )
     yield GaugeMetricFamily(
         "linkwise_extender_pods_by_count",

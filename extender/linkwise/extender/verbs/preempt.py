@@ -113,7 +113,7 @@ class PreemptVerb:
         rooms = self._rooms(what_if, info, record, whole)
         if all(room.seek(()) is None for room in rooms):
             units = [*self._units(info, whole, record)]
-            found = (select(units, room, self._budgets) for room in rooms)
+            found = (select([units], room, self._budgets) for room in rooms)
             preemption = next((each for each in found if each is not None), None)
             if preemption is None:
                 return None

@@ -10,7 +10,7 @@ without it: a node must not have less with Linkwise than without it.
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Lock, Thread
@@ -24,7 +24,7 @@ from linkwise.plugin.in_front.patience import Patience
 from linkwise.plugin.in_front.registry import RefusedError, Registry
 from linkwise.plugin.in_front.resource import VENDOR_SAYS_SO, not_offered, offered
 from linkwise.plugin.in_front.server import FrontPlugin
-from linkwise.plugin.in_front.sharing import divided, with_sick_shares
+from linkwise.plugin.in_front.sharing import divided, still_true, with_sick_shares
 from linkwise.plugin.in_front.vendor import Vendor, VendorError, socket_of
 from linkwise.plugin.in_front.vendor_metrics import hide_state, show_state
 from linkwise.plugin.kubelet import deviceplugin_pb2 as wire
@@ -165,17 +165,27 @@ class Front:
         return ""
 
     def seen(self, machine: Machine) -> Machine:
-        """The machine as the cluster should see it. While the vendor's plugin is lost, its last
-        list counts: the kubelet shows that no device is available, and plans outlive a restart."""
+        """The machine as the cluster should see it, by `lists`."""
         listed = self._listed()
         seen = machine if listed is None else offered(machine, listed)
         return divided(seen, machine, self.lists)
 
     @property
     def lists(self) -> Mapping[str, wire.ListAndWatchResponse]:
-        """The last list of each resource."""
-        lists = ((each.offer.resource, each.offer.last_list) for each in self._all())
+        """What counts of the last list of each resource. While a vendor's plugin is lost, its list
+        counts, because plans outlive a restart, except where live lists contradict it."""
+        found = self._all()
+        lists = ((each.offer.resource, self._counting(each.offer, found)) for each in found)
         return {resource: listed for resource, listed in lists if listed is not None}
+
+    def _counting(
+        self, offer: Offer, found: Collection[_Fronted]
+    ) -> wire.ListAndWatchResponse | None:
+        if offer.state is not State.LOST or offer.last_list is None:
+            return offer.last_list
+        lists = (each.offer.last_list for each in found if each.offer.state is State.LISTS)
+        live = [listed for listed in lists if listed is not None]
+        return still_true(offer.last_list, live, self._machine)
 
     def not_offered(self, machine: Machine) -> Mapping[str, str]:
         """The GPUs that the vendor's plugin is known not to offer, or not with all their shares:
@@ -185,12 +195,11 @@ class Front:
         return whole | dict.fromkeys(with_sick_shares(machine, self.lists), VENDOR_SAYS_SO)
 
     def _listed(self) -> wire.ListAndWatchResponse | None:
-        """The last list of the managed resource."""
-        with self._lock:
-            managed = self._fronted.get(self._managed)
-        if managed is None:
-            return wire.ListAndWatchResponse() if self._others_only else None
-        return managed.offer.last_list
+        """What counts of the last list of the managed resource."""
+        listed = self.lists.get(self._managed)
+        if listed is None and self._others_only:
+            return wire.ListAndWatchResponse()
+        return listed
 
     # Calls and events of vendors' plugins.
 
@@ -365,11 +374,16 @@ class Front:
         elif offer.state is State.RENEWS and offer.seconds > patience.renewal:
             offer.stayed()
         elif offer.state is State.LOST:
-            if offer.seconds > patience.grace:
+            if offer.seconds > patience.grace or self._withdrawn(offer):
                 self._forget(fronted)
         elif offer.vendor is not None and now - fronted.probed > patience.probe:
             fronted.probed = now
             offer.vendor.probe()
+
+    def _withdrawn(self, offer: Offer) -> bool:
+        """Whether live lists contradict all that a lost plugin offered: it will not come back."""
+        counting = self._counting(offer, self._all())
+        return counting is not None and counting is not offer.last_list and not counting.devices
 
     def _look_for_whole(self) -> None:
         """Set whether vendors offer only other resources. Resources register one after the other,
@@ -387,6 +401,8 @@ class Front:
             if fronted.offer.state is not State.LOST:  # the vendor's plugin has just come back
                 return
             del self._fronted[fronted.offer.resource]
+            # Its GPUs must not look whole while `_look_for_whole` waits.
+            self._others_only |= fronted.offer.managed and bool(self._fronted)
             hide_state(self._metrics, fronted.offer)
         _end(fronted)
         self._later.ask()

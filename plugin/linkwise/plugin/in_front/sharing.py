@@ -7,7 +7,7 @@ reading.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from linkwise.plugin.in_front.resource import HEALTHY
@@ -55,13 +55,49 @@ def with_sick_shares(
     )
 
 
-def unplaced(read: Machine, lists: Mapping[str, wire.ListAndWatchResponse]) -> frozenset[str]:
-    """The uuids of MIG devices that vendors list, and of which Linkwise does not know the GPU: they
-    were made after it has read the machine."""
-    known = {part.uuid for gpu in read.gpus for part in gpu.parts or ()}
-    ids = (device.ID for listed in lists.values() for device in listed.devices)
-    mig = {part_of(device_id) for device_id in ids if device_id.startswith(_MIG)}
-    return frozenset(uuid for uuid in mig - known if not _gpu_of(uuid))
+def read_otherwise(read: Machine, lists: Mapping[str, wire.ListAndWatchResponse]) -> frozenset[str]:
+    """The uuids in vendors' lists that contradict the reading: MIG devices of which Linkwise does
+    not know the GPU, and GPUs without MIG devices that Linkwise has read as cut. Their layout has
+    changed since Linkwise read the machine."""
+    cut = {gpu.uuid for gpu in read.gpus if gpu.parts is not None}
+    gpus = _gpus_of_mig(read)
+    ids = {part_of(device.ID) for listed in lists.values() for device in listed.devices}
+    return frozenset(
+        uuid for uuid in ids if (not _gpu(uuid, gpus) if uuid.startswith(_MIG) else uuid in cut)
+    )
+
+
+def still_true(
+    lost: wire.ListAndWatchResponse,
+    live: Collection[wire.ListAndWatchResponse],
+    read: Machine | None,
+) -> wire.ListAndWatchResponse:
+    """The list of a plugin that is gone, without what the *live* lists contradict.
+
+    A vendor's plugin that starts with other settings offers its GPUs in another form, under another
+    resource: whole, as replicas, or as MIG devices. A GPU has one form at a time, so the live list
+    is right about it. MIG devices of one GPU may have several resources, so a live list contradicts
+    a lost MIG device only if it names the same device. A MIG device that the driver does not name
+    any more is gone, once another plugin lists something.
+    """
+    gpus = _gpus_of_mig(read)
+    parts = {part_of(device.ID) for listed in live for device in listed.devices}
+    cut = {_gpu(part, gpus) for part in parts if part.startswith(_MIG)}
+
+    def contradicted(part: str) -> bool:
+        if part.startswith(_MIG):
+            gpu = _gpu(part, gpus)
+            return part in parts or gpu in parts or bool(parts and not gpu)
+        return part in parts or part in cut
+
+    kept = [device for device in lost.devices if not contradicted(part_of(device.ID))]
+    return lost if len(kept) == len(lost.devices) else wire.ListAndWatchResponse(devices=kept)
+
+
+def _gpus_of_mig(read: Machine | None) -> dict[str, str]:
+    """MIG device -> its GPU, as Linkwise has read them; uuids."""
+    gpus = read.gpus if read is not None else ()
+    return {part.uuid: gpu.uuid for gpu in gpus for part in gpu.parts or ()}
 
 
 @dataclass(slots=True)
@@ -125,6 +161,11 @@ def _offered(part: Part, offers: Mapping[str, _Offer]) -> Part:
     offer = offers.get(part.uuid)
     listed = None if offer is None else _part(part.uuid, offer, part.mig, healthy=True)
     return replace(part, resource="", replicas=0) if listed is None else listed
+
+
+def _gpu(mig: str, read: Mapping[str, str]) -> str:
+    """The GPU of a MIG device; empty if unknown."""
+    return read.get(mig) or _gpu_of(mig)
 
 
 def _gpu_of(uuid: str) -> str:

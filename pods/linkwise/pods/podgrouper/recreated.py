@@ -1,22 +1,35 @@
-"""Whether a pod's controller recreates it after an eviction, and counts that as no failure.
+"""What an eviction does to a pod's workload: whether its controller recreates the pod, and whether
+it counts a failure.
 
 A bare pod is gone for good. A DaemonSet recreates its pod on the same node. A Job counts an
 evicted pod among the failures that its `backoffLimit` allows, unless its `podFailurePolicy` ignores
 pods with the condition DisruptionTarget, which the Eviction API sets
-(https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-failure-policy). Operators that
+(https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-failure-policy). A Job beyond
+its `backoffLimit` has failed for good; of a JobSet, that costs one of `maxRestarts`. Operators that
 create pods themselves, such as Kubeflow's, may count it too.
+
+Planned moves take only pods that are RECREATED; preemption and reclaim take those of which it is a
+FAILURE last.
 """
 
-from linkwise.kube.fields import Fields, at, items, text
+from enum import Enum
+
+from linkwise.kube.fields import Fields, at, items, mapping, text
 from linkwise.kube.labels import LWS
 from linkwise.kube.objects import Pod
 from linkwise.pods.podgrouper.workloads.answer import IndexedJobs, NeedsOwner, Objects
+from linkwise.pods.podgrouper.workloads.batch import template_in_set
 from linkwise.pods.podgrouper.workloads.case import Case, OwnerGoneError, UnreadError
 from linkwise.pods.podgrouper.workloads.kinds import JOB
+from linkwise.topology import names
 
 ALWAYS = frozenset({"ReplicaSet", "ReplicationController", "StatefulSet"})
 """The kinds of controllers that do it whatever they say."""
-_RULE = "movable"
+COUNTS_AS_FAILURE = (
+    "its Job counts an eviction as a failure, because its podFailurePolicy does not ignore "
+    "DisruptionTarget"
+)
+_RULE = "eviction"
 _OF_SIGNALS = frozenset({137, 143})  # exit codes: SIGKILL, SIGTERM
 
 
@@ -26,25 +39,45 @@ def goes_with_leader(pod: Pod) -> bool:
     return pod.metadata.labels.get(f"{LWS}worker-index", "0") != "0"
 
 
-def is_recreated(pod: Pod, objects: Objects, resource: str) -> bool | NeedsOwner:
+class AfterEviction(Enum):
+    RECREATED = "its controller recreates it, and counts no failure"
+    FAILURE = "its Job counts a failure"
+    UNKNOWN = "it has no controller, or one that may count a failure"
+
+
+def after_eviction(pod: Pod, objects: Objects, resource: str) -> AfterEviction | NeedsOwner:
     """*objects* holds what was read so far; if the answer is NeedsOwner, read that object and call
     again."""
     case = Case(pod, objects, resource, IndexedJobs.ALL)
     if case.controller is None:
-        return False
+        return AfterEviction.UNKNOWN
     if not case.is_controlled_by(JOB):
-        return case.controller.kind in ALWAYS
+        always = case.controller.kind in ALWAYS
+        return AfterEviction.RECREATED if always else AfterEviction.UNKNOWN
     try:
-        return _ignores_disruptions(case.read_controller(JOB))
+        job = template_in_set(case) or case.read_controller(JOB)
     except UnreadError as error:
         return NeedsOwner(error.ref, error.paths, _RULE, str(error))
     except OwnerGoneError:
-        return False
+        return AfterEviction.UNKNOWN
+    ignores = ignores_disruptions(mapping(job, "spec"))
+    return AfterEviction.RECREATED if ignores else AfterEviction.FAILURE
 
 
-def _ignores_disruptions(job: Fields) -> bool:
-    """The first rule that matches an evicted pod decides."""
-    for rule in items(job, "spec.podFailurePolicy.rules"):
+def consent_in(annotations: Fields) -> str:
+    """With which of these annotations a pod consents to its eviction for others, as `key: value`;
+    empty: with none."""
+    for key, refusal in ((names.PREEMPTIBLE, "false"), (names.RECLAIM, "never")):
+        said = annotations.get(key)
+        if isinstance(said, str) and said != refusal:
+            return f"{key}: {said}"
+    return ""
+
+
+def ignores_disruptions(job_spec: Fields) -> bool:
+    """Whether a Job of this `spec` counts no eviction. The first rule that matches an evicted pod
+    decides."""
+    for rule in items(job_spec, "podFailurePolicy.rules"):
         ignores = text(rule, "action") == "Ignore"
         if _matches_condition(rule):
             return ignores

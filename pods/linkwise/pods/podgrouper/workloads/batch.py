@@ -17,7 +17,7 @@ from linkwise.kube.fields import (
 )
 from linkwise.kube.labels import COMPLETION_INDEX, JOB_SET_LABEL, VOLCANO
 from linkwise.pods.podgrouper.workloads.answer import Basis, IndexedJobs, NoGang, ObjectRef
-from linkwise.pods.podgrouper.workloads.case import Case
+from linkwise.pods.podgrouper.workloads.case import Case, OwnerGoneError
 from linkwise.pods.podgrouper.workloads.foretold import Parts, TiedPods, as_text, labelled
 from linkwise.pods.podgrouper.workloads.kinds import (
     EXCLUSIVE_JOBS,
@@ -108,6 +108,20 @@ def train_job(case: Case) -> FoundWorkload | None:
 
 def job_set(case: Case) -> FoundWorkload | None:
     return _job_set(case, "jobset", of_train_job=False)
+
+
+def template_in_set(case: Case) -> Fields | None:
+    """The Job of the pod as its JobSet's template has it; None: it is of no JobSet, or of one that
+    cannot be read. Raises UnreadError."""
+    name, role = (case.said(JOB_SET_LABEL + key) for key in ("jobset-name", "replicatedjob-name"))
+    if not name or case.controller is None or not case.controller.name.startswith(f"{name}-{role}"):
+        return None
+    try:
+        owner = case.read(JOB_SET, name, uid=case.said(JOB_SET_LABEL + "jobset-uid"))
+    except OwnerGoneError:
+        return None
+    mine = (item for item in items(owner, "spec.replicatedJobs") if text(item, "name") == role)
+    return mapping(next(mine, {}), "template") or None
 
 
 def _job_set(case: Case, rule: str, *, of_train_job: bool) -> FoundWorkload | None:
