@@ -108,6 +108,14 @@ class Planner:
             agenda,
             settings.lift_gates_after_seconds,
         )
+        self.to_come = MembersToCome(
+            cache,
+            pending_writes,
+            self.registry,
+            self.node_filters,
+            wave_seconds=settings.wave_seconds,
+            replacement_seconds=settings.replacement_seconds,
+        )
         self.reserve = Reserve(
             cache,
             self.registry,
@@ -116,16 +124,9 @@ class Planner:
             self.reservations,
             running_pods,
             agenda,
+            self.to_come,
             share=settings.reserve_share,
             idle_limit=IdleLimit(settings.reserve_limit_seconds),
-        )
-        self.to_come = MembersToCome(
-            cache,
-            pending_writes,
-            self.registry,
-            self.node_filters,
-            wave_seconds=settings.wave_seconds,
-            replacement_seconds=settings.replacement_seconds,
         )
         self.lifecycle = GangLifecycle(
             cache,

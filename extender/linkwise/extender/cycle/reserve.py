@@ -10,6 +10,7 @@ No gang waits for GPUs of a server. A reservation that idles too much for too lo
 """
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -29,6 +30,7 @@ from linkwise.extender.gangs.gang_search import GangSearch, StaleResult
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.gangs.partial_admission import needed
 from linkwise.extender.gangs.registry import GangRegistry
+from linkwise.extender.gangs.to_come import MembersToCome
 from linkwise.extender.placement.nodes.nodes_view import as_if
 from linkwise.extender.placement.result import NoRoom, Spot
 from linkwise.extender.queue.earliest_start import (
@@ -79,6 +81,7 @@ class Reserve:
         reservations: Reservations,
         running_pods: RunningPods,
         agenda: Agenda,
+        to_come: MembersToCome,
         *,
         share: float,
         idle_limit: IdleLimit,
@@ -89,7 +92,7 @@ class Reserve:
         agenda.ask(self._times)
         self._cache, self._registry, self._queue = cache, registry, queue
         self._search, self._reservations, self._running_pods = search, reservations, running_pods
-        self._share, self._idle_limit = share, idle_limit
+        self._share, self._idle_limit, self._to_come = share, idle_limit, to_come
         self._look_at: dict[GangKey, float] = {}  # when to look for a place again
         self._looked: dict[GangKey, float] = {}  # when the last search was
         self._looked_in: dict[GangKey, object] = {}  # the state of the nodes at that search
@@ -211,10 +214,11 @@ class Reserve:
         )
 
     def _bound_idling(self, now: float) -> None:
+        kept = self._kept_by_namespace() if self._reservations.by_key else {}
         over = {
             key
             for key, reservation in self._reservations.by_key.items()
-            if self._idles_too_much(reservation)
+            if self._idles_too_much(reservation, kept.get(key.namespace, Counter()))
         }
         ended = self._idle_limit.look({key.namespace for key in over}, now)
         self._changed |= over ^ self._over
@@ -222,10 +226,23 @@ class Reserve:
         for key in over - self._over:
             self.give_up(key, "the reserved GPUs of its namespace have idled for too long")
 
-    def _idles_too_much(self, reservation: Reservation) -> bool:
+    def _kept_by_namespace(self) -> dict[str, Counter[str]]:
+        """How many GPUs on which nodes each namespace keeps for members to come."""
+        kept: dict[str, Counter[str]] = defaultdict(Counter)
+        for member in self._to_come.records():
+            written = self._cache.plans.get(member.uid)
+            if written is not None:
+                kept[member.ref.namespace][written.plan.node] += member.demand.gpus
+        return kept
+
+    def _idles_too_much(self, reservation: Reservation, kept: Counter[str]) -> bool:
+        """*kept*: by the same namespace, for members to come."""
         idle = sum(
             self._reservations.kept_on(node, [reservation]).bit_count() for node in reservation.gpus
         )
+        row_of = self._cache.rows.row_of
+        in_pool = (node for node in kept if node in row_of and row_of[node] < len(reservation.pool))
+        idle += sum(kept[node] for node in in_pool if reservation.pool[row_of[node]])
         return idle > self._share * self._gpus_in(reservation.pool)
 
     def _alike(self, requests: Requests) -> Hashable:
