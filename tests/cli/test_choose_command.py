@@ -52,6 +52,15 @@ def test_the_same_for_programs() -> None:
     }
 
 
+def test_one_gpu_has_no_link() -> None:
+    """Found: NVLINK, on a machine that has none."""
+    words = ("--machine", "a100-pcie-8-bridged", "--size", "1")
+    assert "chosen     0     -        -  " in choose(*words).stdout
+    chosen = as_json(*words)["chosen"]
+    assert isinstance(chosen, dict)
+    assert (chosen["link"], chosen["gbytes_per_s"]) == (None, None)
+
+
 def gpus_of(answer: dict[str, object], which: str) -> object:
     chosen = answer[which]
     assert isinstance(chosen, dict)

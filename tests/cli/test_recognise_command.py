@@ -188,6 +188,19 @@ def test_a_workload_whose_pods_are_unknown_is_named_and_told_by_the_status() -> 
     assert len(json.loads(told("-f", "-", "-o", "json", given=given).stdout)["left_out"]) == 1
 
 
+def test_an_unknown_kind_without_a_pod_template_is_named_and_left_out() -> None:
+    domain = owner("resource.nvidia.com/v1beta1 ComputeDomain", "cd", {"numNodes": 2})
+    given = yaml.safe_dump(a_list(PYTORCH, domain))
+    result = told("-f", "-", given=given)
+    assert result.exit_code == 0
+    assert "bert-worker-1" in result.stdout
+    said = "ComputeDomain.resource.nvidia.com ml/cd: unknown kind without a pod template: left out"
+    assert f"items[1]: {said}\n" in result.stderr
+    (left_out,) = json.loads(told("-f", "-", "-o", "json", given=given).stdout)["left_out"]
+    assert left_out.endswith(said)
+    assert told("-f", "-", given=yaml.safe_dump(domain)).exit_code == 2
+
+
 def test_what_names_no_namespace_is_in_the_default_one() -> None:
     for made in (JOB, MEMBERS[0]):
         assert made["metadata"]["namespace"] == "ml"

@@ -275,21 +275,40 @@ def test_what_has_no_pods_makes_none_and_what_has_unknown_ones_is_not_guessed() 
             pods_of(workload(kind, {"template": GPUS}), {})
 
 
+A_CONTAINER: Object = {"image": "x", "resources": {"limits": {"nvidia.com/gpu": 1}}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        ("argoproj.io/v1alpha1 Workflow", {"spec": {"templates": [{"container": A_CONTAINER}]}}),
+        ("kaito.sh/v1beta1 Workspace", {"inference": {"template": GPUS}}),
+        ("kubeflow.org/v1alpha2 MPIJob", {"spec": {"replicas": 2}}),
+        ("nvidia.com/v1alpha1 DynamoGraphDeployment", {"spec": {"services": {"w": A_CONTAINER}}}),
+        ("serving.kserve.io/v1beta1 InferenceService", {"spec": {"predictor": A_CONTAINER}}),
+    ],
+)
+def test_an_unknown_kind_whose_containers_are_seen_is_not_left_out(
+    kind: str, fields: Object
+) -> None:
+    with pytest.raises(UnknownControllerError):
+        pods_of({**workload(kind, {}), **fields}, {})
+
+
 @pytest.mark.parametrize(
     "kind",
     [
-        "argoproj.io/v1alpha1 Workflow",
-        "kaito.sh/v1beta1 Workspace",
-        "kubeflow.org/v1alpha2 MPIJob",
-        "nvidia.com/v1alpha1 DynamoGraphDeployment",
-        "serving.kserve.io/v1beta1 InferenceService",
+        "autoscaling.x-k8s.io/v1 ProvisioningRequest",
+        "inference.networking.x-k8s.io/v1alpha2 InferencePool",
+        "resource.nvidia.com/v1beta1 ComputeDomain",
         "sparkoperator.k8s.io/v1beta2 SparkApplication",
     ],
 )
-def test_an_unknown_kind_is_not_taken_for_one_without_pods(kind: str) -> None:
-    """Found: one without a list `containers` was dropped in silence, and all of it fitted."""
-    with pytest.raises(UnknownControllerError):
-        pods_of(workload(kind, {"executor": {"instances": 4}, "mpiReplicaSpecs": {}}), {})
+def test_an_unknown_kind_without_a_pod_template_is_left_out_by_name(kind: str) -> None:
+    made = pods_of(workload(kind, {"podSets": [{"count": 4}], "executor": {"instances": 4}}), {})
+    version, word = kind.split()
+    name = f"{word}.{version.partition('/')[0]}"
+    assert made == Made((), (), f"{name} ml/lm: unknown kind without a pod template: left out")
 
 
 @pytest.mark.parametrize(
@@ -303,6 +322,11 @@ def test_an_unknown_kind_is_not_taken_for_one_without_pods(kind: str) -> None:
 )
 def test_what_stands_beside_workloads_makes_no_pods(kind: str) -> None:
     assert pods_of(workload(kind, {}), {}) == Made((), ())
+
+
+def test_a_template_for_others_makes_no_pods() -> None:
+    """It stands beside a ProvisioningRequest."""
+    assert pods_of({**workload("v1 PodTemplate", {}), "template": GPUS}, {}) == Made((), ())
 
 
 def test_a_ray_job_on_a_cluster_that_is_there_creates_its_submitter_alone() -> None:

@@ -1,7 +1,7 @@
 """`python -m tests.real FOLDER`: what Linkwise answers about public topologies and manifests.
 
-FOLDER has `topologies/` and `workloads/`; `answers.yaml` has what is right about each of their
-files. A file without an answer there, or an answer without its file, is a failure too.
+FOLDER has `field/`, `topologies/` and `workloads/`; `answers.yaml` has what is right about each of
+their files. A file without an answer there, or an answer without its file, is a failure too.
 """
 
 import json

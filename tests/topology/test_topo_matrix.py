@@ -393,6 +393,36 @@ def test_a_table_that_cannot_be_is_refused_with_row_and_column(text: str, error:
         read_matrix(text)
 
 
+SOME_EMPTY = """\
+\tGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID
+GPU0\t X \tNV4\tNV4\tNV4\tNODE\t0-15\t0\t\tN/A
+GPU1\tNV4\t X \tNV4\tNV4\tNODE\t\t1\t\tN/A
+GPU2\tNV4\tNV4\t X \tNV4\tNODE\t0-15\t\t\tN/A
+GPU3\tNV4\tNV4\tNV4\t X \tNODE\t\t\t\tN/A
+NIC0\tNODE\tNODE\tNODE\tNODE\t X \t\t\t\t
+"""
+NO_IDS = SOME_EMPTY.replace("\tGPU NUMA ID", "").replace("\t\tN/A", "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SOME_EMPTY,
+        SOME_EMPTY.expandtabs(),
+        "".join(f"$ {line}" for line in SOME_EMPTY.expandtabs().splitlines(keepends=True)),
+        NO_IDS,
+    ],
+    ids=["tabs", "blanks", "behind a prompt", "without GPU NUMA ID"],
+)
+def test_affinities_that_are_empty_are_not_known_and_move_no_other(text: str) -> None:
+    assert [gpu.numa_nodes for gpu in read_matrix(text).gpus] == [(0,), (1,), (), ()]
+
+
+def test_two_tabs_between_all_cells_are_no_empty_cells() -> None:
+    text = "GPU0\t\tNUMA Affinity\nGPU0\t\tX\t\t3\n"
+    assert read_matrix(text).gpus[0].numa_nodes == (3,)
+
+
 @pytest.mark.parametrize("name", machine_names())
 def test_what_a_table_can_say_of_a_recorded_machine_survives_print_and_read(name: str) -> None:
     machine = recorded_machine(name)

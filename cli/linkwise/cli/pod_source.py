@@ -27,7 +27,8 @@ from linkwise.pods.podgrouper.workloads.answer import ObjectRef
 class Manifests:
     pods: tuple[Pod, ...]  # those given, and those that given workloads would create
     objects: Mapping[ObjectRef, Fields]
-    left_out: tuple[str, ...]  # workloads of which it is unknown which pods they create, and why
+    unknown: tuple[str, ...]  # workloads of which it is unknown which pods they create
+    left_out: tuple[str, ...]  # objects of unknown kinds without a pod template
 
 
 def read_manifests(paths: Sequence[str]) -> Manifests:
@@ -41,6 +42,7 @@ def read_manifests(paths: Sequence[str]) -> Manifests:
     given = {(ref.kind, ref.name): item for _, ref, item in found}
     pods: list[Pod] = []
     objects: dict[ObjectRef, Fields] = {}
+    unknown: list[str] = []
     left_out: list[str] = []
     makers: set[Name] = set()
     for place, ref, item in found:
@@ -56,20 +58,22 @@ def read_manifests(paths: Sequence[str]) -> Manifests:
         try:
             made = pods_of(item, given)
         except UnknownControllerError:
-            left_out.append(f"{place}: {ref}: it is unknown which pods it creates")
+            unknown.append(f"{place}: {ref}: it is unknown which pods it creates")
             continue
         except UnreadableError as error:
             raise BadInputError(f"{place}: {error}") from None
         pods += [_pod(each.body, f"{place}: {each.path}".removesuffix(": ")) for each in made.pods]
+        if made.left_out:
+            left_out.append(f"{place}: {made.left_out}")
         objects |= {ref_of(each, place): each for each in made.between}
         if made.pods:
             makers.add((ref.namespace, ref.kind, ref.name))
-    if not pods and not left_out:
+    if not pods and not unknown:
         raise BadInputError(
             f"-f {', '.join(paths)}: no pod there, and no workload that creates one: "
             "`kubectl get pods -o yaml`"
         )
-    return Manifests(tuple(pods), objects, tuple(left_out))
+    return Manifests(tuple(pods), objects, tuple(unknown), tuple(left_out))
 
 
 def _items(paths: Sequence[str]) -> list[tuple[str, ObjectRef, Fields]]:

@@ -60,10 +60,10 @@ def recognise_command(
     manifests = read_manifests(paths)
     told = _recognise(manifests, resource, IndexedJobs(indexed_jobs))
     say(_json(told, manifests) if output == "json" else _text(told))
-    for each in manifests.left_out:
+    for each in (*manifests.unknown, *manifests.left_out):
         say(f"linkwise: {each}", err=True, nl=True)
     unclear = any(isinstance(answer, NeedsOwner | Refused) for _, answer in told)
-    sys.exit(1 if unclear or manifests.left_out else 0)
+    sys.exit(1 if unclear or manifests.unknown else 0)
 
 
 def _recognise(manifests: Manifests, resource: str, indexed_jobs: IndexedJobs) -> _Told:
@@ -142,7 +142,8 @@ class _PodsJson(msgspec.Struct, frozen=True):
 
 def _json(told: _Told, manifests: Manifests) -> str:
     """`answer` is gang, none, needs-owner or refused; empty fields are left out."""
-    written = _PodsJson([_pod_json(pod, answer) for pod, answer in told], manifests.left_out)
+    pods = [_pod_json(pod, answer) for pod, answer in told]
+    written = _PodsJson(pods, (*manifests.unknown, *manifests.left_out))
     return msgspec.json.format(msgspec.json.encode(written), indent=2).decode() + "\n"
 
 

@@ -77,12 +77,12 @@ def number(fields: Fields, path: str, default: int, *, within: str = "") -> int:
     return found
 
 
-def count(written: str, key: str) -> int:
+def count(written: str, key: str, least: int = 1) -> int:
     """A count of pods from the text of a label or an annotation. Raises UnreadableError."""
     found = ordinal(written)
-    if found is None or not 1 <= found <= MOST:
+    if found is None or not least <= found <= MOST:
         shown = written if len(written) <= 60 else f"{written[:57]}..."
-        raise UnreadableError(f"{key}: {shown!r}: expected a whole number from 1 to {MOST}")
+        raise UnreadableError(f"{key}: {shown!r}: expected a whole number from {least} to {MOST}")
     return found
 
 

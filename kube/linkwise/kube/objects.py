@@ -157,6 +157,8 @@ class Container(_Object, frozen=True):
     resources: Resources = Resources()
     restart_policy: str = ""  # "Always" makes an init container a sidecar
     ports: tuple[ContainerPort, ...] = ()
+    command: object = None  # as it comes: only a number of nodes is read of these two
+    args: object = None
 
 
 class ClaimSource(_Object, frozen=True):

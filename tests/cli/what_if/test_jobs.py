@@ -214,11 +214,22 @@ def test_two_jobs_of_one_generated_name_are_two(tmp_path: Path) -> None:
     ]
 
 
+def test_an_unknown_kind_without_a_pod_template_is_named_and_left_out(tmp_path: Path) -> None:
+    domain = manifest("resource.nvidia.com/v1beta1 ComputeDomain", "cd", {"numNodes": 2})
+    text = yaml.safe_dump_all([domain, manifest("batch/v1 Job", "t", job_spec(2))])
+    status, found = answer(tmp_path, listed(cluster("dgx-a100")), text)
+    assert (status, found["job"]) == (0, ["Job.batch ml/t"])
+    assert found["notes"] == [
+        "ComputeDomain.resource.nvidia.com ml/cd: unknown kind without a pod template: left out"
+    ]
+
+
 @pytest.mark.parametrize(
     ("submitted", "said"),
     [
         ("", "nothing there: expected a job or a pod"),
         ("kind: [", "line 1: expected the node content"),
+        (manifest("x.io/v1 Pool", "p", {}), "only Pool.x.io there: expected a job or a pod"),
         (manifest("v1 Service", "s", {}), "only Service there: expected a job or a pod"),
         (
             manifest("apps/v1 DaemonSet", "d", {"template": GPUS}),

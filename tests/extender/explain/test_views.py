@@ -11,7 +11,7 @@ from linkwise.extender.api.views import (
 from linkwise.extender.explain.explainer import Explainer
 from linkwise.extender.explain.texts import explanation_text
 from linkwise.extender.explain.usage import view_use
-from linkwise.kube.objects import Taint
+from linkwise.kube.objects import Container, Node, Quantity, Resources, Taint
 from tests.extender.cluster import Cluster, change, container
 from tests.extender.owned import create, grouped, pod_group, there_is
 
@@ -159,6 +159,44 @@ def test_too_little_cpu_is_told_in_numbers() -> None:
     found = explain(at, "a").search
     assert levels(found)[-1] == ("resources", 0, 2)
     assert near(found) == ("n1", "16 CPUs left, 64 CPUs wanted")
+
+
+def test_what_pods_request_beyond_their_node_is_no_amount_that_is_left() -> None:
+    """Found: "-0.2 CPUs left"."""
+    at = Cluster()
+    at.add_node("n1", "hgx-h100", cpu="16")
+    other: dict[str, Quantity] = {"memory": str(2**41 + 2**30), "example.com/nic": "3"}
+    resources = Resources(requests={"cpu": "16200m", **other}, limits=other)
+    at.add_pod("of-the-kubelet", containers=[Container("c", resources)], node="n1")
+    wanted: dict[str, Quantity] = {
+        "memory": str(2**30),
+        "example.com/nic": "1",
+        "nvidia.com/gpu": "1",
+    }
+    at.put_node(with_more(at.nodes["n1"], memory=str(2**41), **{"example.com/nic": "1"}))
+    resources = Resources(requests={"cpu": "1", **wanted}, limits=wanted)
+    at.add_pod("a", containers=[Container("c", resources)])
+    assert near(explain(at, "a").search) == (
+        "n1",
+        "its pods request 0.2 CPUs more than it has, 1 CPU wanted; "
+        "its pods request 1 GiB of memory more than it has, 1 GiB wanted; "
+        "its pods request 2 example.com/nic more than it has, 1 wanted",
+    )
+
+
+def with_more(node: Node, **amounts: str) -> Node:
+    allocatable = {**node.status.allocatable, **amounts}
+    return change(node, status=change(node.status, allocatable=allocatable))
+
+
+def test_one_gpu_has_no_link() -> None:
+    at = Cluster()
+    at.add_node("n1", "a100-pcie-8-bridged")
+    at.add_pod("a", 1)
+    at.schedule("a")
+    found = explain(at, "a")
+    assert (found.state, found.link) == ("bound", "")
+    assert "  link " not in explanation_text.pod(found, at.now)
 
 
 def test_nodes_that_kube_scheduler_refused_are_a_level_of_their_own() -> None:

@@ -334,6 +334,32 @@ def test_a_pod_that_waits_is_explained(at: ShareCluster) -> None:
     assert (again.search.room, again.search.nearest) == (1, None)
 
 
+def test_what_is_wanted_of_shares_is_said_once(at: ShareCluster) -> None:
+    at.add_taker("w", {SHARED: 2})
+    at.try_to_place("w")
+    explained = at.core.explain("ml", "w", at.now)
+    assert explained is not None
+    text = explanation_text.pod(explained, at.now)
+    assert f"wanted    2 {SHARED}, 1 CPU\n" in text
+
+
+def test_a_share_of_a_gpu_that_is_divided_no_more_is_no_gpu_of_its_holder(
+    at: ShareCluster,
+) -> None:
+    """The pod still runs there, so no other gets the GPU."""
+    at.add_taker("w", {SHARED: 1})
+    at.try_to_place("w")
+    held = at.planned_shares("w")
+    at.add_divided("n0", DGX_1V)
+    at.put_in_use("n0", "ml/w", held, ())
+    at.add_taker("v", {GPU: 8})
+    at.filter("v")
+    explained = at.core.explain("ml", "v", at.now)
+    assert explained is not None
+    text = explanation_text.pod(explained, at.now)
+    assert "GPUs with a share of 1 GPU: ml/w, in use" in text
+
+
 def test_a_member_of_a_gang_gets_its_shares_by_itself(at: ShareCluster) -> None:
     at.add_taker("m0", {SHARED: 1}, gang="g", gang_size="2")
     assert at.try_to_place("m0") == "n0"

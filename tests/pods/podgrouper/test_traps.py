@@ -284,6 +284,80 @@ def test_a_job_without_an_index_is_read_by_nobody() -> None:
     assert not result.gets
 
 
+def torchrun(command: list[str], **spec: object) -> tuple[Object, Object]:
+    """A pod, and its Job without indices."""
+    made = template()
+    made["spec"]["containers"][0]["command"] = command
+    counts = {"parallelism": 4, "completions": 4, "template": made}
+    job = owner("batch/v1 Job", "lm", {**counts, **spec})
+    return pod("lm-x7k2p", job, containers=made["spec"]["containers"]), job
+
+
+@pytest.mark.parametrize(
+    ("command", "minimum"),
+    [
+        (["torchrun", "--nnodes=4", "train.py"], 4),
+        (["torchrun", "--nnodes", "2:4", "train.py"], 2),
+        (["sh", "-c", "exec torchrun --nnodes '4' \\\n train.py"], 4),
+    ],
+)
+def test_a_job_without_an_index_whose_command_counts_its_pods_is_a_gang(
+    command: list[str], minimum: int
+) -> None:
+    """Found: two of four started, and waited for the others with their GPUs."""
+    made, job = torchrun(command)
+    answer = gang(made, job)
+    assert (answer.rule, answer.size, answer.minimum) == ("job", 4, minimum)
+    assert gang(made, {**essence(job)}) == answer  # the extender caches the essence alone
+    made, job = torchrun(command, completions=None)
+    assert gang(made, job).minimum == minimum
+    made, job = torchrun(command)
+    job["status"] = {"succeeded": 1}
+    answer = gang(made, job)
+    assert (answer.size, answer.minimum, answer.done) == (3, minimum - 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("command", "spec"),
+    [
+        (["torchrun", "--nnodes=2"], {}),
+        (["torchrun", "--nnodes=2:8"], {}),
+        (["torchrun", "--nnodes=4"], {"completions": 8}),
+        (["torchrun", "--nnodes=1"], {"parallelism": 1, "completions": 1}),
+    ],
+)
+def test_other_numbers_of_nodes_make_no_gang(command: list[str], spec: Object) -> None:
+    made, job = torchrun(command, **spec)
+    assert isinstance(told(made, [job]).answer, NoGang)
+
+
+@pytest.mark.parametrize(
+    ("labels", "annotations"),
+    [
+        (
+            {
+                "pod-group.scheduling.sigs.k8s.io/name": "g",
+                "pod-group.scheduling.sigs.k8s.io/min-available": "0",
+            },
+            {},
+        ),
+        (
+            {},
+            {
+                "gang.scheduling.koordinator.sh/name": "g",
+                "gang.scheduling.koordinator.sh/min-available": "0",
+                "gang.scheduling.koordinator.sh/total-number": "3",
+            },
+        ),
+    ],
+    ids=["scheduler-plugins", "koordinator"],
+)
+def test_with_a_minimum_of_zero_no_pod_waits_for_another(
+    labels: dict[str, str], annotations: dict[str, str]
+) -> None:
+    assert isinstance(told(pod("w", labels=labels, annotations=annotations)).answer, NoGang)
+
+
 def test_members_lost_their_labels_and_are_known_by_name() -> None:
     job = pytorch_job()
     member = gang(pod("bert-worker-3", job), job).member

@@ -409,7 +409,21 @@ def test_what_kubectl_prints_is_read_as_it_was_applied() -> None:
     assert "nodeName" not in str(read[1].body)
 
 
+def test_an_unknown_kind_without_a_pod_template_is_left_out_by_name() -> None:
+    domain = workload("resource.nvidia.com/v1beta1 ComputeDomain", "numNodes: 2")
+    left_out, job = read_manifests(f"{domain}---\n{JOB}", "f.yaml")
+    assert (left_out.collection, left_out.pods, job.pods) == ("", 0, 1)
+    name = "ComputeDomain.resource.nvidia.com default/lm"
+    assert left_out.left_out == f"{name}: unknown kind without a pod template: left out"
+    assert not job.left_out
+
+
 BROKEN = {
+    "an unknown kind and nothing that makes pods": (
+        f"{workload('x.io/v1 Pool', 'size: 2')}---\n"
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\n",
+        "f.yaml:2: document 1: kind: Pool is unknown, and nothing else here creates pods: expected",
+    ),
     "replicas below 0": (
         workload(DEPLOYMENT, f"replicas: -1\n{TEMPLATE}"),
         "f.yaml:5: document 1: spec.replicas: -1: expected a whole number from 0",

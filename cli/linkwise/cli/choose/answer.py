@@ -89,17 +89,20 @@ def _row(machine: Machine, name: str, choice: Choice) -> tuple[str, ...]:
     return (
         name,
         write_gpus(machine, choice.gpus),
-        choice.ring_class.name,
-        # a lone GPU has no bandwidth
-        f"{choice.gbytes_per_s:.1f}" if choice.gpus.bit_count() > 1 else "-",
+        *((choice.ring_class.name, f"{choice.gbytes_per_s:.1f}") if _talks(choice) else "--"),
         f"{choice.remaining_value:.3f}",
     )
 
 
+def _talks(choice: Choice) -> bool:
+    """A lone GPU has no link and no bandwidth."""
+    return choice.gpus.bit_count() > 1
+
+
 class _ChoiceJson(msgspec.Struct, frozen=True):
     gpus: tuple[int, ...]
-    link: str
-    gbytes_per_s: float
+    link: str | None  # None: a lone GPU
+    gbytes_per_s: float | None
     future: float
 
 
@@ -138,7 +141,7 @@ def _choice_json(machine: Machine, choice: Choice | None) -> _ChoiceJson | None:
         return None
     return _ChoiceJson(
         gpus=machine.indices_of(choice.gpus),
-        link=choice.ring_class.name,
-        gbytes_per_s=round(choice.gbytes_per_s, 3),
+        link=choice.ring_class.name if _talks(choice) else None,
+        gbytes_per_s=round(choice.gbytes_per_s, 3) if _talks(choice) else None,
         future=round(choice.remaining_value, 6),
     )

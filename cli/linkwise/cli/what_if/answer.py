@@ -34,7 +34,7 @@ class Place:
     node: str  # "": nowhere yet
     gpus: tuple[int, ...]  # their indices on the node
     uuids: tuple[str, ...] | None  # None: unknown, because its node's machine is guessed
-    link: str
+    link: str  # empty: a lone GPU, or none yet
     gbytes_per_s: float
 
 

@@ -86,7 +86,7 @@ def places_of(
         link, gbytes = "", 0.0
         if pod.spec.node_name:
             plan = read_plan(pod.metadata.annotations[names.PLAN])
-            node, link, gbytes = plan.node, plan.link, plan.gbytes_per_s
+            node = plan.node
             spans.add(plan.span)
             written = snapshot.plan_of(record)
             state = snapshot.node_named[node]
@@ -94,6 +94,8 @@ def places_of(
             assert state.machine is not None, "something was planned on it"
             mask = state.machine.mask_of(written.uuids)
             indices = state.machine.indices_of(mask)
+            if len(indices) > 1:
+                link, gbytes = plan.link, plan.gbytes_per_s
             uuids = tuple(
                 gpu.uuid for place, gpu in enumerate(state.machine.gpus) if mask >> place & 1
             )

@@ -134,14 +134,13 @@ def _table(places: Iterable[Place]) -> Iterator[str]:
 
 
 def _row(place: Place) -> tuple[str, ...]:
-    several = place.wanted > 1
     return (
         place.pod,
         "-" if place.rank is None else str(place.rank),
         place.node,
         write_indices(place.gpus),
-        place.link if several else "-",
-        f"{place.gbytes_per_s:.1f}" if several else "-",
+        place.link or "-",
+        f"{place.gbytes_per_s:.1f}" if place.link else "-",
     )
 
 

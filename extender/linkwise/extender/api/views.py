@@ -97,6 +97,7 @@ class Holder:
     since: float | None  # when its plan was made; without a plan, when it was created
     until: float | None  # None: unknown; of reserved GPUs: when their gang can start
     because: EndSource
+    shared: int = 0  # those of *gpus* of which it has only shares, which keep them from others
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +258,7 @@ class Explanation:
     wanted: RequestView | None
     node: str
     gpus: Mapping[str, tuple[str, ...]]  # container -> uuids, planned or real
-    link: str
+    link: str  # empty: a lone GPU, or none
     gbytes_per_s: float
     search: SearchView | None  # for a waiting pod: the nodes as if it were not in a gang
     gang: GangExplanation | None

@@ -163,7 +163,7 @@ class Explainer:
         on = snapshot.node_named.get(record.node)
         claims = on.claimed.of_pod(record.uid) if on is not None else {}
         link, gbytes_per_s = _worth_of(on, claims)
-        if written is not None:
+        if written is not None and len(written.uuids) > 1:
             link, gbytes_per_s = written.plan.link, written.plan.gbytes_per_s
         return Explanation(
             namespace=record.ref.namespace,

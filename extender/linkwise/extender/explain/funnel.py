@@ -125,6 +125,7 @@ def alike(record: PodRecord) -> object:
 
 def wanted_of(record: PodRecord) -> RequestView:
     requirement = record.ask.requirement
+    shares = {name: demand.gpus for name, demand in record.shares}
     return RequestView(
         gpus=record.demand.gpus,
         containers={c.name: c.gpus for c in record.demand.containers},
@@ -133,7 +134,7 @@ def wanted_of(record: PodRecord) -> RequestView:
         hardware=tuple(requirement.hardware.in_words()),
         milli_cpu=record.needs.milli_cpu,
         memory=record.needs.memory,
-        others=dict(record.needs.others),
-        shares={name: demand.gpus for name, demand in record.shares},
+        others={name: need for name, need in record.needs.others if name not in shares},
+        shares=shares,
         share=record.ask.sharing.value,
     )

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Container, Iterable, Mapping
+from dataclasses import replace
 
 from linkwise.extender.api.records import PodRecord, WrittenPlan
 from linkwise.extender.api.views import EndSource, Holder, HolderState
@@ -50,17 +51,17 @@ def owners_of(snapshot: Snapshot, gpus: Mapping[str, int]) -> tuple[Holder, ...]
 
 def _holder(snapshot: Snapshot, node: NodeState, uid: str, mask: int) -> Holder:
     record = snapshot.by_uid.get(uid)
-    gpus = mask.bit_count()
+    gpus, shared = mask.bit_count(), (mask & node.strays.get(uid, 0)).bit_count()
     if record is None:  # the kubelet still reports the pod, and the API server has deleted it
         name = node.name_of(uid)
-        return Holder(name, "", gpus, HolderState.ENDING, None, None, EndSource.NONE)
+        return Holder(name, "", gpus, HolderState.ENDING, None, None, EndSource.NONE, shared)
     state = HolderState.USED if mask & node.used else HolderState.HELD
     if not record.live:
         state = HolderState.ENDING
     written = snapshot.plan_of(record)
     since = written.plan.made if written is not None else record.created or None
     until, because = _until(snapshot, record, written)
-    return Holder(record.key, record.gang_name, gpus, state, since, until, because)
+    return Holder(record.key, record.gang_name, gpus, state, since, until, because, shared)
 
 
 def _until(
@@ -88,15 +89,8 @@ def _reserved(reservation: Reservation, nodes: Iterable[NodeState]) -> Holder:
 
 
 def _together(first: Holder, second: Holder) -> Holder:
-    return Holder(
-        first.pod,
-        first.gang,
-        first.gpus + second.gpus,
-        first.state,
-        first.since,
-        first.until,
-        first.because,
-    )
+    gpus, shared = first.gpus + second.gpus, first.shared + second.shared
+    return replace(first, gpus=gpus, shared=shared)
 
 
 def _order(holder: Holder) -> tuple[bool, bool, float, int, str]:

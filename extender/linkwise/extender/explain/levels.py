@@ -8,7 +8,7 @@ is one of them.
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +20,13 @@ from linkwise.extender.cache.node_table import Bools, Ints, popcount
 from linkwise.extender.explain.holders import holders_of
 from linkwise.extender.explain.node_arrays import Field
 from linkwise.extender.explain.texts.format import (
+    amount_in_words,
     cpus_in_words,
     gib_in_words,
     gpus_in_words,
     in_bytes,
+    left_in_words,
+    memory_in_words,
     needs_in_words,
     pods_in_words,
 )
@@ -387,24 +390,26 @@ class Levels:
         left, needs = self._field.left.on(at), self._record.needs
         parts = []
         if left.milli_cpu < needs.milli_cpu:
-            cpus, of = cpus_in_words(left.milli_cpu), cpus_in_words(needs.milli_cpu)
-            parts.append(f"{cpus} left, {of} wanted")
+            there = left_in_words(left.milli_cpu, cpus_in_words)
+            parts.append(f"{there}, {cpus_in_words(needs.milli_cpu)} wanted")
         if left.memory < needs.memory:
-            there, wanted = gib_in_words(left.memory), gib_in_words(needs.memory)
-            parts.append(f"{there} of memory left, {wanted} wanted")
+            there = left_in_words(left.memory, memory_in_words)
+            parts.append(f"{there}, {gib_in_words(needs.memory)} wanted")
         if left.gpus < needs.gpus:
-            parts.append(f"kube-scheduler counts {left.gpus} GPUs left, {needs.gpus} wanted")
+            there = left_in_words(left.gpus, gpus_in_words)
+            parts.append(f"kube-scheduler counts: {there}, {needs.gpus} wanted")
         if self._field.left.pods[at] < 1:
             parts.append("its limit of pods is reached")
         node = self._field.nodes[at].record
         offers = dict(node.offers.others) if node is not None else {}
         for name, have, need in self._others_short(at):
-            if in_bytes(name):
-                parts.append(f"{gib_in_words(have)} of {name} left, {gib_in_words(need)} wanted")
+            if in_bytes(name) or have < 0:
+                there = left_in_words(have, partial(amount_in_words, name))
+                wanted = gib_in_words(need) if in_bytes(name) else str(need)
+                parts.append(f"{there}, {wanted} wanted")
             else:
-                free, total = max(have, 0), offers.get(name, 0)
-                more = f"{need - free} more {'is' if need - free == 1 else 'are'} needed"
-                parts.append(f"{free} of {total} {name} are free, {more}")
+                more = f"{need - have} more {'is' if need - have == 1 else 'are'} needed"
+                parts.append(f"{have} of {offers.get(name, 0)} {name} are free, {more}")
         return "; ".join(parts)
 
     def _why_too_little(self, at: int) -> str:

@@ -54,6 +54,7 @@ class NodeState(NamedTuple):
     listed_as: Mapping[str, str]
     shares: ShareBook
     shares_listed: Mapping[str, ContainerShares]  # by the uid of the pod
+    strays: Mapping[str, int]  # those of `owned` that only shares keep, though not divided any more
     by_count: CountView | None  # where pods are placed by count
     claimed: ClaimedGpus  # its GPUs that a DRA driver gives out
 
@@ -251,6 +252,7 @@ def _node(info: NodeInfo) -> NodeState:
         info.listed_as,
         info.shares,
         info.sharing.listed,
+        info.sharing.strays,
         _count(info),
         info.claimed,
     )

@@ -1,4 +1,5 @@
-"""Kinds of objects that create no pods by themselves. Of any other kind it is unknown."""
+"""Kinds of objects that are known to create no pods by themselves. Tools name objects of any other
+kind that have no pod template."""
 
 _GROUPS = frozenset(
     {

@@ -33,6 +33,7 @@ from linkwise.kube.controllers.serving import (
 )
 from linkwise.kube.controllers.trainer import train_job
 from linkwise.kube.fields import Fields, UnreadableError, group_of, mapping, text
+from linkwise.kube.objects import is_extended
 
 MOST_PODS = 4096
 """Of one object, as of one gang."""
@@ -50,6 +51,8 @@ _KINDS: Mapping[tuple[str, str], Callable[[Fields, Given], Iterator[Child]]] = {
     ("", "ReplicationController"): copies,
     ("jobset.x-k8s.io", "JobSet"): job_set,
     ("trainer.kubeflow.org", "TrainJob"): train_job,
+    # Templates, which others make pods of.
+    ("", "PodTemplate"): lambda _fields, _given: iter(()),
     ("trainer.kubeflow.org", "TrainingRuntime"): lambda _fields, _given: iter(()),
     ("trainer.kubeflow.org", "ClusterTrainingRuntime"): lambda _fields, _given: iter(()),
     ("batch.volcano.sh", "Job"): volcano_job,
@@ -74,10 +77,12 @@ class MadePod:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What comes of one object: its pods, and the objects between it and them."""
+    """What comes of one object: its pods, and the objects between it and them. *left_out* is empty,
+    or says for people why an object without pods may still have some."""
 
     pods: tuple[MadePod, ...]
     between: tuple[Fields, ...]
+    left_out: str = ""
 
 
 def qualified_kind(fields: Fields) -> str:
@@ -87,26 +92,34 @@ def qualified_kind(fields: Fields) -> str:
 
 
 def children(fields: Fields, given: Given) -> Iterator[Child]:
-    """Yield what the controller of *fields* creates; nothing for an object without pods, such as a
-    Service or a PodGroup.
+    """Yield what the controller of *fields* creates; nothing for an object without a pod template,
+    such as a Service or a PodGroup.
 
-    Raises UnknownControllerError for any kind of which that is unknown, and UnreadableError if a
-    count of pods is none.
+    Raises UnknownControllerError for an object with a template of which it is unknown how many pods
+    its controller creates, and UnreadableError if a count of pods is none.
     """
-    kind = (group_of(text(fields, "apiVersion")), text(fields, "kind"))
-    make = _KINDS.get(kind)
-    if kind[0] == _KUBEFLOW and any(k.endswith(REPLICA_SPECS) for k in mapping(fields, "spec")):
-        make = training_job
-    if kind == _OLD_MPI_JOB[0] and text(fields, "apiVersion") == _OLD_MPI_JOB[1]:
-        make = unknown
+    make = _maker(fields)
     if make is None:
-        if _has_template(fields) or not creates_no_pods(*kind):
+        if _has_template(fields):
             raise UnknownControllerError(qualified_kind(fields))
         return
     try:
         yield from make(fields, given)
     except UnknownControllerError:
         raise UnknownControllerError(qualified_kind(fields)) from None
+
+
+def _maker(fields: Fields) -> Callable[[Fields, Given], Iterator[Child]] | None:
+    kind = _kind(fields)
+    if kind == _OLD_MPI_JOB[0] and text(fields, "apiVersion") == _OLD_MPI_JOB[1]:
+        return unknown
+    if kind[0] == _KUBEFLOW and any(k.endswith(REPLICA_SPECS) for k in mapping(fields, "spec")):
+        return training_job
+    return _KINDS.get(kind)
+
+
+def _kind(fields: Fields) -> tuple[str, str]:
+    return group_of(text(fields, "apiVersion")), text(fields, "kind")
 
 
 def pods_of(fields: Fields, given: Given) -> Made:
@@ -121,6 +134,10 @@ def pods_of(fields: Fields, given: Given) -> Made:
             pods.append(MadePod(each, path, after))
         else:
             between.append(each)
+    if _maker(fields) is None and not creates_no_pods(*_kind(fields)):
+        name = f"{text(fields, 'metadata.namespace')}/{text(fields, 'metadata.name')}"
+        left_out = f"{qualified_kind(fields)} {name}: unknown kind without a pod template: left out"
+        return Made((), (), left_out)
     return Made(tuple(pods), tuple(between))
 
 
@@ -160,12 +177,16 @@ def _located(found: Iterator[Child], source: Callable[[str], str]) -> Iterator[C
 
 
 def _has_template(fields: Fields) -> bool:
-    """True if there is a pod's spec anywhere below `spec`."""
-    waiting: list[object] = [fields.get("spec")]
+    """True if a pod's spec or a container's devices are anywhere in the object. A field that only
+    describes a container, such as KServe's `predictor.model`, has devices like one."""
+    waiting = [value for key, value in fields.items() if key not in ("metadata", "status")]
     while waiting:
         value = waiting.pop()
         if isinstance(value, Mapping):
-            if isinstance(value.get("containers"), list):
+            amounts = (mapping(value, f"resources.{of}") for of in ("limits", "requests"))
+            if isinstance(value.get("containers"), list) or any(
+                is_extended(str(name)) for each in amounts for name in each
+            ):
                 return True
             waiting += value.values()
         elif isinstance(value, list):

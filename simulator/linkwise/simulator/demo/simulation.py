@@ -81,8 +81,9 @@ class Simulation:
     def _name_left_out(self, progress: Progress) -> None:
         for manifest in self.manifests:
             if not manifest.collection:
-                what = f"{manifest.kind} {manifest.namespace}/{manifest.name}"
-                progress.line(f"{manifest.file}:{manifest.line}: {what} has no pods: left out")
+                what = f"{manifest.kind} {manifest.namespace}/{manifest.name} has no pods: left out"
+                why = manifest.left_out or what
+                progress.line(f"{manifest.file}:{manifest.line}: {why}")
 
     def _draw(
         self, cluster: SimulatedCluster, progress: Progress

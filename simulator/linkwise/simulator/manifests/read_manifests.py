@@ -35,6 +35,7 @@ class Manifest:
     file: str
     line: int
     pods: int  # how many it creates first
+    left_out: str  # why, if its kind is unknown
 
     @property
     def collection(self) -> str:
@@ -96,7 +97,7 @@ def _manifests(found: Sequence[Found]) -> tuple[Manifest, ...]:
     given = {(each.kind[1], each.name): each.body for each in found}
     made = [(each, *_made(each, given)) for each in found]
     creators = {(each.kind[1], each.name) for each in found}
-    creators |= {between for _, _, all_between in made for between in all_between}
+    creators |= {between for _, _, all_between, _ in made for between in all_between}
     manifests = [
         Manifest(
             each.kind[1],
@@ -105,11 +106,16 @@ def _manifests(found: Sequence[Found]) -> tuple[Manifest, ...]:
             without_nulls(each.body),
             each.reader.file,
             each.reader.line_of(each.path),
-            pods,
+            0 if is_suspended(each.body) else pods,
+            left_out,
         )
-        for each, pods, _ in made
+        for each, pods, _, left_out in made
         if _creator(*each.controller) not in {_creator(*creator) for creator in creators}
     ]
+    unknown = next((each for each, _, _, left_out in made if left_out), None)
+    if unknown is not None and not any(pods for _, pods, _, _ in made):
+        problem = f"kind: {unknown.kind[1]} is unknown, and nothing else here creates pods"
+        raise unknown.reader.refuse(unknown, f"{problem}: expected a Pod or a workload")
     _refuse_twice(manifests)
     return tuple(manifests)
 
@@ -119,14 +125,15 @@ def _creator(kind: str, name: str) -> tuple[str, str]:
     return kind, name.rpartition("-")[0] if kind == "ReplicaSet" else name
 
 
-def _made(found: Found, given: Given) -> tuple[int, list[tuple[str, str]]]:
-    """Return how many pods an object creates first, and which objects stand between. Checks both.
+def _made(found: Found, given: Given) -> tuple[int, list[tuple[str, str]], str]:
+    """Return how many pods an object creates first, which objects stand between, and why it is left
+    out. Checks all.
 
     Raises ManifestError.
     """
     found.reader.check(found)
     if found.kind == ("v1", "Pod"):
-        return 1, []
+        return 1, [], ""
     try:
         made = pods_of(_named(found), given)
     except UnknownControllerError as error:
@@ -136,7 +143,7 @@ def _made(found: Found, given: Given) -> tuple[int, list[tuple[str, str]]]:
         raise found.reader.refuse(found, str(error)) from None
     found.reader.check_pods(found, made)
     between = [(text(each, "kind"), text(each, "metadata.name")) for each in made.between]
-    return 0 if is_suspended(found.body) else len(made.pods), between
+    return len(made.pods), between, made.left_out
 
 
 def _named(found: Found) -> Mapping[str, object]:

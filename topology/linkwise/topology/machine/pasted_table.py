@@ -6,7 +6,8 @@ Pasting adds and loses characters. These change nothing:
   mails, `|` of Markdown, quotes, box drawing, terminal colours (also without their escape
   character), tags and entities of HTML, `\\t` and `\\n` of JSON, `^I` of `cat -A`;
 * a tab lost between two words that cannot be one: `NIC8NIC9`, `NODEPXB`, `SYS0-15`;
-* a row or the header on several lines, and several rows on one.
+* a row or the header on several lines, and several rows on one;
+* an affinity that `nvidia-smi` leaves empty, if tabs, or a terminal's blanks for them, show which.
 
 Nothing is guessed: a row has as many links as the header has columns, all GPUs have as many
 affinities, and a network card's row agrees with its column. Anything else is a MachineError that
@@ -65,6 +66,9 @@ _PART = re.compile(
 )
 _PARTS = re.compile(rf"(?:{_PART.pattern})+")
 _AFFINITY = re.compile(rf"{_LIST}|{NOT_KNOWN}")
+_EMPTY = "NA"  # stands where a cell between two tabs was empty
+_TAB_STOP = 8
+_BEHIND_LINKS = re.compile(r"(.*\b(?:NV[0-9]{1,2}|NODE|SYS|SOC|PHB|PXB|PIX|X) *)\t(.*)")
 AFFINITY_WORDS = {
     "CPU Affinity": "CPUs like 0-15,32-47 or N/A",
     NUMA_COLUMN: "nodes like 3, 0-1 or N/A",
@@ -140,8 +144,26 @@ def plain_text(text: str) -> str:
 def _words(line: str) -> _Words:
     if _LEGEND_TITLE.search(line):
         return ["Legend:"]
+    if row := _BEHIND_LINKS.fullmatch(_with_tabs(line)):
+        affinities = [cell if cell.strip() else _EMPTY for cell in row[2].split("\t")]
+        line = " ".join((row[1], *affinities))
     found = (part for word in _WORD.findall(line) for part in _BETWEEN.split(word))
     return [word for part in found if (word := part.strip(".")).strip("/,-_")]
+
+
+def _with_tabs(line: str) -> str:
+    """Return a row with the tabs instead of which a terminal has shown blanks."""
+    name = _GPU_NAME.search(line)
+    if name is None or "\t" in line:
+        return line
+    text, end = "", 0
+    for word in re.finditer(r"\S+", line[name.start() :]):
+        place, off = divmod(word.start(), _TAB_STOP)
+        if off > (word[0] == "X"):  # printed as " X "
+            return line
+        text += "\t" * (place - end // _TAB_STOP) + word[0]
+        end = word.end()
+    return text
 
 
 def _cells(words: _Words) -> list[str]:
@@ -353,6 +375,7 @@ def _read_row(header: Header, name: str, parts: Sequence[str]) -> Row:
 def _row_of(header: Header, name: str, cells: Sequence[str]) -> Row | MachineError:
     """Return the row, or why *cells* are none."""
     count = len(header.devices)
+    cells = [*cells[:count], *_filled(cells[count:], len(header.affinities))]
     for column, cell in zip(header.devices, cells, strict=False):
         if not is_word(cell):
             return MachineError(f"table, row {name}, column {column}: {cell!r}: expected {WORDS}")
@@ -374,6 +397,18 @@ def _row_of(header: Header, name: str, cells: Sequence[str]) -> Row | MachineErr
                 f"table, row {name}, column {column}: {cell!r}: expected {AFFINITY_WORDS[column]}"
             )
     return Row(tuple(cells[:count]), tuple(cells[count:]))
+
+
+def _filled(cells: Sequence[str], count: int) -> list[str]:
+    """Return a row's affinities, N/A where they were empty if that makes *count* of them."""
+    filled = [*cells]
+    while len(filled) > count and filled[-1] == _EMPTY:
+        filled.pop()
+    if len(filled) == count + 1 and filled[-2:-1] == [_EMPTY]:
+        del filled[-2]  # two tabs stand before "GPU NUMA ID"
+    if len(filled) != count:
+        return [cell for cell in cells if cell != _EMPTY]
+    return [NOT_KNOWN if cell == _EMPTY else cell for cell in filled]
 
 
 def _check_card(header: Header, name: str, parts: Sequence[str], rows: Mapping[str, Row]) -> None:

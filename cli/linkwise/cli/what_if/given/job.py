@@ -71,6 +71,7 @@ def read_job(
     objects: dict[ObjectRef, Fields] = {}
     title_of: dict[tuple[str, str], str] = {}
     seen: list[str] = []
+    notes: dict[str, None] = {}
     makers: set[Name] = set()
     items = _items(paths, namespace)
     given = {(text(item, "kind"), text(item, "metadata.name")): item for _, item in items}
@@ -79,7 +80,7 @@ def read_job(
         seen.append(ref.qualified_kind)
         if controller_name(item, ref) in makers:
             continue  # counted with its owner
-        made, around = _pods_of(item, ref, given, where)
+        made, around = _pods_of(item, ref, given, where, notes)
         objects.update(around)
         if made:
             makers.add((ref.namespace, ref.kind, ref.name))
@@ -95,7 +96,6 @@ def read_job(
     if not pods:
         of = f"only {', '.join(sorted(set(seen)))}" if seen else "nothing"
         raise BadInputError(f"--submit {', '.join(paths)}: {of} there: expected a job or a pod")
-    notes: dict[str, None] = {}
     ready = tuple(
         _tolerating(_as_created(pod, classes, now, notes), tolerated, notes)
         for pod in pods.values()
@@ -141,7 +141,7 @@ _Placed = list[tuple[str, Pod, tuple[After, ...]]]
 
 
 def _pods_of(
-    item: Fields, ref: ObjectRef, given: Given, where: str
+    item: Fields, ref: ObjectRef, given: Given, where: str, notes: dict[str, None]
 ) -> tuple[_Placed, Mapping[ObjectRef, Fields]]:
     if (ref.group, ref.kind) == ("", "Pod"):
         fields = {"metadata": item["metadata"], "spec": item.get("spec")}
@@ -155,6 +155,8 @@ def _pods_of(
         ) from None
     except UnreadableError as error:
         raise BadInputError(f"{where}: {error}") from None
+    if made.left_out:
+        notes[made.left_out] = None
     objects = {ref: item, **{ref_of(each, where): each for each in made.between}}
     return [_made(each, f"{where}: {each.path}".removesuffix(": ")) for each in made.pods], objects
 

@@ -392,7 +392,12 @@ def _holders(name: str, holders: Sequence[Holder], at: float) -> Iterator[str]:
 
 
 def _holder(holder: Holder, at: float) -> str:
-    return f"{gpus_in_words(holder.gpus)}: {_who_holds(holder, at)}"
+    whole = holder.gpus - holder.shared
+    held = [gpus_in_words(whole)] if whole else []
+    if holder.shared:
+        share = "a share" if holder.shared == 1 else "shares"
+        held.append(f"{share} of {gpus_in_words(holder.shared)}")
+    return f"{' and '.join(held)}: {_who_holds(holder, at)}"
 
 
 def _who_holds(holder: Holder, at: float) -> str:

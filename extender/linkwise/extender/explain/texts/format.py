@@ -1,6 +1,6 @@
 """Amounts as text, such as `2 GPUs` or `1.5 GiB`."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from linkwise.extender.api.records import ResourceList
 from linkwise.extender.api.views import ClosedNodes, LinkGain
@@ -22,9 +22,14 @@ def resources_in_words(
     if milli_cpu:
         yield cpus_in_words(milli_cpu)
     if memory:
-        yield f"{gib_in_words(memory)} of memory"
+        yield memory_in_words(memory)
     for name, amount in others:
-        yield f"{gib_in_words(amount)} of {name}" if in_bytes(name) else f"{amount} {name}"
+        yield amount_in_words(name, amount)
+
+
+def amount_in_words(name: str, amount: int) -> str:
+    """Of a resource that is neither CPU nor memory."""
+    return f"{gib_in_words(amount)} of {name}" if in_bytes(name) else f"{amount} {name}"
 
 
 def in_bytes(resource: str) -> bool:
@@ -59,6 +64,18 @@ def gain_in_words(links: LinkGain | None) -> str:
 
 def cpus_in_words(milli_cpu: int) -> str:
     return f"{milli_cpu / 1000:g} CPU{'' if milli_cpu == 1000 else 's'}"
+
+
+def left_in_words(left: int, in_words: Callable[[int], str]) -> str:
+    """Pods may request more than their node has: it was made smaller, or the kubelet runs some of
+    its own."""
+    if left >= 0:
+        return f"{in_words(left)} left"
+    return f"its pods request {in_words(-left)} more than it has"
+
+
+def memory_in_words(memory: int) -> str:
+    return f"{gib_in_words(memory)} of memory"
 
 
 def gib_in_words(memory: int) -> str:

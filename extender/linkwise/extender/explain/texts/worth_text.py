@@ -16,8 +16,7 @@ Fact = tuple[str, str]
 
 def of_pod(it: Explanation) -> Iterator[Fact]:
     if it.link:
-        talks = it.wanted is None or it.wanted.gpus > 1
-        yield "link", f"{it.link}, {it.gbytes_per_s:.0f} GB/s estimated" if talks else it.link
+        yield "link", f"{it.link}, {it.gbytes_per_s:.0f} GB/s estimated"
     if (planned := it.communicator) is not None:
         apart = planned.between
         between = "" if apart is None else f", between nodes {apart:.1f}"

@@ -18,6 +18,7 @@ from linkwise.kube.fields import (
 from linkwise.kube.labels import COMPLETION_INDEX, JOB_SET_LABEL, VOLCANO
 from linkwise.pods.podgrouper.workloads.answer import Basis, IndexedJobs, NoGang, ObjectRef
 from linkwise.pods.podgrouper.workloads.case import Case, OwnerGoneError
+from linkwise.pods.podgrouper.workloads.essence import nodes_in, nodes_of
 from linkwise.pods.podgrouper.workloads.foretold import Parts, TiedPods, as_text, labelled
 from linkwise.pods.podgrouper.workloads.kinds import (
     EXCLUSIVE_JOBS,
@@ -37,17 +38,22 @@ from linkwise.pods.podgrouper.workloads.workload import (
 )
 from linkwise.pods.spans import LABEL_KEY
 
+_POOL = "its Job is not Indexed: its pods work one by one"
+
 
 def job(case: Case) -> FoundWorkload | NoGang:
-    """A gang if the Job is Indexed and runs all its pods at once.
+    """A gang if the Job runs all its pods at once, and is Indexed or its command names as many
+    nodes.
 
-    Without an index the pods are a pool: each takes the next piece of work by itself. With an
+    Without an index other pods are a pool: each takes the next piece of work by itself. With an
     index they may be shards too; the Job controller of Kubernetes 1.36 uses the same criterion.
     """
     index = ordinal(case.said(COMPLETION_INDEX))
-    if index is None:
-        return _alone(case, None, "its Job is not Indexed: its pods work one by one")
-    if case.indexed_jobs is IndexedJobs.NONE:
+    if index is None and not any(
+        nodes_in(each.command, each.args) for each in case.pod.spec.containers
+    ):
+        return _alone(case, None, _POOL)  # most Jobs: none is read for them
+    if index is not None and case.indexed_jobs is IndexedJobs.NONE:
         return _alone(case, index, "--indexed-jobs none: Indexed Jobs are not gangs")
     owner = case.read_controller(JOB)
     policy = "spec.scheduling.schedulingPolicy."
@@ -59,11 +65,25 @@ def job(case: Case) -> FoundWorkload | NoGang:
         said = replace(work, minimum=least)
         because = f"{work.ref}: schedulingPolicy is gang, {least} at once"
         return found(case, said, "worker", index, rule="job", because=because, basis=Basis.DECLARED)
+    if index is None:
+        return _nodes_of_one_job(case, owner, work)
     not_one = _why_no_gang(case, owner)
     if not_one:
         return _alone(case, index, f"{work.ref}: {not_one}")
     because = f"{work.ref} is Indexed and runs all its {work.size + work.done} pods at once"
     return found(case, work, "worker", index, rule="job", because=because, basis=Basis.HEURISTIC)
+
+
+def _nodes_of_one_job(case: Case, owner: Fields, work: Workload) -> FoundWorkload | NoGang:
+    """A Job without indices whose command gives the number of its pods as that of the nodes on
+    which one process group runs, as torchrun's does. Each pod waits for the others."""
+    nodes, pods = nodes_of(mapping(owner, "spec.template")), work.size + work.done
+    parallelism, completions = _counts(owner, "spec.")
+    if nodes is None or nodes[1] != pods or parallelism < (completions or 0):
+        return _alone(case, None, _POOL)
+    least = min(max(nodes[0] - work.done, 1), work.size)
+    because = f"the command of {work.ref} starts one process group on its {pods} pods"
+    return found(case, replace(work, minimum=least), "worker", None, rule="job", because=because)
 
 
 def work_of_job(case: Case, owner: Fields) -> Workload:

@@ -264,7 +264,7 @@ def koordinator(case: Case) -> DeclaredGroup | None:
     if not name:
         return None
     key, total = KOORDINATOR + "min-available", case.said(KOORDINATOR + "total-number")
-    least = count(case.said(key), key)
+    least = count(case.said(key), key, 0)
     size = count(total, KOORDINATOR + "total-number") if total else None
     because = f"{key}: {least}"
     return _of_pods(case, "koordinator", "koordinator-gang", name, least, because, size=size)
@@ -310,7 +310,7 @@ def old_coscheduling_labels(case: Case) -> DeclaredGroup | None:
     name, key = case.labels.get(f"{OLD_COSCHEDULING}/name"), f"{OLD_COSCHEDULING}/min-available"
     if not name or key not in case.labels:
         return None
-    least = count(case.labels[key], key)
+    least = count(case.labels[key], key, 0)
     return _of_pods(case, "coscheduling-labels", "pod-group", name, least, f"{key}: {least}")
 
 
@@ -442,7 +442,8 @@ def _of_pods(
     role: str = "pod",
 ) -> DeclaredGroup:
     named = GangName(case.namespace, kind, name)
-    return DeclaredGroup(named, least, rule, because, size=size, role=role, object=False)
+    # With a minimum of 0, as with 1, no pod waits for another.
+    return DeclaredGroup(named, max(least, 1), rule, because, size=size, role=role, object=False)
 
 
 def _ref(case: Case, kind: OwnerKind, name: str) -> ObjectRef:

@@ -57,8 +57,11 @@ _ANNOTATIONS = frozenset(
     )
 )
 # The number of nodes, as vLLM's script that starts Ray on several nodes takes it, which KAITO runs
-# (kaito-project/kaito, pkg/model/interface.go), and as SGLang, vLLM and torchrun do.
-_NODES = re.compile(r"""--(?:ray_cluster_size|nnodes)[ =]["']?([0-9]{1,7})(?=[\s"';]|$)""")
+# (kaito-project/kaito, pkg/model/interface.go), and as SGLang, vLLM and torchrun do. torchrun takes
+# the fewest and the most, too.
+_NODES = re.compile(
+    r"""--(?:ray_cluster_size|nnodes)[ =]["']?([0-9]{1,7})(?::([0-9]{1,7}))?(?=[\s"';]|$)"""
+)
 
 
 def essence(found: Fields) -> Fields:
@@ -139,16 +142,23 @@ def _container(item: object, *, place: bool) -> object:
     ports = [port for port in items(item, "ports") if at(port, "hostPort")] if place else []
     if ports:
         kept["ports"] = ports
-    nodes = nodes_said(item)
-    return {**kept, "args": [f"--nnodes={nodes}"]} if nodes else kept
+    nodes = nodes_in(item.get("command"), item.get("args"))
+    return {**kept, "args": [f"--nnodes={nodes[0]}:{nodes[1]}"]} if nodes else kept
 
 
-def nodes_said(container: Fields) -> str:
-    """How many nodes the command of *container* says that its process runs on; empty if it says
-    none, or different numbers."""
-    words = [*_words(container.get("command")), *_words(container.get("args"))]
-    found = frozenset(_NODES.findall(" ".join(words)))
-    return next(iter(found)) if len(found) == 1 else ""
+def nodes_of(template: Fields) -> tuple[int, int] | None:
+    """On how many nodes the commands of a pod template say that their process runs: the fewest and
+    the most. None if they say none, or different numbers."""
+    each = items(template, "spec.containers")
+    found = {nodes for item in each if (nodes := nodes_in(item.get("command"), item.get("args")))}
+    return found.pop() if len(found) == 1 else None
+
+
+def nodes_in(command: object, args: object) -> tuple[int, int] | None:
+    """The same of one container's command."""
+    words = " ".join((*_words(command), *_words(args)))
+    found = {(int(least), int(most or least)) for least, most in _NODES.findall(words)}
+    return found.pop() if len(found) == 1 else None
 
 
 def _words(listed: object) -> list[str]:

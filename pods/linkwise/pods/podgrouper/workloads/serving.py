@@ -17,7 +17,7 @@ from linkwise.kube.fields import (
 from linkwise.kube.labels import AIBRIX, KTHENA, LWS, RAY
 from linkwise.pods.podgrouper.workloads.answer import NoGang, ObjectRef
 from linkwise.pods.podgrouper.workloads.case import Case
-from linkwise.pods.podgrouper.workloads.essence import nodes_said
+from linkwise.pods.podgrouper.workloads.essence import nodes_of
 from linkwise.pods.podgrouper.workloads.foretold import Parts, TiedPods, as_text, labelled
 from linkwise.pods.podgrouper.workloads.kinds import (
     DEPLOYMENT,
@@ -183,11 +183,11 @@ def nodes_of_one_server(case: Case) -> FoundWorkload | None:
     owner = case.read_controller(STATEFUL_SET)
     assert case.controller is not None
     template, size = mapping(owner, "spec.template"), number(owner, "spec.replicas", 1)
-    said = frozenset(filter(None, map(nodes_said, items(template, "spec.containers"))))
-    if text(owner, "spec.podManagementPolicy") != "Parallel" or said != {str(size)}:
+    nodes = nodes_of(template)
+    if text(owner, "spec.podManagementPolicy") != "Parallel" or not nodes or nodes[1] != size:
         return None
     ref = ObjectRef(STATEFUL_SET.group, STATEFUL_SET.kind, case.namespace, case.controller.name)
-    work = workload(case, ref, owner, (role_of(case, "node", size, template),))
+    work = workload(case, ref, owner, (role_of(case, "node", size, template),), nodes[0])
     because = f"the command of {ref} starts one server on its {size} pods"
     return found(case, work, "node", case.index(), rule="statefulset-nodes", because=because)
 

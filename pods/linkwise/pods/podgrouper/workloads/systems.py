@@ -232,7 +232,14 @@ _SINGLES = (
         "ray.io/originated-from-crd",
         role="submitter",
     ),
-    System("job", "Job", "if Indexed and all its pods run at once", "Job.batch", batch.job, _JOBS),
+    System(
+        "job",
+        "Job",
+        "if all its pods run at once, and it is Indexed or its command names as many nodes",
+        "Job.batch",
+        batch.job,
+        _JOBS,
+    ),
     _single(
         "Spark operator",
         _SPARK,
