@@ -150,6 +150,10 @@ def test_helm_lint_finds_nothing() -> None:
         ({"plugin__cdiDirectories__static": "etc/cdi"}, "at '/plugin/cdiDirectories/static'"),
         ({"plugin__cdiDirectories__more": "/etc/cdi"}, "additional properties 'more' not allowed"),
         (
+            {"webhook__hostNetwork": True, "webhook__port": 10250},
+            "webhook.port: 10250 is the kubelet's on the network of its node",
+        ),
+        (
             {"webhook__hostNetwork": True, "openshift": True},
             "webhook.hostNetwork: OpenShift's control plane reaches pods",
         ),

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from linkwise.cli.doctor.diagnosis import findings
@@ -66,6 +67,15 @@ def test_the_last_refusal_counts_and_none_of_which_a_pod_was_created_since() -> 
     assert findings(replace(WELL, events=(refusal(PLUGIN, SECURITY, ago=7200),))) == ()
     again = replace(WELL, events=(refusal(PLUGIN, SECURITY, ago=30),))  # on a node that came later
     assert problems(again) == [((PLUGIN,), f"its pods are not created: {SECURITY}")]
+
+
+def test_a_refusal_that_came_many_times_is_told_as_one() -> None:
+    """Kubernetes' recorder combines events that differ in the names of pods."""
+    once = refusal(PLUGIN, SECURITY)
+    often = msgspec.structs.replace(once, message=f"(combined from similar events): {once.message}")
+    for event in (once, often):
+        found = problems(replace(NO_PLUGIN, events=(event,)))
+        assert found[0] == ((PLUGIN,), f"its pods are not created: {SECURITY}")
 
 
 @pytest.mark.parametrize("of", [EXTENDER, SCHEDULER, WEBHOOK])

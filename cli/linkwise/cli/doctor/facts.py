@@ -320,7 +320,8 @@ class Facts:
                     )
                     found.pop(program, None)
                     if event.last > max(made, default=0.0):
-                        found[program] = event.message.removeprefix("Error creating: ")
+                        # After several of a kind, the text begins with "(combined from …): ".
+                        found[program] = event.message.rpartition("Error creating: ")[2]
         return found
 
     @property
