@@ -14,6 +14,7 @@ from linkwise.extender.gangs.kept_for_nothing import KeptForNothing
 from linkwise.extender.gangs.lifecycle import KEPT_FOR_NOTHING
 from linkwise.extender.gangs.to_come import LEAVING_SECONDS, WHOLE_SECONDS
 from linkwise.kube.objects import Condition, Pod, SchedulingGate
+from linkwise.pods.podgrouper.recreated import COUNTS_AS_FAILURE
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
 from tests.extender.owned import create, job, member, there_is
@@ -262,8 +263,8 @@ def test_a_gang_whose_later_wave_never_comes_gives_all_back_once() -> None:
     at.pass_time(20)
     assert at.evicted == ["run-control"]
     told = [event.message for event in at.events if event.reason == "GangExpired"]
-    (said,) = told
-    assert said.startswith(f"gang ml/{GANG}: its owner did not create 1 worker in time")
+    why = "its owner did not create 1 worker in time"
+    assert told == [f"gang ml/{GANG}: {why}; {COUNTS_AS_FAILURE}"]
     node = at.pod("run-control").spec.node_name
     at.delete("run-control")
     at.stop("run-control", node)

@@ -232,7 +232,7 @@ class OwnerView(Mapping[ObjectRef, Found]):
 
     def __init__(self, entries: Mapping[ObjectRef, _Entry], pod: Pod, came: int) -> None:
         self._entries, self._pod, self._came = entries, pod, came
-        self._decoded: dict[ObjectRef, Fields] = {}
+        self.decoded: dict[ObjectRef, Fields] = {}  # those of `asked` that exist
         self.asked: set[ObjectRef] = set()
 
     def __getitem__(self, ref: ObjectRef) -> Found:
@@ -248,9 +248,9 @@ class OwnerView(Mapping[ObjectRef, Found]):
     def _found(self, ref: ObjectRef, kept: bytes | Missing) -> Found:
         if isinstance(kept, Missing):
             return kept
-        if ref not in self._decoded:
-            self._decoded[ref] = _OBJECT.decode(kept)
-        return self._decoded[ref]
+        if ref not in self.decoded:
+            self.decoded[ref] = _OBJECT.decode(kept)
+        return self.decoded[ref]
 
     def _is_another(self, ref: ObjectRef, found: Found) -> bool:
         if isinstance(found, Missing):

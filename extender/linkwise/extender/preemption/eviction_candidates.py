@@ -32,7 +32,7 @@ class EvictionCandidates:
             if record.ask.gang is None or record.gang is None or not record.in_planned_gang:
                 name = record.ref
                 key = GangKey(name.namespace, name.name, name.uid)
-                yield _unit((record,), record.priority, record.created, key)
+                yield Unit((record,), record.priority, record.created, key)
             elif record.gang not in seen:
                 seen.add(record.gang)
                 yield from self._of_gang(record.gang, priority, consents)
@@ -62,9 +62,9 @@ class EvictionCandidates:
         if most >= priority or not all(consents(member) for member in live):
             return
         bound = tuple(member for member in live if member.node)
-        yield _unit(bound, most, created, key)
+        yield Unit(bound, most, created, key)
         for number, member in enumerate(reversed(members.spare)):
-            yield _unit((member,), most, created, key, spare=number)
+            yield Unit((member,), most, created, key, spare=number)
 
     def with_mates(self, node: str, uids: Sequence[str]) -> list[str] | None:
         """*uids*, and the pods that must be evicted with them; None if one of these is on another
@@ -91,15 +91,3 @@ class EvictionCandidates:
     def _members(self, key: GangKey) -> GangMembers | None:
         gang = self._registry.gangs.get(key)
         return None if gang is None else self._registry.members_of(gang)
-
-
-def _unit(
-    pods: tuple[PodRecord, ...],
-    priority: int,
-    created: float,
-    key: GangKey,
-    *,
-    spare: int | None = None,
-) -> Unit:
-    fails_job = any(pod.ask.eviction_fails_job for pod in pods)
-    return Unit(pods, priority, created, key, spare=spare, fails_job=fails_job)

@@ -14,7 +14,7 @@ and then spares the units that turn out not to be needed, the most important fir
 """
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import combinations
@@ -45,7 +45,12 @@ class Unit:
     key: GangKey
     spare: int | None = None  # how many spare members of its gang are evicted before this one
     idle_since: float | None = None  # only of those that may be evicted because they are idle
-    fails_job: bool = False  # a Job counts the eviction as a failure, and may fail for good
+    # A Job counts the eviction as a failure, and may fail for good. Searches read it often.
+    fails_job: bool = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        fails_job = any(pod.node and pod.ask.eviction_fails_job for pod in self.pods)
+        object.__setattr__(self, "fails_job", fails_job)
 
     @property
     def nodes(self) -> set[str]:
