@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tests.beside.workloads import (
@@ -32,6 +33,7 @@ from tests.cluster.support.programs.operators import (
 )
 from tests.cluster.support.scheduling.scheduling_world import SchedulingWorld
 
+_RUNTIME = Path("manifests/base/runtimes/torch_distributed.yaml")
 Patch = Mapping[str, Any]
 Create = Callable[[SchedulingWorld, str, int], None]
 
@@ -125,3 +127,9 @@ def kinds(can: Callable[[Kind], object] = lambda _: True) -> list[Kind]:
     """Return those of this run's operators that *can*."""
     here = selected()
     return [kind for kind in KINDS if {*kind.operators} <= {*here} and can(kind)]
+
+
+def add_runtimes(world: SchedulingWorld) -> None:
+    """Create what TrainJobs refer to."""
+    if TRAINER in selected():
+        world.control.kubectl("apply", "--server-side", f"-f={TRAINER.build() / _RUNTIME}")

@@ -12,7 +12,7 @@ import pytest
 
 from linkwise.kube.client import MERGE_PATCH, KubeClient
 from linkwise.kube.objects import Pod
-from tests.beside.kinds import Kind, kinds
+from tests.beside.kinds import Kind, add_runtimes, kinds
 from tests.beside.workloads import create_job, delete
 from tests.beside.world import (
     Played,
@@ -28,19 +28,17 @@ from tests.beside.world import (
     running,
     world_beside,
 )
-from tests.cluster.support.programs.operators import TRAINER, selected
+from tests.cluster.support.programs.operators import selected
 from tests.cluster.support.scheduling.scheduling_world import NAMESPACE, SchedulingWorld
 
 T = TypeVar("T")
 ELSEWHERE = "nlp"
-RUNTIME = Path("manifests/base/runtimes/torch_distributed.yaml")
 
 
 @pytest.fixture(scope="module")
 def started(run_directory: Path) -> Iterator[SchedulingWorld]:
     with world_beside(run_directory / "lives", *selected()) as world:
-        if TRAINER in selected():
-            world.control.kubectl("apply", "--server-side", f"-f={TRAINER.build() / RUNTIME}")
+        add_runtimes(world)
         world.control.kubectl("create", "namespace", ELSEWHERE)
         yield world
 

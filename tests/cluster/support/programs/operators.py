@@ -122,7 +122,9 @@ OPERATORS = JOB_SET, LEADER_WORKER_SET, TRAINING_OPERATOR, KUBERAY, TRAINER, KUE
 
 
 def selected() -> tuple[Operator, ...]:
-    """Return those of this run."""
-    names = os.environ.get(SELECTED, "")
-    chosen = names.split(",") if names else [operator.name for operator in OPERATORS]
-    return tuple(operator for operator in OPERATORS if operator.name in chosen)
+    """Return those of this run. Raises ValueError for a name that is none."""
+    by_name = {operator.name: operator for operator in OPERATORS}
+    names = {*filter(None, os.environ.get(SELECTED, "").split(","))}
+    if unknown := names - by_name.keys():
+        raise ValueError(f"no operators: {', '.join(unknown)}; there are {', '.join(by_name)}")
+    return tuple(each for each in OPERATORS if each.name in names or not names)
