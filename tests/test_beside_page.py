@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.support.programs import beside
+from tests.cluster.support.programs.binaries import BuildError
 from tests.cluster.support.programs.newer import newer, pinned
 from tests.cluster.support.programs.operators import (
     JOB_SET,
@@ -53,7 +54,15 @@ def test_an_operator_that_does_not_exist_is_no_selection(monkeypatch: pytest.Mon
 
 
 def test_releases_that_are_newer_are_listed() -> None:
-    pins = {"a.example/one": "v1.0.0", "a.example/two": "v2.0.0"}
-    newest = {"a.example/one": "v1.1.0", "a.example/two": "v2.0.0"}
-    assert [*newer(pins, newest.__getitem__)] == [("a.example/one", "v1.0.0", "v1.1.0")]
+    versions = {"a": ("v1.9.0", "v1.10.0"), "b": ("v2.0.0", "v2.0.0"), "c": ("v2.3.0", "v2.0.0")}
+    versions |= {"d": ("v1.0.0", "v1.1.0-rc.1")}
+    pins = {module: now for module, (now, _) in versions.items()}
+    assert [*newer(pins, lambda module: versions[module][1])] == [("a", "v1.9.0", "v1.10.0")]
     assert {each.module for each in OPERATORS} < pinned().keys()
+
+
+def test_a_module_that_the_proxy_does_not_list_is_named() -> None:
+    def refused(module: str) -> str:
+        raise BuildError(f"go list: exit 1:\n{module}: 403 Forbidden")
+
+    assert [*newer({"a": "v1.0.0"}, refused)] == [("a", "v1.0.0", "unknown: a: 403 Forbidden")]
