@@ -174,5 +174,5 @@ def create_train_job(
 
 
 def delete(world: SchedulingWorld, path: str, name: str) -> None:
-    """As `kubectl delete` does: what it owns is collected afterwards."""
-    world.client.delete(f"{path}/{name}")
+    """What it owns is collected afterwards; of a Job before, as its pods would be orphaned."""
+    world.client.delete(f"{path}/{name}", foreground=path == BATCH)
