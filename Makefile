@@ -31,8 +31,9 @@ e2e: $(VENV)/.dev
 	$(BIN)/python -m tests.cluster test
 
 # On the same, beside the real controllers of operators, which are built here too.
+# `make beside WITH=jobset,kueue` runs only what needs no others.
 beside: $(VENV)/.dev
-	$(BIN)/python -m tests.cluster beside
+	$(BIN)/python -m tests.cluster beside $(if $(WITH),--with=$(WITH))
 
 # A shell with kubectl on such a cluster, Linkwise installed; everything is gone when it ends.
 cluster: $(VENV)/.dev

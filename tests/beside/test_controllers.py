@@ -1,5 +1,4 @@
-"""Kubernetes' own controllers: rollouts of a Deployment whose pods are a gang, and Jobs that
-replace a pod."""
+"""Kubernetes' own controllers: rollouts of a Deployment whose pods are a gang."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -7,14 +6,13 @@ from pathlib import Path
 import pytest
 
 from linkwise.kube.objects import Pod
-from tests.beside.workloads import BATCH, DEPLOYMENTS, GPUS, job_template
+from tests.beside.workloads import DEPLOYMENTS, GPUS
 from tests.beside.world import (
     Played,
     clean,
     empty,
     leave_room,
     of,
-    one_that_fails_gets_its_place_back,
     running,
     world_beside,
 )
@@ -90,13 +88,3 @@ def test_a_new_generation_of_a_gang_starts_when_there_is_room_for_all_of_it(
         return len(pods) == len(new) == running(world, "web") == 2
 
     Played(world).until(all_are_new, "the new generation runs")
-
-
-def test_a_member_of_a_job_that_failed_gets_its_place_back_before_one_that_waits(
-    world: SchedulingWorld,
-) -> None:
-    """The Job controller waits for 10 s before it replaces a pod that failed."""
-    leave_room(world, "n1", "n2")
-    metadata = {"metadata": {"name": "one"}}
-    world.client.post(BATCH, {**metadata, "spec": job_template("one", pods=2)})
-    one_that_fails_gets_its_place_back(world)

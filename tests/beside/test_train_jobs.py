@@ -12,23 +12,18 @@ from tests.beside.world import (
     empty,
     leave_room,
     none_bound,
-    one_at_a_time,
-    one_that_fails_gets_its_place_back,
-    running,
     world_beside,
 )
 from tests.cluster.support.programs.operators import JOB_SET, TRAINER
 from tests.cluster.support.scheduling.scheduling_world import SchedulingWorld
 
-RUNTIMES = "torch_distributed.yaml", "deepspeed_distributed.yaml"
+RUNTIME = Path("manifests/base/runtimes/deepspeed_distributed.yaml")
 
 
 @pytest.fixture(scope="module")
 def started(run_directory: Path) -> Iterator[SchedulingWorld]:
     with world_beside(run_directory / "train-jobs", JOB_SET, TRAINER) as world:
-        for runtime in RUNTIMES:
-            file = TRAINER.build() / "manifests" / "base" / "runtimes" / runtime
-            world.control.kubectl("apply", "--server-side", f"-f={file}")
+        world.control.kubectl("apply", "--server-side", f"-f={TRAINER.build() / RUNTIME}")
         yield world
 
 
@@ -36,35 +31,6 @@ def started(run_directory: Path) -> Iterator[SchedulingWorld]:
 def world(started: SchedulingWorld) -> Iterator[SchedulingWorld]:
     yield started
     clean(started)
-
-
-def create_torch(world: SchedulingWorld, name: str) -> None:
-    create_train_job(world, name, 2, runtime="torch-distributed", roles=["node"])
-
-
-def test_of_two_jobs_one_runs_whole_and_the_other_waits_whole(world: SchedulingWorld) -> None:
-    leave_room(world, "n1", "n2")
-    played = Played(world, one_at_a_time("one", "two"))
-    for name in ("one", "two"):
-        create_torch(world, name)
-    played.until(lambda: 2 in (running(world, "one"), running(world, "two")), "one runs whole")
-    played.settle()
-
-    empty(world, "n3")
-    empty(world, "n4")
-
-    played = Played(world)
-    for name in ("one", "two"):
-        played.until_running(name, 2)
-
-
-def test_a_node_that_failed_gets_its_place_back_before_one_that_waits(
-    world: SchedulingWorld,
-) -> None:
-    """The Job controller waits for 10 s before it replaces a pod that failed."""
-    leave_room(world, "n1", "n2")
-    create_torch(world, "one")
-    one_that_fails_gets_its_place_back(world)
 
 
 def test_nodes_wait_until_there_is_room_for_the_launcher_that_comes_after_them(

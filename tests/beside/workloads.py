@@ -17,6 +17,11 @@ DEPLOYMENTS = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
 BATCH = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
 
 
+def create_job(world: SchedulingWorld, name: str, pods: int = 2, **metadata: Any) -> None:
+    made = {"metadata": {"name": name, **metadata}, "spec": job_template(name, pods)}
+    world.client.post(BATCH, made)
+
+
 def job_template(app: str, pods: int = 1, gpus: int = GPUS, **spec: Any) -> dict[str, Any]:
     """Return an Indexed Job's spec. Without GPUs, its pods ask for none."""
     template = pod_template(app, gpus)
@@ -44,6 +49,7 @@ def create_job_set(
     jobs: Sequence[Mapping[str, Any]],
     *,
     annotations: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
     **spec: Any,
 ) -> None:
     world.client.post(
@@ -51,7 +57,11 @@ def create_job_set(
         {
             "apiVersion": "jobset.x-k8s.io/v1alpha2",
             "kind": "JobSet",
-            "metadata": {"name": name, "annotations": dict(annotations or {})},
+            "metadata": {
+                "name": name,
+                "annotations": dict(annotations or {}),
+                "labels": dict(labels or {}),
+            },
             "spec": {"replicatedJobs": [*jobs], **spec},
         },
     )
@@ -109,9 +119,8 @@ def create_pytorch_job(world: SchedulingWorld, name: str, workers: int = 1) -> N
     )
 
 
-def create_ray_cluster(world: SchedulingWorld, name: str, workers: int = 1) -> None:
-    """The shape of the operator's `config/samples/ray-cluster.sample.yaml`."""
-    group = {
+def ray_worker_group(name: str, workers: int) -> dict[str, Any]:
+    return {
         "groupName": "workergroup",
         "replicas": workers,
         "minReplicas": 1,
@@ -119,6 +128,11 @@ def create_ray_cluster(world: SchedulingWorld, name: str, workers: int = 1) -> N
         "rayStartParams": {},
         "template": pod_template(name, GPUS),
     }
+
+
+def create_ray_cluster(world: SchedulingWorld, name: str, workers: int = 1) -> None:
+    """The shape of the operator's `config/samples/ray-cluster.sample.yaml`."""
+    group = ray_worker_group(name, workers)
     head = {"rayStartParams": {}, "template": pod_template(name, GPUS)}
     world.client.post(
         RAY_CLUSTERS,
@@ -160,5 +174,5 @@ def create_train_job(
 
 
 def delete(world: SchedulingWorld, path: str, name: str) -> None:
-    """As `kubectl delete` does: what it owns is collected afterwards."""
-    world.client.delete(f"{path}/{name}")
+    """What it owns is collected afterwards; of a Job before, as its pods would be orphaned."""
+    world.client.delete(f"{path}/{name}", foreground=path == BATCH)

@@ -4,7 +4,9 @@ Nodes are only objects. `Played` does what kubelets do to the pods, and looks at
 a law is broken.
 """
 
+import json
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,10 +37,11 @@ KINDS = (
     *("jobsets", "leaderworkersets", "deployments", "statefulsets", "jobs"),
 )
 # Operators delete a group's leader in the foreground, so its owners must be collected.
-_CONTROLLERS = f"{CONTROLLERS},garbage-collector-controller"
+_CONTROLLERS = f"{CONTROLLERS},garbage-collector-controller,ttl-after-finished-controller"
 # Operators compare priorities, so pods get theirs.
 _ADMISSION_OFF = [each for each in ADMISSION_OFF if each != "Priority"]
 _SETTLED_SECONDS = 5.0
+_LIVE = "Pending", "Running"
 _EVERY_SECONDS = 0.1
 
 
@@ -51,13 +54,14 @@ def control_with(directory: Path, *operators: Operator) -> ControlPlane:
         controller_flags=(f"--controllers={_CONTROLLERS}",),
     )
     control.start()
-    managers = [OperatorProcess(control, operator) for operator in operators]
+    for operator in operators:
+        # One after the other: no pod is created while webhooks of any are not answered.
+        manager = OperatorProcess(control, operator)
+        manager.start()
+        control.parts[manager.process.name] = manager.process
     if operators:
         # Else the garbage collector sees the new kinds up to 30 s later.
         control.parts["kube-controller-manager"].restart()
-    for manager in managers:
-        manager.start()
-        control.parts[manager.process.name] = manager.process
     return control
 
 
@@ -72,11 +76,11 @@ def world_beside(
         yield world
 
 
-def clean(world: SchedulingWorld) -> None:
+def clean(world: SchedulingWorld, namespace: str = NAMESPACE) -> None:
     """Delete all workloads and pods. Return when all GPUs are free."""
     known = world.control.kubectl("api-resources", "-o=name")
     kinds = ",".join(kind for kind in KINDS if kind in known)
-    options = f"-n={NAMESPACE}", "--cascade=background", "--wait=false"
+    options = f"-n={namespace}", "--cascade=background", "--wait=false"
     world.control.kubectl("delete", kinds, "--all", *options)
     wait_for(lambda: _is_empty(world), "no pods, and all GPUs are free")
 
@@ -125,7 +129,9 @@ class Played:
         try:
             wait_for(seen, what, seconds)
         except AssertionError as error:
-            raise AssertionError(f"{error}\n{described(self._world)}") from None
+            pods = self._world.pods()
+            lines = (idle(pods), *untrue(self._world), described(self._world))
+            raise AssertionError("\n".join([str(error), *filter(None, lines)])) from None
 
     def until_waiting(self, app: str, pods: int) -> None:
         """Until that many of the app's pods exist and the extender was asked about them."""
@@ -144,6 +150,14 @@ class Played:
             self._step()
             time.sleep(_EVERY_SECONDS)
 
+    def at_rest(self) -> None:
+        """Settle. Then no node is free that a waiting workload could have, and `explain` says of
+        each pod what the API server says."""
+        self.settle()
+        world = self._world
+        self.until(lambda: not idle(world.pods()), "no node is free for what waits")
+        self.until(lambda: not untrue(world), "`explain` is true")
+
     def _step(self) -> None:
         play_kubelets(self._world, unready=self.unready)
         pods = self._world.pods()
@@ -160,6 +174,45 @@ def described(world: SchedulingWorld) -> str:
             why = pod.spec.node_name or world.reason(name) or "not tried"
             lines.append(f"  {name} {pod.status.phase}: {why[:300]}")
     return "\n".join(lines)
+
+
+def idle(pods: Sequence[Pod]) -> str:
+    """Say which workload waits although nodes for all of its pods are free, which take a node
+    each."""
+    live = [pod for pod in pods if pod.status.phase not in ("Failed", "Succeeded")]
+    taken = {pod.spec.node_name for pod in live}
+    waiting: defaultdict[str, list[Pod]] = defaultdict(list)
+    for pod in live:
+        leaves = pod.metadata.deletion_timestamp is not None
+        if not (pod.spec.node_name or pod.spec.scheduling_gates or leaves):
+            waiting[pod.metadata.labels.get("app", pod.metadata.name)].append(pod)
+    for app, open_ in waiting.items():
+        selected = [open_[0].spec.node_selector.get(RACK, rack) == rack for rack in RACKS.values()]
+        suits = [node for node, is_there in zip(NODES, selected, strict=True) if is_there]
+        free_nodes = [node for node in suits if node not in taken]
+        if len(free_nodes) >= len(open_):
+            return f"{app} waits with {len(open_)} pods, and {', '.join(free_nodes)} are free"
+    return ""
+
+
+def untrue(world: SchedulingWorld) -> list[str]:
+    """Return what `explain` says that the API server does not."""
+    found = []
+    pods = {pod.metadata.name: pod for pod in world.pods() if pod.status.phase in _LIVE}
+    for name, pod in pods.items():
+        if pod.metadata.deletion_timestamp is not None:
+            continue
+        said = json.loads(world.asked(f"/explain/{pod.metadata.namespace}/{name}"))
+        members = ((said.get("gang") or {}).get("gang") or {}).get("members", ())
+        bound_ = {each["pod"]: each["node"] for each in members if each["state"] == "bound"}
+        node = pod.spec.node_name
+        is_bound = said.get("state") == "bound"
+        if is_bound != bool(node) or (node and said["node"] != node) or not said.get("summary"):
+            found.append(f"{name} is on {node or 'no node'}, explained: {said}"[:400])
+        others = {member: pods[member].spec.node_name for member in bound_ if member in pods}
+        if others != {member: bound_[member] for member in others}:
+            found.append(f"{name}: its gang is on {others}, explained: {bound_}")
+    return found
 
 
 # What became of the pods. A pod's app is its workload.
@@ -180,6 +233,12 @@ def of(pods: Sequence[Pod], app: str) -> list[Pod]:
 
 def bound(pods: Sequence[Pod], app: str) -> list[str]:
     return [pod.metadata.name for pod in of(pods, app) if pod.spec.node_name]
+
+
+def ended(world: SchedulingWorld, app: str) -> None:
+    """All pods of the app succeed."""
+    for pod in of(world.pods(), app):
+        succeed(world, pod)
 
 
 def fail(world: SchedulingWorld, pod: Pod) -> None:
@@ -266,3 +325,21 @@ def one_that_fails_gets_its_place_back(world: SchedulingWorld, failing: int = 1)
 
     played.until(is_replaced, "another pod runs instead of the one that failed")
     assert places(world, "one") == before
+
+
+def of_two_one_runs_whole(world: SchedulingWorld, create: Callable[[str], None]) -> None:
+    """The law of all or nothing, for two workloads of two pods: `one` and `two`."""
+    leave_room(world, "n1", "n2")
+    played = Played(world, one_at_a_time("one", "two"))
+    for name in ("one", "two"):
+        create(name)
+    played.until(lambda: 2 in (running(world, "one"), running(world, "two")), "one runs whole")
+    played.at_rest()
+
+    empty(world, "n3")
+    empty(world, "n4")
+
+    played = Played(world)
+    for name in ("one", "two"):
+        played.until_running(name, 2)
+    played.at_rest()

@@ -4,17 +4,20 @@ import os
 import shutil
 import socket
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
 
 from tests.cluster.support.api.chart import for_kubectl
 from tests.cluster.support.host import logs, needs, sandbox, side_by_side
+from tests.cluster.support.programs import beside as beside_operators
 from tests.cluster.support.programs import binaries, images
-from tests.cluster.support.programs.operators import OPERATORS
+from tests.cluster.support.programs.newer import newer as newer_of
+from tests.cluster.support.programs.newer import pinned
+from tests.cluster.support.programs.operators import OPERATORS, SELECTED, Operator, selected
 
 CHECKOUT = Path(__file__).parents[2]
-BESIDE = Path("tests/beside")
 
 
 @click.group()
@@ -37,8 +40,8 @@ def test(arguments: tuple[str, ...]) -> None:
     sandbox; without a file, all tests run, each module in its own."""
     check_needs()
     build_all()
-    if any(word.startswith(str(BESIDE)) for word in arguments):
-        build_operators()
+    if any(word.startswith(str(beside_operators.FOLDER)) for word in arguments):
+        build_operators(selected())
     if any(word.startswith("tests/") for word in arguments):
         sys.exit(sandbox.run([sys.executable, "-m", "pytest", "--real", *arguments]))
     shutil.rmtree(logs.KEPT, ignore_errors=True)
@@ -46,13 +49,32 @@ def test(arguments: tuple[str, ...]) -> None:
 
 
 @main.command(context_settings={"ignore_unknown_options": True})
+@click.option("--with", "names", default="", help="Only these operators, with commas.")
 @click.argument("flags", nargs=-1, type=click.UNPROCESSED)
-def beside(flags: tuple[str, ...]) -> None:
-    """Run the tests beside the real controllers of operators. FLAGS are pytest's."""
+def beside(names: str, flags: tuple[str, ...]) -> None:
+    """Run the tests beside the real controllers of operators. FLAGS are pytest's. A run of all
+    tests writes the table of docs/beside.md."""
+    os.environ[SELECTED] = names
+    try:
+        operators = selected()
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
     check_needs()
     build_all()
-    build_operators()
-    sys.exit(side_by_side.run(flags, side_by_side.modules(BESIDE)))
+    build_operators(operators)
+    ended = side_by_side.run_each(flags, beside_operators.modules(operators))
+    if not (names or flags):
+        beside_operators.show(one.tests for one in ended if one.status == 0)
+    sys.exit(side_by_side.status(ended, flags))
+
+
+@main.command()
+def newer() -> None:
+    """List the Go modules that are built here and have newer releases. Needs Go and its proxy."""
+    if lack := needs.missing_go():
+        raise click.ClickException(lack)
+    for module, version, newest in newer_of(pinned()):
+        click.echo(f"{module} {version} -> {newest}")
 
 
 @main.command()
@@ -96,7 +118,7 @@ def build() -> None:
     """Build everything the tests run, into the cache."""
     check_needs()
     build_all()
-    build_operators()
+    build_operators(OPERATORS)
 
 
 def build_all() -> None:
@@ -112,8 +134,8 @@ def build_all() -> None:
     images.linkwise_image()
 
 
-def build_operators() -> None:
-    for operator in OPERATORS:
+def build_operators(operators: Iterable[Operator]) -> None:
+    for operator in operators:
         operator.build()
 
 

@@ -368,8 +368,7 @@ class Core:
         if before != record:
             if before is not None and record.ended:
                 self._note_run_time(before, now, ran=before.admitted or record.admitted)
-            if record.gang is not None:
-                self._note_age(record.gang, before, record, now)
+            self._note_age(before, record, now)
             if record.admitted and not record.ended and record.demand.gpus:
                 self._run_times.runs(record, _began(record))
             planned = self._cache.plans.get(record.uid)
@@ -378,15 +377,29 @@ class Core:
                 self._planner.to_come.lost(before, record, planned, now)
             self._planner.pod_changed(before, record, now)
 
-    def _note_age(
-        self, gang: GangKey, before: PodRecord | None, record: PodRecord, now: float
-    ) -> None:
-        """Of an evicted gang, whose pods carry its age until its next run."""
-        since = None if record.queue is None else record.queue.since
-        if since is not None and (record.leaving or not record.node):
-            self._ages.keep(gang, since, now)
-        if before is not None and record.node and not before.node:
-            self._ages.drop(gang)
+    def _note_age(self, before: PodRecord | None, after: PodRecord | None, now: float) -> None:
+        """Of a gang that was evicted, whose pods carry its age until its next run, or that was
+        deleted while it waited, as Kueue does. None: the pod does not exist yet, or any more."""
+        was_bound = before is not None and bool(before.node)
+        if before is not None and before.live and not (after is not None and after.live):
+            self._note_age_of_lost(before, now)
+        if after is None or after.gang is None:
+            return
+        if before is None or before.gang != after.gang:
+            self._ages.comes(after.gang, _maker(after))
+        since = None if after.queue is None else after.queue.since
+        if since is not None and (after.leaving or not after.node):
+            self._ages.keep(after.gang, since, now)
+        if before is not None and after.node and not was_bound:
+            self._ages.drop(after.gang)
+
+    def _note_age_of_lost(self, pod: PodRecord, now: float) -> None:
+        gang = pod.gang
+        if gang is None or gang.uid or pod.node or not pod.owner_uid:
+            return
+        members = (self._cache.pods[uid] for uid in self._cache.gangs.get(gang, ()))
+        if gang in self._ages or not any(each.live and each.node for each in members):
+            self._ages.keep(gang, pod.created, now, _maker(pod))
 
     def _drop_pod(self, uid: str, now: float) -> None:
         self._reader.forget(uid)
@@ -399,6 +412,7 @@ class Core:
             return
         planned = self._cache.plans.get(uid)
         self._tried(lambda: self._note_run_time(record, now, ran=record.admitted))
+        self._tried(lambda: self._note_age(record, None, now))
         self._tried(lambda: self._cache.drop_pod(uid))
         if not record.ended or record.failed:
             self._tried(lambda: self._planner.to_come.lost(record, None, planned, now))
@@ -625,6 +639,13 @@ class Core:
         """Every violated invariant of the cache and the planner; empty if there is none. Others
         use the core meanwhile."""
         return audit(self._cache, self._planner.registry, lambda: self._aside(lambda: None))
+
+
+def _maker(pod: PodRecord) -> str:
+    """What would have to create a gang's pods again: the object that defines it, or else the pods'
+    own owner."""
+    key = pod.gang
+    return (key.source if key is not None else "") or pod.owner_uid
 
 
 def _began(pod: PodRecord) -> float:

@@ -1,13 +1,15 @@
 """The gangs that wait for GPUs, and their order (`queue.queue_order`).
 
 A gang that found no room stands aside until there is more room, or until the gang changes. An
-evicted gang keeps its age: its new pods are younger than the pods that it made room for.
+evicted gang keeps its age: its new pods are younger than the pods that it made room for. So does a
+gang that waits, and whose owner deletes its pods and creates them again.
 """
 
 import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from linkwise.extender.api.actions import Beneficiary
 from linkwise.extender.api.records import GangKey, PodRecord
@@ -30,23 +32,38 @@ _AGE_KEPT_SECONDS = 3600.0
 _MOST_AGES = 4096
 
 
-class Ages:
-    """The ages of evicted gangs, which their new pods do not show.
+class _Age(NamedTuple):
+    created: float
+    heard_at: float
+    maker: str  # what has to recreate the pods; empty: whatever does
 
-    Each replica reads them from annotations of the pods, so a new leader knows them.
+
+class Ages:
+    """The ages of gangs whose pods were evicted, or deleted before they were bound: their new pods
+    do not show them.
+
+    Each replica reads the former from annotations of the pods, and sees the latter go, so a new
+    leader knows them.
     """
 
     def __init__(self) -> None:
-        self._ages: dict[GangKey, tuple[float, float]] = {}  # created, when it was read
+        self._ages: dict[GangKey, _Age] = {}
 
     def __contains__(self, key: GangKey) -> bool:
         return key in self._ages
 
-    def keep(self, key: GangKey, created: float, now: float) -> None:
+    def keep(self, key: GangKey, created: float, now: float, maker: str = "") -> None:
         before = self._ages.pop(key, None)
         if len(self._ages) >= _MOST_AGES:
             del self._ages[next(iter(self._ages))]
-        self._ages[key] = (created if before is None else min(before[0], created), now)
+        if before is not None and created >= before.created:
+            created, maker = before.created, before.maker
+        self._ages[key] = _Age(created, now, maker)
+
+    def comes(self, key: GangKey, maker: str) -> None:
+        """A pod of *maker* comes. Another object of the same name does not inherit the age."""
+        if key in self._ages and self._ages[key].maker not in ("", maker):
+            self.drop(key)
 
     def drop(self, key: GangKey) -> None:
         """The gang has started: a later run of its name is as old as its own pods."""
@@ -55,8 +72,10 @@ class Ages:
     def of(self, key: GangKey, created: float) -> float | None:
         """The creation time of a gang whose present pods are from *created*; None: the gang is as
         old as its pods, as far as is known."""
-        kept, heard_at = self._ages.get(key, (created, -math.inf))
-        return min(kept, created) if created < heard_at + _AGE_KEPT_SECONDS else None
+        kept = self._ages.get(key)
+        if kept is None or created >= kept.heard_at + _AGE_KEPT_SECONDS:
+            return None
+        return min(kept.created, created)
 
 
 # The reason why a gang waits may be this old; each second, one gang with an older one is retried.
@@ -249,7 +268,7 @@ class SchedulingQueue:
         return urgency
 
     def created(self, key: GangKey) -> float:
-        """When the gang's oldest pod was created, or that of its evicted predecessors."""
+        """When the oldest pod of the gang, or of its earlier pods that count, was created."""
         return self._created(key, self._live(key))
 
     def _created(self, key: GangKey, live: Sequence[PodRecord]) -> float:
@@ -279,7 +298,7 @@ class SchedulingQueue:
         return evicted
 
     def evicted_age(self, key: GangKey) -> float | None:
-        """The creation time of a gang that was or is being evicted; None: as old as its pods."""
+        """The creation time of a gang that is older than its pods; None: as old as these."""
         if key not in self._ages:
             return None
         return self._ages.of(key, min((member.created for member in self._live(key)), default=0.0))

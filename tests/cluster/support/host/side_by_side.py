@@ -35,24 +35,32 @@ class Ended:
         return f"{self.tests}: {' '.join(last).strip('= ')}"
 
 
-def run(flags: Sequence[str] = (), sandboxes: Sequence[str] | None = None) -> int:
-    """Run all tests of tests/cluster, or those of *sandboxes*, or of them those that pytest's
-    *flags* select, and show each sandbox's output. Return 0 if all passed, and there were some.
-    Call it in the checkout."""
+def run(flags: Sequence[str] = ()) -> int:
+    """Run all tests of tests/cluster, or those of them that pytest's *flags* select, and show each
+    sandbox's output. Return 0 if all passed, and there were some. Call it in the checkout."""
+    return status(run_each(flags, _sandboxes()), flags)
+
+
+def run_each(flags: Sequence[str], sandboxes: Sequence[str]) -> list[Ended]:
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        ended = list(pool.map(partial(_run_shown, flags), sandboxes or _sandboxes()))
+        ended = list(pool.map(partial(_run_shown, flags), sandboxes))
     click.echo("\n" + "\n".join(one.line for one in ended))
+    return ended
+
+
+def status(ended: Sequence[Ended], flags: Sequence[str]) -> int:
+    """Return 0 if all passed. With *flags*, sandboxes may have none of the tests."""
     statuses = {one.status for one in ended} - ({_NONE_SELECTED} if flags else set())
     return 0 if statuses == {0} else 1
 
 
 def _sandboxes() -> list[str]:
     """Return the tests of each sandbox, the longest first."""
-    return ["tests/cluster/deployed", "tests/contract", *modules(Path("tests/cluster"))]
-
-
-def modules(folder: Path) -> list[str]:
-    return sorted(map(str, folder.glob("test_*.py")))
+    return [
+        "tests/cluster/deployed",
+        "tests/contract",
+        *sorted(map(str, Path("tests/cluster").glob("test_*.py"))),
+    ]
 
 
 def _run_shown(flags: Sequence[str], tests: str) -> Ended:

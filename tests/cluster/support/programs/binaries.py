@@ -25,6 +25,14 @@ KUBECONFORM = "v0.7.0"
 HELM = "v4.3.1"
 PROMETHEUS = "v0.316.0"  # of 3.16: the module is numbered so
 
+PINNED = {
+    "k8s.io/kubernetes": NEWEST,
+    "github.com/containerd/containerd/v2": CONTAINERD,
+    "github.com/yannh/kubeconform": KUBECONFORM,
+    "helm.sh/helm/v4": HELM,
+    "github.com/prometheus/prometheus": PROMETHEUS,
+}
+
 # The hashes of `k8s.io/kubernetes` itself; its go.sum has those of its dependencies.
 SUMS = {
     "v1.37.2": "h1:A2VDEiObzkYqFTKhSsn0ZEb0RlLEXpHWj93gi2HqEwE=",
@@ -179,6 +187,14 @@ def _build_kubernetes(version: str, source: Path, program: Path) -> None:
                 ".",
             ],
             module,
+        )
+
+
+def latest(module: str) -> str:
+    """Return the newest release of a module on the proxy. Raises `BuildError`."""
+    with tempfile.TemporaryDirectory() as nowhere:
+        return str(
+            json.loads(_go(["list", "-m", "-json", f"{module}@latest"], Path(nowhere)))["Version"]
         )
 
 

@@ -4,30 +4,35 @@ The table is the only place with their versions. A module contains the manifests
 so nothing of an operator is stored in this repository.
 """
 
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.cluster.support.programs import binaries
+
+SELECTED = "LINKWISE_BESIDE"  # names with commas; none: all
 
 
 @dataclass(frozen=True)
 class Operator:
     """*manifests* is the kustomization that users install, except its resource *left_out*.
 
-    A file configures its manager: *settings* is its API version, *certificates* its field for the
-    certificates of webhooks. Or else flags do, in which `{host}`, `{port}` of the webhooks and
-    `{health}`, a port, are replaced. *issues_certificate*: the manager cannot be given one.
+    A file in them configures its manager, and the test changes *settings*. Or else flags do, in
+    which `{host}`, `{port}` of the webhooks and `{health}`, a port, are replaced.
+    *issues_certificate*: the manager cannot be given one.
     """
 
     name: str
+    title: str
     module: str
     version: str
     sum: str  # the hash of the module; its go.sum has those of its dependencies
     package: str
     manifests: str
     left_out: str = ""
-    settings: str = ""
-    certificates: str = "internalCertManagement"
+    settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
     flags: tuple[str, ...] = ()
     issues_certificate: bool = False
 
@@ -46,24 +51,25 @@ class Operator:
 
 JOB_SET = Operator(
     name="jobset",
+    title="JobSet",
     module="sigs.k8s.io/jobset",
     version="v0.12.0",
     sum="h1:YYPuV0px8Ongq/RXmJg6V0w2UC67aiR+rCMD06vhQQQ=",
     package=".",
     manifests="config/default",
-    settings="config.jobset.x-k8s.io/v1alpha1",
 )
 LEADER_WORKER_SET = Operator(
     name="lws",
+    title="LeaderWorkerSet",
     module="sigs.k8s.io/lws",
     version="v0.7.0",
     sum="h1:qWfzX8+UBak+Hq0+m/PuE3uO0mp/3dmm5q/h/7z31A8=",
     package="./cmd",
     manifests="config/default",
-    settings="config.lws.x-k8s.io/v1alpha1",
 )
 TRAINING_OPERATOR = Operator(
     name="training-operator",
+    title="Kubeflow's training operator",
     module="github.com/kubeflow/training-operator",
     version="v1.9.4",
     sum="h1:MjYXzeaHGBmF47BlhCo6+Mb7ypHrVfO6vsys1ZHF56A=",
@@ -78,6 +84,7 @@ TRAINING_OPERATOR = Operator(
 )
 KUBERAY = Operator(
     name="kuberay",
+    title="KubeRay",
     module="github.com/ray-project/kuberay/ray-operator",
     version="v1.5.0",
     sum="h1:KCjCQ7PSsvs9Ke+90CZbbs498nuaIJ/JkXk4vd54EVg=",
@@ -91,13 +98,33 @@ KUBERAY = Operator(
 )
 TRAINER = Operator(
     name="trainer",
+    title="Kubeflow's Trainer",
     module="github.com/kubeflow/trainer/v2",
     version="v2.3.0",
     sum="h1:Je+e7zvTLzB4qW09J1fB7pZrqvPtWuGng2NqdN5p5QU=",
     package="./cmd/trainer-controller-manager",
     manifests="manifests/overlays/manager",
     left_out="../../third-party/jobset",  # of a URL; the test has its own
-    settings="config.trainer.kubeflow.org/v1alpha1",
-    certificates="certManagement",
 )
-OPERATORS = JOB_SET, LEADER_WORKER_SET, TRAINING_OPERATOR, KUBERAY, TRAINER
+KUEUE = Operator(
+    name="kueue",
+    title="Kueue",
+    module="sigs.k8s.io/kueue",
+    version="v0.19.0",
+    sum="h1:5yCu85qsJhvUVVxE0Csw546DDBcRwUXpBEOmEFlws34=",
+    package="./cmd/kueue",
+    manifests="config/default",
+    # It writes a certificate for its second server to the root of the file system.
+    settings={"featureGates": {"VisibilityOnDemand": False}},
+    issues_certificate=True,
+)
+OPERATORS = JOB_SET, LEADER_WORKER_SET, TRAINING_OPERATOR, KUBERAY, TRAINER, KUEUE
+
+
+def selected() -> tuple[Operator, ...]:
+    """Return those of this run. Raises ValueError for a name that is none."""
+    by_name = {operator.name: operator for operator in OPERATORS}
+    names = {*filter(None, os.environ.get(SELECTED, "").split(","))}
+    if unknown := names - by_name.keys():
+        raise ValueError(f"no operators: {', '.join(unknown)}; there are {', '.join(by_name)}")
+    return tuple(each for each in OPERATORS if each.name in names or not names)

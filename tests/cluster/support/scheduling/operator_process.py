@@ -9,6 +9,7 @@ import base64
 import json
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,11 @@ from tests.cluster.support.scheduling.workload_pods import wait_defined
 _HOST = "127.0.0.1"
 # A process stands for the Deployment, and needs no Service; its settings and its certificate are
 # files.
-_LEFT_OUT = frozenset({"Deployment", "Service", "ConfigMap", "Secret"})
+_LEFT_OUT = frozenset({"Deployment", "Service", "ConfigMap", "Secret", "APIService"})
 _UNANSWERED = "failed calling webhook"
 _IN_OWN_TMP = 'mount --bind "$0" /tmp && exec "$@"'
 _SETTINGS = "settings.json"
+_CONFIGURATION = "controller_manager_config.yaml"
 
 
 class OperatorProcess:
@@ -48,7 +50,7 @@ class OperatorProcess:
         self._certificates = self._tmp / "k8s-webhook-server" / "serving-certs"
         self._fill_tmp()
         name = operator.name
-        flags = [f"--config=/tmp/{_SETTINGS}"] if operator.settings else []
+        flags = [f"--config=/tmp/{_SETTINGS}"] if self._configuration() else []
         flags += [
             flag.format(host=_HOST, port=self._port, health=self._health_port)
             for flag in operator.flags
@@ -159,7 +161,7 @@ class OperatorProcess:
         authority = base64.b64encode(self._control.ca.read_bytes()).decode()
         issues = self._operator.issues_certificate
         for each in self._manifests:
-            for hook in each.get("webhooks", ()):
+            for hook in (*each.get("webhooks", ()), *_conversions(each)):
                 service = hook["clientConfig"]["service"]
                 if issues:
                     service["port"] = self._port
@@ -178,7 +180,7 @@ class OperatorProcess:
         self._certificates.mkdir(parents=True)
         shutil.copy2(self._built / operator.name, self._tmp)
         (self._tmp / "kubeconfig").write_text(self._kubeconfig())
-        if operator.settings:
+        if self._configuration():
             (self._tmp / _SETTINGS).write_text(json.dumps(self._settings()))
         if not operator.issues_certificate:
             certificate, key = self._control.authority.server(operator.name, _HOST)
@@ -190,13 +192,27 @@ class OperatorProcess:
         bearer = {"token": token(self._control, name, namespace=namespace)}
         return self._control.authority.kubeconfig_text(self._control.url, name, bearer)
 
+    def _configuration(self) -> dict[str, Any]:
+        """Return the manager's file in the manifests; empty if flags configure it."""
+        files = (each.get("data", {}).get(_CONFIGURATION) for each in self._of_kind("ConfigMap"))
+        return dict(yaml.safe_load(next(filter(None, files), "{}")))
+
     def _settings(self) -> dict[str, Any]:
+        found = self._configuration()
+        certificates = "certManagement" if "certManagement" in found else "internalCertManagement"
         return {
-            "apiVersion": self._operator.settings,
-            "kind": "Configuration",
+            **found,
             "health": {"healthProbeBindAddress": f"{_HOST}:{self._health_port}"},
             "metrics": {"bindAddress": "0"},
             "webhook": {"host": _HOST, "port": self._port},
             "leaderElection": {"leaderElect": False},
-            self._operator.certificates: {"enable": False},
+            certificates: {"enable": self._operator.issues_certificate},
+            **self._operator.settings,
         }
+
+
+def _conversions(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the webhook that converts between versions of a custom resource."""
+    if manifest["kind"] != "CustomResourceDefinition":
+        return []
+    return [hook for hook in [manifest["spec"].get("conversion", {}).get("webhook")] if hook]

@@ -1,0 +1,96 @@
+"""Queues of Kueue, and workloads in them. As everywhere, each pod takes a node."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tests.beside.workloads import BATCH, GPUS, job_template
+from tests.beside.world import NODES, RACK
+from tests.cluster.support.scheduling.extender_process import GPU
+from tests.cluster.support.scheduling.scheduling_world import (
+    NAMESPACE,
+    PODS,
+    ZONE,
+    SchedulingWorld,
+)
+from tests.cluster.support.scheduling.workload_pods import pod_template
+
+QUOTA_OF_ONE, ALL, IN_RACKS = "quota-of-one", "all", "in-racks"
+HIGH = "high"  # a PriorityClass and a WorkloadPriorityClass
+_KUEUE = "kueue.x-k8s.io/"
+
+
+def create_queues(world: SchedulingWorld) -> None:
+    """Quota for one workload of two pods, for all nodes, and for all nodes with topology-aware
+    scheduling. A more important workload preempts others of its queue."""
+    made = {"apiVersion": "v1", "kind": "List", "items": [*_objects()]}
+    world.control.kubectl("create", "-f=-", stdin=json.dumps(made))
+
+
+def _objects() -> Iterator[dict[str, Any]]:
+    yield _kueue("Topology", "racks", levels=[{"nodeLabel": RACK}])
+    yield _kueue("ResourceFlavor", "gpus")
+    zone = {ZONE: "eu-west-1"}
+    yield _kueue("ResourceFlavor", "gpus-in-racks", nodeLabels=zone, topologyName="racks")
+    for queue, flavor, nodes in (
+        (QUOTA_OF_ONE, "gpus", 2),
+        (ALL, "gpus", len(NODES)),
+        (IN_RACKS, "gpus-in-racks", len(NODES)),
+    ):
+        quota = {"name": GPU, "nominalQuota": str(nodes * GPUS)}
+        group = {"coveredResources": [GPU], "flavors": [{"name": flavor, "resources": [quota]}]}
+        yield _kueue(
+            "ClusterQueue",
+            queue,
+            namespaceSelector={},
+            resourceGroups=[group],
+            preemption={"withinClusterQueue": "LowerPriority"},
+        )
+        local = _kueue("LocalQueue", queue, clusterQueue=queue)
+        yield {**local, "metadata": {"name": queue, "namespace": NAMESPACE}}
+    important = {"metadata": {"name": HIGH}, "value": 1000}
+    yield {**_kueue("WorkloadPriorityClass", HIGH), **important}
+    kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+    # Kueue alone preempts.
+    yield {**kind, **important, "preemptionPolicy": "Never"}
+
+
+def _kueue(kind: str, name: str, **spec: Any) -> dict[str, Any]:
+    made = {"apiVersion": _KUEUE + "v1beta2", "kind": kind, "metadata": {"name": name}}
+    return {**made, "spec": spec} if spec else made
+
+
+def queued(queue: str, importance: str = "") -> dict[str, str]:
+    """Return the labels of a workload. *importance* is its WorkloadPriorityClass."""
+    by = {_KUEUE + "priority-class": importance} if importance else {}
+    return {_KUEUE + "queue-name": queue, **by}
+
+
+def create_in_queue(
+    world: SchedulingWorld,
+    name: str,
+    queue: str,
+    *,
+    importance: str = "",
+    priority_class: str = "",
+    said: Mapping[str, str] | None = None,
+) -> None:
+    """Create a Job of two pods. *said* are annotations of its template."""
+    spec = job_template(name, 2)
+    template = spec["template"]
+    template["metadata"]["annotations"].update(said or {})
+    if priority_class:
+        template["spec"]["priorityClassName"] = priority_class
+    metadata = {"name": name, "labels": queued(queue, importance)}
+    world.client.post(BATCH, {"metadata": metadata, "spec": spec})
+
+
+def create_pod_group(world: SchedulingWorld, name: str, queue: str) -> None:
+    """Create two plain pods, as one group of Kueue."""
+    for rank in range(2):
+        made = pod_template(name, GPUS)
+        made["spec"]["restartPolicy"] = "Never"
+        made["metadata"]["name"] = f"{name}-{rank}"
+        made["metadata"]["labels"].update(queued(queue), **{_KUEUE + "pod-group-name": name})
+        made["metadata"]["annotations"][_KUEUE + "pod-group-total-count"] = "2"
+        world.client.post(PODS, made)

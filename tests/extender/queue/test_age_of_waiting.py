@@ -1,0 +1,171 @@
+"""A gang that waits keeps its age if its owner deletes its pods and creates them again, as a Job
+does that Kueue suspends and resumes."""
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+
+import pytest
+
+from linkwise.kube.objects import Pod
+from linkwise.topology import names
+from tests.extender.cluster import Cluster, change
+from tests.extender.owned import create, job, member, there_is
+from tests.pods.podgrouper.pods import Object
+
+HOUR = 3600.0
+NAMED = {names.GANG: "old", names.GANG_SIZE: "2"}
+OWNERS = pytest.mark.parametrize("said", [{}, NAMED], ids=["owner", "annotations"])
+
+
+def add(
+    at: Cluster, by: Object, *, attempt: int = 0, said: Mapping[str, str] | None = None
+) -> None:
+    there_is(at, by)
+    for index in range(2):
+        create(at, created_now(at, member(by, index, attempt=attempt, said=said)))
+
+
+def created_now(at: Cluster, pod: Pod) -> Pod:
+    created = datetime.fromtimestamp(at.now, UTC)
+    return change(pod, metadata=change(pod.metadata, creation_timestamp=created))
+
+
+def suspend(at: Cluster, by: Object, *, attempt: int = 0) -> None:
+    for index in range(2):
+        at.delete(f"{by['metadata']['name']}-{index}-{attempt}")
+    at.settle()
+
+
+def full() -> Cluster:
+    """All nodes are taken until `make_room`."""
+    at = Cluster()
+    for number in range(2):
+        at.add_node(f"n{number}", "dgx-a100")
+        at.add_pod(f"occupant-{number}", 8)
+        at.bind(f"occupant-{number}", f"n{number}")
+        at.start(f"occupant-{number}")
+    at.settle()
+    return at
+
+
+def make_room(at: Cluster) -> None:
+    for number in range(2):
+        at.delete(f"occupant-{number}")
+        at.stop(f"occupant-{number}", f"n{number}")
+    at.settle()
+
+
+def run(at: Cluster) -> None:
+    for index in range(2):
+        assert at.schedule(f"old-{index}-0")
+        at.settle()
+        at.start(f"old-{index}-0")
+    at.settle()
+
+
+def is_planned(at: Cluster, by: Object, *, attempt: int = 0) -> bool:
+    pods = (f"{by['metadata']['name']}-{index}-{attempt}" for index in range(2))
+    return all(at.plan(pod) is not None for pod in pods)
+
+
+def nothing(at: Cluster) -> None: ...
+
+
+def the_standby_leads(at: Cluster) -> None:
+    at.core.lead(at.core.latest_term(1000) + 1, at.now)
+
+
+@OWNERS
+@pytest.mark.parametrize("meanwhile", [nothing, the_standby_leads])
+def test_a_gang_that_waits_and_is_resumed_is_before_one_that_came_meanwhile(
+    said: Mapping[str, str], meanwhile: Callable[[Cluster], None]
+) -> None:
+    at, old, young = full(), job("old", 2), job("young", 2)
+    add(at, old, said=said)
+    at.pass_time(60)
+    add(at, young)
+    suspend(at, old)
+    meanwhile(at)
+    at.pass_time(60)
+    add(at, old, attempt=1, said=said)
+
+    make_room(at)
+
+    assert is_planned(at, old, attempt=1)
+    assert not is_planned(at, young)
+
+
+@OWNERS
+def test_another_job_of_the_same_name_is_as_old_as_its_own_pods(said: Mapping[str, str]) -> None:
+    at, old, young = full(), job("old", 2), job("young", 2)
+    add(at, old, said=said)
+    at.pass_time(60)
+    add(at, young)
+    suspend(at, old)
+    at.pass_time(60)
+    again = job("old", 2, uid="another")
+    add(at, again, attempt=1, said=said)
+
+    make_room(at)
+
+    assert is_planned(at, young)
+    assert not is_planned(at, again, attempt=1)
+
+
+def test_after_an_hour_it_is_as_old_as_its_new_pods() -> None:
+    at, old, young = full(), job("old", 2), job("young", 2)
+    add(at, old)
+    at.pass_time(60)
+    add(at, young)
+    suspend(at, old)
+    at.pass_time(HOUR + 1)
+    add(at, old, attempt=1)
+
+    make_room(at)
+
+    assert is_planned(at, young)
+    assert not is_planned(at, old, attempt=1)
+
+
+@pytest.mark.parametrize("extra", [False, True], ids=["", "a pod too many was deleted"])
+def test_a_gang_that_ran_is_as_old_as_the_pods_of_its_next_run(extra: bool) -> None:
+    at, old, young = full(), job("old", 2), job("young", 2)
+    add(at, old)
+    make_room(at)
+    run(at)
+    if extra:
+        create(at, created_now(at, member(old, 2)))
+        at.delete("old-2-0")
+    add(at, young)
+    at.pass_time(60)
+    at.cordon("n0")
+    at.cordon("n1")
+    for index in range(2):
+        node = at.pod(f"old-{index}-0").spec.node_name
+        at.delete(f"old-{index}-0")
+        at.stop(f"old-{index}-0", node)
+    at.settle()
+    at.pass_time(60)
+    add(at, old, attempt=1)
+
+    at.uncordon("n0")
+    at.uncordon("n1")
+    at.settle()
+
+    assert is_planned(at, young)
+    assert not is_planned(at, old, attempt=1)
+
+
+def test_pods_that_no_controller_creates_are_as_old_as_they_are() -> None:
+    at, young = full(), job("young", 2)
+    at.add_gang("own", 2)
+    at.pass_time(60)
+    add(at, young)
+    for name in ("own-0", "own-1"):
+        at.delete(name)
+    at.pass_time(60)
+    at.add_gang("own", 2)
+
+    make_room(at)
+
+    assert is_planned(at, young)
