@@ -25,6 +25,7 @@ from tests.beside.world import (
     of,
     of_two_one_runs_whole,
     one_that_fails_gets_its_place_back,
+    remove,
     running,
     world_beside,
 )
@@ -208,7 +209,7 @@ def elsewhere(world: SchedulingWorld) -> Iterator[SchedulingWorld]:
     there = copy.copy(world)
     there.client = InNamespace.load(kubeconfig=str(world.control.kubeconfig()))
     yield there
-    clean(there, ELSEWHERE)
+    remove(there, ELSEWHERE)
 
 
 @each()

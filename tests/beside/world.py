@@ -76,20 +76,27 @@ def world_beside(
         yield world
 
 
-def clean(world: SchedulingWorld, namespace: str = NAMESPACE) -> None:
+def clean(world: SchedulingWorld) -> None:
     """Delete all workloads and pods. Return when all GPUs are free."""
+    remove(world, NAMESPACE)
+    wait_for(lambda: _has_no_pods(world) and not world.taken(), "no pods, and all GPUs are free")
+
+
+def remove(world: SchedulingWorld, namespace: str) -> None:
+    """Delete the workloads and pods of the namespace of which *world* is a view."""
     known = world.control.kubectl("api-resources", "-o=name")
     kinds = ",".join(kind for kind in KINDS if kind in known)
     options = f"-n={namespace}", "--cascade=background", "--wait=false"
     world.control.kubectl("delete", kinds, "--all", *options)
-    wait_for(lambda: _is_empty(world), "no pods, and all GPUs are free")
+    wait_for(lambda: _has_no_pods(world), f"{namespace} has no pods")
 
 
-def _is_empty(world: SchedulingWorld) -> bool:
-    for pod in world.pods():
+def _has_no_pods(world: SchedulingWorld) -> bool:
+    pods = world.pods()
+    for pod in pods:
         with maybe_gone():
             free(world, pod.metadata.name)
-    return not world.taken()
+    return not pods
 
 
 def leave_room(world: SchedulingWorld, *nodes: str) -> None:
