@@ -75,7 +75,6 @@ class Day(DeviceCluster):
     faults_at: float = 0.0  # when something last went wrong
     writes_lost_at: float = -math.inf  # when the last Binding or action was
     led_at: float = -math.inf  # since when this leader leads
-    planned_at: dict[str, float] = field(default_factory=dict)  # by namespace: the last plan
     failures: list[str] = field(default_factory=list)
 
     runs_for: dict[str, float] = field(default_factory=dict)  # by uid; servers have none
@@ -295,7 +294,6 @@ class Day(DeviceCluster):
         pod = self.pods.get(action.pod.uid)
         if isinstance(action, WritePlan) and pod is not None:
             self.on_gpus(pod)
-            self.planned_at[pod.metadata.namespace] = self.now
         if isinstance(action, WritePlan | CreateClaim | LiftGate):
             self.on_step(action)
         if isinstance(action, CreateClaim) and self.random.random() < self.trouble.deaths:

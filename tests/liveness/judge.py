@@ -461,8 +461,6 @@ class Judge:
                 del self._over_since[namespace]
         for namespace in over:
             since = self._over_since.setdefault(namespace, day.now)
-            # A plan that came to nothing at once interrupts the idling, and is never seen here.
-            since = max(since, day.planned_at.get(namespace, since))
             if then - since > settings.reserve_limit_seconds + _SLACK_SECONDS:
                 day.failures.append(
                     f"{namespace} idles too much from {since:.0f} to {then:.0f} at least"

@@ -33,9 +33,20 @@ def test_then_it_rests_for_as_long() -> None:
 def test_a_clock_begins_at_nought_where_the_share_was_kept_between() -> None:
     bound = IdleLimit(LIMIT)
     bound.look({"red"}, 0.0)
-    bound.look(set(), LIMIT - 1)
+    bound.look(set(), LIMIT - 20)
     assert bound.look({"red"}, LIMIT) == set()
     assert bound.look({"red"}, 2 * LIMIT - 1) == set()
+
+
+def test_a_plan_that_comes_to_nothing_at_once_is_no_use() -> None:
+    """Found: a gang that kube-scheduler refused again and again stopped the clock of another."""
+    bound = IdleLimit(LIMIT)
+    bound.look({"red"}, 0.0)
+    bound.look(set(), 50.0)
+    assert not [*bound.times()]
+    assert bound.look({"red"}, 51.0) == set()
+    bound.look(set(), 98.0)
+    assert bound.look({"red"}, 107.0) == {"red"}
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 60.0), st.booleans()), max_size=60))

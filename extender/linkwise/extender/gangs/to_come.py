@@ -328,7 +328,7 @@ class MembersToCome:
     ) -> None:
         for lost in [*self._lost.get(gang.key, {}).values()]:
             old = self._cache.pods.get(lost.uid)
-            if old is not None and old.node and not old.ended:
+            if old is not None and old.gang == gang.key and old.node and not old.ended:
                 lost.since = max(lost.since, now)  # it takes longer than its grace period
             if now >= self._until(lost, pods, live):
                 self._drop(gang.key, lost.record)

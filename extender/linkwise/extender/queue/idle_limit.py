@@ -4,28 +4,39 @@ A reservation idles those of its GPUs that no pod uses. While a namespace idles 
 operator's share of all GPUs that its gang could use, its clock runs. When the clock reaches the
 limit, the reservations over the share end, and for the same time again the namespace gets no
 reservation that would be over it. So no namespace idles more than the share for longer than the
-limit, and at most half of the time.
+limit, and at most half of the time. A plan that comes to nothing within moments is no use of the
+GPUs: the clock goes on.
 """
 
 from collections.abc import Iterable
+
+_USED_SECONDS = 10.0  # less is no use
 
 
 class IdleLimit:
     def __init__(self, limit_seconds: float) -> None:
         self.limit_seconds = limit_seconds
         self._over_since: dict[str, float] = {}  # namespace -> since when it is over the share
+        self._used_since: dict[str, float] = {}  # those of them that are not at the moment
         self._rests_until: dict[str, float] = {}
 
     def look(self, over: set[str], now: float) -> set[str]:
         """Return the namespaces that reach the limit now; *over* are those over the share now."""
         for namespace in self._over_since.keys() - over:
-            del self._over_since[namespace]
+            self._used_since.setdefault(namespace, now)
+        for namespace, since in [*self._used_since.items()]:
+            if now >= since + _USED_SECONDS:
+                del self._over_since[namespace]
+            if namespace not in self._over_since or namespace in over:
+                del self._used_since[namespace]
         for namespace in over:
             self._over_since.setdefault(namespace, now)
         for namespace in [name for name, until in self._rests_until.items() if until <= now]:
             del self._rests_until[namespace]
         ended = {
-            name for name, since in self._over_since.items() if now >= since + self.limit_seconds
+            name
+            for name, since in self._over_since.items()
+            if name in over and now >= since + self.limit_seconds
         }
         for namespace in ended:
             del self._over_since[namespace]
@@ -54,5 +65,7 @@ class IdleLimit:
 
     def times(self) -> Iterable[float]:
         """When to look again even if nothing changes until then."""
-        yield from (since + self.limit_seconds for since in self._over_since.values())
+        for namespace, since in self._over_since.items():
+            if namespace not in self._used_since:
+                yield since + self.limit_seconds
         yield from self._rests_until.values()
