@@ -562,6 +562,34 @@ def test_a_group_keeps_its_places_while_its_leader_and_a_replacement_go(
     assert at.sound()
 
 
+def test_a_replacement_leaves_after_the_leader_has_come_again() -> None:
+    """Found beside the real operator: the new leader counted as one that repairs the earlier run,
+    of which the worker was still terminating, so the place of the next worker was not kept."""
+    at = world()
+    there_is(at, leader_worker_set())
+    create(at, of_group(0))
+    at.pass_time(1)
+    ready(at, "one-0", "n0")
+    create(at, of_group(1))
+    ready(at, "one-0-1", "n1")
+    at.add_pod("waits", 8)
+    gone(at, "one-0-1")
+    create(at, of_group(1, attempt=1))
+    assert at.schedule("one-0-1") == "n1"
+    gone(at, "one-0")
+    create(at, of_group(0, attempt=1))
+    at.terminate("one-0-1")
+    at.settle()
+    assert at.schedule("one-0") == "n0"
+    at.settle()
+    gone(at, "one-0-1")
+    at.pass_time(1)
+    assert at.schedule("waits") == ""
+    create(at, of_group(1, attempt=2))
+    assert at.schedule("one-0-1") == "n1"
+    assert at.sound()
+
+
 def leader_worker_set() -> Object:
     spec = {
         "startupPolicy": "LeaderReady",

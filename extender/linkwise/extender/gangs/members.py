@@ -272,15 +272,17 @@ def _progress(cache: Cache, member: PodRecord) -> tuple[bool, bool, bool, bool]:
 def _has_started(members: Sequence[PodRecord], gang: Gang) -> bool:
     """Whether a live member was in the whole gang, or has to be treated as if it was.
 
-    Evidence: its own mark; the extender's memory; a bind without the extender; or the mark of a
-    member of the same run that is terminating or has ended.
+    Evidence: its own mark; the extender's memory; a bind without the extender; or, without such a
+    memory, the mark of a member of the same run that is terminating or has ended.
     """
     bound = [member for member in members if member.live and member.node]
     if any(member.started or member.uid in gang.marked for member in bound):
         return True
     if any(is_past_us(member) for member in bound):
         return True  # it ran before the extender, or another scheduler placed it: do not end it
-    return bool(bound) and any(m.started and not m.live and _of_run(m, gang) for m in members)
+    if not bound or gang.marked:  # those that are there came after the run
+        return False
+    return any(m.started and not m.live and _of_run(m, gang) for m in members)
 
 
 def is_past_us(member: PodRecord) -> bool:

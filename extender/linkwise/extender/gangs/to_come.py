@@ -35,7 +35,7 @@ from linkwise.extender.api.records import (
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.pending_writes import PendingWrites
-from linkwise.extender.cache.plans import plan_id, written_plan
+from linkwise.extender.cache.plans import written_plan
 from linkwise.extender.gangs.gang import Gang, Phase
 from linkwise.extender.gangs.kept_for_nothing import KeptForNothing
 from linkwise.extender.gangs.members import GangMembers, has_succeeded, minimum_of
@@ -155,8 +155,6 @@ class MembersToCome:
         pods = [self._cache.pods[uid] for uid in self._cache.gangs.get(key, ())]
         live = [pod for pod in pods if pod.live and not pod.coming]
         self._take_up_noted(gang, live)
-        if not live:
-            self._end_run(gang, pods, now)
         self._begin_again(key, live)
         self._end_lost(gang, pods, live, now)
         takers = {pod.seat: pod for pod in live if not pod.node}
@@ -171,20 +169,6 @@ class MembersToCome:
         for uid, record in wanted.items():
             if self._cache.pods.get(uid) != record:
                 self._add(key, record)
-
-    def _end_run(self, gang: Gang, pods: Sequence[PodRecord], now: float) -> None:
-        """No pod of the run is left, so the kept places are those of the next one. Its first pods
-        do not repair the old one, of which some pods may still be terminating."""
-        if not gang.marked or any(map(has_succeeded, pods)):
-            return
-        gang.marked = frozenset()
-        uids = [*self._coming.get(gang.key, ())]
-        ident = plan_id(gang.key.namespace, gang.key.name, 1, now, uids)
-        for uid in uids:
-            written = self._cache.plans.get(uid)
-            if written is not None:
-                plan = msgspec.structs.replace(written.plan, id=ident)
-                self._cache.plan(uid, WrittenPlan(plan, written.gpus))
 
     def _begin_again(self, key: GangKey, live: Sequence[PodRecord]) -> None:
         """If the gang runs no more and its first pods have come again, those that its owner creates
