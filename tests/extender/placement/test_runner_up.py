@@ -368,15 +368,15 @@ def test_who_has_an_unhealthy_gpu_is_explained_too(gpus: int, gang: bool) -> Non
 # In words.
 
 
-def test_of_a_single_gpu_no_bandwidth_is_told() -> None:
+def test_of_a_single_gpu_no_link_is_told() -> None:
     at = Cluster()
     add(at, "n0", machine="dgx1-v100")
     at.add_pod("s", 1)
     at.schedule("s")
     found = at.core.explain("ml", "s", at.now)
     assert found is not None
-    assert explanation_text.pod(found, at.now).splitlines()[-3:] == [
-        "  link      NVLINK",
+    assert "  link" not in explanation_text.pod(found, at.now)
+    assert explanation_text.pod(found, at.now).splitlines()[-2:] == [
         "  runner-up n0, GPU 1, as the cluster is now",
         "            as good, but for lowest indices",
     ]

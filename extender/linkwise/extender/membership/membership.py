@@ -5,7 +5,7 @@ the core asks about a waiting pod several times, and lists the pods to judge aga
 was read.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -14,8 +14,6 @@ from linkwise.extender.api.timers import Agenda
 from linkwise.extender.membership.equivalence import digest, without_long_annotations
 from linkwise.extender.membership.named_groups import NamedGroups
 from linkwise.extender.membership.owner_cache import FetchOwner, Found, OwnerCache
-from linkwise.kube.fields import Fields
-from linkwise.kube.labels import JOB_SET_LABEL
 from linkwise.kube.objects import (
     OwnerReference,
     Pod,
@@ -43,7 +41,7 @@ from linkwise.pods.podgrouper.workloads.answer import (
     Refused,
     RoleToCome,
 )
-from linkwise.pods.podgrouper.workloads.kinds import COMPOSITE_POD_GROUP, JOB
+from linkwise.pods.podgrouper.workloads.kinds import COMPOSITE_POD_GROUP
 from linkwise.pods.spans import Spans
 from linkwise.serving.turns import Turns
 from linkwise.topology import names
@@ -104,7 +102,6 @@ class Membership:
         self._owners = OwnerCache(agenda)
         self._alike: dict[bytes, Judged] = {}  # by evidence, of pods that depend on no other object
         self._known: dict[str, _Known] = {}  # by uid, of pods that depend on other objects
-        self._after: dict[tuple[str, str], AfterEviction] = {}  # by the template of the Job
         self._named = NamedGroups()
         self._to_rejudge: Turns[str] = Turns()  # uids of `_known` and `_named` to judge again
 
@@ -201,22 +198,6 @@ class Membership:
             return known.judged
         return self._alike.get(evidence)
 
-    def _after_timeout(self, pod: Pod, read: Mapping[ObjectRef, Fields]) -> AfterEviction:
-        """A timeout evicts members that do not consent. Only its text needs this, so nothing is
-        read for it. Neither a Job nor a JobSet may change its podFailurePolicy."""
-        template = _template_of(pod)
-        if template is None:
-            return AfterEviction.UNKNOWN
-        after = self._after.get(template)
-        if after is None:
-            found = after_eviction(pod, read, self._resource)
-            if isinstance(found, NeedsOwner):
-                return AfterEviction.UNKNOWN
-            if len(self._after) >= _MOST_ALIKE:
-                self._after.clear()
-            after = self._after[template] = found
-        return after
-
     def _judge(
         self, pod: Pod, ask: PodRequest, gpus: int, evidence: bytes
     ) -> tuple[Judged, frozenset[ObjectRef], NeedsOwner | None]:
@@ -232,7 +213,10 @@ class Membership:
                 needs, after = after, AfterEviction.UNKNOWN
             ask = _knowing(ask, after)
         elif isinstance(answer, Recognised):
-            ask = _knowing(ask, self._after_timeout(pod, view.decoded))
+            # A timeout evicts members that do not consent. Only its text needs this, so nothing is
+            # read for it.
+            after = after_eviction(pod, view.decoded, self._resource)
+            ask = _knowing(ask, AfterEviction.UNKNOWN if isinstance(after, NeedsOwner) else after)
         hidden = [
             f"{ref} {found.value}"
             for ref in sorted(view.asked)
@@ -247,17 +231,6 @@ class Membership:
                 self._alike.clear()
             self._alike[evidence] = judged
         return judged, frozenset(view.asked), needs
-
-
-def _template_of(pod: Pod) -> tuple[str, str] | None:
-    """What the pod's Job was created from: equal for all pods of one template. None: it has no
-    Job."""
-    owner = next((each for each in pod.metadata.owner_references if each.controller), None)
-    if owner is None or owner.kind != JOB.kind:
-        return None
-    labels = pod.metadata.labels
-    job_set = labels.get(JOB_SET_LABEL + "jobset-uid")
-    return job_set or owner.uid, labels.get(JOB_SET_LABEL + "replicatedjob-name", "")
 
 
 def _knowing(ask: PodRequest, after: AfterEviction) -> PodRequest:

@@ -54,8 +54,12 @@ class Ages:
 
     def keep(self, key: GangKey, created: float, now: float, maker: str = "") -> None:
         before = self._ages.pop(key, None)
-        if len(self._ages) >= _MOST_AGES:
-            del self._ages[next(iter(self._ages))]
+        while self._ages:
+            oldest = next(iter(self._ages))
+            is_recent = now < self._ages[oldest].heard_at + _AGE_KEPT_SECONDS
+            if is_recent and len(self._ages) < _MOST_AGES:
+                break
+            del self._ages[oldest]
         if before is not None and created >= before.created:
             created, maker = before.created, before.maker
         self._ages[key] = _Age(created, now, maker)
