@@ -75,6 +75,7 @@ _DEFAULTS = Settings()
 @click.option(
     "--host",
     "hosts",
+    envvar=f"{ENV_PREFIX}_HOST",
     multiple=True,
     default=_DEFAULTS.hosts,
     help="Name or address in kube-scheduler's URL of this server. May be repeated.",
@@ -95,6 +96,7 @@ _DEFAULTS = Settings()
 @click.option(
     "--caller",
     "callers",
+    envvar=f"{ENV_PREFIX}_CALLER",
     multiple=True,
     default=_DEFAULTS.callers,
     help="Common name in the client certificate of an allowed caller. May be repeated.",
@@ -207,6 +209,7 @@ _DEFAULTS = Settings()
 @click.option(
     "--movable-namespace",
     "movable_namespaces",
+    envvar=f"{ENV_PREFIX}_MOVABLE_NAMESPACE",
     multiple=True,
     help="Pods of this namespace consent to moves unless they say no, but for those of Jobs. May "
     "be repeated.",
@@ -245,6 +248,7 @@ _DEFAULTS = Settings()
 @click.option(
     "--namespace",
     "namespaces",
+    envvar=f"{ENV_PREFIX}_NAMESPACE",
     multiple=True,
     help="For a canary: place the pods of this namespace, and leave the pods of all others to "
     "kube-scheduler. May be repeated.  [default: all namespaces]",

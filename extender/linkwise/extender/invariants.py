@@ -52,7 +52,10 @@ def _facts(cache: Cache, nodes: Container[str]) -> "_Facts":
         waiting = cache.pods.get(uid)
         if waiting is not None and not (waiting.node or waiting.ended):
             node, leaver = _charged_on(cache, uid), cache.pods.get(waiting.follows)
-            if leaver is None or leaver.ended or leaver.node != node:
+            left = ""  # the node that it is about to leave, and needs room on until then
+            if leaver is not None and not leaver.ended:
+                left = leaver.node or _charged_on(cache, leaver.uid)
+            if left != node:
                 facts.charged[node].append(waiting)
     return facts
 

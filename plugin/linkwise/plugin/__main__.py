@@ -168,6 +168,7 @@ def _config_file(
 @click.option(
     "--cdi-dir",
     "cdi_directories",
+    envvar="LINKWISE_PLUGIN_CDI_DIR",
     type=click.Path(path_type=Path, file_okay=False),
     multiple=True,
     default=_DEFAULTS.cdi_directories,

@@ -8,6 +8,8 @@ import pytest
 from linkwise.cli.doctor.diagnosis import findings
 from linkwise.cli.doctor.facts import SchedulerConfig, SeenPod
 from tests.cli.doctor.cluster_facts import (
+    NOW,
+    STATE,
     WELL,
     node,
     only,
@@ -142,9 +144,13 @@ def test_shares_of_which_not_all_programs_know() -> None:
 
 
 def test_another_scheduler_than_the_one_that_the_webhook_names() -> None:
-    found = only(replace(SHARES, pods=webhook(f"--shared-resource={SHARED}")))
+    other = replace(SHARES, pods=webhook(f"--shared-resource={SHARED}"))
+    assert findings(other) == ()  # default-scheduler has called, too
+    found = only(replace(other, state=replace(STATE, calls={SCHEDULER: NOW})))
     assert found.where == (WEBHOOK, SCHEDULER)
     assert "the scheduler that calls Linkwise: linkwise-webhook has default-sche" in found.what
+    quotes = "!(object.metadata.?labels['kueue.x-k8s.io/queue-name'].hasValue())"
+    assert findings(replace(SHARES, conditions=(*CONDITION, quotes))) == ()
     more = replace(CONFIG, names=frozenset({SCHEDULER, "other"}))
     assert findings(replace(SHARES, scheduler=more)) == ()
 

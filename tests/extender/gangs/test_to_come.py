@@ -8,7 +8,7 @@ import pytest
 
 from linkwise.extender.api.action_effects import leaving
 from linkwise.extender.api.actions import Action, Evict, NotePlaces
-from linkwise.extender.api.extender_calls import BindWaits, Outcome
+from linkwise.extender.api.extender_calls import BindOrder, BindWaits, Outcome
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.gangs.kept_for_nothing import KeptForNothing
 from linkwise.extender.gangs.lifecycle import KEPT_FOR_NOTHING
@@ -705,6 +705,80 @@ def test_a_kept_place_takes_no_room_beside_the_pod_that_leaves_it() -> None:
     (another,) = at.add_gang("another", 1, 1)
     assert at.schedule(another) == ""
     assert at.sound()
+
+
+def test_a_replacement_that_waits_for_a_pod_of_its_gang_that_hangs_costs_no_eviction() -> None:
+    at = world()
+    by = full(at)
+    at.pass_time(2000)
+    at.terminate("train-0-0")
+    at.terminate("train-1-0")  # and writes a checkpoint
+    gone(at, "train-0-0")
+    create(at, member(by, 0, attempt=1))
+    assert at.schedule("train-0-1")
+    at.start("train-0-1")
+    create(at, member(by, 1, attempt=1))
+    for _ in range(150):
+        at.pass_time(10)
+        at.schedule("train-1-1")
+    assert at.evicted == []
+    for _ in range(300):  # but not for ever
+        at.pass_time(10)
+        at.schedule("train-1-1")
+    assert at.evicted == ["train-0-1"]
+
+
+def test_a_replacement_in_flight_that_is_deleted_is_counted_once() -> None:
+    at = world("n0", "n1", "n2")
+    by = full(at)
+    fail(at, "train-1-0")
+    create(at, member(by, 1, attempt=1))
+    order = at.begin_bind("train-1-1", at.filter("train-1-1").node_names[0])
+    assert isinstance(order, BindOrder)
+    at.terminate("train-1-1")  # its finalizer holds it
+    at.settle()
+    assert at.sound()
+
+
+def test_gpus_that_a_leaving_pod_has_are_none_that_are_kept_idle() -> None:
+    settings = replace(SETTINGS, reserve_share=0.3, reserve_limit_seconds=300.0)
+    at = world("n0", "n1", "n2", "n3", settings=settings)
+    full(at)
+    at.add_pod("long", 8)
+    assert at.schedule("long")
+    at.start("long")
+    at.terminate("train-1-0")
+    at.settle()
+    at.add_gang("large", 2)
+    at.settle()
+    at.pass_time(301)
+    assert [hold.key.name for hold in at.core.reservations.all()] == ["large"]
+
+
+def test_a_note_whose_write_got_no_answer_is_removed_too() -> None:
+    """Found: the extender did not know that the API server had it."""
+
+    class Silent(Cluster):
+        silent = True
+
+        def carry_out(self, action: Action) -> Outcome:
+            outcome = super().carry_out(action)
+            is_note = isinstance(action, NotePlaces)
+            return Outcome.UNKNOWN if is_note and self.silent else outcome
+
+    at = Silent(settings=SETTINGS)
+    for name in ("n0", "n1"):
+        at.add_node(name, "dgx-a100")
+    there_is(at, job_set())
+    create(at, of_set("control"))
+    at.pass_time(1)
+    assert at.noted_places
+    at.delete("run-control")
+    at.silent = False
+    at.settle()
+    for _ in range(10):
+        at.pass_time(30)
+    assert at.noted_places == {}
 
 
 def test_each_failure_doubles_the_back_off() -> None:

@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from linkwise.extender.api.records import GangKey
+from linkwise.extender.queue.scheduling_queue import Ages
 from linkwise.kube.objects import Pod
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
@@ -53,6 +55,22 @@ def make_room(at: Cluster) -> None:
         at.delete(f"occupant-{number}")
         at.stop(f"occupant-{number}", f"n{number}")
     at.settle()
+
+
+def test_no_namespace_wipes_the_ages_of_others() -> None:
+    ages = Ages()
+    ages.keep(GangKey("ml", "old"), 0.0, 10.0)
+    for number in range(5000):
+        ages.keep(GangKey("other", f"junk-{number}"), 0.0, 10.0)
+    assert GangKey("ml", "old") in ages
+
+
+def test_an_age_that_a_pod_carries_is_its_owners_too() -> None:
+    ages, key = Ages(), GangKey("ml", "old")
+    ages.keep(key, 0.0, 10.0)  # read from a pod
+    ages.keep(key, 5.0, 11.0, "a")
+    ages.comes(key, "b")
+    assert key not in ages
 
 
 def run(at: Cluster) -> None:

@@ -70,6 +70,7 @@ def _resources(
 @click.option(
     "--shared-resource",
     "shared_resources",
+    envvar="LINKWISE_WEBHOOK_SHARED_RESOURCE",
     multiple=True,
     callback=_resources,
     help="A resource of replicas or MIG devices about which the scheduler asks the extender too, "
@@ -114,6 +115,7 @@ def _resources(
 @click.option(
     "--host",
     "hosts",
+    envvar="LINKWISE_WEBHOOK_HOST",
     multiple=True,
     default=(SERVICE,),
     help="Name or address by which the API server calls this server. May be repeated.",
@@ -132,6 +134,7 @@ def _resources(
 @click.option(
     "--certificate-lifetime",
     "lifetime",
+    envvar="LINKWISE_WEBHOOK_CERTIFICATE_LIFETIME",
     type=DURATION,
     default="2160h",
     callback=_lifetime,

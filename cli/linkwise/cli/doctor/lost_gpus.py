@@ -56,7 +56,8 @@ class LostGpus:
             most, other = self._largest[_models(machine)]
             if most > len(machine.gpus):
                 what = f"it offers {offered} GPUs, where {other} has {most} of the same model"
-                todo = "nothing, if that is meant; else count them there: `lspci -d 10de:`"
+                vendor = "1002" if self._resource.startswith("amd.com/") else "10de"
+                todo = f"nothing, if that is meant; else count them there: `lspci -d {vendor}:`"
                 yield Level.NOTE, what, todo, f"{_PAGE}#what-stays-known", False
 
 

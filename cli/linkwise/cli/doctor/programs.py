@@ -75,8 +75,13 @@ def _planned(flags: "_Flags", facts: Facts) -> _Setting:
     gpu = flags.of("resource-name", names.DEFAULT_RESOURCE, WEBHOOK)
     told = {who: has | flags.of("shared-resource", "", who)[who] - {""} for who, has in gpu.items()}
     if told and facts.conditions:
-        quoted = (a or b for text in facts.conditions for a, b in _QUOTED.findall(text))
-        told[_CALLS] = frozenset(filter(names.RESOURCE_NAME.fullmatch, quoted))
+        quoted = {a or b for text in facts.conditions for a, b in _QUOTED.findall(text)}
+        managed = frozenset[str]().union(*gpu.values())  # a condition may quote labels too
+        told[_CALLS] = frozenset(
+            word
+            for word in quoted
+            if word in managed or any(names.is_share(word, each) for each in managed)
+        )
     if facts.scheduler is not None:
         told[SCHEDULER] = facts.scheduler.managed
     todo = "list replicas and MIG devices in all of them; in the chart, sharedResources"
@@ -87,7 +92,8 @@ def _planned(flags: "_Flags", facts: Facts) -> _Setting:
 def _scheduler(flags: "_Flags", facts: Facts) -> _Setting:
     told = flags.of("scheduler-name", _DEFAULT_SCHEDULER, WEBHOOK)
     if facts.scheduler is not None and told:
-        known = facts.scheduler.names
+        calls = () if facts.state is None else facts.state.calls
+        known = facts.scheduler.names.union(calls)
         told[SCHEDULER] = told[WEBHOOK] if told[WEBHOOK] <= known else known
     todo = "give the webhook that scheduler's name as --scheduler-name"
     page = "install-a-second-scheduler.md"

@@ -130,10 +130,11 @@ def _of_idle_nodes(facts: Facts, state: StateView) -> Iterator[Finding]:
     newest = max((each.timestamp() for each in made if each is not None), default=0.0)
     for kept in state.kept_idle:
         if state.at - max(newest, kept.since) > _SCALED_SECONDS:
-            what = f"idle for gang {kept.gang}, which has no room here, {kept.in_vain}"
+            what = f"idle beside gang {kept.gang}, which has no room here, {kept.in_vain}: a node "
+            what += "autoscaler would not remove them"
             todo = "delete the gang, make it smaller, or raise the maximum of its node group"
             page = "autoscaling.md#a-gang-that-the-cluster-cannot-hold"
-            yield Finding(Level.PROBLEM, kept.nodes, what, todo, page)
+            yield Finding(Level.NOTE, kept.nodes, what, todo, page)
 
 
 def _kept_waiting(facts: Facts, state: StateView) -> Counter[str]:

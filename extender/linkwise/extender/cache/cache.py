@@ -136,6 +136,8 @@ class Cache:
         before = self.pods.get(record.uid)
         if before == record:
             return
+        if before is not None and before.follows != record.follows:
+            self._followers.pop(before.follows, None)
         self.pods[record.uid] = record
         self._uid_of[record.key] = record.uid
         if record.follows:

@@ -369,6 +369,8 @@ class PendingWrites:
             tries = self._pauses[key].tries if key in self._pauses else 0
             seconds = min(FIRST_PAUSE_SECONDS * 2**tries, LONGEST_PAUSE_SECONDS)
             self._pause(key, _Pause(now + seconds, min(tries + 1, _MOST_DOUBLINGS)))
+            if isinstance(action, NotePlaces):  # it may be there; if not wanted any more, remove it
+                self._places.setdefault(self.gang_of_note[action.key], "")
         elif isinstance(action, WritePlan | NotePlaces | WithdrawPlan | DropClaim):
             self._carried_out(action, now)
             self._pauses.pop(key, None)

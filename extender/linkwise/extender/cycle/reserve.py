@@ -231,7 +231,9 @@ class Reserve:
         kept: dict[str, Counter[str]] = defaultdict(Counter)
         for member in self._to_come.records():
             written = self._cache.plans.get(member.uid)
-            if written is not None:
+            leaver = self._cache.pods.get(member.follows)
+            in_use = leaver is not None and leaver.node and not leaver.ended
+            if written is not None and not in_use:
                 kept[member.ref.namespace][written.plan.node] += member.demand.gpus
         return kept
 

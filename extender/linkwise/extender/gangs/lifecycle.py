@@ -26,6 +26,7 @@ from linkwise.pods.podgrouper.recreated import COUNTS_AS_FAILURE
 from linkwise.topology.annotations.plan import Plan
 
 _CLOCKS_DIFFER_SECONDS = 60.0
+_MOST_LEAVING_SECONDS = 3600.0  # that a new pod waits for one that hangs
 _AT_ONCE = 512  # members whose plans are judged, or published, before others may use the core
 # A gang whose plans failed is tried again after a pause, which doubles each time. Plans that were
 # too late have reserved GPUs for their whole timeout, and so will the next one: then the first
@@ -235,6 +236,9 @@ class GangLifecycle:
             return
         if members.flying or gang.expired or gang.made is None or not members.keep_gpus:
             return
+        leaving = any(m.leaving and m.node and not m.ended for m in members.all)
+        if leaving and not members.coming and now < gang.came + _MOST_LEAVING_SECONDS:
+            gang.grace = now  # its own earlier pods still have the GPUs that the new ones wait for
         if now < self._ends(gang, members):
             return
         gang.reason, gang.has_learnt = _too_late(gang, members), False

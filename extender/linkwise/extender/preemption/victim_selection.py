@@ -4,9 +4,10 @@ A gang is evicted as a whole, but members beyond its minimum may be evicted alon
 counts an eviction as a failure is a last resort: it is evicted only if no set without such units
 makes room. Of two sets that make room, the better one is, in this order:
 1. the one that ends fewer gangs and single pods
-2. the one that ends fewer of those that are not idle
-3. the one whose victims have the lower priority
-4. the one whose victims are younger; of idle ones, those that have been idle for longer
+2. the one that ends fewer of those whose Job counts that as a failure
+3. the one that ends fewer of those that are not idle
+4. the one whose victims have the lower priority
+5. the one whose victims are younger; of idle ones, those that have been idle for longer
 
 No spare member of a gang is evicted without need. If there are not too many sets, all are tried in
 that order. Else the search empties node after node, first those that give most room per ended unit,

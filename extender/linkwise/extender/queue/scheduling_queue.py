@@ -56,12 +56,14 @@ class Ages:
         before = self._ages.pop(key, None)
         while self._ages:
             oldest = next(iter(self._ages))
-            is_recent = now < self._ages[oldest].heard_at + _AGE_KEPT_SECONDS
-            if is_recent and len(self._ages) < _MOST_AGES:
+            if now < self._ages[oldest].heard_at + _AGE_KEPT_SECONDS:
                 break
             del self._ages[oldest]
+        if len(self._ages) >= _MOST_AGES:  # the namespace that has most pays
+            ((most, _),) = Counter(each.namespace for each in self._ages).most_common(1)
+            del self._ages[next(each for each in self._ages if each.namespace == most)]
         if before is not None and created >= before.created:
-            created, maker = before.created, before.maker
+            created, maker = before.created, before.maker or maker
         self._ages[key] = _Age(created, now, maker)
 
     def comes(self, key: GangKey, maker: str) -> None:

@@ -87,7 +87,8 @@ def still_true(
     def contradicted(part: str) -> bool:
         if part.startswith(_MIG):
             gpu = _gpu(part, gpus)
-            return part in parts or gpu in parts or bool(parts and not gpu)
+            is_gone = read is not None and not gpu
+            return part in parts or gpu in parts or (is_gone and bool(parts))
         return part in parts or part in cut
 
     kept = [device for device in lost.devices if not contradicted(part_of(device.ID))]
