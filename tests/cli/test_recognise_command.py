@@ -122,6 +122,13 @@ def test_a_manifest_of_a_workload_stands_for_the_pods_that_its_operator_creates(
     ]
 
 
+def test_a_job_with_a_status_stands_for_one_that_starts_anew() -> None:
+    spec = {"completionMode": "Indexed", "parallelism": 4, "completions": 4, "template": template()}
+    made = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "t"}, "spec": spec}
+    given = yaml.safe_dump({**made, "status": {"succeeded": 4}})
+    assert {each["size"] for each in told_json("-f", "-", given=given)} == {4}
+
+
 def test_a_stateful_set_whose_pods_may_need_each_other_says_what_to_write() -> None:
     spec = {"replicas": 2, "podManagementPolicy": "Parallel", "template": template()}
     made = owner("apps/v1 StatefulSet", "sglang", spec)

@@ -66,7 +66,8 @@ def read_manifests(paths: Sequence[str]) -> Manifests:
         if made.left_out:
             left_out.append(f"{place}: {made.left_out}")
         objects |= {ref_of(each, place): each for each in made.between}
-        if made.pods:
+        if made.pods:  # those of a job that starts anew
+            objects[ref] = {key: value for key, value in item.items() if key != "status"}
             makers.add((ref.namespace, ref.kind, ref.name))
     if not pods and not unknown:
         raise BadInputError(

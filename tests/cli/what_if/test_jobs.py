@@ -148,6 +148,12 @@ def test_what_a_submitted_object_makes_is_counted_once(tmp_path: Path) -> None:
     assert [(part["size"], len(part["places"])) for part in found["parts"]] == [(3, 3)]
 
 
+def test_a_submitted_job_starts_anew_whatever_its_status_says(tmp_path: Path) -> None:
+    made = {**manifest("batch/v1 Job", "train", INDEXED), "status": {"succeeded": 3}}
+    _, found = answer(tmp_path, listed(cluster("dgx-a100")), made)
+    assert [(part["size"], part["minimum"]) for part in found["parts"]] == [(3, 3)]
+
+
 def test_ranks_are_those_of_the_operator(tmp_path: Path) -> None:
     made = manifest("kubeflow.org/v1 PyTorchJob", "lm", PYTORCH)
     _, found = answer(tmp_path, listed(cluster("dgx-a100")), made)

@@ -157,7 +157,8 @@ def _pods_of(
         raise BadInputError(f"{where}: {error}") from None
     if made.left_out:
         notes[made.left_out] = None
-    objects = {ref: item, **{ref_of(each, where): each for each in made.between}}
+    new = {key: value for key, value in item.items() if key != "status"}  # it starts anew
+    objects = {ref: new, **{ref_of(each, where): each for each in made.between}}
     return [_made(each, f"{where}: {each.path}".removesuffix(": ")) for each in made.pods], objects
 
 
