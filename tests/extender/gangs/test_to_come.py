@@ -358,6 +358,40 @@ def test_the_note_of_a_gang_that_is_gone_is_removed() -> None:
     assert at.noted_places == {}
 
 
+def test_nobody_gets_noted_places_before_the_owner_is_read() -> None:
+    at = world()
+    kept = begun(at)
+    owners, at.owners = at.owners, None
+    at.restart()
+    at.add_pod("other", 1)
+    at.pass_time(120)
+    assert at.schedule("other") == ""
+    at.owners = owners
+    at.pass_time(60)
+    create(at, of_set("worker"))
+    assert at.schedule("other") == ""
+    assert at.schedule("run-worker") == kept
+    assert at.sound()
+
+
+def test_noted_places_of_a_gang_that_is_gone_are_given_back() -> None:
+    at = world()
+    kept = begun(at)
+    node, noted = at.pod("run-control").spec.node_name, dict(at.noted_places)
+    at.delete("run-control")
+    at.stop("run-control", node)
+    at.pass_time(60)
+    at.noted_places = noted
+    at.restart()
+    at.add_pod("first", 8)
+    at.add_pod("second", 8)
+    at.pass_time(1)
+    assert [at.schedule("first"), at.schedule("second")] == [node, ""]
+    at.pass_time(60)
+    assert at.schedule("second") == kept
+    assert at.noted_places == {}
+
+
 def test_a_note_takes_no_gpu_that_another_pod_is_planned_on() -> None:
     at = world("n0", "n1", "n2")
     begun_on_three = job_set()

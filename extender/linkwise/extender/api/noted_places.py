@@ -47,8 +47,7 @@ def read_places(text: str) -> NotedPlaces | None:
     """None for what a person or a later version wrote there."""
     try:
         noted = msgspec.json.decode(text, type=NotedPlaces)
-        for place in noted.places:
-            int(place.gpus, 16)
+        is_mask = all(int(place.gpus, 16) >= 0 for place in noted.places)
     except (msgspec.DecodeError, ValueError):
         return None
-    return noted
+    return noted if is_mask else None

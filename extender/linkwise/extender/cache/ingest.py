@@ -527,7 +527,7 @@ def _record(
         shares=of_spec.shares,
         ask=judged.ask,
         invalid=judged.invalid,
-        awaits="" if spec.node_name else judged.awaits,
+        awaits=judged.awaits,
         template=wishes.template,
         nominated=nominated,
         gated=gated,

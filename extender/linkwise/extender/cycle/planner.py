@@ -113,6 +113,7 @@ class Planner:
             pending_writes,
             self.registry,
             self.node_filters,
+            agenda,
             wave_seconds=settings.wave_seconds,
             replacement_seconds=settings.replacement_seconds,
         )

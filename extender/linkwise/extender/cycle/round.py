@@ -98,6 +98,8 @@ class Round:
         self._spent.clear()
         with self._changes.isolated("moves"):
             self._targets.restore(now)
+        with self._changes.isolated("noted places"):
+            self._lifecycle.begin_round(now)
         looked_at = self._changes.take(now)
         for key in sorted(looked_at):
             with self._changes.isolated(key.title):

@@ -68,6 +68,9 @@ class GangLifecycle:
         self._deadlines: Timers[GangKey] = Timers(agenda)
         self._looks: Timers[GangKey] = Timers(agenda)  # when to look again for other reasons
 
+    def begin_round(self, now: float) -> None:
+        self._to_come.forget_noted(now)
+
     def deadline(self, gang: Gang) -> float | None:
         return self._deadlines.get(gang.key)
 

@@ -8,7 +8,8 @@ keeps its place.
 
 1. `look` adds the members to come of a gang, and hands each place to the pod that comes for it.
 2. `note` has the places written to the API server before the first member is bound, where no
-   kubelet can write. A new leader reads them (`restore`).
+   kubelet can write. A new leader reads them (`restore`), and reserves them until it has read the
+   gang's owner (`forget_noted`).
 3. A place of a later wave is kept while the earlier members get ready, and for a time after that
    (`ends`). Then the gang expires, as one that was never whole.
 4. A place that was lost is kept for its owner's back-off and a time after that, while the gang has
@@ -32,6 +33,7 @@ from linkwise.extender.api.records import (
     name_to_come,
     uid_to_come,
 )
+from linkwise.extender.api.timers import Agenda
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.pending_writes import PendingWrites
@@ -53,8 +55,9 @@ _BACK_OFF_SECONDS, _MOST_BACK_OFF_SECONDS = 10.0, 600.0
 _MOST_DOUBLINGS = 6
 # A member may take as long to get ready, beyond its gang's timeout; its image may be large.
 _MOST_TURN_SECONDS = 3600.0
-# By then the owners of all pods are read, by which a new process knows their gangs.
-_NOTED_SECONDS = 60.0
+# A new process keeps what an earlier leader has noted until it has read the owners of all pods of
+# the namespace, but not for ever; and at first for long enough to see all of these pods.
+_NOTED_SECONDS, _MOST_NOTED_SECONDS = 60.0, 600.0
 _MOST_GRACE_SECONDS = 3600.0  # of a terminating pod; a tenant may write any number
 _HOLDS = frozenset({Phase.RUNNING, Phase.REPAIRING, Phase.BINDING})
 
@@ -76,6 +79,7 @@ class MembersToCome:
         pending_writes: PendingWrites,
         registry: GangRegistry,
         node_filters: NodeFilters,
+        agenda: Agenda,
         *,
         wave_seconds: float,
         replacement_seconds: float,
@@ -86,7 +90,8 @@ class MembersToCome:
         self._lost: dict[GangKey, dict[Seat, _Lost]] = {}
         self._coming: dict[GangKey, set[str]] = {}  # their uids, of gangs that have some
         self._noted: dict[GangKey, NotedPlaces] = {}  # by an earlier leader, and not yet used
-        self._forget_noted_at = math.inf
+        self._restored_at, self._forget_noted_at = 0.0, math.inf
+        agenda.ask(lambda: (self._forget_noted_at,) if self._noted else ())
         self.for_nothing = KeptForNothing()
 
     # Members come and go.
@@ -417,8 +422,6 @@ class MembersToCome:
 
     def tidy(self, now: float) -> None:
         """Have the notes of gangs removed that exist no more."""
-        if now >= self._forget_noted_at:
-            self._noted.clear()
         for key in [*self._pending_writes.noted_gangs()]:
             if key not in self._cache.gangs and key not in self._noted:
                 self._pending_writes.note_places(key, None, now)
@@ -426,17 +429,39 @@ class MembersToCome:
                 self._coming.pop(key, None)
 
     def restore(self, texts: Mapping[str, str], now: float) -> None:
-        """Use what an earlier leader has noted; *texts*: as the API server has them."""
+        """Use what an earlier leader has noted; *texts*: as the API server has them. Until the
+        owner of a gang is read, what is noted for it is reserved."""
         for text in texts.values():
             if (noted := read_places(text)) is None:
                 continue
             key = GangKey(noted.namespace, noted.name, source=noted.source)
             self._pending_writes.places_are_noted(key, text)
             self._noted[key] = noted
+            gpus: dict[str, int] = {}
+            for place in noted.places:
+                gpus[place.node] = gpus.get(place.node, 0) | int(place.gpus, 16)
+            self._cache.reserve(key, gpus)
+        self._restored_at, self._forget_noted_at = now, now + _NOTED_SECONDS
+
+    def forget_noted(self, now: float) -> None:
+        """Give back what is noted for gangs that are gone."""
+        if now < self._forget_noted_at:
+            return
         self._forget_noted_at = now + _NOTED_SECONDS
+        unread: set[str] = set()
+        if now < self._restored_at + _MOST_NOTED_SECONDS:
+            unread = {pod.ref.namespace for pod in self._cache.pods.values() if pod.awaits}
+        for key in [key for key in self._noted if key.namespace not in unread]:
+            self._take_noted(key)
+
+    def _take_noted(self, key: GangKey) -> NotedPlaces | None:
+        noted = self._noted.pop(key, None)
+        if noted is not None:
+            self._cache.reserve(key, {})
+        return noted
 
     def _take_up_noted(self, gang: Gang, live: Sequence[PodRecord]) -> None:
-        noted = self._noted.pop(gang.key, None)
+        noted = self._take_noted(gang.key)
         if noted is None or not live:
             return
         newest = max(live, key=lambda pod: (pod.created, pod.uid))
