@@ -37,7 +37,10 @@ KINDS = (
     *("jobsets", "leaderworkersets", "deployments", "statefulsets", "jobs"),
 )
 # Operators delete a group's leader in the foreground, so its owners must be collected.
-_CONTROLLERS = f"{CONTROLLERS},garbage-collector-controller,ttl-after-finished-controller"
+_CONTROLLERS = (
+    f"{CONTROLLERS},garbage-collector-controller,ttl-after-finished-controller,"
+    "resourcequota-controller"
+)
 # Operators compare priorities, so pods get theirs.
 _ADMISSION_OFF = [each for each in ADMISSION_OFF if each != "Priority"]
 _SETTLED_SECONDS = 5.0

@@ -312,6 +312,7 @@ def test_the_role_names_just_what_the_program_does() -> None:
         ("poddisruptionbudgets", "list"),
         ("poddisruptionbudgets", "watch"),
         *((plural, verb) for plural in (*SURROUNDINGS, *CLAIMS) for verb in ("list", "watch")),
+        ("events", "list"),
         ("events", "create"),
         ("events", "patch"),
         *((kind.plural, "get") for kind in READ),

@@ -5,7 +5,7 @@ Not thread-safe: the loop holds one lock around every call. `now` is in seconds 
 learns from a call is in memory only.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -42,6 +42,7 @@ from linkwise.extender.cycle.round import NoteStep, no_note
 from linkwise.extender.explain.explainer import Explainer
 from linkwise.extender.explain.snapshot import Own, Snapshot, SnapshotCamera
 from linkwise.extender.explain.usage import view_counts, view_nodes
+from linkwise.extender.gangs.uncreated import FetchRefusals, RefusedPod
 from linkwise.extender.invariants import audit
 from linkwise.extender.membership.owner_cache import FetchOwner, Found
 from linkwise.extender.moves.may_move import Stays
@@ -327,6 +328,17 @@ class Core:
     def owner_read(self, read: FetchOwner, found: Found | None, now: float) -> None:
         """The result of a read; None: the API server did not respond. Then call `rejudge`."""
         self._reader.owner_read(read, found, now)
+
+    def refusals_to_read(self, now: float) -> tuple[FetchRefusals, ...]:
+        """The namespaces of which to read why pods could not be created; the loop returns each by
+        `refusals_read`."""
+        return self._planner.uncreated.take_reads(now)
+
+    def refusals_read(
+        self, asked: FetchRefusals, found: Sequence[RefusedPod] | None, now: float
+    ) -> None:
+        """The result of a read; None: the API server did not respond."""
+        self._planner.refusals_read(asked, found, now)
 
     @property
     def steps_to_rejudge(self) -> int:

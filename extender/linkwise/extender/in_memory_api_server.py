@@ -23,6 +23,7 @@ from linkwise.extender.api.extender_calls import (
 from linkwise.extender.api.records import GangKey
 from linkwise.extender.core import Core
 from linkwise.extender.core_settings import CoreSettings
+from linkwise.extender.gangs.uncreated import RefusedPod
 from linkwise.extender.membership.owner_cache import FetchOwner, Found
 from linkwise.extender.verbs.gathering import GATHERING_SECONDS
 from linkwise.kube.device_claims import ResourceClaim, ResourceSlice
@@ -110,6 +111,8 @@ class InMemoryApiServer:
         reads = self.core.owners_to_read(self.now)
         for read in reads:
             self.answer_read(read)
+        for asked in self.core.refusals_to_read(self.now):
+            self.core.refusals_read(asked, self.refusals(asked.namespace), self.now)
         for action in actions:
             self.core.done(action, self.carry_out(action), self.now)
         return actions, bool(actions or reads)
@@ -118,6 +121,10 @@ class InMemoryApiServer:
         self.core.owner_read(read, self.read_owner(read.ref), self.now)
         while self.core.rejudge(self.now):
             pass
+
+    def refusals(self, namespace: str) -> Sequence[RefusedPod]:  # noqa: ARG002
+        """Why pods of the namespace could not be created."""
+        return ()
 
     def read_owner(self, ref: ObjectRef) -> Found | None:  # noqa: ARG002
         """What pods depend on; None: the API server does not respond."""

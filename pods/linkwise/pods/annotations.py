@@ -114,8 +114,13 @@ class PodRequest:
     # it; None: it does not say.
     movable: bool | None = None
     move_cost_seconds: float | None = None  # of its run that a restart loses; None: as configured
-    # Its Job is known to count its eviction as a failure; no annotation says so.
-    eviction_fails_job: bool = False
+    # Its Job is known to count its eviction as a failure, and survives so many; None: it is not
+    # known to count any. No annotation says so.
+    evictions_left: int | None = None
+
+    @property
+    def eviction_fails_job(self) -> bool:
+        return self.evictions_left is not None
 
 
 _COMMUNICATORS = {"gang": False, "pod": True}

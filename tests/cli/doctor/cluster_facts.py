@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 
 from linkwise.cli.doctor.diagnosis import findings
-from linkwise.cli.doctor.facts import DaemonSet, Event, Facts, Lease, SeenPod
+from linkwise.cli.doctor.facts import DaemonSet, Facts, Lease, SeenPod
 from linkwise.cli.doctor.finding import Finding, Level
 from linkwise.extender.api.views import StateView
+from linkwise.kube.events import Event
 from linkwise.kube.objects import Node
 from linkwise.topology import names
 from linkwise.topology.annotations.node_annotation import write_topology

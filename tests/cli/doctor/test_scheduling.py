@@ -227,6 +227,13 @@ def test_a_pod_whose_eviction_fails_its_job_is_noted() -> None:
     assert found.what.startswith("it may be evicted, and its Job counts an eviction as a failure")
 
 
+def test_who_refuses_the_pods_of_a_gang_that_lacks_some() -> None:
+    why = "Job a cannot create its pods: exceeded quota: gpus"
+    found = only(replace(WELL, state=replace(STATE, uncreated={"ml/a": why})))
+    assert (found.level, found.where) == (Level.NOTE, ("ml/a",))
+    assert found.what == f"it has too few pods: {why}"
+
+
 @pytest.mark.parametrize(
     ("waits", "newest", "is_told"), [(HOUR, HOUR, True), (60, HOUR, False), (HOUR, 60, False)]
 )

@@ -10,7 +10,7 @@ from linkwise.extender.api.action_effects import leaving
 from linkwise.extender.api.actions import Action, Evict, NotePlaces
 from linkwise.extender.api.extender_calls import BindOrder, BindWaits, Outcome
 from linkwise.extender.core_settings import CoreSettings
-from linkwise.extender.gangs.kept_for_nothing import KeptForNothing
+from linkwise.extender.gangs.growing_pauses import GrowingPauses
 from linkwise.extender.gangs.lifecycle import KEPT_FOR_NOTHING
 from linkwise.extender.gangs.to_come import LEAVING_SECONDS, WHOLE_SECONDS
 from linkwise.kube.objects import Condition, Pod, SchedulingGate
@@ -300,17 +300,17 @@ def test_a_namespace_that_keeps_places_for_nothing_keeps_none_for_as_long() -> N
 
 
 def test_other_namespaces_and_gangs_that_are_there_do_not_rest() -> None:
-    rests = KeptForNothing()
-    rests.came_to_nothing("red", 600, 1000)
-    assert rests.rests_until("blue", 1000) is None
-    assert rests.rests_until("red", 1000) == 1600
-    rests.came_to_nothing("red", 600, 1600)
-    assert rests.rests_until("red", 1600) == 2800
-    rests.came("red")
-    assert rests.rests_until("red", 1600) == 2800
-    rests.came_to_nothing("red", 600, 2800)
-    assert rests.rests_until("red", 2800) == 3400
-    assert rests.rests_until("red", 3400) is None
+    rests = GrowingPauses()
+    rests.pause("red", 600, 1000)
+    assert rests.until("blue", 1000) is None
+    assert rests.until("red", 1000) == 1600
+    rests.pause("red", 600, 1600)
+    assert rests.until("red", 1600) == 2800
+    rests.reset("red")
+    assert rests.until("red", 1600) == 2800
+    rests.pause("red", 600, 2800)
+    assert rests.until("red", 2800) == 3400
+    assert rests.until("red", 3400) is None
 
 
 def test_a_pod_of_a_later_wave_that_kube_scheduler_does_not_try_costs_no_eviction() -> None:

@@ -10,6 +10,7 @@ import msgspec
 
 from linkwise.extender.api.views import NodeView, StateView
 from linkwise.kube.device_claims import ResourceSlice
+from linkwise.kube.events import Event, why_not_created
 from linkwise.kube.filters.node_affinity import RequiredNodes, required_nodes
 from linkwise.kube.objects import (
     Affinity,
@@ -222,32 +223,6 @@ class DaemonSet(_Object, frozen=True):
         return required_nodes(template.node_selector, template.affinity)
 
 
-class ObjectReference(_Object, frozen=True):
-    kind: str = ""
-    name: str = ""
-
-
-class EventSeries(_Object, frozen=True):
-    last_observed_time: datetime | None = None
-
-
-class Event(_Object, frozen=True):
-    metadata: ObjectMeta = ObjectMeta()
-    involved_object: ObjectReference = ObjectReference()
-    reason: str = ""
-    message: str = ""
-    last_timestamp: datetime | None = None
-    event_time: datetime | None = None
-    series: EventSeries | None = None
-
-    @property
-    def last(self) -> float:
-        """When it was last true, in seconds since 1970; 0.0: it does not say."""
-        series = None if self.series is None else self.series.last_observed_time
-        times = (self.metadata.creation_timestamp, self.event_time, self.last_timestamp, series)
-        return max((each.timestamp() for each in times if each is not None), default=0.0)
-
-
 class LeaseSpec(_Object, frozen=True):
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
@@ -307,8 +282,8 @@ class Facts:
         one was created since."""
         found: dict[str, str] = {}
         for event in sorted(self.events, key=lambda each: each.last):
-            about = event.involved_object.name
-            if event.reason != "FailedCreate":
+            about, why = event.involved_object.name, why_not_created(event)
+            if not why:
                 continue
             for program in (PLUGIN, EXTENDER, SCHEDULER, WEBHOOK):
                 # The pods of a Deployment are created by a ReplicaSet, with a name that is longer.
@@ -320,8 +295,7 @@ class Facts:
                     )
                     found.pop(program, None)
                     if event.last > max(made, default=0.0):
-                        # After several of a kind, the text begins with "(combined from …): ".
-                        found[program] = event.message.rpartition("Error creating: ")[2]
+                        found[program] = why
         return found
 
     @property

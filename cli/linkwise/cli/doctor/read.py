@@ -12,7 +12,6 @@ from linkwise.cli.doctor.facts import (
     SCHEDULER,
     Certificate,
     DaemonSet,
-    Event,
     Facts,
     Lease,
     SchedulerConfig,
@@ -26,6 +25,7 @@ from linkwise.kube.client import KubeClient
 from linkwise.kube.device_claims import ResourceSlice
 from linkwise.kube.documents import DocumentError, read_value
 from linkwise.kube.errors import ApiError
+from linkwise.kube.events import Events
 from linkwise.kube.objects import Node
 from linkwise.topology.names import DEFAULT_RESOURCE
 
@@ -67,10 +67,6 @@ class _Hooks(msgspec.Struct):
     webhooks: tuple[_Hook, ...] = ()
 
 
-class _Events(msgspec.Struct):
-    items: tuple[Event, ...]
-
-
 class _Profile(msgspec.Struct, rename="camel"):
     scheduler_name: str = "default-scheduler"
 
@@ -101,7 +97,7 @@ def read_facts(extender: Extender) -> Facts:
     lease = reader.get("lease", f"{leases}/linkwise-extender", Lease)
     events = f"/api/v1/namespaces/{extender.system}/events"
     refused = {"fieldSelector": "reason=FailedCreate"}
-    failures = reader.get("events", events, _Events, refused)
+    failures = reader.get("events", events, Events, refused)
     hooks = reader.get("webhook", f"{_HOOKS}/mutatingwebhookconfigurations/linkwise", _Hooks)
     certificates = [*reader.certificates(hooks)]
     state: StateView | None = None

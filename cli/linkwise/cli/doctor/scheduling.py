@@ -24,6 +24,7 @@ def of_scheduling(facts: Facts) -> Iterator[Finding]:
     if facts.state is not None:
         yield from _of_calls(facts, facts.state)
         yield from _of_evictions(facts.state)
+        yield from _of_uncreated(facts.state)
         yield from _of_idle_nodes(facts, facts.state)
     yield from _of_resources(facts)
     yield from _of_certificates(facts)
@@ -122,6 +123,12 @@ def _of_evictions(state: StateView) -> Iterator[Finding]:
         what = f"it may be evicted, and {COUNTS_AS_FAILURE}"
         todo = "add a rule with action: Ignore to the Job, or no longer consent to evictions"
         yield Finding(Level.NOTE, state.failing, what, todo, "preemption.md#pods-of-jobs")
+
+
+def _of_uncreated(state: StateView) -> Iterator[Finding]:
+    for gang, why in sorted(state.uncreated.items()):
+        todo = "change the pods, or what refuses them"
+        yield Finding(Level.NOTE, (gang,), f"it has too few pods: {why}", todo, "quotas.md")
 
 
 def _of_idle_nodes(facts: Facts, state: StateView) -> Iterator[Finding]:

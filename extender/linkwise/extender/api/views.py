@@ -583,6 +583,8 @@ class StateView:
     # namespace/name of the pods that may be evicted, and whose Job counts that as a failure
     failing: tuple[str, ...] = ()
     kept_idle: tuple[KeptIdle, ...] = ()
+    # namespace/name of the gangs that lack pods, and who refuses these, in words
+    uncreated: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

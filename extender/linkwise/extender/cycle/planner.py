@@ -3,7 +3,7 @@
 `decide` runs one `Round`: the only place where the extender assigns GPUs ahead of a bind.
 """
 
-from collections.abc import Mapping, MutableSet
+from collections.abc import Mapping, MutableSet, Sequence
 from dataclasses import replace
 
 from linkwise.extender.api.actions import Action, Emit, Evict, NotePlaces, WithdrawPlan
@@ -29,6 +29,7 @@ from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.gangs.repair import Repair
 from linkwise.extender.gangs.scheduling_gates import SchedulingGates
 from linkwise.extender.gangs.to_come import MembersToCome
+from linkwise.extender.gangs.uncreated import FetchRefusals, RefusedPod, UncreatedMembers
 from linkwise.extender.moves.better_links import BetterLinks
 from linkwise.extender.moves.emptying import Emptying
 from linkwise.extender.moves.may_move import MayMove
@@ -49,6 +50,7 @@ from linkwise.extender.preemption.reclaim import IdlePods
 from linkwise.extender.preemption.rests import Rests
 from linkwise.extender.queue.idle_limit import IdleLimit
 from linkwise.extender.queue.long_waits import LongWaits
+from linkwise.extender.queue.quota_turns import QuotaTurns
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.run_times import RunTimes
 from linkwise.extender.queue.running_pods import RunningPods
@@ -92,6 +94,10 @@ class Planner:
         self._gates = SchedulingGates(cache, pending_writes, best_node)
         self.registry = GangRegistry(cache)
         self.queue = SchedulingQueue(cache, self.registry, ages, settings.queue_order, run_times)
+        self.uncreated = UncreatedMembers(cache, self.registry, agenda)
+        self._quota_turns = QuotaTurns(
+            cache, pending_writes, self.registry, self.queue, self.uncreated, cache.managed
+        )
         self._waiting_events = WaitingEvents(
             cache, pending_writes, self.registry, self.queue, agenda
         )
@@ -247,6 +253,8 @@ class Planner:
             self.lifecycle,
             self.to_come,
             self._gates,
+            self.uncreated,
+            self._quota_turns,
             self._waiting_events,
             self._long_waits,
             self.unschedulable_pods,
@@ -319,6 +327,12 @@ class Planner:
             self.changes.note(known, is_progress=is_progress)
         if before is None or not _same_member(before, record):
             self.queue.take_up(record.gang)
+
+    def refusals_read(
+        self, asked: FetchRefusals, found: Sequence[RefusedPod] | None, now: float
+    ) -> None:
+        self.changes.due |= self.uncreated.read(asked, found, now)
+        self._quota_turns.said(asked.namespace)
 
     def claim_changed(self, uid: str) -> None:
         """The claim that was created for this pod's plan came, changed or went."""

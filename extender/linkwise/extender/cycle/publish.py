@@ -13,8 +13,10 @@ from linkwise.extender.gangs.lifecycle import GangLifecycle
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.gangs.scheduling_gates import SchedulingGates
 from linkwise.extender.gangs.to_come import MembersToCome
+from linkwise.extender.gangs.uncreated import UncreatedMembers
 from linkwise.extender.moves.targets import Targets
 from linkwise.extender.queue.long_waits import LongWaits
+from linkwise.extender.queue.quota_turns import QuotaTurns
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.scheduling_queue import SchedulingQueue
 from linkwise.extender.queue.unschedulable_pods import UnschedulablePods
@@ -34,6 +36,8 @@ class Publish:
         lifecycle: GangLifecycle,
         to_come: MembersToCome,
         gates: SchedulingGates,
+        uncreated: UncreatedMembers,
+        quota_turns: QuotaTurns,
         waiting_events: WaitingEvents,
         long_waits: LongWaits,
         unschedulable_pods: UnschedulablePods,
@@ -46,6 +50,7 @@ class Publish:
         self._unwritten: set[GangKey] = set()  # gangs whose note is to be written a moment later
         self._lifecycle, self._to_come = lifecycle, to_come
         self._gates, self._waiting_events = gates, waiting_events
+        self._uncreated, self._quota_turns = uncreated, quota_turns
         self._long_waits, self._unschedulable_pods = long_waits, unschedulable_pods
         self._plan_corrections, self._changes = plan_corrections, changes
 
@@ -59,8 +64,11 @@ class Publish:
                     has_no_room = self._queue.no_room(key) is not None
                     self._lifecycle.publish(gang, now, self._changes.pause, has_no_room=has_no_room)
                     self._changes.pause_after(key)
+                self._uncreated.note(key, now)
                 self._waiting_events.note(key, now)
                 self._long_waits.note(key, now)
+        with self._changes.isolated("quotas"):
+            self._quota_turns.look(now)
         changed = self._reserve.take_changed() | self._targets.take_changed()
         unwritten, self._unwritten = self._unwritten, set()
         for key in sorted(looked_at | changed | self._queue.take_evicted() | unwritten):

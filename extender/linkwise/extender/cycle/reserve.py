@@ -10,7 +10,7 @@ No gang waits for GPUs of a server. A reservation that idles too much for too lo
 """
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -214,7 +214,7 @@ class Reserve:
         )
 
     def _bound_idling(self, now: float) -> None:
-        kept = self._kept_by_namespace() if self._reservations.by_key else {}
+        kept = self._to_come.kept_by_namespace() if self._reservations.by_key else {}
         over = {
             key
             for key, reservation in self._reservations.by_key.items()
@@ -225,17 +225,6 @@ class Reserve:
         self._over = {key for key in over if key.namespace not in ended}
         for key in over - self._over:
             self.give_up(key, "the reserved GPUs of its namespace have idled for too long")
-
-    def _kept_by_namespace(self) -> dict[str, Counter[str]]:
-        """How many GPUs on which nodes each namespace keeps for members to come."""
-        kept: dict[str, Counter[str]] = defaultdict(Counter)
-        for member in self._to_come.records():
-            written = self._cache.plans.get(member.uid)
-            leaver = self._cache.pods.get(member.follows)
-            in_use = leaver is not None and leaver.node and not leaver.ended
-            if written is not None and not in_use:
-                kept[member.ref.namespace][written.plan.node] += member.demand.gpus
-        return kept
 
     def _idles_too_much(self, reservation: Reservation, kept: Counter[str]) -> bool:
         """*kept*: by the same namespace, for members to come."""

@@ -75,6 +75,7 @@ class GangState(NamedTuple):
     alone: bool
     phase: Phase
     reason: str
+    uncreated: str
     why: WaitReason | None  # as in `filter`'s answers; None: it does not wait, or is a single pod
     plan_id: str
     made: float | None
@@ -274,6 +275,7 @@ def _gang(planner: Planner, gang: Gang, now: float) -> GangState:
         gang.alone,
         gang.phase,
         gang.reason,
+        gang.uncreated,
         why,
         gang.plan_id,
         gang.made,

@@ -17,6 +17,11 @@ def view_state(snapshot: Snapshot) -> StateView:
         unplanned=tuple(_unplanned(snapshot, own.began)),
         failing=tuple(_failing(snapshot)),
         kept_idle=kept_idle(snapshot),
+        uncreated={
+            f"{gang.key.namespace}/{gang.key.name}": gang.uncreated
+            for gang in snapshot.gangs
+            if gang.uncreated
+        },
     )
 
 

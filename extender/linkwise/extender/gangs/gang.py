@@ -99,6 +99,7 @@ class Gang:
     key: GangKey
     phase: Phase = Phase.FORMING
     reason: str = ""
+    uncreated: str = ""  # who keeps its missing members from existing, in words
     plan_id: str = ""
     made: float | None = None  # when its present plan was made; its timeout counts from then
     grace: float = 0.0  # or from then, if that is later

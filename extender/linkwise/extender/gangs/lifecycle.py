@@ -239,14 +239,14 @@ class GangLifecycle:
             return
         if members.flying or gang.expired or gang.made is None or not members.keep_gpus:
             return
-        leaving = any(m.leaving and m.node and not m.ended for m in members.all)
+        leaving = any(member.leaves for member in members.all)
         if leaving and not members.coming and now < gang.came + _MOST_LEAVING_SECONDS:
             gang.grace = now  # its own earlier pods still have the GPUs that the new ones wait for
         if now < self._ends(gang, members):
             return
         gang.reason, gang.has_learnt = _too_late(gang, members), False
         if members.coming:
-            self._to_come.for_nothing.came_to_nothing(gang.key.namespace, now - gang.made, now)
+            self._to_come.for_nothing.pause(gang.key.namespace, now - gang.made, now)
         self.withdraw(members.planned, gang.reason)
         gang.expired = bool(members.bound)
         if members.first is not None:
@@ -282,7 +282,7 @@ class GangLifecycle:
             if bound - gang.marked:
                 gang.count_start()
                 if members.in_waves:
-                    self._to_come.for_nothing.came(gang.key.namespace)
+                    self._to_come.for_nothing.reset(gang.key.namespace)
             gang.marked = bound
             # The Binding that made them enough has mostly set the mark; one mark suffices.
             ours = [member for member in members.bound if not is_past_us(member)]
@@ -315,7 +315,7 @@ class GangLifecycle:
         members = self._registry.members_of(gang)
         if not members.coming or members.bound or members.flying or members.planned:
             return True
-        until = self._to_come.for_nothing.rests_until(gang.key.namespace, now)
+        until = self._to_come.for_nothing.until(gang.key.namespace, now)
         if until is None:
             if gang.reason == KEPT_FOR_NOTHING:
                 gang.reason = ""

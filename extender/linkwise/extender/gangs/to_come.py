@@ -17,7 +17,7 @@ keeps its place.
 """
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -39,7 +39,7 @@ from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.cache.plans import written_plan
 from linkwise.extender.gangs.gang import Gang, Phase
-from linkwise.extender.gangs.kept_for_nothing import KeptForNothing
+from linkwise.extender.gangs.growing_pauses import GrowingPauses
 from linkwise.extender.gangs.members import GangMembers, has_succeeded, minimum_of
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.placement.nodes.node_filters import NodeFilters
@@ -69,7 +69,6 @@ class _Lost:
     record: PodRecord
     since: float  # when the old pod went, or has to be gone
     of_job: bool
-    uid: str = ""  # of the old pod; empty: an earlier leader saw it go
 
 
 class MembersToCome:
@@ -92,7 +91,11 @@ class MembersToCome:
         self._noted: dict[GangKey, NotedPlaces] = {}  # by an earlier leader, and not yet used
         self._restored_at, self._forget_noted_at = 0.0, math.inf
         agenda.ask(lambda: (self._forget_noted_at,) if self._noted else ())
-        self.for_nothing = KeptForNothing()
+        # A member to come needs no pod, so no quota of its namespace bounds it: one pod could keep
+        # a whole cluster idle, and the next one after it. So a namespace whose later wave did not
+        # come in time keeps no place for as long as that had lasted, and longer each further time:
+        # at most half of the time.
+        self.for_nothing = GrowingPauses()
 
     # Members come and go.
 
@@ -111,7 +114,7 @@ class MembersToCome:
             return
         known = self._lost.get(key, {}).get(before.seat)
         if known is not None:
-            if known.uid == before.uid:  # it was leaving, and is gone by now
+            if known.record.follows == before.uid:  # it was leaving, and is gone by now
                 known.since = now
             return
         spot = self._place_of(gang, before, planned)
@@ -120,7 +123,7 @@ class MembersToCome:
         leaving_until = 0.0 if after is None else after.leaving_until
         since = max(now, min(leaving_until, now + _MOST_GRACE_SECONDS)) if before.node else now
         record = replace(_to_come_again(before, key, before.seat), follows=before.uid)
-        lost = _Lost(record, since, before.owner_kind == "Job", before.uid)
+        lost = _Lost(record, since, before.owner_kind == "Job")
         self._lost.setdefault(key, {})[before.seat] = lost
         self._add(key, record)
         written = self._plan(gang, record, spot)
@@ -316,8 +319,8 @@ class MembersToCome:
         self, gang: Gang, pods: Sequence[PodRecord], live: Sequence[PodRecord], now: float
     ) -> None:
         for lost in [*self._lost.get(gang.key, {}).values()]:
-            old = self._cache.pods.get(lost.uid)
-            if old is not None and old.gang == gang.key and old.node and not old.ended:
+            old = self._leaver(lost.record)
+            if old is not None and old.gang == gang.key:
                 lost.since = max(lost.since, now)  # it takes longer than its grace period
             if now >= self._until(lost, pods, live):
                 self._drop(gang.key, lost.record)
@@ -352,9 +355,23 @@ class MembersToCome:
         ends += [self._registry.gangs[key].came + LEAVING_SECONDS]
         return min((end for end in ends if end > now), default=None)
 
+    def _leaver(self, record: PodRecord) -> PodRecord | None:
+        """The pod that still has the place of this lost member."""
+        old = self._cache.pods.get(record.follows)
+        return old if old is not None and old.leaves else None
+
     def records(self) -> list[PodRecord]:
         """All members to come."""
         return [self._cache.pods[uid] for uids in self._coming.values() for uid in uids]
+
+    def kept_by_namespace(self) -> dict[str, Counter[str]]:
+        """How many GPUs on which nodes each namespace keeps for members to come, and none has."""
+        kept: dict[str, Counter[str]] = defaultdict(Counter)
+        for member in self.records():
+            written = self._cache.plans.get(member.uid)
+            if written is not None and self._leaver(member) is None:
+                kept[member.ref.namespace][written.plan.node] += member.demand.gpus
+        return kept
 
     def until(self, key: GangKey) -> float | None:
         """Until when the last lost place of the gang is kept; None: it has none."""

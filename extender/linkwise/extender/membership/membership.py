@@ -26,6 +26,7 @@ from linkwise.pods.podgrouper.decide import recognise
 from linkwise.pods.podgrouper.explicit import RULE as EXPLICIT
 from linkwise.pods.podgrouper.recreated import (
     AfterEviction,
+    Eviction,
     after_eviction,
     goes_with_leader,
 )
@@ -54,6 +55,7 @@ _HIDDEN = (Missing.FORBIDDEN, Missing.TOO_LARGE, Missing.NAMESPACE_FULL)
 # The API server copies these from the node to the pod when it binds it (KEP-4742). No rule reads
 # them, so a pod is not judged again because it was bound.
 _OF_THE_NODE = "topology.kubernetes.io/"
+_UNKNOWN = Eviction(AfterEviction.UNKNOWN)
 _PLAIN = frozenset({EXPLICIT, "bare-pod"})  # rules that an explanation need not name
 
 
@@ -208,15 +210,15 @@ class Membership:
         if needs is not None or goes_with_leader(pod):
             ask = replace(ask, movable=False)
         elif ask.movable or self._may_be_evicted(pod.metadata.namespace, ask):
-            after = after_eviction(pod, view, self._resource)
-            if isinstance(after, NeedsOwner):  # it may be placed before that is read
-                needs, after = after, AfterEviction.UNKNOWN
-            ask = _knowing(ask, after)
+            eviction = after_eviction(pod, view, self._resource)
+            if isinstance(eviction, NeedsOwner):  # it may be placed before that is read
+                needs, eviction = eviction, _UNKNOWN
+            ask = _knowing(ask, eviction)
         elif isinstance(answer, Recognised):
             # A timeout evicts members that do not consent. Only its text needs this, so nothing is
             # read for it.
-            after = after_eviction(pod, view.decoded, self._resource)
-            ask = _knowing(ask, AfterEviction.UNKNOWN if isinstance(after, NeedsOwner) else after)
+            eviction = after_eviction(pod, view.decoded, self._resource)
+            ask = _knowing(ask, _UNKNOWN if isinstance(eviction, NeedsOwner) else eviction)
         hidden = [
             f"{ref} {found.value}"
             for ref in sorted(view.asked)
@@ -233,11 +235,11 @@ class Membership:
         return judged, frozenset(view.asked), needs
 
 
-def _knowing(ask: PodRequest, after: AfterEviction) -> PodRequest:
-    if ask.movable and after is not AfterEviction.RECREATED:
+def _knowing(ask: PodRequest, eviction: Eviction) -> PodRequest:
+    if ask.movable and eviction.after is not AfterEviction.RECREATED:
         ask = replace(ask, movable=False)
-    if after is AfterEviction.FAILURE:
-        ask = replace(ask, eviction_fails_job=True)
+    if eviction.after is AfterEviction.FAILURE:
+        ask = replace(ask, evictions_left=eviction.survives)
     return ask
 
 

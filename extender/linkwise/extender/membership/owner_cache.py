@@ -50,6 +50,10 @@ class FetchOwner:
     def __str__(self) -> str:
         return str(self.ref)
 
+    @property
+    def namespace(self) -> str:
+        return self.ref.namespace
+
 
 @dataclass(slots=True)
 class _Entry:

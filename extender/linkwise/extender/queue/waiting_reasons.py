@@ -48,7 +48,8 @@ def why_member_waits(
     if members.held_back and not members.complete:
         return WaitReason(" waits for members behind another scheduling gate")
     if not (members.complete or members.together()):
-        return WaitReason(" waits for its members")
+        uncreated = f": {gang.uncreated}" if gang.uncreated else ""
+        return WaitReason(f" waits for its members{uncreated}")
     if no_room is None:
         return WaitReason(": its plan is being made")
     if members.started or members.enough_placed:

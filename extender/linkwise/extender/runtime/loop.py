@@ -34,6 +34,7 @@ from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.core import Core
 from linkwise.extender.explain.kept_idle import kept_idle
 from linkwise.extender.explain.snapshot import Snapshot
+from linkwise.extender.gangs.uncreated import FetchRefusals
 from linkwise.extender.membership.owner_cache import FetchOwner
 from linkwise.extender.moves.may_move import Stays
 from linkwise.extender.moves.plan import Move
@@ -43,6 +44,7 @@ from linkwise.extender.runtime.leadership import ALONE, Lead
 from linkwise.extender.runtime.metrics import NOTHING, Census, ExtenderMetrics
 from linkwise.extender.runtime.owner_reader import OwnerReads
 from linkwise.extender.runtime.places import Places
+from linkwise.extender.runtime.refusal_reader import RefusalReads
 from linkwise.extender.runtime.round_log import RoundLog
 from linkwise.extender.runtime.takeover import Takeover
 from linkwise.extender.runtime.workqueue import Lanes
@@ -127,8 +129,9 @@ class Loop:
         self._writes: Lanes[Action] = Lanes(self._act, namespace=_namespace, threads=write_threads)
         self._events: Lanes[Action] = Lanes(self._act, namespace=_namespace, threads=_EVENT_THREADS)
         self._owners = OwnerReads(client, metrics)
-        self._reads: Lanes[FetchOwner] = Lanes(
-            self._read_owner, namespace=lambda read: read.ref.namespace, threads=_READ_THREADS
+        self._refusals = RefusalReads(client)
+        self._reads: Lanes[FetchOwner | FetchRefusals] = Lanes(
+            self._read, namespace=lambda read: read.namespace, threads=_READ_THREADS
         )
         self._informers = Informers(client, metrics, core, self._tell)
         self._changed = Event()
@@ -457,11 +460,14 @@ class Loop:
                 self._has_decided = True  # a defect must not keep this process from being ready
             self._release()
             reads = self._core.owners_to_read(self._clock())
+            refusals = self._core.refusals_to_read(self._clock())
             due = self._core.next_due()
             defects = self._core.take_defects()
             decisions = self._core.take_decisions()
         for read in reads:
             self._reads.add(read.ref, read)
+        for asked in refusals:
+            self._reads.add(asked, asked)
         for defect in defects:
             self._defect("decide", "this round left out a gang or a pod", defect)
         for action in actions:
@@ -507,6 +513,19 @@ class Loop:
     def _rejudge(self) -> bool:
         with self._lock:
             return self._core.rejudge(self._clock())
+
+    def _read(self, read: FetchOwner | FetchRefusals) -> None:
+        if isinstance(read, FetchOwner):
+            self._read_owner(read)
+            return
+        found = None
+        try:
+            found = self._refusals.read(read)
+        except Exception:
+            self._defect("owners", f"{read} could not be read")
+        with self._lock:
+            self._core.refusals_read(read, found, self._clock())
+        self._wake_at_once()
 
     def _read_owner(self, read: FetchOwner) -> None:
         found = None

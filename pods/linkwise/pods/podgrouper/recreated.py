@@ -13,6 +13,7 @@ FAILURE last.
 """
 
 from enum import Enum
+from typing import NamedTuple
 
 from linkwise.kube.fields import Fields, at, items, mapping, text
 from linkwise.kube.labels import LWS
@@ -30,6 +31,8 @@ COUNTS_AS_FAILURE = (
     "DisruptionTarget"
 )
 _RULE = "eviction"
+_BACKOFF_LIMIT = 6  # by default
+_MANY = 1 << 31
 _OF_SIGNALS = frozenset({137, 143})  # exit codes: SIGKILL, SIGTERM
 
 
@@ -45,23 +48,41 @@ class AfterEviction(Enum):
     UNKNOWN = "it has no controller, or one that may count a failure"
 
 
-def after_eviction(pod: Pod, objects: Objects, resource: str) -> AfterEviction | NeedsOwner:
+class Eviction(NamedTuple):
+    after: AfterEviction
+    # A FAILURE: how many of the Job's pods may be evicted at once before it has failed for good, as
+    # far as it says.
+    survives: int = 0
+
+
+def after_eviction(pod: Pod, objects: Objects, resource: str) -> Eviction | NeedsOwner:
     """*objects* holds what was read so far; if the answer is NeedsOwner, read that object and call
     again."""
     case = Case(pod, objects, resource, IndexedJobs.ALL)
     if case.controller is None:
-        return AfterEviction.UNKNOWN
+        return Eviction(AfterEviction.UNKNOWN)
     if not case.is_controlled_by(JOB):
         always = case.controller.kind in ALWAYS
-        return AfterEviction.RECREATED if always else AfterEviction.UNKNOWN
+        return Eviction(AfterEviction.RECREATED if always else AfterEviction.UNKNOWN)
     try:
         job = template_in_set(case) or case.read_controller(JOB)
     except UnreadError as error:
         return NeedsOwner(error.ref, error.paths, _RULE, str(error))
     except OwnerGoneError:
-        return AfterEviction.UNKNOWN
-    ignores = ignores_disruptions(mapping(job, "spec"))
-    return AfterEviction.RECREATED if ignores else AfterEviction.FAILURE
+        return Eviction(AfterEviction.UNKNOWN)
+    if ignores_disruptions(mapping(job, "spec")):
+        return Eviction(AfterEviction.RECREATED)
+    return Eviction(AfterEviction.FAILURE, _survives(job))
+
+
+def _survives(job: Fields) -> int:
+    # Of an Indexed Job each index may have a limit of its own; one pod of it is evicted at once.
+    limit = at(job, "spec.backoffLimitPerIndex")
+    if isinstance(limit, int):
+        return _MANY if limit else 0
+    limit, failed = at(job, "spec.backoffLimit"), at(job, "status.failed")
+    allowed = limit if isinstance(limit, int) else _BACKOFF_LIMIT
+    return max(allowed - (failed if isinstance(failed, int) else 0), 0)
 
 
 def consent_in(annotations: Fields) -> str:

@@ -139,7 +139,8 @@ def gang_reason(gang: GangState) -> str:
         never = in_vain_in_words(gang.in_vain)
         return _no_room(gang.no_room) + (f"; not for enough of them, {never}" if never else "")
     if not found.complete:
-        return f"{len(found.exist) + found.done} of {found.size} members exist"
+        uncreated = f": {gang.uncreated}" if gang.uncreated else ""
+        return f"{len(found.exist) + found.done} of {found.size} members exist{uncreated}"
     if gang.refused:
         return f"{gang.reason}; it is tried again after a pause, or once a node or a member changes"
     kept = sum(member.coming for member in found.planned)

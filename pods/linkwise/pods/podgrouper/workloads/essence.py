@@ -81,9 +81,9 @@ def essence(found: Fields) -> Fields:
         "metadata": kept,
         "spec": _slim(found.get("spec"), _DEPTH, place=kind in _WITH_LATE_PODS),
     }
-    succeeded = at(found, "status.succeeded")
-    if succeeded is not None:
-        slim["status"] = {"succeeded": succeeded}
+    counts = {key: at(found, f"status.{key}") for key in ("succeeded", "failed")}
+    if status := {key: count for key, count in counts.items() if count is not None}:
+        slim["status"] = status
     return slim
 
 

@@ -1,0 +1,117 @@
+"""Why members of gangs do not exist, in the words of who refuses them.
+
+A quota, a LimitRange, Pod Security, a policy or a webhook may refuse the pods that a controller
+creates. No pod says so: the controller writes an Event about the owner. So while gangs of a
+namespace have too few members, its Events are read now and then, and only the last one about each
+of these gangs is kept.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from linkwise.extender.api.records import GangKey
+from linkwise.extender.api.timers import Agenda, Timers
+from linkwise.extender.cache.cache import Cache
+from linkwise.extender.gangs.gang import Gang, Phase
+from linkwise.extender.gangs.registry import GangRegistry
+
+# Most gangs have all their members sooner.
+FIRST_SECONDS = 3.0
+AGAIN_SECONDS = 10.0
+_MOST_A_SECOND = 2
+_LONGEST = 300  # characters
+
+
+class FetchRefusals(NamedTuple):
+    """Read why pods of this namespace could not be created."""
+
+    namespace: str
+
+    def __str__(self) -> str:
+        return f"the Events of namespace {self.namespace}"
+
+
+class RefusedPod(NamedTuple):
+    """The last try of an owner's controller to create a pod."""
+
+    kind: str  # of the owner
+    name: str
+    uid: str
+    at: float  # seconds since 1970
+    why: str
+
+
+class UncreatedMembers:
+    def __init__(self, cache: Cache, registry: GangRegistry, agenda: Agenda) -> None:
+        self._cache, self._registry = cache, registry
+        self._lacking: dict[str, set[GangKey]] = {}  # by namespace
+        self._alarms: Timers[str] = Timers(agenda)
+
+    def note(self, key: GangKey, now: float) -> None:
+        """The gang changed; call this once its phase is known."""
+        if self._lacks_members(key):
+            gangs = self._lacking.setdefault(key.namespace, set())
+            if not gangs:
+                self._alarms[key.namespace] = now + FIRST_SECONDS
+            gangs.add(key)
+        elif key in (gangs := self._lacking.get(key.namespace, set())):
+            gangs.discard(key)
+            if not gangs:
+                del self._lacking[key.namespace]
+                self._alarms.drop(key.namespace)
+            if (gang := self._registry.gangs.get(key)) is not None:
+                gang.uncreated = ""
+
+    def _lacks_members(self, key: GangKey) -> bool:
+        gang = self._registry.gangs.get(key)
+        if gang is None or gang.alone or gang.phase in (Phase.RUNNING, Phase.RELEASED):
+            return False
+        return not self._registry.members_of(gang).all_there
+
+    def lacking(self, namespace: str) -> list[Gang]:
+        """The gangs that had too few members, and some, at the last look."""
+        gangs = self._registry.gangs
+        return [gangs[key] for key in sorted(self._lacking.get(namespace, ())) if key in gangs]
+
+    def take_reads(self, now: float) -> tuple[FetchRefusals, ...]:
+        """What to read now. The caller reports each outcome to `read`."""
+        return tuple(map(FetchRefusals, self._alarms.take(now)))
+
+    def read(
+        self, asked: FetchRefusals, found: Iterable[RefusedPod] | None, now: float
+    ) -> set[GangKey]:
+        """Record how the read ended (None: it failed). Return the gangs of which it says news."""
+        if asked.namespace not in self._lacking:
+            return set()
+        pause = max(AGAIN_SECONDS, len(self._lacking) / _MOST_A_SECOND)
+        self._alarms[asked.namespace] = now + pause
+        if found is None:
+            return set()
+        refused, news = sorted(found, key=lambda each: each.at), set()
+        for gang in self.lacking(asked.namespace):
+            last = self._last_of(gang.key, refused)
+            said = "" if last is None else _in_words(last)
+            if said != gang.uncreated:
+                gang.uncreated = said
+                news.add(gang.key)
+        return news
+
+    def _last_of(self, key: GangKey, refused: Sequence[RefusedPod]) -> RefusedPod | None:
+        """The last of them that is of the gang, and after which its owner has created no pod."""
+        created: dict[str, float] = {}
+        for pod in self._cache.members(key):
+            if pod.owner_uid and not pod.coming:
+                created[pod.owner_uid] = max(created.get(pod.owner_uid, 0.0), pod.created)
+        root = key.name.rpartition("/")[2]
+        for each in reversed(refused):
+            if each.uid in created:
+                if each.at >= created[each.uid]:  # both are whole seconds
+                    return each
+            elif f"{each.name}-".startswith(f"{root}-"):  # an owner of which no pod exists yet
+                return each
+        return None
+
+
+def _in_words(refused: RefusedPod) -> str:
+    why = refused.why if len(refused.why) <= _LONGEST else f"{refused.why[: _LONGEST - 1]}…"
+    return f"{refused.kind} {refused.name} cannot create its pods: {why}"

@@ -1,0 +1,206 @@
+"""Gangs of which a quota lets none have all its pods: one after the other becomes whole."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TypeVar
+
+import pytest
+
+from linkwise.extender.gangs.uncreated import AGAIN_SECONDS, FIRST_SECONDS, RefusedPod
+from linkwise.extender.queue.quota_turns import EVENT, PAUSE_SECONDS
+from linkwise.topology import names
+from tests.extender.cluster import Cluster
+from tests.extender.owned import create, job, member, there_is
+from tests.pods.podgrouper.pods import Object
+
+T = TypeVar("T")
+SOON = FIRST_SECONDS + AGAIN_SECONDS
+
+
+@dataclass
+class Quotas(Cluster):
+    """A cluster whose controllers could not create pods of these owners."""
+
+    refused: dict[str, str] = field(default_factory=dict)  # by the owner's name
+
+    def refusals(self, namespace: str) -> Sequence[RefusedPod]:
+        assert namespace == "ml"
+        owners = [o for o in (self.owners or {}).values() if isinstance(o, dict)]
+        named = {owner["metadata"]["name"]: owner for owner in owners}
+        return [
+            RefusedPod("Job", name, named[name]["metadata"]["uid"], self.now, why)
+            for name, why in self.refused.items()
+        ]
+
+    def quota(self, *names_: str, limit: int = 16) -> None:
+        for name in names_:
+            self.refused[name] = (
+                f"exceeded quota: gpus, requested: requests.{names.DEFAULT_RESOURCE}=8, used: "
+                f"requests.{names.DEFAULT_RESOURCE}=16, limited: "
+                f"requests.{names.DEFAULT_RESOURCE}={limit}"
+            )
+
+
+def world(*jobs: Object) -> Quotas:
+    at = Quotas()
+    for number in range(4):
+        at.add_node(f"n{number}", "dgx-a100")
+    there_is(at, *jobs)
+    return at
+
+
+def limited(name: str, size: int, backoff_limit: int, failed: int = 0) -> Object:
+    made = job(name, size)
+    made["spec"]["backoffLimit"] = backoff_limit
+    return {**made, "status": {"failed": failed}}
+
+
+def half(at: Quotas, *jobs: Object) -> None:
+    """The first pod of each exists, the second was refused."""
+    for number, made in enumerate(jobs):
+        at.now += number
+        create(at, member(made, 0))
+    at.quota(*(made["metadata"]["name"] for made in jobs))
+
+
+def test_who_refuses_pods_is_said_by_the_gang_until_they_exist() -> None:
+    a = job("a", 2)
+    at = world(a)
+    half(at, a)
+    assert at.filter("a-0-0").failed
+    at.pass_time(SOON)
+    (why,) = {*at.filter("a-0-0").failed.values()}
+    assert "waits for its members: Job a cannot create its pods: exceeded quota: gpus" in why
+    explained = at.core.explain("ml", "a-0-0", at.now)
+    assert explained is not None
+    assert "exceeded quota: gpus" in explained.summary
+    (view,) = at.core.gangs(at.now)
+    assert view.reason.startswith("1 of 2 members exist: Job a cannot create its pods")
+    at.pass_time(2)
+    assert [e.message for e in at.events if "exceeded quota" in e.message]
+    assert at.evicted == []
+
+    create(at, member(a, 1))
+    at.pass_time(SOON)
+    assert at.schedule("a-0-0")
+
+
+def test_events_are_read_only_while_a_gang_lacks_members() -> None:
+    a = job("a", 2)
+    at = world(a)
+    create(at, member(a, 0))
+    at.now += SOON
+    assert at.core.refusals_to_read(at.now)
+    create(at, member(a, 1))
+    at.pass_time(1)
+    at.now += 10 * SOON
+    assert not at.core.refusals_to_read(at.now)
+
+
+def test_an_answer_may_come_while_a_round_looks_for_room_and_its_gang_is_gone() -> None:
+    a = job("a", 2)
+    at = world(a)
+    create(at, member(a, 0))
+    at.now += SOON
+    (asked,) = at.core.refusals_to_read(at.now)
+    answers = []
+
+    def let_in(search: Callable[[], T]) -> T:
+        answers.append(asked)
+        at.core.refusals_read(asked, (), at.now)
+        return search()
+
+    at.core.set_unlocker(let_in)
+    at.delete("a-0-0")
+    at.add_gang("other", 2, gpus=8)
+    at.settle()
+    assert answers
+    assert not at.core.take_defects()
+
+
+def test_the_last_gives_way_to_the_first_whose_pod_is_written_then() -> None:
+    a, b = job("a", 2), job("b", 2)
+    at = world(a, b)
+    half(at, a, b)
+    at.pass_time(SOON)
+    assert at.evicted == ["b-0-0"]
+    assert names.QUEUE not in at.pod("a-0-0").metadata.annotations
+    at.delete("b-0-0")
+    at.settle()
+    assert names.QUEUE in at.pod("a-0-0").metadata.annotations  # its Job's controller sees it
+    create(at, member(a, 1))
+    at.pass_time(10 * PAUSE_SECONDS)
+    assert at.schedule("a-0-0")
+    assert at.evicted == ["b-0-0"]
+
+
+def test_pauses_grow_while_giving_way_does_not_help() -> None:
+    a, b = job("a", 2), job("b", 2)
+    at = world(a, b)
+    half(at, a, b)
+    when = []
+    for attempt in range(1, 4):
+        for _ in range(200):
+            at.pass_time(1)
+            if at.evicted:
+                break
+        when.append(at.now)
+        at.evicted.clear()
+        at.delete(f"b-0-{attempt - 1}")
+        create(at, member(b, 0, attempt=attempt))
+    gaps = [later - earlier for earlier, later in pairwise(when)]
+    assert [round(gap / PAUSE_SECONDS) for gap in gaps] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("last", "gives"),
+    [
+        (limited("b", 2, 1), True),
+        (limited("b", 2, 0), False),  # it would have failed
+        (limited("b", 2, 3, failed=3), False),
+    ],
+)
+def test_no_job_gives_way_that_would_have_failed(last: Object, *, gives: bool) -> None:
+    a = job("a", 2)
+    at = world(a, last)
+    half(at, a, last)
+    at.pass_time(SOON)
+    assert at.evicted == (["b-0-0"] if gives else [])
+
+
+def test_nobody_gives_way_if_that_is_not_enough_or_the_first_is_too_large() -> None:
+    a, b = job("a", 4), job("b", 2)
+    at = world(a, b)
+    half(at, a, b)
+    at.quota("a", "b", limit=32)
+    at.pass_time(SOON)
+    assert at.evicted == []  # it lacks three, and only one would go
+
+
+def test_a_gang_that_the_quota_never_lets_be_whole_gives_way_to_one_behind_it() -> None:
+    a, b = job("a", 3), job("b", 2)
+    at = world(a, b)
+    half(at, a, b)
+    at.pass_time(SOON)
+    assert at.evicted == ["a-0-0"]
+
+
+def test_a_refusal_that_is_no_quota_evicts_nobody() -> None:
+    a, b = job("a", 2), job("b", 2)
+    at = world(a, b)
+    half(at, a, b)
+    at.refused = dict.fromkeys(at.refused, 'violates PodSecurity "restricted:latest"')
+    at.pass_time(SOON)
+    assert at.evicted == []
+    (why,) = {*at.filter("b-0-0").failed.values()}
+    assert "PodSecurity" in why
+
+
+def test_the_event_of_an_eviction_names_for_whom() -> None:
+    a, b = job("a", 2), job("b", 2)
+    at = world(a, b)
+    half(at, a, b)
+    at.pass_time(SOON)
+    (told,) = [event for event in at.events if event.reason == EVENT]
+    assert "so that gang ml/Job.batch/a has all its pods" in told.message
