@@ -51,11 +51,26 @@ class Kind:
     grow: Callable[[int], Patch] | None = None
     grown: int = 3  # pods
     ttl: Patch | None = None
+    create_that_one_pod_ends: Create | None = None  # once the first pod has succeeded
     recreates: bool = True  # the pod that failed alone
 
 
 def _job_set(world: SchedulingWorld, name: str, pods: int) -> None:
     create_job_set(world, name, [replicated("worker", job_template(name), replicas=pods)])
+
+
+def _job_that_one_pod_ends(world: SchedulingWorld, name: str, pods: int) -> None:
+    spec = job_template(name, pods, successPolicy={"rules": [{"succeededIndexes": "0"}]})
+    world.client.post(BATCH, {"metadata": {"name": name}, "spec": spec})
+
+
+def _job_set_that_one_pod_ends(world: SchedulingWorld, name: str, pods: int) -> None:
+    jobs = [replicated("worker", job_template(name), replicas=pods)]
+    create_job_set(world, name, jobs, successPolicy={"operator": "Any"})
+
+
+def _pytorch_job_that_its_master_ends(world: SchedulingWorld, name: str, pods: int) -> None:
+    create_pytorch_job(world, name, pods - 1, cleanPodPolicy="Running")
 
 
 def _leader_worker_set(world: SchedulingWorld, name: str, pods: int) -> None:
@@ -78,6 +93,7 @@ KINDS = (
         suspend=lambda on: _of_spec(suspend=on),
         grow=lambda pods: _of_spec(parallelism=pods, completions=pods),
         ttl=_of_spec(ttlSecondsAfterFinished=1),
+        create_that_one_pod_ends=_job_that_one_pod_ends,
     ),
     Kind(
         "job-set",
@@ -86,6 +102,7 @@ KINDS = (
         (JOB_SET,),
         suspend=lambda on: _of_spec(suspend=on),
         ttl=_of_spec(ttlSecondsAfterFinished=1),
+        create_that_one_pod_ends=_job_set_that_one_pod_ends,
     ),
     Kind(
         "leader-worker-set",
@@ -104,6 +121,7 @@ KINDS = (
         suspend=lambda on: _of_spec(runPolicy={"suspend": on}),
         grow=lambda pods: _of_spec(pytorchReplicaSpecs={"Worker": {"replicas": pods - 1}}),
         ttl=_of_spec(runPolicy={"ttlSecondsAfterFinished": 1}),
+        create_that_one_pod_ends=_pytorch_job_that_its_master_ends,
     ),
     Kind(
         "ray-cluster",

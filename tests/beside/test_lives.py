@@ -1,10 +1,10 @@
-"""The lives of workloads, the same for each kind: with all operators of the run at once.
+"""The lives of workloads that stay as they are, the same for each kind.
 
 At the end of each test no GPU is taken, planned or reserved (`clean`).
 """
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,14 +12,14 @@ import pytest
 
 from linkwise.kube.client import MERGE_PATCH, KubeClient
 from linkwise.kube.objects import Pod
-from tests.beside.kinds import Kind, add_runtimes, kinds
+from tests.beside.kinds import Kind
+from tests.beside.lives import ELSEWHERE, each, world_of_lives
 from tests.beside.workloads import create_job, delete
 from tests.beside.world import (
     Played,
     bound,
     clean,
     empty,
-    ended,
     leave_room,
     none_bound,
     of,
@@ -27,20 +27,16 @@ from tests.beside.world import (
     one_that_fails_gets_its_place_back,
     remove,
     running,
-    world_beside,
 )
 from tests.cluster.support.programs.operators import selected
 from tests.cluster.support.scheduling.scheduling_world import NAMESPACE, SchedulingWorld
 
 T = TypeVar("T")
-ELSEWHERE = "nlp"
 
 
 @pytest.fixture(scope="module")
 def started(run_directory: Path) -> Iterator[SchedulingWorld]:
-    with world_beside(run_directory / "lives", *selected()) as world:
-        add_runtimes(world)
-        world.control.kubectl("create", "namespace", ELSEWHERE)
+    with world_of_lives(run_directory / "lives", *selected()) as world:
         yield world
 
 
@@ -48,14 +44,6 @@ def started(run_directory: Path) -> Iterator[SchedulingWorld]:
 def world(started: SchedulingWorld) -> Iterator[SchedulingWorld]:
     yield started
     clean(started)
-
-
-def each(can: Callable[[Kind], object] = lambda _: True) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("kind", kinds(can), ids=lambda kind: kind.name)
-
-
-def change(world: SchedulingWorld, kind: Kind, patch: object) -> None:
-    world.client.patch(f"{kind.path}/one", patch)
 
 
 @each()
@@ -74,56 +62,6 @@ def test_a_pod_that_failed_gets_its_place_back_before_one_that_waits(
     leave_room(world, "n1", "n2")
     kind.create(world, "one", 2)
     one_that_fails_gets_its_place_back(world, failing)
-
-
-@each(lambda kind: kind.suspend)
-def test_what_is_suspended_gives_its_gpus_to_another_and_then_waits_whole(
-    world: SchedulingWorld, kind: Kind
-) -> None:
-    assert kind.suspend is not None
-    leave_room(world, "n1", "n2")
-    kind.create(world, "one", 2)
-    played = Played(world)
-    played.until_running("one", 2)
-    create_job(world, "other")
-    played.at_rest()
-
-    change(world, kind, kind.suspend(True))
-    played.until_running("other", 2)
-    change(world, kind, kind.suspend(False))
-
-    waits = Played(world, none_bound("one"))
-    waits.until_waiting("one", 2)
-    waits.at_rest()
-    ended(world, "other")
-    played.until_running("one", 2)
-    played.at_rest()
-
-
-@each(lambda kind: kind.grow)
-def test_what_grows_keeps_its_pods_and_what_shrinks_frees_gpus(
-    world: SchedulingWorld, kind: Kind
-) -> None:
-    assert kind.grow is not None
-    leave_room(world, "n1", "n2")
-    kind.create(world, "one", 2)
-    played = Played(world)
-    played.until_running("one", 2)
-
-    change(world, kind, kind.grow(kind.grown))
-    played.until_waiting("one", kind.grown)
-    played.at_rest()
-    assert running(world, "one") == 2
-    for node in ("n3", "n4"):
-        empty(world, node)
-    played.until_running("one", kind.grown)
-
-    change(world, kind, kind.grow(2))
-    played.until(lambda: len(of(world.pods(), "one")) == 2, "it has shrunk")
-    create_job(world, "other", kind.grown - 2)
-    played.until_running("other", kind.grown - 2)
-    assert running(world, "one") == 2
-    played.at_rest()
 
 
 @each()
@@ -156,30 +94,6 @@ def test_what_is_deleted_while_it_waits_leaves_nothing(world: SchedulingWorld, k
     create_job(world, "other")
     played.until_running("other", 2)
     played.at_rest()
-
-
-@each(lambda kind: kind.ttl)
-def test_what_has_ended_makes_room_at_once_and_is_deleted_after_its_time(
-    world: SchedulingWorld, kind: Kind
-) -> None:
-    leave_room(world, "n1", "n2")
-    kind.create(world, "one", 2)
-    change(world, kind, kind.ttl)
-    played = Played(world)
-    played.until_running("one", 2)
-    create_job(world, "other")
-    played.at_rest()
-
-    ended(world, "one")
-
-    played.until_running("other", 2)
-    played.until(lambda: "one" not in named(world, kind.path), "it is deleted")
-    played.at_rest()
-
-
-def named(world: SchedulingWorld, path: str) -> set[str]:
-    found = world.client.get(path, dict[str, Any])["items"]
-    return {item["metadata"]["name"] for item in found}
 
 
 class InNamespace(KubeClient):

@@ -100,7 +100,9 @@ def create_leader_worker_set(
     )
 
 
-def create_pytorch_job(world: SchedulingWorld, name: str, workers: int = 1) -> None:
+def create_pytorch_job(
+    world: SchedulingWorld, name: str, workers: int = 1, **run_policy: Any
+) -> None:
     """The shape of the operator's `examples/pytorch/simple.yaml`."""
 
     def role(replicas: int) -> dict[str, Any]:
@@ -114,7 +116,10 @@ def create_pytorch_job(world: SchedulingWorld, name: str, workers: int = 1) -> N
             "apiVersion": "kubeflow.org/v1",
             "kind": "PyTorchJob",
             "metadata": {"name": name},
-            "spec": {"pytorchReplicaSpecs": {"Master": role(1), "Worker": role(workers)}},
+            "spec": {
+                "runPolicy": run_policy,
+                "pytorchReplicaSpecs": {"Master": role(1), "Worker": role(workers)},
+            },
         },
     )
 

@@ -227,6 +227,11 @@ class PodRecord:
     def live(self) -> bool:
         return not self.ended and not self.leaving
 
+    @property
+    def leaves(self) -> bool:
+        """Whether its node still has it, as it is terminating."""
+        return self.leaving and bool(self.node) and not self.ended
+
     def plan_for(self, node: str) -> WrittenPlan | None:
         """The plan written on the pod, if it is for this node; a plan for another node is void."""
         return self.written if self.written is not None and self.written.plan.node == node else None
