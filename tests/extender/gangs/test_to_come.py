@@ -448,6 +448,18 @@ def test_a_wave_that_is_not_ready_has_longer() -> None:
     assert at.evicted == []
 
 
+def test_a_gang_whose_last_members_exist_and_have_no_place_has_no_longer() -> None:
+    """Found: it kept the GPUs of the first wave for an hour more."""
+    at = world()
+    kept = begun(at)
+    at.cordon(kept)
+    create(at, of_set("worker"))
+    at.pass_time(SETTINGS.gang_timeout_seconds - 10)
+    assert at.evicted == []
+    at.pass_time(20)
+    assert at.evicted == ["run-control"]
+
+
 def test_a_gang_with_waves_counts_all_its_pods_in_a_view() -> None:
     at = world()
     kept = begun(at)

@@ -380,8 +380,9 @@ class MembersToCome:
         if members.first is None:
             return math.inf  # `_until` has its end
         since = max(gang.made or 0.0, gang.grace, gang.came)
-        if not members.bound:
-            return since + timeout_seconds
+        all_exist = not members.coming
+        if not members.bound or (all_exist and members.open):
+            return since + timeout_seconds  # no pod waits for others to get ready
         if gang.turn_since is None:
             return since + timeout_seconds + _MOST_TURN_SECONDS
         return max(gang.turn_since, gang.came) + self._wave_seconds
