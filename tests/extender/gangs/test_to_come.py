@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from linkwise.extender.api.action_effects import leaving
-from linkwise.extender.api.actions import Action, Evict, NotePlaces
+from linkwise.extender.api.actions import Action, Evict, NotePlaces, WritePlan
 from linkwise.extender.api.extender_calls import BindOrder, BindWaits, Outcome
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.gangs.kept_for_nothing import KeptForNothing
@@ -226,6 +226,35 @@ def test_a_new_leader_keeps_the_places() -> None:
     assert at.schedule("run-worker") == kept
     at.settle()
     assert at.noted_places == {}
+
+
+def test_a_new_leader_keeps_a_place_whose_pod_has_come_and_has_no_plan_yet() -> None:
+    """Found: the note was removed before the plan was on the pod."""
+
+    class Dying(Cluster):
+        def carry_out(self, action: Action) -> Outcome:
+            is_lost = isinstance(action, WritePlan) and action.pod.name == "run-worker"
+            return (
+                Outcome.UNKNOWN if is_lost and self.now < 1_000_060 else super().carry_out(action)
+            )
+
+    at = Dying(settings=SETTINGS)
+    for node in ("n0", "n1"):
+        at.add_node(node, "dgx-a100")
+    kept = begun(at)
+    at.add_pod("other", 8)
+    at.settle()
+    create(at, of_set("worker"))
+    owners, at.owners = at.owners, None
+    at.now = 1_000_060
+    at.restart()
+    assert at.schedule("other") == ""
+    at.owners = owners
+    at.pass_time(60)
+    assert at.schedule("run-worker") == kept
+    at.settle()
+    assert at.noted_places == {}
+    assert at.sound()
 
 
 def test_a_note_is_no_more_than_a_wish() -> None:
