@@ -17,6 +17,7 @@ from linkwise.kube.objects import Condition, Pod, SchedulingGate
 from linkwise.pods.podgrouper.recreated import COUNTS_AS_FAILURE
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
+from tests.extender.meanwhile import Meanwhile
 from tests.extender.owned import create, job, member, there_is
 from tests.pods.podgrouper.pods import Object, owner, pod, template
 
@@ -213,6 +214,26 @@ def test_no_member_is_bound_before_the_places_are_noted() -> None:
     for _ in range(30):
         at.pass_time(5)
     assert at.schedule("run-control") == node
+
+
+def test_no_member_is_bound_in_a_pause_before_its_plans_are_published() -> None:
+    """Found: a gang that wants no note yet counted as one whose note is written."""
+    at = world()
+    there_is(at, job_set("a"), job_set("b"))
+    answers: list[object] = []
+
+    def come() -> None:
+        planned = at.core._cache.plans.get(at.pod("a-control").metadata.uid)
+        if planned is not None:
+            answers.append(at.come_to_bind("a-control", planned.plan.node))
+
+    at.put_pod(of_set("control", of="a"))
+    at.put_pod(of_set("control", of="b"))
+    at.decide()  # reads the owners
+    Meanwhile(at, *[come] * 9)  # b has no room, and its reservation is looked for
+    at.decide()
+    assert answers
+    assert not any(isinstance(answer, BindOrder) for answer in answers)
 
 
 def test_a_new_leader_keeps_the_places() -> None:

@@ -281,7 +281,7 @@ class MembersToCome:
         plan = msgspec.structs.replace(written.plan, made=now)
         handed = written_plan(self._cache, taker, plan, gpus)
         self._cache.plan(taker.uid, handed)
-        if gang.key in self._pending_writes.noted_gangs():
+        if self._pending_writes.has_places(gang.key):
             place = _noted_place(record, Spot(info.name, gpus), lost)
             self._handed.setdefault(gang.key, {})[taker.uid] = handed, place
         members = (self._cache.pods[uid] for uid in self._cache.gangs.get(gang.key, ()))
@@ -413,7 +413,9 @@ class MembersToCome:
             places=tuple(sorted(places, key=lambda place: str(place.seat))),
         )
         text = write_places(wanted) if places else None
-        return self._pending_writes.note_places(gang.key, text, now)
+        plans = self._cache.plans
+        made_of = {pod.uid: plans[pod.uid] for pod in members.coming if pod.uid in plans}
+        return self._pending_writes.note_places(gang.key, text, made_of, now)
 
     def _not_yet_written(self, key: GangKey, planned: Sequence[PodRecord]) -> list[NotedPlace]:
         """The places whose pods have come, and have no plan on the API server that keeps them."""
@@ -448,7 +450,7 @@ class MembersToCome:
         """Have the notes of gangs removed that exist no more."""
         for key in [*self._pending_writes.noted_gangs()]:
             if key not in self._cache.gangs and key not in self._noted:
-                self._pending_writes.note_places(key, None, now)
+                self._pending_writes.note_places(key, None, {}, now)
                 self._lost.pop(key, None)
                 self._coming.pop(key, None)
                 self._handed.pop(key, None)
