@@ -19,7 +19,7 @@ from tests.end_to_end.journal import Journal
 
 HURRY = 30.0  # seconds of its clock pass in one of the wall clock
 GANG_TIMEOUT_SECONDS = 120.0  # of its clock; 4 of the wall clock
-HURRIED = CoreSettings(gang_timeout_seconds=GANG_TIMEOUT_SECONDS)
+HURRIED = CoreSettings(gang_timeout_seconds=GANG_TIMEOUT_SECONDS, wave_seconds=GANG_TIMEOUT_SECONDS)
 _BEGAN = time.time()
 
 

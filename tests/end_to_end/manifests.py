@@ -70,6 +70,43 @@ def gang(
     ]
 
 
+def in_order(
+    name: str, drivers: int, workers: int, gpus: int, *, gated: bool = False
+) -> dict[str, Any]:
+    """The workers are created when the drivers are ready."""
+    template = _labelled(name, gpus, gated=gated)
+
+    def replicated(role: str, size: int) -> dict[str, Any]:
+        spec = {"completions": size, "parallelism": size, "completionMode": "Indexed"}
+        job = {**spec, "backoffLimit": 100, "template": template}
+        return {"name": role, "replicas": 1, "template": {"spec": job}}
+
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": name, "namespace": "ml"},
+        "spec": {
+            "startupPolicy": {"startupPolicyOrder": "InOrder"},
+            "replicatedJobs": [replicated("driver", drivers), replicated("worker", workers)],
+        },
+    }
+
+
+def leader_ready(name: str, size: int, gpus: int, *, gated: bool = False) -> dict[str, Any]:
+    """The workers are created when the leader is ready."""
+    within = {"size": size, "workerTemplate": _labelled(name, gpus, gated=gated)}
+    return {
+        "apiVersion": "leaderworkerset.x-k8s.io/v1",
+        "kind": "LeaderWorkerSet",
+        "metadata": {"name": name, "namespace": "ml"},
+        "spec": {"replicas": 1, "startupPolicy": "LeaderReady", "leaderWorkerTemplate": within},
+    }
+
+
+def _labelled(name: str, gpus: int, *, gated: bool) -> dict[str, Any]:
+    return {"metadata": {"labels": {"app": name}}, "spec": pod(name, gpus, gated=gated)["spec"]}
+
+
 def gang_job(
     name: str,
     size: int,

@@ -8,13 +8,13 @@ compared with that of a second extender, which starts from the API server alone.
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from dataclasses import replace
 
 from linkwise.extender.api.actions import WritePlan
 from linkwise.extender.api.extender_calls import FilterCall
 from linkwise.extender.api.views import GangView, NodeView
 from linkwise.extender.core import Core
-from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.explain.explainer import Explainer
 from linkwise.extender.explain.usage import view_nodes
 from linkwise.extender.runtime.metrics import ExtenderMetrics
@@ -25,7 +25,7 @@ from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_gpus, read_in_use, read_plan
 from linkwise.topology.names import DEFAULT_RESOURCE
 from tests.all_or_nothing import minimum_of
-from tests.end_to_end.live_extender import GANG_TIMEOUT_SECONDS, hurried_clock
+from tests.end_to_end.live_extender import HURRIED, hurried_clock
 from tests.end_to_end.world import World
 from tests.other_filters import go_together, room_of
 from tests.owner_reads import read_owners
@@ -54,6 +54,7 @@ def unsettled(world: World) -> list[str]:
         *_on_their_way(pods),
         *_not_as_planned(world, pods),
         *_partial_gangs(pods),
+        *world.waves.at_rest(world.waves.notes(), pods),
         *world.extender.loop.audit(),
         *_books_differ(world, pods, nodes),
         *_could_be_placed(world, pods, nodes),
@@ -79,6 +80,7 @@ def leaks(world: World) -> list[str]:
             if gpu.state not in (_FREE, "unhealthy")
         ]
     found += [f"gang still known: {gang}" for gang in _gangs(world)]
+    found += [f"place still noted: {text}" for text in world.waves.notes().values()]
     return [*_broken(world), *found, *loop.audit()]
 
 
@@ -199,6 +201,7 @@ def _could_be_placed(world: World, pods: Sequence[Pod], nodes: Sequence[Node]) -
             pod.spec.node_name
             or pod.status.phase in _ENDED
             or names.GANG in (pod.metadata.annotations)
+            or world.waves.covers(pod)
         ):
             continue
         room = _room(world, pods, nodes)
@@ -240,9 +243,13 @@ def _takes_pods(node: Node) -> bool:
 
 
 def _fresh(world: World, pods: Sequence[Pod], nodes: Sequence[Node], now: float) -> Core:
-    core = Core(CoreSettings(gang_timeout_seconds=GANG_TIMEOUT_SECONDS))
+    core = Core(HURRIED)
     core.replace_nodes(nodes, now)
     core.replace_pods(pods, now)
+    core.restore_places(world.waves.notes(), now)
+    # No leader writes down which namespaces keep no places for a while.
+    running = world.extender.core._planner.to_come.for_nothing
+    core._planner.to_come.for_nothing._pauses = deepcopy(dict(running._pauses))
     read_owners(core, OwnerReads(world.client, ExtenderMetrics()).read, now)
     return core
 

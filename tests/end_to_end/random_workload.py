@@ -121,6 +121,7 @@ def heal(world: World) -> None:
 
 def delete_all(world: World) -> None:
     world.journal.say("FATE", "everything is deleted")
+    world.retire_workloads()
     for collection in (JOBS, PODS):
         for name in world.names(collection):
             world.delete(f"{collection}/{name}")

@@ -5,8 +5,12 @@ A few seeds here; docs/testing.md has the command for more, and for a failing on
 
 import pytest
 
+from linkwise.extender.api.noted_places import NotedPlace, NotedPlaces, write_places
+from linkwise.kube.client import KubeClient
+from linkwise.kube.objects import ObjectMeta, Pod, PodSpec
 from tests.end_to_end.hostile import Hostile, evictions_of_others
 from tests.end_to_end.random_workload import run, seeds_of, told
+from tests.end_to_end.waves import WaveLaw
 from tests.end_to_end.workload import workload
 
 
@@ -35,6 +39,31 @@ def test_a_hostile_tenant_of_a_seed_always_does_the_same() -> None:
     first, again, other = (Hostile(seed).acts() for seed in (17, 17, 18))
     assert [act.what for act in first] == [act.what for act in again]
     assert [act.what for act in first] != [act.what for act in other]
+
+
+def test_the_law_of_waves_sees_members_without_a_place() -> None:
+    law = WaveLaw(KubeClient.load(kubeconfig=None, server="http://127.0.0.1:1"))
+    law.submitted("run", 3)
+    first, second, third = (
+        Pod(ObjectMeta(name=name, uid=name, labels={"app": "run"}), PodSpec(node_name="n1"))
+        for name in "abc"
+    )
+    place = NotedPlace(1, "worker", "n1", "f")
+    noted = NotedPlaces(
+        namespace="ml",
+        name="JobSet.jobset.x-k8s.io/run",
+        source="",
+        plan="p",
+        made=0.0,
+        places=(place,),
+    )
+    notes = {"key": write_places(noted)}
+    assert law.at_rest({}, []) == []
+    assert law.at_first_binding(first, notes, [first]) == ["run: 1 members and 1 places, of 3"]
+    assert law.at_first_binding(first, notes, [first, second]) == []
+    assert law.at_rest({}, [first, second]) == ["run: 2 members and 0 places, of 3"]
+    law.look([first, second, third])
+    assert law.at_rest({}, [first]) == []
 
 
 @pytest.mark.parametrize(

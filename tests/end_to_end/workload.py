@@ -17,6 +17,7 @@ from linkwise.kube.client import ApiError
 from linkwise.topology.names import GANG
 from tests.end_to_end import manifests
 from tests.end_to_end.clients import Death, Pace
+from tests.end_to_end.waves import workload_of
 from tests.end_to_end.world import JOBS, PODS, World
 
 MACHINES = (
@@ -63,6 +64,7 @@ class _Author:
         self._nodes = [f"n{number}" for number in range(1, len(self._machines) + 1)]
         self._bodies: dict[str, dict[str, Any]] = {}  # pods by name, as first submitted
         self._jobs: list[str] = []
+        self._waves: list[str] = []  # workloads whose owners create some pods later
         self._late: list[dict[str, Any]] = []  # members of gangs that have begun without them
         self._number = 0
 
@@ -204,6 +206,37 @@ class _Author:
         runs, gated = self._runs(), self._gated()
         body = manifests.gang_job(name, size, gpus, timeout="60s", run_seconds=runs, gated=gated)
         return f"submits Job {name}", lambda world: _submit(world, body)
+
+    def _submits_waves(self) -> tuple[str, Do]:
+        name = self._name("wave")
+        self._waves.append(name)
+        size, gpus = self._random.randint(2, 4), self._random.choice([1, 1, 2, 4])
+        first, gated = self._random.randint(1, size - 1), self._gated()
+        body = self._random.choice(
+            [
+                manifests.in_order(name, first, size - first, gpus, gated=gated),
+                manifests.leader_ready(name, size, gpus, gated=gated),
+            ]
+        )
+
+        def do(world: World) -> None:
+            _patiently(lambda: world.submit_waves(body, size))
+
+        return f"submits {body['kind']} {name}", do
+
+    def _wave_loses_a_pod(self) -> tuple[str, Do]:
+        if not self._waves:
+            return self._submits_waves()
+        name, which = self._random.choice(self._waves), self._random.random()
+        grace = self._random.choice([None, 0])
+
+        def do(world: World) -> None:
+            pods = [pod for pod in world.read_pods_patiently() if workload_of(pod) == name]
+            if pods:
+                lost = pods[int(which * len(pods))].metadata.name
+                _delete(world, f"{PODS}/{lost}", grace)
+
+        return f"deletes a pod of {name}", do
 
     def _lifts_a_gate(self) -> tuple[str, Do]:
         name = self._random.choice(list(self._bodies))
@@ -349,6 +382,8 @@ _A = _Author
 _LIKELY: Sequence[tuple[Callable[[_Author], tuple[str, Do]], float]] = (
     (_A._submits, 10),
     (_A._submits_job, 2),
+    (_A._submits_waves, 3),
+    (_A._wave_loses_a_pod, 1),
     (_A._submits_past_us, 0.7),
     (_A._lifts_a_gate, 1),
     (_A._member_joins, 2),

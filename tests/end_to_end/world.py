@@ -25,6 +25,8 @@ from linkwise.kube.objects import Node, ObjectMeta, Pod
 from linkwise.kube.reflector import Reflector
 from linkwise.simulator.api_server import ApiServer
 from linkwise.simulator.jobs.controller import JobController
+from linkwise.simulator.jobs.workloads import WorkloadController
+from linkwise.simulator.manifests.read_manifests import collection_of
 from linkwise.simulator.scheduler import OtherFilter, SchedulerLoop, SchedulerSettings
 from linkwise.topology.machine.topology_manager import TopologyManager
 from linkwise.topology.names import DEFAULT_RESOURCE
@@ -39,6 +41,7 @@ from tests.end_to_end.live_extender import (
     reserved_port,
 )
 from tests.end_to_end.live_node import LiveNode
+from tests.end_to_end.waves import WaveLaw
 from tests.odd_pods import is_honest
 from tests.waiting import wait_for
 
@@ -119,6 +122,8 @@ class World:
         self._seed = seed
         self.scheduler = self._new_scheduler()
         self.jobs = JobController(self.client, seed=seed, failure_backoff_seconds=0.05)
+        self.workloads = WorkloadController(self.client, collection_of)
+        self.waves = WaveLaw(self.client)
         self.counted: Counter[str] = Counter()  # what extenders that are no more had counted
         self.broken: list[str] = []  # promises that the watchman saw broken
         self.law = AllOrNothing(_RELEASE_SECONDS, _AFTER_FAULT_SECONDS)
@@ -166,6 +171,7 @@ class World:
         wait_for(self._all_ready, "all nodes with GPUs, the extender in sync")
         self.scheduler.start()
         self.jobs.start()
+        self.workloads.start()
         self._watchman.start()
 
     def _all_ready(self) -> bool:
@@ -180,6 +186,7 @@ class World:
         self._watch_over.set()
         self._lives.shutdown()
         self._users.shutdown()
+        self.workloads.stop()
         self.jobs.stop()
         self.scheduler.stop()
         self.extender.stop()
@@ -198,8 +205,20 @@ class World:
 
     def _note_pod(self, kind: str, pod: Pod) -> None:
         self.journal.pod(kind, pod)
+        is_first = kind != "DELETED" and self.waves.is_first(pod, self._pods.values())
         left = {uid: each for uid, each in self._pods.items() if uid != pod.metadata.uid}
         self._pods = left if kind == "DELETED" else {**left, pod.metadata.uid: pod}
+        if is_first:
+            self._judge_first_binding(pod)
+        self.waves.look(self._pods.values())
+
+    def _judge_first_binding(self, pod: Pod) -> None:
+        try:
+            notes = self.waves.notes()
+            pods = self.read_pods()
+        except ApiError:
+            return  # it fails just now
+        self.broken += self.waves.at_first_binding(pod, notes, pods)
 
     def read_pods(self) -> tuple[Pod, ...]:
         return self.client.get("/api/v1/pods", Pods).items
@@ -232,6 +251,16 @@ class World:
 
     def submit(self, body: Mapping[str, Any]) -> None:
         self.client.post(JOBS if body["kind"] == "Job" else PODS, body)
+
+    def submit_waves(self, body: Mapping[str, Any], size: int) -> None:
+        """A workload of so many pods, of which its controller creates some later."""
+        self.waves.submitted(body["metadata"]["name"], size)
+        self.workloads.create(body, {}, suspended=False)
+
+    def retire_workloads(self) -> None:
+        """Without its owner, a gang has no members to come."""
+        self.waves.forget()
+        self.workloads.retire()
 
     def delete(self, path: str, *, grace_seconds: int | None = None) -> bool:
         """False where there is nothing of that name."""

@@ -271,7 +271,10 @@ class WaveLaws:
         if waiting[0].metadata.uid != kept.came or waiting[0].spec.scheduling_gates:
             del self._kept[place]
             return
-        if self._was_disturbed(key, kept) or day.other_filters or not self._is_whole(key):
+        if not self._is_whole(key):
+            del self._kept[place]  # with others missing, the whole gang is placed anew
+            return
+        if self._was_disturbed(key, kept) or day.other_filters:
             kept.given_at = day.now
             return
         if day.now > max(kept.given_at, self._calm_since) + BOUND_SECONDS:

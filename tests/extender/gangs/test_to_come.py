@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from linkwise.extender.api.action_effects import leaving
-from linkwise.extender.api.actions import Action, Evict, NotePlaces
+from linkwise.extender.api.actions import Action, Evict, NotePlaces, WritePlan
 from linkwise.extender.api.extender_calls import BindOrder, BindWaits, Outcome
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.gangs.growing_pauses import GrowingPauses
@@ -17,6 +17,7 @@ from linkwise.kube.objects import Condition, Pod, SchedulingGate
 from linkwise.pods.podgrouper.recreated import COUNTS_AS_FAILURE
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
+from tests.extender.meanwhile import Meanwhile
 from tests.extender.owned import create, job, member, there_is
 from tests.pods.podgrouper.pods import Object, owner, pod, template
 
@@ -215,6 +216,26 @@ def test_no_member_is_bound_before_the_places_are_noted() -> None:
     assert at.schedule("run-control") == node
 
 
+def test_no_member_is_bound_in_a_pause_before_its_plans_are_published() -> None:
+    """Found: a gang that wants no note yet counted as one whose note is written."""
+    at = world()
+    there_is(at, job_set("a"), job_set("b"))
+    answers: list[object] = []
+
+    def come() -> None:
+        planned = at.core._cache.plans.get(at.pod("a-control").metadata.uid)
+        if planned is not None:
+            answers.append(at.come_to_bind("a-control", planned.plan.node))
+
+    at.put_pod(of_set("control", of="a"))
+    at.put_pod(of_set("control", of="b"))
+    at.decide()  # reads the owners
+    Meanwhile(at, *[come] * 9)  # b has no room, and its reservation is looked for
+    at.decide()
+    assert answers
+    assert not any(isinstance(answer, BindOrder) for answer in answers)
+
+
 def test_a_new_leader_keeps_the_places() -> None:
     at = world()
     kept = begun(at)
@@ -226,6 +247,35 @@ def test_a_new_leader_keeps_the_places() -> None:
     assert at.schedule("run-worker") == kept
     at.settle()
     assert at.noted_places == {}
+
+
+def test_a_new_leader_keeps_a_place_whose_pod_has_come_and_has_no_plan_yet() -> None:
+    """Found: the note was removed before the plan was on the pod."""
+
+    class Dying(Cluster):
+        def carry_out(self, action: Action) -> Outcome:
+            is_lost = isinstance(action, WritePlan) and action.pod.name == "run-worker"
+            return (
+                Outcome.UNKNOWN if is_lost and self.now < 1_000_060 else super().carry_out(action)
+            )
+
+    at = Dying(settings=SETTINGS)
+    for node in ("n0", "n1"):
+        at.add_node(node, "dgx-a100")
+    kept = begun(at)
+    at.add_pod("other", 8)
+    at.settle()
+    create(at, of_set("worker"))
+    owners, at.owners = at.owners, None
+    at.now = 1_000_060
+    at.restart()
+    assert at.schedule("other") == ""
+    at.owners = owners
+    at.pass_time(60)
+    assert at.schedule("run-worker") == kept
+    at.settle()
+    assert at.noted_places == {}
+    assert at.sound()
 
 
 def test_a_note_is_no_more_than_a_wish() -> None:
@@ -446,6 +496,18 @@ def test_a_wave_that_is_not_ready_has_longer() -> None:
     at.start("run-control")  # its image is pulled
     at.pass_time(SETTINGS.wave_seconds + 600)
     assert at.evicted == []
+
+
+def test_a_gang_whose_last_members_exist_and_have_no_place_has_no_longer() -> None:
+    """Found: it kept the GPUs of the first wave for an hour more."""
+    at = world()
+    kept = begun(at)
+    at.cordon(kept)
+    create(at, of_set("worker"))
+    at.pass_time(SETTINGS.gang_timeout_seconds - 10)
+    assert at.evicted == []
+    at.pass_time(20)
+    assert at.evicted == ["run-control"]
 
 
 def test_a_gang_with_waves_counts_all_its_pods_in_a_view() -> None:

@@ -1,10 +1,14 @@
 """One Event on the first member says why a gang waits, once for each reason."""
 
+from unittest.mock import patch
+
 from linkwise.extender.api.actions import Emit
 from linkwise.extender.cache.pending_writes import EVENT_SECONDS
+from linkwise.extender.cycle import changes
 from linkwise.extender.queue.waiting_events import AT_ONCE, MOMENT_SECONDS
 from linkwise.topology import names
 from tests.extender.cluster import Cluster
+from tests.extender.meanwhile import Meanwhile
 
 NO_ROOM = "gang ml/g: no room for the whole gang"
 INCOMPLETE = "gang ml/g waits for its members"
@@ -151,6 +155,25 @@ def test_a_gang_that_went_away_is_thought_of_no_more() -> None:
         at.delete(member)
     at.settle()
     assert at.core.next_due() is None
+
+
+def test_a_gang_that_goes_away_while_the_round_runs_is_no_defect() -> None:
+    at = cluster("n1")
+    at.add_gang("g", 3)
+    at.settle()
+    at.add_gang("late", 3)
+    at.now += MOMENT_SECONDS
+
+    def go() -> None:
+        for rank in range(3):
+            at.delete(f"g-{rank}")
+
+    Meanwhile(at, go)
+    with patch.object(changes, "_VERY_MANY", 1):  # a pause after each gang
+        at.settle()
+    assert at.core.take_defects() == []
+    assert told(at) == []
+    assert at.sound()
 
 
 def test_a_gang_behind_the_gate_is_told_once_and_not_for_each_member() -> None:

@@ -22,10 +22,11 @@ class _Pods(msgspec.Struct):
 
 
 class Controllers:
-    def __init__(self, client: KubeClient) -> None:
-        self.client = client
-        self.workloads = WorkloadController(client, collection_of)
-        self.jobs = JobController(client, failure_backoff_seconds=0.05)
+    def __init__(self, server: ApiServer) -> None:
+        self.server = server
+        self.client = KubeClient.load(kubeconfig=None, server=server.url)
+        self.workloads = WorkloadController(self.client, collection_of)
+        self.jobs = JobController(self.client, failure_backoff_seconds=0.05)
 
     def create(self, kind: str, name: str, spec: object) -> None:
         api_version, _, word = kind.rpartition(" ")
@@ -44,7 +45,7 @@ class Controllers:
 @pytest.fixture
 def world() -> Iterator[Controllers]:
     with ApiServer() as server:
-        it = Controllers(KubeClient.load(kubeconfig=None, server=server.url))
+        it = Controllers(server)
         it.jobs.start()
         it.workloads.start()
         yield it
@@ -84,6 +85,25 @@ def test_a_pod_that_is_evicted_is_created_again(world: Controllers) -> None:
     world.client.delete(f"{PODS}/vc-w-0")
     wait_for(lambda: "vc-w-0" in world.pods(), "the pod, created again")
     assert world.pods()["vc-w-0"].metadata.uid != first
+
+
+def test_pods_that_the_api_server_fails_to_create_come_later(world: Controllers) -> None:
+    world.server.fail_next("POST", "/pods", 500, times=2)
+    world.create("apps/v1 ReplicaSet", "web", {"replicas": 3, "template": TEMPLATE})
+    wait_for(lambda: len(world.pods()) == 3, "all pods")
+    wait_for(lambda: world.workloads.pods_to_come == 0, "the count of the others")
+    world.server.fail_next("POST", "/pods", 500, times=2)
+    world.client.delete(f"{PODS}/{min(world.pods())}")
+    wait_for(lambda: len(world.pods()) == 2, "the end of one")
+    wait_for(lambda: len(world.pods()) == 3, "the pod, created again")
+
+
+def test_a_pod_that_the_api_server_refuses_is_not_tried_again(world: Controllers) -> None:
+    world.create("apps/v1 StatefulSet", "db", {"replicas": 2, "template": TEMPLATE})
+    world.server.fail_next("POST", "/pods", 422)
+    world.becomes("db-0", "Running")
+    wait_for(lambda: world.workloads.pods_to_come == 0, "the refusal")
+    assert [*world.pods()] == ["db-0"]
 
 
 def test_what_is_retired_creates_no_pods_again(world: Controllers) -> None:

@@ -9,7 +9,7 @@ leader has begun, it does not count: it is overwritten, or withdrawn.
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -107,6 +107,8 @@ class PendingWrites:
         # Gang -> what the API server has of its places for members to come, and what it should.
         self._places: dict[GangKey, str] = {}
         self._wanted_places: dict[GangKey, str] = {}
+        # Gang -> the plans of its members to come, by uid, that the wanted note is made of.
+        self._plans_of_note: dict[GangKey, Mapping[str, WrittenPlan]] = {}
         self.gang_of_note: dict[str, GangKey] = {}  # by the key of the note
         self._why: dict[str, str] = {}  # uid -> why its plan is withdrawn
         self._created: dict[str, float] = {}  # uid -> until when the watch should show its claim
@@ -241,9 +243,12 @@ class PendingWrites:
 
     def has_brought(self, record: PodRecord, wanted: WrittenPlan) -> bool:
         """Whether this plan and its nomination are on the API server, and the claim for its GPUs
-        if the pod gets them by one. For a member to come: whether its gang's places are noted."""
+        if the pod gets them by one. For a member to come: whether its gang's places are noted, with
+        this one; a gang whose plans were made in this round is not published yet."""
         if record.coming:
-            return record.gang is not None and self.has_noted(record.gang)
+            key = record.gang
+            of_note = self._plans_of_note.get(key, {}) if key is not None else {}
+            return key is not None and of_note.get(record.uid) == wanted and self.has_noted(key)
         there = self._there.get(record.uid) == wanted.plan.edition
         nominated = record.nominated == wanted.plan.node or record.uid in self._nominated
         if record.claim is not None:
@@ -287,9 +292,15 @@ class PendingWrites:
         text = None if wanted is None else write_queue_note(wanted)
         return self._issue(NoteQueue(record.ref, {names.QUEUE: text}), now)
 
-    def note_places(self, key: GangKey, wanted: str | None, now: float) -> bool:
+    def note_places(
+        self, key: GangKey, wanted: str | None, plans: Mapping[str, WrittenPlan], now: float
+    ) -> bool:
         """Queue a write that makes the note of the gang's places for members to come the *wanted*
-        one; False if it is too soon after the last one, or there are too many notes."""
+        one, made of these *plans*; False if it is too soon after the last one, or there are too
+        many notes."""
+        self._plans_of_note[key] = plans
+        if not plans:
+            del self._plans_of_note[key]
         if wanted is None:
             self._wanted_places.pop(key, None)
         else:
@@ -315,8 +326,8 @@ class PendingWrites:
         self._places[key] = text
 
     def noted_gangs(self) -> Collection[GangKey]:
-        """The gangs of which the API server has places."""
-        return self._places.keys()
+        """The gangs of which the API server has places, or members to come have some."""
+        return self._places.keys() | self._plans_of_note.keys()
 
     def evict(
         self,

@@ -8,8 +8,9 @@ keeps its place.
 
 1. `look` adds the members to come of a gang, and hands each place to the pod that comes for it.
 2. `note` has the places written to the API server before the first member is bound, where no
-   kubelet can write. A new leader reads them (`restore`), and reserves them until it has read the
-   gang's owner (`forget_noted`).
+   kubelet can write. The pod that comes has its place in the note until its own plan is written.
+   A new leader reads the notes (`restore`), and reserves the places until it has read the gang's
+   owner (`forget_noted`).
 3. A place of a later wave is kept while the earlier members get ready, and for a time after that
    (`ends`). Then the gang expires, as one that was never whole.
 4. A place that was lost is kept for its owner's back-off and a time after that, while the gang has
@@ -88,6 +89,8 @@ class MembersToCome:
         self._wave_seconds, self._replacement_seconds = wave_seconds, replacement_seconds
         self._lost: dict[GangKey, dict[Seat, _Lost]] = {}
         self._coming: dict[GangKey, set[str]] = {}  # their uids, of gangs that have some
+        # By the uid of the pod that has come: its place, which is noted until its plan is written.
+        self._handed: dict[GangKey, dict[str, tuple[WrittenPlan, NotedPlace]]] = {}
         self._noted: dict[GangKey, NotedPlaces] = {}  # by an earlier leader, and not yet used
         self._restored_at, self._forget_noted_at = 0.0, math.inf
         agenda.ask(lambda: (self._forget_noted_at,) if self._noted else ())
@@ -268,6 +271,7 @@ class MembersToCome:
         """The member to come is no more. Its place is for *taker*; None: for no pod."""
         written = self._cache.plans.get(record.uid)
         kept = written is not None and self._cache.keeps_plan(record.uid)
+        lost = self._lost.get(gang.key, {}).get(record.seat)
         self._drop(gang.key, record)
         if taker is None or written is None or not kept or taker.node or taker.held_back:
             return
@@ -278,7 +282,11 @@ class MembersToCome:
             return
         # Its own time begins now; the plan's id is that of the gang.
         plan = msgspec.structs.replace(written.plan, made=now)
-        self._cache.plan(taker.uid, written_plan(self._cache, taker, plan, gpus))
+        handed = written_plan(self._cache, taker, plan, gpus)
+        self._cache.plan(taker.uid, handed)
+        if self._pending_writes.has_places(gang.key):
+            place = _noted_place(record, Spot(info.name, gpus), lost)
+            self._handed.setdefault(gang.key, {})[taker.uid] = handed, place
         members = (self._cache.pods[uid] for uid in self._cache.gangs.get(gang.key, ()))
         if not any(member.live and member.node for member in members):
             gang.grace = now  # a new run begins: its timeout does not count from the old plan
@@ -397,8 +405,9 @@ class MembersToCome:
         if members.first is None:
             return math.inf  # `_until` has its end
         since = max(gang.made or 0.0, gang.grace, gang.came)
-        if not members.bound:
-            return since + timeout_seconds
+        all_exist = not members.coming
+        if not members.bound or (all_exist and members.open):
+            return since + timeout_seconds  # no pod waits for others to get ready
         if gang.turn_since is None:
             return since + timeout_seconds + _MOST_TURN_SECONDS
         return max(gang.turn_since, gang.came) + self._wave_seconds
@@ -408,18 +417,36 @@ class MembersToCome:
     def note(self, gang: Gang, members: GangMembers, now: float) -> bool:
         """Have the places of the members to come written to the API server; False: that is to be
         tried again."""
-        wanted = None
-        if members.coming:
-            wanted = NotedPlaces(
-                namespace=gang.key.namespace,
-                name=gang.key.name,
-                source=gang.key.source,
-                plan=gang.plan_id,
-                made=gang.made or now,
-                places=tuple(self._places(gang.key, members.coming)),
-            )
-        text = None if wanted is None or not wanted.places else write_places(wanted)
-        return self._pending_writes.note_places(gang.key, text, now)
+        places = [
+            *self._places(gang.key, members.coming),
+            *self._not_yet_written(gang.key, members.planned),
+        ]
+        wanted = NotedPlaces(
+            namespace=gang.key.namespace,
+            name=gang.key.name,
+            source=gang.key.source,
+            plan=gang.plan_id,
+            made=gang.made or now,
+            places=tuple(sorted(places, key=lambda place: str(place.seat))),
+        )
+        text = write_places(wanted) if places else None
+        plans = self._cache.plans
+        made_of = {pod.uid: plans[pod.uid] for pod in members.coming if pod.uid in plans}
+        return self._pending_writes.note_places(gang.key, text, made_of, now)
+
+    def _not_yet_written(self, key: GangKey, planned: Sequence[PodRecord]) -> list[NotedPlace]:
+        """The places whose pods have come, and have no plan on the API server that keeps them."""
+        handed, plans = self._handed.pop(key, {}), self._cache.plans
+        left = {
+            pod.uid: handed[pod.uid]
+            for pod in planned
+            if pod.uid in handed
+            and plans[pod.uid] == handed[pod.uid][0]
+            and not self._pending_writes.has_brought(pod, plans[pod.uid])
+        }
+        if left:
+            self._handed[key] = left
+        return [place for _, place in left.values()]
 
     def _places(self, key: GangKey, coming: Sequence[PodRecord]) -> Iterator[NotedPlace]:
         lost = self._lost.get(key, {})
@@ -434,16 +461,16 @@ class MembersToCome:
             if written is None or info is None or info.machine is None:
                 continue
             gpus = info.machine.mask_of(written.uuids)
-            since = None if gone is None else gone.since
-            yield NotedPlace(member.seat, member.ask.role, info.name, f"{gpus:x}", since)
+            yield _noted_place(member, Spot(info.name, gpus), gone)
 
     def tidy(self, now: float) -> None:
         """Have the notes of gangs removed that exist no more."""
         for key in [*self._pending_writes.noted_gangs()]:
             if key not in self._cache.gangs and key not in self._noted:
-                self._pending_writes.note_places(key, None, now)
+                self._pending_writes.note_places(key, None, {}, now)
                 self._lost.pop(key, None)
                 self._coming.pop(key, None)
+                self._handed.pop(key, None)
 
     def restore(self, texts: Mapping[str, str], now: float) -> None:
         """Use what an earlier leader has noted; *texts*: as the API server has them. Until the
@@ -518,6 +545,11 @@ class MembersToCome:
             made=gang.made or 0.0 if made is None else made,
         )
         return written_plan(self._cache, record, plan, spot.gpus)
+
+
+def _noted_place(member: PodRecord, spot: Spot, lost: _Lost | None) -> NotedPlace:
+    since = None if lost is None else lost.since
+    return NotedPlace(member.seat, member.ask.role, spot.node, f"{spot.gpus:x}", since)
 
 
 def _to_come_again(like: PodRecord, key: GangKey, seat: Seat) -> PodRecord:

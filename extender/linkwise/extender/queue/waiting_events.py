@@ -76,8 +76,11 @@ class WaitingEvents:
             if number >= AT_ONCE:
                 self._alarms[key] = now
                 continue
+            gang = self._registry.gangs.get(key)
+            if gang is None:
+                continue  # it went while this round ran; `note` is called in the next one
             with surviving(key.title):
-                self._tell(self._registry.gangs[key], self._waits[key], now)
+                self._tell(gang, self._waits[key], now)
 
     def _tell(self, gang: Gang, wait: _Wait, now: float) -> None:
         members = self._registry.members_of(gang)

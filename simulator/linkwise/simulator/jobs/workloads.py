@@ -27,6 +27,7 @@ from linkwise.simulator.control_loop import ControlLoop
 log = logging.getLogger(__name__)
 
 _MOST_NAMED = 8
+_AGAIN_SECONDS = 0.2
 
 
 class _Stored(msgspec.Struct):
@@ -128,8 +129,13 @@ class WorkloadController(ControlLoop):
         for child in children(stored, given):
             if child.after:
                 self._put_off(child, given, root)
-            else:
+                continue
+            try:
                 self._create_child(child, given, root)
+            except ApiError as error:
+                if _is_final(error):
+                    raise
+                self._put_off(child, given, root)
 
     def _create_child(self, child: Child, given: Given, root: str) -> None:
         if child.body["kind"] == "Pod":
@@ -215,6 +221,21 @@ class WorkloadController(ControlLoop):
             except ApiError as error:
                 named = due.child.body if due is not None else body
                 log.warning("%s: %s", text(named or {}, "metadata.name"), error)
+                if not _is_final(error):
+                    self._try_again(body)
+                    continue
             if due is not None:
                 with self._changed:  # only now, so that `pods_to_come` counts until they are there
                     self._later = [each for each in self._later if each is not due]
+
+    def _try_again(self, body: Mapping[str, Any] | None) -> None:
+        """What is due is so still; *body*: a pod that was lost."""
+        with self._changed:
+            if body is not None and not self._retired:
+                self._missing.append(body)
+            self._changed.wait(_AGAIN_SECONDS)
+
+
+def _is_final(error: ApiError) -> bool:
+    """Whether the API server would refuse the same request again."""
+    return 400 <= error.status < 500 and error.status != 429
