@@ -145,12 +145,12 @@ def test_shares_that_the_webhook_leaves_to_another_scheduler(proxy: Proxy) -> No
 
 
 def test_why_the_api_server_takes_no_pod_of_the_plugin(proxy: Proxy) -> None:
-    message = 'pods "linkwise-plugin-x7" is forbidden: violates PodSecurity "baseline:latest"'
+    message = 'violates PodSecurity "baseline:latest"'
     refused = {
         "metadata": {"name": "a", "creationTimestamp": datetime.now(UTC).isoformat()},
         "involvedObject": {"kind": "DaemonSet", "name": "linkwise-plugin"},
         "reason": "FailedCreate",
-        "message": f"Error creating: {message}",
+        "message": f'Error creating: pods "linkwise-plugin-x7" is forbidden: {message}',
     }
     proxy.objects[EVENTS] = {"items": [refused]}
     proxy.objects["/api/v1/pods"] = {"items": [running("linkwise-extender", "n1")]}

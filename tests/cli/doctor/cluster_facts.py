@@ -133,7 +133,7 @@ def refusal(of: str, message: str, *, ago: float = 5, reason: str = "FailedCreat
         {
             "involvedObject": {"kind": "DaemonSet", "name": of},
             "reason": reason,
-            "message": f"Error creating: {message}",
+            "message": f'Error creating: pods "{of}-x7" is forbidden: {message}',
             "lastTimestamp": at(ago),
         },
         Event,

@@ -24,7 +24,7 @@ from tests.cli.doctor.cluster_facts import (
 PLUGIN, EXTENDER = "linkwise-plugin", "linkwise-extender"
 SCHEDULER, WEBHOOK = "linkwise-scheduler", "linkwise-webhook"
 SECURITY = (
-    'pods "linkwise-plugin-x7" is forbidden: violates PodSecurity "baseline:latest": hostPath '
+    'violates PodSecurity "baseline:latest": hostPath '
     'volumes (volumes "device-plugins", "pod-resources")'
 )
 # As after an installation of which the API server takes no plugin pod.
@@ -36,7 +36,7 @@ NO_PLUGIN = replace(WELL, pods=WELL.pods[2:], nodes=(node("n1", topology=None, g
     [
         (SECURITY, "pod-security.kubernetes.io/enforce=privileged"),
         (
-            'pods "linkwise-plugin-x7" is forbidden: pod rejected: RuntimeClass "nvidia" not found',
+            'pod rejected: RuntimeClass "nvidia" not found',
             "create that runtime class",
         ),
         (
