@@ -18,7 +18,8 @@ ELSEWHERE = "nlp"  # another namespace
 @contextmanager
 def world_of_lives(directory: Path, *operators: Operator) -> Iterator[SchedulingWorld]:
     flags = ("--preempt=lower-priority",)
-    with world_beside(directory, *operators, extender_flags=flags) as world:
+    together = (each for each in operators if not each.alone)
+    with world_beside(directory, *together, extender_flags=flags) as world:
         add_runtimes(world)
         world.control.kubectl("create", "namespace", ELSEWHERE)
         world.control.kubectl("create", "priorityclass", HIGH, "--value=1000")

@@ -12,6 +12,7 @@ JOB_SETS = f"/apis/jobset.x-k8s.io/v1alpha2/namespaces/{NAMESPACE}/jobsets"
 LEADER_WORKER_SETS = f"/apis/leaderworkerset.x-k8s.io/v1/namespaces/{NAMESPACE}/leaderworkersets"
 PYTORCH_JOBS = f"/apis/kubeflow.org/v1/namespaces/{NAMESPACE}/pytorchjobs"
 RAY_CLUSTERS = f"/apis/ray.io/v1/namespaces/{NAMESPACE}/rayclusters"
+MPI_JOBS = f"/apis/kubeflow.org/v2beta1/namespaces/{NAMESPACE}/mpijobs"
 TRAIN_JOBS = f"/apis/trainer.kubeflow.org/v1alpha1/namespaces/{NAMESPACE}/trainjobs"
 DEPLOYMENTS = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
 BATCH = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
@@ -120,6 +121,35 @@ def create_pytorch_job(
                 "runPolicy": run_policy,
                 "pytorchReplicaSpecs": {"Master": role(1), "Worker": role(workers)},
             },
+        },
+    )
+
+
+def create_mpi_job(
+    world: SchedulingWorld, name: str, workers: int = 2, *, launcher_gpus: int = 0, **spec: Any
+) -> None:
+    """The shape of the operator's `examples/v2beta1/pi/pi.yaml`. Pods without GPUs have no label:
+    they take no node."""
+
+    def role(gpus: int, replicas: int, container: str) -> dict[str, Any]:
+        template = pod_template(name, gpus)
+        template["spec"]["containers"][0]["name"] = container
+        if not gpus:
+            template["metadata"].pop("labels")
+            template["spec"]["containers"][0].pop("resources")
+        return {"replicas": replicas, "template": template}
+
+    roles = {
+        "Launcher": role(launcher_gpus, 1, "mpi-launcher"),
+        "Worker": role(GPUS, workers, "mpi-worker"),
+    }
+    world.client.post(
+        MPI_JOBS,
+        {
+            "apiVersion": "kubeflow.org/v2beta1",
+            "kind": "MPIJob",
+            "metadata": {"name": name},
+            "spec": {"slotsPerWorker": GPUS, "mpiReplicaSpecs": roles, **spec},
         },
     )
 

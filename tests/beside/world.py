@@ -33,7 +33,7 @@ RACKS = {"n1": "r1", "n2": "r1", "n3": "r2", "n4": "r2", "n5": "r3"}
 NODES = tuple(RACKS)
 # What owns others comes first.
 KINDS = (
-    *("pytorchjobs", "rayclusters", "trainjobs"),
+    *("pytorchjobs", "rayclusters", "trainjobs", "mpijobs"),
     *("jobsets", "leaderworkersets", "deployments", "statefulsets", "jobs"),
 )
 # Operators delete a group's leader in the foreground, so its owners must be collected.

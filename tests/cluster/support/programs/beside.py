@@ -41,7 +41,8 @@ def table(passed: Iterable[str]) -> str:
     alone = {file for file in files if not named(file)}
     rows = [("Kubernetes", "k8s.io/kubernetes", NEWEST, alone)]
     for each in OPERATORS:
-        beside = {file for file in files if each in named(file)} | everywhere
+        beside = {file for file in files if each in named(file)}
+        beside |= set() if each.alone else everywhere
         rows.append((each.title, each.module, each.version, beside))
     lines = [
         "| real controllers | module | version | files in `tests/beside/` that passed |",

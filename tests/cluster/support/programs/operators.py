@@ -21,7 +21,8 @@ class Operator:
 
     A file in them configures its manager, and the test changes *settings*. Or else flags do, in
     which `{host}`, `{port}` of the webhooks and `{health}`, a port, are replaced.
-    *issues_certificate*: the manager cannot be given one.
+    *issues_certificate*: the manager cannot be given one. *alone*: it defines a kind that another
+    operator defines too.
     """
 
     name: str
@@ -35,6 +36,9 @@ class Operator:
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
     flags: tuple[str, ...] = ()
     issues_certificate: bool = False
+    kubeconfig: str = "--kubeconfig"
+    ready: str = "{health}/readyz"  # port and path
+    alone: bool = False
 
     @property
     def folder(self) -> str:
@@ -118,7 +122,19 @@ KUEUE = Operator(
     settings={"featureGates": {"VisibilityOnDemand": False}},
     issues_certificate=True,
 )
-OPERATORS = JOB_SET, LEADER_WORKER_SET, TRAINING_OPERATOR, KUBERAY, TRAINER, KUEUE
+MPI_OPERATOR = Operator(
+    name="mpi-operator",
+    title="MPI operator",
+    module="github.com/kubeflow/mpi-operator",
+    version="v0.6.0",
+    sum="h1:RzzG03oyQIiHe/SH2k19N+Hp4QkxEsG2l9G1T7US+ys=",
+    package="./cmd/mpi-operator",
+    manifests="manifests/overlays/standalone",
+    kubeconfig="--kubeConfig",
+    ready="8080/healthz",
+    alone=True,  # the training operator has MPIJobs of another version
+)
+OPERATORS = JOB_SET, LEADER_WORKER_SET, TRAINING_OPERATOR, KUBERAY, TRAINER, KUEUE, MPI_OPERATOR
 
 
 def selected() -> tuple[Operator, ...]:

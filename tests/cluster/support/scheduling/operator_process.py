@@ -59,7 +59,7 @@ class OperatorProcess:
             name,
             [
                 *("unshare", "--mount", "sh", "-c", _IN_OWN_TMP, str(self._tmp)),
-                *(f"/tmp/{name}", "--kubeconfig=/tmp/kubeconfig", *flags),
+                *(f"/tmp/{name}", f"{operator.kubeconfig}=/tmp/kubeconfig", *flags),
             ],
             control.logs / f"{name}.log",
             {"TMPDIR": "/tmp"},
@@ -83,7 +83,7 @@ class OperatorProcess:
             )
 
     def _is_ready(self) -> bool:
-        url = f"http://{_HOST}:{self._health_port}/readyz"
+        url = f"http://{_HOST}:{self._operator.ready.format(health=self._health_port)}"
         try:
             return urllib3.request("GET", url, timeout=10, retries=False).status == 200
         except urllib3.exceptions.HTTPError:
