@@ -1098,6 +1098,30 @@ def test_a_pod_that_kube_scheduler_preempts_keeps_nothing(*, at_once: bool) -> N
     assert at.schedule("other") == node
 
 
+@pytest.mark.parametrize("cordoned", [True, False])
+def test_a_pod_that_another_program_evicts_keeps_its_place_unless_the_node_is_closed(
+    *, cordoned: bool
+) -> None:
+    """As the descheduler and `kubectl drain` do."""
+    at = world()
+    by = full(at)
+    made = at.pod("train-1-0")
+    node = made.spec.node_name
+    if cordoned:
+        at.cordon(node)
+    told = Condition("DisruptionTarget", "True", "EvictionByEvictionAPI")
+    at.put_pod(leaving(change(made, status=change(made.status, conditions=(told,))), at.now))
+    at.delete("train-1-0")
+    at.stop("train-1-0", node)
+    at.settle()
+    if not cordoned:
+        at.add_pod("other", 8)
+        assert at.schedule("other") == ""
+    create(at, member(by, 1, attempt=1))
+    at.pass_time(1)
+    assert at.schedule("train-1-1") == ("" if cordoned else node)
+
+
 def test_a_pod_that_its_kubelet_refused_keeps_nothing() -> None:
     at = world()
     by = job("train", 2)

@@ -42,6 +42,7 @@ from linkwise.kube.filters.requests import Resized, resized
 from linkwise.kube.labels import COMPLETION_INDEX
 from linkwise.kube.objects import (
     Affinity,
+    Condition,
     Container,
     Node,
     Pod,
@@ -548,13 +549,21 @@ def _record(
         owner_uid="" if owner is None else owner.uid,
         queue=queue,
         leaving_until=leaving_until.timestamp() if leaving_until is not None else 0.0,
-        disrupted=any(c.type == "DisruptionTarget" and c.status == "True" for c in conditions),
+        disrupted=any(map(_is_for_others, conditions)),
         labels=labels if of_spec.demand.gpus or of_spec.shares else {},
         facts=None if ended else _facts(pod, labels, of_spec.rules),
         has_claims=bool(spec.resource_claims),
         claim=claim,
         gang=gang,
     )
+
+
+def _is_for_others(condition: Condition) -> bool:
+    """Whether the pod leaves because its GPUs or its node are wanted for something else. Whoever
+    evicts it through the API closes the node first, if it does so for the node; and the extender
+    knows which pods it evicts itself."""
+    is_disrupted = condition.type == "DisruptionTarget" and condition.status == "True"
+    return is_disrupted and condition.reason != "EvictionByEvictionAPI"
 
 
 def _too_long(annotations: Mapping[str, str]) -> str:
