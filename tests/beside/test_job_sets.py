@@ -26,7 +26,7 @@ from tests.beside.world import (
     none_on,
     of,
     one_at_a_time,
-    one_that_fails_gets_its_place_back,
+    one_that_goes_gets_its_place_back,
     places,
     running,
     still_waits,
@@ -164,7 +164,7 @@ def test_a_worker_that_failed_gets_its_place_back_before_one_that_waits(
     """The Job controller waits for 10 s before it replaces a pod that failed."""
     leave_room(world, "n1", "n2")
     create_in_order(world, "one")
-    one_that_fails_gets_its_place_back(world)
+    one_that_goes_gets_its_place_back(world)
 
 
 def test_a_set_that_is_recreated_keeps_its_places_before_one_that_waits(

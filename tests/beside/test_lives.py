@@ -24,7 +24,7 @@ from tests.beside.world import (
     none_bound,
     of,
     of_two_one_runs_whole,
-    one_that_fails_gets_its_place_back,
+    one_that_goes_gets_its_place_back,
     remove,
     running,
 )
@@ -61,7 +61,7 @@ def test_a_pod_that_failed_gets_its_place_back_before_one_that_waits(
     """The Job controller waits for 10 s before it replaces a pod."""
     leave_room(world, "n1", "n2")
     kind.create(world, "one", 2)
-    one_that_fails_gets_its_place_back(world, failing)
+    one_that_goes_gets_its_place_back(world, failing)
 
 
 @each()

@@ -315,8 +315,12 @@ def none_on(node: str, *apps: str) -> Law:
     return look
 
 
-def one_that_fails_gets_its_place_back(world: SchedulingWorld, failing: int = 1) -> None:
-    """The law of a lost place, for the two pods of `one` on a full cluster. *failing*: which of
+def one_that_goes_gets_its_place_back(
+    world: SchedulingWorld,
+    going: int = 1,
+    goes: Callable[[SchedulingWorld, Pod], None] = fail,
+) -> None:
+    """The law of a lost place, for the two pods of `one` on a full cluster. *going*: which of
     them, by name."""
     played = Played(world)
     played.until_running("one", 2)
@@ -326,14 +330,14 @@ def one_that_fails_gets_its_place_back(world: SchedulingWorld, failing: int = 1)
     played = Played(world, still_waits("waiter"))
     played.settle()
 
-    failed = of(world.pods(), "one")[failing]
-    fail(world, failed)
+    gone = of(world.pods(), "one")[going]
+    goes(world, gone)
 
     def is_replaced() -> bool:
         pods = {pod.metadata.uid for pod in of(world.pods(), "one")}
-        return failed.metadata.uid not in pods and running(world, "one") == 2
+        return gone.metadata.uid not in pods and running(world, "one") == 2
 
-    played.until(is_replaced, "another pod runs instead of the one that failed")
+    played.until(is_replaced, "another pod runs instead of the one that went")
     assert places(world, "one") == before
 
 

@@ -52,7 +52,7 @@ def told(control: ControlPlane) -> str:
 def test_it_says_what_refuses_the_plugins_pods_until_one_is_created(control: ControlPlane) -> None:
     wait_for(lambda: "violates PodSecurity" in told(control), "Pod Security is named")
     found = told(control)
-    assert 'problem  linkwise-plugin: its pods are not created: pods "linkwise-plugin-' in found
+    assert "problem  linkwise-plugin: its pods are not created: violates PodSecurity" in found
     assert f"kubectl label namespace gpus {LEVEL}=privileged --overwrite" in found
     assert "label the node" not in found
 

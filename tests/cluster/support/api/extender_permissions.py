@@ -128,6 +128,7 @@ EXTENDER_MAY = (
     ApiRequest("bind with GPUs", "POST", f"{PODS}/waiting/binding", binding("waiting", PLAN)),
     write_pod("mark a started gang", "waiting/status", noted(gang_started="its uid")),
     ApiRequest("evict", "POST", f"{PODS}/evictable/eviction", eviction("evictable")),
+    ApiRequest("list events", "GET", "/api/v1/namespaces/ml/events"),
     ApiRequest("tell of it in an event", "POST", "/api/v1/namespaces/ml/events", event("told")),
     ApiRequest(
         "tell of it again",
@@ -296,7 +297,8 @@ EXTENDER_MUST_NOT = (
         binding("other", PLAN),
         RBAC,
     ),
-    ApiRequest("read events", "GET", "/api/v1/events", says=RBAC),
+    ApiRequest("watch events", "GET", "/api/v1/events?watch=true", says=RBAC),
+    ApiRequest("read one event", "GET", "/api/v1/namespaces/ml/events/told", says=RBAC),
     *(
         ApiRequest(f"list {kind.plural} of {kind.group}", "GET", collection(kind), says=RBAC)
         for kind in READ

@@ -21,8 +21,8 @@ class Operator:
 
     A file in them configures its manager, and the test changes *settings*. Or else flags do, in
     which `{host}`, `{port}` of the webhooks and `{health}`, a port, are replaced.
-    *issues_certificate*: the manager cannot be given one. *alone*: it defines a kind that another
-    operator defines too.
+    *issues_certificate*: the manager cannot be given one. *alone*: it does not run beside all
+    others.
     """
 
     name: str
@@ -134,7 +134,20 @@ MPI_OPERATOR = Operator(
     ready="8080/healthz",
     alone=True,  # the training operator has MPIJobs of another version
 )
-OPERATORS = JOB_SET, LEADER_WORKER_SET, TRAINING_OPERATOR, KUBERAY, TRAINER, KUEUE, MPI_OPERATOR
+DESCHEDULER = Operator(
+    name="descheduler",
+    title="descheduler",
+    module="sigs.k8s.io/descheduler",
+    version="v0.36.0",
+    sum="h1:fBemfJD1RhmbsdH94lKwGMOwQcbsrw67A5IK2c2fANA=",
+    package="./cmd/descheduler",
+    manifests="kubernetes/base",
+    alone=True,  # a test runs it once, when there is something to evict
+)
+OPERATORS = (
+    *(JOB_SET, LEADER_WORKER_SET, TRAINING_OPERATOR, KUBERAY, TRAINER, KUEUE),
+    *(MPI_OPERATOR, DESCHEDULER),
+)
 
 
 def selected() -> tuple[Operator, ...]:
