@@ -86,6 +86,17 @@ def test_who_refuses_pods_is_said_by_the_gang_until_they_exist() -> None:
     assert at.schedule("a-0-0")
 
 
+def test_what_others_wrote_is_one_line_of_bounded_length() -> None:
+    a = job("a", 2)
+    at = world(a)
+    half(at, a)
+    at.refused = {"a": "no\x1b[31m\n" * 100_000}
+    at.pass_time(SOON)
+    (gang,) = at.core.gangs(at.now)
+    assert gang.reason.isprintable()
+    assert len(gang.reason) < 1200
+
+
 def test_events_are_read_only_while_a_gang_lacks_members() -> None:
     a = job("a", 2)
     at = world(a)

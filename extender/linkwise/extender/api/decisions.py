@@ -119,9 +119,9 @@ def of_action(action: Action, record: PodRecord | None, at: float) -> Decision |
     match action:
         case WritePlan() if not action.again:
             why = f"the plan before was withdrawn: {action.instead}" if action.instead else ""
-            return replace(_with_gpus(about, action.node, action.annotations), why=_cut(why))
+            return replace(_with_gpus(about, action.node, action.annotations), why=one_line(why))
         case WithdrawPlan() if action.annotations:
-            why, nodes = _cut(action.why), _named(action.node)
+            why, nodes = one_line(action.why), _named(action.node)
             return replace(about, what=What.WITHDRAWN, nodes=nodes, why=why)
         case LiftGate():
             return replace(about, what=What.GATE_LIFTED)
@@ -134,7 +134,7 @@ def of_action(action: Action, record: PodRecord | None, at: float) -> Decision |
                 what=What.EVICTED,
                 gang=action.gang,
                 nodes=_named(action.node),
-                why=_cut(action.why),
+                why=one_line(action.why),
                 for_whom="" if to is None else to.title,
                 priority=action.priority,
                 for_priority=None if to is None else to.priority,
@@ -166,7 +166,7 @@ def of_reservation(
         tuple(named[:_MOST_NODES]),
         max(len(named) - _MOST_NODES, 0),
         count=sum(mask.bit_count() for mask in gpus.values()),
-        why=_cut(why),
+        why=one_line(why),
         for_whom=key.title,
     )
 
@@ -182,7 +182,7 @@ def _named(node: str) -> tuple[str, ...]:
     return (node,) if node else ()
 
 
-def _cut(text: str) -> str:
-    """One line, of bounded length."""
+def one_line(text: str) -> str:
+    """What others wrote, as one line of bounded length."""
     text = "".join(c if c.isprintable() else " " for c in text[: _LONGEST_WHY + 1])
     return text if len(text) <= _LONGEST_WHY else f"{text[: _LONGEST_WHY - 1]}…"

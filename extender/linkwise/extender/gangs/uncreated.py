@@ -9,6 +9,7 @@ of these gangs is kept.
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from linkwise.extender.api.decisions import one_line
 from linkwise.extender.api.records import GangKey
 from linkwise.extender.api.timers import Agenda, Timers
 from linkwise.extender.cache.cache import Cache
@@ -19,7 +20,6 @@ from linkwise.extender.gangs.registry import GangRegistry
 FIRST_SECONDS = 3.0
 AGAIN_SECONDS = 10.0
 _MOST_A_SECOND = 2
-_LONGEST = 300  # characters
 
 
 class FetchRefusals(NamedTuple):
@@ -113,5 +113,5 @@ class UncreatedMembers:
 
 
 def _in_words(refused: RefusedPod) -> str:
-    why = refused.why if len(refused.why) <= _LONGEST else f"{refused.why[: _LONGEST - 1]}…"
-    return f"{refused.kind} {refused.name} cannot create its pods: {why}"
+    owner = one_line(f"{refused.kind} {refused.name}")
+    return f"{owner} cannot create its pods: {one_line(refused.why)}"
