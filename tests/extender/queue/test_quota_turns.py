@@ -33,12 +33,12 @@ class Quotas(Cluster):
             for name, why in self.refused.items()
         ]
 
-    def quota(self, *names_: str, limit: int = 16) -> None:
-        for name in names_:
-            self.refused[name] = (
-                f"exceeded quota: gpus, requested: requests.{names.DEFAULT_RESOURCE}=8, used: "
-                f"requests.{names.DEFAULT_RESOURCE}=16, limited: "
-                f"requests.{names.DEFAULT_RESOURCE}={limit}"
+    def quota(self, *jobs: str, limit: int | str = 16, quota: str = "gpus", asked: int = 8) -> None:
+        gpus = f"requests.{names.DEFAULT_RESOURCE}"
+        for each in jobs:
+            self.refused[each] = (
+                f"exceeded quota: {quota}, requested: requests.cpu=1,{gpus}={asked}, "
+                f"used: requests.cpu=2,{gpus}=16, limited: requests.cpu=2,{gpus}={limit}"
             )
 
 
@@ -54,6 +54,12 @@ def limited(name: str, size: int, backoff_limit: int, failed: int = 0) -> Object
     made = job(name, size)
     made["spec"]["backoffLimit"] = backoff_limit
     return {**made, "status": {"failed": failed}}
+
+
+def per_index(name: str, backoff_limit: int) -> Object:
+    made = job(name, 2)
+    made["spec"]["backoffLimitPerIndex"] = backoff_limit
+    return made
 
 
 def half(at: Quotas, *jobs: Object) -> None:
@@ -146,11 +152,11 @@ def test_the_last_gives_way_to_the_first_whose_pod_is_written_then() -> None:
     assert at.evicted == ["b-0-0"]
 
 
-def test_pauses_grow_while_giving_way_does_not_help() -> None:
+def test_each_turn_is_written_and_pauses_grow_while_giving_way_does_not_help() -> None:
     a, b = job("a", 2), job("b", 2)
     at = world(a, b)
     half(at, a, b)
-    when = []
+    when, notes = [], set[str]()
     for attempt in range(1, 4):
         for _ in range(200):
             at.pass_time(1)
@@ -159,9 +165,64 @@ def test_pauses_grow_while_giving_way_does_not_help() -> None:
         when.append(at.now)
         at.evicted.clear()
         at.delete(f"b-0-{attempt - 1}")
+        at.settle()
+        notes.add(at.pod("a-0-0").metadata.annotations[names.QUEUE])
         create(at, member(b, 0, attempt=attempt))
     gaps = [later - earlier for earlier, later in pairwise(when)]
     assert [round(gap / PAUSE_SECONDS) for gap in gaps] == [1, 2]
+    assert len(notes) == 3
+
+
+def test_an_eviction_that_is_refused_ends_its_turn_and_is_tried_again() -> None:
+    a, b = job("a", 2), job("b", 2)
+    at = world(a, b)
+    half(at, a, b)
+    at.spared = {"b-0-0"}
+    at.pass_time(SOON)
+    at.spared = set()
+    for _ in range(60):
+        at.pass_time(5)
+    assert at.evicted
+
+
+def test_if_nobody_can_give_way_to_the_first_it_gives_way_itself() -> None:
+    a, b = job("a", 2), limited("b", 2, 0)
+    at = world(a, b)
+    half(at, a, b)
+    at.pass_time(SOON)
+    assert at.evicted == ["a-0-0"]
+
+
+def test_gangs_of_two_quotas_do_not_give_way_to_each_other() -> None:
+    a, b = job("a", 2), job("b", 2)
+    at = world(a, b)
+    half(at, a, b)
+    at.quota("a", quota="high")
+    at.pass_time(SOON)
+    assert at.evicted == []
+
+
+@pytest.mark.parametrize(("limit", "asked"), [("1k", 8), (10, 1)])
+def test_the_amounts_of_the_quota_are_read(limit: int | str, asked: int) -> None:
+    """A member that is missing may be smaller than those that exist."""
+    a, b = job("a", 3), job("b", 3)
+    at = world(a, b)
+    half(at, a, b)
+    create(at, member(b, 1))
+    at.quota("a", "b", limit=limit, asked=asked)
+    at.pass_time(SOON)
+    assert at.evicted == ["b-0-0", "b-1-0"]
+
+
+def test_events_of_a_job_with_a_longer_name_or_of_an_earlier_one_are_not_its_own() -> None:
+    a, ab = job("a", 2), job("a-b", 2)
+    at = world(a, ab)
+    half(at, a, ab)
+    at.refused = {}
+    at.quota("a-b")
+    at.pass_time(SOON)
+    assert at.evicted == []
+    assert at.core.gangs(at.now)[0].reason == "1 of 2 members exist"
 
 
 @pytest.mark.parametrize(
@@ -170,10 +231,12 @@ def test_pauses_grow_while_giving_way_does_not_help() -> None:
         (limited("b", 2, 1), True),
         (limited("b", 2, 0), False),  # it would have failed
         (limited("b", 2, 3, failed=3), False),
+        (per_index("b", 1), True),
+        (per_index("b", 0), False),
     ],
 )
 def test_no_job_gives_way_that_would_have_failed(last: Object, *, gives: bool) -> None:
-    a = job("a", 2)
+    a = limited("a", 2, 0)
     at = world(a, last)
     half(at, a, last)
     at.pass_time(SOON)
@@ -181,12 +244,12 @@ def test_no_job_gives_way_that_would_have_failed(last: Object, *, gives: bool) -
 
 
 def test_nobody_gives_way_if_that_is_not_enough_or_the_first_is_too_large() -> None:
-    a, b = job("a", 4), job("b", 2)
+    a, b = job("a", 4), limited("b", 4, 0)
     at = world(a, b)
     half(at, a, b)
     at.quota("a", "b", limit=32)
     at.pass_time(SOON)
-    assert at.evicted == []  # it lacks three, and only one would go
+    assert at.evicted == []  # each lacks three, and only one would go
 
 
 def test_a_gang_that_the_quota_never_lets_be_whole_gives_way_to_one_behind_it() -> None:

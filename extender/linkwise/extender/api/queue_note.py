@@ -49,6 +49,9 @@ class QueueNote(
     rests_until: float | None = None  # seconds since 1970; until then it reserves within its share
     moves: tuple[NotedMove, ...] = ()
     moves_at: float | None = None  # seconds since 1970; when the last of them was planned
+    # Seconds since 1970; when others had given way for its missing pods (`quota_turns`). No leader
+    # needs it, but the controller of its pods sees that one changed.
+    turn: float | None = None
 
     def places(self) -> list[Place]:
         """Raises ValueError if a bitmask is not hexadecimal."""
@@ -64,9 +67,10 @@ def queue_note(
     rests_until: float | None = None,
     moves: tuple[NotedMove, ...] = (),
     moves_at: float | None = None,
+    turn: float | None = None,
 ) -> QueueNote | None:
     """None if there is nothing to note."""
-    if since is None and rests_until is None and not (places or moves):
+    if since is None and rests_until is None and turn is None and not (places or moves):
         return None
     runs = groupby(places, key=lambda place: place[0])
     spots = tuple((node, tuple(f"{gpus:x}" for _, gpus in run)) for node, run in runs)
@@ -78,6 +82,7 @@ def queue_note(
         rests_until=rests_until,
         moves=moves,
         moves_at=moves_at,
+        turn=turn,
     )
 
 

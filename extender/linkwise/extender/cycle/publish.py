@@ -67,9 +67,9 @@ class Publish:
                 self._uncreated.note(key, now)
                 self._waiting_events.note(key, now)
                 self._long_waits.note(key, now)
-        with self._changes.isolated("quotas"):
-            self._quota_turns.look(now)
         changed = self._reserve.take_changed() | self._targets.take_changed()
+        with self._changes.isolated("quotas"):
+            changed |= self._quota_turns.look(now)
         unwritten, self._unwritten = self._unwritten, set()
         for key in sorted(looked_at | changed | self._queue.take_evicted() | unwritten):
             with self._changes.isolated(key.title):
@@ -107,6 +107,7 @@ class Publish:
             rests_until=self._reserve.rests_until(key, now) if waits else None,
             moves=self._targets.noted(key),
             moves_at=self._targets.noted_at(key),
+            turn=self._quota_turns.began(key),
         )
         for member in live:
             wanted = note if member is oldest else None

@@ -6,6 +6,7 @@ namespace have too few members, its Events are read now and then, and only the l
 of these gangs is kept.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from linkwise.extender.api.timers import Agenda, Timers
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.gangs.gang import Gang, Phase
 from linkwise.extender.gangs.registry import GangRegistry
+from linkwise.pods.podgrouper.workloads.kinds import JOB
 
 # Most gangs have all their members sooner.
 FIRST_SECONDS = 3.0
@@ -99,19 +101,21 @@ class UncreatedMembers:
     def _last_of(self, key: GangKey, refused: Sequence[RefusedPod]) -> RefusedPod | None:
         """The last of them that is of the gang, and after which its owner has created no pod."""
         created: dict[str, float] = {}
-        for pod in self._cache.members(key):
-            if pod.owner_uid and not pod.coming:
-                created[pod.owner_uid] = max(created.get(pod.owner_uid, 0.0), pod.created)
+        pods = [pod for pod in self._cache.members(key) if not pod.coming]
+        for pod in pods:
+            created[pod.owner_uid] = max(created.get(pod.owner_uid, 0.0), pod.created)
+        oldest = min((pod.created for pod in pods), default=math.inf)
         root = key.name.rpartition("/")[2]
+        # Those of a Job belong to it itself; else an owner may have no pod yet.
+        has_others = not key.name.startswith(f"{JOB.qualified}/")
         for each in reversed(refused):
             if each.uid in created:
                 if each.at >= created[each.uid]:  # both are whole seconds
                     return each
-            elif f"{each.name}-".startswith(f"{root}-"):  # an owner of which no pod exists yet
+            elif has_others and each.at >= oldest and f"{each.name}-".startswith(f"{root}-"):
                 return each
         return None
 
 
 def _in_words(refused: RefusedPod) -> str:
-    owner = one_line(f"{refused.kind} {refused.name}")
-    return f"{owner} cannot create its pods: {one_line(refused.why)}"
+    return one_line(f"{refused.kind} {refused.name} cannot create its pods: {refused.why}")

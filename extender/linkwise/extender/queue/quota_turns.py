@@ -14,7 +14,7 @@ The first gang is noted on its pod, by which its controller sees a change and tr
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from linkwise.extender.api.records import GangKey, PodRecord
@@ -25,17 +25,36 @@ from linkwise.extender.gangs.growing_pauses import GrowingPauses
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.gangs.uncreated import UncreatedMembers
 from linkwise.extender.queue.scheduling_queue import SchedulingQueue
+from linkwise.kube.objects import whole
 
 EVENT = "GaveWay"
 PAUSE_SECONDS = 20.0  # longer than the Job controller waits; it doubles
-_EXCEEDED = "exceeded quota: "  # kubernetes pkg/plugin resourcequota/controller.go
-_LIMITED = re.compile(r"limited: .*?\brequests\.([^=,\s]+)=(\d+)")
+_TURN_SECONDS = 60.0  # for which an eviction that was refused, or got no answer, is waited for
+# kubernetes staging/src/k8s.io/apiserver/pkg/admission/plugin/resourcequota/controller.go
+_EXCEEDED = re.compile(r"exceeded quota: ([^,]+), requested: (.*), used: .*, limited: (.*)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """A gang that a quota keeps from having enough members, and of which none was bound."""
+
+    gang: Gang
+    pods: Sequence[PodRecord]
+    missing: int  # pods
+    quota: str
+    requested: float  # GPUs of a missing pod
+    limited: float  # GPUs; infinite: the quota is about something else
+
+    @property
+    def lacks(self) -> float:
+        return self.missing * self.requested
 
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
     first: GangKey
     leaving: frozenset[str]  # uids of the pods that give way
+    until: float
 
 
 class QuotaTurns:
@@ -52,65 +71,86 @@ class QuotaTurns:
         self._queue, self._uncreated, self._resource = queue, uncreated, resource
         self._pauses = GrowingPauses()
         self._turns: dict[str, _Turn] = {}  # by namespace
+        self._began: dict[GangKey, float] = {}  # when others had given way for the gang
         self._news: set[str] = set()
 
     def said(self, namespace: str) -> None:
         """Why pods of the namespace do not exist was read."""
         self._news.add(namespace)
 
-    def look(self, now: float) -> None:
+    def began(self, key: GangKey) -> float | None:
+        """When others had given way for this gang; None: it has no turn."""
+        return self._began.get(key)
+
+    def look(self, now: float) -> set[GangKey]:
+        """Return the gangs whose turn began or ended."""
+        changed = {key for key in self._began if not self._lacks_pods(key)}
+        for key in changed:
+            del self._began[key]
         for namespace, turn in [*self._turns.items()]:
-            if not turn.leaving & self._cache.pods.keys():
+            if now >= turn.until or not turn.leaving & self._cache.pods.keys():
                 del self._turns[namespace]
-                if turn.first in self._registry.gangs:
-                    self._queue.keep_age(turn.first, now)
+                if self._lacks_pods(turn.first):
+                    self._began[turn.first] = now
+                    changed.add(turn.first)
         news, self._news = self._news, set()
         for namespace in sorted(news - self._turns.keys()):
             if self._pauses.until(namespace, now) is None:
                 self._untie(namespace, now)
+        return changed
+
+    def _lacks_pods(self, key: GangKey) -> bool:
+        gang = self._registry.gangs.get(key)
+        return gang is not None and not self._registry.members_of(gang).complete
 
     def _untie(self, namespace: str, now: float) -> None:
-        tied = sorted(self._tied(namespace), key=lambda gang: self._queue.urgency(gang.key))
-        limit = self._limit(tied)
-        first = next((gang for gang in tied if self._needs(gang) <= limit), None)
-        if first is None:
-            return
-        lacks = self._needs(first) - _gpus_of(self._registry.members_of(first).seats)
-        freed: list[PodRecord] = []
-        for gang in reversed(tied):
-            pods = self._registry.members_of(gang).seats
-            if gang is not first and _gpus_of(freed) < lacks and _may_give_way(pods):
-                freed += pods
-        if not freed or _gpus_of(freed) < lacks:
-            return
-        self._pauses.pause(namespace, PAUSE_SECONDS, now)
-        self._turns[namespace] = _Turn(first.key, frozenset(pod.uid for pod in freed))
-        why = f"so that {first.key.title} has all its pods, as the quota lets neither have all"
+        refused = [
+            each for gang in self._uncreated.lacking(namespace) if (each := self._read(gang))
+        ]
+        refused.sort(key=lambda each: self._queue.urgency(each.gang.key))
+        for first in refused:
+            tied = [each for each in refused if each.quota == first.quota]
+            # Of a quota that was raised, older words have the old limit.
+            limit = max(each.limited for each in tied)
+            freed: list[PodRecord] = []
+            for other in reversed(tied):
+                may = other is not first and _may_give_way(other.pods)
+                if may and _gpus_of(freed) < first.lacks:
+                    freed += other.pods
+            fits = _gpus_of(first.pods) + first.lacks <= limit
+            if fits and freed and _gpus_of(freed) >= first.lacks:
+                self._begin(first.gang.key, freed, now)
+                return
+
+    def _begin(self, first: GangKey, freed: Sequence[PodRecord], now: float) -> None:
+        self._pauses.pause(first.namespace, PAUSE_SECONDS, now)
+        leaving = frozenset(pod.uid for pod in freed)
+        self._turns[first.namespace] = _Turn(first, leaving, now + _TURN_SECONDS)
+        why = f"so that {first.title} has all its pods, as the quota lets neither have all"
         for pod in freed:
             assert pod.gang is not None
             self._queue.keep_age(pod.gang, now)
             self._pending_writes.evict(pod, why, now, event=EVENT)
 
-    def _tied(self, namespace: str) -> Iterator[Gang]:
-        """The gangs that a quota keeps from having enough members, and of which none was bound."""
-        for gang in self._uncreated.lacking(namespace):
-            members = self._registry.members_of(gang)
-            lacks = gang.phase is Phase.FORMING and members.seats and not members.complete
-            has_begun = members.bound or members.flying or members.done or members.coming
-            if lacks and not (has_begun or members.extra) and _EXCEEDED in gang.uncreated:
-                yield gang
+    def _read(self, gang: Gang) -> _Refused | None:
+        members, said = self._registry.members_of(gang), _EXCEEDED.search(gang.uncreated)
+        lacks = gang.phase is Phase.FORMING and members.seats and not members.complete
+        has_begun = members.bound or members.flying or members.done or members.coming
+        if said is None or not lacks or has_begun or members.extra:
+            return None
+        largest = max(pod.needs.gpus for pod in members.seats)
+        missing = members.minimum - members.done - len(members.seats)
+        requested = self._gpus_in(said[2], default=largest)
+        limited = self._gpus_in(said[3], default=math.inf)
+        return _Refused(gang, members.seats, missing, said[1], requested, limited)
 
-    def _limit(self, tied: Sequence[Gang]) -> float:
-        """The GPUs that the quota allows; infinite: it is about something else. Of a quota that was
-        raised, older words have the old limit."""
-        said = (_LIMITED.findall(gang.uncreated) for gang in tied)
-        gpus = (int(most) for each in said for name, most in each if name == self._resource)
-        return max(gpus, default=math.inf)
-
-    def _needs(self, gang: Gang) -> int:
-        """How many GPUs all its pods have."""
-        members = self._registry.members_of(gang)
-        return _gpus_of(members.seats[:1]) * members.minimum
+    def _gpus_in(self, amounts: str, *, default: float) -> float:
+        """*amounts*: as in `requests.cpu=2,requests.nvidia.com/gpu=1k`."""
+        said = dict(each.strip().partition("=")[::2] for each in amounts.split(","))
+        try:
+            return whole(said[f"requests.{self._resource}"])
+        except (KeyError, ValueError):
+            return default
 
 
 def _gpus_of(pods: Sequence[PodRecord]) -> int:

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 # The warnings of which there are many are about pods that exist.
 _NOT = "FailedScheduling", "GangWaiting", "Unhealthy", "BackOff", "FailedMount"
 _FIELDS = ",".join(("type=Warning", *(f"reason!={reason}" for reason in _NOT)))
-_MOST = 500  # Events in one answer
+_MOST = 100  # Events in one answer
 
 
 class RefusalReads:

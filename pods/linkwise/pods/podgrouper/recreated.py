@@ -33,6 +33,7 @@ COUNTS_AS_FAILURE = (
 _RULE = "eviction"
 _BACKOFF_LIMIT = 6  # by default
 _MANY = 1 << 31
+_FAILURES_OF_INDEX = "batch.kubernetes.io/job-index-failure-count"
 _OF_SIGNALS = frozenset({137, 143})  # exit codes: SIGKILL, SIGTERM
 
 
@@ -65,21 +66,24 @@ def after_eviction(pod: Pod, objects: Objects, resource: str) -> Eviction | Need
         always = case.controller.kind in ALWAYS
         return Eviction(AfterEviction.RECREATED if always else AfterEviction.UNKNOWN)
     try:
-        job = template_in_set(case) or case.read_controller(JOB)
+        in_set = template_in_set(case)
+        job = in_set or case.read_controller(JOB)
     except UnreadError as error:
         return NeedsOwner(error.ref, error.paths, _RULE, str(error))
     except OwnerGoneError:
         return Eviction(AfterEviction.UNKNOWN)
     if ignores_disruptions(mapping(job, "spec")):
         return Eviction(AfterEviction.RECREATED)
-    return Eviction(AfterEviction.FAILURE, _survives(job))
+    # Of a JobSet's template nobody knows how many have failed.
+    return Eviction(AfterEviction.FAILURE, 0 if in_set else _survives(job, pod))
 
 
-def _survives(job: Fields) -> int:
+def _survives(job: Fields, pod: Pod) -> int:
     # Of an Indexed Job each index may have a limit of its own; one pod of it is evicted at once.
     limit = at(job, "spec.backoffLimitPerIndex")
     if isinstance(limit, int):
-        return _MANY if limit else 0
+        count = pod.metadata.annotations.get(_FAILURES_OF_INDEX, "0")
+        return _MANY if count.isdecimal() and int(count) < limit else 0
     limit, failed = at(job, "spec.backoffLimit"), at(job, "status.failed")
     allowed = limit if isinstance(limit, int) else _BACKOFF_LIMIT
     return max(allowed - (failed if isinstance(failed, int) else 0), 0)
