@@ -5,17 +5,15 @@ from datetime import datetime
 
 import msgspec
 
-from linkwise.kube.objects import ObjectMeta
+from linkwise.kube.objects import ObjectMeta, ObjectReference
 
 
 class _Object(msgspec.Struct, frozen=True, rename="camel"):
     """As the API server writes it."""
 
 
-class ObjectReference(_Object, frozen=True):
+class InvolvedObject(ObjectReference, frozen=True):
     kind: str = ""
-    name: str = ""
-    uid: str = ""
 
 
 class EventSeries(_Object, frozen=True):
@@ -24,7 +22,7 @@ class EventSeries(_Object, frozen=True):
 
 class Event(_Object, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
-    involved_object: ObjectReference = ObjectReference()
+    involved_object: InvolvedObject = InvolvedObject()
     reason: str = ""
     message: str = ""
     last_timestamp: datetime | None = None
@@ -39,8 +37,13 @@ class Event(_Object, frozen=True):
         return max((each.timestamp() for each in times if each is not None), default=0.0)
 
 
+class ListMeta(_Object, frozen=True):
+    continue_: str = msgspec.field(name="continue", default="")
+
+
 class Events(_Object, frozen=True):
-    items: tuple[Event, ...] = ()
+    items: tuple[Event, ...] | None = None  # Go writes an empty list as null
+    metadata: ListMeta = ListMeta()
 
 
 # Of Kubernetes' controllers, Kubeflow's training operator, and KubeRay.

@@ -84,6 +84,14 @@ def test_the_last_event_of_each_owner_counts_and_other_events_do_not(client: Kub
     assert {each.name: each.why for each in read(client) or ()} == {"a": "new", "b": "of another"}
 
 
+def test_many_events_are_read_in_pages_and_long_ones_are_cut(client: KubeClient) -> None:
+    for number in range(25):
+        write(client, f"Error creating: {'x' * 100_000}", owner=f"job-{number}")
+    found = read(client) or ()
+    assert len(found) == 25
+    assert max(len(each.why) for each in found) < 3000
+
+
 def test_without_the_right_or_an_answer_nothing_is_known(
     client: KubeClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

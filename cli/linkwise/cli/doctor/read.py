@@ -118,7 +118,7 @@ def read_facts(extender: Extender) -> Facts:
         pods=() if pods is None else pods.items,
         slices=() if slices is None else slices.items,
         daemonset=daemonset,
-        events=() if failures is None else failures.items,
+        events=(failures and failures.items) or (),
         scheduler=reader.scheduler(() if pods is None else pods.items),
         conditions=() if hooks is None else _conditions(hooks),
         lease=lease,

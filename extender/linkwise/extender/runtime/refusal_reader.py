@@ -1,6 +1,7 @@
 """Reads from the API server why pods of a namespace could not be created."""
 
 import logging
+from collections.abc import Iterator
 from threading import Lock
 
 import msgspec
@@ -14,7 +15,9 @@ log = logging.getLogger(__name__)
 # The warnings of which there are many are about pods that exist.
 _NOT = "FailedScheduling", "GangWaiting", "Unhealthy", "BackOff", "FailedMount"
 _FIELDS = ",".join(("type=Warning", *(f"reason!={reason}" for reason in _NOT)))
-_MOST = 100  # Events in one answer
+# An Event's message may have a megabyte: few are read at once, and only the beginning is kept.
+_PAGE, _MOST_PAGES = 10, 50
+_MOST_CHARACTERS = 2048
 
 
 class RefusalReads:
@@ -27,21 +30,30 @@ class RefusalReads:
 
     def read(self, asked: FetchRefusals) -> tuple[RefusedPod, ...] | None:
         """The last refusal for each owner; None: no answer."""
-        path = f"/api/v1/namespaces/{asked.namespace}/events"
-        params = {"fieldSelector": _FIELDS, "limit": str(_MOST)}
+        last: dict[str, RefusedPod] = {}
         try:
-            events = self._client.get(path, Events, params=params).items
+            for event in self._events(asked.namespace):
+                refused = _refused(event)
+                known = last.get(refused.uid)
+                if refused.why and (known is None or refused.at >= known.at):
+                    last[refused.uid] = refused
         except msgspec.DecodeError as error:
             log.warning("%s: %s", asked, error)
             return None
         except ApiError as error:
             self._tell(asked, error)
             return None
-        last: dict[str, Event] = {}
-        for event in sorted(events, key=lambda each: each.last):
-            if why_not_created(event):
-                last[event.involved_object.uid] = event
-        return tuple(map(_refused, last.values()))
+        return tuple(last.values())
+
+    def _events(self, namespace: str) -> Iterator[Event]:
+        path = f"/api/v1/namespaces/{namespace}/events"
+        params: dict[str, str | int] = {"fieldSelector": _FIELDS, "limit": _PAGE}
+        for _ in range(_MOST_PAGES):
+            page = self._client.get(path, Events, params=params)
+            yield from page.items or ()
+            if not page.metadata.continue_:
+                return
+            params["continue"] = page.metadata.continue_
 
     def _tell(self, asked: FetchRefusals, error: ApiError) -> None:
         with self._lock:
@@ -53,5 +65,6 @@ class RefusalReads:
 
 
 def _refused(event: Event) -> RefusedPod:
-    about = event.involved_object
-    return RefusedPod(about.kind, about.name, about.uid, event.last, why_not_created(event))
+    about, why = event.involved_object, why_not_created(event)[:_MOST_CHARACTERS]
+    kind, name = about.kind[:_MOST_CHARACTERS], about.name[:_MOST_CHARACTERS]
+    return RefusedPod(kind, name, about.uid[:_MOST_CHARACTERS], event.last, why)
