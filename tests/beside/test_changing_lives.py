@@ -15,7 +15,6 @@ from tests.beside.workloads import BATCH, create_job, job_template
 from tests.beside.world import (
     NODES,
     Played,
-    clean,
     empty,
     ended,
     leave_room,
@@ -32,12 +31,6 @@ from tests.cluster.support.scheduling.scheduling_world import SchedulingWorld
 def started(run_directory: Path) -> Iterator[SchedulingWorld]:
     with world_of_lives(run_directory / "lives", *selected()) as world:
         yield world
-
-
-@pytest.fixture
-def world(started: SchedulingWorld) -> Iterator[SchedulingWorld]:
-    yield started
-    clean(started)
 
 
 def change(world: SchedulingWorld, kind: Kind, patch: object) -> None:

@@ -9,7 +9,6 @@ from linkwise.kube.objects import Pod
 from tests.beside.workloads import DEPLOYMENTS, GPUS
 from tests.beside.world import (
     Played,
-    clean,
     empty,
     leave_room,
     of,
@@ -26,12 +25,6 @@ GENERATION = "pod-template-hash"
 def started(run_directory: Path) -> Iterator[SchedulingWorld]:
     with world_beside(run_directory / "controllers") as world:
         yield world
-
-
-@pytest.fixture
-def world(started: SchedulingWorld) -> Iterator[SchedulingWorld]:
-    yield started
-    clean(started)
 
 
 def create_deployment(world: SchedulingWorld, name: str, pods: int) -> None:

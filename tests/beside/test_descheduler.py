@@ -10,7 +10,6 @@ import pytest
 from linkwise.kube.objects import Pod
 from tests.beside.workloads import create_job
 from tests.beside.world import (
-    clean,
     leave_room,
     one_that_goes_gets_its_place_back,
     world_beside,
@@ -22,10 +21,9 @@ MARK = "example.com/old"
 
 
 @pytest.fixture(scope="module")
-def world(run_directory: Path) -> Iterator[SchedulingWorld]:
+def started(run_directory: Path) -> Iterator[SchedulingWorld]:
     with world_beside(run_directory / "descheduler") as world:
         yield world
-        clean(world)
 
 
 def test_a_pod_that_is_descheduled_gets_its_place_back(

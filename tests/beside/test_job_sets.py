@@ -18,7 +18,6 @@ from tests.beside.world import (
     RACK,
     RACKS,
     Played,
-    clean,
     empty,
     fail,
     leave_room,
@@ -44,12 +43,6 @@ JOB_INDEX = "jobset.sigs.k8s.io/job-index"
 def started(run_directory: Path) -> Iterator[SchedulingWorld]:
     with world_beside(run_directory / "job-sets", JOB_SET) as world:
         yield world
-
-
-@pytest.fixture
-def world(started: SchedulingWorld) -> Iterator[SchedulingWorld]:
-    yield started
-    clean(started)
 
 
 def test_of_two_sets_in_order_one_runs_whole_and_the_other_waits_whole(

@@ -20,7 +20,6 @@ from tests.beside.workloads import create_job_set, job_template, replicated
 from tests.beside.world import (
     RACK,
     Played,
-    clean,
     empty,
     ended,
     leave_room,
@@ -45,12 +44,6 @@ def started(run_directory: Path) -> Iterator[SchedulingWorld]:
     with world_beside(run_directory / "kueue", JOB_SET, KUEUE) as world:
         create_queues(world)
         yield world
-
-
-@pytest.fixture
-def world(started: SchedulingWorld) -> Iterator[SchedulingWorld]:
-    yield started
-    clean(started)
 
 
 def create_queued_set(world: SchedulingWorld, name: str, queue: str) -> None:

@@ -10,7 +10,6 @@ from tests.beside.queues import ALL, create_in_queue, create_queues
 from tests.beside.workloads import create_job
 from tests.beside.world import (
     Played,
-    clean,
     empty,
     leave_room,
     none_bound,
@@ -40,12 +39,6 @@ def started(run_directory: Path) -> Iterator[SchedulingWorld]:
     with world_beside(run_directory / "kueue-evictions", IMPATIENT) as world:
         create_queues(world)
         yield world
-
-
-@pytest.fixture
-def world(started: SchedulingWorld) -> Iterator[SchedulingWorld]:
-    yield started
-    clean(started)
 
 
 def uids(world: SchedulingWorld, app: str) -> set[str]:

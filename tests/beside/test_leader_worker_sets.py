@@ -11,7 +11,6 @@ from tests.beside.world import (
     RACK,
     RACKS,
     Played,
-    clean,
     empty,
     leave_room,
     none_bound,
@@ -35,12 +34,6 @@ GROUP = "leaderworkerset.sigs.k8s.io/group-index"
 def started(run_directory: Path) -> Iterator[SchedulingWorld]:
     with world_beside(run_directory / "leader-worker-sets", LEADER_WORKER_SET) as world:
         yield world
-
-
-@pytest.fixture
-def world(started: SchedulingWorld) -> Iterator[SchedulingWorld]:
-    yield started
-    clean(started)
 
 
 def test_of_two_whose_leaders_start_first_one_runs_whole_and_the_other_waits_whole(

@@ -18,7 +18,6 @@ from tests.beside.workloads import create_job, delete
 from tests.beside.world import (
     Played,
     bound,
-    clean,
     empty,
     leave_room,
     none_bound,
@@ -38,12 +37,6 @@ T = TypeVar("T")
 def started(run_directory: Path) -> Iterator[SchedulingWorld]:
     with world_of_lives(run_directory / "lives", *selected()) as world:
         yield world
-
-
-@pytest.fixture
-def world(started: SchedulingWorld) -> Iterator[SchedulingWorld]:
-    yield started
-    clean(started)
 
 
 @each()

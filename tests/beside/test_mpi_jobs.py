@@ -8,7 +8,6 @@ import pytest
 from tests.beside.workloads import MPI_JOBS, create_job, create_mpi_job
 from tests.beside.world import (
     Played,
-    clean,
     ended,
     fail,
     leave_room,
@@ -28,12 +27,6 @@ def started(run_directory: Path) -> Iterator[SchedulingWorld]:
     flags = ("--replacement-timeout=5s",)
     with world_beside(run_directory / "mpi", MPI_OPERATOR, extender_flags=flags) as world:
         yield world
-
-
-@pytest.fixture
-def world(started: SchedulingWorld) -> Iterator[SchedulingWorld]:
-    yield started
-    clean(started)
 
 
 def test_of_two_one_runs_whole_and_the_other_waits_whole(world: SchedulingWorld) -> None:

@@ -10,7 +10,6 @@ import pytest
 from tests.beside.workloads import create_job
 from tests.beside.world import (
     Played,
-    clean,
     ended,
     of,
     one_at_a_time,
@@ -28,10 +27,9 @@ MOST_BACK_OFF_SECONDS = 60.0
 
 
 @pytest.fixture(scope="module")
-def world(run_directory: Path) -> Iterator[SchedulingWorld]:
+def started(run_directory: Path) -> Iterator[SchedulingWorld]:
     with world_beside(run_directory / "quotas") as world:
         yield world
-        clean(world)
 
 
 def allow(world: SchedulingWorld, gpus: int) -> None:

@@ -8,7 +8,6 @@ import pytest
 from tests.beside.workloads import create_train_job
 from tests.beside.world import (
     Played,
-    clean,
     empty,
     leave_room,
     none_bound,
@@ -25,12 +24,6 @@ def started(run_directory: Path) -> Iterator[SchedulingWorld]:
     with world_beside(run_directory / "train-jobs", JOB_SET, TRAINER) as world:
         world.control.kubectl("apply", "--server-side", f"-f={TRAINER.build() / RUNTIME}")
         yield world
-
-
-@pytest.fixture
-def world(started: SchedulingWorld) -> Iterator[SchedulingWorld]:
-    yield started
-    clean(started)
 
 
 def test_nodes_wait_until_there_is_room_for_the_launcher_that_comes_after_them(

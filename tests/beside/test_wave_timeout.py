@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.beside.workloads import create_in_order
-from tests.beside.world import Played, clean, leave_room, still_waits, world_beside
+from tests.beside.world import Played, leave_room, still_waits, world_beside
 from tests.cluster.support.programs.operators import JOB_SET
 from tests.cluster.support.scheduling.scheduling_world import SchedulingWorld
 
@@ -18,12 +18,6 @@ def started(run_directory: Path) -> Iterator[SchedulingWorld]:
     flags = (f"--wave-timeout={WAVE_TIMEOUT_SECONDS:g}s",)
     with world_beside(run_directory / "wave-timeout", JOB_SET, extender_flags=flags) as world:
         yield world
-
-
-@pytest.fixture
-def world(started: SchedulingWorld) -> Iterator[SchedulingWorld]:
-    yield started
-    clean(started)
 
 
 def test_places_of_a_wave_that_never_comes_are_given_to_others_in_the_end(

@@ -10,6 +10,7 @@ from tests.pods.podgrouper.pods import Object, owner, pod, ref_of, template
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 SURELY = 120.0
+_OF_SET = "jobset.sigs.k8s.io/"
 
 
 def job(name: str, size: int, *, uid: str = "", at_once: int = 0, done: int = 0) -> Object:
@@ -27,6 +28,45 @@ def member(
     made = pod(name, by, labels, {INDEX: str(index), **(said or {})}, gpus=8)
     made["metadata"]["uid"] = f"{by['metadata']['uid']}-{index}-{attempt}"
     return msgspec.convert(made, Pod)
+
+
+def job_set(name: str = "run", *roles: tuple[str, int], gpus: int = 8) -> Object:
+    """Each role comes once the one before is ready; by default a control and a worker."""
+    jobs = [
+        {
+            "name": role,
+            "replicas": 1,
+            "template": {
+                "spec": {"parallelism": pods, "completions": pods, "template": template(gpus)}
+            },
+        }
+        for role, pods in roles or (("control", 1), ("worker", 1))
+    ]
+    startup = {"startupPolicyOrder": "InOrder"}
+    spec = {"replicatedJobs": jobs, "startupPolicy": startup}
+    return owner("jobset.x-k8s.io/v1alpha2 JobSet", name, spec)
+
+
+def of_set(
+    role: str,
+    index: int = 0,
+    *,
+    of: str = "run",
+    gpus: int = 8,
+    priority: int = 0,
+    said: Mapping[str, str] | None = None,
+    attempt: str = "",
+) -> Pod:
+    labels = {
+        _OF_SET + "jobset-name": of,
+        _OF_SET + "replicatedjob-name": role,
+        _OF_SET + "job-index": "0",
+        INDEX: str(index),
+    }
+    by = owner("batch/v1 Job", f"{of}-{role}-0")
+    named = f"{of}-{role}" + (f"-{index}" if index else "") + attempt
+    made = msgspec.convert(pod(named, by, labels, said, gpus=gpus), Pod)
+    return change(made, spec=change(made.spec, priority=priority))
 
 
 def grouped(name: str, group: str) -> Pod:

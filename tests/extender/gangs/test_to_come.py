@@ -1,6 +1,5 @@
 """A gang is planned whole before its last members exist, and keeps the places of lost ones."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import msgspec
@@ -18,52 +17,12 @@ from linkwise.pods.podgrouper.recreated import COUNTS_AS_FAILURE
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
 from tests.extender.meanwhile import Meanwhile
-from tests.extender.owned import create, job, member, there_is
+from tests.extender.owned import create, job, job_set, member, of_set, there_is
 from tests.pods.podgrouper.pods import Object, owner, pod, template
 
-KEY = "jobset.sigs.k8s.io/"
 INDEX = "batch.kubernetes.io/job-completion-index"
 SETTINGS = CoreSettings(gang_timeout_seconds=600, wave_seconds=1800, replacement_seconds=60)
 GANG = "JobSet.jobset.x-k8s.io/run"
-
-
-def job_set(name: str = "run", *roles: tuple[str, int], gpus: int = 8) -> Object:
-    """Each role comes once the one before is ready; by default a control and a worker."""
-    jobs = [
-        {
-            "name": role,
-            "replicas": 1,
-            "template": {
-                "spec": {"parallelism": pods, "completions": pods, "template": template(gpus)}
-            },
-        }
-        for role, pods in roles or (("control", 1), ("worker", 1))
-    ]
-    startup = {"startupPolicyOrder": "InOrder"}
-    spec = {"replicatedJobs": jobs, "startupPolicy": startup}
-    return owner("jobset.x-k8s.io/v1alpha2 JobSet", name, spec)
-
-
-def of_set(
-    role: str,
-    index: int = 0,
-    *,
-    of: str = "run",
-    gpus: int = 8,
-    priority: int = 0,
-    said: Mapping[str, str] | None = None,
-    attempt: str = "",
-) -> Pod:
-    labels = {
-        KEY + "jobset-name": of,
-        KEY + "replicatedjob-name": role,
-        KEY + "job-index": "0",
-        INDEX: str(index),
-    }
-    by = owner("batch/v1 Job", f"{of}-{role}-0")
-    named = f"{of}-{role}" + (f"-{index}" if index else "") + attempt
-    made = msgspec.convert(pod(named, by, labels, said, gpus=gpus), Pod)
-    return change(made, spec=change(made.spec, priority=priority))
 
 
 def world(*nodes: str, settings: CoreSettings = SETTINGS) -> Cluster:
@@ -422,6 +381,27 @@ def test_nobody_gets_noted_places_before_the_owner_is_read() -> None:
     assert at.schedule("other") == ""
     assert at.schedule("run-worker") == kept
     assert at.sound()
+
+
+def test_noted_places_are_not_kept_for_ever_for_an_owner_that_cannot_be_read() -> None:
+    at = world()
+    begun(at)
+    at.owners = None
+    at.restart()
+    at.add_pod("other", 1)
+    for _ in range(12):
+        at.pass_time(60)
+    assert at.schedule("other")
+
+
+def test_a_place_is_noted_until_the_plan_of_the_pod_that_came_is_written() -> None:
+    at = world()
+    begun(at)
+    assert at.noted_places
+    create(at, of_set("worker"))
+    at.pass_time(2)
+    assert at.places("run-worker")
+    assert at.noted_places == {}
 
 
 def test_noted_places_of_a_gang_that_is_gone_are_given_back() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import TypeVar
 
@@ -9,9 +10,10 @@ import pytest
 
 from linkwise.extender.gangs.uncreated import AGAIN_SECONDS, FIRST_SECONDS, RefusedPod
 from linkwise.extender.queue.quota_turns import EVENT, PAUSE_SECONDS
+from linkwise.kube.objects import Pod
 from linkwise.topology import names
-from tests.extender.cluster import Cluster
-from tests.extender.owned import create, job, member, there_is
+from tests.extender.cluster import Cluster, change
+from tests.extender.owned import create, job, job_set, member, of_set, there_is
 from tests.pods.podgrouper.pods import Object
 
 T = TypeVar("T")
@@ -23,13 +25,14 @@ class Quotas(Cluster):
     """A cluster whose controllers could not create pods of these owners."""
 
     refused: dict[str, str] = field(default_factory=dict)  # by the owner's name
+    ago: float = 0.0  # seconds
 
     def refusals(self, namespace: str) -> Sequence[RefusedPod]:
         assert namespace == "ml"
         owners = [o for o in (self.owners or {}).values() if isinstance(o, dict)]
         named = {owner["metadata"]["name"]: owner for owner in owners}
         return [
-            RefusedPod("Job", name, named[name]["metadata"]["uid"], self.now, why)
+            RefusedPod("Job", name, named[name]["metadata"]["uid"], self.now - self.ago, why)
             for name, why in self.refused.items()
         ]
 
@@ -62,18 +65,19 @@ def per_index(name: str, backoff_limit: int) -> Object:
     return made
 
 
-def half(at: Quotas, *jobs: Object) -> None:
-    """The first pod of each exists, the second was refused."""
+def halves(*jobs: Object) -> Quotas:
+    """A world in which the first pod of each exists, and a quota refused the second."""
+    at = world(*jobs)
     for number, made in enumerate(jobs):
         at.now += number
         create(at, member(made, 0))
     at.quota(*(made["metadata"]["name"] for made in jobs))
+    return at
 
 
 def test_who_refuses_pods_is_said_by_the_gang_until_they_exist() -> None:
     a = job("a", 2)
-    at = world(a)
-    half(at, a)
+    at = halves(a)
     assert at.filter("a-0-0").failed
     at.pass_time(SOON)
     (why,) = {*at.filter("a-0-0").failed.values()}
@@ -94,8 +98,7 @@ def test_who_refuses_pods_is_said_by_the_gang_until_they_exist() -> None:
 
 def test_what_others_wrote_is_one_line_of_bounded_length() -> None:
     a = job("a", 2)
-    at = world(a)
-    half(at, a)
+    at = halves(a)
     at.refused = {"a": "no\x1b[31m\n" * 100_000}
     at.pass_time(SOON)
     (gang,) = at.core.gangs(at.now)
@@ -138,8 +141,7 @@ def test_an_answer_may_come_while_a_round_looks_for_room_and_its_gang_is_gone() 
 
 def test_the_last_gives_way_to_the_first_whose_pod_is_written_then() -> None:
     a, b = job("a", 2), job("b", 2)
-    at = world(a, b)
-    half(at, a, b)
+    at = halves(a, b)
     at.pass_time(SOON)
     assert at.evicted == ["b-0-0"]
     assert names.QUEUE not in at.pod("a-0-0").metadata.annotations
@@ -154,8 +156,7 @@ def test_the_last_gives_way_to_the_first_whose_pod_is_written_then() -> None:
 
 def test_each_turn_is_written_and_pauses_grow_while_giving_way_does_not_help() -> None:
     a, b = job("a", 2), job("b", 2)
-    at = world(a, b)
-    half(at, a, b)
+    at = halves(a, b)
     when, notes = [], set[str]()
     for attempt in range(1, 4):
         for _ in range(200):
@@ -175,8 +176,7 @@ def test_each_turn_is_written_and_pauses_grow_while_giving_way_does_not_help() -
 
 def test_an_eviction_that_is_refused_ends_its_turn_and_is_tried_again() -> None:
     a, b = job("a", 2), job("b", 2)
-    at = world(a, b)
-    half(at, a, b)
+    at = halves(a, b)
     at.spared = {"b-0-0"}
     at.pass_time(SOON)
     at.spared = set()
@@ -187,16 +187,14 @@ def test_an_eviction_that_is_refused_ends_its_turn_and_is_tried_again() -> None:
 
 def test_if_nobody_can_give_way_to_the_first_it_gives_way_itself() -> None:
     a, b = job("a", 2), limited("b", 2, 0)
-    at = world(a, b)
-    half(at, a, b)
+    at = halves(a, b)
     at.pass_time(SOON)
     assert at.evicted == ["a-0-0"]
 
 
 def test_gangs_of_two_quotas_do_not_give_way_to_each_other() -> None:
     a, b = job("a", 2), job("b", 2)
-    at = world(a, b)
-    half(at, a, b)
+    at = halves(a, b)
     at.quota("a", quota="high")
     at.pass_time(SOON)
     assert at.evicted == []
@@ -206,8 +204,7 @@ def test_gangs_of_two_quotas_do_not_give_way_to_each_other() -> None:
 def test_the_amounts_of_the_quota_are_read(limit: int | str, asked: int) -> None:
     """A member that is missing may be smaller than those that exist."""
     a, b = job("a", 3), job("b", 3)
-    at = world(a, b)
-    half(at, a, b)
+    at = halves(a, b)
     create(at, member(b, 1))
     at.quota("a", "b", limit=limit, asked=asked)
     at.pass_time(SOON)
@@ -216,8 +213,7 @@ def test_the_amounts_of_the_quota_are_read(limit: int | str, asked: int) -> None
 
 def test_events_of_a_job_with_a_longer_name_or_of_an_earlier_one_are_not_its_own() -> None:
     a, ab = job("a", 2), job("a-b", 2)
-    at = world(a, ab)
-    half(at, a, ab)
+    at = halves(a, ab)
     at.refused = {}
     at.quota("a-b")
     at.pass_time(SOON)
@@ -237,16 +233,60 @@ def test_events_of_a_job_with_a_longer_name_or_of_an_earlier_one_are_not_its_own
 )
 def test_no_job_gives_way_that_would_have_failed(last: Object, *, gives: bool) -> None:
     a = limited("a", 2, 0)
-    at = world(a, last)
-    half(at, a, last)
+    at = halves(a, last)
     at.pass_time(SOON)
     assert at.evicted == (["b-0-0"] if gives else [])
 
 
+def test_no_job_of_a_set_gives_way_as_nobody_knows_how_many_of_its_pods_failed() -> None:
+    sets = [job_set(name, ("worker", 2)) for name in "ab"]
+    at = world(*sets)
+    for name in "ab":
+        at.now += 1
+        create(at, of_set("worker", of=name))
+    at.quota("a", "b")
+    at.pass_time(SOON)
+    assert ["cannot create" in gang.reason for gang in at.core.gangs(at.now)] == [True, True]
+    assert at.evicted == []
+
+
+def test_no_more_give_way_than_need_to_and_the_last_first() -> None:
+    at = halves(*(job(name, 2) for name in "abc"))
+    at.pass_time(SOON)
+    assert at.evicted == ["c-0-0"]
+
+
+def test_a_gang_that_is_larger_than_the_quota_does_not_come_first() -> None:
+    a, b = job("a", 3), job("b", 2)
+    at = halves(a, b)
+    create(at, member(a, 1))
+    at.quota("a", "b")
+    at.pass_time(SOON)
+    assert at.evicted == ["a-0-0", "a-1-0"]
+
+
+@pytest.mark.parametrize(
+    ("owner", "pod"),
+    [
+        (job("a", 2), member(job("a", 2), 0)),
+        (job_set("a", ("worker", 2)), of_set("worker", of="a")),
+    ],
+    ids=["job", "set"],
+)
+def test_events_from_before_the_pods_that_exist_say_nothing(owner: Object, pod: Pod) -> None:
+    """A workload of the same name was there before, or the controller has succeeded since."""
+    at = world(owner)
+    created = datetime.fromtimestamp(at.now, UTC)
+    create(at, change(pod, metadata=change(pod.metadata, creation_timestamp=created)))
+    at.quota("a")
+    at.ago = 100
+    at.pass_time(SOON)
+    assert [gang.reason for gang in at.core.gangs(at.now)] == ["1 of 2 members exist"]
+
+
 def test_nobody_gives_way_if_that_is_not_enough_or_the_first_is_too_large() -> None:
     a, b = job("a", 4), limited("b", 4, 0)
-    at = world(a, b)
-    half(at, a, b)
+    at = halves(a, b)
     at.quota("a", "b", limit=32)
     at.pass_time(SOON)
     assert at.evicted == []  # each lacks three, and only one would go
@@ -254,16 +294,14 @@ def test_nobody_gives_way_if_that_is_not_enough_or_the_first_is_too_large() -> N
 
 def test_a_gang_that_the_quota_never_lets_be_whole_gives_way_to_one_behind_it() -> None:
     a, b = job("a", 3), job("b", 2)
-    at = world(a, b)
-    half(at, a, b)
+    at = halves(a, b)
     at.pass_time(SOON)
     assert at.evicted == ["a-0-0"]
 
 
 def test_a_refusal_that_is_no_quota_evicts_nobody() -> None:
     a, b = job("a", 2), job("b", 2)
-    at = world(a, b)
-    half(at, a, b)
+    at = halves(a, b)
     at.refused = dict.fromkeys(at.refused, 'violates PodSecurity "restricted:latest"')
     at.pass_time(SOON)
     assert at.evicted == []
@@ -273,8 +311,7 @@ def test_a_refusal_that_is_no_quota_evicts_nobody() -> None:
 
 def test_the_event_of_an_eviction_names_for_whom() -> None:
     a, b = job("a", 2), job("b", 2)
-    at = world(a, b)
-    half(at, a, b)
+    at = halves(a, b)
     at.pass_time(SOON)
     (told,) = [event for event in at.events if event.reason == EVENT]
     assert "so that gang ml/Job.batch/a has all its pods" in told.message

@@ -228,8 +228,8 @@ class PodRecord:
         return not self.ended and not self.leaving
 
     @property
-    def leaves(self) -> bool:
-        """Whether its node still has it, as it is terminating."""
+    def has_yet_to_leave(self) -> bool:
+        """Whether it is terminating, and its node still has it."""
         return self.leaving and bool(self.node) and not self.ended
 
     def plan_for(self, node: str) -> WrittenPlan | None:

@@ -239,7 +239,7 @@ class GangLifecycle:
             return
         if members.flying or gang.expired or gang.made is None or not members.keep_gpus:
             return
-        leaving = any(member.leaves for member in members.all)
+        leaving = any(member.has_yet_to_leave for member in members.all)
         if leaving and not members.coming and now < gang.came + _MOST_LEAVING_SECONDS:
             gang.grace = now  # its own earlier pods still have the GPUs that the new ones wait for
         if now < self._ends(gang, members):

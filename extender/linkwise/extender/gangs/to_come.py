@@ -366,7 +366,7 @@ class MembersToCome:
     def _leaver(self, record: PodRecord) -> PodRecord | None:
         """The pod that still has the place of this lost member."""
         old = self._cache.pods.get(record.follows)
-        return old if old is not None and old.leaves else None
+        return old if old is not None and old.has_yet_to_leave else None
 
     def records(self) -> list[PodRecord]:
         """All members to come."""
@@ -489,7 +489,7 @@ class MembersToCome:
 
     def forget_noted(self, now: float) -> None:
         """Give back what is noted for gangs that are gone."""
-        if now < self._forget_noted_at:
+        if not self._noted or now < self._forget_noted_at:
             return
         self._forget_noted_at = now + _NOTED_SECONDS
         unread: set[str] = set()
