@@ -118,6 +118,23 @@ def test_events_are_read_only_while_a_gang_lacks_members() -> None:
     assert not at.core.refusals_to_read(at.now)
 
 
+def test_who_refuses_the_pods_of_a_later_wave_is_said_too() -> None:
+    at = world(job_set("run"))
+    create(at, of_set("control"))
+    at.pass_time(1)
+    assert at.schedule("run-control")
+    worker = job("run-worker-0", 1)
+    there_is(at, worker)
+    at.quota("run-worker-0")
+    at.pass_time(SOON)
+    (gang,) = at.core.gangs(at.now)
+    said = (
+        "keeps the place of a member that its owner creates later: Job run-worker-0 cannot create"
+    )
+    assert gang.reason.startswith(said)
+    assert at.evicted == []
+
+
 def test_an_answer_may_come_while_a_round_looks_for_room_and_its_gang_is_gone() -> None:
     a = job("a", 2)
     at = world(a)

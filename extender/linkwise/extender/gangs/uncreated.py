@@ -68,7 +68,8 @@ class UncreatedMembers:
         gang = self._registry.gangs.get(key)
         if gang is None or gang.alone or gang.phase in (Phase.RUNNING, Phase.RELEASED):
             return False
-        return not self._registry.members_of(gang).all_there
+        members = self._registry.members_of(gang)
+        return bool(members.coming) or not members.all_there
 
     def lacking(self, namespace: str) -> list[Gang]:
         """The gangs that had too few members, and some, at the last look."""

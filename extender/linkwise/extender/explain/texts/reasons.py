@@ -138,8 +138,8 @@ def gang_reason(gang: GangState) -> str:
     if found.open and gang.no_room is not None:
         never = in_vain_in_words(gang.in_vain)
         return _no_room(gang.no_room) + (f"; not for enough of them, {never}" if never else "")
+    uncreated = f": {gang.uncreated}" if gang.uncreated else ""
     if not found.complete:
-        uncreated = f": {gang.uncreated}" if gang.uncreated else ""
         return f"{len(found.exist) + found.done} of {found.size} members exist{uncreated}"
     if gang.refused:
         return f"{gang.reason}; it is tried again after a pause, or once a node or a member changes"
@@ -147,7 +147,7 @@ def gang_reason(gang: GangState) -> str:
     if kept and not gang.reason:
         members = "a member" if kept == 1 else f"{kept} members"
         again = "that was lost" if found.started else "that its owner creates later"
-        return f"keeps the place{'s' * (kept > 1)} of {members} {again}"
+        return f"keeps the place{'s' * (kept > 1)} of {members} {again}{uncreated}"
     return gang.reason
 
 
