@@ -126,7 +126,7 @@ class QuotaTurns:
         self._pauses.pause(first.namespace, PAUSE_SECONDS, now)
         leaving = frozenset(pod.uid for pod in freed)
         self._turns[first.namespace] = _Turn(first, leaving, now + _TURN_SECONDS)
-        why = f"so that {first.title} has all its pods, as the quota lets neither have all"
+        why = f"so that {first.title} has all its pods, as the quota has no room for both"
         for pod in freed:
             assert pod.gang is not None
             self._queue.keep_age(pod.gang, now)
