@@ -69,7 +69,6 @@ class _Lost:
 
     record: PodRecord
     since: float  # when the old pod went, or has to be gone
-    of_job: bool
 
 
 class MembersToCome:
@@ -126,8 +125,7 @@ class MembersToCome:
         leaving_until = 0.0 if after is None else after.leaving_until
         since = max(now, min(leaving_until, now + _MOST_GRACE_SECONDS)) if before.node else now
         record = replace(_to_come_again(before, key, before.seat), follows=before.uid)
-        lost = _Lost(record, since, before.owner_kind == "Job")
-        self._lost.setdefault(key, {})[before.seat] = lost
+        self._lost.setdefault(key, {})[before.seat] = _Lost(record, since)
         self._add(key, record)
         written = self._plan(gang, record, spot)
         if written is not None:
@@ -346,7 +344,7 @@ class MembersToCome:
         done = sum(map(has_succeeded, pods))
         if not has_owner or sum(bool(pod.node) for pod in live) + done >= minimum:
             return LEAVING_SECONDS
-        if not lost.of_job:
+        if lost.record.owner_kind != "Job":
             return self._replacement_seconds
         failures = sum(pod.failed for pod in pods)
         doubled = _BACK_OFF_SECONDS * 2.0 ** min(max(failures - 1, 0), _MOST_DOUBLINGS)
@@ -520,8 +518,7 @@ class MembersToCome:
             if record is None or place.seat in there:
                 continue
             if place.lost is not None:
-                lost = _Lost(record, place.lost, record.owner_kind == "Job")
-                self._lost.setdefault(gang.key, {})[place.seat] = lost
+                self._lost.setdefault(gang.key, {})[place.seat] = _Lost(record, place.lost)
             self._add(gang.key, record)
             info, gpus = self._cache.nodes.get(place.node), int(place.gpus, 16)
             if info is None or not info.has_idle(gpus):
