@@ -19,7 +19,10 @@ from pathlib import Path
 NEWEST = "v1.37.2"
 # The others that Kubernetes supports, and the oldest that Linkwise promises. Not every patch has
 # all its parts on the module proxy: these are the last of their versions that have.
-OLDER = ("v1.36.3", "v1.35.4", "v1.31.4")
+_SELECTED = "LINKWISE_OLDER"  # which of the next, with commas; none: all
+_SUPPORTED = ("v1.36.3", "v1.35.4", "v1.31.4")
+_NAMED = os.environ.get(_SELECTED, "")
+OLDER = tuple(each for each in _SUPPORTED if not _NAMED or each in _NAMED.split(","))
 CONTAINERD = "v2.2.8"
 KUBECONFORM = "v0.7.0"
 HELM = "v4.3.1"
