@@ -91,11 +91,20 @@ class ResourceList:
         )
 
 
-class Refusal(Enum):
+class Refuses(Enum):
     """What a kubelet that does not admit a pod would refuse too."""
 
-    OF_GPUS = "all pods with GPUs"
-    OF_SUCH = "pods that ask for the same"
+    ALL = "all pods with GPUs"
+    MORE = "pods that ask for more GPUs than it has left"
+    SUCH = "pods that ask for the same"
+
+
+class Refusal(NamedTuple):
+    """That a kubelet did not admit a pod."""
+
+    of: Refuses
+    said: str  # the kubelet's message, as one line of bounded length
+    available: int = 0  # how many GPUs it had left for the pod, where it refuses more
 
 
 class Template:

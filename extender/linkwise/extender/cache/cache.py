@@ -228,23 +228,30 @@ class Cache:
         self._claims_changed(uid, {node})
 
     def set_refusing(
-        self, node: str, *, refuses: bool, tried_beside: frozenset[str] | None = None
+        self, node: str, said: str, *, tried_beside: frozenset[str] | None = None
     ) -> None:
-        """Place no new pod on *node*, as its kubelet refused one; or only one more as a trial,
-        beside those that are there."""
+        """Place no new pod on *node*, as its kubelet *said*; or only one more as a trial, beside
+        those that are there. Empty: any again."""
         info = self.nodes.get(node)
         if info is not None:
-            info.refuses, info.tried_beside = refuses, tried_beside
+            info.refuses, info.tried_beside = said, tried_beside
             self._show_room(info)
             self._settle(info)
 
-    def turn_away(self, template: Template, node: str, *, trial: bool | None) -> None:
-        """Place no other pod of *template* on *node*, as its kubelet refused one; or only one as a
+    def set_lacking(self, node: str, gpus: int) -> None:
+        """Leave so many GPUs of *node* free, as its kubelet does not have them."""
+        info = self.nodes.get(node)
+        if info is not None:
+            info.lacks = gpus
+            self._settle(info)
+
+    def turn_away(self, template: Template, node: str, said: str, *, trial: bool | None) -> None:
+        """Place no other pod of *template* on *node*, as its kubelet *said*; or only one as a
         *trial*; None: any again."""
         if trial is None:
             self.turned_away.drop(template, node)
         else:
-            self.turned_away.put(template, node, trial=trial)
+            self.turned_away.put(template, node, said, trial=trial)
         if trial is not False:
             self.room += 1
         if node in self.nodes:
