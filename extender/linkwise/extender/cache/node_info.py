@@ -278,10 +278,10 @@ class NodeInfo:
         for uid, reservation in sorted(self.assumed.items()):
             settling.give(uid, self.machine.mask_of(reservation.uuids))
         self._settle_unplanned(settling, unplanned)
+        self._settle_lacking(settling)
         # Of two plans for one GPU the newer counts: the older was about to be withdrawn.
         for uid, plan in sorted(self.plans.items(), key=lambda item: (-item[1].plan.made, item[0])):
             settling.give(uid, self.machine.mask_of(plan.uuids))
-        self._settle_lacking(settling)
         idle = self.usable_gpus & ~settling.taken
         self._set_aside(idle, was_free, queue_first=queue_first)
         self.sharing.settle(pods, takers, self.assumed, settling.taken)
@@ -385,7 +385,12 @@ class NodeInfo:
     def _settle_lacking(self, settling: "_Settling") -> None:
         if self.lacks:
             idle = self.usable_gpus & ~settling.taken
-            settling.give(_KUBELET, _closest(self.lacks, (idle,)))
+            unplanned = idle & ~self._planned_of(settling.machine)
+            settling.give(_KUBELET, _closest(self.lacks, (unplanned, idle)))
+
+    def _planned_of(self, machine: Machine) -> int:
+        """The GPUs that plans of unbound pods name."""
+        return machine.mask_of([uuid for plan in self.plans.values() for uuid in plan.uuids])
 
     def _settle_unplanned(self, settling: "_Settling", records: Sequence[PodRecord]) -> None:
         """Pods bound without the extender get some GPUs: presume those that no plan needs, if
@@ -394,7 +399,7 @@ class NodeInfo:
             return
         assert self.kind is not None, "settle() checked it"
         machine = settling.machine
-        planned = machine.mask_of([uuid for plan in self.plans.values() for uuid in plan.uuids])
+        planned = self._planned_of(machine)
         for record in records:
             left = machine.all_gpus & ~settling.taken & ~self.sharing.divided
             healthy = left & machine.healthy_gpus

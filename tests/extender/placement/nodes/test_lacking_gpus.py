@@ -53,6 +53,23 @@ def test_gpus_of_bound_pods_are_not_among_those_that_lack() -> None:
     assert [fits(at, gpus) for gpus in (6, 7)] == [True, False]
 
 
+def test_a_plan_for_more_than_the_kubelet_has_is_made_elsewhere() -> None:
+    at = cluster("n1")
+    at.add_pod("first", 2)
+    assert at.schedule("first") == "n1"
+    at.add_gang("g", 3, 2)
+    at.settle()
+    assert at.phase("g") == "planned"
+    refuse(at, "first", "UnexpectedAdmissionError", few(2, 1))
+    at.delete("first")
+    at.settle()
+    assert at.phase("g") == "forming"
+    at.add_node("n2", "hgx-h100")
+    at.settle()
+    assert at.phase("g") == "planned"
+    assert at.sound()
+
+
 def test_what_the_kubelet_counts_by_requests_is_such_a_number_too() -> None:
     at = cluster("n1")
     said = "Node didn't have enough resource: nvidia.com/gpu, requested: 8, used: 2, capacity: 8"
