@@ -175,8 +175,8 @@ class PodRecord:
     facts: PodFacts | None = None  # what kube-scheduler's filters read; None: the pod has ended
     has_claims: bool = False  # for devices of DRA drivers, such as GPUs
     claim: ClaimAsk | None = None  # what is created for its planned GPUs
-    # Only its use of its node counts: its namespace is none of those whose pods the extender places,
-    # or its kubelet created it.
+    # Only its use of its node counts: the extender does not place pods of its namespace, or its
+    # kubelet created it.
     left_alone: bool = False
     static: bool = (
         False  # its kubelet created it and runs it by itself, wherever it says it belongs
