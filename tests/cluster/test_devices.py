@@ -1,5 +1,5 @@
-"""A node's GPUs are open to new claims exactly if kube-scheduler's own allocator gives them out there,
-whatever the slices of other nodes say."""
+"""A node's GPUs are open to new claims exactly if kube-scheduler's own allocator gives them out
+there, whatever the slices of other nodes say."""
 
 import json
 import subprocess
