@@ -259,10 +259,9 @@ def test_a_vendors_node_has_as_many_as_its_kubelet_says() -> None:
         said(8, 0),
         said(8, 8),
         said(8, 7, "example.com/nic") + " nvidia.com/gpu",
-        said(8, 7)[:-30],
-        said(4, 3),
+        said(8, 7, GPU)[:-30],
     ],
-    ids=["none", "as many as there are", "another resource", "cut off", "one container"],
+    ids=["none", "as many as there are", "another resource", "cut off"],
 )
 def test_a_kubelet_that_says_nothing_of_use_refuses_all(message: str) -> None:
     at = refused_on_n1(NO_PLUGIN, 8, message=message)
