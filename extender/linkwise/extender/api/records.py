@@ -166,8 +166,6 @@ class PodRecord:
     # failed, this does not show. One on a node that does not exist never gets there.
     admitted: bool = False
     refusal: Refusal | None = None  # the kubelet did not admit it: it failed without having run
-    # How many GPUs the kubelet had for new pods, if it said so as it refused this one for fewer.
-    kubelet_had: int | None = None
     endless: bool = False  # a server: the kubelet restarts its containers however they end
     owner_kind: str = ""  # such as Job; empty: the pod has no owner
     owner_uid: str = ""

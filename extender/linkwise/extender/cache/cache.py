@@ -245,15 +245,6 @@ class Cache:
             self._show_room(info)
             self._settle(info)
 
-    def set_lost(self, node: str, gpus: int) -> None:
-        """The kubelet of *node* has so many GPUs fewer than it lists."""
-        info = self.nodes.get(node)
-        if info is not None and info.lost != gpus:
-            self.room += gpus < info.lost
-            info.lost = gpus
-            self._show_room(info)
-            self._settle(info)
-
     def turn_away(self, template: Template, node: str, *, trial: bool | None) -> None:
         """Place no other pod of *template* on *node*, as its kubelet refused one; or only one as a
         *trial*; None: any again."""

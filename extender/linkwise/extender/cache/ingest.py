@@ -90,8 +90,6 @@ _NOT_ADMITTED_SUCH = frozenset(
     {"TopologyAffinityError", "SMTAlignmentError", "EmptyPodSharedPoolError"}
 )
 _OUT_OF = "OutOf"
-# `devicesToAllocate` of the kubelet's device manager (pkg/kubelet/cm/devicemanager/manager.go)
-_TOO_FEW = re.compile(r"unavailable for (\S+)\. Requested: \d{1,9}, Available: (\d{1,9})\b")
 _NO_NODES = re.compile(r"0/\d+ nodes are available")  # `FitError` of kube-scheduler
 _RESOURCE = re.compile(r"[a-z0-9][-.a-z0-9]*/[A-Za-z0-9](?:[-_.A-Za-z0-9]*[A-Za-z0-9])?")
 # kube-scheduler spreads their pods over zones and nodes, even if they do not request it.
@@ -547,7 +545,6 @@ def _record(
         running=status.phase == "Running",
         admitted=_is_admitted(status),
         refusal=_refusal_of(pod, resource),
-        kubelet_had=_kubelet_had(pod, resource),
         endless=spec.restart_policy == "Always" and not owner_kind.endswith("Job"),
         owner_kind=owner_kind,
         owner_uid="" if owner is None else owner.uid,
@@ -654,14 +651,6 @@ def _refusal_of(pod: Pod, managed: str) -> Refusal | None:
         of_gpus = _is_of_gpus(status.reason.removeprefix(_OUT_OF), managed)
         return Refusal.OF_GPUS if of_gpus else Refusal.OF_SUCH
     return None
-
-
-def _kubelet_had(pod: Pod, managed: str) -> int | None:
-    status = pod.status
-    if status.phase != "Failed" or status.reason != _NOT_ADMITTED:
-        return None
-    said = _TOO_FEW.search(status.message)
-    return int(said[2]) if said is not None and said[1] == managed else None
 
 
 def _is_of_gpus(resource: str, managed: str) -> bool:

@@ -83,9 +83,6 @@ class NodeInfo:
     reserved: dict[GangKey, int] = field(default_factory=dict)  # waiting gang -> bitmask
     chosen: bool = False  # the extender wants its GPUs free, to have more whole nodes
     refuses: bool = False  # its kubelet refused a pod with GPUs
-    # Its kubelet has so many GPUs fewer than it lists. It does not say which ones.
-    lost: int = 0
-    overdrawn: bool = False  # as it was settled: pods and plans have some of these
     # If the node refuses pods and one more may be placed as a trial: the pods that were there
     # before, by uid.
     tried_beside: frozenset[str] | None = None
@@ -163,7 +160,7 @@ class NodeInfo:
     def offers(self) -> ResourceList:
         """What pods may have of it in all. GPUs that come from claims count like others."""
         offered = self.record.offers if self.record else ResourceList()
-        gpus = self.claimed_gpus - self.lost
+        gpus = self.claimed_gpus
         return offered + ResourceList(gpus=gpus) if gpus else offered
 
     @property
@@ -283,17 +280,8 @@ class NodeInfo:
         for uid, plan in sorted(self.plans.items(), key=lambda item: (-item[1].plan.made, item[0])):
             settling.give(uid, self.machine.mask_of(plan.uuids))
         idle = self.usable_gpus & ~settling.taken
-        self.overdrawn = self.lost > idle.bit_count()
-        idle = self._without_lost(idle)
         self._set_aside(idle, was_free, queue_first=queue_first)
         self.sharing.settle(pods, takers, self.assumed, settling.taken)
-
-    def _without_lost(self, idle: int) -> int:
-        """*idle* without as many GPUs as are lost: what a pod got is not lost, so they are among
-        these."""
-        for _ in range(min(self.lost, idle.bit_count())):
-            idle ^= 1 << (idle.bit_length() - 1)
-        return idle
 
     @property
     def usable_gpus(self) -> int:
@@ -334,8 +322,6 @@ class NodeInfo:
         if plan is None or self.machine is None or self.problem:
             return False
         if self.refuses and (self.tried_beside is None or uid in self.tried_beside):
-            return False
-        if self.overdrawn:  # any plan may be one too many
             return False
         gpus = self.machine.mask_of(plan.uuids)
         return (

@@ -5,12 +5,8 @@ from datetime import UTC, datetime
 import pytest
 
 from linkwise.extender.api.extender_calls import BindOrder, BindRefusal, Outcome
-from linkwise.extender.placement.nodes.kubelet_admission import (
-    FIRST_PAUSE_SECONDS,
-    LONGEST_PAUSE_SECONDS,
-)
+from linkwise.extender.placement.nodes.kubelet_admission import FIRST_PAUSE_SECONDS
 from tests.extender.cluster import GPU, Cluster, change
-from tests.extender.placement.nodes.bare_nodes import bare
 from tests.extender.placement.nodes.refusals import NO_PLUGIN, cluster, refuse, refused_on_n1
 
 REFUSES = "linkwise: kubelet refuses pods with GPUs"
@@ -168,112 +164,3 @@ def test_explain_gives_the_reason_that_filter_gives() -> None:
     assert found.search is not None
     missing = [each.reason for level in found.search.levels for each in level.missing]
     assert missing == [REFUSES.removeprefix("linkwise: ")]
-
-
-def said(requested: int, available: int, resource: str = GPU) -> str:
-    """As a kubelet says it."""
-    return (
-        f"Pod was rejected: Allocate failed due to requested number of devices unavailable for "
-        f"{resource}. Requested: {requested}, Available: {available}, which is unexpected"
-    )
-
-
-def test_a_node_has_as_many_gpus_as_its_kubelet_says() -> None:
-    at = refused_on_n1(NO_PLUGIN, 8, message=said(8, 7))
-    at.add_pod("eight", 8)
-    assert at.filter("eight").node_names == ()
-    at.add_pod("seven", 7)
-    assert at.schedule("seven") == "n1"
-    at.add_pod("one", 1)
-    assert at.filter("one").node_names == ()
-    at.start("seven")
-    at.delete("seven")
-    at.set_in_use("n1", {})
-    assert at.filter("one").node_names == ("n1",)
-    assert at.sound()
-
-
-def test_which_gpus_are_lost_shows_in_what_pods_get() -> None:
-    at = refused_on_n1(NO_PLUGIN, 8, message=said(8, 7))
-    at.add_pod("six", 6)
-    at.bind("six", "n1")
-    at.start("six", {"main": at.uuids("n1", 2, 3, 4, 5, 6, 7)})
-    at.settle()
-    assert at.free("n1") == 1
-    assert at.sound()
-
-
-@pytest.mark.parametrize("gpus", [7, 0, 9])
-def test_it_has_all_again_once_its_allocatable_gpus_change(gpus: int) -> None:
-    at = refused_on_n1(NO_PLUGIN, 8, message=said(8, 6))
-    offer(at, "n1", gpus)
-    offer(at, "n1", 8)
-    at.add_pod("eight", 8)
-    assert at.filter("eight").node_names == ("n1",)
-
-
-def test_it_has_all_again_after_a_while() -> None:
-    at = refused_on_n1(NO_PLUGIN, 8, message=said(8, 6))
-    at.add_gang("g", 1, 8)
-    at.pass_time(LONGEST_PAUSE_SECONDS - 1)
-    assert at.phase("g") == "forming"
-    at.pass_time(1)
-    assert at.phase("g") == "planned"
-
-
-def test_a_trial_that_shows_how_many_there_are_opens_the_node() -> None:
-    at = refused_on_n1(NO_PLUGIN, 1)
-    at.pass_time(FIRST_PAUSE_SECONDS)
-    bound(at, "trial", "n1", 8)
-    refuse(at, "trial", NO_PLUGIN, said(8, 7))
-    at.delete("trial")
-    at.add_gang("g", 2, 3)
-    at.settle()
-    assert at.phase("g") == "planned"
-
-
-def test_what_was_planned_on_lost_gpus_is_planned_elsewhere() -> None:
-    at = cluster("n1")
-    bound(at, "first", "n1", 4)
-    at.add_gang("g", 1, 4)
-    at.settle()
-    at.add_node("n2", "hgx-h100")
-    refuse(at, "first", NO_PLUGIN, said(4, 3))
-    assert at.schedule("g-0") == "n2"
-
-
-def test_a_vendors_node_has_as_many_as_its_kubelet_says() -> None:
-    at = Cluster()
-    bare(at, "n1")
-    bound(at, "first", "n1", 8)
-    refuse(at, "first", NO_PLUGIN, said(8, 7))
-    at.delete("first")
-    at.add_pod("eight", 8)
-    at.add_pod("seven", 7)
-    assert [at.schedule(name) for name in ("eight", "seven")] == ["", "n1"]
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        said(8, 0),
-        said(8, 8),
-        said(8, 7, "example.com/nic") + " nvidia.com/gpu",
-        said(8, 7, GPU)[:-30],
-    ],
-    ids=["none", "as many as there are", "another resource", "cut off"],
-)
-def test_a_kubelet_that_says_nothing_of_use_refuses_all(message: str) -> None:
-    at = refused_on_n1(NO_PLUGIN, 8, message=message)
-    at.add_pod("one", 1)
-    assert at.filter("one").failed == {"n1": REFUSES}
-
-
-def test_gpus_that_a_bound_pod_has_are_not_lost() -> None:
-    at = cluster("n1")
-    bound(at, "there", "n1", 4)
-    bound(at, "first", "n1", 4)
-    refuse(at, "first", NO_PLUGIN, said(4, 3))
-    at.delete("first")
-    at.add_pod("three", 3)
-    assert at.schedule("three") == "n1"

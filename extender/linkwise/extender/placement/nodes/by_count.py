@@ -78,10 +78,7 @@ def is_by_count(cache: Cache, record: PodRecord, node: str) -> bool:
     info = cache.nodes.get(node)
     if info is None:
         return False
-    if not record.demand.gpus:
-        return info.unpublished
-    # kube-scheduler counts what the kubelet lists, and so the lost ones too.
-    return info.by_count and (not info.lost or record.demand.gpus <= info.left.gpus)
+    return info.by_count if record.demand.gpus else info.unpublished
 
 
 def goes_by_count(cache: Cache, record: PodRecord, node: str) -> bool:

@@ -9,11 +9,6 @@ extender places no other pod on that node until its allocatable GPUs rise, as th
 registers. If they do not fall in the first place, the extender places one pod there after a pause,
 as a trial.
 
-If it says that it has fewer GPUs than the pod wants, and the extender counts more, the kubelet has
-*lost* some: it counts them as in use by a pod that has ended (kubernetes/kubernetes#130145). The
-node then takes pods for as many as are left, until its allocatable GPUs change, or for ten minutes:
-what a pod that was deleted by force still has comes back without such a change.
-
 A kubelet refuses *pods of a template* for what the extender cannot see: CPUs or memory of a NUMA
 node (TopologyAffinityError), devices of another plugin, pods that the extender has not seen yet
 (OutOfcpu). After the first refusal the extender places no other pod of that template on that node.
@@ -30,8 +25,6 @@ by then that the node has no GPUs at present, and its refusal may arrive when th
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import reduce
-from operator import or_
 
 from linkwise.extender.api.records import PodRecord, Refusal, Template
 from linkwise.extender.api.timers import Agenda
@@ -52,12 +45,6 @@ class _Refusing:
     try_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Lost:
-    offers: int  # allocatable GPUs at the refusal
-    until: float
-
-
 @dataclass(slots=True)
 class _OfTemplate:
     pause: float
@@ -70,7 +57,6 @@ class KubeletAdmission:
         agenda.ask(self._times)
         self._cache = cache
         self._refusing: dict[str, _Refusing] = {}
-        self._lost: dict[str, _Lost] = {}
         self._templates: dict[tuple[Template, str], _OfTemplate] = {}
 
     def changed(self, before: PodRecord | None, record: PodRecord, now: float) -> None:
@@ -107,12 +93,6 @@ class KubeletAdmission:
             if now >= refusing.try_at:
                 refusing.try_at = now + refusing.pause  # if the trial pod is deleted
                 self._cache.set_refusing(node, refuses=True, tried_beside=info.there)
-        for node, lost in list(self._lost.items()):
-            info = self._cache.nodes.get(node)
-            record = None if info is None else info.record
-            if record is None or record.offers.gpus != lost.offers or now >= lost.until:
-                del self._lost[node]
-                self._cache.set_lost(node, 0)
         for (template, node), refusing_such in list(self._templates.items()):
             info = self._cache.nodes.get(node)
             if info is None or info.record is None:
@@ -122,7 +102,6 @@ class KubeletAdmission:
 
     def _times(self) -> Iterable[float]:
         yield from (refusing.try_at for refusing in self._refusing.values())
-        yield from (lost.until for lost in self._lost.values())
         yield from (refusing.try_at for refusing in self._templates.values())
 
     def _refused(self, record: PodRecord, refusal: Refusal, now: float) -> None:
@@ -134,12 +113,7 @@ class KubeletAdmission:
             return
         if refusal is Refusal.OF_GPUS and _is_crowded_out(record, info):
             return
-        if record.kubelet_had and (lost := _free(info) - record.kubelet_had) > 0:
-            self._lost[record.node] = _Lost(info.record.offers.gpus, now + LONGEST_PAUSE_SECONDS)
-            self._cache.set_lost(record.node, lost)
-            if record.node in self._refusing:  # it has a plugin
-                self._admits(record.node)
-        elif refusal is Refusal.OF_GPUS or record.template is None:
+        if refusal is Refusal.OF_GPUS or record.template is None:
             self._refuses_all(record.node, now)
         else:
             self._refuses_such(record.template, record.node, now)
@@ -212,13 +186,3 @@ def _is_crowded_out(record: PodRecord, info: NodeInfo) -> bool:
     others = (p for p in info.bound.values() if p.live and p.plan_for(info.name) is None)
     strange = sum(pod.demand.gpus for pod in others if pod.uid != record.uid)
     return bool(strange) and strange + record.demand.gpus > info.record.offers.gpus
-
-
-def _free(info: NodeInfo) -> int:
-    """How many GPUs the kubelet should have for new pods: those that no pod has which it knows."""
-    assert info.record is not None, "_refused() checked it"
-    bound = {uid: pod for uid, pod in info.bound.items() if not pod.ended}
-    if info.machine is None:
-        return info.record.offers.gpus - sum(pod.demand.gpus for pod in bound.values())
-    taken = reduce(or_, (info.owned.get(uid, 0) for uid in bound), info.used)
-    return (info.usable_gpus & ~taken).bit_count()
