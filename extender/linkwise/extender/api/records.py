@@ -184,7 +184,12 @@ class PodRecord:
     facts: PodFacts | None = None  # what kube-scheduler's filters read; None: the pod has ended
     has_claims: bool = False  # for devices of DRA drivers, such as GPUs
     claim: ClaimAsk | None = None  # what is created for its planned GPUs
-    left_alone: bool = False  # its namespace is none of those whose pods the extender places
+    # Only its use of its node counts: the extender does not place pods of its namespace, or its
+    # kubelet created it.
+    left_alone: bool = False
+    static: bool = (
+        False  # its kubelet created it and runs it by itself, wherever it says it belongs
+    )
     gang: GangKey | None = None  # what it is planned with; None: it is not planned ahead
     # The members of its gang that its owner creates only after others run; equal for all members.
     to_come: tuple["PodRecord", ...] = ()

@@ -39,7 +39,7 @@ from linkwise.extender.membership.owner_cache import FetchOwner, Found
 from linkwise.kube.fields import mapping
 from linkwise.kube.filters.pod_facts import NO_RULES, PodFacts, PodRules, claims_of, pod_rules
 from linkwise.kube.filters.requests import Resized, resized
-from linkwise.kube.labels import COMPLETION_INDEX
+from linkwise.kube.labels import COMPLETION_INDEX, MIRROR_POD
 from linkwise.kube.objects import (
     Affinity,
     Condition,
@@ -316,7 +316,8 @@ class Ingest:
         )
 
     def _leaves_alone(self, pod: Pod) -> bool:
-        return bool(self._namespaces) and pod.metadata.namespace not in self._namespaces
+        outside = bool(self._namespaces) and pod.metadata.namespace not in self._namespaces
+        return outside or _is_static(pod)
 
     def _wishes(self, pod: Pod) -> "_Wishes":
         """A waiting pod changes several times, and the pods of a job are equal: the result for
@@ -548,6 +549,7 @@ def _record(
         facts=None if ended else _facts(pod, labels, of_spec.rules),
         has_claims=bool(spec.resource_claims),
         claim=claim,
+        static=_is_static(pod),
         gang=gang,
     )
 
@@ -586,6 +588,12 @@ def _interned(labels: Iterable[tuple[str, str]]) -> Mapping[str, str]:
 
 
 _few_labels = lru_cache(maxsize=1024)(_interned)
+
+
+def _is_static(pod: Pod) -> bool:
+    """A kubelet may create pods of this mark in any namespace, and no others. The API server takes
+    it only of a pod that has its node as it is created, and lets nobody add or remove it later."""
+    return MIRROR_POD in pod.metadata.annotations
 
 
 def _left_alone(record: PodRecord) -> PodRecord:
