@@ -6,6 +6,7 @@ learns from a call is in memory only.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -25,7 +26,7 @@ from linkwise.extender.api.extender_calls import (
     PreemptCall,
     PriorityAnswer,
 )
-from linkwise.extender.api.records import GangKey, PodRecord
+from linkwise.extender.api.records import GangKey, NodeRecord, PodRecord
 from linkwise.extender.api.timers import Agenda
 from linkwise.extender.api.unlocked import RunUnlocked, nothing, run_inline
 from linkwise.extender.api.views import Counts, Explanation, GangView, NodeView
@@ -33,6 +34,7 @@ from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.claims.book import ClaimBook
 from linkwise.extender.cache.claims.records import claim_record, slice_record
 from linkwise.extender.cache.ingest import Ingest
+from linkwise.extender.cache.kind_turns import KindTurns
 from linkwise.extender.cache.node_info import plan_on
 from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.cache.surroundings import Surrounding, Surroundings
@@ -62,6 +64,9 @@ from linkwise.kube.device_claims import ResourceClaim, ResourceSlice
 from linkwise.kube.objects import Node, Pod, PodDisruptionBudget
 from linkwise.pods.large_pods import MOST_BYTES, shortened, size_of
 from linkwise.topology import names
+from linkwise.topology.annotations.node_annotation import read_topology
+from linkwise.topology.sets.outlook import outlook_of
+from linkwise.topology.sets.tables import table_of
 
 T = TypeVar("T")
 _MOST_CULPRITS = 8  # in one round or call
@@ -97,6 +102,7 @@ class Core:
         self._defects: list[Exception] = []
         self._aside: RunUnlocked = run_inline
         self._note_step: NoteStep = no_note
+        self._kind_turns = KindTurns()
         self._begin(leader=0)
 
     def _begin(self, leader: int) -> None:
@@ -104,6 +110,7 @@ class Core:
         claims, run times and ages."""
         self._agenda = Agenda()
         self._agenda.ask(self._lasting.times)
+        self._agenda.ask(self._kind_turns.times)
         settings, pending_writes = self._settings, PendingWrites(self._agenda, leader, self._claims)
         self._began = 0.0
         self._awaited.clear()
@@ -231,10 +238,25 @@ class Core:
             self._activity.pop(node.metadata.name, None)
         else:
             self._activity[node.metadata.name] = activity
-        record = self._reader.node(node)
-        self._walled(lambda: self._cache.put_node(record), now)
+        self._put_node_record(self._reader.node(node), now)
+
+    def _put_node_record(self, record: NodeRecord, now: float) -> None:
+        info = self._cache.nodes.get(record.name)
+        before, machine = (None, None) if info is None else (info.record, info.machine)
+        read = self._kind_turns.read(record, before, machine, now)
+        self._walled(lambda: self._cache.put_node(read), now)
+
+    def prepare(self, node: Node, now: float) -> None:
+        """Do what the node's machine costs once, before its event and without the core's lock."""
+        name, text = node.metadata.name, node.metadata.annotations.get(names.TOPOLOGY)
+        info = self._cache.nodes.get(name)
+        record = None if info is None else info.record
+        is_known = record is not None and record.topology == text
+        if not is_known and self._kind_turns.is_next(name, now):
+            _prepare_kind(text)
 
     def _drop_node(self, name: str) -> None:
+        self._kind_turns.drop(name)
         self._activity.pop(name, None)
         self._cache.drop_node(name)
 
@@ -558,6 +580,9 @@ class Core:
         if not self.synced:
             return ()
         self._began = self._began or now
+        for node in self._kind_turns.due(now):
+            self._aside(partial(_prepare_kind, node.topology))
+            self._put_node_record(node, now)
         if self._quarantine.take_over(now):
             for record in [*self._kept_out.values()]:
                 self._put_pod(record, now)
@@ -670,3 +695,10 @@ def _began(pod: PodRecord) -> float:
     """When the bound *pod* got its GPUs."""
     written = plan_on(pod, pod.node)
     return pod.created if written is None else written.plan.made
+
+
+def _prepare_kind(topology: str | None) -> None:
+    """Make the tables of this kind of machine, which stay for a while."""
+    with suppress(Exception):  # the node's event meets the same defect, and reports it
+        if topology is not None:
+            outlook_of(table_of(read_topology(topology)))
