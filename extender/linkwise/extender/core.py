@@ -37,6 +37,7 @@ from linkwise.extender.cache.ingest import Ingest
 from linkwise.extender.cache.kind_turns import KindTurns
 from linkwise.extender.cache.node_info import plan_on
 from linkwise.extender.cache.pending_writes import PendingWrites
+from linkwise.extender.cache.pod_bytes import FREE_BYTES, PodBytes
 from linkwise.extender.cache.surroundings import Surrounding, Surroundings
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.cycle.planner import Planner
@@ -62,7 +63,7 @@ from linkwise.extender.verbs.preempt import PreemptVerb
 from linkwise.extender.verbs.prioritize import Prioritize
 from linkwise.kube.device_claims import ResourceClaim, ResourceSlice
 from linkwise.kube.objects import Node, Pod, PodDisruptionBudget
-from linkwise.pods.large_pods import MOST_BYTES, shortened, size_of
+from linkwise.pods.large_pods import LargePod, shortened, size_of
 from linkwise.topology import names
 from linkwise.topology.annotations.node_annotation import read_topology
 from linkwise.topology.sets.outlook import outlook_of
@@ -103,6 +104,7 @@ class Core:
         self._aside: RunUnlocked = run_inline
         self._note_step: NoteStep = no_note
         self._kind_turns = KindTurns()
+        self._pod_bytes = PodBytes()
         self._begin(leader=0)
 
     def _begin(self, leader: int) -> None:
@@ -280,11 +282,24 @@ class Core:
 
     def _read_pod(self, pod: Pod, now: float) -> None:
         try:
-            record = self._reader.follow(self._within_bounds(pod), now)
+            record = self._follow(pod, now)
         except Exception as defect:  # it costs this pod alone
             self._defects.append(defect)
         else:
             self._put_pod(record, now)
+
+    def _follow(self, pod: Pod, now: float) -> PodRecord:
+        """Read a pod of the watch, and note what is kept of it."""
+        size = size_of(pod)
+        kept = self._within_bounds(pod, size)
+        record = self._reader.follow(kept, now)
+        if record.invalid and size > FREE_BYTES and not isinstance(kept, LargePod):
+            kept = self._shortened(pod, record.invalid)
+            record = self._reader.follow(kept, now)
+        if isinstance(kept, LargePod):
+            size = 0
+        self._pod_bytes.put(pod, size)
+        return record
 
     def replace_budgets(self, budgets: Iterable[PodDisruptionBudget], now: float) -> None:  # noqa: ARG002
         """The full list; before it, no pod is evicted for a more important gang."""
@@ -437,6 +452,7 @@ class Core:
 
     def _drop_pod(self, uid: str, now: float) -> None:
         self._reader.forget(uid)
+        self._pod_bytes.drop(uid)
         self._kept_out.pop(uid, None)
         self._drop_seen(uid, now)
 
@@ -563,15 +579,16 @@ class Core:
 
     def _record(self, pod: Pod, now: float) -> PodRecord:
         """The pod of a call may be newer or older than the watch's; its requests are the same."""
-        record = self._reader.pod(self._within_bounds(pod))
+        record = self._reader.pod(self._within_bounds(pod, size_of(pod)))
         return self._quarantine.seen(record, now) or replace(record, invalid=LEFT_OUT, gang=None)
 
-    def _within_bounds(self, pod: Pod) -> Pod:
-        size = size_of(pod)
-        if size <= MOST_BYTES:
-            return pod
+    def _within_bounds(self, pod: Pod, size: int) -> Pod:
+        why = self._pod_bytes.too_large(pod, size)
+        return self._shortened(pod, why) if why else pod
+
+    def _shortened(self, pod: Pod, why: str) -> Pod:
         # To sum the requests of 15,000 containers takes some 0.3 s.
-        return self._aside(lambda: shortened(pod, size, self._settings.resource_name))
+        return self._aside(lambda: shortened(pod, why, self._settings.resource_name))
 
     # Work for the loop.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from linkwise.kube.fields import Fields, controller_of, mapping, text
 from linkwise.kube.objects import Pod
 from linkwise.pods.annotations import ask_of, demand_of, oversize, shares_of
-from linkwise.pods.large_pods import refusal_of, size_of
+from linkwise.pods.large_pods import size_of, too_large
 from linkwise.pods.podgrouper.decide import recognise
 from linkwise.pods.podgrouper.explicit import RULE
 from linkwise.pods.podgrouper.recreated import (
@@ -121,8 +121,9 @@ def _oversize(pod: Pod, rules: Rules) -> str:
         demand, shares = demand_of(pod, rules.resource), shares_of(pod, rules.resource)
     except ValueError:  # the API server refuses such a pod
         return ""
-    gpus = demand.gpus or shares
-    return (gpus and refusal_of(size_of(pod))) or oversize(pod, demand, shares, rules.resource)
+    if (demand.gpus or shares) and (why := too_large(pod, size_of(pod))):
+        return why
+    return oversize(pod, demand, shares, rules.resource)
 
 
 def _fault(site: Site) -> str:
