@@ -308,6 +308,7 @@ class Planner:
         self.idle_pods.pod_changed(record)
         self.unschedulable_pods.changed(record)
         self.targets.pod_changed(record, now)
+        self.reservations.note_passing(record)
         self.who_may_move.pod_changed(record)
         if record.node:
             self.offers.forget(record.uid)
