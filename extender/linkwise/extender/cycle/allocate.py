@@ -4,7 +4,7 @@ Searches run without the core's lock, and so does the creation of many plans. Th
 only if the nodes have not changed meanwhile.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -27,7 +27,7 @@ from linkwise.extender.placement.result import NoRoom, Spot
 from linkwise.extender.preemption.gang_preemption import GangPreemption
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.scheduling_queue import SchedulingQueue
-from linkwise.topology.annotations.plan import Plan
+from linkwise.topology.annotations.plan import CommunicatorEstimate, Plan
 
 _MANY = 64  # members: from here on, the steps release the lock in between
 
@@ -156,14 +156,14 @@ class Allocate:
     ) -> tuple[list[Spot] | NoRoom, bool]:
         """The spots, and whether it gets them because it ends before others need them."""
         spots: list[Spot] | NoRoom | None = None
-        beside, number = None if gang.alone else aside, 0
+        beside = None if gang.alone else aside
         views = self._reservations.views(self._reservations.claimant(gang, members), now)
-        for number, view in enumerate(views):
+        for view in views:
             spots = self._search.seek(members, now, aside=beside, view=view)
             if not isinstance(spots, NoRoom):
                 break
         assert spots is not None, "there is at least one view"
-        return spots, number > 0
+        return spots, view is not views[0]
 
     def _put(
         self,
@@ -211,19 +211,27 @@ class Allocate:
             plans = self._aside(partial(written_plans, plan, deals))
             if not still_free():
                 return False
-        if is_new and worth:
-            together = next(iter(worth.values())).together
-            ideal = self._search.ideal(members, spots)
-            self.placed = self.placed.with_gang(len(worth), together, ideal)
+        if is_new:
+            self._count(members, spots, worth)
         gang.plan_id, gang.made, gang.asked = ident, made, False
-        for member in members.open:
-            gang.passed.pop(member.uid, None)
         self._cache.plan_all(plans)
         for member in members.open:
+            gang.passed.pop(member.uid, None)
             self._reservations.note_passing(member)
         if len(plans) >= _MANY:
             self._aside(lambda: None)
         return True
+
+    def _count(
+        self,
+        members: GangMembers,
+        spots: Sequence[Spot],
+        worth: Mapping[str, CommunicatorEstimate],
+    ) -> None:
+        if worth:
+            together = next(iter(worth.values())).together
+            ideal = self._search.ideal(members, spots)
+            self.placed = self.placed.with_gang(len(worth), together, ideal)
 
 
 def _largest(members: GangMembers) -> int:

@@ -328,6 +328,8 @@ class Planner:
             self.changes.note(known, is_progress=is_progress)
         if before is None or not _same_member(before, record):
             self.queue.take_up(record.gang)
+        if before is None or not _asks_the_same(before, record):
+            self.lifecycle.altered(record.gang)
 
     def refusals_read(
         self, asked: FetchRefusals, found: Sequence[RefusedPod] | None, now: float
@@ -367,6 +369,7 @@ class Planner:
         self._gates.forget(record.uid)
         self.idle_pods.pod_gone(record.uid)
         self.targets.pod_gone(record.uid, now)
+        self.reservations.note_passing(record)
         self.who_may_move.pod_gone(record.uid)
         self._plan_corrections.forget(record.uid)
         self.unschedulable_pods.forget(record.uid)
@@ -477,7 +480,13 @@ def _same_member(before: PodRecord, record: PodRecord) -> bool:
         before.live == record.live
         and before.held_back == record.held_back
         and before.node == record.node
-        and before.demand == record.demand
+        and _asks_the_same(before, record)
+    )
+
+
+def _asks_the_same(before: PodRecord, record: PodRecord) -> bool:
+    return (
+        before.demand == record.demand
         and before.ask == record.ask
         and before.template is record.template
     )

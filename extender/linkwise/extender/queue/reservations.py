@@ -138,7 +138,7 @@ class Reservations:
         self._changed: set[GangKey] = set()  # since `take_changed`
         self._told: dict[GangKey, Gpus] = {}  # what `take_decisions` has told of
         self._untold: dict[GangKey, str] = {}  # changed since -> why it was given up
-        # By namespace: the uids of pods that may use GPUs by their word that are reserved for others
+        # By namespace: the uids of pods that may use reserved GPUs by their word.
         self._passing: dict[str, set[str]] = {}
         self._tables_of: object = None  # the state of the cache that `_tables` is about
         self._tables: dict[tuple[int, ...], NodeTable] = {}
@@ -190,9 +190,8 @@ class Reservations:
         ends those that run for longer than they declared."""
         if self._run_times.has_kept_words(namespace):
             return True
-        passing = {uid for uid in self._passing.get(namespace, ()) if self._passes(uid)}
-        self._passing[namespace] = passing
-        return len(passing) + pods <= MOST_UNPROVEN
+        passing = sum(map(self._passes, self._passing.get(namespace, ())))
+        return passing + pods <= MOST_UNPROVEN
 
     def _passes(self, uid: str) -> bool:
         record = self._cache.pods.get(uid)
@@ -200,9 +199,14 @@ class Reservations:
         return written is not None and written.plan.passes
 
     def note_passing(self, record: PodRecord) -> None:
-        """A pod was planned or changed: it may use GPUs that are reserved for others."""
-        if self._passes(record.uid):
-            self._passing.setdefault(record.ref.namespace, set()).add(record.uid)
+        """A pod was planned, changed or went: it may use GPUs that are reserved for others."""
+        namespace, uid = record.ref.namespace, record.uid
+        if self._passes(uid):
+            self._passing.setdefault(namespace, set()).add(uid)
+        elif namespace in self._passing:
+            self._passing[namespace].discard(uid)
+            if not self._passing[namespace]:
+                del self._passing[namespace]
 
     def unproven(self) -> list[str]:
         """The namespaces of which no more pods may use reserved GPUs by their word."""
