@@ -123,6 +123,7 @@ class Planner:
             wave_seconds=settings.wave_seconds,
             replacement_seconds=settings.replacement_seconds,
         )
+        self.targets = Targets(cache, pending_writes, settings.moves, awaited)
         self.reserve = Reserve(
             cache,
             self.registry,
@@ -132,6 +133,7 @@ class Planner:
             running_pods,
             agenda,
             self.to_come,
+            self.targets,
             share=settings.reserve_share,
             idle_limit=IdleLimit(settings.reserve_limit_seconds),
         )
@@ -175,7 +177,6 @@ class Planner:
             allowed=settings.preempt,
         )
         self.who_may_move = MayMove(settings.moves, budgets, running_pods)
-        self.targets = Targets(cache, pending_writes, settings.moves, awaited)
         self.moves = PlannedMoves(
             cache,
             pending_writes,
@@ -192,6 +193,7 @@ class Planner:
             waits_for_servers=lambda key, members: (
                 self.reserve.in_vain(key, members) is InVain.SERVERS
             ),
+            share=settings.reserve_share,
             agenda=agenda,
         )
         self.better_links = BetterLinks(
