@@ -381,7 +381,7 @@ class Core:
             if before is not None and record.ended:
                 self._note_run_time(before, now, ran=before.admitted or record.admitted)
             self._note_age(before, record, now)
-            if record.admitted and not record.ended and record.demand.gpus:
+            if record.admitted and not record.ended and _teaches(record):
                 self._run_times.runs(record, _began(record))
             planned = self._cache.plans.get(record.uid)
             self._cache.put_pod(record)
@@ -486,7 +486,7 @@ class Core:
 
     def _note_run_time(self, ends: PodRecord, now: float, *, ran: bool) -> None:
         """Pods that never *ran* teach nothing: who may create pods could invent any number."""
-        if ran and ends.node and not ends.ended and ends.demand.gpus:
+        if ran and ends.node and not ends.ended and _teaches(ends):
             began = _began(ends)
             self._run_times.runs(ends, began)  # a short run may show only when it is over
             self._run_times.ended(ends, max(now - began, 0.0))
@@ -654,6 +654,12 @@ class Core:
         """Every violated invariant of the cache and the planner; empty if there is none. Others
         use the core meanwhile."""
         return audit(self._cache, self._planner.registry, lambda: self._aside(lambda: None))
+
+
+def _teaches(pod: PodRecord) -> bool:
+    """Whether its run time shows how long others run. A kubelet may create static pods in any
+    namespace, so they show nothing of it."""
+    return bool(pod.demand.gpus) and not pod.static
 
 
 def _maker(pod: PodRecord) -> str:

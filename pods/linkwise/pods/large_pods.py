@@ -10,6 +10,7 @@ from collections.abc import Iterable
 import msgspec
 
 from linkwise.kube.filters.requests import lenient_amount, pod_requests
+from linkwise.kube.labels import MIRROR_POD
 from linkwise.kube.objects import LARGEST, Container, ObjectMeta, Pod, PodSpec, Quantity, Resources
 from linkwise.topology import names
 
@@ -62,7 +63,9 @@ def shortened(pod: Pod, size: int, resource: str) -> LargePod:
             uid=meta.uid,
             resource_version=meta.resource_version,
             annotations={
-                key: meta.annotations[key] for key in names.BY_LINKWISE if key in meta.annotations
+                key: meta.annotations[key]
+                for key in (*names.BY_LINKWISE, MIRROR_POD)
+                if key in meta.annotations
             },
             creation_timestamp=meta.creation_timestamp,
             deletion_timestamp=meta.deletion_timestamp,

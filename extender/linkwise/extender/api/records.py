@@ -91,11 +91,20 @@ class ResourceList:
         )
 
 
-class Refusal(Enum):
+class Refuses(Enum):
     """What a kubelet that does not admit a pod would refuse too."""
 
-    OF_GPUS = "all pods with GPUs"
-    OF_SUCH = "pods that ask for the same"
+    ALL = "all pods with GPUs"
+    MORE = "pods that ask for more GPUs than it has left"
+    SUCH = "pods that ask for the same"
+
+
+class Refusal(NamedTuple):
+    """That a kubelet did not admit a pod."""
+
+    of: Refuses
+    said: str  # the kubelet's message, as one line of bounded length
+    available: int = 0  # how many GPUs it had left for the pod, where it refuses more
 
 
 class Template:
@@ -175,7 +184,12 @@ class PodRecord:
     facts: PodFacts | None = None  # what kube-scheduler's filters read; None: the pod has ended
     has_claims: bool = False  # for devices of DRA drivers, such as GPUs
     claim: ClaimAsk | None = None  # what is created for its planned GPUs
-    left_alone: bool = False  # its namespace is none of those whose pods the extender places
+    # Only its use of its node counts: the extender does not place pods of its namespace, or its
+    # kubelet created it.
+    left_alone: bool = False
+    static: bool = (
+        False  # its kubelet created it and runs it by itself, wherever it says it belongs
+    )
     gang: GangKey | None = None  # what it is planned with; None: it is not planned ahead
     # The members of its gang that its owner creates only after others run; equal for all members.
     to_come: tuple["PodRecord", ...] = ()

@@ -15,6 +15,7 @@ from linkwise.extender.api.records import (
     WrittenPlan,
 )
 from linkwise.extender.cache.claims.book import ClaimBook
+from linkwise.extender.cache.counted_resources import CountedResources
 from linkwise.extender.cache.machine_kind import MachineKind, kind_key
 from linkwise.extender.cache.node_info import NOT_SEEN, NodeInfo, holder_of, place_of, sharer_of
 from linkwise.extender.cache.node_table import NOT_USABLE, NodeTable
@@ -40,6 +41,7 @@ class Cache:
     ) -> None:
         self.managed = managed  # the resource that offers whole GPUs
         self.rows = NodeTable()
+        self._counted = CountedResources(self.rows.left)
         self.domains = Domains()
         self.nodes: dict[str, NodeInfo] = {}
         self.pods: dict[str, PodRecord] = {}
@@ -94,7 +96,8 @@ class Cache:
             if before is None or before.topology != record.topology:
                 info.put_topology(record.topology, self._kind)
             self.domains.put(info.row, info.labels)
-            self._list_resources(record)
+            if self._counted.node_changed(before, record):
+                self._show_room_everywhere()
             self._changed(info)
             self.room += 1
         if before is None or before.in_use != record.in_use:
@@ -106,6 +109,7 @@ class Cache:
         info = self.nodes.get(name)
         if info is None or info.record is None:
             return
+        self._counted.node_changed(info.record, None)
         info.record = info.machine = info.kind = None
         info.in_use, info.listed_as = {}, {}
         info.sharing.forget()
@@ -147,6 +151,8 @@ class Cache:
         else:
             self._nominated.pop(record.uid, None)
         self._index_gang(before, record)
+        if self._counted.pod_changed(before, record):
+            self._show_room_everywhere()
         self._move(before, record)
 
     def drop_pod(self, uid: str) -> None:
@@ -158,6 +164,7 @@ class Cache:
         self._nominated.pop(uid, None)
         self._followers.pop(record.follows, None)
         self._index_gang(record, None)
+        self._counted.pod_changed(record, None)
         self._move(record, None)
 
     def by_nodes(self, key: Hashable, judge: Callable[[], bool]) -> bool:
@@ -228,23 +235,31 @@ class Cache:
         self._claims_changed(uid, {node})
 
     def set_refusing(
-        self, node: str, *, refuses: bool, tried_beside: frozenset[str] | None = None
+        self, node: str, said: str, *, tried_beside: frozenset[str] | None = None
     ) -> None:
-        """Place no new pod on *node*, as its kubelet refused one; or only one more as a trial,
-        beside those that are there."""
+        """Place no new pod on *node*, as its kubelet *said*; or only one more as a trial, beside
+        those that are there. Empty: any again."""
         info = self.nodes.get(node)
         if info is not None:
-            info.refuses, info.tried_beside = refuses, tried_beside
+            info.refuses, info.tried_beside = said, tried_beside
             self._show_room(info)
             self._settle(info)
 
-    def turn_away(self, template: Template, node: str, *, trial: bool | None) -> None:
-        """Place no other pod of *template* on *node*, as its kubelet refused one; or only one as a
+    def set_lacking(self, node: str, gpus: int) -> None:
+        """Leave so many GPUs of *node* free, as its kubelet does not have them."""
+        info = self.nodes.get(node)
+        if info is not None:
+            self.room += gpus < info.lacks
+            info.lacks = gpus
+            self._settle(info)
+
+    def turn_away(self, template: Template, node: str, said: str, *, trial: bool | None) -> None:
+        """Place no other pod of *template* on *node*, as its kubelet *said*; or only one as a
         *trial*; None: any again."""
         if trial is None:
             self.turned_away.drop(template, node)
         else:
-            self.turned_away.put(template, node, trial=trial)
+            self.turned_away.put(template, node, said, trial=trial)
         if trial is not False:
             self.room += 1
         if node in self.nodes:
@@ -497,10 +512,10 @@ class Cache:
         if sign < 0 and (info.by_count or not info.problem):
             self.room += 1
 
-    def _list_resources(self, record: NodeRecord) -> None:
-        if self.rows.left.list_resources([name for name, _ in record.offers.others]):
-            for info in self.nodes.values():  # their pods may have some already
-                self._show_room(info)
+    def _show_room_everywhere(self) -> None:
+        """Other resources count now: pods may have some already."""
+        for info in self.nodes.values():
+            self._show_room(info)
 
     def _show_all(self, names: Iterable[str]) -> None:
         for name in names:

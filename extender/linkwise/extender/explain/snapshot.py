@@ -111,7 +111,8 @@ class Snapshot:
     reservations: Sequence[Reservation]  # the most urgent first
     levels: tuple[str, ...]  # of domains above the node, nearest first
     refusing: Mapping[Template, frozenset[str]]  # nodes that kube-scheduler refused recently
-    turned_away: Mapping[Template, frozenset[str]]  # nodes whose kubelet refused such a pod
+    # node whose kubelet refused such a pod -> which, and why
+    turned_away: Mapping[Template, Mapping[str, str]]
     ordering: Ordering
     run_times: KnownRunTimes
     calls: Mapping[str, float]  # scheduler -> its last call; 0: unknown

@@ -15,7 +15,8 @@ or is another one, all targets of the gang are given back, and it is placed like
 with the one target of a gang of which only a member moves that it can spare.
 
 A new leader reads the notes, and keeps the targets of the pods that were evicted, and those of
-gangs that were evicted as a whole.
+gangs that were evicted as a whole. Of the note on a bound pod it believes only moves of that pod
+and its gang: a node may write the annotations of its pods.
 """
 
 import math
@@ -359,7 +360,8 @@ class Targets:
                 members = 1 if carrier.gang is None else len(self._cache.gangs[carrier.gang])
                 noted = carrier.queue.moves[: most_moves(members)]
                 for together in _by_gang(noted):
-                    self._restore(together, carrier, carrier.queue.moves_at or 0.0, now)
+                    if not carrier.node or self._are_its_own(together, carrier):
+                        self._restore(together, carrier, carrier.queue.moves_at or 0.0, now)
         for record in [*self._cache.pods.values()]:
             if record.node or not record.live:
                 continue
@@ -367,6 +369,20 @@ class Targets:
                 planned_ahead = replace(record, gang=record.gang or key_of(record))
                 self._cache.put_pod(planned_ahead)
                 self._take(planned_ahead, now)
+
+    def _are_its_own(self, together: Sequence[NotedMove], carrier: PodRecord) -> bool:
+        """Whether the *carrier* of a note, or its gang, makes these moves itself, and its pods show
+        it. The node of a bound pod may write any note on it, so nothing else in it counts."""
+        for_whom = carrier.gang or key_of(carrier)
+        pods = [self._cache.pods.get(noted.uid) for noted in together]
+        return all(
+            pod is not None
+            and (pod.uid == carrier.uid or pod.gang == carrier.gang is not None)
+            and bool(pod.node)
+            and pod.key == noted.pod
+            and Target(noted, for_whom, 0.0, None).suits(pod, self._cache.managed)
+            for noted, pod in zip(together, pods, strict=True)
+        )
 
     def _restore(
         self, together: Sequence[NotedMove], carrier: PodRecord, began: float, now: float

@@ -96,7 +96,8 @@ def why_closed_exactly(closed: Closed | None) -> str:
         return ""
     if closed.by is ClosedBy.NOT_SEEN:
         return "no such node"
-    return closed.error or why_closed(closed).removeprefix("linkwise: ")
+    said = closed.error if closed.by is ClosedBy.UNREADABLE else ""
+    return said or why_closed(closed).removeprefix("linkwise: ")
 
 
 def problem_text(cache: Cache, name: str) -> str:
