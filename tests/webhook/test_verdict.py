@@ -363,3 +363,20 @@ def test_a_job_that_an_eviction_may_fail_is_remarked_upon(
 @pytest.mark.parametrize("said", [{}, {names.PREEMPTIBLE: "false"}, {names.RECLAIM: "never"}])
 def test_a_job_whose_pods_do_not_consent_is_let_in_without_a_word(said: Object) -> None:
     assert warnings(job(said)) == []
+
+
+def test_thousands_of_faults_are_refused_in_a_few_lines() -> None:
+    groups = [
+        {"groupName": f"g{n}", "replicas": 1, "template": of({f"linkwise.dev/{'x' * 50}{n}": "x"})}
+        for n in range(4000)
+    ]
+    cluster = owner("ray.io/v1 RayCluster", "train", {"workerGroupSpecs": groups})
+    assert len(refusal(cluster)) < 12_000
+    assert refusal(cluster).endswith("; and 3990 more")
+    (*first, last) = warnings(cluster, cluster)
+    assert len(first) == 10
+    assert last == "and 3990 more"
+
+
+def test_an_annotation_that_is_too_long_is_quoted_in_part() -> None:
+    assert len(refusal(job({f"linkwise.dev/{'x' * 200_000}": "x"}))) == 1024

@@ -447,8 +447,11 @@ class Core:
         if gang is None or gang.uid or pod.node or not pod.owner_uid:
             return
         members = (self._cache.pods[uid] for uid in self._cache.gangs.get(gang, ()))
-        if gang in self._ages or not any(each.live and each.node for each in members):
-            self._ages.keep(gang, pod.created, now, _maker(pod))
+        since = self._planner.queue.complete_since(gang)
+        if gang in self._ages:  # its other pods may have gone before
+            self._ages.keep(gang, now if since is None else since, now, _maker(pod))
+        elif since is not None and not any(each.live and each.node for each in members):
+            self._ages.keep(gang, since, now, _maker(pod))
 
     def _drop_pod(self, uid: str, now: float) -> None:
         self._reader.forget(uid)

@@ -250,6 +250,12 @@ class PodRecord:
         """The plan written on the pod, if it is for this node; a plan for another node is void."""
         return self.written if self.written is not None and self.written.plan.node == node else None
 
+    def declared_seconds(self, plan: WrittenPlan | None) -> float | None:
+        """For how long it runs by its own word: the one by which it got the GPUs of its *plan*,
+        even if it has taken that back since."""
+        said = None if plan is None else plan.plan.expected
+        return self.ask.expected_seconds if said is None else said
+
     @property
     def order(self) -> tuple[int, SortKey]:
         """Position in its gang: by rank; without a rank by name, worker-2 before worker-10."""

@@ -54,6 +54,8 @@ class Deal:
             link=link,
             gbytes_per_s=gbytes_per_s,
             communicator=self.communicator,
+            expected=self.record.ask.expected_seconds,
+            passes=plan.passes and self.record.ask.expected_seconds is not None,
         )
         if before is not None and before.plan.moved and not plan.moved:
             own = msgspec.structs.replace(own, moved=before.plan.moved)

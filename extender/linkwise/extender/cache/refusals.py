@@ -6,9 +6,9 @@ words, whatever they are, stand behind "rpc error".
 
 import re
 
-from linkwise.extender.api.decisions import one_line
 from linkwise.extender.api.records import Refusal, Refuses
 from linkwise.kube.objects import PodStatus
+from linkwise.kube.quoted import one_line
 from linkwise.topology import names
 
 _NOT_ADMITTED = "UnexpectedAdmissionError"
@@ -37,7 +37,7 @@ def refusal_of(status: PodStatus, gpus: int, managed: str) -> Refusal | None:
     *managed* the pod asks for."""
     if status.phase != "Failed":
         return None
-    said = one_line(status.message[:_LONGEST_SAID])
+    said = one_line(status.message, _LONGEST_SAID)
     if status.reason.startswith(_OUT_OF):
         counted = _BY_COUNT.search(status.message)
         found = _whole(status.reason.removeprefix(_OUT_OF), managed)

@@ -205,7 +205,7 @@ class SnapshotCamera:
             refusing=planner.feedback.refusing(),
             turned_away=cache.turned_away.all(),
             ordering=planner.queue.ordering,
-            run_times=planner.run_times.known(),
+            run_times=planner.run_times.known(planner.reservations.unproven()),
             calls=dict(cache.schedulers),
             activity=dict(activity),
             reclaim_from=planner.idle_pods.times,

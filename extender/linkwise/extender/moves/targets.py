@@ -20,6 +20,7 @@ and its gang: a node may write the annotations of its pods.
 """
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, MutableSet, Sequence
 from dataclasses import dataclass, replace
 
@@ -49,6 +50,7 @@ class Target:
     like: PodRecord | None  # the pod that moves; None: it was gone when this leader began
     plan: MovePlan | None = None  # None: an earlier leader made it
     left: float | None = None  # since when the pod that moves is gone, or on its way out
+    is_awaited: bool = True  # that it ends: somebody needs its GPUs
 
     @property
     def spot(self) -> Spot:
@@ -170,6 +172,19 @@ class Targets:
             noted = NotedMove(pod.key, pod.uid, *place, name, source, rank, move.shares)
             self._keep(Target(noted, for_whom, now, pod, plan))
 
+    def kept_by_namespace(self) -> dict[str, Counter[str]]:
+        """How many GPUs on which nodes each namespace keeps for pods that move."""
+        kept: dict[str, Counter[str]] = defaultdict(Counter)
+        for target in self._targets.values():
+            kept[target.key.namespace][target.spot.node] += target.spot.gpus.bit_count()
+        return kept
+
+    def over(self, for_whom: GangKey) -> None:
+        """Pods move for that one no longer, as it has its place, has gone or waits for others."""
+        for target in self._targets.values():
+            if target.for_whom == for_whom:
+                target.is_awaited = False
+
     def helped(self, plan: MovePlan) -> None:
         """The gang or pod for which these moved has its place."""
         self._count(helped=1, saved_gpu_seconds=plan.saved if plan.saved < math.inf else 0.0)
@@ -256,7 +271,8 @@ class Targets:
         if left is None:
             return None
         record = self._cache.pods.get(target.noted.uid)
-        grace_ends = 0.0 if record is None else record.leaving_until
+        # A pod that takes its time has these GPUs too, which is for who waits for its old ones.
+        grace_ends = record.leaving_until if record is not None and target.is_awaited else 0.0
         return max(left, min(grace_ends, left + _MOST_GRACE_SECONDS)) + COME_SECONDS
 
     # Gangs that move.
