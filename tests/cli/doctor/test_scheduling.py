@@ -253,3 +253,10 @@ def test_nodes_that_are_idle_for_a_gang_that_the_cluster_cannot_hold(
     told = [found.what for found in findings(facts) if found.where == ("n1",)]
     assert [what.startswith(expected) for what in told] == ([True] if is_told else [])
     assert problems(facts) == []
+
+
+def test_no_node_group_is_too_small_for_members_that_no_autoscaler_sees() -> None:
+    kept = KeptIdle("ml/g", "even without other pods", NOW - 10_000, ("n1",), coming=2)
+    found = only(replace(WELL, state=replace(STATE, kept_idle=(kept,))))
+    later = "its owner creates 2 pods only after others run"
+    assert found.todo == f"have nodes for the whole gang: {later}"

@@ -98,6 +98,14 @@ def test_it_names_the_idle_nodes_of_a_gang_that_the_cluster_cannot_hold() -> Non
     assert at.plan(members[0]) is not None
 
 
+def test_it_counts_the_members_that_no_autoscaler_sees() -> None:
+    at = Cluster()
+    at.add_node("n1")
+    at.add_pod("g-0", 8, gang="g", gang_size="3", gang_to_come="nvidia.com/gpu=8")
+    assert kept(at) == [("ml/g", ("n1",))]
+    assert state(at).kept_idle[0].coming == 2
+
+
 def test_no_node_is_kept_idle_for_pods_behind_the_gate_or_that_do_not_fit_there() -> None:
     at = Cluster()
     at.add_node("n1")

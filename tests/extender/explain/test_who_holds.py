@@ -178,6 +178,16 @@ def test_room_that_others_took_is_told_no_longer() -> None:
     assert _reason(at, "huge-0").startswith("room for 1 of 3 members; ")
 
 
+def test_unequal_members_do_not_count_the_same_gpus_twice() -> None:
+    at = Cluster()
+    at.add_node("n1", "dgx1-v100")
+    for rank, gpus in enumerate((8, 7, 6, 2)):
+        said = {"gang": "g", "gang_size": "4", "rank": str(rank)}
+        at.add_pod(f"g-{rank}", gpus, said=said)
+    at.pass_time(60)
+    assert _reason(at, "g-0").startswith("room for 2 of 4 members")
+
+
 def _reason(at: Cluster, name: str) -> str:
     found = explain(at, name).gang
     assert found is not None

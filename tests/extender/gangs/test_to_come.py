@@ -560,6 +560,48 @@ def test_a_gang_that_runs_keeps_the_place_of_a_lost_pod_for_its_jobs_back_off(
     assert at.sound()
 
 
+def around(at: Cluster, scheduler: str) -> Object:
+    """A Job of two pods runs on all nodes, which *scheduler* bound without the extender."""
+    by = job("train", 2)
+    there_is(at, by)
+    for index in range(2):
+        made = member(by, index)
+        create(at, of_scheduler(made, scheduler, node=f"n{index}"))
+        at.set_phase(made.metadata.name, "Running")
+    at.settle()
+    return by
+
+
+def of_scheduler(made: Pod, scheduler: str, node: str = "") -> Pod:
+    return change(made, spec=change(made.spec, scheduler_name=scheduler, node_name=node))
+
+
+def test_a_gang_of_a_scheduler_that_does_not_call_keeps_no_place_and_gets_no_plan() -> None:
+    """Found beside Volcano, which binds no pod that has a plan: of any gang from then on."""
+    at = world()
+    by = around(at, "volcano")
+    at.set_phase("train-1-0", "Failed")
+    at.settle()
+    assert at.free("n1") == 8
+    create(at, of_scheduler(member(by, 1, attempt=1), "volcano"))
+    at.pass_time(60)
+    assert at.plan("train-1-1") is None
+
+
+def test_a_gang_that_was_bound_before_there_was_an_extender_keeps_a_lost_place() -> None:
+    at = world()
+    by = around(at, "default-scheduler")
+    at.set_phase("train-1-0", "Failed")
+    at.settle()
+    create(at, member(by, 1, attempt=1))
+    at.pass_time(1)
+    written = at.plan("train-1-1")
+    assert written is not None
+    assert written.node == "n1"
+    assert at.schedule("train-1-1") == "n1"
+    assert at.sound()
+
+
 def test_a_reservation_of_another_does_not_take_the_place_of_a_gang_that_is_restarted() -> None:
     at = world()
     by = full(at)

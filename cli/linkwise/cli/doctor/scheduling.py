@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from linkwise.cli.doctor.facts import EXTENDER, SCHEDULER, Facts, SeenPod
 from linkwise.cli.doctor.finding import Finding, Level
 from linkwise.extender.api.views import StateView
+from linkwise.extender.explain.texts.format import pods_in_words
 from linkwise.kube.pod_conditions import GROUP_REFUSED
 from linkwise.pods.podgrouper.recreated import COUNTS_AS_FAILURE
 
@@ -141,6 +142,10 @@ def _of_idle_nodes(facts: Facts, state: StateView) -> Iterator[Finding]:
             what += "autoscaler would not remove them"
             todo = "delete the gang, make it smaller, or raise the maximum of its node group"
             page = "autoscaling.md#a-gang-that-the-cluster-cannot-hold"
+            if kept.coming:
+                later = f"its owner creates {pods_in_words(kept.coming)} only after others run"
+                todo = f"have nodes for the whole gang: {later}"
+                page = "autoscaling.md#members-that-come-later"
             yield Finding(Level.NOTE, kept.nodes, what, todo, page)
 
 

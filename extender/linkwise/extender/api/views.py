@@ -569,6 +569,7 @@ class KeptIdle:
     in_vain: str  # why, as of a `GangExplanation`
     since: float  # when its oldest waiting member was created
     nodes: tuple[str, ...]
+    coming: int = 0  # its members whose pods its owner creates later
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,8 @@ def kept_idle(snapshot: Snapshot) -> tuple[KeptIdle, ...]:
         if nodes:
             name = f"{gang.key.namespace}/{gang.key.name}"
             since = min(member.created for member in seen)
-            found.append(KeptIdle(name, in_vain_in_words(in_vain), since, nodes))
+            coming = len(gang.found.coming)
+            found.append(KeptIdle(name, in_vain_in_words(in_vain), since, nodes, coming))
     return tuple(found)
 
 

@@ -38,10 +38,10 @@ from linkwise.extender.api.timers import Agenda
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.pending_writes import PendingWrites
-from linkwise.extender.cache.plans import written_plan
+from linkwise.extender.cache.plans import plan_id, written_plan
 from linkwise.extender.gangs.gang import Gang, Phase
 from linkwise.extender.gangs.growing_pauses import GrowingPauses
-from linkwise.extender.gangs.members import GangMembers, has_succeeded, minimum_of
+from linkwise.extender.gangs.members import GangMembers, has_succeeded, is_past_us, minimum_of
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.placement.nodes.node_filters import NodeFilters
 from linkwise.extender.placement.result import Spot
@@ -114,6 +114,8 @@ class MembersToCome:
         gang = self._registry.gangs.get(key) if key is not None else None
         if key is None or gang is None or gang.alone or gang.expired or not before.demand.gpus:
             return
+        if is_past_us(before) and before.scheduler not in self._cache.schedulers:
+            return  # its scheduler places its gangs itself, and may bind no pod that has a plan
         known = self._lost.get(key, {}).get(before.seat)
         if known is not None:
             if known.record.follows == before.uid:  # it was leaving, and is gone by now
@@ -534,12 +536,15 @@ class MembersToCome:
         info = self._cache.nodes.get(spot.node)
         if info is None or info.kind is None or spot.gpus.bit_count() != record.demand.gpus:
             return None
+        epoch, made = 1, gang.made or 0.0 if made is None else made
+        if not gang.plan_id:  # it was bound without the extender
+            gang.plan_id = plan_id(gang.key.namespace, gang.key.name, epoch, made, [record.uid])
         plan = Plan(
             id=gang.plan_id,
             node=spot.node,
             leader=self._pending_writes.leader,
-            epoch=1,
-            made=gang.made or 0.0 if made is None else made,
+            epoch=epoch,
+            made=made,
         )
         return written_plan(self._cache, record, plan, spot.gpus)
 

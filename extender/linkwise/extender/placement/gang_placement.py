@@ -175,32 +175,38 @@ def _all_gpus(view: ClusterView, rows: Ints) -> Ints:
 
 
 def _room_in(scope: Scope, pod_sets: Sequence[PodSet], domains: Ints, of_all: Ints) -> Ints:
-    """[of_all] how many members fit into each domain, with each pod set counted alone."""
+    """[of_all] how many members have room in each domain at once, by the GPUs of its nodes: the
+    smallest first, each where it leaves the fewest."""
     room = np.zeros(len(of_all), dtype=np.int64)
-    for pods in pod_sets:
+    taken = np.zeros(len(domains), dtype=np.int64)
+    for pods in reversed(pod_sets):
         pool = scope.candidates(pods, domains != NO_DOMAIN)
         most, _ = pool.room_at(ONE_NODE, Standard(), pool.wanted)
+        left = pool.free_counts - taken[pool.rows]
         places = np.searchsorted(of_all, domains[pool.rows])
-        count = np.bincount(places, most, minlength=len(of_all))
-        room += np.minimum(count, len(pods.members)).astype(np.int64)
+        order = np.lexsort((left, places))
+        places, rows = places[order], pool.rows[order]
+        most = np.minimum(most, left // pods.request.size)[order]
+        before = np.cumsum(most) - most
+        before -= before[np.searchsorted(places, places)]  # only in the same domain
+        here = np.clip(pool.wanted - before, 0, most)
+        taken[rows] += here * pods.request.size
+        np.add.at(room, places, here)
     return room
 
 
 def _refusal_anywhere(scope: Scope, pod_sets: Sequence[PodSet], wanted: int) -> NoRoom:
     """A Refusal that names the node with most room for the first pod set that fails even alone;
     it names no node if each pod set alone has room."""
-    had, nearest = 0, NoRoom(wanted, 0, "", 0)
-    everywhere = np.ones(len(scope.view.rows), dtype=np.bool_)
-    failed = False
+    everywhere = scope.required(())
+    had = min(int(_room_in(scope, pod_sets, everywhere, np.unique(everywhere)).sum()), wanted - 1)
     for pods in pod_sets:
-        pool = scope.candidates(pods, everywhere)
+        pool = scope.candidates(pods, everywhere != NO_DOMAIN)
         room, _ = pool.room_at(ONE_NODE, Standard(), pool.wanted)
-        count = len(pods.members)
-        if room.sum() < count and not failed:
-            failed = True
+        if room.sum() < len(pods.members):
             first = pool.first(np.arange(len(room)), (-room, pool.free_counts))
-            if first is not None:
-                name = scope.view.rows.names[int(pool.rows[first])] or ""
-                nearest = NoRoom(wanted, 0, name, int(room[first]))
-        had += min(int(room.sum()), count)
-    return NoRoom(wanted, min(had, wanted - 1), nearest.nearest, nearest.nearest_had)
+            if first is None:
+                break
+            name = scope.view.rows.names[int(pool.rows[first])] or ""
+            return NoRoom(wanted, had, name, int(room[first]))
+    return NoRoom(wanted, had, "", 0)

@@ -11,7 +11,7 @@ class Spot:
 
 @dataclass(frozen=True, slots=True)
 class NoRoom:
-    """At most *had* of *wanted* members have room."""
+    """*had* of *wanted* members have room at once, by the GPUs of the nodes."""
 
     wanted: int
     had: int
