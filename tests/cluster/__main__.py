@@ -127,6 +127,7 @@ def build_all() -> None:
         binaries.kubernetes(version)
     binaries.vendor_plugin()
     binaries.filters()
+    binaries.devices()
     binaries.containerd()
     binaries.kubeconform()
     binaries.helm()

@@ -20,6 +20,8 @@ from tests.cluster.support.api.extender_permissions import (
     EXTENDER_MAY_FOLLOW,
     EXTENDER_MUST_NOT,
     LATE_WRITES,
+    LEADS_ASTRAY,
+    MAKES_LEASE,
     NOBODY_MAY,
     NOMINATED,
     RENEWAL,
@@ -182,6 +184,17 @@ def test_the_extender_may_renew_its_lease(second_term: Account, deployed: Contro
     allowed(second_term, replace(RENEWAL, body=lease))
 
 
+def test_the_extender_must_not_lead_others_astray_by_its_own_slice(second_term: Account) -> None:
+    refused(second_term, LEADS_ASTRAY)
+
+
+def test_the_extender_may_make_its_lease_if_there_is_none(
+    second_term: Account, deployed: ControlPlane
+) -> None:
+    deployed.kubectl("delete", f"-n={NAMESPACE}", "lease", "linkwise-extender")
+    allowed(second_term, MAKES_LEASE)
+
+
 @pytest.mark.parametrize("asked", EXTENDER_MAY_ASK_FOR, ids=named)
 def test_the_extender_may_ask_for_what_pods_hang_on(extender: Account, asked: ApiRequest) -> None:
     """With the right, a missing object is 404; so is a kind that the cluster does not have."""
@@ -221,7 +234,7 @@ ASKED_ELSEWHERE = {("nodes/configz", "get"), ("noderesourcetopologies", "get")}
             BASE / "extender",
             (
                 *(*EXTENDER_MAY, *EXTENDER_MAY_FOLLOW, *EXTENDER_MAY_ASK_FOR),
-                *(*EXTENDER_LEADS, RENEWAL),
+                *(*EXTENDER_LEADS, RENEWAL, MAKES_LEASE),
             ),
         ),
         (WEBHOOK, WEBHOOK_MAY),

@@ -299,6 +299,25 @@ def test_the_fence_knows_the_lease_and_how_a_plan_names_its_leader() -> None:
     assert re.findall(named[1], write_plan(Plan(id="x", node="n1"))) == []
 
 
+def test_what_it_may_create_is_limited_to_what_the_role_names() -> None:
+    policy = the(FILES, "ValidatingAdmissionPolicy", "linkwise-extender-own-service")["spec"]
+    created = {
+        (group, resource)
+        for rule in the(FILES, "Role")["rules"]
+        if "create" in rule["verbs"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    limited = {
+        (group, resource)
+        for rule in policy["matchConstraints"]["resourceRules"]
+        if "CREATE" in rule["operations"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    assert created == limited
+
+
 def test_the_role_names_just_what_the_program_does() -> None:
     assert granted(the(FILES, "ClusterRole")) == {
         ("nodes", "list"),

@@ -13,6 +13,7 @@ from linkwise.extender.api.timers import Agenda
 from linkwise.extender.cache.ingest import Ingest
 from linkwise.extender.cache.node_info import NodeInfo
 from linkwise.extender.cache.pending_writes import EVENT_SECONDS, PendingWrites
+from linkwise.extender.cycle.history import History
 from linkwise.kube.device_claims import ResourceClaim, ResourceSlice
 from linkwise.kube.objects import Node, ObjectMeta, Pod
 from linkwise.topology import names
@@ -30,6 +31,8 @@ def remembered(root: object) -> int:
     while left:
         each = left.pop()
         if id(each) in seen or isinstance(each, type | ModuleType):
+            continue
+        if isinstance(each, History):  # keeps a fixed number of decisions
             continue
         seen.add(id(each))
         if isinstance(each, dict | set | frozenset):

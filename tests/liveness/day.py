@@ -425,8 +425,11 @@ class Day(DeviceCluster):
             self.after(5.0, lambda: self._admit(uid))
             return
         given = self._give(pod, node)
-        if given is None:
-            status = change(pod.status, phase="Failed", reason="UnexpectedAdmissionError")
+        if isinstance(given, str):
+            said = f"Pod was rejected: Allocate failed due to {given}, which is unexpected"
+            status = change(
+                pod.status, phase="Failed", reason="UnexpectedAdmissionError", message=said
+            )
             self.put_pod(change(pod, status=status))
             self.on_end(self.pods[uid])
             return
@@ -436,7 +439,8 @@ class Day(DeviceCluster):
             self.on_gpus(pod)
         self.after(self.random.uniform(0.5, 20.0), lambda: self._run(uid))
 
-    def _give(self, pod: Pod, node: str) -> Mapping[str, tuple[str, ...]] | None:
+    def _give(self, pod: Pod, node: str) -> Mapping[str, tuple[str, ...]] | str:
+        """Return the GPUs of each container, or why the kubelet's device manager has none."""
         pods = self.held.get(node, {}).values()
         taken = {uuid for given in pods for gpus in given.values() for uuid in gpus}
         free = [g.uuid for g in self.machine(node).gpus if g.uuid not in taken]
@@ -447,10 +451,12 @@ class Day(DeviceCluster):
             return {"main": gpus}
         asked = {c.name: c.resources.limits for c in pod.spec.containers}
         wanted = {c: n for c, limits in asked.items() if (n := whole(limits.get(GPU, 0)))}
-        has_shares = any(names.is_share(name, GPU) for limits in asked.values() for name in limits)
-        no_gpus = node in self.no_plugin and wanted
-        if no_gpus or has_shares or len(free) < sum(wanted.values()):
-            return None
+        for name in (name for limits in asked.values() for name in limits):
+            if names.is_share(name, GPU) or (name == GPU and wanted and node in self.no_plugin):
+                return f"cannot allocate unregistered device {name}"
+        if len(free) < (size := sum(wanted.values())):
+            few = f"requested number of devices unavailable for {GPU}"
+            return f"{few}. Requested: {size}, Available: {len(free)}"
         planned = _planned(pod, node)
         flat = [uuid for gpus in planned.values() for uuid in gpus]
         if wanted == {c: len(gpus) for c, gpus in planned.items()} and set(flat) <= set(free):

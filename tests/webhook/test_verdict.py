@@ -71,7 +71,7 @@ def test_a_whole_job_s_gpus_on_one_pod_are_refused() -> None:
 def test_a_pod_that_says_too_much_is_refused_only_if_it_takes_gpus() -> None:
     large = pod("train-0")
     large["metadata"]["labels"] = {f"label-{number}": "x" for number in range(4000)}
-    assert "KiB: expected 64 KiB at most" in refusal(large)
+    assert "KiB: expected 24 KiB at most" in refusal(large)
     for container in large["spec"]["containers"]:
         container["resources"] = {}
     assert warnings(large) == []
@@ -363,3 +363,20 @@ def test_a_job_that_an_eviction_may_fail_is_remarked_upon(
 @pytest.mark.parametrize("said", [{}, {names.PREEMPTIBLE: "false"}, {names.RECLAIM: "never"}])
 def test_a_job_whose_pods_do_not_consent_is_let_in_without_a_word(said: Object) -> None:
     assert warnings(job(said)) == []
+
+
+def test_thousands_of_faults_are_refused_in_a_few_lines() -> None:
+    groups = [
+        {"groupName": f"g{n}", "replicas": 1, "template": of({f"linkwise.dev/{'x' * 50}{n}": "x"})}
+        for n in range(4000)
+    ]
+    cluster = owner("ray.io/v1 RayCluster", "train", {"workerGroupSpecs": groups})
+    assert len(refusal(cluster)) < 12_000
+    assert refusal(cluster).endswith("; and 3990 more")
+    (*first, last) = warnings(cluster, cluster)
+    assert len(first) == 10
+    assert last == "and 3990 more"
+
+
+def test_an_annotation_that_is_too_long_is_quoted_in_part() -> None:
+    assert len(refusal(job({f"linkwise.dev/{'x' * 200_000}": "x"}))) == 1024

@@ -6,6 +6,7 @@ learns from a call is in memory only.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -25,7 +26,7 @@ from linkwise.extender.api.extender_calls import (
     PreemptCall,
     PriorityAnswer,
 )
-from linkwise.extender.api.records import GangKey, PodRecord
+from linkwise.extender.api.records import GangKey, NodeRecord, PodRecord
 from linkwise.extender.api.timers import Agenda
 from linkwise.extender.api.unlocked import RunUnlocked, nothing, run_inline
 from linkwise.extender.api.views import Counts, Explanation, GangView, NodeView
@@ -33,8 +34,10 @@ from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.claims.book import ClaimBook
 from linkwise.extender.cache.claims.records import claim_record, slice_record
 from linkwise.extender.cache.ingest import Ingest
+from linkwise.extender.cache.kind_turns import KindTurns
 from linkwise.extender.cache.node_info import plan_on
 from linkwise.extender.cache.pending_writes import PendingWrites
+from linkwise.extender.cache.pod_bytes import FREE_BYTES, PodBytes
 from linkwise.extender.cache.surroundings import Surrounding, Surroundings
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.cycle.planner import Planner
@@ -60,8 +63,11 @@ from linkwise.extender.verbs.preempt import PreemptVerb
 from linkwise.extender.verbs.prioritize import Prioritize
 from linkwise.kube.device_claims import ResourceClaim, ResourceSlice
 from linkwise.kube.objects import Node, Pod, PodDisruptionBudget
-from linkwise.pods.large_pods import MOST_BYTES, shortened, size_of
+from linkwise.pods.large_pods import LargePod, shortened, size_of
 from linkwise.topology import names
+from linkwise.topology.annotations.node_annotation import read_topology
+from linkwise.topology.sets.outlook import outlook_of
+from linkwise.topology.sets.tables import table_of
 
 T = TypeVar("T")
 _MOST_CULPRITS = 8  # in one round or call
@@ -97,6 +103,8 @@ class Core:
         self._defects: list[Exception] = []
         self._aside: RunUnlocked = run_inline
         self._note_step: NoteStep = no_note
+        self._kind_turns = KindTurns()
+        self._pod_bytes = PodBytes()
         self._begin(leader=0)
 
     def _begin(self, leader: int) -> None:
@@ -104,6 +112,7 @@ class Core:
         claims, run times and ages."""
         self._agenda = Agenda()
         self._agenda.ask(self._lasting.times)
+        self._agenda.ask(self._kind_turns.times)
         settings, pending_writes = self._settings, PendingWrites(self._agenda, leader, self._claims)
         self._began = 0.0
         self._awaited.clear()
@@ -231,10 +240,25 @@ class Core:
             self._activity.pop(node.metadata.name, None)
         else:
             self._activity[node.metadata.name] = activity
-        record = self._reader.node(node)
-        self._walled(lambda: self._cache.put_node(record), now)
+        self._put_node_record(self._reader.node(node), now)
+
+    def _put_node_record(self, record: NodeRecord, now: float) -> None:
+        info = self._cache.nodes.get(record.name)
+        before, machine = (None, None) if info is None else (info.record, info.machine)
+        read = self._kind_turns.read(record, before, machine, now)
+        self._walled(lambda: self._cache.put_node(read), now)
+
+    def prepare(self, node: Node, now: float) -> None:
+        """Do what the node's machine costs once, before its event and without the core's lock."""
+        name, text = node.metadata.name, node.metadata.annotations.get(names.TOPOLOGY)
+        info = self._cache.nodes.get(name)
+        record = None if info is None else info.record
+        is_known = record is not None and record.topology == text
+        if not is_known and self._kind_turns.is_next(name, now):
+            _prepare_kind(text)
 
     def _drop_node(self, name: str) -> None:
+        self._kind_turns.drop(name)
         self._activity.pop(name, None)
         self._cache.drop_node(name)
 
@@ -258,11 +282,24 @@ class Core:
 
     def _read_pod(self, pod: Pod, now: float) -> None:
         try:
-            record = self._reader.follow(self._within_bounds(pod), now)
+            record = self._follow(pod, now)
         except Exception as defect:  # it costs this pod alone
             self._defects.append(defect)
         else:
             self._put_pod(record, now)
+
+    def _follow(self, pod: Pod, now: float) -> PodRecord:
+        """Read a pod of the watch, and note what is kept of it."""
+        size = size_of(pod)
+        kept = self._within_bounds(pod, size)
+        record = self._reader.follow(kept, now)
+        if record.invalid and size > FREE_BYTES and not isinstance(kept, LargePod):
+            kept = self._shortened(pod, record.invalid)
+            record = self._reader.follow(kept, now)
+        if isinstance(kept, LargePod):
+            size = 0
+        self._pod_bytes.put(pod, size)
+        return record
 
     def replace_budgets(self, budgets: Iterable[PodDisruptionBudget], now: float) -> None:  # noqa: ARG002
         """The full list; before it, no pod is evicted for a more important gang."""
@@ -381,7 +418,7 @@ class Core:
             if before is not None and record.ended:
                 self._note_run_time(before, now, ran=before.admitted or record.admitted)
             self._note_age(before, record, now)
-            if record.admitted and not record.ended and record.demand.gpus:
+            if record.admitted and not record.ended and _teaches(record):
                 self._run_times.runs(record, _began(record))
             planned = self._cache.plans.get(record.uid)
             self._cache.put_pod(record)
@@ -410,11 +447,15 @@ class Core:
         if gang is None or gang.uid or pod.node or not pod.owner_uid:
             return
         members = (self._cache.pods[uid] for uid in self._cache.gangs.get(gang, ()))
-        if gang in self._ages or not any(each.live and each.node for each in members):
-            self._ages.keep(gang, pod.created, now, _maker(pod))
+        since = self._planner.queue.complete_since(gang)
+        if gang in self._ages:  # its other pods may have gone before
+            self._ages.keep(gang, now if since is None else since, now, _maker(pod))
+        elif since is not None and not any(each.live and each.node for each in members):
+            self._ages.keep(gang, since, now, _maker(pod))
 
     def _drop_pod(self, uid: str, now: float) -> None:
         self._reader.forget(uid)
+        self._pod_bytes.drop(uid)
         self._kept_out.pop(uid, None)
         self._drop_seen(uid, now)
 
@@ -483,7 +524,7 @@ class Core:
 
     def _note_run_time(self, ends: PodRecord, now: float, *, ran: bool) -> None:
         """Pods that never *ran* teach nothing: who may create pods could invent any number."""
-        if ran and ends.node and not ends.ended and ends.demand.gpus:
+        if ran and ends.node and not ends.ended and _teaches(ends):
             began = _began(ends)
             self._run_times.runs(ends, began)  # a short run may show only when it is over
             self._run_times.ended(ends, max(now - began, 0.0))
@@ -541,15 +582,16 @@ class Core:
 
     def _record(self, pod: Pod, now: float) -> PodRecord:
         """The pod of a call may be newer or older than the watch's; its requests are the same."""
-        record = self._reader.pod(self._within_bounds(pod))
+        record = self._reader.pod(self._within_bounds(pod, size_of(pod)))
         return self._quarantine.seen(record, now) or replace(record, invalid=LEFT_OUT, gang=None)
 
-    def _within_bounds(self, pod: Pod) -> Pod:
-        size = size_of(pod)
-        if size <= MOST_BYTES:
-            return pod
+    def _within_bounds(self, pod: Pod, size: int) -> Pod:
+        why = self._pod_bytes.too_large(pod, size)
+        return self._shortened(pod, why) if why else pod
+
+    def _shortened(self, pod: Pod, why: str) -> Pod:
         # To sum the requests of 15,000 containers takes some 0.3 s.
-        return self._aside(lambda: shortened(pod, size, self._settings.resource_name))
+        return self._aside(lambda: shortened(pod, why, self._settings.resource_name))
 
     # Work for the loop.
 
@@ -558,6 +600,9 @@ class Core:
         if not self.synced:
             return ()
         self._began = self._began or now
+        for node in self._kind_turns.due(now):
+            self._aside(partial(_prepare_kind, node.topology))
+            self._put_node_record(node, now)
         if self._quarantine.take_over(now):
             for record in [*self._kept_out.values()]:
                 self._put_pod(record, now)
@@ -653,6 +698,12 @@ class Core:
         return audit(self._cache, self._planner.registry, lambda: self._aside(lambda: None))
 
 
+def _teaches(pod: PodRecord) -> bool:
+    """Whether its run time shows how long others run. A kubelet may create static pods in any
+    namespace, so they show nothing of it."""
+    return bool(pod.demand.gpus) and not pod.static
+
+
 def _maker(pod: PodRecord) -> str:
     """What would have to create a gang's pods again: the object that defines it, or else the pods'
     own owner."""
@@ -664,3 +715,10 @@ def _began(pod: PodRecord) -> float:
     """When the bound *pod* got its GPUs."""
     written = plan_on(pod, pod.node)
     return pod.created if written is None else written.plan.made
+
+
+def _prepare_kind(topology: str | None) -> None:
+    """Make the tables of this kind of machine, which stay for a while."""
+    with suppress(Exception):  # the node's event meets the same defect, and reports it
+        if topology is not None:
+            outlook_of(table_of(read_topology(topology)))

@@ -45,6 +45,7 @@ class Device(_Object, frozen=True):
 class Pool(_Object, frozen=True):
     name: _Name
     generation: int = 0
+    resource_slice_count: int = 1
 
 
 class ResourceSliceSpec(_Object, frozen=True):

@@ -1,4 +1,4 @@
-"""Keys, and prefixes of keys, of the labels that controllers and operators put on pods."""
+"""Keys, and prefixes of keys, of what controllers, operators and kubelets put on pods."""
 
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"  # label and annotation
 JOB_SET_LABEL = "jobset.sigs.k8s.io/"
@@ -8,3 +8,4 @@ TRAINING = "training.kubeflow.org/"
 VOLCANO = "volcano.sh/"
 AIBRIX = "stormservice.orchestration.aibrix.ai/"
 KTHENA = "modelserving.volcano.sh/"
+MIRROR_POD = "kubernetes.io/config.mirror"  # annotation, of a static pod that its kubelet shows

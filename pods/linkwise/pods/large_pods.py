@@ -2,7 +2,7 @@
 
 Reading a pod, comparing it with others and remembering it takes time and memory in proportion to
 what it says, and the API server takes a megabyte and more. Of a pod over the bound only the sum of
-what it requests counts; with GPUs it is refused.
+what it requests counts; with GPUs it is refused. So does one of a refused pod.
 """
 
 from collections.abc import Iterable
@@ -10,22 +10,19 @@ from collections.abc import Iterable
 import msgspec
 
 from linkwise.kube.filters.requests import lenient_amount, pod_requests
+from linkwise.kube.labels import MIRROR_POD
 from linkwise.kube.objects import LARGEST, Container, ObjectMeta, Pod, PodSpec, Quantity, Resources
 from linkwise.topology import names
 
-MOST_BYTES = 64 * 1024  # of JSON; a pod of 20 containers and 20 volumes has some 3 KiB
+MOST_BYTES = 24 * 1024  # of JSON; a pod of 20 containers, volumes and labels has some 5 KiB
 _MOST_NAMES = 16  # of resources
 _FIRST = ("cpu", "memory", "ephemeral-storage", "pods")
 
 
 class LargePod(Pod, frozen=True):
-    """What is kept of a pod over the bound."""
+    """What is kept of a pod over a bound, or of one that is refused."""
 
-    size: int = 0  # bytes of the whole
-
-    @property
-    def refusal(self) -> str:
-        return refusal_of(self.size)
+    refusal: str = ""  # why, if it has GPUs
 
 
 def size_of(pod: Pod) -> int:
@@ -34,17 +31,26 @@ def size_of(pod: Pod) -> int:
     return len(msgspec.json.encode((meta.labels, meta.owner_references, pod.spec)))
 
 
-def refusal_of(size: int) -> str:
+def too_large(pod: Pod, size: int) -> str:
     """Why a pod with GPUs of that *size* is refused; empty: it is not."""
-    if size <= MOST_BYTES:
-        return ""
-    return (
-        f"labels, owners and spec of {size >> 10} KiB: expected {MOST_BYTES >> 10} KiB at most; "
-        "images, commands and environments do not count"
-    )
+    if size > MOST_BYTES:
+        return (
+            f"labels, owners and spec of {size >> 10} KiB: expected {MOST_BYTES >> 10} KiB at "
+            "most; images, commands and environments do not count"
+        )
+    return f"more than {_MOST_NAMES} names of resources" if _has_many_names(pod) else ""
 
 
-def shortened(pod: Pod, size: int, resource: str) -> LargePod:
+def _has_many_names(pod: Pod) -> bool:
+    requested: set[str] = set()
+    for container in (*pod.spec.init_containers, *pod.spec.containers):
+        requested.update(container.resources.requests, container.resources.limits)
+        if len(requested) > _MOST_NAMES:
+            return True
+    return False
+
+
+def shortened(pod: Pod, refusal: str, resource: str) -> LargePod:
     """What is kept of *pod*: who and where it is, its state, Linkwise's own annotations, and
     one container that requests all that kube-scheduler counts; of the *resource* too."""
     meta, spec, status = pod.metadata, pod.spec, pod.status
@@ -55,14 +61,16 @@ def shortened(pod: Pod, size: int, resource: str) -> LargePod:
         if (amount := min(wanted[name], LARGEST))
     }
     return LargePod(
-        size=size,
+        refusal=refusal,
         metadata=ObjectMeta(
             name=meta.name,
             namespace=meta.namespace,
             uid=meta.uid,
             resource_version=meta.resource_version,
             annotations={
-                key: meta.annotations[key] for key in names.BY_LINKWISE if key in meta.annotations
+                key: meta.annotations[key]
+                for key in (*names.BY_LINKWISE, MIRROR_POD)
+                if key in meta.annotations
             },
             creation_timestamp=meta.creation_timestamp,
             deletion_timestamp=meta.deletion_timestamp,

@@ -71,10 +71,10 @@ def test_with_gpus_it_is_refused_in_words(at: Cluster, larger: Change) -> None:
     at.settle()
     answer = at.filter("large")
     assert answer.node_names == ()
-    assert "KiB: expected 64 KiB at most" in str(answer)
+    assert "KiB: expected 24 KiB at most" in str(answer)
     found = at.core.explain("ml", "large", at.now)
     assert found is not None
-    assert "KiB: expected 64 KiB at most" in found.summary
+    assert "KiB: expected 24 KiB at most" in found.summary
 
 
 @LARGER
@@ -121,6 +121,55 @@ def test_what_takes_long_is_done_while_others_use_the_core(at: Cluster) -> None:
     assert times == []
     at.add_pod("large", 1, alter=with_containers)
     assert times == ["aside"]
+
+
+def few_labels(pod: Pod) -> Pod:
+    """Some 20 KiB, below the bound of a pod."""
+    labels = {f"label-{number}": "x" * 40 for number in range(350)}
+    return change(pod, metadata=change(pod.metadata, labels=labels))
+
+
+def kept_whole(at: Cluster, name: str) -> bool:
+    found = at.core.explain("ml", name, at.now)
+    assert found is not None
+    return "as larger pods of ml have 8 MiB together" not in found.summary
+
+
+def test_a_namespace_has_a_bound_for_its_larger_pods() -> None:
+    at = Cluster()
+    at.add_node("n0")
+    for number in range(500):
+        at.add_pod(f"p{number}", 1, alter=few_labels)
+    whole = [name for name in (f"p{number}" for number in range(500)) if kept_whole(at, name)]
+    assert 300 < len(whole) < 450
+    assert whole == [f"p{number}" for number in range(len(whole))]
+    at.add_pod("small", 1)
+    assert at.schedule("small") == "n0", "a pod of usual size is never refused for that"
+    at.delete("p0")
+    at.add_pod("next", 1, alter=few_labels)
+    assert kept_whole(at, "next")
+    assert at.sound()
+
+
+def test_of_a_refused_pod_next_to_nothing_is_kept() -> None:
+    at = Cluster()
+    at.add_node("n0")
+    at.add_pod("wrong", 1, alter=few_labels, require_link="fast")
+    record = at.core._cache.pods[at.pod("wrong").metadata.uid]
+    assert record.labels == {}
+    assert "require-link" in record.invalid
+    at.add_pod("right", 1, alter=few_labels)
+    assert at.core._cache.pods[at.pod("right").metadata.uid].labels
+
+
+def test_seventeen_resources_are_too_many(at: Cluster) -> None:
+    def with_names(pod: Pod) -> Pod:
+        others: dict[str, Quantity] = {f"example.com/r{number}": 1 for number in range(16)}
+        extra = Container(name="extra", resources=Resources(requests=others))
+        return change(pod, spec=change(pod.spec, containers=(*pod.spec.containers, extra)))
+
+    at.add_pod("many", 1, alter=with_names)
+    assert "more than 16 names of resources" in str(at.filter("many"))
 
 
 def test_pods_as_users_write_them_are_far_from_the_bound() -> None:

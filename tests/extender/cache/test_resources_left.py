@@ -2,7 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
-from itertools import product
+from itertools import chain, product
 
 import numpy as np
 from hypothesis import given
@@ -16,7 +16,8 @@ from linkwise.extender.placement.cluster_view import ClusterView, cluster_view
 from linkwise.extender.placement.gang_placement import place, pod_sets_of
 from linkwise.extender.placement.request import PodSet
 from linkwise.extender.placement.result import NoRoom
-from linkwise.kube.objects import Container, Resources
+from linkwise.kube.labels import MIRROR_POD
+from linkwise.kube.objects import Container, Pod, Resources
 from tests.extender.cached import cached
 from tests.extender.cluster import GPU, Cluster, change
 
@@ -42,7 +43,7 @@ class Recount:
         self.at = Cluster()
         self.offered: dict[str, dict[str, int]] = {name: {} for name in NODES}
         self.pods: dict[str, tuple[str, dict[str, int]]] = {}
-        self.listed: set[str] = set()  # by any node, at any time
+        self.counted: set[str] = set()  # what a node listed while a pod requested it
         self.copied: list[tuple[ResourcesLeft, Ints]] = []
         for name in NODES:
             self.at.add_node(name)
@@ -50,7 +51,7 @@ class Recount:
 
     def offers(self, name: str, of: dict[str, int]) -> None:
         self.offered[name] = of
-        self.listed |= of.keys()
+        self.count()
         made = self.at.nodes[name]
         kept = {k: v for k, v in made.status.allocatable.items() if k not in NAMES}
         listed = {**kept, **{k: str(v) for k, v in of.items()}}
@@ -62,6 +63,12 @@ class Recount:
             f"p{self.at.now}", containers=[Container(name="c", resources=asks)], node=name
         )
         self.pods[pod.metadata.name] = name, of
+        self.count()
+
+    def count(self) -> None:
+        listed = {*chain(*self.offered.values())}
+        requested = {name for _, of in self.pods.values() for name in of if of[name]}
+        self.counted |= listed & requested
 
     def ends(self, name: str, _: dict[str, int]) -> None:
         gone = next((pod for pod, (on, _) in self.pods.items() if on == name), None)
@@ -77,7 +84,7 @@ class Recount:
         spent: Counter[str] = Counter()
         for on, of in self.pods.values():
             spent.update(of if on == name else {})
-        return {k: self.offered[name].get(k, 0) - spent[k] for k in self.listed}
+        return {k: self.offered[name].get(k, 0) - spent[k] for k in self.counted}
 
     def room(self, name: str, key: str, need: int) -> int:
         places = 110 - sum(on == name for on, _ in self.pods.values())
@@ -161,6 +168,8 @@ def test_a_copy_with_columns_of_its_own_equals_the_table_that_it_was_made_from()
     table = cache.rows
     copy = table.with_columns({"apart": np.array([1])})
     assert table.equals(copy, [0])
+    wants = Container(name="c", resources=Resources(requests={"example.com/a": "1"}))
+    cache.put_pod(Ingest(GPU, Agenda()).pod(at.add_pod("p", containers=[wants])))
     made = at.nodes["n0"]
     listed = {**made.status.allocatable, "example.com/a": "1"}
     cache.put_node(
@@ -170,3 +179,56 @@ def test_a_copy_with_columns_of_its_own_equals_the_table_that_it_was_made_from()
     copy.left.show(0, ResourceList(gpus=8), 1)
     assert copy.left.on(0).others == (("apart", 1),)
     assert GPU not in dict(table.left.on(0).others)
+
+
+EFA = "vpc.amazonaws.com/efa"
+
+
+def lists(at: Cluster, name: str, **more: str) -> None:
+    node = at.nodes[name]
+    listed = {**node.status.allocatable, **more}
+    at.put_node(change(node, status=change(node.status, allocatable=listed)))
+
+
+def requests(at: Cluster, pod: str, *of: str, static: bool = False) -> None:
+    def alter(made: Pod) -> Pod:
+        said = {MIRROR_POD: "hash"} if static else {}
+        return change(made, metadata=change(made.metadata, annotations=said))
+
+    wants = Container(name="c", resources=Resources(requests=dict.fromkeys(of, "1")))
+    at.add_pod(pod, containers=[wants], node="evil" if static else "", alter=alter)
+
+
+def counted(at: Cluster, *of: str) -> tuple[str, ...]:
+    needs = ResourceList(others=tuple((name, 1) for name in of))
+    return tuple(name for name, _ in cached(at).rows.left.counted(needs).others)
+
+
+def made_up(first: int = 0) -> list[str]:
+    return [f"x.y/{number}" for number in range(first, first + 300)]
+
+
+def test_what_one_node_lists_takes_no_place_from_what_pods_request() -> None:
+    """A kubelet may list what it likes, and create static pods that request it."""
+    at = Cluster()
+    for name in ("evil", "n1"):
+        at.add_node(name)
+    lists(at, "evil", **dict.fromkeys(made_up(), "1"))
+    requests(at, "static", *made_up(), static=True)
+    lists(at, "n1", **{EFA: "4"})
+    requests(at, "p", EFA)
+    assert counted(at, EFA, *made_up()) == (EFA,)
+    assert at.sound()
+
+
+def test_what_is_listed_or_requested_no_more_makes_room() -> None:
+    at = Cluster()
+    at.add_node("n1")
+    lists(at, "n1", **dict.fromkeys([*made_up(), *made_up(300), EFA], "1"))
+    requests(at, "many", EFA, *made_up())
+    assert len(counted(at, EFA, *made_up())) == 256
+    at.delete("many")
+    requests(at, "others", EFA, *made_up(300))
+    assert counted(at, *made_up()) == ()
+    assert len(counted(at, EFA, *made_up(300))) == 256
+    assert at.sound()

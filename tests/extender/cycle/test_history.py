@@ -108,6 +108,14 @@ def test_the_ring_is_bounded_in_number_and_in_bytes() -> None:
     assert [decision.at for decision in small.decisions] == [6.0, 7.0, 8.0]
 
 
+def test_no_namespace_drops_the_decisions_about_others() -> None:
+    ring = History(most=6)
+    ring.add(Decision(float(at), What.PLANNED, f"{'ab'[at % 2]}/x") for at in range(4))
+    ring.add(Decision(float(at), What.PLANNED, "busy/x") for at in range(4, 100))
+    assert [decision.at for decision in ring.decisions] == [0.0, 1.0, 2.0, 3.0, 98.0, 99.0]
+    assert ring.dropped == 94
+
+
 def test_each_decision_is_told_once() -> None:
     ring = History()
     ring.add([Decision(1.0, What.PLANNED, "ml/a")])

@@ -129,15 +129,45 @@ def test_a_gang_may_have_more_moves_than_one_pod() -> None:
 
 
 @both
-def test_the_target_is_kept_if_the_one_that_waited_has_started(standby: bool) -> None:
+def test_no_target_is_kept_if_the_one_that_waited_has_started(standby: bool) -> None:
+    """Its node could have written the note."""
     at = moving()
     bury(at, "web")
     at.schedule("big")
     assert at.pod("big").spec.node_name == "n1"
     lead(at, standby=standby)
-    recreate(at)
-    at.settle()
-    assert at.places("web-2") == ["n2"]
+    at.add_pod("other", 4)
+    assert at.filter("other").node_names == ("n2",)
+
+
+@pytest.mark.parametrize(
+    ("move", "keeps"),
+    [
+        (["ml/own", "ghost", "uid-of-owner-of-own", "n2", "f0"], False),
+        (["ml/own", "", "uid-of-a-friend", "n2", "f0"], False),
+        (["ml/own", "", "uid-of-owner-of-own", "n2", "70"], False),
+        (["ml/friend", "", "uid-of-owner-of-own", "n2", "f0"], False),
+        (["ml/own", "", "uid-of-owner-of-own", "n2", "f0"], True),
+    ],
+    ids=["of another", "of another owner", "of another size", "of another name", "of its own"],
+)
+def test_of_a_bound_pod_only_its_own_move_counts(move: list[str], *, keeps: bool) -> None:
+    """A node may write the annotations of its pods."""
+    at = cluster()
+    run(at, "b", 4, "n2")
+    run(at, "own", 4, "n1")
+    uid = at.pod("own").metadata.uid
+    note = {
+        "v": 1,
+        "uid": uid,
+        "moves": [[move[0], move[1] or uid, *move[2:]]],
+        "moves_at": at.now,
+    }
+    at.annotate("own", queue=json.dumps(note))
+    at.terminate("own")
+    lead(at, standby=False)
+    at.add_pod("other", 4)
+    assert at.filter("other", ["n2"]).node_names == (() if keeps else ("n2",))
 
 
 @both

@@ -513,6 +513,37 @@ def test_the_target_is_kept_for_as_long_as_the_pod_takes_to_end() -> None:
     assert at.schedule("web") == "n2"
 
 
+def takes_an_hour(at: Cluster, name: str) -> None:
+    pod = at.pod(name)
+    ends = datetime.fromtimestamp(at.now + HOUR, UTC)
+    at.put_pod(change(pod, metadata=change(pod.metadata, deletion_timestamp=ends)))
+
+
+def test_a_pod_that_takes_its_time_keeps_both_places_only_while_one_waits_for_it() -> None:
+    at = cluster()
+    scattered(at)
+    waits(at)
+    takes_an_hour(at, "web")
+    at.delete("big")
+    at.settle()
+    at.add_pod("other", 4)
+    assert at.filter("other", ["n2"]).node_names == ()
+    at.pass_time(COME_SECONDS)
+    assert at.filter("other", ["n2"]).node_names == ("n2",)
+
+
+@pytest.mark.parametrize(("share", "moves"), [(0.25, True), (0.2, False)])
+def test_a_namespace_keeps_no_more_places_for_its_pods_than_it_may_reserve(
+    share: float, moves: bool
+) -> None:
+    at = Cluster(CoreSettings(moves=MovePolicy(Moves.CONSENT), reserve_share=share))
+    at.add_node("n1")
+    at.add_node("n2")
+    scattered(at)
+    waits(at)
+    assert at.evicted == (["web"] if moves else [])
+
+
 def test_each_pod_of_a_stateful_set_gets_its_own_target() -> None:
     """The volume of one may be where the other's is not."""
     at = cluster(nodes=3)

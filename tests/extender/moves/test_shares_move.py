@@ -246,7 +246,7 @@ def test_no_target_is_where_the_kubelet_refuses_such_pods() -> None:
     share(at, "web", "n1")
     template = at.core._cache.pods[at.pod("web").metadata.uid].template
     assert template is not None
-    at.core._cache.turn_away(template, "n2", trial=False)
+    at.core._cache.turn_away(template, "n2", "refused", trial=False)
     assert why_stays(at, "n1") == {"web": Stays.NO_PLACE.value}
 
 
@@ -459,7 +459,7 @@ def test_a_target_whose_kubelet_refuses_such_pods_is_given_back() -> None:
     pod = add(at, "web-2", {SHARED: 1})
     template = at.core._cache.pods[pod.metadata.uid].template
     assert template is not None
-    at.core._cache.turn_away(template, "n2", trial=False)
+    at.core._cache.turn_away(template, "n2", "refused", trial=False)
     assert at.schedule("web-2") == "n3"
     assert free(at, "n2") == 8
 

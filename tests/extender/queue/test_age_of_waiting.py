@@ -187,3 +187,68 @@ def test_pods_that_no_controller_creates_are_as_old_as_they_are() -> None:
     make_room(at)
 
     assert is_planned(at, young)
+
+
+def add_members(at: Cluster, gang: str, created: Mapping[int, int], minimum: int) -> None:
+    """*created*: the rank of each member that is created, and its GPUs."""
+    for rank, gpus in created.items():
+        words = {"gang": gang, "gang-size": "2", "gang-min": str(minimum), "rank": str(rank)}
+        at.add_pod(f"{gang}-{rank}", gpus, said=words)
+    at.settle()
+
+
+def order(at: Cluster) -> list[str]:
+    return [gang.key.name for gang in at.core._planner.queue.in_order()]
+
+
+@pytest.mark.parametrize(("gpus", "gate"), [(0, ""), (4, "example.com/hold"), (4, "")])
+def test_one_old_pod_makes_no_gang_old(gpus: int, gate: str) -> None:
+    at = full()
+    said = {"gang": "old", "gang-size": "2", "rank": "0"}
+    at.add_pod("old-0", gpus, gates=(gate,) if gate else (), said=said)
+    at.pass_time(60)
+    add_members(at, "fair", {0: 4, 1: 4}, 2)
+    at.pass_time(60)
+    add_members(at, "old", {1: 8}, 2)
+    if gate:
+        at.lift("old-0", gate)
+        at.settle()
+
+    assert order(at) == ["fair", "old"]
+
+
+def test_what_comes_on_top_of_a_running_gang_is_as_old_as_it_is() -> None:
+    at = Cluster()
+    at.add_node("n0", "dgx-a100")
+    add_members(at, "elastic", {0: 8}, 1)
+    at.pass_time(60)
+    assert at.schedule("elastic-0") == "n0"
+    at.start("elastic-0")
+    at.pass_time(60)
+    add_members(at, "fair", {0: 4, 1: 4}, 2)
+    at.pass_time(60)
+
+    add_members(at, "elastic", {1: 8}, 1)
+
+    assert order(at) == ["fair", "elastic"]
+
+
+def test_a_running_gang_that_lost_a_member_keeps_its_age() -> None:
+    at = Cluster()
+    at.add_node("n0", "dgx-a100")
+    at.add_node("n1", "dgx-a100")
+    add_members(at, "old", {0: 8, 1: 8}, 2)
+    for name in ("old-0", "old-1"):
+        node = at.schedule(name)
+        at.settle()
+        at.start(name)
+    at.pass_time(60)
+    add_members(at, "fair", {0: 4, 1: 4}, 2)
+    at.cordon(node)
+    at.delete("old-1")
+    at.stop("old-1", node)
+    at.pass_time(60)
+
+    add_members(at, "old", {1: 8}, 2)
+
+    assert order(at) == ["old", "fair"]

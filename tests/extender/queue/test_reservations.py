@@ -364,6 +364,54 @@ def test_no_pod_passes_while_one_on_the_reserved_gpus_runs_longer_than_declared(
     assert at.filter("quick").node_names
 
 
+def passers(at: Cluster, *, takes_back: bool = False) -> list[str]:
+    """Pods of one GPU that pass, of one a minute. They run for longer than they declare."""
+    passed = []
+    for number in range(10):
+        name = f"quick-{number}"
+        pod = at.add_pod(name, 1, said={"expected_duration": "2m"})
+        if at.schedule(name):
+            if takes_back:
+                pod = at.pod(name)
+                said = {k: v for k, v in pod.metadata.annotations.items() if "expected" not in k}
+                at.put_pod(change(pod, metadata=change(pod.metadata, annotations=said)))
+            at.set_phase(name, "Running")
+            passed.append(name)
+        else:
+            at.delete(name)
+        at.pass_time(60)
+    return passed
+
+
+def keep_words(at: Cluster, count: int) -> None:
+    for number in range(count):
+        run(at, f"kept-{number}", 1, "n2", expected_duration="2m")
+        at.pass_time(60)
+        at.set_phase(f"kept-{number}", "Succeeded")
+        end(at, f"kept-{number}")
+
+
+@pytest.mark.parametrize("takes_back", [False, True])
+def test_few_pods_pass_at_a_time_until_a_namespace_has_kept_its_word(takes_back: bool) -> None:
+    at = cluster()
+    run(at, "first", 4, "n2", expected_duration="2h")
+    at.add_gang("g", 2, 8)
+    at.settle()
+    assert passers(at, takes_back=takes_back) == ["quick-0", "quick-1"]
+    at.set_phase("quick-0", "Succeeded")
+    end(at, "quick-0")
+    assert not at.core._run_times._words["ml"].kept[-1], "the word is in its plan"
+
+
+def test_a_namespace_that_has_kept_its_word_is_believed() -> None:
+    at = cluster()
+    run(at, "first", 4, "n2", expected_duration="2h")
+    keep_words(at, MANY)
+    at.add_gang("g", 2, 8)
+    at.settle()
+    assert len(passers(at)) > 2
+
+
 def test_a_pod_that_prefers_nodes_by_itself_sees_and_scores_reserved_gpus_too() -> None:
     """Filter returns all nodes for such a pod, by another path than the best node alone."""
     at = cluster()

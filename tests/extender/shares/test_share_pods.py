@@ -272,7 +272,7 @@ def test_a_kubelet_that_refuses_a_pod_with_shares_gets_no_other_until_a_trial(
     at.add_taker("w", {SHARED: 1})
     at.try_to_place("w")
     refused = at.pod("w").status
-    refused = change(refused, phase="Failed", reason="UnexpectedAdmissionError")
+    refused = change(refused, phase="Failed", reason="OutOfnvidia.com/gpu.shared")
     at.put_pod(change(at.pod("w"), status=refused))
     at.add_taker("v", {SHARED: 1})
     assert reason(at, "v") == "kubelet refuses pods with GPUs"

@@ -46,7 +46,7 @@ def look(at: ShareCluster) -> None:
 
 def refuse(at: ShareCluster, name: str) -> None:
     """The kubelet refuses the pod."""
-    status = change(at.pod(name).status, phase="Failed", reason="UnexpectedAdmissionError")
+    status = change(at.pod(name).status, phase="Failed", reason="OutOfnvidia.com/gpu.shared")
     at.put_pod(change(at.pod(name), status=status))
 
 

@@ -1,6 +1,7 @@
 """What the kubelet asks and gets, with a healthy vendor's plugin behind the Linkwise plugin."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import grpc
@@ -223,6 +224,58 @@ def test_a_vendor_that_does_not_say_what_it_prefers_leaves_our_answer(
     assert len(world.start().preferred(UUIDS, 2)) == 2
     assert world.metric("preferred_total", source="free-choice") == 1
     assert "the vendor's plugin does not say which devices it prefers" in caplog.text
+
+
+@pytest.mark.parametrize("resource", [GPU, MIG])
+def test_what_was_not_answered_in_time_is_not_asked_again(world: FrontNode, resource: str) -> None:
+    """A vendor's plugin goes on with it. Fewer devices are fewer sets to compare."""
+    ids = list(UUIDS) if resource == GPU else MIG_IDS
+    world.vendor.offer(resource, ids, hangs=["GetPreferredAllocation"])
+    world.open()
+
+    def ask(devices: int) -> int:
+        """How many questions the vendor has got."""
+        wanted = api.ContainerPreferredAllocationRequest(
+            available_deviceIDs=ids[:devices], allocation_size=2
+        )
+        asked = api.PreferredAllocationRequest(container_requests=[wanted])
+        with suppress(grpc.RpcError):  # the kubelet's own deadline, if Linkwise has no answer
+            plugin = world.offering(ids, resource)
+            raw(plugin, "GetPreferredAllocation", asked.SerializeToString(), seconds=1.5)
+        return len(world.vendor.calls("GetPreferredAllocation", resource))
+
+    assert [ask(6), ask(6), ask(7)] == [1, 1, 1]
+    world.vendor.set(resource, hangs=[])
+    assert [ask(6), ask(5)] == [1, 2]
+    world.vendor.begin()  # another process, for all that Linkwise knows
+    wait_for(lambda: ask(6) == 3, "a question to the new one")
+
+
+def test_a_device_that_linkwise_has_not_read_costs_no_plan(world: FrontNode) -> None:
+    world.vendor.offer(GPU, (*UUIDS, "GPU-unread"))
+    plugin = world.start()
+    world.planned("w", (UUIDS[1], UUIDS[6]))
+    assert plugin.preferred((*UUIDS, "GPU-unread"), 2) == [UUIDS[1], UUIDS[6]]
+    plugin.allocate([UUIDS[1], UUIDS[6]])
+    assert world.metric("allocations_total", outcome="as-preferred") == 1
+    # The vendor answers where the others are too few.
+    assert set(plugin.preferred((UUIDS[0], "GPU-unread"), 2)) == {UUIDS[0], "GPU-unread"}
+    assert world.metric("preferred_total", source="vendor") == 1
+
+
+def test_one_that_another_container_has_goes_to_the_vendor(world: FrontNode) -> None:
+    """What must be among them is unread."""
+    world.vendor.offer(GPU, (*UUIDS, "GPU-unread"), preference=["GPU-unread", UUIDS[0]])
+    plugin = world.start()
+    wanted = api.ContainerPreferredAllocationRequest(
+        available_deviceIDs=[*UUIDS, "GPU-unread"],
+        must_include_deviceIDs=["GPU-unread"],
+        allocation_size=2,
+    )
+    asked = api.PreferredAllocationRequest(container_requests=[wanted])
+    reply = raw(plugin, "GetPreferredAllocation", asked.SerializeToString())
+    (given,) = api.PreferredAllocationResponse.FromString(reply).container_responses
+    assert list(given.deviceIDs) == ["GPU-unread", UUIDS[0]]
 
 
 def test_a_vendor_that_prefers_nothing_is_not_asked(world: FrontNode) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from linkwise.kube.quoted import one_line
 from linkwise.webhook import review
 from linkwise.webhook.claims import ReadTemplate
 from linkwise.webhook.patch import Rules
@@ -75,9 +76,10 @@ class Answers:
         try:
             request = review.read_request(body)
         except review.ReviewError as error:
-            log.warning("%s: %s", verb, error)
+            why = one_line(str(error))
+            log.warning("%s: %s", verb, why)
             self._requests.labels(verb, "malformed").inc()
-            return 400, _TEXT, f"linkwise: {error}\n".encode()
+            return 400, _TEXT, f"linkwise: {why}\n".encode()
         try:
             answered, result = judge(request)
         except Exception:

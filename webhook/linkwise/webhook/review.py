@@ -108,6 +108,10 @@ def mutate(request: AdmissionRequest, rules: Rules, sources: ClaimSources) -> tu
 
 
 def validate(request: AdmissionRequest, rules: Rules) -> Verdict:
+    return _judge(request, rules).bounded
+
+
+def _judge(request: AdmissionRequest, rules: Rules) -> Verdict:
     if request.operation not in ("CREATE", "UPDATE") or request.sub_resource:
         return _LET_IN
     changed = request.operation == "UPDATE"

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from linkwise.kube.fields import Fields, controller_of, mapping, text
 from linkwise.kube.objects import Pod
+from linkwise.kube.quoted import few_lines, one_line
 from linkwise.pods.annotations import ask_of, demand_of, oversize, shares_of
-from linkwise.pods.large_pods import refusal_of, size_of
+from linkwise.pods.large_pods import size_of, too_large
 from linkwise.pods.podgrouper.decide import recognise
 from linkwise.pods.podgrouper.explicit import RULE
 from linkwise.pods.podgrouper.recreated import (
@@ -26,6 +27,7 @@ from linkwise.webhook.templates import Site, job_specs, ours, pods_made, sites
 
 # API groups whose controllers do not copy an object's own annotations to its pods.
 _KEPT_TO_ITSELF = ("apps/", "batch/", "jobset.x-k8s.io/")
+_LONGEST_PATH = 256  # a client determines the depth
 _BY_WEBHOOK = "only Linkwise's webhook writes this"
 
 
@@ -33,6 +35,11 @@ _BY_WEBHOOK = "only Linkwise's webhook writes this"
 class Verdict:
     refused: tuple[str, ...] = ()  # why; empty: it is allowed
     warnings: tuple[str, ...] = ()
+
+    @property
+    def bounded(self) -> "Verdict":
+        """As it is logged and answered: an object may have thousands of faults."""
+        return Verdict(few_lines(self.refused), few_lines(self.warnings))
 
 
 def judge_pod(pod: Pod, before: Pod | None, rules: Rules) -> Verdict:
@@ -58,15 +65,16 @@ def judge_workload(fields: Fields, before: Fields | None, namespace: str, rules:
         return Verdict(warnings=found)
     known = _faults(before, namespace, rules) if before is not None else ()
     judged = _new(found, known)
-    changed = () if before is None else _failing_jobs(before)
+    changed = frozenset(() if before is None else _failing_jobs(before))
     failing = (each for each in _failing_jobs(fields) if each not in changed)
     return Verdict(judged.refused, (*judged.warnings, *_misplaced(fields), *failing))
 
 
 def _new(found: tuple[str, ...], known: tuple[str, ...]) -> Verdict:
+    before = frozenset(known)
     return Verdict(
-        refused=tuple(fault for fault in found if fault not in known),
-        warnings=tuple(fault for fault in found if fault in known),
+        refused=tuple(fault for fault in found if fault not in before),
+        warnings=tuple(fault for fault in found if fault in before),
     )
 
 
@@ -113,7 +121,7 @@ def _faults(fields: Fields, namespace: str, rules: Rules) -> tuple[str, ...]:
         )
         if isinstance(answer, Refused) and answer.rule == RULE:
             wrong[made.path] = answer.because
-    return tuple(f"{path}: {fault}" for path, fault in wrong.items())
+    return tuple(f"{one_line(path, _LONGEST_PATH)}: {fault}" for path, fault in wrong.items())
 
 
 def _oversize(pod: Pod, rules: Rules) -> str:
@@ -121,8 +129,9 @@ def _oversize(pod: Pod, rules: Rules) -> str:
         demand, shares = demand_of(pod, rules.resource), shares_of(pod, rules.resource)
     except ValueError:  # the API server refuses such a pod
         return ""
-    gpus = demand.gpus or shares
-    return (gpus and refusal_of(size_of(pod))) or oversize(pod, demand, shares, rules.resource)
+    if (demand.gpus or shares) and (why := too_large(pod, size_of(pod))):
+        return why
+    return oversize(pod, demand, shares, rules.resource)
 
 
 def _fault(site: Site) -> str:

@@ -355,7 +355,7 @@ def known_end(pod: Pod, now: float) -> float | None:
         end = leaving.timestamp()
         return max(end, now) if now < end + STUCK_SECONDS else None
     said = pod.metadata.annotations
-    if names.EXPECTED_DURATION not in said or names.PLAN not in said:
+    if names.PLAN not in said:
         return None
     try:
         seconds, plan = (
@@ -364,6 +364,7 @@ def known_end(pod: Pod, now: float) -> float | None:
         )
     except AnnotationError:
         return None
+    seconds = seconds if plan.expected is None else plan.expected
     copied = plan.uid not in ("", pod.metadata.uid)
     if seconds is None or copied or plan.node != pod.spec.node_name:
         return None

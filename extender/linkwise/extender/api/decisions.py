@@ -17,12 +17,12 @@ from linkwise.extender.api.actions import (
 )
 from linkwise.extender.api.extender_calls import BindOrder
 from linkwise.extender.api.records import GangKey, PodRecord
+from linkwise.kube.quoted import one_line
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_gpus
 
 MOST = 4000  # that a leader keeps
 _MOST_NODES = 16
-_LONGEST_WHY = 1024  # as an Event's message
 
 
 class What(Enum):
@@ -180,9 +180,3 @@ def _with_gpus(decision: Decision, node: str, annotations: Mapping[str, str]) ->
 
 def _named(node: str) -> tuple[str, ...]:
     return (node,) if node else ()
-
-
-def one_line(text: str) -> str:
-    """What others wrote, as one line of bounded length."""
-    text = "".join(c if c.isprintable() else " " for c in text[: _LONGEST_WHY + 1])
-    return text if len(text) <= _LONGEST_WHY else f"{text[: _LONGEST_WHY - 1]}…"

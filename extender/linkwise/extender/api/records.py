@@ -91,11 +91,20 @@ class ResourceList:
         )
 
 
-class Refusal(Enum):
+class Refuses(Enum):
     """What a kubelet that does not admit a pod would refuse too."""
 
-    OF_GPUS = "all pods with GPUs"
-    OF_SUCH = "pods that ask for the same"
+    ALL = "all pods with GPUs"
+    MORE = "pods that ask for more GPUs than it has left"
+    SUCH = "pods that ask for the same"
+
+
+class Refusal(NamedTuple):
+    """That a kubelet did not admit a pod."""
+
+    of: Refuses
+    said: str  # the kubelet's message, as one line of bounded length
+    available: int = 0  # how many GPUs it had left for the pod, where it refuses more
 
 
 class Template:
@@ -175,7 +184,12 @@ class PodRecord:
     facts: PodFacts | None = None  # what kube-scheduler's filters read; None: the pod has ended
     has_claims: bool = False  # for devices of DRA drivers, such as GPUs
     claim: ClaimAsk | None = None  # what is created for its planned GPUs
-    left_alone: bool = False  # its namespace is none of those whose pods the extender places
+    # Only its use of its node counts: the extender does not place pods of its namespace, or its
+    # kubelet created it.
+    left_alone: bool = False
+    static: bool = (
+        False  # its kubelet created it and runs it by itself, wherever it says it belongs
+    )
     gang: GangKey | None = None  # what it is planned with; None: it is not planned ahead
     # The members of its gang that its owner creates only after others run; equal for all members.
     to_come: tuple["PodRecord", ...] = ()
@@ -235,6 +249,12 @@ class PodRecord:
     def plan_for(self, node: str) -> WrittenPlan | None:
         """The plan written on the pod, if it is for this node; a plan for another node is void."""
         return self.written if self.written is not None and self.written.plan.node == node else None
+
+    def declared_seconds(self, plan: WrittenPlan | None) -> float | None:
+        """For how long it runs by its own word: the one by which it got the GPUs of its *plan*,
+        even if it has taken that back since."""
+        said = None if plan is None else plan.plan.expected
+        return self.ask.expected_seconds if said is None else said
 
     @property
     def order(self) -> tuple[int, SortKey]:

@@ -69,6 +69,7 @@ class RequestView:
 class ReasonCount:
     reason: str
     nodes: int
+    example: str = ""  # a pod that a kubelet refused on one of them, and the kubelet's words
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ Pods and nodes arrive as records. Plans and assumed Bindings are decisions that 
 yet. A change settles only the nodes that it affects, so a filter call reads arrays.
 """
 
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 
 from linkwise.extender.api.records import (
@@ -15,6 +16,7 @@ from linkwise.extender.api.records import (
     WrittenPlan,
 )
 from linkwise.extender.cache.claims.book import ClaimBook
+from linkwise.extender.cache.counted_resources import CountedResources
 from linkwise.extender.cache.machine_kind import MachineKind, kind_key
 from linkwise.extender.cache.node_info import NOT_SEEN, NodeInfo, holder_of, place_of, sharer_of
 from linkwise.extender.cache.node_table import NOT_USABLE, NodeTable
@@ -28,6 +30,7 @@ from linkwise.kube.filters.placed_pods import PlacedPods
 from linkwise.topology.machine.model import Machine
 from linkwise.topology.names import DEFAULT_RESOURCE
 
+_KEPT_FREE = 32  # numbers of kinds that are not used again yet
 _MOST_JUDGED = 4096  # remembered by `Cache.by_nodes`
 
 
@@ -40,6 +43,7 @@ class Cache:
     ) -> None:
         self.managed = managed  # the resource that offers whole GPUs
         self.rows = NodeTable()
+        self._counted = CountedResources(self.rows.left)
         self.domains = Domains()
         self.nodes: dict[str, NodeInfo] = {}
         self.pods: dict[str, PodRecord] = {}
@@ -48,7 +52,7 @@ class Cache:
         self._in_order: dict[GangKey, list[str]] = {}
         self.plans: dict[str, WrittenPlan] = {}  # of pods not yet bound, by uid
         self.assumed: dict[str, dict[str, WrittenPlan]] = {}  # uid -> node -> Binding in flight
-        self.kinds: list[MachineKind] = []
+        self.kinds: list[MachineKind] = []  # by number
         self.mismatches: dict[str, Mismatch] = {}
         self.schedulers: dict[str, float] = {}  # that call the extender -> last call; 0: unknown
         self.turned_away = TurnedAway(self._pods_of)
@@ -74,6 +78,8 @@ class Cache:
         self._kept: dict[str, tuple[object, bool]] = {}  # uid -> `keeps_plan`'s input and result
         self._changes = 0
         self._kind_of: dict[object, MachineKind] = {}
+        self._nodes_of: Counter[int] = Counter()  # number of a kind -> nodes
+        self._free_numbers: deque[int] = deque()  # the place in `kinds` of those that were dropped
         self._uid_of: dict[str, str] = {}  # namespace/name -> uid
         self._nominated: dict[str, None] = {}  # uids of pods without a node
         self._charges: dict[str, tuple[str, ResourceList]] = {}  # uid -> node, needs
@@ -92,9 +98,10 @@ class Cache:
         info.record = record
         if before is None or not before.same_but_in_use(record):
             if before is None or before.topology != record.topology:
-                info.put_topology(record.topology, self._kind)
+                self._put_topology(info, record.topology)
             self.domains.put(info.row, info.labels)
-            self._list_resources(record)
+            if self._counted.node_changed(before, record):
+                self._show_room_everywhere()
             self._changed(info)
             self.room += 1
         if before is None or before.in_use != record.in_use:
@@ -106,7 +113,9 @@ class Cache:
         info = self.nodes.get(name)
         if info is None or info.record is None:
             return
-        info.record = info.machine = info.kind = None
+        self._counted.node_changed(info.record, None)
+        info.record = None
+        self._put_topology(info, None)
         info.in_use, info.listed_as = {}, {}
         info.sharing.forget()
         info.no_topology, info.no_truth = NOT_SEEN, None
@@ -124,7 +133,7 @@ class Cache:
             self._changed(info)
             self.room += 1  # also if no GPU came: other pods may have those that were there
         if info.claimed.partitions != before.partitions and info.record is not None:
-            info.put_topology(info.record.topology, self._kind)
+            self._put_topology(info, info.record.topology)
             self._changed(info)
             self.room += 1
         for uid in before.pods ^ info.claimed.pods:  # `is_being_bound` differs
@@ -147,6 +156,8 @@ class Cache:
         else:
             self._nominated.pop(record.uid, None)
         self._index_gang(before, record)
+        if self._counted.pod_changed(before, record):
+            self._show_room_everywhere()
         self._move(before, record)
 
     def drop_pod(self, uid: str) -> None:
@@ -158,6 +169,7 @@ class Cache:
         self._nominated.pop(uid, None)
         self._followers.pop(record.follows, None)
         self._index_gang(record, None)
+        self._counted.pod_changed(record, None)
         self._move(record, None)
 
     def by_nodes(self, key: Hashable, judge: Callable[[], bool]) -> bool:
@@ -228,23 +240,31 @@ class Cache:
         self._claims_changed(uid, {node})
 
     def set_refusing(
-        self, node: str, *, refuses: bool, tried_beside: frozenset[str] | None = None
+        self, node: str, said: str, *, tried_beside: frozenset[str] | None = None
     ) -> None:
-        """Place no new pod on *node*, as its kubelet refused one; or only one more as a trial,
-        beside those that are there."""
+        """Place no new pod on *node*, as its kubelet *said*; or only one more as a trial, beside
+        those that are there. Empty: any again."""
         info = self.nodes.get(node)
         if info is not None:
-            info.refuses, info.tried_beside = refuses, tried_beside
+            info.refuses, info.tried_beside = said, tried_beside
             self._show_room(info)
             self._settle(info)
 
-    def turn_away(self, template: Template, node: str, *, trial: bool | None) -> None:
-        """Place no other pod of *template* on *node*, as its kubelet refused one; or only one as a
+    def set_lacking(self, node: str, gpus: int) -> None:
+        """Leave so many GPUs of *node* free, as its kubelet does not have them."""
+        info = self.nodes.get(node)
+        if info is not None:
+            self.room += gpus < info.lacks
+            info.lacks = gpus
+            self._settle(info)
+
+    def turn_away(self, template: Template, node: str, said: str, *, trial: bool | None) -> None:
+        """Place no other pod of *template* on *node*, as its kubelet *said*; or only one as a
         *trial*; None: any again."""
         if trial is None:
             self.turned_away.drop(template, node)
         else:
-            self.turned_away.put(template, node, trial=trial)
+            self.turned_away.put(template, node, said, trial=trial)
         if trial is not False:
             self.room += 1
         if node in self.nodes:
@@ -367,13 +387,38 @@ class Cache:
             self.changed_rows.append(info.row)
         return info
 
+    def _put_topology(self, info: NodeInfo, text: str | None) -> None:
+        before = info.kind
+        info.put_topology(text, self._kind)
+        if info.kind is not before:
+            self._count_kind(info.kind, 1)
+            self._count_kind(before, -1)
+
     def _kind(self, machine: Machine) -> MachineKind:
         key = kind_key(machine)
         found = self._kind_of.get(key)
         if found is None:
-            found = self._kind_of[key] = MachineKind(machine, len(self.kinds))
-            self.kinds.append(found)
+            # A number that is free for long: whoever looks at an earlier state may still use it.
+            is_new = len(self._free_numbers) <= _KEPT_FREE
+            number = len(self.kinds) if is_new else self._free_numbers.popleft()
+            found = self._kind_of[key] = MachineKind(machine, number)
+            if is_new:
+                self.kinds.append(found)
+            else:
+                self.kinds[number] = found
         return found
+
+    def _count_kind(self, kind: MachineKind | None, nodes: int) -> None:
+        """So many more *nodes* are of this kind. One that no node has is dropped."""
+        if kind is None:
+            return
+        self._nodes_of[kind.number] += nodes
+        if self._nodes_of[kind.number]:
+            return
+        del self._nodes_of[kind.number], self._kind_of[kind_key(kind.machine)]
+        self._free_numbers.append(kind.number)
+        if self._kind_of:  # the place of one that is dropped has any other kind
+            self.kinds[kind.number] = next(iter(self._kind_of.values()))
 
     def _index_gang(self, before: PodRecord | None, record: PodRecord | None) -> None:
         old = before.gang if before else None
@@ -497,10 +542,10 @@ class Cache:
         if sign < 0 and (info.by_count or not info.problem):
             self.room += 1
 
-    def _list_resources(self, record: NodeRecord) -> None:
-        if self.rows.left.list_resources([name for name, _ in record.offers.others]):
-            for info in self.nodes.values():  # their pods may have some already
-                self._show_room(info)
+    def _show_room_everywhere(self) -> None:
+        """Other resources count now: pods may have some already."""
+        for info in self.nodes.values():
+            self._show_room(info)
 
     def _show_all(self, names: Iterable[str]) -> None:
         for name in names:

@@ -23,7 +23,6 @@ from linkwise.extender.api.records import (
     GangKey,
     NodeRecord,
     PodRecord,
-    Refusal,
     ResourceList,
     Seat,
     Template,
@@ -32,6 +31,7 @@ from linkwise.extender.api.records import (
     uid_to_come,
 )
 from linkwise.extender.api.timers import Agenda
+from linkwise.extender.cache.refusals import refusal_of
 from linkwise.extender.cache.resource_lists import most_pods, node_offers, pod_needs
 from linkwise.extender.membership.equivalence import digest
 from linkwise.extender.membership.membership import Judged, Membership
@@ -39,7 +39,7 @@ from linkwise.extender.membership.owner_cache import FetchOwner, Found
 from linkwise.kube.fields import mapping
 from linkwise.kube.filters.pod_facts import NO_RULES, PodFacts, PodRules, claims_of, pod_rules
 from linkwise.kube.filters.requests import Resized, resized
-from linkwise.kube.labels import COMPLETION_INDEX
+from linkwise.kube.labels import COMPLETION_INDEX, MIRROR_POD
 from linkwise.kube.objects import (
     Affinity,
     Condition,
@@ -85,13 +85,7 @@ _MOST_ANNOTATIONS = 256 * 1024  # bytes of a pod's, by the API server's validati
 _ENDED = frozenset({"Succeeded", "Failed"})
 # The kubelet's reasons for pods that it does not admit and so does not run: of its device, CPU and
 # memory managers, and of its Topology Manager. OutOf… names the resource that is used up.
-_NOT_ADMITTED = "UnexpectedAdmissionError"
-_NOT_ADMITTED_SUCH = frozenset(
-    {"TopologyAffinityError", "SMTAlignmentError", "EmptyPodSharedPoolError"}
-)
-_OUT_OF = "OutOf"
 _NO_NODES = re.compile(r"0/\d+ nodes are available")  # `FitError` of kube-scheduler
-_RESOURCE = re.compile(r"[a-z0-9][-.a-z0-9]*/[A-Za-z0-9](?:[-_.A-Za-z0-9]*[A-Za-z0-9])?")
 # kube-scheduler spreads their pods over zones and nodes, even if they do not request it.
 _SPREAD_OWNERS = frozenset({"ReplicaSet", "StatefulSet", "ReplicationController"})
 
@@ -322,7 +316,8 @@ class Ingest:
         )
 
     def _leaves_alone(self, pod: Pod) -> bool:
-        return bool(self._namespaces) and pod.metadata.namespace not in self._namespaces
+        outside = bool(self._namespaces) and pod.metadata.namespace not in self._namespaces
+        return outside or _is_static(pod)
 
     def _wishes(self, pod: Pod) -> "_Wishes":
         """A waiting pod changes several times, and the pods of a job are equal: the result for
@@ -543,7 +538,7 @@ def _record(
         preempts=spec.preemption_policy != "Never",
         running=status.phase == "Running",
         admitted=_is_admitted(status),
-        refusal=_refusal_of(pod, resource),
+        refusal=refusal_of(status, of_spec.demand.gpus, resource),
         endless=spec.restart_policy == "Always" and not owner_kind.endswith("Job"),
         owner_kind=owner_kind,
         owner_uid="" if owner is None else owner.uid,
@@ -554,6 +549,7 @@ def _record(
         facts=None if ended else _facts(pod, labels, of_spec.rules),
         has_claims=bool(spec.resource_claims),
         claim=claim,
+        static=_is_static(pod),
         gang=gang,
     )
 
@@ -594,6 +590,12 @@ def _interned(labels: Iterable[tuple[str, str]]) -> Mapping[str, str]:
 _few_labels = lru_cache(maxsize=1024)(_interned)
 
 
+def _is_static(pod: Pod) -> bool:
+    """A kubelet may create pods of this mark in any namespace, and no others. The API server takes
+    it only of a pod that has its node as it is created, and lets nobody add or remove it later."""
+    return MIRROR_POD in pod.metadata.annotations
+
+
 def _left_alone(record: PodRecord) -> PodRecord:
     """A pod that kube-scheduler alone places: only its use of the node counts."""
     return replace(record, gang=None, unschedulable=False, queue=None, left_alone=True)
@@ -625,28 +627,6 @@ def _is_admitted(status: PodStatus) -> bool:
         return False
     containers = status.container_statuses or status.init_container_statuses
     return bool(containers) or status.phase in ("Running", "Succeeded")
-
-
-def _refusal_of(pod: Pod, managed: str) -> Refusal | None:
-    """Errors of the device manager name the resource; those of other plugins, and of the managers
-    of CPUs and memory, do not name GPUs."""
-    status = pod.status
-    if status.phase != "Failed":
-        return None
-    if status.reason in _NOT_ADMITTED_SUCH:
-        return Refusal.OF_SUCH
-    if status.reason == _NOT_ADMITTED:
-        named = _RESOURCE.findall(status.message)
-        of_gpus = not status.message or any(_is_of_gpus(name, managed) for name in named)
-        return Refusal.OF_GPUS if of_gpus else Refusal.OF_SUCH
-    if status.reason.startswith(_OUT_OF):
-        of_gpus = _is_of_gpus(status.reason.removeprefix(_OUT_OF), managed)
-        return Refusal.OF_GPUS if of_gpus else Refusal.OF_SUCH
-    return None
-
-
-def _is_of_gpus(resource: str, managed: str) -> bool:
-    return resource == managed or names.is_share(resource, managed)
 
 
 def _is_unschedulable(pod: Pod) -> bool:

@@ -32,6 +32,7 @@ from linkwise.topology.sets.choose import choose, pack
 from linkwise.topology.sets.network import fabric_gbytes_per_s, network_gbytes_per_s
 from linkwise.topology.sets.outlook import outlook_of
 from linkwise.topology.sets.tables import Worth, fingerprint, table_of
+from linkwise.topology.while_alive import while_alive
 
 Masks = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -288,7 +289,7 @@ def will_do(
     return _will_do(kind, request, masks)
 
 
-@lru_cache(maxsize=16384)
+@while_alive(16384)
 def _will_do(kind: MachineKind, request: GpuRequest, shares: tuple[tuple[str, int], ...]) -> bool:
     """Cached, as thousands of equal pods are checked at once."""
     demand = request.demand
@@ -312,7 +313,7 @@ def _counts(found: Mapping[str, Draw[int]]) -> dict[str, tuple[int, int]]:
     return {name: (len(draw.sure), len(draw.others)) for name, draw in found.items()}
 
 
-@lru_cache(maxsize=16384)
+@while_alive(16384)
 def _take(
     kind: MachineKind,
     request: GpuRequest,
@@ -347,7 +348,7 @@ def _take(
     return apart if apart is not None and _containers_hold(kind, request, apart) else None
 
 
-@lru_cache(maxsize=16384)
+@while_alive(16384)
 def _pack(kind: MachineKind, request: GpuRequest, free: int, count: int) -> tuple[int, ...]:
     require, prefer = request.requirement.require, request.requirement.prefer
     if request.simple:
@@ -360,7 +361,7 @@ def _pack(kind: MachineKind, request: GpuRequest, free: int, count: int) -> tupl
     return chain(sets, kind.hops)
 
 
-@lru_cache(maxsize=16384)
+@while_alive(16384)
 def _pack_aligned(kind: MachineKind, request: GpuRequest, free: int, count: int) -> tuple[int, ...]:
     sets: list[int] = []
     while len(sets) < count and (gpus := kind.take(request, free)) is not None:
@@ -369,7 +370,7 @@ def _pack_aligned(kind: MachineKind, request: GpuRequest, free: int, count: int)
     return chain(sets, kind.hops)
 
 
-@lru_cache(maxsize=16384)
+@while_alive(16384)
 def _one_by_one(kind: MachineKind, request: GpuRequest, free: int) -> Mapping[str, int] | None:
     """Container -> set, where the kubelet aligns the GPUs of each container by itself: one after
     the other in its order, each from what those before it left. Containers get the GPUs of ended
@@ -463,7 +464,7 @@ def _draws(kind: MachineKind, request: GpuRequest, gpus: int) -> Mapping[str, Dr
     return draws(request.demand, _shares(kind, request, gpus))
 
 
-@lru_cache(maxsize=16384)
+@while_alive(16384)
 def _shares(kind: MachineKind, request: GpuRequest, gpus: int) -> Mapping[str, tuple[int, ...]]:
     """Container -> positions, equal on all machines of a kind, and so for all gang members."""
     if kind.alignment is not None and not (request.simple or kind.alignment.of_pod):

@@ -46,11 +46,12 @@ class Closed(NamedTuple):
     """Why nothing new is placed on a node."""
 
     by: ClosedBy
-    error: str = ""  # what is wrong with an annotation that cannot be read
+    error: str = ""  # what is wrong with an annotation that cannot be read; what a kubelet said
 
 
 NO_TOPOLOGY, NOT_SEEN = Closed(ClosedBy.NO_TOPOLOGY), Closed(ClosedBy.NOT_SEEN)
 CLAIMS = Closed(ClosedBy.CLAIMS)
+_KUBELET = "kubelet"  # a holder that is no pod's uid
 InUsePods = Mapping[str, Mapping[str, tuple[str, ...]]]
 
 
@@ -82,7 +83,8 @@ class NodeInfo:
     fresh: int = 0  # came free, and the longest waiting have not had their turn yet
     reserved: dict[GangKey, int] = field(default_factory=dict)  # waiting gang -> bitmask
     chosen: bool = False  # the extender wants its GPUs free, to have more whole nodes
-    refuses: bool = False  # its kubelet refused a pod with GPUs
+    refuses: str = ""  # which pod its kubelet refused, and why, if it takes none with GPUs
+    lacks: int = 0  # so many of its idle GPUs its kubelet does not give, nobody knows which
     # If the node refuses pods and one more may be placed as a trial: the pods that were there
     # before, by uid.
     tried_beside: frozenset[str] | None = None
@@ -123,7 +125,7 @@ class NodeInfo:
         problem = self.problem
         if problem or not self.refuses:
             return problem
-        return None if self._on_trial else Closed(ClosedBy.REFUSES)
+        return None if self._on_trial else Closed(ClosedBy.REFUSES, self.refuses)
 
     @property
     def emptied(self) -> bool:
@@ -276,6 +278,7 @@ class NodeInfo:
         for uid, reservation in sorted(self.assumed.items()):
             settling.give(uid, self.machine.mask_of(reservation.uuids))
         self._settle_unplanned(settling, unplanned)
+        self._settle_lacking(settling)
         # Of two plans for one GPU the newer counts: the older was about to be withdrawn.
         for uid, plan in sorted(self.plans.items(), key=lambda item: (-item[1].plan.made, item[0])):
             settling.give(uid, self.machine.mask_of(plan.uuids))
@@ -292,6 +295,13 @@ class NodeInfo:
         if not self.gives_by_claims:
             return self.machine.healthy_gpus
         return self.machine.healthy_gpus & self.machine.mask_of(self.claimed.open)
+
+    @property
+    def beside_bound(self) -> int:
+        """How many of its GPUs no pod has that is bound: the kubelet has them for a new one."""
+        coming = {*self.plans, *self.assumed, _KUBELET} - self.bound.keys()
+        held = (gpus for holder, gpus in self.owned.items() if holder not in coming)
+        return (self.usable_gpus & ~reduce(or_, held, 0)).bit_count()
 
     def settle_reserved(self, *, queue_first: bool = False) -> None:
         """`settle` if nothing but `reserved` changed since the last time."""
@@ -372,6 +382,16 @@ class NodeInfo:
             settling.give(holder, settling.machine.mask_of(uuids))
         return listed
 
+    def _settle_lacking(self, settling: "_Settling") -> None:
+        if self.lacks:
+            idle = self.usable_gpus & ~settling.taken
+            unplanned = idle & ~self._planned_of(settling.machine)
+            settling.give(_KUBELET, _closest(self.lacks, (unplanned, idle)))
+
+    def _planned_of(self, machine: Machine) -> int:
+        """The GPUs that plans of unbound pods name."""
+        return machine.mask_of([uuid for plan in self.plans.values() for uuid in plan.uuids])
+
     def _settle_unplanned(self, settling: "_Settling", records: Sequence[PodRecord]) -> None:
         """Pods bound without the extender get some GPUs: presume those that no plan needs, if
         possible."""
@@ -379,7 +399,7 @@ class NodeInfo:
             return
         assert self.kind is not None, "settle() checked it"
         machine = settling.machine
-        planned = machine.mask_of([uuid for plan in self.plans.values() for uuid in plan.uuids])
+        planned = self._planned_of(machine)
         for record in records:
             left = machine.all_gpus & ~settling.taken & ~self.sharing.divided
             healthy = left & machine.healthy_gpus

@@ -5,7 +5,6 @@ Both ways to a plan, ahead for a gang and at the bind for a single pod, write th
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from hashlib import blake2b
 
 import msgspec
@@ -15,6 +14,7 @@ from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind, containers_on
 from linkwise.topology.annotations.plan import CommunicatorEstimate, Plan
 from linkwise.topology.machine.model import LinkClass, Machine
+from linkwise.topology.while_alive import while_alive
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,8 @@ class Deal:
             link=link,
             gbytes_per_s=gbytes_per_s,
             communicator=self.communicator,
+            expected=self.record.ask.expected_seconds,
+            passes=plan.passes and self.record.ask.expected_seconds is not None,
         )
         if before is not None and before.plan.moved and not plan.moved:
             own = msgspec.structs.replace(own, moved=before.plan.moved)
@@ -76,7 +78,7 @@ def with_worth(plan: Plan, kind: MachineKind, request: GpuRequest, gpus: int) ->
     return msgspec.structs.replace(plan, link=link, gbytes_per_s=gbytes_per_s, communicator=None)
 
 
-@lru_cache(maxsize=65536)
+@while_alive(65536)
 def _worth(kind: MachineKind, request: GpuRequest, gpus: int) -> tuple[str, float]:
     worth = kind.worth(request)
     return LinkClass(int(worth.ring_classes[gpus])).name, float(worth.values[gpus])

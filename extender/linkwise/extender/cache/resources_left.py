@@ -1,12 +1,12 @@
 """What nodes have left of every resource that kube-scheduler counts, as one array.
 
-CPU, memory, GPUs and places for pods are its first columns. Each other resource gets a column when
-the first node lists it; a node that does not list it has none of it. What no node lists is not
+CPU, memory, GPUs and places for pods are its first columns. `CountedResources` says which others
+get one; a node that does not list such a resource has none of it. What no node lists is not
 counted: a DRA driver or another extender provides it, and kube-scheduler decides. So it does beyond
-the first 256 others that nodes list.
+256 others.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,13 @@ class ResourcesLeft:
         self.amounts: Ints = np.zeros((_FIRST_OTHER, rows), dtype=np.int64)
         # Replaced, never changed: copies share it.
         self._columns: Mapping[str, int] = {}
-        self._shown = _FIRST_OTHER  # so many columns `show` sets; those of `with_columns` follow
+        # Whose columns `show` sets; those of `with_columns` follow.
+        self._names: tuple[str, ...] = ()
+
+    @property
+    def _shown(self) -> int:
+        """So many columns `show` sets."""
+        return _FIRST_OTHER + len(self._names)
 
     @property
     def milli_cpu(self) -> Ints:
@@ -49,7 +55,7 @@ class ResourcesLeft:
         """A copy with these rows, which may be changed while the original changes."""
         other = ResourcesLeft(0)
         other.amounts = self.amounts[:, rows].copy()
-        other._columns, other._shown = self._columns, self._shown
+        other._columns, other._names = self._columns, self._names
         return other
 
     def with_columns(self, extra: Mapping[str, Ints]) -> "ResourcesLeft":
@@ -62,22 +68,25 @@ class ResourcesLeft:
 
     def equals(self, other: "ResourcesLeft", rows: Sequence[int]) -> bool:
         """Whether these rows have the same left in both; columns of `with_columns` do not count."""
-        return self._shown == other._shown and np.array_equal(
+        return self._names == other._names and np.array_equal(
             self.amounts[: self._shown, rows], other.amounts[: self._shown, rows]
         )
 
-    def list_resources(self, names: Collection[str]) -> bool:
-        """Count these resources from now on. Returns whether one is new: its column is 0 until
-        `show` sets it."""
-        unknown = [name for name in names if name not in self._columns]
-        unknown = unknown[: max(_MOST_OTHERS - len(self._columns), 0)]
+    def count_too(self, more: Iterable[str], counts: Callable[[str], bool]) -> bool:
+        """Count these resources from now on. If there are too many, only those of the others stay
+        that still *counts*. Returns whether anything changed: new columns are 0 until `show` sets
+        them."""
+        unknown = [name for name in more if name not in self._columns]
         if not unknown:
             return False
-        new = self._numbered(unknown)
-        self._columns = {**self._columns, **new}
-        self._shown += len(new)
-        more = np.zeros((len(new), self.amounts.shape[1]), dtype=np.int64)
-        self.amounts = np.vstack([self.amounts, more])
+        kept = [*self._names]
+        if len(kept) + len(unknown) > _MOST_OTHERS:
+            kept = [name for name in kept if counts(name)]
+        rows = [*range(_FIRST_OTHER), *(self._columns[name] for name in kept)]
+        self._names = (*kept, *unknown)[:_MOST_OTHERS]
+        self._columns = {name: number for number, name in enumerate(self._names, _FIRST_OTHER)}
+        new = np.zeros((self._shown - len(rows), self.amounts.shape[1]), dtype=np.int64)
+        self.amounts = np.vstack([self.amounts[rows], new])
         return True
 
     def grow(self) -> None:

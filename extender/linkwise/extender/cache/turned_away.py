@@ -5,8 +5,14 @@ until something changes there. `placement.nodes.kubelet_admission` decides when 
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from linkwise.extender.api.records import Template
+
+
+class _Refused(NamedTuple):
+    said: str
+    beside: frozenset[str] | None  # None: closed; else the pods there before one may be tried
 
 
 class TurnedAway:
@@ -14,13 +20,11 @@ class TurnedAway:
 
     def __init__(self, theirs: Callable[[Template, str], Iterable[str]]) -> None:
         self._theirs = theirs
-        # template -> node -> None: closed; else the pods of the template that were there before one
-        # more may be tried
-        self._nodes: dict[Template, dict[str, frozenset[str] | None]] = {}
+        self._nodes: dict[Template, dict[str, _Refused]] = {}
 
-    def put(self, template: Template, node: str, *, trial: bool) -> None:
+    def put(self, template: Template, node: str, said: str, *, trial: bool) -> None:
         beside = frozenset(self._theirs(template, node)) if trial else None
-        self._nodes.setdefault(template, {})[node] = beside
+        self._nodes.setdefault(template, {})[node] = _Refused(said, beside)
 
     def drop(self, template: Template, node: str) -> None:
         nodes = self._nodes.get(template, {})
@@ -35,7 +39,7 @@ class TurnedAway:
     def is_closed(self, template: Template | None, node: str) -> bool:
         """Whether the node takes no pod of this template, not even as a trial."""
         nodes = self._nodes.get(template) if template is not None else None
-        return nodes is not None and node in nodes and nodes[node] is None
+        return nodes is not None and node in nodes and nodes[node].beside is None
 
     def takes_none(self, template: Template | None, node: str) -> bool:
         """Whether the node takes no other pod of this template now: it is closed, or one is being
@@ -43,18 +47,18 @@ class TurnedAway:
         nodes = self._nodes.get(template) if template is not None else None
         if nodes is None or template is None or node not in nodes:
             return False
-        beside = nodes[node]
+        beside = nodes[node].beside
         return beside is None or any(uid not in beside for uid in self._theirs(template, node))
 
     def is_tried(self, template: Template, node: str, uid: str) -> bool:
         """Whether this pod is on the node to test whether the kubelet refuses it."""
-        beside = self._nodes.get(template, {}).get(node)
-        return beside is not None and uid not in beside
+        refused = self._nodes.get(template, {}).get(node)
+        return refused is not None and refused.beside is not None and uid not in refused.beside
 
-    def all(self) -> Mapping[Template, frozenset[str]]:
-        """template -> the nodes that take no other pod of it now."""
+    def all(self) -> Mapping[Template, Mapping[str, str]]:
+        """template -> node that takes no other pod of it now -> what its kubelet said."""
         found = {
-            template: frozenset(node for node in nodes if self.takes_none(template, node))
+            template: {n: nodes[n].said for n in nodes if self.takes_none(template, n)}
             for template, nodes in self._nodes.items()
         }
         return {template: nodes for template, nodes in found.items() if nodes}

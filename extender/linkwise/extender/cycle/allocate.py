@@ -4,7 +4,7 @@ Searches run without the core's lock, and so does the creation of many plans. Th
 only if the nodes have not changed meanwhile.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -27,7 +27,7 @@ from linkwise.extender.placement.result import NoRoom, Spot
 from linkwise.extender.preemption.gang_preemption import GangPreemption
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.scheduling_queue import SchedulingQueue
-from linkwise.topology.annotations.plan import Plan
+from linkwise.topology.annotations.plan import CommunicatorEstimate, Plan
 
 _MANY = 64  # members: from here on, the steps release the lock in between
 
@@ -120,9 +120,9 @@ class Allocate:
             gang_members = replace(self._registry.members_of(gang), open=these)
             # If others take a place meanwhile, the second search runs under the lock.
             for aside in ways:
-                spots, why, still_free = self._most(gang, gang_members, now, aside)
+                spots, why, passes, still_free = self._most(gang, gang_members, now, aside)
                 placed = replace(gang_members, open=these[: len(spots)])
-                if not spots or self._put(gang, placed, spots, now, still_free):
+                if not spots or self._put(gang, placed, spots, now, still_free, passes=passes):
                     break
             if why is not None:
                 rest = replace(self._registry.members_of(gang), open=these[len(spots) :])
@@ -131,32 +131,39 @@ class Allocate:
 
     def _most(
         self, gang: Gang, members: GangMembers, now: float, aside: RunUnlocked | None
-    ) -> tuple[list[Spot], NoRoom | None, Callable[[], bool] | None]:
-        """Call `partial_admission.most`, and add a check whether the nodes of its spots are
-        unchanged: the search for more members may release the lock. None: it never did."""
-        still_free = None
+    ) -> tuple[list[Spot], NoRoom | None, bool, Callable[[], bool] | None]:
+        """Call `partial_admission.most`. Add whether others wait for its spots, and a check whether
+        their nodes are unchanged: the search for more members may release the lock. None: it never
+        did."""
+        still_free, passes = None, False
 
         def seek(some: GangMembers) -> list[Spot] | NoRoom:
-            nonlocal still_free
-            spots = self._seek(gang, some, now, aside)
-            if aside is not None and not gang.alone and not isinstance(spots, NoRoom):
+            nonlocal still_free, passes
+            spots, passing = self._seek(gang, some, now, aside)
+            if isinstance(spots, NoRoom):
+                return spots
+            passes = passing
+            if aside is not None and not gang.alone:
                 seen = Seen(self._cache, some.open)
                 still_free = partial(seen.still_free, self._cache.rows.copy(), spots)
             return spots
 
-        return *most(members, seek), still_free
+        spots, why = most(members, seek)
+        return spots, why, passes, still_free
 
     def _seek(
         self, gang: Gang, members: GangMembers, now: float, aside: RunUnlocked | None
-    ) -> list[Spot] | NoRoom:
+    ) -> tuple[list[Spot] | NoRoom, bool]:
+        """The spots, and whether it gets them because it ends before others need them."""
         spots: list[Spot] | NoRoom | None = None
         beside = None if gang.alone else aside
-        for view in self._reservations.views(self._reservations.claimant(gang, members), now):
+        views = self._reservations.views(self._reservations.claimant(gang, members), now)
+        for view in views:
             spots = self._search.seek(members, now, aside=beside, view=view)
             if not isinstance(spots, NoRoom):
                 break
         assert spots is not None, "there is at least one view"
-        return spots
+        return spots, view is not views[0]
 
     def _put(
         self,
@@ -167,6 +174,7 @@ class Allocate:
         still_free: Callable[[], bool] | None = None,
         *,
         moved: float | None = None,
+        passes: bool = False,
     ) -> bool:
         """Plan all *spots* at once; False: they are not *still_free*. Raises StaleResult."""
         if still_free is not None and not still_free():
@@ -188,6 +196,7 @@ class Allocate:
             made=now if members.started else made,
             refusals=gang.refusals,
             span=self._search.span(members, spots),
+            passes=passes,
         )
         if moved is not None:
             plan = msgspec.structs.replace(plan, moved=moved)
@@ -202,17 +211,27 @@ class Allocate:
             plans = self._aside(partial(written_plans, plan, deals))
             if not still_free():
                 return False
-        if is_new and worth:
-            together = next(iter(worth.values())).together
-            ideal = self._search.ideal(members, spots)
-            self.placed = self.placed.with_gang(len(worth), together, ideal)
+        if is_new:
+            self._count(members, spots, worth)
         gang.plan_id, gang.made, gang.asked = ident, made, False
+        self._cache.plan_all(plans)
         for member in members.open:
             gang.passed.pop(member.uid, None)
-        self._cache.plan_all(plans)
+            self._reservations.note_passing(member)
         if len(plans) >= _MANY:
             self._aside(lambda: None)
         return True
+
+    def _count(
+        self,
+        members: GangMembers,
+        spots: Sequence[Spot],
+        worth: Mapping[str, CommunicatorEstimate],
+    ) -> None:
+        if worth:
+            together = next(iter(worth.values())).together
+            ideal = self._search.ideal(members, spots)
+            self.placed = self.placed.with_gang(len(worth), together, ideal)
 
 
 def _largest(members: GangMembers) -> int:

@@ -123,6 +123,7 @@ class Planner:
             wave_seconds=settings.wave_seconds,
             replacement_seconds=settings.replacement_seconds,
         )
+        self.targets = Targets(cache, pending_writes, settings.moves, awaited)
         self.reserve = Reserve(
             cache,
             self.registry,
@@ -132,6 +133,7 @@ class Planner:
             running_pods,
             agenda,
             self.to_come,
+            self.targets,
             share=settings.reserve_share,
             idle_limit=IdleLimit(settings.reserve_limit_seconds),
         )
@@ -175,7 +177,6 @@ class Planner:
             allowed=settings.preempt,
         )
         self.who_may_move = MayMove(settings.moves, budgets, running_pods)
-        self.targets = Targets(cache, pending_writes, settings.moves, awaited)
         self.moves = PlannedMoves(
             cache,
             pending_writes,
@@ -192,6 +193,7 @@ class Planner:
             waits_for_servers=lambda key, members: (
                 self.reserve.in_vain(key, members) is InVain.SERVERS
             ),
+            share=settings.reserve_share,
             agenda=agenda,
         )
         self.better_links = BetterLinks(
@@ -308,6 +310,7 @@ class Planner:
         self.idle_pods.pod_changed(record)
         self.unschedulable_pods.changed(record)
         self.targets.pod_changed(record, now)
+        self.reservations.note_passing(record)
         self.who_may_move.pod_changed(record)
         if record.node:
             self.offers.forget(record.uid)
@@ -327,6 +330,8 @@ class Planner:
             self.changes.note(known, is_progress=is_progress)
         if before is None or not _same_member(before, record):
             self.queue.take_up(record.gang)
+        if before is None or not _asks_the_same(before, record):
+            self.lifecycle.altered(record.gang)
 
     def refusals_read(
         self, asked: FetchRefusals, found: Sequence[RefusedPod] | None, now: float
@@ -366,6 +371,7 @@ class Planner:
         self._gates.forget(record.uid)
         self.idle_pods.pod_gone(record.uid)
         self.targets.pod_gone(record.uid, now)
+        self.reservations.note_passing(record)
         self.who_may_move.pod_gone(record.uid)
         self._plan_corrections.forget(record.uid)
         self.unschedulable_pods.forget(record.uid)
@@ -476,7 +482,13 @@ def _same_member(before: PodRecord, record: PodRecord) -> bool:
         before.live == record.live
         and before.held_back == record.held_back
         and before.node == record.node
-        and before.demand == record.demand
+        and _asks_the_same(before, record)
+    )
+
+
+def _asks_the_same(before: PodRecord, record: PodRecord) -> bool:
+    return (
+        before.demand == record.demand
         and before.ask == record.ask
         and before.template is record.template
     )

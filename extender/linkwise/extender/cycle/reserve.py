@@ -11,7 +11,7 @@ No gang waits for GPUs of a server. A reservation that idles too much for too lo
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -31,6 +31,7 @@ from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.gangs.partial_admission import needed
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.gangs.to_come import MembersToCome
+from linkwise.extender.moves.targets import Targets
 from linkwise.extender.placement.nodes.nodes_view import as_if
 from linkwise.extender.placement.result import NoRoom, Spot
 from linkwise.extender.queue.earliest_start import (
@@ -82,6 +83,7 @@ class Reserve:
         running_pods: RunningPods,
         agenda: Agenda,
         to_come: MembersToCome,
+        targets: Targets,
         *,
         share: float,
         idle_limit: IdleLimit,
@@ -93,6 +95,7 @@ class Reserve:
         self._cache, self._registry, self._queue = cache, registry, queue
         self._search, self._reservations, self._running_pods = search, reservations, running_pods
         self._share, self._idle_limit, self._to_come = share, idle_limit, to_come
+        self._targets = targets
         self._look_at: dict[GangKey, float] = {}  # when to look for a place again
         self._looked: dict[GangKey, float] = {}  # when the last search was
         self._looked_in: dict[GangKey, object] = {}  # the state of the nodes at that search
@@ -214,7 +217,7 @@ class Reserve:
         )
 
     def _bound_idling(self, now: float) -> None:
-        kept = self._to_come.kept_by_namespace() if self._reservations.by_key else {}
+        kept = self._kept_beside() if self._reservations.by_key else {}
         over = {
             key
             for key, reservation in self._reservations.by_key.items()
@@ -226,8 +229,16 @@ class Reserve:
         for key in over - self._over:
             self.give_up(key, "the reserved GPUs of its namespace have idled for too long")
 
+    def _kept_beside(self) -> Mapping[str, Counter[str]]:
+        """How many GPUs on which nodes each namespace keeps beside its reservations: for members to
+        come, and for pods that move."""
+        kept = self._to_come.kept_by_namespace()
+        for namespace, on in self._targets.kept_by_namespace().items():
+            kept[namespace] = kept.get(namespace, Counter()) + on
+        return kept
+
     def _idles_too_much(self, reservation: Reservation, kept: Counter[str]) -> bool:
-        """*kept*: by the same namespace, for members to come."""
+        """*kept*: by the same namespace, beside it."""
         idle = sum(
             self._reservations.kept_on(node, [reservation]).bit_count() for node in reservation.gpus
         )

@@ -71,7 +71,7 @@ def _until(
     if gang is not None and gang.deadline is not None and not gang.found.started:
         return gang.deadline, EndSource.TIMEOUT
     # As in `running_pods`: the expected duration of a pod starts with its plan.
-    expected = record.ask.expected_seconds
+    expected = record.declared_seconds(written)
     if expected is not None and written is not None:
         return written.plan.made + expected, EndSource.EXPECTED
     return None, EndSource.ENDLESS if record.endless else EndSource.NONE

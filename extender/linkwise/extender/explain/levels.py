@@ -5,7 +5,6 @@ is free on it now. So the nodes that meet most levels are worth waiting for, and
 is one of them.
 """
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkwise.extender.api.records import PodRecord, ResourceList
-from linkwise.extender.api.views import LevelView, NearestMiss, ReasonCount
+from linkwise.extender.api.views import LevelView, NearestMiss
 from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind
 from linkwise.extender.cache.node_table import Bools, Ints, popcount
 from linkwise.extender.explain.holders import holders_of
@@ -198,14 +197,8 @@ class Levels:
         lost = before & ~has.astype(np.bool_)
         self._left = before & ~lost
         places = np.flatnonzero(lost).tolist()
-        if isinstance(why, str):
-            counted = Counter({why: len(places)} if places else {})
-        else:
-            counted = Counter(map(why, places))
-        missing = tuple(
-            ReasonCount(text.removeprefix("linkwise: "), count)
-            for text, count in sorted(counted.items(), key=lambda item: (-item[1], item[0]))
-        )
+        texts = [why] * len(places) if isinstance(why, str) else list(map(why, places))
+        missing = self._field.counted(self._record.template, texts, places)
         have, of = int(self._left.sum()), int(before.sum())
         self._levels.append(LevelView(name, wanted, "nodes", have, of, missing))
         much = np.zeros(len(lost)) if lack is None else lack.astype(np.float64)
@@ -275,11 +268,11 @@ class Levels:
         if template is None:
             return
         for name, refusing, why in (
-            ("their kubelet", snapshot.turned_away, reasons.SUCH_REFUSED),
-            ("kube-scheduler", snapshot.refusing, REFUSED),
+            ("their kubelet", snapshot.turned_away.get(template, {}).keys(), reasons.SUCH_REFUSED),
+            ("kube-scheduler", snapshot.refusing.get(template, frozenset()), REFUSED),
         ):
-            if nodes := refusing.get(template):
-                taken = np.array([node.name not in nodes for node in self._field.nodes])
+            if refusing:
+                taken = np.array([node.name not in refusing for node in self._field.nodes])
                 text = why.removeprefix("linkwise: ")
                 self._level(
                     name.removeprefix("their "),

@@ -1,22 +1,32 @@
 """The GPU nodes of a snapshot as arrays, for explanations."""
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from linkwise.extender.api.records import Template, natural
+from linkwise.extender.api.views import ReasonCount
 from linkwise.extender.cache.machine_kind import MachineKind
+from linkwise.extender.cache.node_info import ClosedBy
 from linkwise.extender.cache.node_table import NOT_USABLE, Bools, Ints, NodeTable
 from linkwise.extender.cache.topology_domains import NO_DOMAIN
 from linkwise.extender.explain.snapshot import NodeState, Snapshot
 from linkwise.extender.explain.worth_view import domain_of
 from linkwise.extender.placement.cluster_view import Level
 from linkwise.extender.placement.nodes.node_filters import why_not
-from linkwise.extender.placement.nodes.reasons import CLAIMED, NOT_CLAIMED, why_closed_exactly
+from linkwise.extender.placement.nodes.reasons import (
+    CLAIMED,
+    NOT_CLAIMED,
+    REFUSING,
+    SUCH_REFUSED,
+    why_closed_exactly,
+)
 from linkwise.extender.queue.reservations import Claimant, may_pass
 
+_OF_KUBELETS = frozenset({REFUSING, SUCH_REFUSED})
 NOT_READY, CORDONED = "node is not ready", "cordoned"
 
 
@@ -48,6 +58,26 @@ class Field:
         self._closed: dict[Template, NDArray[np.object_]] = {}
         self.level = cache(self._level)
         self.nodes_for = cache(self._nodes_for)
+
+    def counted(
+        self, template: Template | None, texts: Sequence[str], places: Sequence[int]
+    ) -> tuple[ReasonCount, ...]:
+        """Count the *texts*, why nodes at these *places* take no pod of *template*; most first."""
+        examples: dict[str, str] = {}
+        for text, at in zip(texts, places, strict=True):
+            if text in _OF_KUBELETS:
+                examples.setdefault(text, self._refused(template, at))
+        counted = sorted(Counter(texts).items(), key=lambda item: (-item[1], item[0]))
+        return tuple(
+            ReasonCount(text.removeprefix("linkwise: "), count, examples.get(text, ""))
+            for text, count in counted
+        )
+
+    def _refused(self, template: Template | None, at: int) -> str:
+        """Which pod its kubelet refused, and why, if it takes none of *template*; else empty."""
+        node, away = self.nodes[at], self.snapshot.turned_away
+        of_template = away.get(template, {}) if template is not None else {}
+        return refused_pod(node) or of_template.get(node.name, "")
 
     def open_to(self, claimant: Claimant) -> frozenset[int]:
         """The indices of the reservations whose GPUs *claimant* may use now (`may_pass`)."""
@@ -102,7 +132,7 @@ class Field:
     def _nodes_for(self, template: Template) -> Bools:
         """Whether pods of *template* may use each node."""
         refusing = self.snapshot.refusing.get(template, frozenset())
-        refusing |= self.snapshot.turned_away.get(template, frozenset())
+        refusing |= self.snapshot.turned_away.get(template, {}).keys()
         refused = np.array([node.name in refusing for node in self.nodes], dtype=np.bool_)
         able: Bools = (self.closed(template) == "") & ~refused
         return able
@@ -126,6 +156,12 @@ def has_gpus(node: NodeState) -> bool:
     """Whether explanations consider the node at all."""
     offers = node.record.offers.gpus if node.record is not None else 0
     return bool(node.machine is not None or node.owned or offers)
+
+
+def refused_pod(node: NodeState) -> str:
+    """Which pod its kubelet refused, and why, if it takes none with GPUs; else empty."""
+    closed = node.closed
+    return closed.error if closed is not None and closed.by is ClosedBy.REFUSES else ""
 
 
 def why_closed(node: NodeState) -> str:

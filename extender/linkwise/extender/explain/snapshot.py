@@ -111,7 +111,8 @@ class Snapshot:
     reservations: Sequence[Reservation]  # the most urgent first
     levels: tuple[str, ...]  # of domains above the node, nearest first
     refusing: Mapping[Template, frozenset[str]]  # nodes that kube-scheduler refused recently
-    turned_away: Mapping[Template, frozenset[str]]  # nodes whose kubelet refused such a pod
+    # node whose kubelet refused such a pod -> which, and why
+    turned_away: Mapping[Template, Mapping[str, str]]
     ordering: Ordering
     run_times: KnownRunTimes
     calls: Mapping[str, float]  # scheduler -> its last call; 0: unknown
@@ -204,7 +205,7 @@ class SnapshotCamera:
             refusing=planner.feedback.refusing(),
             turned_away=cache.turned_away.all(),
             ordering=planner.queue.ordering,
-            run_times=planner.run_times.known(),
+            run_times=planner.run_times.known(planner.reservations.unproven()),
             calls=dict(cache.schedulers),
             activity=dict(activity),
             reclaim_from=planner.idle_pods.times,

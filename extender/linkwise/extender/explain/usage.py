@@ -20,7 +20,12 @@ from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import MachineKind
 from linkwise.extender.cache.node_info import NodeInfo
 from linkwise.extender.cycle.planner import Planner
-from linkwise.extender.explain.node_arrays import closed_by_cluster, has_gpus, why_closed
+from linkwise.extender.explain.node_arrays import (
+    closed_by_cluster,
+    has_gpus,
+    refused_pod,
+    why_closed,
+)
 from linkwise.extender.explain.snapshot import NodeState, Snapshot
 from linkwise.pods.annotations import link_word
 from linkwise.topology.machine.model import LinkClass, Machine
@@ -35,7 +40,7 @@ def view_nodes(snapshot: Snapshot) -> tuple[NodeView, ...]:
         NodeView(
             name=node.name,
             usable=not (reason := why_closed(node)),
-            reason=reason,
+            reason=": ".join(filter(None, (reason, refused_pod(node)))),
             clique=(node.machine.clique or "") if node.machine else "",
             gpus=_gpus_of(snapshot, node),
             kind=kind_in_words(node.machine) if node.machine else "",

@@ -130,6 +130,8 @@ class Gang:
     stuck_since: float | None = None  # it has started, and misses members that it needs
     turn_since: float | None = None  # since when all its members are ready that exist
     lost_since: float | None = None  # since when it has started, and has too few bound members
+    altered: bool = False  # pods of it came or changed since the last look
+    altered_until: float = 0.0  # a change of its own pods ended its plan: until then it gets none
     unasked: str = ""  # its scheduler, if that does not call the extender: it gets no plan
     broken: list[str] = field(default_factory=list)  # transitions that are impossible
 

@@ -2,9 +2,6 @@
 
 from dataclasses import dataclass
 
-_MOST_DOUBLINGS = 4
-_FORGOTTEN_SECONDS = 86400.0  # after the end of a pause
-
 
 @dataclass(slots=True)
 class _Pause:
@@ -13,13 +10,16 @@ class _Pause:
 
 
 class GrowingPauses:
-    def __init__(self) -> None:
+    def __init__(self, doublings: int = 4, forgotten_seconds: float = 86400.0) -> None:
+        """So many *doublings* at most. The next pause is the first one again if none has been for
+        *forgotten_seconds*."""
+        self._doublings, self._forgotten_seconds = doublings, forgotten_seconds
         self._pauses: dict[str, _Pause] = {}  # by namespace
 
     def pause(self, namespace: str, seconds: float, now: float) -> None:
         """*seconds*: for how long the first time in a row."""
         before = self._pauses.get(namespace)
-        times = 0 if before is None else min(before.times + 1, _MOST_DOUBLINGS)
+        times = 0 if before is None else min(before.times + 1, self._doublings)
         until = now + max(seconds, 0.0) * 2**times
         self._pauses[namespace] = _Pause(times, max(until, 0.0 if before is None else before.until))
 
@@ -33,6 +33,6 @@ class GrowingPauses:
         pause = self._pauses.get(namespace)
         if pause is None or now < pause.until:
             return None if pause is None else pause.until
-        if now >= pause.until + _FORGOTTEN_SECONDS:
+        if now >= pause.until + self._forgotten_seconds:
             del self._pauses[namespace]
         return None

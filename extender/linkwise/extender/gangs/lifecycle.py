@@ -15,6 +15,7 @@ from linkwise.extender.api.unlocked import Pause
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.gangs.gang import Gang, News, phase_of
+from linkwise.extender.gangs.growing_pauses import GrowingPauses
 from linkwise.extender.gangs.members import GangMembers, Members, is_past_us, plan_of
 from linkwise.extender.gangs.partial_admission import waits_until
 from linkwise.extender.gangs.registry import GangRegistry
@@ -38,6 +39,11 @@ _MOST_DOUBLINGS = 3
 KEPT_FOR_NOTHING = (
     "its namespace keeps no places for a while: the pods for which it kept some did not come"
 )
+# A plan that ends because the gang's own pods changed: the first pause before the next one, how
+# often it doubles, and after how long without one it is forgotten. Each plan of a gang is a write
+# for each member, so one who changes one pod again and again would cause thousands.
+_ALTERED_SECONDS, _ALTERED_DOUBLINGS, _ALTERED_FORGOTTEN_SECONDS = 1.0, 6, 600.0
+ALTERED = "its pods changed after they were planned, so it waits for a moment"
 _NOTE_AGAIN_SECONDS = 1.0  # the places of members to come, if their note could not be written
 
 
@@ -66,7 +72,20 @@ class GangLifecycle:
         self._most_seconds = max(gang_timeout_seconds, gang_timeout_max_seconds)
         self._max_refusals = max_refusals
         self._deadlines: Timers[GangKey] = Timers(agenda)
+        self._altered = GrowingPauses(_ALTERED_DOUBLINGS, _ALTERED_FORGOTTEN_SECONDS)
         self._looks: Timers[GangKey] = Timers(agenda)  # when to look again for other reasons
+
+    def altered(self, key: GangKey | None) -> None:
+        """A pod of the gang came, or changed what it says or requests."""
+        gang = self._registry.gangs.get(key) if key is not None else None
+        if gang is not None:
+            gang.altered = True
+
+    def _pause_altered(self, gang: Gang, now: float) -> None:
+        namespace = gang.key.namespace
+        if self._altered.until(namespace, now) is None:
+            self._altered.pause(namespace, _ALTERED_SECONDS, now)
+        gang.altered_until = self._altered.until(namespace, now) or now
 
     def begin_round(self, now: float) -> None:
         self._to_come.forget_noted(now)
@@ -120,6 +139,10 @@ class GangLifecycle:
             gang.reason = members.clash
             self.withdraw(members.planned, members.clash)
         self._drop_lost_plans(gang, self._registry.members_of(gang), pause)
+        lost = any(member.uid not in self._cache.plans for member in members.planned)
+        if gang.altered and lost and not members.started:
+            self._pause_altered(gang, now)
+        gang.altered = False
         self._read_plans(gang, now)
         if is_new:
             self._give_grace(gang, now)
@@ -299,6 +322,11 @@ class GangLifecycle:
         if gang.refused and not gang.expired:
             self.look_again(gang, min(gang.refused_until, gang.tried_at(self.news())))
         able = not (members.clash or gang.refused or gang.expired or gang.unasked)
+        if able and now < gang.altered_until:
+            able, gang.reason = False, ALTERED
+            self.look_again(gang, gang.altered_until)
+        elif gang.reason == ALTERED:
+            gang.reason = ""
         if not (able and members.together()):
             gang.able_since = None
             return False

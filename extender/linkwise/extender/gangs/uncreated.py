@@ -10,12 +10,12 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from linkwise.extender.api.decisions import one_line
 from linkwise.extender.api.records import GangKey
 from linkwise.extender.api.timers import Agenda, Timers
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.gangs.gang import Gang, Phase
 from linkwise.extender.gangs.registry import GangRegistry
+from linkwise.kube.quoted import one_line
 from linkwise.pods.podgrouper.workloads.kinds import JOB
 
 # Most gangs have all their members sooner.

@@ -84,14 +84,16 @@ class PlannedMoves:
         who: MayMove,
         targets: Targets,
         waits_for_servers: Callable[[GangKey, GangMembers], bool],
+        share: float,
         agenda: Agenda,
     ) -> None:
+        """*share* of the cluster's GPUs may be reserved for the pods of a namespace that move."""
         agenda.ask(self._times)
         self._cache, self._pending_writes, self._registry = cache, pending_writes, registry
         self._queue, self._search, self._reservations = queue, search, reservations
         self._running_pods, self._budgets, self._policy = running_pods, budgets, policy
         self._who, self._targets, self._waits_for_servers = who, targets, waits_for_servers
-        self._rests = rests
+        self._rests, self._share = rests, share
         self._plans: dict[GangKey, MovePlan] = {}  # by the gang that waits
         self._begun: dict[GangKey, _Begun] = {}
         self._look_at = 0.0  # when to check whether the room of the plans comes free
@@ -159,6 +161,7 @@ class PlannedMoves:
                     self._targets.helped(self._plans[key])
                     self._rests.begin(key, PLANNED_SECONDS, now)
                 del self._begun[key], self._plans[key]
+                self._targets.over(key)
         self._look_at = now + TRY_SECONDS
         wanted = {key for key in self._plans if self._is_wanted(key)}
         self._targets.give_back(now, wanted, self._plans)
@@ -253,6 +256,17 @@ class PlannedMoves:
             self._begin(gang, members, plan, now)
             return
 
+    def _may_keep(self, plan: MovePlan) -> bool:
+        """Whether so many GPUs may be reserved for the pods that move, with those that are for
+        others of their namespaces: while a pod ends, it has twice what it asked for."""
+        kinds = (info.kind for info in self._cache.nodes.values())
+        most = self._share * sum(kind.all_gpus.bit_count() for kind in kinds if kind is not None)
+        kept = {each: of.total() for each, of in self._targets.kept_by_namespace().items()}
+        for move in plan.moves:
+            namespace = move.pod.ref.namespace
+            kept[namespace] = kept.get(namespace, 0) + move.spot.gpus.bit_count()
+        return all(kept[move.pod.ref.namespace] <= most for move in plan.moves)
+
     def _keep_advice(self, waiting: list[Gang], now: float) -> None:
         """Forget what is for others than these, or about pods that have changed since."""
         kept = {}
@@ -345,7 +359,7 @@ class PlannedMoves:
         plan = search.find(movers, wait * wanted)
         for uid in search.placeless:
             self._who.stays(uid, now + LOOK_SECONDS, Stays.NO_PLACE)
-        if plan is None:
+        if plan is None or not self._may_keep(plan):
             if search.placeless:  # others have their turn, even if nothing changes
                 self._tries[gang.key] = now + TRY_SECONDS, None
             return None

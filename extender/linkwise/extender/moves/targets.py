@@ -15,10 +15,12 @@ or is another one, all targets of the gang are given back, and it is placed like
 with the one target of a gang of which only a member moves that it can spare.
 
 A new leader reads the notes, and keeps the targets of the pods that were evicted, and those of
-gangs that were evicted as a whole.
+gangs that were evicted as a whole. Of the note on a bound pod it believes only moves of that pod
+and its gang: a node may write the annotations of its pods.
 """
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, MutableSet, Sequence
 from dataclasses import dataclass, replace
 
@@ -48,6 +50,7 @@ class Target:
     like: PodRecord | None  # the pod that moves; None: it was gone when this leader began
     plan: MovePlan | None = None  # None: an earlier leader made it
     left: float | None = None  # since when the pod that moves is gone, or on its way out
+    is_awaited: bool = True  # that it ends: somebody needs its GPUs
 
     @property
     def spot(self) -> Spot:
@@ -169,6 +172,19 @@ class Targets:
             noted = NotedMove(pod.key, pod.uid, *place, name, source, rank, move.shares)
             self._keep(Target(noted, for_whom, now, pod, plan))
 
+    def kept_by_namespace(self) -> dict[str, Counter[str]]:
+        """How many GPUs on which nodes each namespace keeps for pods that move."""
+        kept: dict[str, Counter[str]] = defaultdict(Counter)
+        for target in self._targets.values():
+            kept[target.key.namespace][target.spot.node] += target.spot.gpus.bit_count()
+        return kept
+
+    def over(self, for_whom: GangKey) -> None:
+        """Pods move for that one no longer, as it has its place, has gone or waits for others."""
+        for target in self._targets.values():
+            if target.for_whom == for_whom:
+                target.is_awaited = False
+
     def helped(self, plan: MovePlan) -> None:
         """The gang or pod for which these moved has its place."""
         self._count(helped=1, saved_gpu_seconds=plan.saved if plan.saved < math.inf else 0.0)
@@ -255,7 +271,8 @@ class Targets:
         if left is None:
             return None
         record = self._cache.pods.get(target.noted.uid)
-        grace_ends = 0.0 if record is None else record.leaving_until
+        # A pod that takes its time has these GPUs too, which is for who waits for its old ones.
+        grace_ends = record.leaving_until if record is not None and target.is_awaited else 0.0
         return max(left, min(grace_ends, left + _MOST_GRACE_SECONDS)) + COME_SECONDS
 
     # Gangs that move.
@@ -343,7 +360,8 @@ class Targets:
                 members = 1 if carrier.gang is None else len(self._cache.gangs[carrier.gang])
                 noted = carrier.queue.moves[: most_moves(members)]
                 for together in _by_gang(noted):
-                    self._restore(together, carrier, carrier.queue.moves_at or 0.0, now)
+                    if not carrier.node or self._are_its_own(together, carrier):
+                        self._restore(together, carrier, carrier.queue.moves_at or 0.0, now)
         for record in [*self._cache.pods.values()]:
             if record.node or not record.live:
                 continue
@@ -351,6 +369,20 @@ class Targets:
                 planned_ahead = replace(record, gang=record.gang or key_of(record))
                 self._cache.put_pod(planned_ahead)
                 self._take(planned_ahead, now)
+
+    def _are_its_own(self, together: Sequence[NotedMove], carrier: PodRecord) -> bool:
+        """Whether the *carrier* of a note, or its gang, makes these moves itself, and its pods show
+        it. The node of a bound pod may write any note on it, so nothing else in it counts."""
+        for_whom = carrier.gang or key_of(carrier)
+        pods = [self._cache.pods.get(noted.uid) for noted in together]
+        return all(
+            pod is not None
+            and (pod.uid == carrier.uid or pod.gang == carrier.gang is not None)
+            and bool(pod.node)
+            and pod.key == noted.pod
+            and Target(noted, for_whom, 0.0, None).suits(pod, self._cache.managed)
+            for noted, pod in zip(together, pods, strict=True)
+        )
 
     def _restore(
         self, together: Sequence[NotedMove], carrier: PodRecord, began: float, now: float

@@ -120,7 +120,7 @@ def _to_its_end(
 
 def _end(snapshot: Snapshot, member: PodRecord) -> float | None:
     written = snapshot.plan_of(member)
-    expected = member.ask.expected_seconds
+    expected = member.declared_seconds(written)
     if written is None or expected is None:
         return None
     return written.plan.made + expected

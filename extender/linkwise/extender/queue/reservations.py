@@ -30,7 +30,7 @@ from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.node_table import Bools, NodeTable
 from linkwise.extender.gangs.failed_searches import requests_of
 from linkwise.extender.gangs.gang import Gang
-from linkwise.extender.gangs.members import GangMembers
+from linkwise.extender.gangs.members import GangMembers, plan_of
 from linkwise.extender.placement.nodes.node_filters import NodeFilters
 from linkwise.extender.placement.nodes.nodes_view import NodesView, as_it_is
 from linkwise.extender.placement.result import Spot
@@ -44,6 +44,7 @@ from linkwise.pods.durations import clock
 # If the ends are estimates, others may use this share of the wait.
 _PASSING_SHARE = 0.5
 _MOST_TABLES = 4
+MOST_UNPROVEN = 2  # pods at a time; as many broken words as a namespace has free
 FIRST: Urgency = (-(2**63), 0.0, GangKey("", ""))  # more urgent than all
 
 
@@ -137,6 +138,8 @@ class Reservations:
         self._changed: set[GangKey] = set()  # since `take_changed`
         self._told: dict[GangKey, Gpus] = {}  # what `take_decisions` has told of
         self._untold: dict[GangKey, str] = {}  # changed since -> why it was given up
+        # By namespace: the uids of pods that may use reserved GPUs by their word.
+        self._passing: dict[str, set[str]] = {}
         self._tables_of: object = None  # the state of the cache that `_tables` is about
         self._tables: dict[tuple[int, ...], NodeTable] = {}
 
@@ -172,10 +175,42 @@ class Reservations:
 
     def claimant(self, gang: Gang, members: GangMembers) -> Claimant:
         urgency = self._queue.urgency(gang.key)
-        return claimant_of_gang(urgency, members, self._run_times.of)
+        run_time_of = partial(self._run_time, pods=len(members.open))
+        return claimant_of_gang(urgency, members, run_time_of)
 
     def claimant_of_single(self, record: PodRecord) -> Claimant:
-        return claimant_of_single(record, self._queue.ordering, self._run_times.of)
+        return claimant_of_single(record, self._queue.ordering, self._run_time)
+
+    def _run_time(self, pod: PodRecord, pods: int = 1) -> float | None:
+        """`RunTimes.of` one of so many *pods* that would use reserved GPUs together."""
+        return self._run_times.of(pod, is_believed=self._is_believed(pod.ref.namespace, pods))
+
+    def _is_believed(self, namespace: str, pods: int) -> bool:
+        """A namespace that has not yet kept its word may be wrong about few pods at a time: nothing
+        ends those that run for longer than they declared."""
+        if self._run_times.has_kept_words(namespace):
+            return True
+        passing = sum(map(self._passes, self._passing.get(namespace, ())))
+        return passing + pods <= MOST_UNPROVEN
+
+    def _passes(self, uid: str) -> bool:
+        record = self._cache.pods.get(uid)
+        written = None if record is None or record.ended else plan_of(self._cache, record)
+        return written is not None and written.plan.passes
+
+    def note_passing(self, record: PodRecord) -> None:
+        """A pod was planned, changed or went: it may use GPUs that are reserved for others."""
+        namespace, uid = record.ref.namespace, record.uid
+        if self._passes(uid):
+            self._passing.setdefault(namespace, set()).add(uid)
+        elif namespace in self._passing:
+            self._passing[namespace].discard(uid)
+            if not self._passing[namespace]:
+                del self._passing[namespace]
+
+    def unproven(self) -> list[str]:
+        """The namespaces of which no more pods may use reserved GPUs by their word."""
+        return [each for each in self._passing if not self._is_believed(each, 1)]
 
     def open_to(self, claimant: Claimant) -> list[Reservation]:
         """Its own reservation, and those that do not bind it, however long it runs."""

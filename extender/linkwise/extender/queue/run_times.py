@@ -19,7 +19,7 @@ that a namespace keeps or breaks: if too many of its pods ran longer, its words 
 import math
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from linkwise.extender.api.records import PodRecord
@@ -183,7 +183,8 @@ class RunTimes:
         """Record that *pod* has had its GPUs since *began*; only the first call counts."""
         if pod.uid in self._began or pod.endless:
             return
-        kind, namespace, said = next(_kinds(pod)), pod.ref.namespace, pod.ask.expected_seconds
+        kind, namespace = next(_kinds(pod)), pod.ref.namespace
+        said = pod.declared_seconds(pod.plan_for(pod.node))
         self._began[pod.uid] = kind, namespace, said, began
         self._running.setdefault(kind, _Running()).add(began)
         if said is not None:
@@ -234,19 +235,25 @@ class RunTimes:
         words = self._words.get(namespace)
         return words is None or words.counts(self._now)
 
-    def of(self, pod: PodRecord) -> float | None:
-        """For how many seconds *pod* runs once it has its GPUs: as declared, if the word of its
-        namespace counts, or as nine of ten pods of its own kind do. None: unknown, or it never ends
-        by itself."""
-        word_counts = self.word_counts(pod.ref.namespace)
+    def of(self, pod: PodRecord, *, is_believed: bool = True) -> float | None:
+        """For how many seconds *pod* runs once it has its GPUs: as declared, if it *is believed*
+        and the word of its namespace counts, or as nine of ten pods of its own kind do. None:
+        unknown, or it never ends by itself."""
+        word_counts = is_believed and self.word_counts(pod.ref.namespace)
         return run_time(pod, self.nine_of_ten, word_counts=word_counts)
 
-    def known(self) -> KnownRunTimes:
-        """A copy for as long as nothing changes."""
+    def has_kept_words(self, namespace: str) -> bool:
+        """Whether enough of its pods that ended have run no longer than they declared."""
+        words = self._words.get(namespace)
+        return words is not None and words.kept.count(True) >= MANY
+
+    def known(self, unproven: Iterable[str] = ()) -> KnownRunTimes:
+        """A copy for as long as nothing changes. *unproven*: other namespaces whose words count for
+        no claimant."""
         found = {kind: self.nine_of_ten(kind) for kind in self._of_kind}
         return KnownRunTimes(
             {kind: seconds for kind, seconds in found.items() if seconds is not None},
-            self.broken(),
+            self.broken().union(unproven),
         )
 
     def broken(self) -> frozenset[str]:

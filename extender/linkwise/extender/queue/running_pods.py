@@ -130,7 +130,7 @@ class RunningPods:
     def _running(self, info: NodeInfo, record: PodRecord, gpus: int, now: float) -> Tenant:
         written = plan_on(record, info.name) if record.node else self._cache.plans.get(record.uid)
         since = record.created if written is None else written.plan.made
-        said = record.ask.expected_seconds
+        said = record.declared_seconds(written)
         late = said is not None and now > since + broken_after(said)
         if not self._run_times.word_counts(record.ref.namespace):
             said = None

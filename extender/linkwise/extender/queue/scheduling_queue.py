@@ -7,7 +7,7 @@ gang that waits, and whose owner deletes its pods and creates them again.
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from linkwise.extender.api.actions import Beneficiary
 from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.gangs.gang import Gang
-from linkwise.extender.gangs.members import GangMembers
+from linkwise.extender.gangs.members import GangMembers, minimum_of
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.placement.result import NoRoom
 from linkwise.extender.queue.queue_order import (
@@ -274,11 +274,12 @@ class SchedulingQueue:
         return urgency
 
     def created(self, key: GangKey) -> float:
-        """When the oldest pod of the gang, or of its earlier pods that count, was created."""
+        """When enough members of the gang existed for what it waits for, or of its earlier pods
+        that count; 0 if it has no pod."""
         return self._created(key, self._live(key))
 
     def _created(self, key: GangKey, live: Sequence[PodRecord]) -> float:
-        created = min((member.created for member in live), default=0.0)
+        created = _asks_since(live)
         age = self._ages.of(key, created)
         return created if age is None else age
 
@@ -293,7 +294,9 @@ class SchedulingQueue:
 
     def keep_age(self, key: GangKey, now: float) -> None:
         """The pods of *key* are being evicted: their replacements queue with the gang's old age."""
-        self._ages.keep(key, self.created(key), now)
+        created = _complete_since(self._live(key))
+        age = self._ages.of(key, created)
+        self._ages.keep(key, created if age is None else age, now)
         self._urgencies.pop(key, None)
         self._evicted.add(key)
         self.news += 1
@@ -307,7 +310,13 @@ class SchedulingQueue:
         """The creation time of a gang that is older than its pods; None: as old as these."""
         if key not in self._ages:
             return None
-        return self._ages.of(key, min((member.created for member in self._live(key)), default=0.0))
+        return self._ages.of(key, _asks_since(self._live(key)))
+
+    def complete_since(self, key: GangKey) -> float | None:
+        """When enough members of the gang existed by its present pods; None: they are too few."""
+        live = self._live(key)
+        needed = max(map(minimum_of, live), default=1)
+        return _complete_since(live) if len(live) >= needed else None
 
     def _live(self, key: GangKey) -> list[PodRecord]:
         pods = self._cache.pods
@@ -330,3 +339,29 @@ class SchedulingQueue:
 
     def _by_urgency(self, keys: list[GangKey]) -> list[Gang]:
         return [self._registry.gangs[key] for key in sorted(keys, key=self.urgency)]
+
+
+def _asks_since(live: Sequence[PodRecord]) -> float:
+    """When a gang of these pods began to wait for what it waits for now."""
+    asking = [pod for pod in live if pod.needs.gpus and not pod.held_back]
+    bound = [pod for pod in asking if pod.node]
+    waiting = [pod for pod in asking if not pod.node]
+    if bound and waiting:
+        if len(bound) >= max(map(minimum_of, live)):  # the others come on top, and are new
+            return max(_complete_since(live), min(pod.created for pod in waiting))
+        if _gpus(bound) >= _gpus(waiting):  # a repair: what it has idles while it waits
+            return max(pod.created for pod in bound)
+    return _complete_since(live)
+
+
+def _complete_since(live: Sequence[PodRecord]) -> float:
+    """When enough of these pods existed. Those that take no GPU, or wait behind another gate, keep
+    no place in the queue: one of them could make each later gang of its name the oldest."""
+    asking = sorted(pod.created for pod in live if pod.needs.gpus and not pod.held_back)
+    if not asking:
+        return max((pod.created for pod in live), default=0.0)
+    return asking[min(max(map(minimum_of, live)), len(asking)) - 1]
+
+
+def _gpus(pods: Iterable[PodRecord]) -> int:
+    return sum(pod.needs.gpus for pod in pods)

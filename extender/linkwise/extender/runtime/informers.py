@@ -97,23 +97,35 @@ class Informers:
         metrics: ExtenderMetrics,
         core: Core,
         tell: Callable[[str, Callable[[float], None]], None],
+        clock: Callable[[], float],
     ) -> None:
         def feed(
             plural: str,
             kind: type[T],
             replace: Callable[[Collection[T], float], None],
             change: Callable[[str, T, float], None],
+            prepare: Callable[[T], None] = lambda _: None,
         ) -> Reflector[T]:
+            def on_change(what: str, one: T) -> None:
+                prepare(one)
+                tell(plural, lambda now: change(what, one, now))
+
             return watch(
                 client,
                 metrics,
                 plural,
                 kind,
                 replace=lambda objects: tell(plural, lambda now: replace(objects, now)),
-                change=lambda what, one: tell(plural, lambda now: change(what, one, now)),
+                change=on_change,
             )
 
-        self.nodes = feed("nodes", Node, core.replace_nodes, core.node_event)
+        self.nodes = feed(
+            "nodes",
+            Node,
+            core.replace_nodes,
+            core.node_event,
+            lambda node: core.prepare(node, clock()),
+        )
         self.pods = feed("pods", Pod, core.replace_pods, core.pod_event)
         self._budgets = feed(
             "poddisruptionbudgets", PodDisruptionBudget, core.replace_budgets, core.budget_event

@@ -133,7 +133,7 @@ class Loop:
         self._reads: Lanes[FetchOwner | FetchRefusals] = Lanes(
             self._read, namespace=lambda read: read.namespace, threads=_READ_THREADS
         )
-        self._informers = Informers(client, metrics, core, self._tell)
+        self._informers = Informers(client, metrics, core, self._tell, self._clock)
         self._changed = Event()
         self._urgent = Event()
         self._hurry = Event()  # a call waits for the planner

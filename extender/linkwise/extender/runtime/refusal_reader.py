@@ -10,6 +10,7 @@ from linkwise.extender.gangs.uncreated import FetchRefusals, RefusedPod
 from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import ApiError
 from linkwise.kube.events import Event, Events, why_not_created
+from linkwise.kube.quoted import one_line
 
 log = logging.getLogger(__name__)
 # The warnings of which there are many are about pods that exist.
@@ -17,7 +18,6 @@ _NOT = "FailedScheduling", "GangWaiting", "Unhealthy", "BackOff", "FailedMount"
 _FIELDS = ",".join(("type=Warning", *(f"reason!={reason}" for reason in _NOT)))
 # An Event's message may have a megabyte: few are read at once, and only the beginning is kept.
 _PAGE, _MOST_PAGES = 10, 50
-_MOST_CHARACTERS = 2048
 
 
 class RefusalReads:
@@ -65,6 +65,7 @@ class RefusalReads:
 
 
 def _refused(event: Event) -> RefusedPod:
-    about, why = event.involved_object, why_not_created(event)[:_MOST_CHARACTERS]
-    kind, name = about.kind[:_MOST_CHARACTERS], about.name[:_MOST_CHARACTERS]
-    return RefusedPod(kind, name, about.uid[:_MOST_CHARACTERS], event.last, why)
+    about, why = event.involved_object, one_line(why_not_created(event))
+    return RefusedPod(
+        one_line(about.kind), one_line(about.name), one_line(about.uid), event.last, why
+    )

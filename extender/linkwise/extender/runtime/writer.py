@@ -44,6 +44,7 @@ from linkwise.extender.runtime.places import Places
 from linkwise.kube.client import MERGE_PATCH, STRATEGIC_PATCH, KubeClient
 from linkwise.kube.device_claims import ROOT, ResourceClaim
 from linkwise.kube.errors import ApiError
+from linkwise.kube.quoted import one_line
 from linkwise.pods.claims import DEVICE_CLASS
 from linkwise.topology import names
 
@@ -56,7 +57,6 @@ _LONGEST_WAIT_SECONDS = 2.0
 # Without these a plan cannot be carried out. The API server's refusals of them hold for the next
 # try, but for those that `_is_too_late`.
 _DENIABLE, _DENIALS = ("Bind", "WritePlan", "CreateClaim"), (400, 403, 422)
-_MESSAGE_LIMIT = 1024  # of an Event's message, by the API server's validation
 
 
 class _Claims(msgspec.Struct, frozen=True):
@@ -337,7 +337,7 @@ def _event(action: Emit, now: float) -> tuple[str, dict[str, object]]:
             "uid": pod.uid,
         },
         "reason": action.reason,
-        "message": action.message[:_MESSAGE_LIMIT],
+        "message": one_line(action.message),
         "type": action.type.value,
         "source": {"component": _COMPONENT},
         "reportingComponent": _COMPONENT,

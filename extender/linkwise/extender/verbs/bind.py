@@ -101,6 +101,7 @@ class Binder:
         self._barrier.leave(record.uid)
         chosen = in_term(chosen, self._pending_writes.leader)
         self._cache.assume(call.uid, chosen)
+        self._reservations.note_passing(record)
         self._flying[call.uid, call.node] += 1
         mark = start_mark(call.uid) if completes else {}
         return _order(call, annotations_of(chosen, call.uid) | mark)
@@ -256,11 +257,11 @@ class Binder:
             return BindRefusal(f"linkwise: node {node}: {why}")
         if refusal := _not_let_through(call, record):
             return refusal
-        target = self._targets.take_shares(record.uid, node)
+        target, passes = self._targets.take_shares(record.uid, node), False
         if target is not None:
             shares, gpus = target.shares, target.spot.gpus
         elif (found := self._devices(info, record, now)) is not None:
-            shares, gpus = found
+            shares, gpus, passes = found
         else:
             return BindRefusal(f"linkwise: node {node}: no free GPU set that will do")
         epoch = 1 + (record.written.plan.epoch if record.written else 0)
@@ -273,29 +274,32 @@ class Binder:
             made=now,
             shares=shares,
             moved=0.0 if target is None else now,
+            expected=record.ask.expected_seconds,
+            passes=passes and record.ask.expected_seconds is not None,
         )
         return written_plan(self._cache, record, plan, gpus) if gpus else WrittenPlan(plan, {})
 
     def _devices(
         self, info: NodeInfo, record: PodRecord, now: float
-    ) -> tuple[tuple[PlannedShares, ...], int] | None:
-        """The shares and the whole GPUs for a pod that is not planned ahead; None: it has none."""
+    ) -> tuple[tuple[PlannedShares, ...], int, bool] | None:
+        """The shares and the whole GPUs for a pod that is not planned ahead, and whether others
+        wait for these; None: there are none."""
         shares = take_shares(info, record) if record.shares else ()
-        gpus = self._take(info, record, now) if record.demand.gpus else 0
+        gpus, passes = self._take(info, record, now) if record.demand.gpus else (0, False)
         if gpus is None:
             shares, gpus = take_shares(info, record, self._cache.managed), 0
-        return None if shares is None else (shares, gpus)
+        return None if shares is None else (shares, gpus, passes)
 
-    def _take(self, info: NodeInfo, record: PodRecord, now: float) -> int | None:
-        """The whole GPUs for a pod that is not planned ahead; None if no set is suitable."""
+    def _take(self, info: NodeInfo, record: PodRecord, now: float) -> tuple[int | None, bool]:
+        """The whole GPUs for a pod that is not planned ahead, None if no set is suitable; and
+        whether it gets them because it ends before others need them."""
         request = GpuRequest(record.demand, record.ask.requirement)
-        gpus = None
-        for reservations in self._reservations.ways(
-            self._reservations.claimant_of_single(record), now
-        ):
+        ways = self._reservations.ways(self._reservations.claimant_of_single(record), now)
+        for number, reservations in enumerate(ways):
             kept = self._reservations.kept_on(info.name, reservations)
-            gpus = gpus or info.take(request, info.free | kept)
-        return gpus
+            if gpus := info.take(request, info.free | kept):
+                return gpus, number > 0
+        return None, False
 
     def _with_shares(
         self, planned: WrittenPlan | BindRefusal, record: PodRecord, info: NodeInfo

@@ -11,28 +11,27 @@ About anything else the vendor knows more, so the call goes to the vendor's plug
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NoReturn
 
 import grpc
 
 from linkwise.plugin.device_plugin.advisors import ShareAdvice
+from linkwise.plugin.device_plugin.allocate import Question
 from linkwise.plugin.device_plugin.grpc_channel import reason_of
 from linkwise.plugin.device_plugin.server import Advice, Streams, preferred, question_of
 from linkwise.plugin.in_front.offer import Offer
 from linkwise.plugin.in_front.resource import are_whole
 from linkwise.plugin.in_front.sharing import is_share
-from linkwise.plugin.in_front.vendor import Call
+from linkwise.plugin.in_front.vendor import PREFER_SECONDS, Call
 from linkwise.plugin.kubelet import deviceplugin_pb2 as wire
 from linkwise.plugin.metrics import Metrics
 from linkwise.topology.machine.model import Machine
 
 log = logging.getLogger(__name__)
 
-# How long the vendor's plugin may take to say which GPUs it prefers. NVIDIA's takes 1 to 2 ms for 8
-# GPUs, and half a minute for some questions of 16 (NVIDIA/k8s-device-plugin#774).
-_PREFER_SECONDS = 1.0
 _FOR_EVER_SECONDS = 1e9  # grpcio says 9e18 if a caller has no deadline, and cannot pass that on
 
 
@@ -97,30 +96,26 @@ class FrontPlugin:
 
     def _note(self, request: wire.AllocateRequest) -> None:
         for asked in request.container_requests:
-            whole = self._whole([asked.devices_ids])
+            known = self._known(asked.devices_ids)
+            whole = self._whole(known)
             if whole is not None:
                 machine, advice = whole
                 advice.allocated(machine, frozenset(asked.devices_ids))
-            elif (shares := self._of_shares(asked.devices_ids)) is not None:
+            elif (shares := self._of_shares(known)) is not None:
                 shares[1].allocated(frozenset(asked.devices_ids))
 
     def GetPreferredAllocation(self, request: bytes, context: grpc.ServicerContext) -> bytes:
         began = time.perf_counter()
         asked = wire.PreferredAllocationRequest.FromString(request).container_requests
-        whole = self._whole(
-            [
-                ids
-                for each in asked
-                for ids in (each.available_deviceIDs, each.must_include_deviceIDs)
-            ]
-        )
+        questions = self._questions(asked)
+        whole = self._whole([each for one in questions for each in one.available | one.must])
         if whole is None:
-            preference = self._planned_shares(asked, context)
-            return preference or self._vendors_preference(request, context)
+            preference = self._planned_shares(asked, questions, context)
+            return preference or self._vendors_preference(request, asked, context)
         machine, advice = whole
         answers = [
-            advice.prefer(machine, question_of(each), other=partial(self._other, each, context))
-            for each in asked
+            advice.prefer(machine, question, other=partial(self._other, each, context))
+            for question, each in zip(questions, asked, strict=True)
         ]
         reply = preferred(answer.gpus for answer in answers).SerializeToString()
         self._metrics.call_seconds.labels("GetPreferredAllocation").observe(
@@ -128,44 +123,68 @@ class FrontPlugin:
         )
         return reply
 
-    def _whole(self, ids: Sequence[Sequence[str]]) -> tuple[Machine, Advice] | None:
+    def _known(self, ids: Iterable[str]) -> list[str]:
+        """Those that are GPUs that Linkwise has read, or shares of GPUs. A device of which it knows
+        nothing costs no other one its plan."""
+        machine = self._offer.machine
+        gpus = set() if machine is None else {gpu.uuid for gpu in machine.gpus}
+        return [each for each in ids if each in gpus or is_share(each)]
+
+    def _questions(
+        self, asked: Sequence[wire.ContainerPreferredAllocationRequest]
+    ) -> list[Question]:
+        """The questions about known devices; none if these are too few for an answer."""
+        questions = []
+        for question in map(question_of, asked):
+            known = frozenset(self._known(question.available | question.must))
+            if not question.must <= known or len(known) < question.size:
+                return []
+            questions.append(replace(question, available=question.available & known))
+        return questions
+
+    def _whole(self, ids: Sequence[str]) -> tuple[Machine, Advice] | None:
         """The machine and the advice for these devices; None unless all are GPUs that Linkwise
         plans."""
         machine, advice = self._offer.machine, self._advice()
-        if not self._offer.managed or machine is None or advice is None:
+        if not (ids and self._offer.managed) or machine is None or advice is None:
             return None
-        return (machine, advice) if all(are_whole(each, machine) for each in ids) else None
+        return (machine, advice) if are_whole(ids, machine) else None
 
     def _of_shares(self, ids: Sequence[str]) -> tuple[Machine, ShareAdvice] | None:
-        """The machine and the advice for these devices; None unless some are shares of GPUs, and
-        the others whole GPUs."""
-        machine, others = self._offer.machine, [each for each in ids if not is_share(each)]
-        known = machine is not None and are_whole(others, machine) and len(others) < len(ids)
-        advice = self._shares() if known else None
+        """The machine and the advice for these known devices; None unless some are shares of
+        GPUs."""
+        machine = self._offer.machine
+        advice = self._shares() if any(map(is_share, ids)) and machine is not None else None
         return None if machine is None or advice is None else (machine, advice)
 
     def _planned_shares(
         self,
         asked: Sequence[wire.ContainerPreferredAllocationRequest],
+        questions: Sequence[Question],
         context: grpc.ServicerContext,
     ) -> bytes:
         """The reply by plans; empty if these devices are no shares, or no plan matters."""
-        known = self._of_shares([each for one in asked for each in one.available_deviceIDs])
+        known = self._of_shares([each for one in questions for each in one.available])
         if known is None:
             return b""
         machine, advice = known
         chosen = advice.prefer(
             machine,
-            [question_of(each) for each in asked],
+            questions,
             [partial(self._other, each, context) for each in asked],
         )
         return b"" if chosen is None else preferred(chosen).SerializeToString()
 
-    def _vendors_preference(self, request: bytes, context: grpc.ServicerContext) -> bytes:
-        vendor = self._offer.vendor
-        if vendor is not None and not vendor.options.get_preferred_allocation_available:
+    def _vendors_preference(
+        self,
+        request: bytes,
+        asked: Sequence[wire.ContainerPreferredAllocationRequest],
+        context: grpc.ServicerContext,
+    ) -> bytes:
+        vendor, devices = self._offer.vendor, _most_devices(asked)
+        if vendor is not None and not vendor.prefers_among(devices):
             return b""  # the kubelet then takes any
-        reply = self._hand_through("GetPreferredAllocation", request, context)
+        reply = self._hand_through("GetPreferredAllocation", request, context, devices=devices)
         self._metrics.preferred.labels("vendor").inc()
         return reply
 
@@ -173,13 +192,15 @@ class FrontPlugin:
         self, asked: wire.ContainerPreferredAllocationRequest, context: grpc.ServicerContext
     ) -> Sequence[str]:
         """What the vendor's plugin prefers; nothing if it does not say so soon."""
-        vendor = self._offer.vendor
-        if vendor is None or not vendor.options.get_preferred_allocation_available:
+        vendor, devices = self._offer.vendor, _most_devices([asked])
+        if vendor is None or not vendor.prefers_among(devices):
             return ()
         request = wire.PreferredAllocationRequest(container_requests=[asked])
-        patience = min(_PREFER_SECONDS, _remaining(context) or math.inf)
+        patience = min(PREFER_SECONDS, _remaining(context) or math.inf)
         try:
-            call = vendor.call("GetPreferredAllocation", request.SerializeToString(), patience)
+            call = vendor.call(
+                "GetPreferredAllocation", request.SerializeToString(), patience, devices=devices
+            )
             reply = wire.PreferredAllocationResponse.FromString(call.result())
         except (grpc.RpcError, grpc.FutureCancelledError, ValueError) as error:
             self._count("GetPreferredAllocation", "failed")
@@ -192,9 +213,11 @@ class FrontPlugin:
         self._count("GetPreferredAllocation", "done")
         return reply.container_responses[0].deviceIDs if reply.container_responses else ()
 
-    def _hand_through(self, method: str, request: bytes, context: grpc.ServicerContext) -> bytes:
+    def _hand_through(
+        self, method: str, request: bytes, context: grpc.ServicerContext, *, devices: int = 0
+    ) -> bytes:
         """The vendor's answer, or its error with code and text, within the caller's deadline."""
-        call = self._begin(method, request, context)
+        call = self._begin(method, request, context, devices)
         if call is None:
             why = f"no plugin for {self._offer.resource} is registered with Linkwise"
             self._refuse(method, context, grpc.StatusCode.UNAVAILABLE, why)
@@ -211,11 +234,13 @@ class FrontPlugin:
         self._count(method, "done")
         return reply
 
-    def _begin(self, method: str, request: bytes, context: grpc.ServicerContext) -> "Call | None":
+    def _begin(
+        self, method: str, request: bytes, context: grpc.ServicerContext, devices: int
+    ) -> "Call | None":
         """None if there is no vendor's plugin to call."""
-        vendor = self._offer.vendor
+        vendor, seconds = self._offer.vendor, _remaining(context)
         try:
-            return vendor.call(method, request, _remaining(context)) if vendor else None
+            return vendor.call(method, request, seconds, devices=devices) if vendor else None
         except ValueError:  # it has just been stopped
             return None
 
@@ -230,6 +255,11 @@ class FrontPlugin:
 
     def _count(self, method: str, outcome: str) -> None:
         self._metrics.vendor_calls.labels(self._offer.resource, method, outcome).inc()
+
+
+def _most_devices(asked: Iterable[wire.ContainerPreferredAllocationRequest]) -> int:
+    """Of how many devices it is asked, at most, which ones to prefer."""
+    return max((len(each.available_deviceIDs) for each in asked), default=0)
 
 
 def _remaining(context: grpc.ServicerContext) -> float | None:

@@ -9,6 +9,8 @@ the thread does not connect to another socket than the one that was registered.
 """
 
 import logging
+import math
+import time
 from contextlib import suppress
 from pathlib import Path
 from threading import Condition, Event, Thread, current_thread
@@ -27,6 +29,9 @@ _SERVICE = "/v1beta1.DevicePlugin/"
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 5.0
 _END_SECONDS = 2.0
 _ANSWER_SECONDS = 5.0
+# How long the plugin may take to say which GPUs it prefers. NVIDIA's takes 1 to 2 ms for 8 GPUs,
+# and half a minute for some questions of 16 (NVIDIA/k8s-device-plugin#774).
+PREFER_SECONDS = 1.0
 
 
 Call: TypeAlias = "grpc.Future[bytes]"
@@ -61,6 +66,7 @@ class Vendor:
         self._stopping = Event()
         self._thread: Thread | None = None
         self._stream: grpc.Call | None = None
+        self._too_many: float = math.inf  # devices: a preference among so many took too long
         self._under_way = 0  # calls
         self._idle = Condition()
 
@@ -111,8 +117,16 @@ class Vendor:
             self._idle.wait_for(lambda: not self._under_way)
         self.stop()
 
-    def call(self, method: str, request: bytes, seconds: float | None) -> Call:
-        """Begin a call; both messages are bytes. Raises ValueError once stopped."""
+    def prefers_among(self, devices: int) -> bool:
+        """Whether to ask which of so many devices it prefers. A plugin works on after its caller
+        has given up: NVIDIA's and AMD's compare sets of devices, whose number grows exponentially,
+        and each such question keeps a processor busy and takes memory. So it is asked no second
+        one."""
+        return self.options.get_preferred_allocation_available and devices < self._too_many
+
+    def call(self, method: str, request: bytes, seconds: float | None, *, devices: int = 0) -> Call:
+        """Begin a call; both messages are bytes. *devices*: of how many it asks which ones to
+        prefer; 0: it asks something else. Raises ValueError once stopped."""
         begin: grpc.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(
             _SERVICE + method
         )
@@ -120,7 +134,22 @@ class Vendor:
         with self._idle:
             self._under_way += 1
         call.add_done_callback(self._over)
+        if devices:
+            began = time.monotonic()
+            call.add_done_callback(lambda call: self._preferred(call, devices, began))
         return call
+
+    def _preferred(self, call: Call, devices: int, began: float) -> None:
+        is_late = time.monotonic() - began > PREFER_SECONDS / 2  # or the caller had little time
+        if not is_late or self._stopping.is_set() or not _was_given_up(call):
+            return
+        self._too_many = min(self._too_many, devices)
+        log.warning(
+            "%s: the vendor's plugin did not say in time which of %d devices it prefers: it is not "
+            "asked about so many again",
+            self.resource,
+            devices,
+        )
 
     def _over(self, _: Call) -> None:
         with self._idle:
@@ -138,9 +167,7 @@ class Vendor:
     def _probed(self, asked: Call) -> None:
         if self._listener is None or self._stopping.is_set() or asked.cancelled():
             return
-        error = asked.exception()
-        silent = isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        self._listener.answers(self, well=not silent)
+        self._listener.answers(self, well=not _was_given_up(asked))
 
     def _follow(self, listener: Listener) -> None:
         attempt = 0
@@ -172,6 +199,13 @@ class Vendor:
             attempt += 1
             pause = _FIRST_PAUSE_SECONDS * 2.0 ** min(attempt, 10)
             self._stopping.wait(min(pause, _LONGEST_PAUSE_SECONDS))
+
+
+def _was_given_up(call: Call) -> bool:
+    """Whether this call, which is over, was not answered in time."""
+    error = None if call.cancelled() else call.exception()
+    late = isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    return call.cancelled() or late
 
 
 def socket_of(endpoint: str, *directories: Path) -> Path:

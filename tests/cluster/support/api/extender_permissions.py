@@ -25,11 +25,19 @@ from tests.cluster.support.api.small_objects import binding, event, eviction, la
 DECIDES = "only Linkwise's extender decides this"
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 SLICES = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices"
-SLICE = {
-    "metadata": {"name": "linkwise-extender-leader"},
-    "addressType": "IPv4",
-    "endpoints": [],
-}
+
+
+def slice_of(service: str, name: str = "linkwise-extender-leader") -> dict[str, Any]:
+    labels = {"kubernetes.io/service-name": service}
+    return {
+        "metadata": {"name": name, "labels": labels},
+        "addressType": "IPv4",
+        "endpoints": [],
+    }
+
+
+SLICE = slice_of("linkwise-extender")
+OWN_SERVICE = "and lead no other Service"
 AUTHORITY = {"metadata": {"name": "linkwise-extender"}}
 SECRET = {**AUTHORITY, "type": "Opaque"}
 CALLER = {"metadata": {"name": "linkwise-scheduler"}, "type": "Opaque"}
@@ -164,7 +172,16 @@ EXTENDER_LEADS = (
     ),
     ApiRequest("bind in its term", "POST", f"{PODS}/term-2/binding", binding("term-2", TERM_2)),
     ApiRequest("evict in its term", "POST", f"{PODS}/term-2/eviction", eviction_in("term-2", "2")),
-    ApiRequest("make a lease where there is none", "POST", LEASES, {"metadata": {"name": "new"}}),
+)
+MAKES_LEASE = ApiRequest(  # where there is none
+    "make its lease", "POST", LEASES, {"metadata": {"name": "linkwise-extender"}}
+)
+LEADS_ASTRAY = ApiRequest(  # with the slice that it has made
+    "lead others astray by its own slice",
+    "PUT",
+    f"{SLICES}/linkwise-extender-leader",
+    slice_of("kube-dns"),
+    OWN_SERVICE,
 )
 RENEWAL = ApiRequest("renew its lease", "PUT", f"{LEASES}/linkwise-extender")  # as read before
 
@@ -174,6 +191,17 @@ EXTENDER_MUST_NOT = (
     ApiRequest("take another's lease", "PUT", f"{LEASES}/kube-scheduler", {}, says=RBAC),
     ApiRequest("delete its lease", "DELETE", f"{LEASES}/linkwise-extender", says=RBAC),
     ApiRequest("lead others astray", "PUT", f"{SLICES}/kube-dns", {}, says=RBAC),
+    *(
+        ApiRequest(f"lead others astray {how}", verb, path, body, OWN_SERVICE)
+        for how, verb, path, body in (
+            ("by a new slice", "POST", SLICES, slice_of("kube-dns", "new")),
+            ("by a slice of its name", "POST", SLICES, slice_of("linkwise-extender", "new")),
+            ("by new endpoints", "POST", f"{SYSTEM}/endpoints", {"metadata": {"name": "new"}}),
+        )
+    ),
+    ApiRequest(
+        "keep others from leading", "POST", LEASES, {"metadata": {"name": "new"}}, OWN_SERVICE
+    ),
     ApiRequest("lead people astray", "PUT", f"{SYSTEM}/endpoints/kube-dns", {}, says=RBAC),
     ApiRequest("read another's secret", "GET", f"{SYSTEM}/secrets/linkwise-webhook", says=RBAC),
     ApiRequest("read all secrets", "GET", f"{SYSTEM}/secrets", says=RBAC),

@@ -19,7 +19,12 @@ from pathlib import Path
 NEWEST = "v1.37.2"
 # The others that Kubernetes supports, and the oldest that Linkwise promises. Not every patch has
 # all its parts on the module proxy: these are the last of their versions that have.
-OLDER = ("v1.36.3", "v1.35.4", "v1.31.4")
+_SELECTED = "LINKWISE_OLDER"  # which of the next, with commas; none: all
+_SUPPORTED = ("v1.36.3", "v1.35.4", "v1.31.4")
+_NAMED = {*filter(None, os.environ.get(_SELECTED, "").split(","))}
+if not _NAMED.issubset(_SUPPORTED):
+    raise ValueError(f"{_SELECTED} names {_NAMED}, of which only {_SUPPORTED} are built")
+OLDER = tuple(each for each in _SUPPORTED if each in _NAMED or not _NAMED)
 CONTAINERD = "v2.2.8"
 KUBECONFORM = "v0.7.0"
 HELM = "v4.3.1"
@@ -93,6 +98,12 @@ def filters() -> Path:
     """Return the directory with `filters`, which asks kube-scheduler's own filter plugins. About a
     minute on 2 cores when the newest version is built."""
     return _made_of_newest("filters", "filters.go")
+
+
+def devices() -> Path:
+    """Return the directory with `devices`, which asks kube-scheduler's own allocator of devices.
+    About a minute on 2 cores when the newest version is built."""
+    return _made_of_newest("devices", "devices.go")
 
 
 def _made_of_newest(name: str, file: str) -> Path:

@@ -144,9 +144,19 @@ DESCHEDULER = Operator(
     manifests="kubernetes/base",
     alone=True,  # a test runs it once, when there is something to evict
 )
+KARPENTER = Operator(
+    name="karpenter",
+    title="Karpenter",
+    module="sigs.k8s.io/karpenter",
+    version="v1.14.1",  # the newest that Go 1.26.8 builds
+    sum="h1:GjqvOHLjl2+OXM0ti5VEZSQuvcitB0pETd8zdChXEtI=",
+    package="./kwok",  # with the provider of the module, whose machines are Node objects
+    manifests="kwok/charts/crds",
+    alone=True,  # it makes nodes
+)
 OPERATORS = (
     *(JOB_SET, LEADER_WORKER_SET, TRAINING_OPERATOR, KUBERAY, TRAINER, KUEUE),
-    *(MPI_OPERATOR, DESCHEDULER),
+    *(MPI_OPERATOR, DESCHEDULER, KARPENTER),
 )
 
 

@@ -2,6 +2,7 @@
 
 from itertools import permutations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,10 +19,15 @@ POOL = PoolName("gpu.nvidia.com", "n1")
 
 
 def published(
-    name: str, *uuids: str, node: str = "n1", generation: int = 1, pool: PoolName = POOL
+    name: str,
+    *uuids: str,
+    node: str = "n1",
+    generation: int = 1,
+    pool: PoolName = POOL,
+    size: int = 1,
 ) -> SliceRecord:
-    gpus = (GpuDevice(f"gpu-{uuid}", uuid, tainted=uuid.endswith("!")) for uuid in uuids)
-    return SliceRecord(name, node, pool, generation, tuple(gpus))
+    gpus = tuple(GpuDevice(f"gpu-{uuid}", uuid, tainted=uuid.endswith("!")) for uuid in uuids)
+    return SliceRecord(name, node, pool, generation, gpus, tuple(gpu.name for gpu in gpus), size)
 
 
 def claimed(name: str, *uuids: str, pool: PoolName = POOL, pod: str = "") -> ClaimRecord:
@@ -61,7 +67,7 @@ def test_a_gpu_that_is_offered_in_parts_alone_is_not_open() -> None:
     book = ClaimBook()
     whole, part = GpuDevice("gpu-0", "a", False), GpuDevice("gpu-0-mig-0", "a", False, whole=False)
     only_part = GpuDevice("gpu-1-mig-0", "b", False, whole=False)
-    book.put_slice(SliceRecord("s", "n1", POOL, 1, (whole, part, only_part)))
+    book.put_slice(SliceRecord("s", "n1", POOL, 1, (whole, part, only_part), ()))
     assert book.of_node("n1").gpus == {"a", "b"}
     assert book.of_node("n1").open == {"a"}
 
@@ -73,6 +79,41 @@ def test_the_newest_generation_of_a_pool_counts() -> None:
     assert book.of_node("n1").gpus == {"a"}
     assert book.drop_slice("new") == {"n1"}
     assert book.of_node("n1").gpus == {"a", "b"}
+
+
+def test_slices_of_another_node_take_nothing_from_this_one() -> None:
+    """A node's own account may write any pool, and any generation, into slices of its node."""
+    book = ClaimBook()
+    book.put_slice(published("s", "a", "b"))
+    book.put_slice(published("forged", "c", node="evil", generation=999_999))
+    assert book.of_node("n1").open == {"a", "b"}
+    assert book.of_node("evil").open == {"c"}
+
+
+@pytest.mark.parametrize("comes", [published("t", "b", size=2), published("t", node="n2", size=2)])
+def test_a_pool_that_lacks_slices_is_closed_until_they_come(comes: SliceRecord) -> None:
+    book = ClaimBook()
+    book.put_slice(published("s", "a", size=2))
+    assert book.of_node("n1").gpus == {"a"}
+    assert book.of_node("n1").open == set()
+    assert "n1" in book.put_slice(comes)
+    assert book.of_node("n1").open == book.of_node("n1").gpus
+
+
+def test_a_pool_that_lacks_slices_is_closed_while_another_node_has_a_newer_one() -> None:
+    book = ClaimBook()
+    book.put_slice(published("s", "a", size=2))
+    book.put_slice(published("t", node="n2", size=2))
+    book.put_slice(published("u", node="n3", generation=2))
+    assert book.of_node("n1").open == set()
+
+
+def test_a_pool_with_two_devices_of_one_name_is_closed() -> None:
+    book = ClaimBook()
+    book.put_slice(published("s", "a", "b", size=2))
+    book.put_slice(published("t", "b", "c", size=2))
+    assert book.of_node("n1").gpus == {"a", "b", "c"}
+    assert book.of_node("n1").open == set()
 
 
 def test_a_claim_counts_on_the_node_of_its_pool_alone() -> None:
@@ -121,10 +162,13 @@ def test_a_list_replaces_what_was_there() -> None:
 
 
 SLICES = st.builds(
-    lambda name, uuids, node, generation: published(name, *uuids, node=node, generation=generation),
+    lambda name, uuids, node, generation, size: published(
+        name, *uuids, node=node, generation=generation, size=size
+    ),
     st.sampled_from("st"),
     st.lists(st.sampled_from("abc"), unique=True),
     st.sampled_from(["n1", "n2", ""]),
+    st.integers(1, 2),
     st.integers(1, 2),
 )
 CLAIMS = st.builds(

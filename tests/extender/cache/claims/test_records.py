@@ -23,7 +23,7 @@ SLICE: Mapping[str, Any] = {
     "spec": {
         "driver": "gpu.nvidia.com",
         "nodeName": "n1",
-        "pool": {"name": "n1", "generation": 3, "resourceSliceCount": 1},
+        "pool": {"name": "n1", "generation": 3, "resourceSliceCount": 2},
         "devices": [
             {
                 "name": "gpu-0",
@@ -81,7 +81,8 @@ POOL = PoolName("gpu.nvidia.com", "n1")
 def test_a_slice_is_its_pool_and_its_devices_with_their_gpus() -> None:
     record = slice_record(msgspec.convert(SLICE, ResourceSlice))
     assert (record.name, record.node, record.pool) == ("n1-gpu.nvidia.com-x7", "n1", POOL)
-    assert record.generation == 3
+    assert (record.generation, record.pool_size) == (3, 2)
+    assert record.names == ("gpu-0", "gpu-1", "gpu-1-mig-0", "channel-0")
     assert record.gpus == (
         GpuDevice("gpu-0", "GPU-a", tainted=False),
         GpuDevice("gpu-1", "GPU-b", tainted=True),

@@ -2,8 +2,12 @@
 
 from tests.extender.cluster import Cluster, change
 
-NO_PLUGIN = "UnexpectedAdmissionError"  # without a message, as while no plugin is registered
+NO_PLUGIN = "UnexpectedAdmissionError"
 AFFINITY = "TopologyAffinityError"
+_SAID = {
+    NO_PLUGIN: "Pod was rejected: Allocate failed due to cannot allocate unregistered device "
+    "nvidia.com/gpu, which is unexpected"
+}
 
 
 def cluster(*nodes: str) -> Cluster:
@@ -14,10 +18,8 @@ def cluster(*nodes: str) -> Cluster:
 
 
 def refuse(at: Cluster, name: str, reason: str, message: str = "") -> None:
-    pod = at.pod(name)
-    at.put_pod(
-        change(pod, status=change(pod.status, phase="Failed", reason=reason, message=message))
-    )
+    pod, said = at.pod(name), message or _SAID.get(reason, "")
+    at.put_pod(change(pod, status=change(pod.status, phase="Failed", reason=reason, message=said)))
     at.settle()
 
 

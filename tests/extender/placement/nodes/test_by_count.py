@@ -16,8 +16,9 @@ from linkwise.extender.api.views import CountView, ReasonCount
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.placement.nodes import reasons
 from linkwise.topology import names
-from tests.extender.cluster import Cluster, change
+from tests.extender.cluster import Cluster
 from tests.extender.placement.nodes.bare_nodes import bare, lose_topology
+from tests.extender.placement.nodes.refusals import NO_PLUGIN, refuse
 
 
 def with_bare(*, known: bool = True) -> Cluster:
@@ -157,25 +158,17 @@ def test_victims_that_kube_scheduler_chose_by_count_stay_as_they_are() -> None:
 def test_a_node_whose_kubelet_refused_a_pod_takes_no_more_by_count() -> None:
     at = with_bare(known=False)
     at.add_pod("first", 1, node="bare")
-    first = at.pod("first")
-    failed = change(first.status, phase="Failed", reason="UnexpectedAdmissionError")
-    at.put_pod(change(first, status=failed))
+    refuse(at, "first", NO_PLUGIN)
     at.add_pod("a", 1)
     assert at.filter("a").node_names == ()
     at.pass_time(31.0)  # then one as a trial
     assert at.filter("a").node_names == ("bare",)
 
 
-def refuse(at: Cluster, name: str) -> None:
-    """The kubelet refuses the pod."""
-    status = change(at.pod(name).status, phase="Failed", reason="UnexpectedAdmissionError")
-    at.put_pod(change(at.pod(name), status=status))
-
-
 def test_the_trial_after_a_refusal_wakes_a_pod_that_waits() -> None:
     at = with_bare(known=False)
     at.add_pod("first", 1, node="bare")
-    refuse(at, "first")
+    refuse(at, "first", NO_PLUGIN)
     at.add_pod("a", 1)
     assert not at.schedule("a")
     at.pass_time(30.0)
@@ -187,7 +180,7 @@ def test_the_trial_after_a_refusal_wakes_a_pod_that_waits() -> None:
 def test_the_trial_after_a_refusal_lifts_a_gate() -> None:
     at = with_bare(known=False)
     at.add_pod("first", 1, node="bare")
-    refuse(at, "first")
+    refuse(at, "first", NO_PLUGIN)
     at.add_pod("a", 1, gates=[names.GATE])
     for _ in range(29):
         at.pass_time(1.0)

@@ -5,11 +5,16 @@ from datetime import UTC, datetime
 import pytest
 
 from linkwise.extender.api.extender_calls import BindOrder, BindRefusal, Outcome
+from linkwise.extender.api.views import ReasonCount
 from linkwise.extender.placement.nodes.kubelet_admission import FIRST_PAUSE_SECONDS
 from tests.extender.cluster import GPU, Cluster, change
 from tests.extender.placement.nodes.refusals import NO_PLUGIN, cluster, refuse, refused_on_n1
 
 REFUSES = "linkwise: kubelet refuses pods with GPUs"
+SAID = (
+    "Pod was rejected: Allocate failed due to cannot allocate unregistered device nvidia.com/gpu, "
+    "which is unexpected"
+)
 
 
 def bound(at: Cluster, name: str, node: str, gpus: int = 1) -> None:
@@ -151,7 +156,10 @@ def test_what_failed_before_an_extender_came_closes_nothing() -> None:
 def test_people_are_told_why_the_node_is_not_used() -> None:
     at = refused_on_n1(NO_PLUGIN, 1)
     (node,) = at.core.nodes(at.now)
-    assert (node.usable, node.reason) == (False, "kubelet refuses pods with GPUs")
+    assert (node.usable, node.reason) == (
+        False,
+        f"kubelet refuses pods with GPUs: ml/first: {SAID}",
+    )
 
 
 def test_explain_gives_the_reason_that_filter_gives() -> None:
@@ -162,5 +170,5 @@ def test_explain_gives_the_reason_that_filter_gives() -> None:
     found = at.core.explain("ml", "second", at.now)
     assert found is not None
     assert found.search is not None
-    missing = [each.reason for level in found.search.levels for each in level.missing]
-    assert missing == [REFUSES.removeprefix("linkwise: ")]
+    missing = [each for level in found.search.levels for each in level.missing]
+    assert missing == [ReasonCount(REFUSES.removeprefix("linkwise: "), 1, f"ml/first: {SAID}")]

@@ -2,6 +2,7 @@
 a trial. Other pods still go there."""
 
 from linkwise.extender.api.extender_calls import BindRefusal
+from linkwise.extender.api.views import ReasonCount
 from linkwise.extender.placement.nodes.kubelet_admission import FIRST_PAUSE_SECONDS
 from linkwise.topology import names
 from tests.extender.placement.nodes.refusals import AFFINITY, cluster, refuse, refused_on_n1
@@ -116,6 +117,23 @@ def test_used_up_resources_and_other_plugins_close_the_node_for_such_pods_alone(
         assert [at.schedule(name) for name in ("such", "other")] == ["", "n1"], reason
 
 
+def test_what_a_plugin_refuses_closes_the_node_for_such_pods_alone() -> None:
+    """A Deployment of two replicas, which NVIDIA's plugin refuses, closed each node for all."""
+    too_large = (
+        "request for 'nvidia.com/gpu: 2' too large: maximum request size for shared resources is 1"
+    )
+    forged = "no healthy devices present; cannot allocate unhealthy devices nvidia.com/gpu"
+    for said in (too_large, forged):
+        message = (
+            "Pod was rejected: Allocate failed due to rpc error: code = Unknown desc = "
+            f"Allocate failed due to {said}, which is unexpected"
+        )
+        at = refused_on_n1("UnexpectedAdmissionError", 2, message=message)
+        at.add_pod("such", 2)
+        at.add_pod("other", 1)
+        assert [at.schedule(name) for name in ("such", "other")] == ["", "n1"]
+
+
 def test_a_kubelet_that_has_no_gpus_takes_no_pod_with_gpus() -> None:
     refusals = (
         ("OutOfnvidia.com/gpu", ""),
@@ -140,8 +158,8 @@ def test_a_pod_that_the_extender_did_not_place_closes_nothing() -> None:
         assert at.schedule("such") == "n1", reason
 
 
-def test_explain_says_that_the_kubelet_refused_such_a_pod() -> None:
-    at = refused_on_n1(AFFINITY, 4)
+def test_explain_quotes_the_pod_and_the_kubelet() -> None:
+    at = refused_on_n1(AFFINITY, 4, message="Resources cannot be allocated\nwith Topology locality")
     at.add_pod("second", 4)
     at.filter("second")
     found = at.core.explain("ml", "second", at.now)
@@ -149,9 +167,8 @@ def test_explain_says_that_the_kubelet_refused_such_a_pod() -> None:
     assert found.search is not None
     levels = {level.level: level for level in found.search.levels}
     assert levels["kubelet"].have == 0
-    assert [each.reason for each in levels["kubelet"].missing] == [
-        REFUSED.removeprefix("linkwise: ")
-    ]
+    said = "ml/first: Resources cannot be allocated with Topology locality"
+    assert levels["kubelet"].missing == (ReasonCount(REFUSED.removeprefix("linkwise: "), 1, said),)
 
 
 def test_a_refusal_that_no_pod_tests_is_forgotten_after_an_hour() -> None:

@@ -32,6 +32,7 @@ ContainerShares = Mapping[str, Mapping[str, tuple[str, ...]]]
 
 
 _Speed = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
+_Seconds = Annotated[float, msgspec.Meta(ge=0)]
 _COMMUNICATOR = "communicator"
 
 
@@ -75,6 +76,8 @@ class Plan(
     communicator: CommunicatorEstimate | None = None  # of a gang with two GPUs or more
     shares: tuple[PlannedShares, ...] = ()
     moved: float = 0.0  # seconds since 1970; when the pod got the place of one that was evicted
+    expected: _Seconds | None = None  # how long it would run, as it declared then
+    passes: bool = False  # by that word, it got GPUs that are reserved for others
 
     @property
     def edition(self) -> tuple[int, int]:

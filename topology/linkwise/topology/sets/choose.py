@@ -7,7 +7,6 @@ sets.
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,7 @@ from linkwise.topology.sets import subsets
 from linkwise.topology.sets.outlook import outlook_of
 from linkwise.topology.sets.subsets import Masks
 from linkwise.topology.sets.tables import Floats, MachineTable, table_of
+from linkwise.topology.while_alive import while_alive
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ def _known(machine: Machine, free: int, running: Collection[int] | None) -> Runn
     return tuple(sorted(gpus for gpus in running if gpus))
 
 
-@lru_cache(maxsize=16384)
+@while_alive(16384)
 def _ranked(
     table: MachineTable,
     free: int,
@@ -274,7 +274,7 @@ _MODELS = 32  # more than the models of 16 sets can add up to
 _PREFERRED = 10**16  # more than 16 sets' bandwidth can add up to
 
 
-@lru_cache(maxsize=256)
+@while_alive(256)
 def _partitions(
     table: MachineTable, size: int, require: LinkClass, prefer: LinkClass
 ) -> tuple[Masks, Masks]:
@@ -293,7 +293,7 @@ def _partitions(
     return weights, subsets.best_partitions(weights, size)
 
 
-@lru_cache(maxsize=4096)
+@while_alive(4096)
 def _pack(
     table: MachineTable,
     free: int,

@@ -65,11 +65,14 @@ class Outlook:
         return worth
 
 
-@lru_cache(maxsize=64)
 def outlook_of(table: MachineTable) -> Outlook | None:
     """Return the outlook for the sizes expected without history; None beyond `MOST_GPUS`."""
-    if table.count > MOST_GPUS:
-        return None
+    return None if table.count > MOST_GPUS else _outlook_of(table)
+
+
+@lru_cache(maxsize=64)
+def _outlook_of(table: MachineTable) -> Outlook:
+    """It refers to its table, so both stay. Those of `MOST_GPUS` are small."""
     return Outlook(table, expected_sizes(table.count))
 
 

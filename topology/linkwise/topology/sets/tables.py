@@ -8,6 +8,7 @@ several threads: at worst two of them compute the same table.
 from collections.abc import Hashable
 from functools import lru_cache
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -194,31 +195,40 @@ class _Same:
 class _Kind:
     """A machine as a key by its fingerprint."""
 
-    __slots__ = ("fingerprint", "machine")
+    __slots__ = ("_hash", "fingerprint", "machine")
 
     def __init__(self, machine: Machine) -> None:
         self.machine, self.fingerprint = machine, fingerprint(machine)
+        self._hash = hash(self.fingerprint)
 
     def __hash__(self) -> int:
-        return hash(self.fingerprint)
+        return self._hash
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Kind) and self.fingerprint == other.fingerprint
 
 
-@lru_cache(maxsize=64)
+_tables: WeakValueDictionary[_Kind, MachineTable] = WeakValueDictionary()
+
+
+@lru_cache(maxsize=16)
 def _table_of_kind(kind: _Kind) -> MachineTable:
+    """A table that nobody uses stays for a while, and is made beside its first use."""
     return MachineTable(kind.machine)
 
 
 @lru_cache(maxsize=8192)
-def _table_of_same(same: _Same) -> MachineTable:
-    return _table_of_kind(_Kind(same.machine))
+def _kind_of(same: _Same) -> _Kind:
+    return _Kind(same.machine)
 
 
 def table_of(machine: Machine) -> MachineTable:
-    """Return the table of this kind of machine: a look-up after the first machine of the kind."""
-    return _table_of_same(_Same(machine))
+    """Return the table of this kind of machine: a look-up while anybody has it."""
+    kind = _kind_of(_Same(machine))
+    table = _tables.get(kind)
+    if table is None:
+        table = _tables[kind] = _table_of_kind(kind)
+    return table
 
 
 def _symmetric(machine: Machine, entries: list[float]) -> Floats:

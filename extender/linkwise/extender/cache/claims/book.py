@@ -1,7 +1,7 @@
 """Which GPUs of which node come from claims, and who has them: a function of the ResourceSlices and
 ResourceClaims that the API server shows."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeVar
@@ -38,7 +38,8 @@ class ClaimedGpus:
     """What drivers and claims say of one node's GPUs. A value: a change makes a new one."""
 
     gpus: frozenset[str] = frozenset()  # UUIDs of those that a driver offers
-    # Of these: offered as a whole and without a taint, so that a new claim may get it.
+    # Of these: offered as a whole, without a taint, and in a complete pool, so that a new claim may
+    # get it.
     open: frozenset[str] = frozenset()
     given: tuple[Given, ...] = ()  # in the order of the claims' names
     driver: str = ""  # that offers them
@@ -155,24 +156,23 @@ class ClaimBook:
         return changed
 
     def of_node(self, node: str) -> ClaimedGpus:
-        slices = [self._slices[name] for name in self._on_node.get(node, ())]
-        newest = {
-            pool: max(self._slices[name].generation for name in self._in_pool[pool])
-            for pool in {each.pool for each in slices}
-        }
+        pools = self._pools_on(node)
         devices: dict[tuple[PoolName, str], GpuDevice] = {
-            (each.pool, gpu.name): gpu
+            (pool, gpu.name): gpu
+            for pool, slices in pools.items()
             for each in slices
-            if each.generation == newest[each.pool]
             for gpu in each.gpus
         }
         if not devices:
             return NONE_CLAIMED
-        claims = {key for pool in newest for key in self._users.get(pool, ())}
+        claims = {key for pool in pools for key in self._users.get(pool, ())}
         given = (_given(self._claims[key], devices) for key in sorted(claims))
         gpus = frozenset(gpu.uuid for gpu in devices.values())
         whole = {gpu.uuid for gpu in devices.values() if gpu.whole}
         closed = gpus - whole | {gpu.uuid for gpu in devices.values() if gpu.tainted}
+        for pool, slices in pools.items():
+            if not self._may_allocate(pool, slices):
+                closed |= {gpu.uuid for each in slices for gpu in each.gpus}
         return ClaimedGpus(
             gpus,
             gpus - closed if closed else gpus,  # of nearly all nodes one set for both
@@ -180,6 +180,34 @@ class ClaimBook:
             min(pool.driver for pool, _ in devices),
             _partitions(devices.values()),
         )
+
+    def _pools_on(self, node: str) -> dict[PoolName, list[SliceRecord]]:
+        """The node's slices of each pool, of the newest generation among them. A slice of another
+        node counts for nothing: a node's own account writes it, and may write any pool and any
+        generation into it. As `GatherPools` of `k8s.io/dynamic-resource-allocation`, so this and
+        `_may_allocate` are compared with it (`tests/cluster/test_devices.py`)."""
+        pools: dict[PoolName, list[SliceRecord]] = {}
+        for name in self._on_node.get(node, ()):
+            record = self._slices[name]
+            known = pools.get(record.pool)
+            if known is None or record.generation > known[0].generation:
+                pools[record.pool] = [record]
+            elif record.generation == known[0].generation:
+                known.append(record)
+        return pools
+
+    def _may_allocate(self, pool: PoolName, slices: Sequence[SliceRecord]) -> bool:
+        """Whether kube-scheduler allocates devices of *slices*, all that the node has of the pool.
+        If they are not all of the pool, it waits for the others."""
+        names = [name for each in slices for name in each.names]
+        if len(names) > len(set(names)):
+            return False
+        sizes = {each.pool_size for each in slices}
+        if sizes == {len(slices)}:
+            return True
+        of_pool = [self._slices[name].generation for name in self._in_pool[pool]]
+        newest = max(of_pool)
+        return newest == slices[0].generation and sizes == {of_pool.count(newest)}
 
     def _nodes_of(self, pool: PoolName) -> set[str]:
         slices = (self._slices[name] for name in self._in_pool.get(pool, ()))

@@ -42,13 +42,15 @@ class PodName(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SliceRecord:
-    """*gpus* lacks devices that publish no UUID."""
+    """*gpus* lacks devices that publish no UUID, *names* lacks none."""
 
     name: str
     node: str  # empty: its devices are not those of one node
     pool: PoolName
     generation: int
     gpus: tuple[GpuDevice, ...]
+    names: tuple[str, ...]
+    pool_size: int = 1  # slices of this generation in the whole pool
 
 
 class LateClaim(NamedTuple):
@@ -84,7 +86,15 @@ def slice_record(read: ResourceSlice) -> SliceRecord:
         for device in spec.devices
         if (uuid := uuid_of(device, spec.driver))
     )
-    return SliceRecord(read.metadata.name, spec.node_name, pool, spec.pool.generation, tuple(found))
+    return SliceRecord(
+        read.metadata.name,
+        spec.node_name,
+        pool,
+        spec.pool.generation,
+        tuple(found),
+        tuple(intern(device.name) for device in spec.devices),
+        spec.pool.resource_slice_count,
+    )
 
 
 def claim_record(read: ResourceClaim) -> ClaimRecord:

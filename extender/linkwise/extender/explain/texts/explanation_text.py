@@ -374,6 +374,8 @@ def _levels(name: str, levels: Sequence[LevelView]) -> Iterator[str]:
         blank = " " * (2 * figures + 6)
         for missing in level.missing:
             yield _fact("", f"{blank}- {missing.nodes}: {missing.reason}")
+            if missing.example:
+                yield _fact("", f"{blank}  {missing.example}")
 
 
 def _nearest(nearest: NearestMiss, at: float) -> Iterator[str]:

@@ -5,7 +5,6 @@ same reason: kube-scheduler counts equal texts, and tries a pod again whenever t
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import compress
 
 import numpy as np
@@ -19,6 +18,7 @@ from linkwise.extender.cache.node_table import BY_KUBELET, NOT_USABLE, Ints
 from linkwise.extender.placement.nodes.best_node import BestNode, by_kind
 from linkwise.extender.placement.nodes.nodes_view import NodesView
 from linkwise.topology.machine.topology_manager import Policy
+from linkwise.topology.while_alive import while_alive
 
 FEWER = "linkwise: fewer free GPUs than wanted"
 # kube-scheduler refuses such a node itself, unless a DeviceClass gives this resource by DRA
@@ -45,7 +45,7 @@ NEVER_ALIGNED = "linkwise: the kubelet admits no such pod: no NUMA node has so m
 OTHER_MODEL = "linkwise: GPU model or memory does not match"
 
 
-@lru_cache(maxsize=16384)
+@while_alive(16384)
 def why_no_room(kind: MachineKind, request: GpuRequest, free: int) -> tuple[str, bool]:
     """Why the pod has no set among these free GPUs, and whether the kind can never have one."""
     allowed = kind.allowed(request.requirement)
@@ -96,7 +96,8 @@ def why_closed_exactly(closed: Closed | None) -> str:
         return ""
     if closed.by is ClosedBy.NOT_SEEN:
         return "no such node"
-    return closed.error or why_closed(closed).removeprefix("linkwise: ")
+    said = closed.error if closed.by is ClosedBy.UNREADABLE else ""
+    return said or why_closed(closed).removeprefix("linkwise: ")
 
 
 def problem_text(cache: Cache, name: str) -> str:

@@ -13,7 +13,6 @@ set with NVLink is, and to break a pair or an island costs what its pods would l
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from linkwise.extender.cache.machine_kind import Floats, MachineKind
 from linkwise.extender.cache.node_table import NOT_USABLE, Ints, popcount
 from linkwise.extender.placement.room.pod_mix import Ask, PodKind, PodMix
 from linkwise.topology.sets import subsets
+from linkwise.topology.while_alive import while_alive
 
 # Prices are learnt again after so many changes of nodes, as a part of the free GPUs. A pod that
 # comes or goes changes its node about twice, so that is after a tenth of them came or went.
@@ -158,7 +158,7 @@ def _best(kind: MachineKind, ask: Ask) -> float:
     return max(best, 0.0)
 
 
-@lru_cache(maxsize=64)
+@while_alive(64)
 def _sets(kind: MachineKind, size: int, best: float) -> Floats:
     """[2^n] how many pods of *size* GPUs each mask of free GPUs holds, those on slower sets than
     *best*, in GB/s, as a part of one."""

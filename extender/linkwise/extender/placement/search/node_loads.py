@@ -3,7 +3,7 @@ together. The results are cached by kind of machine and free GPUs."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, reduce
+from functools import reduce
 from operator import or_
 
 import numpy as np
@@ -14,6 +14,7 @@ from linkwise.extender.placement.worth import communicator
 from linkwise.extender.placement.worth.reach import Reach
 from linkwise.topology.machine.model import LinkClass
 from linkwise.topology.sets import subsets
+from linkwise.topology.while_alive import while_alive
 
 Counts = tuple[int, ...]
 """The number of members of each pod set."""
@@ -65,7 +66,7 @@ def fullest(
         yield (0,) * len(counts)
 
 
-@lru_cache(maxsize=4096)
+@while_alive(4096)
 def some_worths(
     kind: MachineKind, prefer: LinkClass, free: int, beside: int, reach: Reach
 ) -> tuple[float, ...]:
@@ -73,7 +74,7 @@ def some_worths(
     return tuple(np.unique(communicator.worths(kind, prefer, reach)[within | beside]).tolist())
 
 
-@lru_cache(maxsize=16384)
+@while_alive(16384)
 def room_at(
     kind: MachineKind, prefer: LinkClass, free: int, beside: int, reach: Reach, least: float
 ) -> int:
@@ -82,7 +83,7 @@ def room_at(
     return int(popcount(able).max(initial=0))
 
 
-@lru_cache(maxsize=16384)
+@while_alive(16384)
 def load_of(
     kind: MachineKind,
     requests: tuple[GpuRequest, ...],

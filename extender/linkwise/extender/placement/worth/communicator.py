@@ -19,6 +19,7 @@ from linkwise.topology.machine.hardware import facts_of_gpu
 from linkwise.topology.machine.model import LinkClass
 from linkwise.topology.sets import subsets
 from linkwise.topology.sets.bandwidth import sharp_gain
+from linkwise.topology.while_alive import while_alive
 
 _MOST_ARRAYS = 256  # cached; an array for 16 GPUs takes half a MiB
 _MOST_MASKS = 8192  # remembered at once, of the 65,536 of 16 GPUs
@@ -27,7 +28,7 @@ TOLERANCE = 0.05
 """Estimates that differ by less than this share of the best count as equal."""
 
 
-@lru_cache(maxsize=_MOST_ARRAYS)
+@while_alive(_MOST_ARRAYS)
 def worths(kind: MachineKind, prefer: LinkClass, reach: Reach) -> Floats:
     """[2^n] GB/s that a node allows the communicator, by bitmask of the gang's GPUs there.
 
@@ -56,7 +57,7 @@ def reduced_in_fabric(kind: MachineKind, gpus: int, count: int) -> float:
     return round(float(kind.fabric[gpus]) * share * sharp_gain(count), 4)
 
 
-@lru_cache(maxsize=_MOST_ARRAYS)
+@while_alive(_MOST_ARRAYS)
 def own_rings(kind: MachineKind, size: int, require: LinkClass, prefer: LinkClass) -> Floats:
     """[2^n] GB/s of the slowest member's ring, by bitmask of GPUs that are cut into sets of *size*.
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from linkwise.extender.placement.worth.communicator import reduced_in_fabric, wo
 from linkwise.extender.placement.worth.reach import ONE_NODE, Reach
 from linkwise.topology.machine.model import LinkClass
 from linkwise.topology.sets import subsets
+from linkwise.topology.while_alive import while_alive
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ def ideal(machines: Iterable[Machines], members: Sequence[int]) -> float:
     return max(found, default=0.0)
 
 
-@lru_cache(maxsize=4096)
+@while_alive(4096)
 def _on(kind: MachineKind, allowed: int, gpus: int, least: int, near: Reach) -> float:
     masks = subsets.within(np.arange(1, 1 << kind.table.count), allowed)
     sizes = subsets.sizes(kind.table.count)[masks]

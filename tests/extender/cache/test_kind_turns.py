@@ -1,0 +1,133 @@
+"""A node that publishes another machine again and again costs a few kinds, then one a minute."""
+
+import gc
+from random import Random
+from weakref import ref
+
+from linkwise.extender.cache.kind_turns import AT_ONCE, EVERY_SECONDS
+from linkwise.topology import names
+from linkwise.topology.annotations.node_annotation import write_topology
+from linkwise.topology.machine.model import Gpu, Link, LinkClass, Machine
+from tests.extender.cluster import Cluster
+
+
+def another(seed: int) -> str:
+    """Nine GPUs, one more than an outlook is made for, with links that differ by *seed*."""
+    random = Random(seed)
+    gpus = tuple(Gpu(f"GPU-{index}", index, "NVIDIA H100", 81920) for index in range(9))
+    links = tuple(Link(LinkClass.PIX, random.randint(0, 18)) for _ in range(36))
+    return write_topology(Machine(gpus=gpus, links=links))
+
+
+def cluster() -> Cluster:
+    at = Cluster()
+    for name in ("good", "odd"):
+        at.add_node(name, "hgx-h100")
+    return at
+
+
+def publish(at: Cluster, seed: int, node: str = "odd") -> None:
+    at.annotate_node(node, names.TOPOLOGY, another(seed))
+    at.settle()
+
+
+def gpus_of(at: Cluster, node: str) -> int:
+    return len({view.name: view for view in at.core.nodes(at.now)}[node].gpus)
+
+
+def reason(at: Cluster, node: str) -> str:
+    return {view.name: view for view in at.core.nodes(at.now)}[node].reason
+
+
+def test_after_some_changes_the_next_is_read_a_minute_later() -> None:
+    at = cluster()
+    for seed in range(int(AT_ONCE)):
+        publish(at, seed)
+        assert reason(at, "odd") == ""
+    publish(at, 10)
+    publish(at, 11)
+    assert "changed too often" in reason(at, "odd")
+    assert reason(at, "good") == ""
+    at.add_pod("small", 1)
+    assert at.schedule("small") == "good"
+    at.pass_time(EVERY_SECONDS)
+    assert reason(at, "odd") == "", "the last one is read without another event"
+    publish(at, 12)
+    assert "changed too often" in reason(at, "odd")
+    assert at.sound()
+
+
+def test_turns_come_back_and_leave_with_the_node() -> None:
+    at = cluster()
+    for seed in range(int(AT_ONCE)):
+        publish(at, seed)
+    at.pass_time(2 * EVERY_SECONDS)
+    for seed in (10, 11):
+        publish(at, seed)
+        assert reason(at, "odd") == ""
+    publish(at, 12)
+    at.remove_node("odd")
+    at.add_node("odd", "hgx-h100")
+    at.settle()
+    assert reason(at, "odd") == ""
+    at.pass_time(EVERY_SECONDS)
+    assert gpus_of(at, "odd") == 8, "what waited is forgotten"
+
+
+def test_what_is_not_another_kind_costs_no_turn() -> None:
+    at = cluster()
+    good = at.nodes["good"].metadata.annotations[names.TOPOLOGY]
+    for number in range(10):
+        at.annotate_node("odd", names.TOPOLOGY, good + " " * number)
+        at.settle()
+        assert reason(at, "odd") == ""
+
+
+def test_a_new_leader_reads_what_waits() -> None:
+    at = cluster()
+    for seed in range(int(AT_ONCE) + 1):
+        publish(at, seed)
+    at.core.lead(2, at.now)
+    at.pass_time(EVERY_SECONDS)
+    assert reason(at, "odd") == ""
+
+
+def test_a_kind_that_no_node_has_is_dropped() -> None:
+    at = cluster()
+    publish(at, 0)
+    kind = at.core._cache.nodes["odd"].kind
+    assert kind is not None
+    at.add_pod("asks", 2)
+    assert at.filter("asks").node_names
+    dropped, table = ref(kind), ref(kind.table)
+    del kind
+    for seed in range(1, 25):  # the last few tables stay for a while
+        publish(at, seed)
+        at.filter("asks")
+        at.pass_time(EVERY_SECONDS)
+    gc.collect()
+    assert dropped() is None
+    assert table() is None
+
+
+def test_numbers_of_kinds_are_used_again() -> None:
+    at = cluster()
+    for seed in range(100):
+        publish(at, seed)
+        at.add_pod("four", 4)
+        assert at.schedule("four")
+        at.delete("four")
+        at.pass_time(EVERY_SECONDS)
+    assert len(at.core._cache.kinds) < 40
+    assert at.sound()
+
+
+def test_a_kind_stays_while_one_node_has_it() -> None:
+    at = cluster()
+    at.remove_node("good")
+    at.add_pod("eight", 8)
+    assert at.schedule("eight") == "odd"
+    at.add_node("good", "hgx-h100")
+    publish(at, 0)
+    at.add_pod("other", 8)
+    assert at.schedule("other") == "good"
