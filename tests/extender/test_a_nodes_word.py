@@ -13,7 +13,7 @@ import pytest
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.moves.policy import MovePolicy, Moves
 from linkwise.kube.labels import MIRROR_POD
-from linkwise.kube.objects import Condition, Taint
+from linkwise.kube.objects import Condition, Pod, Taint
 from linkwise.topology import names
 from linkwise.topology.annotations.node_annotation import write_topology
 from linkwise.topology.annotations.plan import InUse, write_in_use
@@ -22,7 +22,11 @@ from tests.extender.claimed import slice_of
 from tests.extender.cluster import GPU, Cluster, change
 
 EVIL, HONEST = "evil", ("n1", "n2", "n3")
-GANG = {names.GANG: "waits", names.GANG_SIZE: "2"}
+
+
+def mirrored(pod: Pod) -> Pod:
+    said = {**pod.metadata.annotations, MIRROR_POD: "x"}
+    return change(pod, metadata=change(pod.metadata, annotations=said))
 
 
 def mirror_pods(at: Cluster) -> None:
@@ -31,7 +35,10 @@ def mirror_pods(at: Cluster) -> None:
             f"static-{number}",
             8,
             node=EVIL,
-            said={MIRROR_POD: "x", **GANG, names.EXPECTED_DURATION: "1s"},
+            alter=mirrored,
+            gang="waits",
+            gang_size="2",
+            expected_duration="1s",
         )
         at.set_phase(f"static-{number}", "Running")
     at.set_phase("static-2", "Succeeded")
