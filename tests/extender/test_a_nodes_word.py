@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from linkwise.extender.api.queue_note import NotedMove, QueueNote, write_queue_note
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.moves.policy import MovePolicy, Moves
 from linkwise.kube.labels import MIRROR_POD
@@ -18,7 +19,8 @@ from linkwise.topology import names
 from linkwise.topology.annotations.node_annotation import write_topology
 from linkwise.topology.annotations.plan import InUse, write_in_use
 from linkwise.topology.machine.model import Gpu, Link, LinkClass, Machine
-from tests.extender.claimed import slice_of
+from tests.extender import late_claims
+from tests.extender.claimed import publish, slice_of
 from tests.extender.cluster import GPU, Cluster, change
 
 EVIL, HONEST = "evil", ("n1", "n2", "n3")
@@ -92,10 +94,17 @@ def the_status_of_its_pods(at: Cluster) -> None:
 
 
 def slices(at: Cluster) -> None:
-    for generation, node in enumerate(HONEST, 1000):
-        forged = slice_of(EVIL, (), name=f"forged-{node}")
-        pool = change(forged.spec.pool, name=node, generation=generation)
-        at.core.slice_event("ADDED", change(forged, spec=change(forged.spec, pool=pool)), at.now)
+    """In a cluster whose GPUs come of claims, as there are none in *at*."""
+    of_claims = late_claims.cluster("n1", EVIL)
+    forged = slice_of(EVIL, (), name="forged", generation=999_999)
+    pool = change(forged.spec.pool, name="n1")
+    forged = change(forged, spec=change(forged.spec, pool=pool))
+    publish(of_claims, forged)
+    of_claims.cordon(EVIL)
+    late_claims.add(of_claims, "asks", 8)
+    of_claims.settle()
+    assert of_claims.places("asks") == ["n1"]
+    at.core.slice_event("ADDED", forged, at.now)
 
 
 def listed_resources(at: Cluster) -> None:
@@ -106,11 +115,11 @@ def listed_resources(at: Cluster) -> None:
 
 
 def notes_of_moves(at: Cluster) -> None:
-    target = [gpu.uuid for gpu in at.machine("n3").gpus]
-    note = {"moves": [{"uid": "uid-x", "node": "n3", "gpus": target, "owner": "x", "left": at.now}]}
-    pod = at.pod("guest")
-    said = {**pod.metadata.annotations, names.QUEUE: str(note).replace("'", '"')}
-    at.put_pod(change(pod, metadata=change(pod.metadata, annotations=said)))
+    uid = at.pod("guest").metadata.uid
+    moves = (NotedMove("ml/friend", uid, "uid-of-a-friend", "n3", "ff"),)
+    note = QueueNote(uid=uid, moves=moves, moves_at=at.now)
+    at.annotate("guest", queue=write_queue_note(note))
+    at.terminate("guest")
 
 
 WRITES: dict[str, Callable[[Cluster], None]] = {
