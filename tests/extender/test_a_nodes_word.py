@@ -160,8 +160,8 @@ def seen(at: Cluster) -> tuple[object, list[str]]:
             for member in ("runs-0", "runs-1"):
                 at.set_phase(member, "Succeeded")
                 at.delete(member)
-        for _ in range(4):
-            at.pass_time(30)
+        for _ in range(2):
+            at.pass_time(60)
         views = [view for view in at.core.nodes(at.now) if view.name in HONEST]
         gangs = [
             (view.name, view.phase, [(each.pod, each.state, each.node) for each in view.members])
