@@ -7,6 +7,7 @@ from typing import TypeVar
 import pytest
 
 from linkwise.extender.cache.ingest import Ingest
+from linkwise.kube.labels import MIRROR_POD
 from linkwise.kube.objects import ClaimSource as Claim
 from linkwise.kube.objects import (
     Container,
@@ -148,6 +149,22 @@ def test_a_namespace_has_a_bound_for_its_larger_pods() -> None:
     at.delete("p0")
     at.add_pod("next", 1, alter=few_labels)
     assert kept_whole(at, "next")
+    assert at.sound()
+
+
+def test_mirror_pods_take_nothing_of_what_a_namespace_has() -> None:
+    """A kubelet may create some in any namespace."""
+
+    def mirror(pod: Pod) -> Pod:
+        meta = change(few_labels(pod).metadata, annotations={MIRROR_POD: "x"})
+        return change(pod, metadata=meta)
+
+    at = Cluster()
+    at.add_node("n0")
+    for number in range(500):
+        at.add_pod(f"static-{number}-n0", node="n0", cpu="10m", alter=mirror)
+    at.add_pod("p", 1, alter=few_labels)
+    assert kept_whole(at, "p")
     assert at.sound()
 
 

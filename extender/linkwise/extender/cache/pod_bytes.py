@@ -6,6 +6,7 @@ many pods there are.
 
 from collections import Counter
 
+from linkwise.kube.labels import MIRROR_POD
 from linkwise.kube.objects import Pod
 from linkwise.pods.large_pods import too_large
 
@@ -24,6 +25,8 @@ class PodBytes:
             return why
         if size <= FREE_BYTES:
             return ""
+        if MIRROR_POD in pod.metadata.annotations:  # a kubelet may create some in any namespace
+            return f"a mirror pod of more than {FREE_BYTES >> 10} KiB"
         namespace, (_, own) = pod.metadata.namespace, self._of_pod.get(pod.metadata.uid, ("", 0))
         others = self._of_namespace[namespace] - own
         if others + size <= MOST_BYTES_OF_NAMESPACE:
