@@ -10,6 +10,7 @@ from linkwise.extender.cache.machine_kind import MachineKind
 from linkwise.topology import names
 from linkwise.topology.annotations.node_annotation import write_topology
 from linkwise.topology.machine.model import Gpu, Link, LinkClass, Machine
+from tests.extender.claimed import slice_of
 from tests.extender.cluster import Cluster
 
 
@@ -167,3 +168,17 @@ def test_a_kind_stays_while_one_node_has_it() -> None:
     publish(at, 0)
     at.add_pod("other", 8)
     assert at.schedule("other") == "good"
+
+
+def test_partitions_make_it_another_kind_too() -> None:
+    at = cluster()
+    at.remove_node("good")
+    uuids = at.uuids("odd", *range(8))
+    for number in range(10):
+        pairs = [(0, number % 7 + 1), *((index,) for index in range(8))]
+        at.slice_event("MODIFIED", slice_of("odd", uuids, partitions=pairs))
+        at.settle()
+        assert ("changed too often" in reason(at, "odd")) is (number >= int(AT_ONCE))
+    at.pass_time(EVERY_SECONDS)
+    assert 0b1001 in kind_of(at, "odd").machine.partitions, "the last ones"
+    assert at.sound()
