@@ -9,11 +9,13 @@ import msgspec
 import pytest
 
 from linkwise.extender.api.actions import Emit, PodRef
+from linkwise.extender.api.pod_memory import PodMemory
 from linkwise.extender.api.timers import Agenda
 from linkwise.extender.cache.ingest import Ingest
 from linkwise.extender.cache.node_info import NodeInfo
 from linkwise.extender.cache.pending_writes import EVENT_SECONDS, PendingWrites
 from linkwise.extender.cycle.history import History
+from linkwise.extender.queue.running_pods import RunningPods
 from linkwise.kube.device_claims import ResourceClaim, ResourceSlice
 from linkwise.kube.objects import Node, ObjectMeta, Pod
 from linkwise.topology import names
@@ -52,6 +54,28 @@ def _inside(each: object) -> Iterator[object]:
         yield from getattr(each, "__dict__", {}).values()
 
 
+# They keep so many decisions, and what each node had at the last look.
+_OF_BOUNDED = type | ModuleType | History | RunningPods
+
+
+def strings(root: object) -> set[str]:
+    """All that dicts, sets and lists hold that Linkwise's objects lead to, in keys too."""
+    seen: set[int] = set()
+    found: set[str] = set()
+    left = [root]
+    while left:
+        each = left.pop()
+        if isinstance(each, str):
+            found.add(each)
+        if id(each) in seen or isinstance(each, _OF_BOUNDED):
+            continue
+        seen.add(id(each))
+        if isinstance(each, Mapping):
+            left += each.keys()
+        left += _inside(each)
+    return found
+
+
 def a_day(cluster: Cluster, number: int) -> None:
     """A single pod, one behind the gate, one that finds no room, a gang, and a Job; all end."""
     cluster.add_pod("single", 4)
@@ -85,6 +109,41 @@ def test_days_that_are_alike_leave_nothing() -> None:
         a_day(cluster, number)
         sizes.append(remembered(cluster.core))
     assert set(sizes[4:]) == {sizes[4]}, sizes
+
+
+def test_the_uid_of_a_pod_that_is_gone_is_nowhere() -> None:
+    cluster = Cluster()
+    for number in range(4):
+        cluster.add_node(f"n{number}")
+    seen: set[str] = set()
+    put_pod = cluster.put_pod
+
+    def noted(pod: Pod) -> Pod:
+        seen.add(pod.metadata.uid)
+        return put_pod(pod)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cluster, "put_pod", noted)
+        a_day(cluster, 0)
+    assert len(seen) > 8
+    cluster.add_pod("last", 1)  # each scheduler's last call is remembered
+    cluster.filter("last")
+    assert not seen & strings(cluster.core)
+
+
+def test_what_parts_remember_of_a_pod_is_forgotten_by_one_call() -> None:
+    cluster = Cluster()
+    cluster.add_node("n1")
+    memory = cluster.core._cache.memory
+    by_uid: dict[str, int] = memory.dict()
+    uids = memory.set()
+    stays, gone = (cluster.add_pod(name, 1).metadata.uid for name in ("stays", "gone"))
+    for uid in (stays, gone):
+        by_uid[uid] = 1
+        uids.add(uid)
+    cluster.delete("gone")
+    assert by_uid == {stays: 1}
+    assert uids == {stays}
 
 
 def test_nor_do_those_that_a_standby_sees() -> None:
@@ -180,7 +239,7 @@ def test_long_annotations_are_not_kept_and_leave_nothing(key: str, most_of_one: 
 
 
 def test_what_may_be_said_again_is_not_remembered() -> None:
-    outbox, pod, now = PendingWrites(Agenda()), PodRef("ml", "g-0", "uid-1"), 0.0
+    outbox, pod, now = PendingWrites(Agenda(), PodMemory()), PodRef("ml", "g-0", "uid-1"), 0.0
     for number in range(10):
         now += EVENT_SECONDS
         outbox.say(pod, "GangRefused", f"node n{number}", now)
@@ -188,7 +247,7 @@ def test_what_may_be_said_again_is_not_remembered() -> None:
     assert len(said) == 10
     assert all(isinstance(each, Emit) for each in said)
     assert (
-        remembered(outbox) == remembered(PendingWrites(Agenda())) + 2
+        remembered(outbox) == remembered(PendingWrites(Agenda(), PodMemory())) + 2
     )  # the pod, and its last words
 
 

@@ -71,7 +71,7 @@ def test_a_whole_job_s_gpus_on_one_pod_are_refused() -> None:
 def test_a_pod_that_says_too_much_is_refused_only_if_it_takes_gpus() -> None:
     large = pod("train-0")
     large["metadata"]["labels"] = {f"label-{number}": "x" for number in range(4000)}
-    assert "KiB: expected 24 KiB at most" in refusal(large)
+    assert "KiB: expected 40 KiB at most" in refusal(large)
     for container in large["spec"]["containers"]:
         container["resources"] = {}
     assert warnings(large) == []

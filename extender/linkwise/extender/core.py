@@ -26,6 +26,7 @@ from linkwise.extender.api.extender_calls import (
     PreemptCall,
     PriorityAnswer,
 )
+from linkwise.extender.api.pod_memory import PodMemory
 from linkwise.extender.api.records import GangKey, NodeRecord, PodRecord
 from linkwise.extender.api.timers import Agenda
 from linkwise.extender.api.unlocked import RunUnlocked, nothing, run_inline
@@ -113,10 +114,11 @@ class Core:
         self._agenda = Agenda()
         self._agenda.ask(self._lasting.times)
         self._agenda.ask(self._kind_turns.times)
-        settings, pending_writes = self._settings, PendingWrites(self._agenda, leader, self._claims)
+        settings, memory = self._settings, PodMemory()
+        pending_writes = PendingWrites(self._agenda, memory, leader, self._claims)
         self._began = 0.0
         self._awaited.clear()
-        self._cache = Cache(settings.resource_name, self._surroundings, self._claims)
+        self._cache = Cache(settings.resource_name, self._surroundings, self._claims, memory)
         self._planner = Planner(
             self._cache,
             pending_writes,

@@ -14,7 +14,7 @@ from linkwise.kube.labels import MIRROR_POD
 from linkwise.kube.objects import LARGEST, Container, ObjectMeta, Pod, PodSpec, Quantity, Resources
 from linkwise.topology import names
 
-MOST_BYTES = 24 * 1024  # of JSON; a pod of 20 containers, volumes and labels has some 5 KiB
+MOST_BYTES = 40 * 1024  # of JSON; a pod of 20 containers, volumes and labels has some 5 KiB
 _MOST_NAMES = 16  # of resources
 _FIRST = ("cpu", "memory", "ephemeral-storage", "pods")
 

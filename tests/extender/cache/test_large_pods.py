@@ -72,10 +72,10 @@ def test_with_gpus_it_is_refused_in_words(at: Cluster, larger: Change) -> None:
     at.settle()
     answer = at.filter("large")
     assert answer.node_names == ()
-    assert "KiB: expected 24 KiB at most" in str(answer)
+    assert "KiB: expected 40 KiB at most" in str(answer)
     found = at.core.explain("ml", "large", at.now)
     assert found is not None
-    assert "KiB: expected 24 KiB at most" in found.summary
+    assert "KiB: expected 40 KiB at most" in found.summary
 
 
 @LARGER

@@ -7,6 +7,7 @@ yet. A change settles only the nodes that it affects, so a filter call reads arr
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 
+from linkwise.extender.api.pod_memory import PodMemory
 from linkwise.extender.api.records import (
     GangKey,
     NodeRecord,
@@ -40,7 +41,9 @@ class Cache:
         managed: str = DEFAULT_RESOURCE,
         surroundings: Surroundings | None = None,
         claims: ClaimBook | None = None,
+        memory: PodMemory | None = None,
     ) -> None:
+        self.memory = PodMemory() if memory is None else memory
         self.managed = managed  # the resource that offers whole GPUs
         self.rows = NodeTable()
         self._counted = CountedResources(self.rows.left)

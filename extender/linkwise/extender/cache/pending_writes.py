@@ -35,6 +35,7 @@ from linkwise.extender.api.actions import (
 )
 from linkwise.extender.api.extender_calls import Outcome
 from linkwise.extender.api.noted_places import MOST_BYTES, key_of_note
+from linkwise.extender.api.pod_memory import PodMemory
 from linkwise.extender.api.queue_note import QueueNote, write_queue_note
 from linkwise.extender.api.records import GangKey, PodRecord, WrittenPlan
 from linkwise.extender.api.timers import Agenda, Timers
@@ -88,7 +89,14 @@ class _Pause:
 
 
 class PendingWrites:
-    def __init__(self, agenda: Agenda, leader: int = 0, claims: ClaimBook | None = None) -> None:
+    def __init__(
+        self,
+        agenda: Agenda,
+        memory: PodMemory,
+        leader: int = 0,
+        claims: ClaimBook | None = None,
+    ) -> None:
+        memory.ask(self._forget)
         self.leader = leader  # the term of this process
         self._claims = ClaimBook() if claims is None else claims
         self._begun = False
@@ -96,24 +104,34 @@ class PendingWrites:
         self._outstanding: dict[_Key, Action] = {}
         self._pauses: dict[_Key, _Pause] = {}
         # uid -> the nominated plan, when, and how often in vain before.
-        self._nominated: dict[str, tuple[_Edition, float, int]] = {}
+        self._nominated: dict[str, tuple[_Edition, float, int]] = memory.dict()
         self._wakes: Timers[_Key] = Timers(agenda)  # when pauses end
-        self._there: dict[str, _Edition] = {}  # uid -> the plan on the API server
-        self._newest: dict[str, _Edition] = {}  # uid -> the highest ever accepted or decided
-        self._shown: dict[str, _Edition] = {}  # uid -> the highest that the watch has shown
+        self._there: dict[str, _Edition] = memory.dict()  # uid -> the plan on the API server
+        self._newest: dict[str, _Edition] = (
+            memory.dict()
+        )  # uid -> the highest ever accepted or decided
+        self._shown: dict[str, _Edition] = (
+            memory.dict()
+        )  # uid -> the highest that the watch has shown
         # By uid, those of which the outcome is unknown, and since when.
-        self._evicted: dict[str, tuple[Evict, float]] = {}
-        self._evicts: set[str] = set()  # uids of pods that this leader has wanted evicted
+        self._evicted: dict[str, tuple[Evict, float]] = memory.dict()
+        self._evicts = memory.set()  # uids of pods that this leader has wanted evicted
         # Gang -> what the API server has of its places for members to come, and what it should.
         self._places: dict[GangKey, str] = {}
         self._wanted_places: dict[GangKey, str] = {}
         # Gang -> the plans of its members to come, by uid, that the wanted note is made of.
         self._plans_of_note: dict[GangKey, Mapping[str, WrittenPlan]] = {}
         self.gang_of_note: dict[str, GangKey] = {}  # by the key of the note
-        self._why: dict[str, str] = {}  # uid -> why its plan is withdrawn
-        self._created: dict[str, float] = {}  # uid -> until when the watch should show its claim
-        self._dropped: dict[str, str] = {}  # uid -> its claim that was deleted, by the claim's uid
-        self._said: dict[str, dict[tuple[str, str], float]] = {}  # uid -> reason and text -> when
+        self._why: dict[str, str] = memory.dict()  # uid -> why its plan is withdrawn
+        self._created: dict[str, float] = (
+            memory.dict()
+        )  # uid -> until when the watch should show its claim
+        self._dropped: dict[str, str] = (
+            memory.dict()
+        )  # uid -> its claim that was deleted, by the claim's uid
+        self._said: dict[str, dict[tuple[str, str], float]] = (
+            memory.dict()
+        )  # uid -> reason and text -> when
 
     def take(self) -> tuple[Action, ...]:
         """The new writes, evictions last: what is noted on a victim precedes its eviction."""
@@ -161,21 +179,11 @@ class PendingWrites:
         """Whether this leader has wanted the pod evicted."""
         return uid in self._evicts
 
-    def forget(self, uid: str) -> None:
-        self._evicts.discard(uid)
-        for purpose in (*_PURPOSES.values(),):
+    def _forget(self, uid: str) -> None:
+        for purpose in _PURPOSES.values():
             self._pauses.pop((purpose, uid), None)
             self._wakes.drop((purpose, uid))
             self._outstanding.pop((purpose, uid), None)
-        self._there.pop(uid, None)
-        self._newest.pop(uid, None)
-        self._shown.pop(uid, None)
-        self._nominated.pop(uid, None)
-        self._said.pop(uid, None)
-        self._why.pop(uid, None)
-        self._created.pop(uid, None)
-        self._dropped.pop(uid, None)
-        self._evicted.pop(uid, None)
 
     def bring_plan(self, record: PodRecord, wanted: WrittenPlan | None, now: float) -> None:
         """Queue a write that makes the plan on the pod the *wanted* one. On a pod that does not

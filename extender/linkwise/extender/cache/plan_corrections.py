@@ -16,11 +16,9 @@ from linkwise.extender.cache.plans import with_worth
 class PlanCorrections:
     def __init__(self, cache: Cache, pending_writes: PendingWrites) -> None:
         self._cache, self._pending_writes = cache, pending_writes
-        self._counted: dict[str, frozenset[str]] = {}  # uid -> the swapped GPUs already counted
+        # uid -> the swapped GPUs already counted
+        self._counted: dict[str, frozenset[str]] = cache.memory.dict()
         self.swaps = 0
-
-    def forget(self, uid: str) -> None:
-        self._counted.pop(uid, None)
 
     def look(self, now: float, surviving: Callable[[object], AbstractContextManager[None]]) -> None:
         """Correct all mismatches; *surviving* keeps one defect from affecting the other pods."""

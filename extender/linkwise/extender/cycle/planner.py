@@ -176,7 +176,7 @@ class Planner:
             rests=self.rests,
             allowed=settings.preempt,
         )
-        self.who_may_move = MayMove(settings.moves, budgets, running_pods)
+        self.who_may_move = MayMove(settings.moves, budgets, running_pods, cache.memory)
         self.moves = PlannedMoves(
             cache,
             pending_writes,
@@ -367,15 +367,9 @@ class Planner:
     def pod_gone(self, record: PodRecord, now: float) -> None:
         self._kubelet_admission.gone(record, now)
         self.pending_writes.leaves(record.uid, now)
-        self.pending_writes.forget(record.uid)
-        self._gates.forget(record.uid)
-        self.idle_pods.pod_gone(record.uid)
         self.targets.pod_gone(record.uid, now)
         self.reservations.note_passing(record)
-        self.who_may_move.pod_gone(record.uid)
-        self._plan_corrections.forget(record.uid)
-        self.unschedulable_pods.forget(record.uid)
-        self.offers.forget(record.uid)
+        self._cache.memory.gone(record.uid)
         if record.gang is not None:
             self.changes.due.add(record.gang)
             self.queue.take_up(record.gang)

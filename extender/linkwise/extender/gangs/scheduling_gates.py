@@ -31,8 +31,10 @@ PATIENCE_SECONDS = 5.0
 class SchedulingGates:
     def __init__(self, cache: Cache, pending_writes: PendingWrites, best_node: BestNode) -> None:
         self._cache, self._pending_writes, self._best_node = cache, pending_writes, best_node
-        self._strays: set[str] = set()  # behind linkwise's gate, and nothing plans for them
-        self._without_room: set[str] = set()  # gated pods that no node with a topology has room for
+        self._strays = cache.memory.set()  # behind linkwise's gate, and nothing plans for them
+        self._without_room = (
+            cache.memory.set()
+        )  # gated pods that no node with a topology has room for
         self._seen = (-1, 0)  # the cache's room and how many these were, at the last look
         # In this round: thousands wait, few differ.
         self._no_room: dict[tuple[GpuRequest, int], str] = {}
@@ -43,17 +45,14 @@ class SchedulingGates:
         if not record.gated:
             self._without_room.discard(record.uid)
 
-    def forget(self, uid: str) -> None:
-        self._strays.discard(uid)
-        self._without_room.discard(uid)
-
     def look_at_strays(self, now: float) -> None:
         """Handle gated pods that need no GPU or cannot be parsed: nothing plans for them. And pods
         that are left alone lose gate and plan. Ends a round."""
         self._no_room.clear()
         self._look_by_count(now)
-        strays, self._strays = self._strays, set()
-        for uid in sorted(strays):
+        strays = sorted(self._strays)
+        self._strays.clear()
+        for uid in strays:
             record = self._cache.pods.get(uid)
             if record is None or not _is_stray(record):
                 continue

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 
+from linkwise.extender.api.pod_memory import PodMemory
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.cache.node_info import plan_on
 from linkwise.extender.moves.policy import MovePolicy
@@ -34,11 +35,15 @@ class Stays(Enum):
 
 class MayMove:
     def __init__(
-        self, policy: MovePolicy, budgets: DisruptionBudgets, running_pods: RunningPods
+        self,
+        policy: MovePolicy,
+        budgets: DisruptionBudgets,
+        running_pods: RunningPods,
+        memory: PodMemory,
     ) -> None:
         self._policy, self._budgets, self._running_pods = policy, budgets, running_pods
         # uid -> until when the pod stays, and why
-        self._stay: dict[str, tuple[float, Stays]] = {}
+        self._stay: dict[str, tuple[float, Stays]] = memory.dict()
         # uid -> when the pod was moved, and how many GPU seconds that lost; the oldest first
         self._moved: dict[str, tuple[float, float]] = {}
 
@@ -57,9 +62,6 @@ class MayMove:
         self._moved = {uid: each for uid, each in self._moved.items() if each[0] >= when}
         return sum(lost for _, lost in self._moved.values())
 
-    def pod_gone(self, uid: str) -> None:
-        self._stay.pop(uid, None)
-
     def stays(self, uid: str, until: float, why: Stays) -> None:
         """The pod is not moved before that time."""
         if len(self._stay) >= _MOST_REMEMBERED:
@@ -76,7 +78,8 @@ class MayMove:
         """What is noted of pods that stay is forgotten in the end."""
         before = dict(self._stay)
         yield
-        self._stay = before
+        self._stay.clear()
+        self._stay.update(before)
 
     def why_not(self, record: PodRecord, now: float) -> Stays | None:
         """Why the pod may not be moved, whatever it is moved for; None: it may be, unless it

@@ -135,7 +135,7 @@ class Targets:
         self._changed: set[GangKey] = set()  # since `take_changed`
         self._released: set[GangKey] = set()  # since `take_released`
         # uid of a new pod -> that of the pod whose target, with shares, it gets at its bind.
-        self._takers: dict[str, str] = {}
+        self._takers: dict[str, str] = cache.memory.dict()
         self._is_restored = False
         self.counts = MoveCounts()
 
@@ -233,7 +233,8 @@ class Targets:
         self._cache.reserve(target.key, {})
         if target.shares:
             self._cache.reserve_shares(target.key, target.spot.node, frozenset())
-            self._takers = {new: old for new, old in self._takers.items() if old in self._targets}
+            for new in [new for new, old in self._takers.items() if old not in self._targets]:
+                del self._takers[new]
         elif target.gang is None:
             self._await_no_more(target.noted.owner)
         else:
@@ -428,7 +429,6 @@ class Targets:
 
     def pod_gone(self, uid: str, now: float) -> None:
         self._awaited.discard(uid)
-        self._takers.pop(uid, None)
         self.leaves(uid, now)
         if uid in self._targets:
             self._targets[uid].left = now

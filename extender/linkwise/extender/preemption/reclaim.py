@@ -62,7 +62,9 @@ class IdlePods:
         self._cache, self._pending_writes, self._candidates = cache, pending_writes, candidates
         self._activity, self._namespaces = activity, namespaces
         self._notice_seconds = notice_seconds
-        self._limits: dict[str, float] = {}  # uid -> seconds, of the pods that consent
+        self._limits: dict[str, float] = (
+            cache.memory.dict()
+        )  # uid -> seconds, of the pods that consent
         self._announced: dict[frozenset[str], _Announced] = {}  # by the uids that go together
         self._ripe: frozenset[frozenset[str]] = frozenset()  # those that may go, at the last look
         self._look_at = -math.inf
@@ -86,9 +88,6 @@ class IdlePods:
             self._limits[record.uid] = limit
         else:
             self._limits.pop(record.uid, None)
-
-    def pod_gone(self, uid: str) -> None:
-        self._limits.pop(uid, None)
 
     def look(self, now: float, aside: RunUnlocked = run_inline) -> None:
         """Announce what has been idle for long enough. With *aside*, others use the cache

@@ -27,6 +27,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from linkwise.extender.api.pod_memory import PodMemory
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.api.timers import Agenda
 from linkwise.extender.api.unlocked import Pause
@@ -85,24 +86,28 @@ class UnschedulablePods:
         agenda: Agenda,
     ) -> None:
         agenda.ask(self._times)
+        # What is kept of a pod until it waits no more, or is gone.
+        waiting = PodMemory()
+        cache.memory.ask(waiting.gone)
+        self._forget = waiting.gone
         self._cache, self._pending_writes, self._reservations = cache, pending_writes, reservations
         self._find, self._room_of_shares = find, room
         self._left: dict[str, None] = {}  # pods that the last look did not come to, in order
         self._searches = 0  # of this look
         # uid -> when its first refusal was sent; the pod that waits longest is first.
-        self._waiting: dict[str, float] = {}
-        self._nominated: dict[str, _Nomination] = {}  # by uid; by the extender
+        self._waiting: dict[str, float] = waiting.dict()
+        self._nominated: dict[str, _Nomination] = waiting.dict()  # by uid; by the extender
         # uid -> since when kube-scheduler nominates it, as far as the extender has seen.
-        self._preempting: dict[str, float] = {}
+        self._preempting: dict[str, float] = waiting.dict()
         # scheduler -> the pod and the nodes of its last call. It tries one pod at a time.
         self._asked: dict[str, tuple[str, Sequence[str]]] = {}
         # uid -> the nodes that were about to have room instead of an eviction, and since when.
-        self._soon: dict[str, dict[str, float]] = {}
+        self._soon: dict[str, dict[str, float]] = waiting.dict()
         # uid of a pod for which no other is evicted -> whether it awaits one of those nodes.
-        self._kept: dict[str, bool] = {}
+        self._kept: dict[str, bool] = waiting.dict()
         # uid of a pod that was refused on a part of the nodes -> when to look for room on another
         # node; the earliest is first.
-        self._sampled: dict[str, float] = {}
+        self._sampled: dict[str, float] = waiting.dict()
         self._room = cache.room  # at the last refusal or look
         self._look_at: float | None = None
         self._news = False  # a pod waits whose refusal the extender did not see
@@ -173,7 +178,7 @@ class UnschedulablePods:
     def changed(self, record: PodRecord) -> None:
         """A pod was created, or changed."""
         if not _waits(record):
-            self.forget(record.uid)
+            self._forget(record.uid)
         elif record.unschedulable and record.uid not in self._waiting:
             self._waiting[record.uid] = 0.0
             self._news = True
@@ -185,14 +190,6 @@ class UnschedulablePods:
     def look_now(self, now: float) -> None:
         """Look at once: refusals may have named an object to read, and it has been read."""
         self._look_at = now
-
-    def forget(self, uid: str) -> None:
-        self._waiting.pop(uid, None)
-        self._nominated.pop(uid, None)
-        self._preempting.pop(uid, None)
-        self._soon.pop(uid, None)
-        self._kept.pop(uid, None)
-        self._sampled.pop(uid, None)
 
     def look(self, now: float, pause: Pause = lambda: None) -> None:
         """*pause* lets others use the core after a while."""
@@ -221,7 +218,7 @@ class UnschedulablePods:
             self._look_again(now + MOMENT_SECONDS)
             return
         if record is None or not _waits(record):
-            self.forget(uid)
+            self._forget(uid)
             return
         is_asked_about = record.scheduler in self._cache.schedulers
         if record.awaits or not is_asked_about or self._is_in_hand(record, now):

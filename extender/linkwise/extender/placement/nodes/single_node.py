@@ -23,7 +23,7 @@ from linkwise.extender.placement.nodes.nodes_view import NodesView
 class Offers:
     def __init__(self, cache: Cache, best_node: BestNode) -> None:
         self._cache, self.best_node = cache, best_node
-        self._made: set[str] = set()  # uids of the pods that were offered one node of several
+        self._made = cache.memory.set()  # uids of the pods that were offered one node of several
 
     def offer(self, record: PodRecord, names: Sequence[str], view: NodesView) -> str | None:
         """The node of *names* to return; None if there is none, or if all are to be returned."""
