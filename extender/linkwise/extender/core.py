@@ -356,6 +356,15 @@ class Core:
 
     def _show_claims(self, nodes: Iterable[str], now: float) -> None:
         for node in self._some_at_a_time(sorted(nodes)):
+            info, partitions = self._cache.nodes.get(node), self._claims.of_node(node).partitions
+            if (
+                info is not None
+                and info.record is not None
+                and info.machine is not None
+                and info.claimed.partitions != partitions
+            ):
+                read = self._kind_turns.read_again(info.record, now)
+                self._walled(partial(self._cache.put_node, read), now)
             self._walled(partial(self._cache.show_claims, node), now)
         for uid in self._claims.take_changed():
             self._planner.claim_changed(uid)

@@ -1,22 +1,36 @@
 """A node that publishes another machine again and again costs a few kinds, then one a minute."""
 
 import gc
+from dataclasses import replace
 from random import Random
 from weakref import ref
 
 from linkwise.extender.cache.kind_turns import AT_ONCE, EVERY_SECONDS
+from linkwise.extender.cache.machine_kind import MachineKind
 from linkwise.topology import names
 from linkwise.topology.annotations.node_annotation import write_topology
 from linkwise.topology.machine.model import Gpu, Link, LinkClass, Machine
+from tests.extender.claimed import slice_of
 from tests.extender.cluster import Cluster
 
 
 def another(seed: int) -> str:
     """Nine GPUs, one more than an outlook is made for, with links that differ by *seed*."""
     random = Random(seed)
-    gpus = tuple(Gpu(f"GPU-{index}", index, "NVIDIA H100", 81920) for index in range(9))
+    machine = without_links(9, "NVIDIA H100")
     links = tuple(Link(LinkClass.PIX, random.randint(0, 18)) for _ in range(36))
-    return write_topology(Machine(gpus=gpus, links=links))
+    return write_topology(replace(machine, links=links))
+
+
+def without_links(count: int, model: str) -> Machine:
+    gpus = tuple(Gpu(f"GPU-{index}", index, model, 81920) for index in range(count))
+    return Machine(gpus=gpus, links=(Link(LinkClass.SYS),) * (count * (count - 1) // 2))
+
+
+def kind_of(at: Cluster, node: str) -> MachineKind:
+    kind = at.core._cache.nodes[node].kind
+    assert kind is not None
+    return kind
 
 
 def cluster() -> Cluster:
@@ -95,8 +109,7 @@ def test_a_new_leader_reads_what_waits() -> None:
 def test_a_kind_that_no_node_has_is_dropped() -> None:
     at = cluster()
     publish(at, 0)
-    kind = at.core._cache.nodes["odd"].kind
-    assert kind is not None
+    kind = kind_of(at, "odd")
     at.add_pod("asks", 2)
     assert at.filter("asks").node_names
     dropped, table = ref(kind), ref(kind.table)
@@ -122,6 +135,30 @@ def test_numbers_of_kinds_are_used_again() -> None:
     assert at.sound()
 
 
+def test_nothing_that_was_computed_of_a_kind_counts_for_the_next_of_its_number() -> None:
+    """Found: pods went to no node at all, as one of another model was said to be the best."""
+    at = cluster()
+    at.remove_node("good")
+    numbers = set[int]()
+    for seed in range(35):
+        publish(at, seed)
+        numbers.add(kind_of(at, "odd").number)
+        at.add_pod("asks", 4, gpu_model="H100")
+        assert at.filter("asks").node_names == ("odd",)
+        at.delete("asks")
+        at.pass_time(EVERY_SECONDS)
+    at.annotate_node("odd", names.TOPOLOGY, "none")
+    at.add_node("other", without_links(9, "NVIDIA A100"))
+    at.add_node("right", "hgx-h100")
+    assert kind_of(at, "other").number in numbers
+    at.add_pod("asks", 4, gpu_model="H100")
+    assert at.schedule("asks") == "right"
+    at.add_pod("ahead", 4, gpu_model="H100", gates=[names.GATE])
+    at.settle()
+    assert at.places("ahead") == ["right"]
+    assert at.sound()
+
+
 def test_a_kind_stays_while_one_node_has_it() -> None:
     at = cluster()
     at.remove_node("good")
@@ -131,3 +168,17 @@ def test_a_kind_stays_while_one_node_has_it() -> None:
     publish(at, 0)
     at.add_pod("other", 8)
     assert at.schedule("other") == "good"
+
+
+def test_partitions_make_it_another_kind_too() -> None:
+    at = cluster()
+    at.remove_node("good")
+    uuids = at.uuids("odd", *range(8))
+    for number in range(10):
+        pairs = [(0, number % 7 + 1), *((index,) for index in range(8))]
+        at.slice_event("MODIFIED", slice_of("odd", uuids, partitions=pairs))
+        at.settle()
+        assert ("changed too often" in reason(at, "odd")) is (number >= int(AT_ONCE))
+    at.pass_time(EVERY_SECONDS)
+    assert 0b1001 in kind_of(at, "odd").machine.partitions, "the last ones"
+    assert at.sound()

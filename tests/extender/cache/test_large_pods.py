@@ -7,6 +7,7 @@ from typing import TypeVar
 import pytest
 
 from linkwise.extender.cache.ingest import Ingest
+from linkwise.kube.labels import MIRROR_POD
 from linkwise.kube.objects import ClaimSource as Claim
 from linkwise.kube.objects import (
     Container,
@@ -148,6 +149,42 @@ def test_a_namespace_has_a_bound_for_its_larger_pods() -> None:
     at.delete("p0")
     at.add_pod("next", 1, alter=few_labels)
     assert kept_whole(at, "next")
+    assert at.sound()
+
+
+def test_a_new_leader_sees_all_of_a_gang_that_was_placed() -> None:
+    """Found: pods came to it in another order, and it evicted the members that it saw."""
+    at = Cluster()
+    for node in ("n0", "n1"):
+        at.add_node(node)
+    for member in ("g-0", "g-1"):
+        at.add_pod(member, 8, gang="g", gang_size="2", alter=few_labels)
+    at.settle()
+    assert at.schedule("g-0")
+    assert at.schedule("g-1")
+    for number in range(500):
+        at.add_pod(f"p{number}", alter=few_labels)
+    at.pods = dict(reversed(at.pods.items()))
+    at.restart()
+    at.pass_time(3600)
+    assert at.evicted == []
+    assert at.phase("g") == "running"
+    assert at.sound()
+
+
+def test_mirror_pods_take_nothing_of_what_a_namespace_has() -> None:
+    """A kubelet may create some in any namespace."""
+
+    def mirror(pod: Pod) -> Pod:
+        meta = change(few_labels(pod).metadata, annotations={MIRROR_POD: "x"})
+        return change(pod, metadata=meta)
+
+    at = Cluster()
+    at.add_node("n0")
+    for number in range(500):
+        at.add_pod(f"static-{number}-n0", node="n0", cpu="10m", alter=mirror)
+    at.add_pod("p", 1, alter=few_labels)
+    assert kept_whole(at, "p")
     assert at.sound()
 
 

@@ -15,6 +15,8 @@ from linkwise.extender.gangs.to_come import LEAVING_SECONDS, WHOLE_SECONDS
 from linkwise.kube.objects import Condition, Pod, SchedulingGate
 from linkwise.pods.podgrouper.recreated import COUNTS_AS_FAILURE
 from linkwise.topology import names
+from linkwise.topology.annotations.node_annotation import write_topology
+from linkwise.topology.machine.model import Gpu, Machine
 from tests.extender.cluster import Cluster, change
 from tests.extender.meanwhile import Meanwhile
 from tests.extender.owned import create, job, job_set, member, of_set, there_is
@@ -535,6 +537,16 @@ def fail(at: Cluster, name: str) -> str:
     at.stop(name, node)
     at.settle()
     return node
+
+
+def test_no_place_is_kept_on_gpus_that_the_machine_has_no_more() -> None:
+    at = world()
+    full(at)
+    node = at.pod("train-1-0").spec.node_name
+    at.annotate_node(node, names.TOPOLOGY, write_topology(Machine((Gpu("GPU-0", 0, "", 0),), ())))
+    fail(at, "train-1-0")
+    assert at.core.take_defects() == []
+    assert at.sound()
 
 
 @pytest.mark.parametrize("priority", [0, 1000])

@@ -46,8 +46,11 @@ class KindTurns:
         if turns is not None:
             turns.waits = None
             self._timers.drop(name)
-        if not _is_another(record.topology, known):
-            return record
+        return self.read_again(record, now) if _is_another(record.topology, known) else record
+
+    def read_again(self, record: NodeRecord, now: float) -> NodeRecord:
+        """As `read`, of a node that is another kind, maybe as its partitions have changed."""
+        name = record.name
         turns = self._turns.setdefault(name, _Turns(AT_ONCE, now))
         turns.left, turns.at = turns.at_time(now), now
         if turns.left >= 1.0:

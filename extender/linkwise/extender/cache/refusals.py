@@ -12,18 +12,20 @@ from linkwise.kube.quoted import one_line
 from linkwise.topology import names
 
 _NOT_ADMITTED = "UnexpectedAdmissionError"
+# Kubelets write numbers of 64 bits; Python reads no text of thousands of digits.
 # https://github.com/kubernetes/kubernetes/blob/v1.37.2/pkg/kubelet/cm/devicemanager/manager.go
 _DEVICE_MANAGER = re.compile(
     r"(?:Pod was rejected: )?Allocate failed due to (?:"
     r"cannot allocate unregistered device (?P<unregistered>\S+)"
     r"|no healthy devices present; cannot allocate unhealthy devices (?P<unhealthy>\S+)"
     r"|requested number of devices unavailable for (?P<few>\S+)\. "
-    r"Requested: (?P<requested>\d+), Available: (?P<available>\d+)"
+    r"Requested: (?P<requested>\d{1,19}), Available: (?P<available>\d{1,19})"
     r"), which is unexpected"
 )
 # https://github.com/kubernetes/kubernetes/blob/v1.37.2/pkg/kubelet/lifecycle/predicate.go
 _BY_COUNT = re.compile(
-    r"requested: (?P<requested>\d+), used: (?P<used>\d+), capacity: (?P<capacity>\d+)"
+    r"requested: (?P<requested>\d{1,19}), used: (?P<used>\d{1,19}), "
+    r"capacity: (?P<capacity>\d{1,19})"
 )
 _OUT_OF = "OutOf"
 _LONGEST_SAID = 300

@@ -536,6 +536,8 @@ class MembersToCome:
         info = self._cache.nodes.get(spot.node)
         if info is None or info.kind is None or spot.gpus.bit_count() != record.demand.gpus:
             return None
+        if spot.gpus & ~info.kind.all_gpus:
+            return None  # the machine has fewer GPUs than it had
         epoch, made = 1, gang.made or 0.0 if made is None else made
         if not gang.plan_id:  # it was bound without the extender
             gang.plan_id = plan_id(gang.key.namespace, gang.key.name, epoch, made, [record.uid])

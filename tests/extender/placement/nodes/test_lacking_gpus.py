@@ -123,3 +123,13 @@ def test_none_at_all_closes_the_node() -> None:
     at = cluster("n1")
     refused(at, "first", 8, few(8, 0))
     assert not fits(at, 1)
+
+
+def test_a_number_of_thousands_of_digits_is_none() -> None:
+    """Found: nothing of such a pod was read, so it had its GPUs for as long as it existed."""
+    at = cluster("n1")
+    at.add_pod("first", 8)
+    at.bind("first", "n1")
+    refuse(at, "first", "UnexpectedAdmissionError", few(1, 0).replace("1", "9" * 5000))
+    assert at.core.take_defects() == []
+    assert at.free("n1") == 8

@@ -63,6 +63,17 @@ def test_others_that_were_on_their_way_make_the_pause_no_longer(reason: str) -> 
     assert at.schedule("next") == "n1"
 
 
+def test_a_plan_of_the_one_to_try_stays_while_kube_scheduler_does_not_bind_it(reason: str) -> None:
+    """Found: after another pause it was withdrawn and made again without end."""
+    at = refused_on_n1(reason, 1, "n2")
+    at.add_gang("g", 2, 8)
+    for _ in range(4):
+        at.pass_time(FIRST_PAUSE_SECONDS + 1)
+        assert sorted(at.places("g-0", "g-1")) == ["n1", "n2"]
+    assert [at.schedule(name) for name in ("g-0", "g-1")] == at.places("g-0", "g-1")
+    assert at.sound()
+
+
 def test_another_is_tried_where_the_one_before_went_away(reason: str) -> None:
     at = refused_on_n1(reason, 1)
     at.pass_time(FIRST_PAUSE_SECONDS)

@@ -21,12 +21,11 @@ from linkwise.extender.cache.node_table import (
     NodeTable,
     popcount,
 )
-from linkwise.extender.cache.row_log import LONGEST
 from linkwise.extender.placement.nodes.nodes_view import NodesView
 from linkwise.extender.placement.result import NoRoom, Spot
 from linkwise.extender.placement.room.pod_mix import PodMix
 from linkwise.extender.placement.room.room import LatestRoom, Left, Room
-from linkwise.topology.machine.model import MAX_GPUS
+from linkwise.topology.while_alive import while_alive
 
 _MOST_WISHES = 64
 OfSet = tuple[float, int, int, float, float]
@@ -39,8 +38,7 @@ _FEW = 64  # rows: so many are judged one by one, more by kind
 class NodeWorth:
     """[rows] the quality of the best suitable set (-inf: there is none), the set (0: none), how
     closely it is linked, the room that later pods lose by it in GPUs, its damage to them in GB/s
-    (0: there is no set), and the share of the node's GPUs that is free. `of` caches all but the
-    lost room by kind and free GPUs."""
+    (0: there is no set), and the share of the node's GPUs that is free."""
 
     quality: Floats
     taken: Ints
@@ -48,7 +46,6 @@ class NodeWorth:
     lost_room: Floats
     damage: Floats
     free_share: Floats
-    of: dict[int, OfSet]
     room: Room | None = None  # by which the lost room was judged
     seen: tuple[int, int] | None = None  # how many entries of the logs are included
 
@@ -56,7 +53,7 @@ class NodeWorth:
     def of_none(cls, rows: int) -> "NodeWorth":
         quality, taken = np.full(rows, -np.inf), np.zeros(rows, dtype=np.int64)
         close = taken.copy()
-        return cls(quality, taken, close, np.zeros(rows), np.zeros(rows), np.ones(rows), {})
+        return cls(quality, taken, close, np.zeros(rows), np.zeros(rows), np.ones(rows))
 
     def put(self, rows: Ints, kind: MachineKind, request: GpuRequest, free: Ints) -> None:
         """Everything but the lost room of *rows*, which are of this kind."""
@@ -74,7 +71,6 @@ class NodeWorth:
             self.lost_room.copy(),
             self.damage.copy(),
             self.free_share.copy(),
-            self.of,
         )
 
 
@@ -156,8 +152,6 @@ class BestNode:
             if len(self._known) >= _MOST_WISHES:
                 self._known.clear()
             worth = self._known[request, needs] = NodeWorth.of_none(len(cache.rows.kinds))
-        if len(worth.of) > LONGEST:
-            worth.of.clear()
         changed = self._changed_since(worth)
         self._judge(request, worth, changed, cache.rows)
         if worth.room is not room:
@@ -184,7 +178,7 @@ class BestNode:
             self._judge_by_kind(request, worth, rows, table)
             return
         for row in rows.tolist():
-            found = self._of(request, worth, int(table.kinds[row]), int(table.free[row]))
+            found = self._of(request, int(table.kinds[row]), int(table.free[row]))
             worth.quality[row], worth.taken[row], worth.closeness[row] = found[:3]
             worth.damage[row], worth.free_share[row] = found[3:]
 
@@ -197,19 +191,8 @@ class BestNode:
             of_kind = rows[places]
             worth.put(of_kind, kind, request, free)
 
-    def _of(self, request: GpuRequest, worth: NodeWorth, number: int, free: int) -> OfSet:
-        if number == NOT_USABLE:
-            return _NONE
-        key = number << MAX_GPUS | free
-        known = worth.of.get(key)
-        if known is None:
-            kind, masks = self._cache.kinds[number], np.array([free])
-            quality = float(kind.qualities(request, masks)[0])
-            taken = int(kind.taken_within(request, masks)[0])
-            share = free.bit_count() / kind.all_gpus.bit_count()
-            close = int(kind.closeness(request, np.array([taken]))[0])
-            known = worth.of[key] = (quality, taken, close, kind.damage(free, taken), share)
-        return known
+    def _of(self, request: GpuRequest, number: int, free: int) -> OfSet:
+        return _NONE if number == NOT_USABLE else _of_set(self._cache.kinds[number], request, free)
 
     def _judge_room(
         self, room: Room, needs: ResourceList, worth: NodeWorth, rows: Ints, table: NodeTable
@@ -223,6 +206,20 @@ class BestNode:
             worth.lost_room[rows] = room.lost(before, before.without(needs, worth.taken[rows]))
         except Exception as defect:  # the other values order the nodes
             self._defects.append(defect)
+
+
+@while_alive(65536)
+def _of_set(kind: MachineKind, request: GpuRequest, free: int) -> OfSet:
+    """By the kind itself: its number is another one's once no node has it."""
+    masks = np.array([free])
+    taken = int(kind.taken_within(request, masks)[0])
+    return (
+        float(kind.qualities(request, masks)[0]),
+        taken,
+        int(kind.closeness(request, np.array([taken]))[0]),
+        kind.damage(free, taken),
+        free.bit_count() / kind.all_gpus.bit_count(),
+    )
 
 
 def left_on(cache: Cache, table: NodeTable, rows: Ints, resources: Collection[str]) -> Left:

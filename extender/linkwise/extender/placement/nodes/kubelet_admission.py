@@ -109,7 +109,9 @@ class KubeletAdmission:
             refusing.least = offers
             if now >= refusing.try_at:
                 refusing.try_at = now + refusing.pause  # if the trial pod is deleted
-                self._cache.set_refusing(node, refusing.said, tried_beside=info.there)
+                # One that is planned there, and not bound yet, is still to be tried.
+                beside = info.there - (info.plans.keys() - info.assumed.keys())
+                self._cache.set_refusing(node, refusing.said, tried_beside=beside)
         for node, lacking in list(self._lacking.items()):
             self._look_at(node, lacking, now)
         for (template, node), refusing_such in list(self._templates.items()):
