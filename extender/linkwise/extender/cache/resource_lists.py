@@ -10,8 +10,8 @@ from linkwise.topology.demand import PodDemand
 
 _resources = lru_cache(maxsize=1024)(ResourceList)  # one for equal ones, which are compared
 _CPU, _MEMORY, _PODS = "cpu", "memory", "pods"
-# No machine has as much. A kubelet may say anything up to LARGEST, to which the cache's arrays could
-# add nothing: GPUs that come from claims, or what other nodes offer.
+# No machine has as much. A kubelet may say anything up to LARGEST, to which the cache's arrays
+# could add nothing: GPUs that come from claims, or what other nodes offer.
 _MOST_OFFERED = 2**53
 
 
