@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from linkwise.kube.labels import MIRROR_POD
 from linkwise.kube.objects import Pod
 from linkwise.topology import names
 
@@ -120,6 +121,9 @@ class AllOrNothing:
 
 
 def gang_of(pod: Pod) -> str:
+    """Mirror pods are in none."""
+    if MIRROR_POD in pod.metadata.annotations:
+        return ""
     gang = pod.metadata.annotations.get(names.GANG, "")
     return f"{pod.metadata.namespace}/{gang}" if gang else ""
 

@@ -10,6 +10,7 @@ from random import Random
 
 import msgspec
 
+from linkwise.kube.labels import MIRROR_POD
 from linkwise.kube.objects import (
     Affinity,
     Container,
@@ -34,7 +35,7 @@ change = msgspec.structs.replace
 
 NAMESPACE = "hostile"  # the tenant's
 _HOSTNAME = "kubernetes.io/hostname"
-_TEXTS = (
+ODD_TEXTS = (
     "",
     " ",
     "0",
@@ -102,7 +103,8 @@ Oddity = Callable[[Random, Sight, Pod], Pod]
 
 
 def is_honest(pod: Pod) -> bool:
-    return pod.metadata.namespace != NAMESPACE
+    """Whether neither the hostile tenant nor the kubelet of a hostile node created it."""
+    return pod.metadata.namespace != NAMESPACE and MIRROR_POD not in pod.metadata.annotations
 
 
 def _says(pod: Pod, **said: str) -> Pod:
@@ -117,7 +119,7 @@ def _annotated(pod: Pod, said: dict[str, str]) -> Pod:
 
 def odd_annotations(draw: Random, sight: Sight, pod: Pod) -> Pod:  # noqa: ARG001
     keys = draw.sample(_BY_PODS, draw.randint(1, 4))
-    return _annotated(pod, {key: draw.choice(_TEXTS + _DURATIONS) for key in keys})
+    return _annotated(pod, {key: draw.choice(ODD_TEXTS + _DURATIONS) for key in keys})
 
 
 def gang_of_others(draw: Random, sight: Sight, pod: Pod) -> Pod:
@@ -230,7 +232,7 @@ def _forged(draw: Random, sight: Sight, pod: Pod) -> Pod:
             [
                 draw.choice([each for each in ours if each] or [{}]),
                 {names.PLAN: write_plan(plan), names.GPUS: write_gpus({"main": tuple(uuids)})},
-                dict.fromkeys(names.BY_EXTENDER, draw.choice(_TEXTS)),
+                dict.fromkeys(names.BY_EXTENDER, draw.choice(ODD_TEXTS)),
                 {names.STARTED: "true", names.QUEUE: '{"v":1,"uid":"","since":-1e300}'},
             ]
         ),

@@ -40,6 +40,8 @@ class ClaimLaws:
         leaves = meta.deletion_timestamp is not None or pod.status.phase in ("Succeeded", "Failed")
         if leaves or names.CLAIMS not in meta.annotations or not is_honest(pod):
             return
+        if day.is_touched(pod):
+            return
         claim = day.claim_of(pod)
         if claim is None or pod.spec.scheduling_gates:
             return

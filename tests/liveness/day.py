@@ -31,6 +31,7 @@ from linkwise.simulator.scheduler.queue import QueuedPod
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_gpus, read_plan
 from linkwise.topology.errors import AnnotationError
+from linkwise.topology.machine.model import Machine
 from tests.extender import claimed
 from tests.extender.cluster import GPU
 from tests.extender.device_cluster import DeviceCluster, by_webhook, devices_of
@@ -72,6 +73,11 @@ class Day(DeviceCluster):
     held: dict[str, dict[str, Mapping[str, tuple[str, ...]]]] = field(default_factory=dict)
     stuck: set[str] = field(default_factory=set)  # pods, by name, that never end terminating
     no_plugin: set[str] = field(default_factory=set)  # nodes
+    # Hostile nodes -> what each is, whatever it publishes.
+    taken: dict[str, Machine] = field(default_factory=dict)
+    touched: set[str] = field(default_factory=set)  # workloads that had pods there
+    takes_pods: bool = True  # whether the API server lets anybody create any
+    writes: int = 0  # of the extender, Events left out
     faults_at: float = 0.0  # when something last went wrong
     writes_lost_at: float = -math.inf  # when the last Binding or action was
     led_at: float = -math.inf  # since when this leader leads
@@ -226,8 +232,19 @@ class Day(DeviceCluster):
         self._tell(lambda core: core.node_event(kind, node, self.now))
         self.scheduler.node_event(kind, node)
 
+    def machine(self, node: str) -> Machine:
+        return self.taken.get(node) or super().machine(node)
+
+    def is_touched(self, pod: Pod) -> bool:
+        """Whether pods of its workload are, or were, on a hostile node."""
+        return workload_of(pod.metadata.name) in self.touched
+
     def put_pod(self, pod: Pod) -> Pod:
-        return pod if self.pods.get(pod.metadata.uid) == pod else super().put_pod(pod)
+        if pod.spec.node_name in self.taken:
+            self.touched.add(workload_of(pod.metadata.name))
+        known = self.pods.get(pod.metadata.uid)
+        is_refused = known is None and not self.takes_pods
+        return pod if known == pod or is_refused else super().put_pod(pod)
 
     def pod_event(self, kind: str, pod: Pod) -> None:
         self._tell(lambda core: core.pod_event(kind, pod, self.now))
@@ -280,6 +297,7 @@ class Day(DeviceCluster):
     def carry_out(self, action: Action) -> Outcome:
         if isinstance(action, Emit):
             return Outcome.DONE  # they are many in some days
+        self.writes += 1
         if self.random.random() < self.trouble.writes_lost:
             self.faults_at = self.writes_lost_at = self.now
             if self.random.random() >= 0.5:
@@ -376,13 +394,14 @@ class Day(DeviceCluster):
             self._admit_soon(pod.metadata.uid)
         return pod
 
-    def end(self, uid: str, phase: str) -> None:
-        """Its containers have ended."""
+    def end(self, uid: str, phase: str, reason: str = "", message: str = "") -> None:
+        """Its containers have ended, or its kubelet refuses it."""
         pod = self.pods.get(uid)
         if pod is None or pod.status.phase in ("Succeeded", "Failed"):
             return
-        self._give_back(pod)
-        self.put_pod(change(pod, status=change(pod.status, phase=phase)))
+        self.give_back(pod)
+        status = change(pod.status, phase=phase, reason=reason, message=message)
+        self.put_pod(change(pod, status=status))
         self._collect_soon(pod)
         self.on_end(self.pods[uid])
 
@@ -408,7 +427,7 @@ class Day(DeviceCluster):
         if pod.metadata.name in self.stuck:
             self.after(30.0, lambda: self._bury(uid))
             return
-        self._give_back(pod)
+        self.give_back(pod)
         self.remove_pod(uid)
 
     # Kubelets.
@@ -427,15 +446,11 @@ class Day(DeviceCluster):
         given = self._give(pod, node)
         if isinstance(given, str):
             said = f"Pod was rejected: Allocate failed due to {given}, which is unexpected"
-            status = change(
-                pod.status, phase="Failed", reason="UnexpectedAdmissionError", message=said
-            )
-            self.put_pod(change(pod, status=status))
-            self.on_end(self.pods[uid])
+            self.end(uid, "Failed", "UnexpectedAdmissionError", said)
             return
         if given:
             self.held.setdefault(node, {})[key] = given
-            self._publish_soon(node)
+            self.publish_soon(node)
             self.on_gpus(pod)
         self.after(self.random.uniform(0.5, 20.0), lambda: self._run(uid))
 
@@ -483,16 +498,18 @@ class Day(DeviceCluster):
         if seconds is not None:
             self.after(seconds, lambda: self.end(uid, "Succeeded"))
 
-    def _give_back(self, pod: Pod) -> None:
+    def give_back(self, pod: Pod) -> None:
         node = pod.spec.node_name
         key = f"{pod.metadata.namespace}/{pod.metadata.name}"
         if node and self.held.get(node, {}).pop(key, None) is not None:
-            self._publish_soon(node)
+            self.publish_soon(node)
 
-    def _publish_soon(self, node: str) -> None:
+    def publish_soon(self, node: str) -> None:
         self.after(self.random.uniform(0.1, PUBLISH_SECONDS), lambda: self._publish(node))
 
     def _publish(self, node: str) -> None:
+        if node in self.taken:
+            return
         if node in self.no_plugin:
             self.after(5.0, lambda: self._publish(node))
             return
@@ -506,7 +523,7 @@ class Day(DeviceCluster):
         self.after(self.random.uniform(0.5, 9.0), lambda: self._offer(node))
 
     def _offer(self, node: str) -> None:
-        if node not in self.nodes:
+        if node not in self.nodes or node in self.taken:
             return
         if node in self.by_claims:
             self._publish_devices(node)
@@ -529,6 +546,11 @@ class Day(DeviceCluster):
     def set_health(self, node: str, *unhealthy: int) -> None:
         super().set_health(node, *unhealthy)
         self.after(self.random.uniform(0.1, 9.0), lambda: self._offer(node))
+
+
+def workload_of(name: str) -> str:
+    """Of a pod: the first part of its name."""
+    return name.partition("-")[0]
 
 
 def owner_of(pod: Pod) -> str:

@@ -16,7 +16,7 @@ import click
 from linkwise.extender.placement.nodes import scheduler_feedback
 from linkwise.extender.queue import unschedulable_pods
 from linkwise.extender.queue.queue_order import QueueOrder
-from tests.liveness.fates import Fate
+from tests.liveness.fates import Fate, Plain
 from tests.liveness.judge import Judge, delayed
 
 LOOK_SECONDS = 900.0
@@ -55,6 +55,7 @@ def live(
     order: QueueOrder = QueueOrder.AGE,
     other_filters: bool = False,
     hostile: bool = False,
+    hostile_nodes: bool = False,
     moves: bool = False,
     claims: bool = False,
     waves: bool = False,
@@ -66,6 +67,7 @@ def live(
         order,
         other_filters=other_filters,
         hostile=hostile,
+        hostile_nodes=hostile_nodes,
         moves=moves,
         claims=claims,
         waves=waves,
@@ -73,13 +75,34 @@ def live(
     judge = _live_through(fate)
     day = fate.day
     longer = 0.0
-    if fate.hostile is not None and fate.is_calm and not day.failures:
-        plain = Fate(
-            seed, days, order, hostile=True, plain=fate.hostile.got, claims=claims, waves=waves
-        )
-        _live_through(plain)
-        longer = fate.waits() - plain.waits()
-        day.failures += plain.day.failures + delayed(fate.waits(), plain.waits())
+    if fate.is_calm and not day.failures:
+        got = {} if fate.hostile is None else fate.hostile.got
+        plains = [
+            Fate(
+                seed,
+                days,
+                order,
+                hostile=hostile,
+                hostile_nodes=hostile_nodes,
+                plain=Plain(got, is_closed),
+                moves=moves,
+                claims=claims,
+                waves=waves,
+            )
+            # A hostile node may be away all day, and may be there all day.
+            for is_closed in ([False, True] if hostile_nodes else [False])
+        ]
+        for plain in plains:
+            _live_through(plain)
+            day.failures += plain.day.failures
+        # What needs the hostile nodes too cannot start on a day without them.
+        able = set(fate.jobs).intersection(*(one.started() for one in plains if hostile_nodes))
+        waits, beside = fate.waits(able), max(plain.waits(able) for plain in plains)
+        longer = waits - beside
+        day.failures += delayed(waits, beside)
+        if fate.hostile_nodes is not None:
+            most = max(plain.day.writes for plain in plains)
+            day.failures += fate.hostile_nodes.many_writes(most)
     return Lived(
         seed,
         time.perf_counter() - began,
@@ -115,6 +138,8 @@ def _live_on(fate: Fate, judge: Judge) -> None:
             day.live(min(day.now + LOOK_SECONDS, until), judge.before_jump)
             judge.look()
         then()
+    if fate.hostile_nodes is not None and not day.failures:
+        judge.nothing_stays()
 
 
 def _seeds(text: str) -> list[int]:
@@ -134,6 +159,7 @@ def _seeds(text: str) -> list[int]:
     "--other-filters", is_flag=True, help="kube-scheduler has some that Linkwise does not know."
 )
 @click.option("--hostile", is_flag=True, help="A tenant writes whatever the API server accepts.")
+@click.option("--hostile-nodes", is_flag=True, help="One or two kubelets write what they like.")
 @click.option("--moves", is_flag=True, help="Some pods may be moved.")
 @click.option("--claims", is_flag=True, help="The GPUs of some or all nodes come from claims.")
 @click.option("--waves", is_flag=True, help="Some owners create pods only after others run.")
@@ -144,6 +170,7 @@ def main(
     queue_order: str,
     other_filters: bool,
     hostile: bool,
+    hostile_nodes: bool,
     moves: bool,
     claims: bool,
     waves: bool,
@@ -160,7 +187,7 @@ def main(
     with ProcessPoolExecutor(jobs) as pool:
         lived = []
         orders, filters = repeat(QueueOrder(queue_order)), repeat(other_filters)
-        more = repeat(hostile), repeat(moves), repeat(claims), repeat(waves)
+        more = map(repeat, (hostile, hostile_nodes, moves, claims, waves))
         for one in pool.map(live, wanted, repeat(days), orders, filters, *more):
             lived.append(one)
             how = "; ".join(one.failures[:3]) or "ok"

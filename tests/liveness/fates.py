@@ -1,6 +1,6 @@
 """What a seed decides: machines, which workloads want what and when, and what goes wrong."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
@@ -12,6 +12,7 @@ from linkwise.extender.queue.queue_order import QueueOrder
 from linkwise.kube.objects import OwnerReference, Pod
 from tests.liveness.day import Day, Trouble
 from tests.liveness.hostile import Hostile
+from tests.liveness.hostile_nodes import HostileNodes
 from tests.liveness.movables import Movables
 from tests.liveness.strangers import Strangers
 from tests.liveness.waves import Waves
@@ -51,6 +52,14 @@ class Job:
         return len(self.done) == self.size
 
 
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """A day beside which a hostile one is judged."""
+
+    pods: Mapping[str, int] = field(default_factory=dict)  # of the tenant, with their priorities
+    is_closed: bool = False  # whether what would be hostile nodes takes no pods
+
+
 class Fate:
     def __init__(
         self,
@@ -60,16 +69,18 @@ class Fate:
         *,
         other_filters: bool = False,
         hostile: bool = False,
-        plain: Mapping[str, int] | None = None,
+        hostile_nodes: bool = False,
+        plain: Plain | None = None,
         moves: bool = False,
         claims: bool = False,
         waves: bool = False,
     ) -> None:
         """*other_filters*: kube-scheduler has some that Linkwise does not know. *hostile*: with a
-        hostile tenant; *plain*: the pods of it that are made, as plain ones. Then what the others
-        do depends on the seed alone, and in every other seed nothing goes wrong. *moves*: with pods
-        that may be moved. *claims*: the GPUs of some or all nodes come from claims. *waves*: with
-        owners that create some pods only after others run."""
+        hostile tenant; *hostile_nodes*: with one or two such nodes; *plain*: with nothing hostile,
+        to compare. Then what the others do depends on the seed alone, and in every other seed
+        nothing goes wrong. *moves*: with pods that may be moved. *claims*: the GPUs of some or all
+        nodes come from claims. *waves*: with owners that create some pods only after others
+        run."""
         self.seed, self.draw = seed, Random(seed)
         self.seconds = days * 24 * HOUR
         draw = self.draw
@@ -89,7 +100,8 @@ class Fate:
         self.jobs: dict[str, Job] = {}
         self.day.on_end = self._ended
         self.longest_hours = draw.choice([0.3, 2.0, 6.0])
-        self.is_calm = hostile and seed % 2 == 0
+        self.is_beside = hostile or hostile_nodes
+        self.is_calm = self.is_beside and seed % 2 == 0
         if self.is_calm:  # where many wait for hours, one that comes first changes who is next
             self.longest_hours = min(self.longest_hours, _CALM_HOURS)
         # Where nothing else happens, nothing else wakes a pod that was forgotten.
@@ -113,6 +125,7 @@ class Fate:
         self.hostile = (
             Hostile(self.day, seed, self.seconds, through_queue=self.is_calm) if hostile else None
         )
+        self.hostile_nodes = HostileNodes(self.day, seed, self.seconds) if hostile_nodes else None
         self.movables = Movables(self.day, seed, self.seconds, NAMESPACES) if moves else None
         self.waves = Waves(self.day, seed, self.seconds, NAMESPACES) if waves else None
         if other_filters:
@@ -130,7 +143,9 @@ class Fate:
         for number in range(0 if self.is_calm else draw.choice([0, 0, 1, 2])):
             day.at(day.now + draw.uniform(0, self.seconds), partial(self._serve, number))
         if self.hostile is not None:
-            self.hostile.begin(self.plain)
+            self.hostile.begin(None if self.plain is None else self.plain.pods)
+        if self.hostile_nodes is not None and (self.plain is None or self.plain.is_closed):
+            (self.hostile_nodes.begin if self.plain is None else self.hostile_nodes.close)()
         if self.movables is not None:
             self.movables.begin()
         if self.waves is not None:
@@ -147,7 +162,7 @@ class Fate:
             return _MOST_BESIDE_MOVABLES
         if self.waves is not None:
             return _MOST_BESIDE_WAVES
-        return self.how_many if self.hostile is None else _MOST_BESIDE
+        return _MOST_BESIDE if self.is_beside else self.how_many
 
     def _begin_to_strike(self) -> None:
         draw, day = self.draw, self.day
@@ -161,6 +176,8 @@ class Fate:
         self.seconds = 0.0
         self.day.trouble = Trouble()
         self.day.stuck.clear()
+        if self.hostile_nodes is not None:
+            self.hostile_nodes.end()
         if self.movables is not None:
             self.movables.fill()
         for node in sorted(self.day.no_plugin):
@@ -171,12 +188,12 @@ class Fate:
 
     def _draw_of(self, name: str) -> Random:
         """What is drawn for one job, pod or server, whatever has become of others."""
-        return self.draw if self.hostile is None else Random(f"{name} {self.seed}")
+        return Random(f"{name} {self.seed}") if self.is_beside else self.draw
 
     def _submit(self, name: str) -> None:
         draw = self._draw_of(name)
         waiting = sum(not pod.spec.node_name for pod in self.day.pods.values())
-        if self.hostile is None and waiting > _MOST_WAITING:
+        if not self.is_beside and waiting > _MOST_WAITING:
             return  # each event has all of them tried again: more cost much and show nothing new
         nodes = self._nodes_for(name)
         size = draw.choice([1, 1, 1, 2, 2, 3, 4, self.nodes])
@@ -249,9 +266,13 @@ class Fate:
             if job.started is None and len(job.bound) >= int(job.said.get("gang-min", job.size)):
                 job.started = self.day.now
 
-    def waits(self) -> float:
-        """For how long jobs waited, or wait, in the mean."""
-        now, jobs = self.day.now, self.jobs.values()
+    def started(self) -> set[str]:
+        """The jobs that started."""
+        return {job.name for job in self.jobs.values() if job.started is not None}
+
+    def waits(self, names: Collection[str]) -> float:
+        """For how long these jobs waited, or wait, in the mean."""
+        now, jobs = self.day.now, [self.jobs[name] for name in sorted(names)]
         waits = [(now if job.started is None else job.started) - job.asked for job in jobs]
         return sum(waits) / len(waits) if waits else 0.0
 
@@ -378,4 +399,4 @@ class Fate:
             self.day.terminate(self.draw.choice(pods))
 
     def _any_node(self) -> str:
-        return self.draw.choice(sorted(self.day.nodes))
+        return self.draw.choice(sorted(self.day.nodes.keys() - self.day.taken.keys()))

@@ -92,6 +92,8 @@ class GangMoveLaws:
         others = [day.pods.get(uid) for uid in moved.stay]
         return bool(
             gone_unasked
+            or not day.taken.keys().isdisjoint(moved.targets.values())
+            or any(map(day.is_touched, moved.pods.values()))
             or any(pod is None or _is_out(pod) for pod in others)
             or moved.offers != offers(day, moved.targets.values())
             or day.trouble.evictions_refused

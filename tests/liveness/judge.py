@@ -11,6 +11,8 @@
 - The core's own audit finds nothing, and the core is not busy while nothing happens.
 - No call of the core fails, and no pod or gang is isolated because of a defect.
 - Planned moves keep `move_laws`, and GPUs from claims `claim_laws`.
+- Beside hostile nodes, `hostile_nodes.HostileNodeLaws`. Of a workload that has, or had, pods there,
+  the laws of gangs, moves, claims and evictions say nothing.
 - Of an honest tenant, pods are evicted only for what is more important, or with their gang that
   gives up. Its jobs wait no longer beside a hostile tenant than beside a plain one, within a bound.
 """
@@ -35,7 +37,7 @@ from linkwise.extender.moves.policy import NO_MOVES
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.queue.queue_order import QueueOrder
 from linkwise.extender.queue.reservations import Reservation
-from linkwise.kube.objects import Pod
+from linkwise.kube.objects import NodeSpec, Pod
 from linkwise.simulator.scheduler.cache import SchedulerCache
 from linkwise.simulator.scheduler.queue import EXTENDER, OTHER
 from linkwise.topology import names
@@ -43,6 +45,7 @@ from linkwise.topology.annotations.plan import read_gpus, read_plan
 from tests.all_or_nothing import AllOrNothing, gang_of
 from tests.liveness.claim_laws import ClaimLaws
 from tests.liveness.day import Day
+from tests.liveness.hostile_nodes import HostileNodeLaws
 from tests.liveness.move_laws import MoveLaws
 from tests.liveness.wave_laws import WaveLaws
 from tests.liveness.waves import Waves
@@ -74,6 +77,7 @@ class Judge:
         self._law_by_claims = AllOrNothing(grace_seconds=day.settings.gang_timeout_seconds + 60.0)
         self.moves = MoveLaws(day)
         self._claims = ClaimLaws(day)
+        self.nodes = HostileNodeLaws(day)
         self.waves = WaveLaws(day, waves)
         day.on_evict = self._judge_eviction
         self._in_waves: set[str] = set()  # uids of pods beside which others come later
@@ -86,14 +90,16 @@ class Judge:
         # What hostile pods without GPUs do may go on forever.
         with_gpus = {pod for pods in day.held.values() for pod in pods}
         pods = day.pods.values()
-        state = self._state_of(p for p in pods if is_honest(p) or _title(p) in with_gpus)
+        honest = (p for p in pods if is_honest(p) or _title(p) in with_gpus)
+        state = self._state_of(p for p in honest if p.spec.node_name not in day.taken)
         if state != self._state:
             self._state, self._quiet_since = state, day.now
-        whole_state = self._state_of(pods)
+        whole_state = self._state_of(pods), hash(frozenset(map(id, day.nodes.values())))
         if whole_state != self._whole_state:
             self._whole_state, self._still_since = whole_state, day.now
         self._look_at_gangs()
         self._look_at_idling(then)
+        self.nodes.look()
         self.moves.look()
         self._claims.look()
         self.waves.look()
@@ -107,6 +113,7 @@ class Judge:
         """What must be true at any moment."""
         day = self._day
         day.failures += [f"audit: {text}" for text in day.core.audit()]
+        self.nodes.look_at_kinds()
         for reservation in day.core.reservations.all():
             day.failures += [
                 f"{reservation.title} waits for a server: {owner}"
@@ -116,7 +123,11 @@ class Judge:
     def _look_at_gangs(self) -> None:
         day = self._day
         # `WaveLaws` judges gangs of which some members come later.
-        honest = (pod for pod in day.pods.values() if is_honest(pod) and not self._has_more(pod))
+        honest = (
+            pod
+            for pod in day.pods.values()
+            if is_honest(pod) and not day.is_touched(pod) and not self._has_more(pod)
+        )
         known = day.core._cache.pods.items()
         unseen = {record.gang_name for uid, record in known if uid not in day.pods}
         pods: dict[bool, list[Pod]] = {True: [], False: []}
@@ -148,6 +159,8 @@ class Judge:
     def _judge_eviction(self, pod: Pod, by: Evict | Pod) -> None:
         day = self._day
         self._look_at_gangs()
+        if day.is_touched(pod):
+            return
         self.waves.evicted(pod, by)
         if isinstance(by, Evict) and by.event == REASON:
             self.moves.evicted(pod, by)
@@ -179,13 +192,21 @@ class Judge:
             and min(claimants, default=victim.spec.priority) > victim.spec.priority
         )
 
+    def nothing_stays(self) -> None:
+        """Call it last."""
+        self.nodes.take_pods_away()
+        self.nodes.nothing_stays(self._fresh(self._day.now))
+
     # No pod is forgotten.
 
     def _state_of(self, pods: Iterable[Pod]) -> object:
-        """A value that differs after each change of a node, of the core's process or of *pods*."""
+        """A value that differs after each change of an honest node, of the core's process or of
+        *pods*."""
         day = self._day
-        nodes = hash(frozenset(map(id, (*day.nodes.values(), *day.slices.values()))))
-        return hash(frozenset(map(id, pods))), nodes, id(day.core)
+        nodes = [node for name, node in day.nodes.items() if name not in day.taken]
+        slices = [one for one in day.slices.values() if one.spec.node_name not in day.taken]
+        there = hash(frozenset(map(id, (*nodes, *slices))))
+        return hash(frozenset(map(id, pods))), there, id(day.core)
 
     def _nobody_is_forgotten(self, now: float) -> None:
         self.checks += 1
@@ -208,7 +229,7 @@ class Judge:
         for plans in by_gang.values():
             if any(map(self._is_kept, plans)) or not all(map(self._goes, plans)):
                 continue
-            if any(map(self._is_half_moved, plans)) or any(map(self._is_refused, plans)):
+            if any(map(self._may_wait, plans)):
                 continue
             pods = [day.pods[plan.pod.uid] for plan in plans]
             if not is_honest(pods[0]) or any(map(self._awaits_kube_scheduler, pods)):
@@ -238,7 +259,8 @@ class Judge:
             if not member.coming or written is None:
                 continue
             node = written.plan.node
-            if node in self._day.no_plugin or self._is_set_aside(node, written.uuids, record):
+            closed = node in self._day.no_plugin or node in self._day.taken
+            if closed or self._is_set_aside(node, written.uuids, record):
                 return True
         return False
 
@@ -258,6 +280,14 @@ class Judge:
             key in known and (known[key].refused or self._day.now < rests.until(key))
             for key in gangs
         )
+
+    def _goes_astray(self, uid: str) -> bool:
+        """Whether the pod, or another of its gang, is planned on a hostile node."""
+        cache = self._day.core._cache
+        record = cache.pods.get(uid)
+        gang = {uid} if record is None or record.gang is None else cache.gangs[record.gang]
+        planned = (cache.plans[each].plan.node for each in gang if each in cache.plans)
+        return any(node in self._day.taken for node in planned)
 
     def _is_kept(self, action: WritePlan) -> bool:
         """Whether the core reserves some of these GPUs for others, be they free or of a plan that
@@ -279,6 +309,10 @@ class Judge:
         mask = book.machine.mask_of(uuids)
         others = (kept for key, kept in book.reserved.items() if record and key != record.gang)
         return bool(book.set_aside & mask) or any(kept & mask for kept in others)
+
+    def _may_wait(self, action: WritePlan) -> bool:
+        is_excused = self._is_half_moved(action) or self._is_refused(action)
+        return is_excused or self._goes_astray(action.pod.uid)
 
     def _is_half_moved(self, action: WritePlan) -> bool:
         """Whether the pod waits for its target until the rest of its gang is evicted, which is
@@ -410,12 +444,13 @@ class Judge:
                 continue
             if pod.spec.resource_claims:
                 continue  # kube-scheduler asks about none of them
-            if self._awaits_kube_scheduler(pod):
+            if self._awaits_kube_scheduler(pod) or self._goes_astray(pod.metadata.uid):
                 continue
             asked = tuple(
                 node
                 for node in sorted(day.nodes)
                 if node not in kept
+                and node not in day.taken
                 and node not in day.no_plugin
                 and day.scheduler.passes(pod, node)
             )
@@ -433,7 +468,10 @@ class Judge:
         # Namespaces whose later waves did not come keep no places for a while.
         ours, theirs = fresh._planner.to_come.for_nothing, day.core._planner.to_come.for_nothing
         ours._pauses = deepcopy(theirs._pauses)
-        fresh.replace_nodes(day.nodes.values(), now)
+        closed = NodeSpec(unschedulable=True)
+        fresh.replace_nodes(
+            [change(n, spec=closed) if key in day.taken else n for key, n in day.nodes.items()], now
+        )
         fresh.replace_pods([changed.get(uid, pod) for uid, pod in day.pods.items()], now)
         fresh.replace_budgets([], now)
         fresh.replace_slices(day.slices.values(), now)
@@ -491,6 +529,8 @@ class Judge:
         evicted = set() if preemption is None else set(preemption.victims)
         evicted |= set() if moves is None else {move.pod.uid for move in moves.moves}
         for node, mask in reservation.gpus.items():
+            if node in day.taken:
+                continue
             book = day.core._cache.nodes.get(node)
             for uid, gpus in ({} if book is None else book.owned).items():
                 pod = day.pods.get(uid)

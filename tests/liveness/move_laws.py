@@ -34,6 +34,7 @@ from tests.liveness.gang_move_laws import (
     request,
     was_refused,
 )
+from tests.odd_pods import is_honest
 
 _ENDED = ("Succeeded", "Failed")
 _NEW_SECONDS = 5.0
@@ -129,6 +130,8 @@ class MoveLaws:
 
     def _is_in_vain(self, victim: Pod, target: Target) -> bool:
         day = self._day
+        if target.spot.node in day.taken:
+            return False
         is_new = day.now <= target.began + _NEW_SECONDS and day.knows_all
         return is_new and not day.scheduler.passes(victim, target.spot.node)
 
@@ -153,7 +156,8 @@ class MoveLaws:
     def _is_settled(self, moved: _Moved) -> bool:
         """Whether its replacement has a node, or something excuses that it has none."""
         day = self._day
-        if moved.scene != self._scene_of(moved.node, moved.empties):
+        is_hostile = moved.node in day.taken or day.is_touched(moved.pod)
+        if is_hostile or moved.scene != self._scene_of(moved.node, moved.empties):
             return True
         if not moved.replacement:
             pod = self._replacement(moved)
@@ -186,7 +190,10 @@ class MoveLaws:
     def _replacement(self, moved: _Moved) -> Pod | None:
         owner, old = owner_of(moved.pod), moved.pod.metadata.uid
         pods = self._day.pods.values()
-        return next((p for p in pods if owner_of(p) == owner and p.metadata.uid != old), None)
+        return next(
+            (p for p in pods if is_honest(p) and owner_of(p) == owner and p.metadata.uid != old),
+            None,
+        )
 
     def _is_over(self, title: str, claim: _Claim) -> bool:
         """Whether it has started, is gone, or something excuses that it has not."""
@@ -197,6 +204,8 @@ class MoveLaws:
         if not claim.pods <= {pod.metadata.uid for pod in pods}:
             return True
         if claim.scene != self._scene(day.nodes) or self._is_behind(claim):
+            return True
+        if claim.room & day.taken.keys() or any(map(day.is_touched, pods)):
             return True
         # Some of those that are to move are still there, or one that was leaving stays.
         if day.trouble.evictions_refused or any(

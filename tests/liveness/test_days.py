@@ -21,6 +21,7 @@ from tests.liveness.judge import Judge
         ("2", ("--queue-order", "multifactor")),
         ("4", ("--other-filters",)),
         ("12-13", ("--hostile",)),
+        ("18", ("--hostile-nodes", "--claims")),
         ("23", ("--moves", "--days", "0.25")),
         ("24", ("--claims",)),
         ("105", ("--waves",)),

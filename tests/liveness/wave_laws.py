@@ -24,7 +24,7 @@ from linkwise.extender.gangs.to_come import LEAVING_SECONDS, WHOLE_SECONDS
 from linkwise.kube.objects import Pod
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_gpus
-from tests.liveness.day import Day
+from tests.liveness.day import Day, workload_of
 from tests.liveness.waves import Owner, Waves
 
 BOUND_SECONDS = 60.0
@@ -76,6 +76,8 @@ class WaveLaws:
         if record is None or record.gang is None or record.gang.uid:
             return
         key = record.gang
+        if day.is_touched(pod) or node in day.taken:
+            return
         owner, place = self._owner_of(pod)
         if not record.demand.gpus or not (owner or record.to_come):
             return
@@ -154,6 +156,7 @@ class WaveLaws:
             book = day.core._cache.nodes.get(name)
             is_bad = (
                 name in day.no_plugin
+                or name in day.taken
                 or node.spec.unschedulable
                 or book is None
                 or bool(book.closed)
@@ -311,6 +314,7 @@ class WaveLaws:
         since = kept.since - LEAVING_SECONDS
         return (
             self._calm_since >= since
+            or workload_of(key.name) in self._day.touched
             or self._bad_nodes.get(kept.node, -math.inf) >= since
             or self._disturbed.get(key, -math.inf) >= since
             or self._day.trouble.watch_late > LEAVING_SECONDS

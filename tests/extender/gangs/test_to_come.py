@@ -20,6 +20,7 @@ from linkwise.topology.machine.model import Gpu, Machine
 from tests.extender.cluster import Cluster, change
 from tests.extender.meanwhile import Meanwhile
 from tests.extender.owned import create, job, job_set, member, of_set, there_is
+from tests.machines import T4_4
 from tests.pods.podgrouper.pods import Object, owner, pod, template
 
 INDEX = "batch.kubernetes.io/job-completion-index"
@@ -1171,6 +1172,17 @@ def test_a_pod_that_its_kubelet_refused_keeps_nothing() -> None:
     at.settle()
     (view,) = at.core.gangs(at.now)
     assert [each.state for each in view.members] == ["bound", "ended"]
+
+
+def test_a_place_on_what_is_another_machine_by_now_is_not_kept() -> None:
+    at = world()
+    full(at)
+    node = at.pod("train-1-0").spec.node_name
+    at.annotate_node(node, names.TOPOLOGY, write_topology(T4_4))
+    fail(at, "train-1-0")
+    assert at.core.take_defects() == []
+    assert {view.name: view.free for view in at.core.nodes(at.now)}[node] == 4
+    assert at.sound()
 
 
 def test_members_beyond_the_minimum_keep_no_place_for_long() -> None:

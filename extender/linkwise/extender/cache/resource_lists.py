@@ -10,6 +10,9 @@ from linkwise.topology.demand import PodDemand
 
 _resources = lru_cache(maxsize=1024)(ResourceList)  # one for equal ones, which are compared
 _CPU, _MEMORY, _PODS = "cpu", "memory", "pods"
+# No machine has as much. A kubelet may say anything up to LARGEST, to which the cache's arrays
+# could add nothing: GPUs that come from claims, or what other nodes offer.
+_MOST_OFFERED = 2**53
 
 
 def pod_needs(pod: Pod, demand: PodDemand, managed: str) -> ResourceList:
@@ -24,16 +27,17 @@ def pod_needs(pod: Pod, demand: PodDemand, managed: str) -> ResourceList:
 def node_offers(node: Node, managed: str) -> ResourceList:
     """What pods may request of the node in all."""
     allocatable = node.status.allocatable
-    return _resource_list(
-        {name: lenient_amount(name, allocatable[name]) for name in allocatable}, managed
-    )
+    return _resource_list({name: _offered(node, name) for name in allocatable}, managed)
 
 
 def most_pods(node: Node) -> int:
     """How many pods the node takes. Every kubelet reports it; if one does not, kube-scheduler
     decides."""
-    allocatable = node.status.allocatable
-    return lenient_amount(_PODS, allocatable[_PODS]) if _PODS in allocatable else 2**31
+    return _offered(node, _PODS) if _PODS in node.status.allocatable else 2**31
+
+
+def _offered(node: Node, name: str) -> int:
+    return min(lenient_amount(name, node.status.allocatable[name]), _MOST_OFFERED)
 
 
 def _resource_list(counted: Mapping[str, int], managed: str) -> ResourceList:

@@ -534,10 +534,10 @@ class MembersToCome:
     ) -> WrittenPlan | None:
         """The plan that keeps *spot* for the member; None: it is no place for it."""
         info = self._cache.nodes.get(spot.node)
-        if info is None or info.kind is None or spot.gpus.bit_count() != record.demand.gpus:
+        if info is None or info.machine is None or spot.gpus.bit_count() != record.demand.gpus:
             return None
-        if spot.gpus & ~info.kind.all_gpus:
-            return None  # the machine has fewer GPUs than it had
+        if spot.gpus & ~info.machine.all_gpus:
+            return None  # the node was another machine when the pod came
         epoch, made = 1, gang.made or 0.0 if made is None else made
         if not gang.plan_id:  # it was bound without the extender
             gang.plan_id = plan_id(gang.key.namespace, gang.key.name, epoch, made, [record.uid])

@@ -224,3 +224,18 @@ def test_a_gpu_that_the_node_lacks_takes_nothing() -> None:
     claimed.publish(at, change(old, spec=change(old.spec, devices=devices)))
     claimed.add_pod(at, "a", "n1", 7)
     assert states(at, "n1") == [*[FREE] * 7, ("unhealthy", "")]
+
+
+def test_a_kubelet_may_offer_any_amount_too() -> None:
+    at = Cluster()
+    claimed.add_node(at, "n1")
+    node = at.nodes["n1"]
+    plenty = dict.fromkeys(("cpu", "memory", "pods", GPU), "9223372036854775807")
+    at.put_node(change(node, status=change(node.status, allocatable=plenty)))
+    at.add_node("n2")
+    at.add_pod("a", 8)
+    assert at.filter("a").node_names == ("n2",)
+    at.add_gang("g", 2, gpus=4)
+    at.settle()
+    assert at.places("g-0", "g-1") == ["n2", "n2"]
+    assert at.sound()
