@@ -16,7 +16,7 @@ from tests.beside.queues import (
     create_queues,
     queued,
 )
-from tests.beside.workloads import create_job_set, job_template, replicated
+from tests.beside.workloads import BATCH, create_job_set, job_template, replicated
 from tests.beside.world import (
     RACK,
     Played,
@@ -35,6 +35,7 @@ from tests.beside.world import (
 from tests.cluster.support.programs.operators import JOB_SET, KUEUE
 from tests.cluster.support.scheduling.scheduling_world import SchedulingWorld
 
+EQUAL = "kueue.x-k8s.io/job-completions-equal-parallelism"
 REQUIRED = "kueue.x-k8s.io/podset-required-topology"
 Create = Callable[[SchedulingWorld, str, str], None]
 
@@ -114,6 +115,17 @@ def test_a_job_that_kueue_preempts_gives_its_gpus_whole_and_gets_them_back(
     ended(world, "high")
     played.until_running("low", 2)
     played.at_rest()
+
+
+def test_a_job_that_kueue_admits_in_part_starts_with_as_many_pods(world: SchedulingWorld) -> None:
+    """There is room for all four, and quota for two."""
+    said = {"kueue.x-k8s.io/job-min-parallelism": "1", EQUAL: "true"}
+    metadata = {"name": "one", "labels": queued(QUOTA_OF_ONE), "annotations": said}
+    world.client.post(BATCH, {"metadata": metadata, "spec": job_template("one", 4)})
+    played = Played(world)
+    played.until_running("one", 2)
+    played.at_rest()
+    assert len(of(world.pods(), "one")) == 2
 
 
 def test_of_two_that_kueue_admits_the_one_with_the_higher_priority_class_starts_first(
