@@ -245,7 +245,8 @@ class Judge:
         for_whom = fresh._planner.preemption.preemptions.keys()
         for_honest = any(key.namespace != NAMESPACE for key in for_whom)
         # Where kube-scheduler's filters refuse a gang, the core evicts no pod in vain.
-        may_be_vain = day.other_filters
+        # A new core here sees hostile nodes as cordoned, and the running one may find room there.
+        may_be_vain = day.other_filters or day.taken
         may_wait = may_be_vain or self._may_wait_with_evictions() or self._rest(for_whom)
         if victims and for_honest and not may_wait:
             found.append(f"the core does not evict {', '.join(victims)} at {now:.0f}")

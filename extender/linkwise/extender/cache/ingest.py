@@ -122,7 +122,8 @@ class _SpecKey(msgspec.Struct, frozen=True):
     priority: int
     scheduler: str
     claims: tuple[PodClaim, ...]
-    asked: tuple[Mapping[str, int], str] | None  # of a claim to be created: requests, template
+    # Of a claim to be created: its requests and template; a wrong annotation as it is written.
+    asked: tuple[Mapping[str, int], str] | str | None
     volumes: list[str]
     matched: dict[str, str]  # the labels that `matchLabelKeys` name
     resized: Resized
@@ -359,7 +360,9 @@ class Ingest:
             spec.priority,
             spec.scheduler_name,
             _others_claims(spec, claim),
-            None if claim is None else (claim.requests, claim.template),
+            meta.annotations.get(names.CLAIMS)
+            if claim is None
+            else (claim.requests, claim.template),
             [_DIGITS.sub("0", claim.name) for claim in claims_of(pod)],
             {
                 key: meta.labels[key]

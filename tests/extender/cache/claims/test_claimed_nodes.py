@@ -5,6 +5,8 @@ from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.claims.book import ClaimBook
 from linkwise.extender.cache.claims.records import claim_record, slice_record
 from linkwise.extender.cache.ingest import Ingest
+from linkwise.kube.labels import MIRROR_POD
+from linkwise.kube.objects import Pod
 from linkwise.topology import names
 from tests.extender import claimed
 from tests.extender.cluster import GPU, Cluster, change
@@ -239,3 +241,17 @@ def test_a_kubelet_may_offer_any_amount_too() -> None:
     at.settle()
     assert at.places("g-0", "g-1") == ["n2", "n2"]
     assert at.sound()
+
+
+def test_a_mirror_pod_with_a_wrong_claim_says_nothing_of_pods_that_are_alike() -> None:
+    at = Cluster()
+    at.add_node("n1")
+    at.add_node("n2")
+
+    def mirror(pod: Pod) -> Pod:
+        said = {MIRROR_POD: "x", names.CLAIMS: "{"}
+        return change(pod, metadata=change(pod.metadata, annotations=said))
+
+    at.add_pod("m", 1, node="n1", alter=mirror)
+    at.add_pod("a", 1)
+    assert at.filter("a").node_names
