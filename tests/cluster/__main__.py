@@ -60,7 +60,7 @@ def beside(names: str, flags: tuple[str, ...]) -> None:
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
     check_needs()
-    build_all()
+    binaries.kubernetes()
     build_operators(operators)
     ended = side_by_side.run_each(flags, beside_operators.modules(operators))
     if not (names or flags):
