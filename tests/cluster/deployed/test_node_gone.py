@@ -18,8 +18,9 @@ def test_a_node_that_was_given_up_takes_no_pod_until_it_is_back(deployed: Deploy
     (gone,) = deployed.nodes().keys() - {deployed.extender()["spec"]["nodeName"]}
     (other,) = deployed.nodes().keys() - {gone}
     there = Work([workloads.deployment("there", 2, replicas=1, node=gone)], "app=there", 1)
-    here = Work([workloads.deployment("here", 4, replicas=1, node=other)], "app=here", 1)
-    train = Work([workloads.job("train", 4, pods=2, gang=True)], "job-name=train", 2)
+    here = Work([workloads.deployment("here", 3, replicas=1, node=other)], "app=here", 1)
+    # One member fits on each node, whichever of its pods the node that comes back starts first.
+    train = Work([workloads.job("train", 5, pods=2, gang=True)], "job-name=train", 2)
     deployed.apply(*there.manifests, *here.manifests)
     (was,) = running(deployed, there.selector)
     before = running(deployed, here.selector)
