@@ -2,8 +2,6 @@
 
 import gc
 import tracemalloc
-from collections.abc import Iterator, Mapping
-from types import ModuleType
 
 import msgspec
 import pytest
@@ -14,66 +12,15 @@ from linkwise.extender.api.timers import Agenda
 from linkwise.extender.cache.ingest import Ingest
 from linkwise.extender.cache.node_info import NodeInfo
 from linkwise.extender.cache.pending_writes import EVENT_SECONDS, PendingWrites
-from linkwise.extender.cycle.history import History
-from linkwise.extender.queue.running_pods import RunningPods
 from linkwise.kube.device_claims import ResourceClaim, ResourceSlice
 from linkwise.kube.objects import Node, ObjectMeta, Pod
 from linkwise.topology import names
 from tests.extender.claimed import claim_of, slice_of
 from tests.extender.cluster import GPU, Cluster
 from tests.extender.owned import create, job, member, there_is
+from tests.extender.remembered import remembered, strings
 
 HOUR = 3600.0
-
-
-def remembered(root: object) -> int:
-    """How many things are in all dicts and sets that Linkwise's objects lead to from *root*."""
-    seen: set[int] = set()
-    total, left = 0, [root]
-    while left:
-        each = left.pop()
-        if id(each) in seen or isinstance(each, type | ModuleType):
-            continue
-        if isinstance(each, History):  # keeps a fixed number of decisions
-            continue
-        seen.add(id(each))
-        if isinstance(each, dict | set | frozenset):
-            total += len(each)
-        left += _inside(each)
-    return total
-
-
-def _inside(each: object) -> Iterator[object]:
-    if isinstance(each, Mapping):
-        yield from each.values()
-    elif isinstance(each, list | tuple | set | frozenset):
-        yield from each
-    elif type(each).__module__.startswith("linkwise."):
-        slots = (slot for kind in type(each).__mro__ for slot in getattr(kind, "__slots__", ()))
-        yield from (getattr(each, slot, None) for slot in slots)
-        yield from getattr(each, "__dict__", {}).values()
-
-
-# They keep so many decisions, and what each node had at the last look.
-_OF_BOUNDED = type | ModuleType | History | RunningPods
-
-
-def strings(root: object) -> set[str]:
-    """All that dicts, sets and lists hold that Linkwise's objects lead to, in keys too."""
-    seen: set[int] = set()
-    found: set[str] = set()
-    left = [root]
-    while left:
-        each = left.pop()
-        if isinstance(each, str):
-            found.add(each)
-        if id(each) in seen or isinstance(each, _OF_BOUNDED):
-            continue
-        seen.add(id(each))
-        if isinstance(each, Mapping):
-            left += each.keys()
-        left += _inside(each)
-    return found
 
 
 def a_day(cluster: Cluster, number: int) -> None:

@@ -27,7 +27,7 @@ from linkwise.topology.annotations.plan import (
 from linkwise.topology.machine.model import Gpu, Link, LinkClass, Machine
 from tests.extender import claimed
 from tests.extender.cluster import GPU, container
-from tests.extender.test_memory import remembered
+from tests.extender.remembered import remembered
 from tests.liveness.day import Day, owner_of
 from tests.odd_pods import ODD_TEXTS, is_honest
 
