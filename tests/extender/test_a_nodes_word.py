@@ -14,7 +14,7 @@ from linkwise.extender.api.queue_note import NotedMove, QueueNote, write_queue_n
 from linkwise.extender.core_settings import CoreSettings
 from linkwise.extender.moves.policy import MovePolicy, Moves
 from linkwise.kube.labels import MIRROR_POD
-from linkwise.kube.objects import Condition, Pod, Taint
+from linkwise.kube.objects import Condition, Container, Pod, Resources, Taint
 from linkwise.topology import names
 from linkwise.topology.annotations.node_annotation import write_topology
 from linkwise.topology.annotations.plan import InUse, write_in_use
@@ -24,6 +24,7 @@ from tests.extender.claimed import publish, slice_of
 from tests.extender.cluster import GPU, Cluster, change
 
 EVIL, HONEST = "evil", ("n1", "n2", "n3")
+EFA = "vpc.amazonaws.com/efa"
 
 
 def mirrored(pod: Pod) -> Pod:
@@ -139,6 +140,9 @@ def cluster() -> Cluster:
     at = Cluster(settings=CoreSettings(moves=MovePolicy(Moves.CONSENT)))
     for name in (EVIL, *HONEST):
         at.add_node(name, "hgx-h100")
+        node = at.nodes[name]
+        status = change(node.status, allocatable={**node.status.allocatable, EFA: "1"})
+        at.put_node(change(node, status=status))
     at.add_pod("guest", 4)
     at.bind("guest", EVIL)
     at.cordon(EVIL)
@@ -148,6 +152,8 @@ def cluster() -> Cluster:
         assert at.schedule(member) in HONEST
         at.set_phase(member, "Running")
     at.add_gang("waits", 2, 8)
+    nics = Resources(requests={GPU: "1", EFA: "2"}, limits={GPU: "1", EFA: "2"})
+    at.add_pod("two-nics", containers=(Container(name="main", resources=nics),))
     at.settle()
     return at
 
@@ -168,6 +174,7 @@ def seen(at: Cluster) -> tuple[object, list[str]]:
             for view in at.core.gangs(at.now)
         ]
         states.append(([(v.name, v.usable, v.free, v.reserved, v.reason) for v in views], gangs))
+    states.append(at.filter("two-nics").failed)  # no node has so many
     return states, [at.schedule(member) for member in ("waits-0", "waits-1")]
 
 

@@ -79,9 +79,8 @@ class Core:
     def __init__(self, settings: CoreSettings) -> None:
         self._settings = settings
         self._lasting = Agenda()  # of the parts that outlive a term
-        self._awaited: set[str] = (
-            set()
-        )  # uids of owners whose next pods have their places, and of these
+        # Uids of owners whose next pods have their places, and of these
+        self._awaited: set[str] = set()
         self._reader = Ingest(
             settings.resource_name,
             self._lasting,

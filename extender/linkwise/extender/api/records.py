@@ -187,9 +187,8 @@ class PodRecord:
     # Only its use of its node counts: the extender does not place pods of its namespace, or its
     # kubelet created it.
     left_alone: bool = False
-    static: bool = (
-        False  # its kubelet created it and runs it by itself, wherever it says it belongs
-    )
+    # Its kubelet created it and runs it by itself, wherever it says it belongs.
+    static: bool = False
     gang: GangKey | None = None  # what it is planned with; None: it is not planned ahead
     # The members of its gang that its owner creates only after others run; equal for all members.
     to_come: tuple["PodRecord", ...] = ()

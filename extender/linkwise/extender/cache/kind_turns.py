@@ -41,11 +41,11 @@ class KindTurns:
         """Return the record, or one whose topology cannot be read until the node's turn. *before*
         and *known*: its record and its machine until now."""
         name, turns = record.name, self._turns.get(record.name)
-        if before is None or before.topology == record.topology:
-            return record
         if turns is not None:
             turns.waits = None
             self._timers.drop(name)
+        if before is None or before.topology == record.topology:
+            return record
         return self.read_again(record, now) if _is_another(record.topology, known) else record
 
     def read_again(self, record: NodeRecord, now: float) -> NodeRecord:

@@ -107,12 +107,10 @@ class PendingWrites:
         self._nominated: dict[str, tuple[_Edition, float, int]] = memory.dict()
         self._wakes: Timers[_Key] = Timers(agenda)  # when pauses end
         self._there: dict[str, _Edition] = memory.dict()  # uid -> the plan on the API server
-        self._newest: dict[str, _Edition] = (
-            memory.dict()
-        )  # uid -> the highest ever accepted or decided
-        self._shown: dict[str, _Edition] = (
-            memory.dict()
-        )  # uid -> the highest that the watch has shown
+        # uid -> the highest ever accepted or decided
+        self._newest: dict[str, _Edition] = memory.dict()
+        # uid -> the highest that the watch has shown
+        self._shown: dict[str, _Edition] = memory.dict()
         # By uid, those of which the outcome is unknown, and since when.
         self._evicted: dict[str, tuple[Evict, float]] = memory.dict()
         self._evicts = memory.set()  # uids of pods that this leader has wanted evicted
@@ -123,15 +121,12 @@ class PendingWrites:
         self._plans_of_note: dict[GangKey, Mapping[str, WrittenPlan]] = {}
         self.gang_of_note: dict[str, GangKey] = {}  # by the key of the note
         self._why: dict[str, str] = memory.dict()  # uid -> why its plan is withdrawn
-        self._created: dict[str, float] = (
-            memory.dict()
-        )  # uid -> until when the watch should show its claim
-        self._dropped: dict[str, str] = (
-            memory.dict()
-        )  # uid -> its claim that was deleted, by the claim's uid
-        self._said: dict[str, dict[tuple[str, str], float]] = (
-            memory.dict()
-        )  # uid -> reason and text -> when
+        # uid -> until when the watch should show its claim
+        self._created: dict[str, float] = memory.dict()
+        # uid -> its claim that was deleted, by the claim's uid
+        self._dropped: dict[str, str] = memory.dict()
+        # uid -> reason and text -> when
+        self._said: dict[str, dict[tuple[str, str], float]] = memory.dict()
 
     def take(self) -> tuple[Action, ...]:
         """The new writes, evictions last: what is noted on a victim precedes its eviction."""

@@ -32,9 +32,8 @@ class SchedulingGates:
     def __init__(self, cache: Cache, pending_writes: PendingWrites, best_node: BestNode) -> None:
         self._cache, self._pending_writes, self._best_node = cache, pending_writes, best_node
         self._strays = cache.memory.set()  # behind linkwise's gate, and nothing plans for them
-        self._without_room = (
-            cache.memory.set()
-        )  # gated pods that no node with a topology has room for
+        # Gated pods that no node with a topology has room for.
+        self._without_room = cache.memory.set()
         self._seen = (-1, 0)  # the cache's room and how many these were, at the last look
         # In this round: thousands wait, few differ.
         self._no_room: dict[tuple[GpuRequest, int], str] = {}

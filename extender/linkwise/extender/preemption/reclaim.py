@@ -62,9 +62,8 @@ class IdlePods:
         self._cache, self._pending_writes, self._candidates = cache, pending_writes, candidates
         self._activity, self._namespaces = activity, namespaces
         self._notice_seconds = notice_seconds
-        self._limits: dict[str, float] = (
-            cache.memory.dict()
-        )  # uid -> seconds, of the pods that consent
+        # uid -> seconds, of the pods that consent
+        self._limits: dict[str, float] = cache.memory.dict()
         self._announced: dict[frozenset[str], _Announced] = {}  # by the uids that go together
         self._ripe: frozenset[frozenset[str]] = frozenset()  # those that may go, at the last look
         self._look_at = -math.inf
