@@ -1,8 +1,10 @@
 """A node that publishes another machine again and again costs a few kinds, then one a minute."""
 
 import gc
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
+from typing import TypeVar
 from weakref import ref
 
 from linkwise.extender.cache.kind_turns import AT_ONCE, EVERY_SECONDS
@@ -10,8 +12,11 @@ from linkwise.extender.cache.machine_kind import MachineKind
 from linkwise.topology import names
 from linkwise.topology.annotations.node_annotation import write_topology
 from linkwise.topology.machine.model import Gpu, Link, LinkClass, Machine
+from linkwise.topology.sets.tables import _table_of_kind
 from tests.extender.claimed import slice_of
-from tests.extender.cluster import Cluster
+from tests.extender.cluster import Cluster, change
+
+T = TypeVar("T")
 
 
 def another(seed: int) -> str:
@@ -43,6 +48,11 @@ def cluster() -> Cluster:
 def publish(at: Cluster, seed: int, node: str = "odd") -> None:
     at.annotate_node(node, names.TOPOLOGY, another(seed))
     at.settle()
+
+
+def tables() -> int:
+    """How many were made."""
+    return _table_of_kind.cache_info().misses
 
 
 def gpus_of(at: Cluster, node: str) -> int:
@@ -104,6 +114,36 @@ def test_a_new_leader_reads_what_waits() -> None:
     at.core.lead(2, at.now)
     at.pass_time(EVERY_SECONDS)
     assert reason(at, "odd") == ""
+
+
+def test_the_tables_of_a_kind_are_made_before_the_lock_is_held() -> None:
+    at = cluster()
+    node = at.nodes["odd"]
+    said = {**node.metadata.annotations, names.TOPOLOGY: another(1000)}
+    changed = change(node, metadata=change(node.metadata, annotations=said))
+    known = tables()
+    at.core.prepare(changed, at.now)
+    assert tables() == known + 1
+    at.put_node(changed)
+    assert tables() == known + 1
+
+
+def test_those_of_a_kind_that_waits_are_made_while_others_use_the_core() -> None:
+    at = cluster()
+    for seed in range(2000, 2006):
+        publish(at, seed)
+    known, made = tables(), 0
+
+    def aside(work: Callable[[], T], /) -> T:
+        nonlocal made
+        before = tables()
+        done = work()
+        made += tables() - before
+        return done
+
+    at.core.set_unlocker(aside)
+    at.pass_time(EVERY_SECONDS)
+    assert (made, tables()) == (1, known + 1)
 
 
 def test_a_kind_that_no_node_has_is_dropped() -> None:

@@ -144,6 +144,8 @@ def test_a_namespace_has_a_bound_for_its_larger_pods() -> None:
     kept = [kept_whole(at, f"p{number}") for number in range(300, 450)]
     assert kept == sorted(kept, reverse=True), "the first ones"
     assert {*kept} == {True, False}
+    at.put_pod(at.pod("p0"))
+    assert kept_whole(at, "p0"), "it does not count twice"
     at.add_pod("small", 1)
     assert at.schedule("small") == "n0", "a pod of usual size is never refused for that"
     at.delete("p0")

@@ -257,7 +257,6 @@ class Cache:
         """Leave so many GPUs of *node* free, as its kubelet does not have them."""
         info = self.nodes.get(node)
         if info is not None:
-            self.room += gpus < info.lacks
             info.lacks = gpus
             self._settle(info)
 

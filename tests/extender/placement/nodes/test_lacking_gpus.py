@@ -3,6 +3,7 @@
 import pytest
 
 from linkwise.extender.placement.nodes.kubelet_admission import FIRST_PAUSE_SECONDS
+from linkwise.topology import names
 from tests.extender.cluster import GPU, Cluster, change
 from tests.extender.placement.nodes.refusals import cluster, refuse
 
@@ -68,6 +69,28 @@ def test_a_plan_for_more_than_the_kubelet_has_is_made_elsewhere() -> None:
     at.settle()
     assert at.phase("g") == "planned"
     assert at.sound()
+
+
+def test_a_plan_for_gpus_that_are_there_stays() -> None:
+    at = cluster("n1")
+    at.add_pod("holds", 4)
+    assert at.schedule("holds") == "n1"
+    at.add_pod("planned", 1, gates=[names.GATE])
+    at.settle()
+    plan = at.plan("planned")
+    assert plan is not None
+    refused(at, "first", 2, few(2, 1))
+    assert at.plan("planned") == plan
+
+
+def test_one_that_waits_is_planned_once_all_count_again() -> None:
+    at = cluster("n1")
+    refused(at, "first", 8, few(8, 7))
+    at.add_pod("waits", 8, gates=[names.GATE])
+    at.settle()
+    assert at.plan("waits") is None
+    at.pass_time(FIRST_PAUSE_SECONDS)
+    assert at.plan("waits") is not None
 
 
 def test_what_the_kubelet_counts_by_requests_is_such_a_number_too() -> None:
