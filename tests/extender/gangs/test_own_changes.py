@@ -5,6 +5,7 @@ import pytest
 
 from linkwise.extender.api.actions import WithdrawPlan, WritePlan
 from linkwise.extender.gangs.lifecycle import ALTERED
+from linkwise.topology import names
 from tests.extender.cluster import Cluster
 
 MEMBERS = 8
@@ -70,3 +71,25 @@ def test_a_change_that_ends_no_plan_delays_none() -> None:
     at.add_gang("h", 2, 1)
     at.settle()
     assert at.phase("h") == "planned"
+
+
+def test_the_repair_of_a_gang_that_runs_waits_for_nothing() -> None:
+    at = planned()
+    for rank in range(MEMBERS):
+        assert at.schedule(f"g-{rank}")
+        at.settle()
+        at.start(f"g-{rank}")
+    (node,) = at.places("g-0")
+    at.delete("g-0")
+    at.stop("g-0", node)
+    at.settle()
+    said = {"gang": "g", "gang-size": str(MEMBERS), "rank": "0"}
+    at.add_pod("g-0", 1, said=said, gates=[names.GATE])
+    at.settle()
+    assert at.plan("g-0") is not None
+    at.annotate("g-0", gpu_model="B200")
+    at.settle()
+    assert at.plan("g-0") is None
+    at.annotate("g-0", gpu_model="H100")
+    at.settle()
+    assert at.plan("g-0") is not None

@@ -252,3 +252,24 @@ def test_a_running_gang_that_lost_a_member_keeps_its_age() -> None:
     add_members(at, "old", {1: 8}, 2)
 
     assert order(at) == ["old", "fair"]
+
+
+def test_one_small_pod_that_runs_makes_no_large_one_old() -> None:
+    at = Cluster()
+    at.add_node("n0", "dgx-a100")
+    at.add_node("n1", "dgx-a100")
+    add_members(at, "old", {0: 1, 1: 8}, 2)
+    for name in ("old-0", "old-1"):
+        node = at.schedule(name)
+        at.settle()
+        at.start(name)
+    at.pass_time(60)
+    add_members(at, "fair", {0: 4, 1: 4}, 2)
+    at.cordon(node)
+    at.delete("old-1")
+    at.stop("old-1", node)
+    at.pass_time(60)
+
+    add_members(at, "old", {1: 8}, 2)
+
+    assert order(at) == ["fair", "old"]
