@@ -98,6 +98,15 @@ def test_turns_come_back_and_leave_with_the_node() -> None:
     assert gpus_of(at, "odd") == 8, "what waited is forgotten"
 
 
+def test_a_clock_that_is_set_back_takes_no_turn() -> None:
+    at = cluster()
+    publish(at, 0)
+    at.now -= 3600
+    for seed in range(1, int(AT_ONCE)):
+        publish(at, seed)
+        assert reason(at, "odd") == ""
+
+
 def test_what_is_not_another_kind_costs_no_turn() -> None:
     at = cluster()
     good = at.nodes["good"].metadata.annotations[names.TOPOLOGY]

@@ -26,7 +26,8 @@ class _Turns:
     waits: NodeRecord | None = None  # what is read next
 
     def at_time(self, now: float) -> float:
-        return min(self.left + (now - self.at) / EVERY_SECONDS, AT_ONCE)
+        passed = max(now - self.at, 0.0)  # clocks are set back
+        return min(self.left + passed / EVERY_SECONDS, AT_ONCE)
 
 
 class KindTurns:

@@ -84,7 +84,7 @@ class NodeInfo:
     reserved: dict[GangKey, int] = field(default_factory=dict)  # waiting gang -> bitmask
     chosen: bool = False  # the extender wants its GPUs free, to have more whole nodes
     refuses: str = ""  # which pod its kubelet refused, and why, if it takes none with GPUs
-    lacks: int = 0  # so many of its idle GPUs its kubelet does not give, nobody knows which
+    lacks: int = 0  # so many of its idle GPUs its kubelet does not give; it does not say which
     # If the node refuses pods and one more may be placed as a trial: the pods that were there
     # before, by uid.
     tried_beside: frozenset[str] | None = None

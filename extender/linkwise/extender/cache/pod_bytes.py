@@ -1,6 +1,6 @@
 """What the pods of each namespace say beyond a few KiB each, and who may say more.
 
-What the extender keeps of a pod takes up to eighteen times its size, and nobody else bounds how
+What the extender keeps of a pod takes up to eighteen times its size, and nothing else bounds how
 many pods there are.
 """
 
