@@ -16,7 +16,13 @@ from tests.beside.queues import (
     create_queues,
     queued,
 )
-from tests.beside.workloads import BATCH, create_job_set, job_template, replicated
+from tests.beside.workloads import (
+    BATCH,
+    create_job_set,
+    create_leader_worker_set,
+    job_template,
+    replicated,
+)
 from tests.beside.world import (
     RACK,
     Played,
@@ -32,7 +38,7 @@ from tests.beside.world import (
     running,
     world_beside,
 )
-from tests.cluster.support.programs.operators import JOB_SET, KUEUE
+from tests.cluster.support.programs.operators import JOB_SET, KUEUE, LEADER_WORKER_SET
 from tests.cluster.support.scheduling.scheduling_world import SchedulingWorld
 
 EQUAL = "kueue.x-k8s.io/job-completions-equal-parallelism"
@@ -42,7 +48,7 @@ Create = Callable[[SchedulingWorld, str, str], None]
 
 @pytest.fixture(scope="module")
 def started(run_directory: Path) -> Iterator[SchedulingWorld]:
-    with world_beside(run_directory / "kueue", JOB_SET, KUEUE) as world:
+    with world_beside(run_directory / "kueue", JOB_SET, LEADER_WORKER_SET, KUEUE) as world:
         create_queues(world)
         yield world
 
@@ -52,12 +58,17 @@ def create_queued_set(world: SchedulingWorld, name: str, queue: str) -> None:
     create_job_set(world, name, jobs, labels=queued(queue))
 
 
-KINDS = pytest.mark.parametrize(
-    "create", [create_in_queue, create_queued_set, create_pod_group], ids=["job", "set", "group"]
-)
+def create_queued_workers(world: SchedulingWorld, name: str, queue: str) -> None:
+    create_leader_worker_set(world, name, labels=queued(queue))
 
 
-@KINDS
+THAT_END = {"job": create_in_queue, "set": create_queued_set, "group": create_pod_group}
+ALL_KINDS = {**THAT_END, "workers": create_queued_workers}
+KINDS_THAT_END = pytest.mark.parametrize("create", THAT_END.values(), ids=THAT_END)
+KINDS = pytest.mark.parametrize("create", ALL_KINDS.values(), ids=ALL_KINDS)
+
+
+@KINDS_THAT_END
 def test_of_two_with_quota_for_one_the_other_waits_for_the_end_of_the_first(
     world: SchedulingWorld, create: Create
 ) -> None:

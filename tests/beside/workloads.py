@@ -83,7 +83,9 @@ def create_leader_worker_set(
     startup: str = "LeaderCreated",
     restart: str = "RecreateGroupOnPodRestart",
     annotations: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> None:
+    metadata = {"name": name, "annotations": dict(annotations or {}), "labels": dict(labels or {})}
     template = {
         "size": size,
         "restartPolicy": restart,
@@ -95,7 +97,7 @@ def create_leader_worker_set(
         {
             "apiVersion": "leaderworkerset.x-k8s.io/v1",
             "kind": "LeaderWorkerSet",
-            "metadata": {"name": name, "annotations": dict(annotations or {})},
+            "metadata": metadata,
             "spec": spec,
         },
     )
