@@ -81,6 +81,7 @@ class Day(DeviceCluster):
     faults_at: float = 0.0  # when something last went wrong
     writes_lost_at: float = -math.inf  # when the last Binding or action was
     led_at: float = -math.inf  # since when this leader leads
+    refused_at: float = -math.inf  # when the last eviction was
     failures: list[str] = field(default_factory=list)
 
     runs_for: dict[str, float] = field(default_factory=dict)  # by uid; servers have none
@@ -305,6 +306,7 @@ class Day(DeviceCluster):
             return Outcome.UNKNOWN
         refused = isinstance(action, Evict) and self.trouble.evictions_refused
         if refused and self.random.random() < 0.9:
+            self.refused_at = self.now
             return Outcome.REFUSED
         return self._carry_out(action)
 

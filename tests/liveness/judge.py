@@ -134,7 +134,8 @@ class Judge:
         for pod in honest:
             pods[bool(pod.spec.resource_claims)].append(pod)
         day.failures += self._law.look(pods[False], day.now, day.writes_lost_at, unseen)
-        faults_at = max(day.writes_lost_at, day.led_at)  # a leader counts the timeout from then on
+        # A leader counts the timeout from its start; then it tries until the eviction is allowed.
+        faults_at = max(day.writes_lost_at, day.led_at, day.refused_at)
         day.failures += self._law_by_claims.look(pods[True], day.now, faults_at, unseen)
 
     def _has_more(self, pod: Pod) -> bool:
