@@ -26,7 +26,7 @@ def test_the_answer_names_gpus_link_bandwidth_and_the_runner_up() -> None:
         "chosen     5-7    NVLINK  40.0  0.042\n"
         "runner-up  0,2,5  SYS      6.0  0.083\n"
         "\n"
-        "Why not the runner-up: its link is SYS, and nvlink or closer is preferred.\n"
+        "Why not the runner-up: it does not keep to the preferred link.\n"
         "\n"
         "GB/s: estimated all-reduce bus bandwidth, as nccl-tests measures it.\n"
         "left: what the GPUs that stay free are worth to later jobs, 0 to 1 of the idle machine.\n"
@@ -48,7 +48,7 @@ def test_the_same_for_programs() -> None:
         "size": 2,
         "chosen": {"gpus": [0, 2], "link": "NVLINK", "gbytes_per_s": 210.0, "future": 0.0},
         "runner_up": {"gpus": [0, 1], "link": "SYS", "gbytes_per_s": 16.0, "future": 0.0},
-        "why": "its link is SYS, and nvlink or closer is preferred",
+        "why": "it does not keep to the preferred link",
     }
 
 
@@ -128,11 +128,11 @@ def test_must_is_part_of_the_set() -> None:
         ),
         (
             "--machine h200-nvl-2x4 --size 1 --free 0-4",
-            "equally fast, but what it leaves free is worth less: ",
+            "as good, but what it leaves free is worth less to later jobs",
         ),
         (
             "--machine h200-nvl-2x4 --size 2 --free 0-5 --prefer-link node",
-            "good enough, but what it leaves free is worth less: ",
+            "as good, but what it leaves free is worth less to later jobs",
         ),
         (
             "--machine p4d.24xlarge --size 2 --free 0-2",

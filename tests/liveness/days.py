@@ -142,7 +142,7 @@ def _live_on(fate: Fate, judge: Judge) -> None:
         judge.nothing_stays()
 
 
-def _seeds(text: str) -> list[int]:
+def seeds_of(text: str) -> list[int]:
     first, _, last = text.partition("-")
     return list(range(int(first), int(last or first) + 1))
 
@@ -183,7 +183,7 @@ def main(
             [sys.executable, "-m", "tests.liveness.days", *sys.argv[1:]],
             {**os.environ, "PYTHONHASHSEED": "0"},
         )
-    wanted = _seeds(seeds)
+    wanted = seeds_of(seeds)
     with ProcessPoolExecutor(jobs) as pool:
         lived = []
         orders, filters = repeat(QueueOrder(queue_order)), repeat(other_filters)

@@ -4,11 +4,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from linkwise.cli.choose.comparison import word_for
 from linkwise.cli.choose.gpu_list import write_gpus
 from linkwise.cli.table import aligned
 from linkwise.topology.machine.hardware import UNKNOWN, facts_of_gpu
-from linkwise.topology.machine.model import Machine
+from linkwise.topology.machine.model import LINK_WORDS, LinkClass, Machine
 from linkwise.topology.sets.choose import Choice
 
 
@@ -34,6 +33,7 @@ class ChosenSet:
 
 
 _FIGURES = (3, 4)
+_WORDS = {link: word for word, link in LINK_WORDS.items()}
 _LEFT = "left: what the GPUs that stay free are worth to later jobs, 0 to 1 of the idle machine."
 
 
@@ -50,7 +50,8 @@ def write_text(answer: ChosenSet) -> str:
     if answer.chosen is None:
         text = aligned(rows) + f"\nNothing fits: {answer.why}.\n"
         if answer.runner_up is not None:
-            word = word_for(answer.runner_up.ring_class)
+            # PIX counts as `switch`.
+            word = _WORDS.get(answer.runner_up.ring_class, _WORDS[LinkClass.PXB])
             text += "\n" + aligned([header, _row(machine, "nearest", answer.runner_up)], _FIGURES)
             text += f"\nWith --require-link {word} it would be taken.\n\n{_gbytes_legend(answer)}\n"
         return text

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 import click
 
 from linkwise.cli.choose.answer import ChosenSet, write_json, write_text
-from linkwise.cli.choose.comparison import why_not, why_not_for_gang
 from linkwise.cli.choose.gpu_list import read_gpus, write_gpus
 from linkwise.cli.choose.machine_source import NamedMachine, read_machine
 from linkwise.cli.errors import BadInputError
@@ -18,6 +17,7 @@ from linkwise.cli.printed import say
 from linkwise.topology.errors import LinkwiseError
 from linkwise.topology.machine.model import LINK_WORDS, LinkClass, Machine
 from linkwise.topology.sets.choose import Choice, choose, ranked
+from linkwise.topology.sets.criteria import Difference, Question, difference
 from linkwise.topology.sets.partition import choose_partition
 from linkwise.topology.sets.tables import table_of
 
@@ -143,6 +143,7 @@ def _answer_by_ring(named: NamedMachine, question: ChooseQuestion) -> ChosenSet:
     if not choices:
         return _refusal(named, question, "ring")
     chosen, *others = choices
+    order_by = Question(table_of(machine), question.free, question.prefer)
     return ChosenSet(
         named.name,
         machine,
@@ -151,9 +152,7 @@ def _answer_by_ring(named: NamedMachine, question: ChooseQuestion) -> ChosenSet:
         policy="ring",
         chosen=chosen,
         runner_up=others[0] if others else None,
-        why=why_not(machine, chosen, others[0], question.prefer)
-        if others
-        else "no other set would do",
+        why=_why(None if not others else difference(order_by, chosen.gpus, others[0].gpus)),
     )
 
 
@@ -180,10 +179,15 @@ def _answer_for_a_gang(
         policy="ring",
         chosen=_as_choice(machine, free, sum(members)),
         runner_up=_as_choice(machine, free, others[0]) if others else None,
-        why="no other set would do" if found is None else why_not_for_gang(found.difference),
+        why=_why(None if found is None else found.difference),
         gang=gang,
         members=members,
     )
+
+
+def _why(between: Difference | None) -> str:
+    """Why the runner-up, the second of the two that differ, lost."""
+    return "no other set would do" if between is None else between.why_not
 
 
 def _refusal_of_a_gang(

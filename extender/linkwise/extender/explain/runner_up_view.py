@@ -12,6 +12,7 @@ from linkwise.extender.cache.topology_domains import NO_DOMAIN
 from linkwise.extender.explain.node_arrays import Field
 from linkwise.extender.explain.snapshot import NodeState
 from linkwise.extender.placement.cluster_view import ClusterView
+from linkwise.extender.placement.criteria import is_equal
 from linkwise.extender.placement.gang_placement import pod_sets_of
 from linkwise.extender.placement.runner_up import RunnerUp, Single, runner_up
 from linkwise.pods.spans import ordered, spans_of
@@ -93,8 +94,8 @@ class Alternatives:
             gbytes_per_s=round(other.together, 1)
             if talks and np.isfinite(other.together)
             else None,
-            verdict=Verdict.EQUAL if why.is_equal else unequal,
-            criterion=why.criterion,
+            verdict=Verdict.EQUAL if is_equal(why) else unequal,
+            criterion=why.criterion.name,
             why=why.in_words,
         )
 

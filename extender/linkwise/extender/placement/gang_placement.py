@@ -1,15 +1,6 @@
 """Places a whole gang: a node and a GPU set for every member, or none for any.
 
-The criteria, in this order:
-1. the spans that the gang requires
-2. the first span that it prefers and that is possible
-3. the worth of its communicator (`communicator`); skipped if each pod is a communicator of its own
-4. one GPU model
-5. the slowest member's own ring
-6. fewest nodes
-7. the nearest level at which one domain holds all members
-8. least damage to later jobs
-9. the nodes' names
+`criteria.OF_GANGS` has what counts, in its order.
 
 Members fill node after node and domain after domain in the order of their ranks, so neighbours in
 rank are close to each other. Many nodes are alike, so the search looks for sets once per kind of

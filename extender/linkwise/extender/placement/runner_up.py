@@ -14,21 +14,17 @@ import numpy as np
 from linkwise.extender.cache.machine_kind import Floats
 from linkwise.extender.cache.node_table import NOT_USABLE, Ints
 from linkwise.extender.placement.cluster_view import ClusterView
+from linkwise.extender.placement.criteria import difference
 from linkwise.extender.placement.gang_placement import place
-from linkwise.extender.placement.judgement import (
-    Difference,
-    GangJudgement,
-    Places,
-    difference,
-    judge,
-)
+from linkwise.extender.placement.judgement import GangJudgement, Places, judge
 from linkwise.extender.placement.nodes.best_node import NodeWorth, first_of, order_of
 from linkwise.extender.placement.request import PodSet
 from linkwise.extender.placement.result import NoRoom
 from linkwise.extender.placement.room.room import Left, Room
 from linkwise.pods.spans import Spans
 from linkwise.topology.sets.choose import ranked
-from linkwise.topology.sets.outlook import outlook_of
+from linkwise.topology.sets.criteria import Difference, Question
+from linkwise.topology.sets.criteria import difference as of_sets
 
 _MOST_SEARCHES = 8  # each without one node; of nodes that are alike, only one is left out
 
@@ -61,16 +57,15 @@ def runner_up(
 
     In *view*, the gang's GPUs are free. *single* is given for a single pod.
     """
-    alone = single is not None
     taken = _judge(view, pod_sets, places, spans, single)
     best: GangJudgement | None = None
     for others in _others(view, pod_sets, places, taken, spans, single):
         rival = _judge(view, pod_sets, others, spans, single)
-        if single is not None and rival.gpus.keys() == taken.gpus.keys():
-            taken, rival = _with_outlook(view, pod_sets[0], taken, rival, single.running)
-        if best is None or not difference(best, rival, alone=alone).first_wins:
+        if best is None or not _difference(view, pod_sets[0], best, rival, single).first_wins:
             best = rival
-    return None if best is None else RunnerUp(taken, best, difference(taken, best, alone=alone))
+    if best is None:
+        return None
+    return RunnerUp(taken, best, _difference(view, pod_sets[0], taken, best, single))
 
 
 def _others(
@@ -190,19 +185,19 @@ def _with_free(view: ClusterView, row: int, gpus: int) -> ClusterView:
     return replace(view, rows=rows)
 
 
-def _with_outlook(
+def _difference(
     view: ClusterView,
     pods: PodSet,
-    taken: GangJudgement,
-    rival: GangJudgement,
-    running: Sequence[int],
-) -> tuple[GangJudgement, GangJudgement]:
-    """For a single pod on one node: both judgements with the outlook, which replaces the damage."""
-    ((row, gpus),) = taken.gpus.items()
-    kind = view.kinds[int(view.rows.kinds[row])]
-    free = int(view.rows.free[row]) & kind.allowed(pods.request.requirement)
-    outlook = outlook_of(kind.table)
-    if outlook is None or gpus & ~free:  # an unhealthy GPU could not be chosen again
-        return taken, rival
-    of_both = outlook.after(np.array([gpus, rival.gpus[row]]), free, running).tolist()
-    return replace(taken, outlook=of_both[0]), replace(rival, outlook=of_both[1])
+    one: GangJudgement,
+    other: GangJudgement,
+    single: Single | None,
+) -> Difference:
+    if single is None or one.gpus.keys() != other.gpus.keys():
+        return difference(one, other, alone=single is not None)
+    ((row, gpus),), rival = one.gpus.items(), other.gpus[next(iter(other.gpus))]
+    kind, request = view.kinds[int(view.rows.kinds[row])], pods.request
+    free = int(view.rows.free[row]) & kind.allowed(request.requirement)
+    # What runs says nothing of an unhealthy GPU, which could not be chosen again.
+    running = None if (gpus | rival) & ~free else tuple(single.running)
+    prefer = request.requirement.prefer
+    return of_sets(Question(kind.table, free, prefer, running, request.drawn), gpus, rival)

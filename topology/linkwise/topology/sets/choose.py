@@ -1,22 +1,22 @@
 """Chooses GPUs: for the extender on a node, for the plugin when the kubelet asks.
 
 Both use this module, so they cannot disagree. The choice is exact over all sets, and deterministic.
-`_best_of` alone defines what counts, and in which order. "No set fits" is an answer: None, or fewer
-sets.
+`criteria.ORDER` is what counts, in its order. "No set fits" is an answer: None, or fewer sets.
 """
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from math import prod
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from linkwise.topology.errors import RequestError
 from linkwise.topology.machine.model import LinkClass, Machine
 from linkwise.topology.sets import subsets
-from linkwise.topology.sets.outlook import outlook_of
+from linkwise.topology.sets.criteria import ORDER, Question, Running, best_of, most
 from linkwise.topology.sets.subsets import Masks
-from linkwise.topology.sets.tables import Floats, MachineTable, table_of
+from linkwise.topology.sets.tables import MachineTable, table_of
 from linkwise.topology.while_alive import while_alive
 
 
@@ -51,11 +51,8 @@ def choose(
     *within*: only these GPUs may be taken; the other free ones stay for the jobs to come.
 
     Only sets that a pod may have count (`MachineTable.may_be`), and of these the ones through which
-    a ring keeps to *require* or closer. Among such sets, in this order: one that
-    keeps to *prefer* → most bandwidth → fewest GPU models → closest link class → most left for the
-    jobs to come → fewest NVLinks, which later jobs may use → fewest NUMA nodes → nearest common NIC
-    → lowest indices. If *prefer* is lower than NVLINK and some set keeps to it, neither bandwidth
-    nor the class counts.
+    a ring keeps to *require* or closer. Among such sets, the best is taken by `criteria.ORDER`. If
+    *prefer* is lower than NVLINK and some set keeps to it, neither bandwidth nor the class counts.
 
     *drawn*: sizes of containers that may get any GPUs of the set (`demand.drawn_sizes`). Then
     *require*, *prefer*, bandwidth and class are of the worst of these (`MachineTable.worth`).
@@ -117,7 +114,7 @@ def better_of(
     """
     _check(machine, max(1, first.bit_count()), free, first, second)
     sets = np.array([first, second], dtype=np.int64)
-    return _best_of(table_of(machine), sets, free, prefer, None)
+    return best_of(Question(table_of(machine), free, prefer), sets)
 
 
 def pack(
@@ -171,10 +168,6 @@ def _check(machine: Machine, size: int, *gpu_sets: int) -> None:
             )
 
 
-Running = tuple[int, ...] | None
-"""Sorted, so that equal questions share one cached answer; None if unknown."""
-
-
 def _known(machine: Machine, free: int, running: Collection[int] | None) -> Running:
     if running is None:
         return None
@@ -205,55 +198,13 @@ def _ranked(
         return ()
     sets = subsets.within(subsets.layer(table.count, size), usable, must)
     sets = sets[table.may_be[sets] & (table.worth(drawn).ring_classes[sets] >= require)]
+    question = Question(table, free, prefer, running, drawn)
     found: list[Choice] = []
     while len(sets) and len(found) < limit:
-        best = _best_of(table, sets, free, prefer, running, drawn)
+        best = best_of(question, sets)
         found.append(_choice(table, best, free & ~best))
         sets = sets[sets != best]
     return tuple(found)
-
-
-def _best_of(
-    table: MachineTable,
-    sets: Masks,
-    free: int,
-    prefer: LinkClass,
-    running: Running,
-    drawn: tuple[int, ...] = (),
-) -> int:
-    """Return the best set. *sets* come by lowest indices, so the first of equals wins."""
-    worth = table.worth(drawn)
-    preferred = worth.ring_classes[sets] >= prefer
-    enough = bool(preferred.any())
-    if enough:
-        sets = sets[preferred]
-    bandwidth_counts = not enough or prefer is LinkClass.NVLINK
-    if bandwidth_counts:
-        sets = _most(sets, worth.units[sets])
-        if drawn:
-            sets = _most(sets, table.units[sets])  # of the init container that has them all
-    sets = _most(sets, -table.models[sets])
-    if bandwidth_counts:
-        sets = _most(sets, worth.ring_classes[sets])
-    sets = _most(sets, _left(table, sets, free, running))
-    sets = _most(sets, -table.nvlinks[sets])
-    sets = _most(sets, -table.numa_nodes[sets])
-    sets = _most(sets, table.nic_classes[sets])
-    return int(sets[0])
-
-
-def _left(table: MachineTable, sets: Masks, free: int, running: Running) -> Floats:
-    """Return what each of the *sets* leaves for the jobs to come; comparable among *sets* only."""
-    outlook = None if running is None else outlook_of(table)
-    if outlook is not None and running is not None:
-        return outlook.after(sets, free, running)
-    left: Floats = table.remaining_value[free & ~sets]
-    return left
-
-
-def _most(sets: Masks, numbers: NDArray[np.generic]) -> Masks:
-    most: Masks = sets[numbers == numbers.max()]
-    return most
 
 
 def _choice(table: MachineTable, gpus: int, left: int) -> Choice:
@@ -265,32 +216,36 @@ def _choice(table: MachineTable, gpus: int, left: int) -> Choice:
     )
 
 
-# The worth of a set inside a pack is one integer, so that totals compare digit by digit: has the
-# preferred class | bandwidth in units | GPU models | link class | NUMA nodes and NIC. Less of the
-# models, and of the last two, is better.
-_TIDINESS = 1_000  # more than 16 sets' NUMA nodes and NICs can add up to
-_CLASSES = 128  # more than the link classes of 16 sets can add up to
-_MODELS = 32  # more than the models of 16 sets can add up to
-_PREFERRED = 10**16  # more than 16 sets' bandwidth can add up to
+class _Partitions(NamedTuple):
+    """The worth of a set inside a pack is one integer, whose digits are the values that add up, the
+    first of `ORDER` first. So totals compare digit by digit, and a prefix of them by itself."""
+
+    weights: Masks  # [2^n] of each set
+    totals: Masks  # [2^n] of the best cut of each union of sets
+    prefixes: tuple[int, ...]  # by criterion: what divides a total into its digits up to this one
 
 
 @while_alive(256)
 def _partitions(
     table: MachineTable, size: int, require: LinkClass, prefer: LinkClass
-) -> tuple[Masks, Masks]:
-    """Return the worth of each set, and of each union of sets; both [2^n]."""
-    preferred = table.ring_classes >= prefer
-    is_enough = preferred & (prefer is not LinkClass.NVLINK)
-    units = np.where(is_enough, 0, table.units)
-    classes = np.where(is_enough, 0, table.ring_classes.astype(np.int64))
-    untidy = 8 * table.numa_nodes.astype(np.int64) + (LinkClass.NVLINK - table.nic_classes)
-    worth = (units * _MODELS - table.models.astype(np.int64)) * _CLASSES + classes
-    worth = worth * _TIDINESS - untidy
-    worth += preferred * _PREFERRED
-    usable = (subsets.sizes(table.count) == size) & (table.ring_classes >= require)
-    usable &= table.may_be
-    weights = np.where(usable, worth, subsets.INFEASIBLE)
-    return weights, subsets.best_partitions(weights, size)
+) -> _Partitions:
+    usable = (subsets.sizes(table.count) == size) & (table.ring_classes >= require) & table.may_be
+    sets = np.flatnonzero(usable)
+    worth, bases = np.zeros(len(sets), dtype=np.int64), list[int]()
+    question = Question(table, free=0, prefer=prefer)
+    for each in ORDER:
+        base = 1
+        if each.adds_up and len(sets):
+            values = np.rint(each.worth(question, sets) * each.scale).astype(np.int64)
+            values -= values.min()
+            base = int(values.max()) * (table.count // size) + 1
+            worth = worth * base + values
+        bases.append(base)
+    assert prod(bases) < -subsets.INFEASIBLE // 4, "totals are far above INFEASIBLE"
+    weights = np.full(1 << table.count, subsets.INFEASIBLE)
+    weights[sets] = worth
+    prefixes = tuple(prod(bases[number + 1 :]) for number in range(len(bases)))
+    return _Partitions(weights, subsets.best_partitions(weights, size), prefixes)
 
 
 @while_alive(4096)
@@ -303,15 +258,15 @@ def _pack(
     prefer: LinkClass,
     running: Running,
 ) -> tuple[Choice, ...]:
-    weights, totals = _partitions(table, size, require, prefer)
+    weights, totals, prefixes = _partitions(table, size, require, prefer)
+    question = Question(table, free, prefer, running)
     for number in range(min(count, free.bit_count() // size), 0, -1):
         covers = subsets.within(subsets.layer(table.count, number * size), free)
         covers = covers[totals[covers] > subsets.INFEASIBLE]
         if len(covers):
-            covers = _most(covers, -(-totals[covers] // _TIDINESS))  # all but NUMA nodes and NICs
-            covers = _most(covers, _left(table, covers, free, running))
-            covers = _most(covers, -table.nvlinks[covers])
-            covers = _most(covers, totals[covers])
+            for each, prefix in zip(ORDER, prefixes, strict=True):
+                total = totals[covers] // prefix
+                covers = most(covers, total if each.adds_up else each.worth(question, covers))
             cover = int(covers[0])
             parts = _parts(table, cover, size, weights, totals)
             return tuple(_choice(table, part, free & ~cover) for part in parts)

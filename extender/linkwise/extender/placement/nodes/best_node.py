@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from linkwise.extender.api.records import ResourceList
 from linkwise.extender.cache.cache import Cache
-from linkwise.extender.cache.machine_kind import Floats, GpuRequest, MachineKind
+from linkwise.extender.cache.machine_kind import ENOUGH, Floats, GpuRequest, MachineKind
 from linkwise.extender.cache.node_table import (
     BY_KUBELET,
     NOT_USABLE,
@@ -21,6 +21,7 @@ from linkwise.extender.cache.node_table import (
     NodeTable,
     popcount,
 )
+from linkwise.extender.placement.criteria import OF_NODES
 from linkwise.extender.placement.nodes.nodes_view import NodesView
 from linkwise.extender.placement.result import NoRoom, Spot
 from linkwise.extender.placement.room.pod_mix import PodMix
@@ -48,6 +49,10 @@ class NodeWorth:
     free_share: Floats
     room: Room | None = None  # by which the lost room was judged
     seen: tuple[int, int] | None = None  # how many entries of the logs are included
+
+    @property
+    def has_preferred(self) -> NDArray[np.int8]:
+        return (self.quality >= ENOUGH).astype(np.int8)
 
     @classmethod
     def of_none(cls, rows: int) -> "NodeWorth":
@@ -249,8 +254,10 @@ def by_kind(cache: Cache, table: NodeTable, rows: Ints) -> Iterator[tuple[Machin
 def order_of(worth: NodeWorth, name_ranks: Ints) -> Iterator[NDArray[np.generic]]:
     """The keys [rows] by which a single pod's nodes are ordered, less is better. *name_ranks*: as
     those of a `NodeTable`."""
-    yield from (-worth.quality, -worth.closeness, worth.lost_room, worth.damage)
-    yield from (worth.free_share, name_ranks)
+    for each in OF_NODES:
+        values = getattr(worth, each.of)
+        yield -values if each.more else values
+    yield name_ranks
 
 
 def first_of(places: Ints, *keys: NDArray[np.generic]) -> int:

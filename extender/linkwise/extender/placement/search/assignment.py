@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from linkwise.extender.placement.criteria import OF_ASSIGNMENTS
 from linkwise.extender.placement.request import PodSet
 from linkwise.extender.placement.worth.communicator import TOLERANCE
 
@@ -33,7 +34,8 @@ class Assignment:
     @property
     def order(self) -> tuple[float, ...]:
         """Sort key among assignments of equal worth; the greater is better."""
-        return self.own, -self.nodes, -self.level, -self.damage
+        values = ((getattr(self, of.of), of.more) for of in OF_ASSIGNMENTS)
+        return tuple(value if more else -value for value, more in values)
 
     def of_members(self, pod_sets: Sequence[PodSet]) -> Iterator[tuple[int, int, int]]:
         """(member, row, GPU set) of each member."""

@@ -1,8 +1,7 @@
 """Places the members of a gang that are all alike: on one node, or in a domain at some level.
 
 At each level, arrays compare all domains at once. The highest possible worth of the communicator
-wins; worths within the tolerance are equal. Among equals, these criteria decide in turn: GPUs of
-one model, the best own ring of the slowest member, fewest nodes, the nearest level.
+wins; worths within the tolerance are equal. Among equals, GPUs of one model, then `OF_ASSIGNMENTS`.
 """
 
 from collections.abc import Iterator, Sequence

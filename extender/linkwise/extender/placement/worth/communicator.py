@@ -19,6 +19,7 @@ from linkwise.topology.machine.hardware import facts_of_gpu
 from linkwise.topology.machine.model import LinkClass
 from linkwise.topology.sets import subsets
 from linkwise.topology.sets.bandwidth import sharp_gain
+from linkwise.topology.sets.criteria import AFTER_DAMAGE, Question, best_of, most
 from linkwise.topology.while_alive import while_alive
 
 _MOST_ARRAYS = 256  # cached; an array for 16 GPUs takes half a MiB
@@ -166,15 +167,15 @@ def cover(
     standard: Standard,
 ) -> tuple[int, float]:
     """The GPUs of *count* members on a node that reach *standard*, and their damage: least damage,
-    of those linked most closely, then fewest NUMA nodes, nearest NIC, lowest indices."""
+    of those linked most closely, then by `AFTER_DAMAGE`, then lowest indices."""
     covers, own = _covers(kind, request, kind.reach(request, free, count), count)
     worth = worths(kind, request.requirement.prefer, reach)[covers | beside]
     covers = covers[(worth >= standard.worth) & (own >= standard.own)]
-    table = kind.table
-    damage, close = kind.damages(free, covers), kind.closeness(request, covers | beside)
-    untidy = 8 * table.numa_nodes[covers].astype(np.int64) - table.nic_classes[covers]
-    first = np.lexsort((untidy, damage, -close))[0]
-    return int(covers[first]), float(damage[first])
+    covers = most(covers, kind.closeness(request, covers | beside))
+    covers = most(covers, -kind.damages(free, covers))
+    question = Question(kind.table, free, request.requirement.prefer)
+    best = best_of(question, covers, AFTER_DAMAGE)
+    return best, kind.damage(free, best)
 
 
 @lru_cache(maxsize=16384)
