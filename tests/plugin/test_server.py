@@ -227,3 +227,13 @@ def test_sockets_of_a_killed_process_are_removed_and_living_ones_left(kubelet_di
     assert node.server.socket.exists()
     node.kubelet.close()
     node.server.stop()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["linkwise-nvidia-com-gpu-shared-0a1b.sock", "linkwise-nvidia-com-gpu-0a1b.sock.old.sock"],
+)
+def test_a_dead_socket_whose_name_only_begins_as_ours_is_left(kubelet_dir: Path, name: str) -> None:
+    other = leave_socket(kubelet_dir / name)
+    remove_dead_sockets(kubelet_dir, RESOURCE)
+    assert other.exists()
