@@ -150,6 +150,30 @@ def test_all_pods_are_listed_once_more_before_it_decides(
     assert world.server.requests()["GET pods"] == lists + 1
 
 
+@pytest.mark.parametrize(("handed_over", "waits"), [(True, []), (False, [1.0])])
+def test_before_that_it_waits_for_the_last_write_of_a_leader_that_did_not_hand_over(
+    extender: Extender, monkeypatch: pytest.MonkeyPatch, handed_over: bool, waits: list[float]
+) -> None:
+    pods, stopping = extender.loop._informers.pods, extender.loop._stopping
+    steps: list[float | str] = []
+    list_again, wait = pods.list_again, stopping.wait
+
+    def noted_list() -> int:
+        steps.append("list")
+        return list_again()
+
+    def noted_wait(seconds: float) -> bool:
+        steps.append(seconds)
+        return wait(min(seconds, 0.01))
+
+    monkeypatch.setattr(pods, "list_again", noted_list)
+    monkeypatch.setattr(stopping, "wait", noted_wait)
+    extender.lead.handed_over = handed_over
+    extender.lead.give(1)
+    wait_for(lambda: extender.get("/readyz")[0] == 200)
+    assert steps[: steps.index("list")] == waits
+
+
 def test_nobody_is_answered_before_its_first_decision(
     world: ApiObjects, extender: Extender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,17 +210,18 @@ def test_a_leader_that_may_act_no_more_writes_nothing(
     wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
 
 
+@pytest.mark.parametrize("term", [1, 7])
 def test_a_term_that_is_not_above_what_plans_name_is_outbid(
-    world: ApiObjects, extender: Extender
+    world: ApiObjects, extender: Extender, term: int
 ) -> None:
-    """The Lease was deleted, so its terms start again."""
+    """The Lease was deleted, so its terms start again; they may have come as far as before."""
     extender.lead.give(7)
     world.add_gang("g", 2)
     wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
     extender.loop.stop()
     successor = Extender(world)
     successor.loop.start()
-    successor.lead.give(1)
+    successor.lead.give(term)
     wait_for(lambda: successor.get("/readyz")[0] == 200)
     assert successor.lead.outbids == [7]
     assert successor.lead.term == 8
