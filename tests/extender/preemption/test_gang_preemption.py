@@ -544,6 +544,27 @@ def test_where_a_victim_gets_stuck_others_are_evicted() -> None:
     assert at.evicted == ["younger", "young"]
 
 
+@pytest.mark.parametrize("graces", [(4.0, 9.0), (9.0, 4.0)])
+def test_others_are_evicted_as_soon_as_the_first_of_several_victims_is_stuck(
+    graces: tuple[float, float],
+) -> None:
+    at = cluster(nodes=3)
+    for name, node in (("old", "n1"), ("young", "n2"), ("younger", "n3")):
+        run(at, name, 8, node)
+    add_gang(at, "urgent", 2, priority=1)
+    assert sorted(at.evicted) == ["young", "younger"]
+    for name, grace in zip(("young", "younger"), graces, strict=True):
+        pod, ends = at.pod(name), datetime.fromtimestamp(at.now + grace, UTC)
+        at.put_pod(change(pod, metadata=change(pod.metadata, deletion_timestamp=ends)))
+    began = at.now
+    while "old" not in at.evicted:
+        due = at.core.next_due()
+        assert due is not None
+        at.now = max(due, at.now + 0.05)
+        assert at.now <= began + min(graces) + STUCK_SECONDS
+        at.settle()
+
+
 def run_by_others(at: Cluster, name: str, node: str) -> None:
     """A pod that another scheduler has bound."""
     at.add_pod(name, 8, node=node, preemptible="true")
