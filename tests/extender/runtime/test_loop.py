@@ -4,6 +4,7 @@ import inspect
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from threading import Event, Lock, get_ident
 from typing import Any, NoReturn
 
@@ -39,10 +40,23 @@ def world() -> Iterator[ApiObjects]:
 
 
 @pytest.fixture
-def started(world: ApiObjects) -> Iterator[Extender]:
+def make_extender(world: ApiObjects) -> Iterator[Callable[..., Extender]]:
+    """What it makes is stopped after the test."""
+    with ExitStack() as made:
+
+        def make(core: Core | None = None) -> Extender:
+            extender = Extender(world, core)
+            made.callback(extender.loop.stop)
+            return extender
+
+        yield make
+
+
+@pytest.fixture
+def started(world: ApiObjects, make_extender: Callable[..., Extender]) -> Iterator[Extender]:
     for name in ("n1", "n2", "n3"):
         world.add_node(name)
-    extender = Extender(world).start()
+    extender = make_extender().start()
     # Nothing else waits for them, and no test is to meet the first connection half made.
     budgets = {"kind": "poddisruptionbudgets", "type": "LISTED"}
     wait_for(lambda: extender.count("watch_events_total", **budgets))
@@ -277,7 +291,9 @@ def test_a_plan_is_written_once_the_api_server_is_back(
     assert sound(started)
 
 
-def test_a_restart_keeps_the_books(world: ApiObjects, started: Extender) -> None:
+def test_a_restart_keeps_the_books(
+    world: ApiObjects, started: Extender, make_extender: Callable[..., Extender]
+) -> None:
     world.add_gang("g", 2, least=1)
     wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
     single = world.add_pod("single", gpus=2)
@@ -287,12 +303,11 @@ def test_a_restart_keeps_the_books(world: ApiObjects, started: Extender) -> None
     started.loop.stop()
     before = started.get("/nodes")
 
-    successor = Extender(world).start()
+    successor = make_extender().start()
 
     assert successor.get("/nodes") == before
     assert successor.bind(world.pod("g-0"), node_of(world, "g-0")) == ""
     assert sound(successor)
-    successor.loop.stop()
 
 
 def test_nothing_is_lost_when_watches_break_and_history_is_gone(
@@ -326,11 +341,13 @@ def test_the_clock_goes_on_evenly_whatever_is_set() -> None:
     assert [clock(), clock()] == [1_000_001.0, 1_000_010.0]
 
 
-def test_until_everything_is_read_each_verb_refuses_in_its_own_way(world: ApiObjects) -> None:
+def test_until_everything_is_read_each_verb_refuses_in_its_own_way(
+    world: ApiObjects, make_extender: Callable[..., Extender]
+) -> None:
     world.add_node("n1")
     pod = world.add_pod("single")
     world.server.pause()
-    extender = Extender(world)
+    extender = make_extender()
     extender.loop.start()
 
     assert extender.http.get("/readyz").status_code == 503
@@ -348,7 +365,6 @@ def test_until_everything_is_read_each_verb_refuses_in_its_own_way(world: ApiObj
     world.server.resume()
     wait_for(lambda: extender.http.get("/readyz").status_code == 200)
     assert extender.filter(pod, "n1")["NodeNames"] == ["n1"]
-    extender.loop.stop()
 
 
 def test_a_stop_does_not_wait_for_an_api_server_that_is_gone(
@@ -393,7 +409,9 @@ def test_a_bind_that_waits_for_our_watch_ends_with_the_shell(started: Extender) 
     assert len(asked) < before + 20, "it asks every 10 ms, and not at all any more"
 
 
-def test_no_plan_waits_for_events(world: ApiObjects, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_plan_waits_for_events(
+    world: ApiObjects, monkeypatch: pytest.MonkeyPatch, make_extender: Callable[..., Extender]
+) -> None:
     """The extender may report to thousands of pods at once why they wait."""
     hanging, told = Event(), Event()
     perform = Writer.perform
@@ -418,12 +436,11 @@ def test_no_plan_waits_for_events(world: ApiObjects, monkeypatch: pytest.MonkeyP
 
     setattr(core, "decide", with_events)  # noqa: B010
     world.add_node("n1")
-    extender = Extender(world, core).start()
+    make_extender(core).start()
     wait_for(told.is_set)
     world.add_gang("g", 2, 4)
     wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
     hanging.set()
-    extender.loop.stop()
 
 
 def defective_core() -> Core:
@@ -438,9 +455,11 @@ def defective_core() -> Core:
     return core
 
 
-def test_a_defect_in_the_core_is_answered_counted_and_survived(world: ApiObjects) -> None:
+def test_a_defect_in_the_core_is_answered_counted_and_survived(
+    world: ApiObjects, make_extender: Callable[..., Extender]
+) -> None:
     world.add_node("n1")
-    extender = Extender(world, defective_core()).start()
+    extender = make_extender(defective_core()).start()
     pod = world.add_pod("single")
     wait_for(lambda: extender.count("errors_total", where="pods") == 1)
     wait_for(lambda: extender.count("errors_total", where="decide") >= 1)
@@ -453,7 +472,6 @@ def test_a_defect_in_the_core_is_answered_counted_and_survived(world: ApiObjects
     assert extender.http.get("/healthz").status_code == 200
     assert extender.free() == {"n1": 8}
     assert extender.count("requests_total", verb="filter", result="failed") == 2
-    extender.loop.stop()
 
 
 class OwnedLock:
@@ -478,7 +496,7 @@ class OwnedLock:
 
 
 def test_each_thread_holds_the_lock_while_it_calls_the_core(
-    world: ApiObjects, monkeypatch: pytest.MonkeyPatch
+    world: ApiObjects, monkeypatch: pytest.MonkeyPatch, make_extender: Callable[..., Extender]
 ) -> None:
     lock, calls, without = OwnedLock(), set[str](), set[str]()
     monkeypatch.setattr("linkwise.extender.runtime.loop.Lock", lambda: lock)
@@ -498,7 +516,7 @@ def test_each_thread_holds_the_lock_while_it_calls_the_core(
         if not name.startswith("_") and name not in ("prepare", "set_unlocker", "set_stopwatch"):
             setattr(core, name, watched(name, call))
     world.add_node("n1")
-    extender = Extender(world, core).start()
+    extender = make_extender(core).start()
     world.add_gang("g", 2, 3)
     wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
     pod = world.add_pod("single", 2)
@@ -518,17 +536,18 @@ def test_each_thread_holds_the_lock_while_it_calls_the_core(
     assert calls >= verbs | {"decide", "done", "node_event", "pod_event", "replace_pods", "audit"}
 
 
-def test_a_defect_that_the_core_lived_through_is_counted(world: ApiObjects) -> None:
+def test_a_defect_that_the_core_lived_through_is_counted(
+    world: ApiObjects, make_extender: Callable[..., Extender]
+) -> None:
     core = Core(CoreSettings())
     met: list[Exception] = [ZeroDivisionError("a bug")]
     setattr(core, "take_defects", lambda: [met.pop()] if met else [])  # noqa: B010
-    extender = Extender(world, core).start()
+    extender = make_extender(core).start()
 
     wait_for(lambda: extender.count("errors_total", where="decide") == 1)
     world.add_node("n1")
     world.add_gang("g", 2, 4)
     wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
-    extender.loop.stop()
 
 
 def test_a_bind_that_has_waited_enough_as_the_last_member_comes_is_carried_out(
