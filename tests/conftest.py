@@ -2,6 +2,7 @@
 several rooms need: an API server's stand-in, and a client of it."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -14,6 +15,9 @@ from tests.serving.tls import Authority
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
 
+# The longest takes a few minutes, and the first of a module waits for its control plane too.
+_REAL_SECONDS = 1800.0
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -22,6 +26,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="meet a real Kubernetes instead of the stand-ins; inside a sandbox only: "
         "python -m tests.cluster test",
     )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A real Kubernetes takes minutes for what a stand-in does at once."""
+    tests = Path(__file__).parent
+    slow = ("",) if config.getoption("--real") else ("beside", "cluster")
+    for item in items:
+        if any(item.path.is_relative_to(tests / folder) for folder in slow):
+            item.add_marker(pytest.mark.timeout(_REAL_SECONDS))
 
 
 @pytest.fixture(scope="session")

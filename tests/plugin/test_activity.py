@@ -1,6 +1,7 @@
 """Busy shares of pods, since when a pod is idle, and how seldom the Node is written."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -161,6 +162,24 @@ def test_a_clock_that_is_set_makes_no_pod_idle(jump: float) -> None:
     node.run(300, a=REST)
     assert node.told["ml/nb"].idle is None
     assert node.figures["ml/nb"].quiet_since == node.now - 300 + EVERY
+
+
+def test_what_a_pod_did_before_the_clock_was_set_back_is_in_no_share() -> None:
+    """Its minutes would be in the future until the clock is there again."""
+    node = Node(nb="a")
+    node.look(a=REST)
+    node.run(3600, a=BUSY)
+    node.now -= 7200
+    node.run(3600, a=REST)
+    assert shares(node, "ml/nb", 0.0, 0.0, 0.0)
+
+
+def test_the_memory_of_a_pod_is_unknown_unless_all_its_gpus_tell_theirs() -> None:
+    node = Node(nb="a b")
+    node.look(a=REST, b=REST)
+    assert node.figures["ml/nb"].memory_mib == 4096
+    node.run(EVERY, a=REST, b=replace(REST, memory_mib=None))
+    assert node.figures["ml/nb"].memory_mib is None
 
 
 def test_what_an_idle_pod_does_is_written_once_and_then_every_ten_minutes() -> None:

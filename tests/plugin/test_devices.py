@@ -157,6 +157,16 @@ def test_a_new_reading_replaces_links_and_minors() -> None:
     assert devices.now.minors == {UUIDS[0]: 5}
 
 
+def test_device_files_that_were_renumbered_are_a_change_by_themselves() -> None:
+    """As after the driver was loaded again. The containers to come need the new ones."""
+    devices = book()
+    minors = devices.now.minors
+    devices.discovered(Stock(DGX_1V, minors), now=10)
+    assert devices.now.version == 1
+    devices.discovered(Stock(DGX_1V, dict(zip(UUIDS, range(8), strict=True))), now=20)
+    assert devices.now.version == 2
+
+
 def test_when_a_gpu_is_gone_the_device_files_are_those_of_the_new_reading() -> None:
     """A driver that was loaded again without it renumbers the others."""
     devices = book()

@@ -1,5 +1,6 @@
 """Whatever a GPU, or the driver as a whole, answers in whatever order: what must stay true."""
 
+from contextlib import closing
 from typing import Any
 
 import pynvml
@@ -110,11 +111,11 @@ def test_one_gpus_trouble_is_its_own_and_facts_stay_facts(
     machine: Machine, happenings: list[Any]
 ) -> None:
     world = FailingDriver(machine)
-    for happening in [*happenings, "read", "probe"]:
-        world.happen(happening)
-        world.keeps_its_facts()
-    for happening in ["heal", *["a_day_passes", "read", "probe"] * 3]:
-        world.happen(happening)
-    assert world.book.now.machine == world.first.machine  # all healthy, too
-    assert world.book.now.minors == world.first.minors
-    world.source.close()
+    with closing(world.source):
+        for happening in [*happenings, "read", "probe"]:
+            world.happen(happening)
+            world.keeps_its_facts()
+        for happening in ["heal", *["a_day_passes", "read", "probe"] * 3]:
+            world.happen(happening)
+        assert world.book.now.machine == world.first.machine  # all healthy, too
+        assert world.book.now.minors == world.first.minors

@@ -253,11 +253,13 @@ def test_a_network_card_that_does_not_answer_stays_and_delays_no_reading_for_lon
     (port / "state").unlink()
     os.mkfifo(port / "state")  # a reader waits
     after = source.read()
-    assert after.machine == before
-    hangs = f"{tmp_path}/class/infiniband: no answer within 2 s"
-    assert after.warnings == (hangs,)
-    assert source.read().warnings == (hangs,)
-    (port / "state").open("w").close()  # lets the reader go
+    try:
+        assert after.machine == before
+        hangs = f"{tmp_path}/class/infiniband: no answer within 2 s"
+        assert after.warnings == (hangs,)
+        assert source.read().warnings == (hangs,)
+    finally:
+        (port / "state").open("w").close()  # lets the reader go
 
 
 def test_an_old_driver_still_tells_an_nvswitch(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A call that does not return costs its caller a bounded wait, and only its own GPU its health."""
 
 import threading
+from contextlib import closing
 from threading import Event
 
 import pynvml
@@ -15,33 +16,32 @@ from tests.waiting import wait_for
 
 
 def test_a_call_gives_its_answer_or_its_error() -> None:
-    calls = Calls()
-    assert calls.run("sum", lambda: 1 + 1, seconds=60) == 2
-    with pytest.raises(ZeroDivisionError):
-        calls.run("quotient", lambda: 1 // 0, seconds=60)
-    assert calls.run("sum", lambda: 2 + 2, seconds=60) == 4
-    calls.close()
+    with closing(Calls()) as calls:
+        assert calls.run("sum", lambda: 1 + 1, seconds=60) == 2
+        with pytest.raises(ZeroDivisionError):
+            calls.run("quotient", lambda: 1 // 0, seconds=60)
+        assert calls.run("sum", lambda: 2 + 2, seconds=60) == 4
 
 
 def test_a_call_that_does_not_return_is_left_behind_and_not_made_again(released: Event) -> None:
-    calls, made = Calls(), []
+    made: list[int] = []
 
     def hang() -> str:
         made.append(1)
         released.wait()
         return "late"
 
-    for _ in range(3):
-        with pytest.raises(NoAnswerError, match="slow: no answer for") as caught:
-            calls.run("slow", hang, seconds=0.02)
-    assert caught.value.seconds >= 0.02
-    assert made == [1]
-    assert calls.run("quick", lambda: "at once", seconds=60) == "at once"
-    assert calls.stuck
-    released.set()
-    wait_for(lambda: not calls.stuck, "its return")
-    assert calls.run("slow", lambda: "new", seconds=60) == "new"  # not the late one
-    calls.close()
+    with closing(Calls()) as calls:
+        for _ in range(3):
+            with pytest.raises(NoAnswerError, match="slow: no answer for") as caught:
+                calls.run("slow", hang, seconds=0.02)
+        assert caught.value.seconds >= 0.02
+        assert made == [1]
+        assert calls.run("quick", lambda: "at once", seconds=60) == "at once"
+        assert calls.stuck
+        released.set()
+        wait_for(lambda: not calls.stuck, "its return")
+        assert calls.run("slow", lambda: "new", seconds=60) == "new"  # not the late one
 
 
 def test_threads_that_are_left_behind_end_when_their_call_does(released: Event) -> None:

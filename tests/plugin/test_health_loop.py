@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -88,11 +89,14 @@ class Care:
         )
 
 
+@contextmanager
 def started(health_seconds: float) -> Iterator[Care]:
     care = Care(health_seconds=health_seconds)
     care.taker.start()
-    yield care
-    care.taker.stop()
+    try:
+        yield care
+    finally:
+        care.taker.stop()
 
 
 def read_again(care: Care) -> None:
@@ -103,13 +107,15 @@ def read_again(care: Care) -> None:
 
 @pytest.fixture
 def probing() -> Iterator[Care]:
-    yield from started(0.005)
+    with started(0.005) as care:
+        yield care
 
 
 @pytest.fixture
 def resting() -> Iterator[Care]:
     """Does nothing but what it is woken for."""
-    yield from started(3600)
+    with started(3600) as care:
+        yield care
 
 
 def test_a_fault_and_its_end_are_told_once_each(
@@ -188,18 +194,16 @@ def test_a_flood_of_bad_xids_is_no_flood_of_probes(caplog: pytest.LogCaptureFixt
 
 def test_a_gpu_that_comes_back_is_read_again() -> None:
     """It may have been reset: what joins it to others is what it is now."""
-    care = Care(health_seconds=0.005)
-    care.taker.start()
-    care.source.snapshot = replace(care.source.snapshot, probe=found(3, "NVLink fabric"))
-    wait_for(lambda: care.told and not care.told[-1].machine.gpus[3].healthy, "the GPU's end")
-    assert care.source.readings == 0
-    care.source.snapshot = Stock(DGX_1V)
-    wait_for(lambda: care.source.readings == 1, "a reading")
-    assert care.book.now.machine.gpus[3].healthy
-    seen = care.source.probes
-    wait_for(lambda: care.source.probes > seen + 3, "probes")
-    assert care.source.readings == 1
-    care.taker.stop()
+    with started(0.005) as care:
+        care.source.snapshot = replace(care.source.snapshot, probe=found(3, "NVLink fabric"))
+        wait_for(lambda: care.told and not care.told[-1].machine.gpus[3].healthy, "the GPU's end")
+        assert care.source.readings == 0
+        care.source.snapshot = Stock(DGX_1V)
+        wait_for(lambda: care.source.readings == 1, "a reading")
+        assert care.book.now.machine.gpus[3].healthy
+        seen = care.source.probes
+        wait_for(lambda: care.source.probes > seen + 3, "probes")
+        assert care.source.readings == 1
 
 
 def test_a_defect_in_hearing_xids_does_not_end_the_probes(

@@ -1,6 +1,7 @@
 """Which pod really has which GPU, over a real socket."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -130,9 +131,9 @@ def test_a_kubelet_that_does_not_answer_says_nothing_and_what_was_said_stays(
 
 
 def test_an_absent_socket_is_named(kubelet_dir: Path) -> None:
-    source = PodResources(kubelet_dir / "absent.sock", RESOURCE)
-    with pytest.raises(
-        PodResourcesError, match=r"podresources at .*/absent\.sock\): UNAVAILABLE: "
+    said = r"podresources at .*/absent\.sock\): UNAVAILABLE: "
+    with (
+        closing(PodResources(kubelet_dir / "absent.sock", RESOURCE)) as source,
+        pytest.raises(PodResourcesError, match=said),
     ):
         source.read()
-    source.close()

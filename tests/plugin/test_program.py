@@ -6,7 +6,7 @@ import sys
 import textwrap
 import time
 import tomllib
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from http.client import HTTPConnection
 from pathlib import Path
 from queue import SimpleQueue
@@ -458,15 +458,17 @@ def test_a_scraper_that_stays_connected_does_not_delay_the_end(
 ) -> None:
     flags = ("--machine", "dgx1-v100", "--api-server", server.url)
     plugin = Process(kubelet.directory, *flags)
-    wait_for(plugin.ready, "readiness")
-    port = int(plugin.log.split("HTTP on port ")[1].split("\n")[0])
-    scraper = HTTPConnection("127.0.0.1", port, timeout=30)
-    scraper.request("GET", "/metrics")
-    assert b"linkwise_plugin_devices" in scraper.getresponse().read()
-    began = time.monotonic()
-    assert plugin.stop() == 0
-    assert time.monotonic() - began < 4.0
-    scraper.close()
+    try:
+        wait_for(plugin.ready, "readiness")
+        port = int(plugin.log.split("HTTP on port ")[1].split("\n")[0])
+        with closing(HTTPConnection("127.0.0.1", port, timeout=30)) as scraper:
+            scraper.request("GET", "/metrics")
+            assert b"linkwise_plugin_devices" in scraper.getresponse().read()
+            began = time.monotonic()
+            assert plugin.stop() == 0
+            assert time.monotonic() - began < 4.0
+    finally:
+        plugin.kill()
 
 
 def test_a_defect_in_the_first_reading_ends_the_program_and_is_told(

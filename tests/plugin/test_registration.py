@@ -82,12 +82,16 @@ def test_serving_comes_first_then_one_registration_and_the_list(
 
 
 def test_a_kubelet_that_comes_later_or_refuses_at_first_is_tried_again(
-    kubelet_dir: Path, make_registrar: Callable[[], Registrar], caplog: pytest.LogCaptureFixture
+    kubelet_dir: Path,
+    make_registrar: Callable[[], Registrar],
+    caplog: pytest.LogCaptureFixture,
+    request: pytest.FixtureRequest,
 ) -> None:
     registrar = make_registrar()
     registrar.start()
     wait_for(lambda: registrar.trouble.endswith("kubelet.sock: no kubelet yet"), "the first reason")
     kubelet = FakeKubelet(kubelet_dir, refusals=2)
+    request.addfinalizer(kubelet.stop)
     kubelet.start()
     wait_for(lambda: listening(kubelet, registrar, 1), "a registered plugin")
     assert kubelet.refusals == 0
@@ -96,11 +100,13 @@ def test_a_kubelet_that_comes_later_or_refuses_at_first_is_tried_again(
     assert reasons[0].endswith("no kubelet yet; trying again")
     assert "UNKNOWN: not now; trying again" in reasons
     assert len(set(reasons)) == len(reasons)
-    kubelet.stop()
 
 
 def test_a_kubelet_that_comes_is_not_kept_waiting(
-    kubelet_dir: Path, make_registrar: Callable[[], Registrar], monkeypatch: pytest.MonkeyPatch
+    kubelet_dir: Path,
+    make_registrar: Callable[[], Registrar],
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
     """However long it has been away: until it knows the plugin, it refuses every pod with GPUs."""
     monkeypatch.setattr(registration, "wait_random_exponential", lambda **_: lambda _: 3600.0)
@@ -108,9 +114,9 @@ def test_a_kubelet_that_comes_is_not_kept_waiting(
     registrar.start()
     wait_for(lambda: registrar.trouble.endswith("kubelet.sock: no kubelet yet"), "the first reason")
     kubelet = FakeKubelet(kubelet_dir)
+    request.addfinalizer(kubelet.stop)
     kubelet.start()
     wait_for(lambda: listening(kubelet, registrar, 1), "a registered plugin")
-    kubelet.stop()
 
 
 def test_a_kubelet_that_drops_us_at_once_each_time_is_given_more_and_more_time_and_told_once(

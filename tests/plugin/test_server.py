@@ -3,6 +3,7 @@
 import errno
 import socket
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import grpc
@@ -60,16 +61,18 @@ class Node:
         plugin.listen()
         return plugin
 
+    def close(self) -> None:
+        self.kubelet.close()
+        self.server.stop()
+
     def metric(self, name: str, **labels: str) -> float:
         return self.metrics.registry.get_sample_value(f"linkwise_plugin_{name}", labels) or 0.0
 
 
 @pytest.fixture
 def node(kubelet_dir: Path) -> Iterator[Node]:
-    running = Node(kubelet_dir)
-    yield running
-    running.kubelet.close()
-    running.server.stop()
+    with closing(Node(kubelet_dir)) as running:
+        yield running
 
 
 def test_every_device_is_listed_and_again_whenever_one_changes(node: Node) -> None:
@@ -90,13 +93,11 @@ def test_numa_nodes_are_told_and_minus_one_is_not(kubelet_dir: Path) -> None:
         ),
         links=(DGX_1V.link(0, 1),),
     )
-    node = Node(kubelet_dir, machine)
-    wait_for(lambda: node.kubelet.lists, "the first list")
-    first, second = node.kubelet.lists[0].devices
+    with closing(Node(kubelet_dir, machine)) as node:
+        wait_for(lambda: node.kubelet.lists, "the first list")
+        first, second = node.kubelet.lists[0].devices
     assert [numa.ID for numa in first.topology.nodes] == [1]
     assert not second.HasField("topology")
-    node.kubelet.close()
-    node.server.stop()
 
 
 def test_one_pod_after_the_other_as_the_kubelet_does_it(node: Node) -> None:
@@ -148,12 +149,10 @@ def test_a_judgement_that_fails_still_gives_the_lowest(
     def broken(*_: object) -> int:
         raise ZeroDivisionError
 
-    node = Node(kubelet_dir, pick=broken)
-    assert node.kubelet.preferred(UUIDS, 2, seed=9) == list(UUIDS[:2])
+    with closing(Node(kubelet_dir, pick=broken)) as node:
+        assert node.kubelet.preferred(UUIDS, 2, seed=9) == list(UUIDS[:2])
     assert node.metric("preferred_total", source="fallback") == 1
     assert "GetPreferredAllocation of 2: lowest indices given" in caplog.text
-    node.kubelet.close()
-    node.server.stop()
 
 
 def test_a_second_stream_replaces_the_first(node: Node) -> None:
@@ -174,16 +173,14 @@ def test_many_streams_leave_workers_for_other_calls(node: Node) -> None:
 
 
 def test_stopping_removes_our_socket_and_never_that_of_the_next(kubelet_dir: Path) -> None:
-    first, second = Node(kubelet_dir), Node(kubelet_dir)
-    first.server.stop()
-    assert not first.server.socket.exists()
-    with pytest.raises(grpc.RpcError, match="UNAVAILABLE"):
-        first.kubelet.preferred(UUIDS, 1)
-    first.kubelet.close()
-    assert second.server.socket.exists()
-    assert len(second.kubelet.preferred(UUIDS, 1)) == 1
-    second.kubelet.close()
-    second.server.stop()
+    with closing(Node(kubelet_dir)) as second:
+        with closing(Node(kubelet_dir)) as first:
+            first.server.stop()
+            assert not first.server.socket.exists()
+            with pytest.raises(grpc.RpcError, match="UNAVAILABLE"):
+                first.kubelet.preferred(UUIDS, 1)
+        assert second.server.socket.exists()
+        assert len(second.kubelet.preferred(UUIDS, 1)) == 1
     assert list(kubelet_dir.iterdir()) == []
 
 
@@ -212,18 +209,29 @@ def test_a_directory_where_no_socket_can_be_made_is_named(kubelet_dir: Path) -> 
     book = DeviceBook(Stock(DGX_1V))
     service = DevicePlugin(book, Advice(advisor, metrics), Granting(NO_CDI), metrics)
     server = PluginServer(kubelet_dir / "absent", RESOURCE, service)
-    with pytest.raises(OSError, match="/absent: no socket can be made there: No such file or"):
-        server.start()
-    server.stop()
+    try:
+        with pytest.raises(OSError, match="/absent: no socket can be made there: No such file or"):
+            server.start()
+    finally:
+        server.stop()
 
 
-def test_sockets_of_a_killed_process_are_removed_and_living_ones_left(kubelet_dir: Path) -> None:
-    node = Node(kubelet_dir)
+def test_sockets_of_a_killed_process_are_removed_and_living_ones_left(
+    node: Node, kubelet_dir: Path
+) -> None:
     dead = leave_socket(kubelet_dir / "linkwise-nvidia-com-gpu-0a1b.sock")
     foreign = leave_socket(kubelet_dir / "other.sock")
     remove_dead_sockets(kubelet_dir, RESOURCE)
     assert not dead.exists()
     assert foreign.exists()
     assert node.server.socket.exists()
-    node.kubelet.close()
-    node.server.stop()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["linkwise-nvidia-com-gpu-shared-0a1b.sock", "linkwise-nvidia-com-gpu-0a1b.sock.old.sock"],
+)
+def test_a_dead_socket_whose_name_only_begins_as_ours_is_left(kubelet_dir: Path, name: str) -> None:
+    other = leave_socket(kubelet_dir / name)
+    remove_dead_sockets(kubelet_dir, RESOURCE)
+    assert other.exists()

@@ -128,16 +128,16 @@ def test_without_both_what_another_agent_wrote_counts(server: Server) -> None:
 
 
 def test_a_token_is_sent_to_no_kubelet_that_the_clusters_authority_does_not_vouch_for(
-    server: Server, tmp_path: Path
+    server: Server, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     (tmp_path / "other").mkdir()
     other = Server(tmp_path / "other")
+    request.addfinalizer(other.stop)
     other.said["/configz"] = {"kubeletconfig": configuration("restricted")}
     server.node(other.port)
     with pytest.raises(NotSaidError, match=r"configz: .*certificate"):
         KubeletReader(server.client, "n1", None).read()
     assert other.asked == []
-    other.stop()
 
 
 @pytest.mark.parametrize(

@@ -140,15 +140,15 @@ def test_with_its_connection_all_of_its_calls_are_given_up(running: Running) -> 
 
 
 def test_a_call_that_is_older_than_its_caller_waits_is_not_carried_out(
-    authority: Authority,
+    authority: Authority, request: pytest.FixtureRequest
 ) -> None:
     """The process may have been stopped, and not have heard that it was given up."""
     started = Running(authority, call_seconds=0.05)
+    request.addfinalizer(started.stop)
     with started.client() as client:
         answer = client.answer(client.begin("/gone", b"x"))
         assert (answer.whole, answer.reset) == (False, ErrorCodes.CANCEL)
         assert client.ask("/echo") == (200, b"/echo x")
-    started.stop()
 
 
 def test_what_is_larger_than_all_windows_comes_whole(running: Running) -> None:

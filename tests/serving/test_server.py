@@ -6,7 +6,7 @@ import ssl
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from datetime import UTC, datetime
 from threading import Thread
 from unittest.mock import patch
@@ -74,14 +74,13 @@ def running(authority: Authority) -> Iterator[Running]:
 def test_a_known_caller_is_served_over_a_connection_that_it_keeps(
     running: Running, authority: Authority
 ) -> None:
-    client = authority.connect(running.port, authority.client())
-    for number in range(3):
-        assert ask(client, "/", b"%d" % number) == (200, b"%d" % number)
-    assert running.results == {"served": 1}
-    (caller,) = running.met
-    assert (caller.welcome, caller.name) == (Welcome.KNOWN, SCHEDULER)
-    assert caller.certificate_ends == authority.client().ends.timestamp()
-    client.close()
+    with closing(authority.connect(running.port, authority.client())) as client:
+        for number in range(3):
+            assert ask(client, "/", b"%d" % number) == (200, b"%d" % number)
+        assert running.results == {"served": 1}
+        (caller,) = running.met
+        assert (caller.welcome, caller.name) == (Welcome.KNOWN, SCHEDULER)
+        assert caller.certificate_ends == authority.client().ends.timestamp()
 
 
 def client_of(kind: str, authority: Authority) -> Pair | None:
@@ -131,12 +130,14 @@ def test_no_plain_text_is_answered(running: Running) -> None:
         assert b"HTTP" not in heard
 
 
-def test_before_there_is_a_certificate_nobody_is_served(authority: Authority) -> None:
+def test_before_there_is_a_certificate_nobody_is_served(
+    authority: Authority, request: pytest.FixtureRequest
+) -> None:
     early = Running(Places(strangers=8, known=20))
+    request.addfinalizer(early.stop)
     with pytest.raises(Refused):
         ask_once(authority.connect(early.port, authority.client()))
     wait_for(lambda: early.results["not-ready"] == 1)
-    early.stop()
 
 
 def test_a_handshake_that_says_nothing_has_its_time(
@@ -155,17 +156,16 @@ def test_a_handshake_that_says_nothing_has_its_time(
 def test_places_of_strangers_go_to_whoever_comes_and_known_callers_keep_theirs(
     running: Running, authority: Authority
 ) -> None:
-    kept = authority.connect(running.port, authority.client())
-    assert ask(kept, "/", b"x")[0] == 200
-    with ExitStack() as strangers:
-        crowd = [strangers.enter_context(stranger(running.port)) for _ in range(20)]
-        wait_for(lambda: running.results["sent-off"] == 12)
-        assert [each.recv(1) for each in crowd[:12]] == [b""] * 12
-        assert ask(kept, "/", b"y") == (200, b"y")
-        assert ask_once(authority.connect(running.port, authority.client())) == 200
-        # Of equally many a stranger's last places are his; it was the ninth.
-        assert running.results["sent-off"] == 13
-    kept.close()
+    with closing(authority.connect(running.port, authority.client())) as kept:
+        assert ask(kept, "/", b"x")[0] == 200
+        with ExitStack() as strangers:
+            crowd = [strangers.enter_context(stranger(running.port)) for _ in range(20)]
+            wait_for(lambda: running.results["sent-off"] == 12)
+            assert [each.recv(1) for each in crowd[:12]] == [b""] * 12
+            assert ask(kept, "/", b"y") == (200, b"y")
+            assert ask_once(authority.connect(running.port, authority.client())) == 200
+            # Of equally many a stranger's last places are his; it was the ninth.
+            assert running.results["sent-off"] == 13
 
 
 def test_too_many_connections_of_known_callers_are_refused(
@@ -214,30 +214,34 @@ def test_while_certificates_change_no_call_is_lost(running: Running, authority: 
         assert {answer.result() for answer in answers} == {200}
 
 
-def test_without_client_certificates_everybody_is_a_stranger(authority: Authority) -> None:
+def test_without_client_certificates_everybody_is_a_stranger(
+    authority: Authority, request: pytest.FixtureRequest
+) -> None:
     """As the API server is to the webhook: a client that asks often stays."""
     started = Running(Places(strangers=3))
+    request.addfinalizer(started.stop)
     shown = make_pair([HOST], datetime.now(UTC), Lifetime())
     started.server.use(greet_any_client(shown))
     context = ssl.create_default_context(cadata=shown.certificate.decode())
-    client = authority.connect(started.port, context=context, source="127.0.0.3")
-    assert ask(client, "/", b"x")[0] == 200
-    with ExitStack() as strangers:
+    with ExitStack() as connections:
+        client = authority.connect(started.port, context=context, source="127.0.0.3")
+        connections.callback(client.close)
+        assert ask(client, "/", b"x")[0] == 200
         for _ in range(10):
-            strangers.enter_context(stranger(started.port))
+            connections.enter_context(stranger(started.port))
         wait_for(lambda: started.results["sent-off"] == 8)
         assert ask(client, "/", b"y") == (200, b"y")
-    client.close()
-    started.stop()
 
 
-def test_a_stranger_that_is_served_leaves_when_its_time_is_over() -> None:
+def test_a_stranger_that_is_served_leaves_when_its_time_is_over(
+    request: pytest.FixtureRequest,
+) -> None:
     started = Running(Places(strangers=3, stay_seconds=0.2), secure=False)
+    request.addfinalizer(started.stop)
     with socket.create_connection((HOST, started.port), 30) as slow:
         slow.sendall(b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nhalf")
         assert slow.recv(1) == b""
     assert started.results["late"] == 1
-    started.stop()
 
 
 def test_authorities_that_are_none_are_refused(authority: Authority) -> None:

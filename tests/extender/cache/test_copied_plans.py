@@ -41,6 +41,20 @@ def test_a_gang_made_from_the_manifests_of_an_old_one_is_planned_and_not_called_
     assert plan.refusals == 0
 
 
+def test_a_gang_that_was_made_before_the_api_servers_clock_was_set_back_is_planned_once() -> None:
+    at = cluster()
+    at.now += 7200
+    at.add_gang("g", 2, 2)
+    at.now -= 7200
+    at.settle()
+    plan = at.plan("g-0")
+    assert plan is not None
+    at.restart()
+    assert at.settle() == []
+    assert at.plan("g-0") == plan
+    assert at.phase("g") == "planned"
+
+
 def test_a_member_made_again_from_the_old_manifest_shares_the_gangs_deadline() -> None:
     at = cluster()
     members = at.add_gang("g", 2, 2)

@@ -544,6 +544,74 @@ def test_where_a_victim_gets_stuck_others_are_evicted() -> None:
     assert at.evicted == ["younger", "young"]
 
 
+@pytest.mark.parametrize("graces", [(4.0, 9.0), (9.0, 4.0)])
+def test_others_are_evicted_as_soon_as_the_first_of_several_victims_is_stuck(
+    graces: tuple[float, float],
+) -> None:
+    at = cluster(nodes=3)
+    for name, node in (("old", "n1"), ("young", "n2"), ("younger", "n3")):
+        run(at, name, 8, node)
+    add_gang(at, "urgent", 2, priority=1)
+    assert sorted(at.evicted) == ["young", "younger"]
+    for name, grace in zip(("young", "younger"), graces, strict=True):
+        pod, ends = at.pod(name), datetime.fromtimestamp(at.now + grace, UTC)
+        at.put_pod(change(pod, metadata=change(pod.metadata, deletion_timestamp=ends)))
+    began = at.now
+    while "old" not in at.evicted:
+        due = at.core.next_due()
+        assert due is not None
+        at.now = max(due, at.now + 0.05)
+        assert at.now <= began + min(graces) + STUCK_SECONDS
+        at.settle()
+
+
+def run_by_others(at: Cluster, name: str, node: str) -> None:
+    """A pod that another scheduler has bound."""
+    at.add_pod(name, 8, node=node, preemptible="true")
+    at.settle()
+    at.now += 1
+
+
+def test_others_are_evicted_at_once_where_the_stuck_victim_is_another_schedulers() -> None:
+    """It has not taken the GPUs of a victim: it is one."""
+    at = cluster(nodes=2)
+    run(at, "young", 8, "n1")
+    run_by_others(at, "younger", "n2")
+    add_gang(at, "urgent", 1, priority=1)
+    assert at.evicted == ["younger"]
+    quiet(at, STUCK_SECONDS + 30)
+    assert at.evicted == ["younger", "young"]
+
+
+def test_others_are_evicted_at_once_where_another_schedulers_pod_gets_stuck_as_it_leaves() -> None:
+    at = cluster(nodes=3)
+    run_by_others(at, "leaving", "n1")
+    at.terminate("leaving")
+    for name, node in (("young", "n2"), ("younger", "n3")):
+        run(at, name, 8, node)
+    add_gang(at, "urgent", 2, priority=1)
+    assert at.evicted == ["younger"]
+    at.delete("younger")
+    at.settle()
+    quiet(at, STUCK_SECONDS + 30)
+    assert at.evicted == ["younger", "young"]
+
+
+def test_a_gang_does_not_rest_for_a_victim_of_another_scheduler_that_has_yet_to_go() -> None:
+    at = cluster(nodes=3)
+    run(at, "other", 8, "n3")
+    run_by_others(at, "humble", "n2")
+    for rank in range(2):
+        words = {"gang": "urgent", "gang_size": "2", "rank": str(rank)}
+        at.add_pod(f"urgent-{rank}", 8, priority=1, said=words)
+    evictions = [each for each in at.core.decide(at.now) if isinstance(each, Evict)]
+    assert [each.pod.name for each in evictions] == ["humble"]  # beside n1, which is free
+    at.add_pod("more-urgent", 8, priority=2)
+    at.bind("more-urgent", "n1")
+    at.settle()
+    assert at.evicted == ["other"]
+
+
 def test_others_are_evicted_beside_one_that_leaves_by_itself() -> None:
     """Found: each alone was not enough; that one began to leave did not change the search."""
     at = cluster(nodes=2)

@@ -250,14 +250,19 @@ def test_a_hold_is_given_up_with_its_gang_and_who_was_turned_away_is_woken() -> 
     assert at.pod("late").status.nominated_node_name == "n1"
 
 
-def test_a_hold_moves_when_its_node_can_no_more_be_had() -> None:
+@pytest.mark.parametrize(
+    "happens",
+    [lambda at: at.cordon("n2"), lambda at: at.set_health("n2", 0)],
+    ids=["it is cordoned", "one of its GPUs falls ill"],
+)
+def test_a_hold_moves_when_its_node_can_no_more_be_had(happens: Callable[[Cluster], None]) -> None:
     at = cluster(nodes=3)
     run(at, "first", 2, "n2")
     run(at, "second", 4, "n3")
     at.add_gang("g", 2, 8)
     at.settle()
     assert held(at, "g") == {"n1": 8, "n2": 8}
-    at.cordon("n2")
+    happens(at)
     at.pass_time(LOOK_SECONDS)
     assert held(at, "g") == {"n1": 8, "n3": 8}
     assert at.sound()

@@ -1,9 +1,11 @@
 """The loop with the real core, over real HTTP to the API server's stand-in."""
 
+import inspect
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from threading import Event
+from contextlib import ExitStack
+from threading import Event, Lock, get_ident
 from typing import Any, NoReturn
 
 import msgspec
@@ -38,10 +40,23 @@ def world() -> Iterator[ApiObjects]:
 
 
 @pytest.fixture
-def started(world: ApiObjects) -> Iterator[Extender]:
+def make_extender(world: ApiObjects) -> Iterator[Callable[..., Extender]]:
+    """What it makes is stopped after the test."""
+    with ExitStack() as made:
+
+        def make(core: Core | None = None) -> Extender:
+            extender = Extender(world, core)
+            made.callback(extender.loop.stop)
+            return extender
+
+        yield make
+
+
+@pytest.fixture
+def started(world: ApiObjects, make_extender: Callable[..., Extender]) -> Iterator[Extender]:
     for name in ("n1", "n2", "n3"):
         world.add_node(name)
-    extender = Extender(world).start()
+    extender = make_extender().start()
     # Nothing else waits for them, and no test is to meet the first connection half made.
     budgets = {"kind": "poddisruptionbudgets", "type": "LISTED"}
     wait_for(lambda: extender.count("watch_events_total", **budgets))
@@ -89,6 +104,24 @@ def test_the_first_call_about_a_gang_is_answered_with_its_plan(
         (node,) = answer.result(10.0)["NodeNames"]
     assert all(world.is_planned(name) for name in ("g-0", "g-1"))
     assert world.pod("g-0")["status"]["nominatedNodeName"] == node
+
+
+def test_a_call_that_the_planner_could_answer_better_does_not_wait_out_the_breath(
+    world: ApiObjects, started: Extender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = started.count("decide_seconds_count")
+    monkeypatch.setattr("linkwise.extender.verbs.gathering.GATHERING_SECONDS", 600.0)
+    monkeypatch.setattr("linkwise.extender.runtime.loop._BREATH_SECONDS", 600.0)
+    first = world.add_pod("g-0", 8, gang="g", gang_size="2")
+    wait_for(lambda: started.count("decide_seconds_count") > rounds)
+    with ThreadPoolExecutor(1) as kube_scheduler:
+        answer = kube_scheduler.submit(started.filter, first, "n1", "n2", "n3")
+        try:
+            world.add_pod("g-1", 8, gang="g", gang_size="2")
+            assert answer.result(10.0)["NodeNames"]
+        finally:
+            started.loop._stopping.set()
+            started.loop._hurry.set()
 
 
 def test_a_round_waits_for_an_urgent_change_and_one_that_is_not_urgent_waits_for_others(
@@ -258,7 +291,9 @@ def test_a_plan_is_written_once_the_api_server_is_back(
     assert sound(started)
 
 
-def test_a_restart_keeps_the_books(world: ApiObjects, started: Extender) -> None:
+def test_a_restart_keeps_the_books(
+    world: ApiObjects, started: Extender, make_extender: Callable[..., Extender]
+) -> None:
     world.add_gang("g", 2, least=1)
     wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
     single = world.add_pod("single", gpus=2)
@@ -268,12 +303,11 @@ def test_a_restart_keeps_the_books(world: ApiObjects, started: Extender) -> None
     started.loop.stop()
     before = started.get("/nodes")
 
-    successor = Extender(world).start()
+    successor = make_extender().start()
 
     assert successor.get("/nodes") == before
     assert successor.bind(world.pod("g-0"), node_of(world, "g-0")) == ""
     assert sound(successor)
-    successor.loop.stop()
 
 
 def test_nothing_is_lost_when_watches_break_and_history_is_gone(
@@ -307,11 +341,13 @@ def test_the_clock_goes_on_evenly_whatever_is_set() -> None:
     assert [clock(), clock()] == [1_000_001.0, 1_000_010.0]
 
 
-def test_until_everything_is_read_each_verb_refuses_in_its_own_way(world: ApiObjects) -> None:
+def test_until_everything_is_read_each_verb_refuses_in_its_own_way(
+    world: ApiObjects, make_extender: Callable[..., Extender]
+) -> None:
     world.add_node("n1")
     pod = world.add_pod("single")
     world.server.pause()
-    extender = Extender(world)
+    extender = make_extender()
     extender.loop.start()
 
     assert extender.http.get("/readyz").status_code == 503
@@ -329,7 +365,6 @@ def test_until_everything_is_read_each_verb_refuses_in_its_own_way(world: ApiObj
     world.server.resume()
     wait_for(lambda: extender.http.get("/readyz").status_code == 200)
     assert extender.filter(pod, "n1")["NodeNames"] == ["n1"]
-    extender.loop.stop()
 
 
 def test_a_stop_does_not_wait_for_an_api_server_that_is_gone(
@@ -341,6 +376,18 @@ def test_a_stop_does_not_wait_for_an_api_server_that_is_gone(
     started.loop.stop()
 
     assert time.monotonic() - began < 5
+
+
+def test_a_stop_after_bindings_that_were_refused_or_done_says_that_none_is_in_flight(
+    world: ApiObjects, started: Extender
+) -> None:
+    """Only then is the Lease given back at once."""
+    pod = world.add_pod("single", gpus=8)
+    wait_for(lambda: started.state("single") == "waiting")
+    world.server.fail_next("POST", "/binding", 409)
+    assert started.bind(pod, "n1") != ""
+    assert started.bind(pod, "n1") == ""
+    assert started.loop.stop()
 
 
 def test_a_bind_that_waits_for_our_watch_ends_with_the_shell(started: Extender) -> None:
@@ -362,7 +409,9 @@ def test_a_bind_that_waits_for_our_watch_ends_with_the_shell(started: Extender) 
     assert len(asked) < before + 20, "it asks every 10 ms, and not at all any more"
 
 
-def test_no_plan_waits_for_events(world: ApiObjects, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_plan_waits_for_events(
+    world: ApiObjects, monkeypatch: pytest.MonkeyPatch, make_extender: Callable[..., Extender]
+) -> None:
     """The extender may report to thousands of pods at once why they wait."""
     hanging, told = Event(), Event()
     perform = Writer.perform
@@ -387,12 +436,11 @@ def test_no_plan_waits_for_events(world: ApiObjects, monkeypatch: pytest.MonkeyP
 
     setattr(core, "decide", with_events)  # noqa: B010
     world.add_node("n1")
-    extender = Extender(world, core).start()
+    make_extender(core).start()
     wait_for(told.is_set)
     world.add_gang("g", 2, 4)
     wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
     hanging.set()
-    extender.loop.stop()
 
 
 def defective_core() -> Core:
@@ -407,9 +455,11 @@ def defective_core() -> Core:
     return core
 
 
-def test_a_defect_in_the_core_is_answered_counted_and_survived(world: ApiObjects) -> None:
+def test_a_defect_in_the_core_is_answered_counted_and_survived(
+    world: ApiObjects, make_extender: Callable[..., Extender]
+) -> None:
     world.add_node("n1")
-    extender = Extender(world, defective_core()).start()
+    extender = make_extender(defective_core()).start()
     pod = world.add_pod("single")
     wait_for(lambda: extender.count("errors_total", where="pods") == 1)
     wait_for(lambda: extender.count("errors_total", where="decide") >= 1)
@@ -422,20 +472,82 @@ def test_a_defect_in_the_core_is_answered_counted_and_survived(world: ApiObjects
     assert extender.http.get("/healthz").status_code == 200
     assert extender.free() == {"n1": 8}
     assert extender.count("requests_total", verb="filter", result="failed") == 2
+
+
+class OwnedLock:
+    """A lock that knows which thread holds it."""
+
+    def __init__(self) -> None:
+        self._lock, self.owner = Lock(), 0
+
+    def acquire(self) -> None:
+        self._lock.acquire()
+        self.owner = get_ident()
+
+    def release(self) -> None:
+        self.owner = 0
+        self._lock.release()
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def test_each_thread_holds_the_lock_while_it_calls_the_core(
+    world: ApiObjects, monkeypatch: pytest.MonkeyPatch, make_extender: Callable[..., Extender]
+) -> None:
+    lock, calls, without = OwnedLock(), set[str](), set[str]()
+    monkeypatch.setattr("linkwise.extender.runtime.loop.Lock", lambda: lock)
+    core = Core(CoreSettings())
+
+    def watched(name: str, call: Callable[..., object]) -> Callable[..., object]:
+        def watching(*args: Any) -> object:
+            calls.add(name)
+            if lock.owner != get_ident():
+                without.add(name)
+            return call(*args)
+
+        return watching
+
+    for name, call in inspect.getmembers(core, inspect.ismethod):
+        # The first of these may do without the lock, the others are called before any thread runs.
+        if not name.startswith("_") and name not in ("prepare", "set_unlocker", "set_stopwatch"):
+            setattr(core, name, watched(name, call))
+    world.add_node("n1")
+    extender = make_extender(core).start()
+    world.add_gang("g", 2, 3)
+    wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
+    pod = world.add_pod("single", 2)
+    wait_for(lambda: extender.state("single") == "waiting")
+    extender.ask("prioritize", Pod=pod, NodeNames=["n1"])
+    extender.ask("preempt", Pod=pod, NodeNameToMetaVictims={})
+    assert extender.bind(pod, "n1") == ""
+    world.add_node("n2")
+    wait_for(lambda: "n2" in extender.free())
+    assert "is bound to node n1" in extender.bind(world.pod("single"), "n2")
+    extender.loop.audit()
+    world.delete("single")
+    wait_for(lambda: extender.state("single") == "unknown")
     extender.loop.stop()
+    assert without == set()
+    verbs = {"filter", "prioritize", "preempt", "begin_bind", "bind_refused", "end_bind"}
+    assert calls >= verbs | {"decide", "done", "node_event", "pod_event", "replace_pods", "audit"}
 
 
-def test_a_defect_that_the_core_lived_through_is_counted(world: ApiObjects) -> None:
+def test_a_defect_that_the_core_lived_through_is_counted(
+    world: ApiObjects, make_extender: Callable[..., Extender]
+) -> None:
     core = Core(CoreSettings())
     met: list[Exception] = [ZeroDivisionError("a bug")]
     setattr(core, "take_defects", lambda: [met.pop()] if met else [])  # noqa: B010
-    extender = Extender(world, core).start()
+    extender = make_extender(core).start()
 
     wait_for(lambda: extender.count("errors_total", where="decide") == 1)
     world.add_node("n1")
     world.add_gang("g", 2, 4)
     wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
-    extender.loop.stop()
 
 
 def test_a_bind_that_has_waited_enough_as_the_last_member_comes_is_carried_out(

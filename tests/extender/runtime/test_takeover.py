@@ -1,6 +1,7 @@
 """What a standby does and does not do, and what becomes of its cache when it starts to lead."""
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from threading import Event
 from typing import Any
@@ -95,12 +96,24 @@ def world() -> Iterator[ApiObjects]:
 
 
 @pytest.fixture
-def extender(world: ApiObjects) -> Iterator[Extender]:
-    extender = Extender(world)
-    extender.loop.start()
+def start(world: ApiObjects) -> Iterator[Callable[[], Extender]]:
+    """Starts a replica, which is stopped after the test."""
+    with ExitStack() as started:
+
+        def start() -> Extender:
+            extender = Extender(world)
+            started.callback(extender.loop.stop)
+            extender.loop.start()
+            return extender
+
+        yield start
+
+
+@pytest.fixture
+def extender(start: Callable[[], Extender]) -> Extender:
+    extender = start()
     wait_for(lambda: not extender.loop.reads())
-    yield extender
-    extender.loop.stop()
+    return extender
 
 
 def writes(world: ApiObjects) -> int:
@@ -150,6 +163,30 @@ def test_all_pods_are_listed_once_more_before_it_decides(
     assert world.server.requests()["GET pods"] == lists + 1
 
 
+@pytest.mark.parametrize(("handed_over", "waits"), [(True, []), (False, [1.0])])
+def test_before_that_it_waits_for_the_last_write_of_a_leader_that_did_not_hand_over(
+    extender: Extender, monkeypatch: pytest.MonkeyPatch, handed_over: bool, waits: list[float]
+) -> None:
+    pods, stopping = extender.loop._informers.pods, extender.loop._stopping
+    steps: list[float | str] = []
+    list_again, wait = pods.list_again, stopping.wait
+
+    def noted_list() -> int:
+        steps.append("list")
+        return list_again()
+
+    def noted_wait(seconds: float) -> bool:
+        steps.append(seconds)
+        return wait(min(seconds, 0.01))
+
+    monkeypatch.setattr(pods, "list_again", noted_list)
+    monkeypatch.setattr(stopping, "wait", noted_wait)
+    extender.lead.handed_over = handed_over
+    extender.lead.give(1)
+    wait_for(lambda: extender.get("/readyz")[0] == 200)
+    assert steps[: steps.index("list")] == waits
+
+
 def test_nobody_is_answered_before_its_first_decision(
     world: ApiObjects, extender: Extender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,21 +223,20 @@ def test_a_leader_that_may_act_no_more_writes_nothing(
     wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
 
 
+@pytest.mark.parametrize("term", [1, 7])
 def test_a_term_that_is_not_above_what_plans_name_is_outbid(
-    world: ApiObjects, extender: Extender
+    world: ApiObjects, extender: Extender, start: Callable[[], Extender], term: int
 ) -> None:
-    """The Lease was deleted, so its terms start again."""
+    """The Lease was deleted, so its terms start again; they may have come as far as before."""
     extender.lead.give(7)
     world.add_gang("g", 2)
     wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
     extender.loop.stop()
-    successor = Extender(world)
-    successor.loop.start()
-    successor.lead.give(1)
+    successor = start()
+    successor.lead.give(term)
     wait_for(lambda: successor.get("/readyz")[0] == 200)
     assert successor.lead.outbids == [7]
     assert successor.lead.term == 8
-    successor.loop.stop()
 
 
 def test_a_term_that_no_leader_can_have_had_is_not_outbid(
@@ -220,15 +256,14 @@ def test_a_term_that_no_leader_can_have_had_is_not_outbid(
 
 
 def test_the_binding_of_a_planned_member_names_who_binds_it(
-    world: ApiObjects, extender: Extender
+    world: ApiObjects, extender: Extender, start: Callable[[], Extender]
 ) -> None:
     """Else the API server would take it for one of the leader that planned it."""
     extender.lead.give(1)
     world.add_gang("g", 2, least=1)
     wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
     extender.loop.stop()
-    successor = Extender(world)
-    successor.loop.start()
+    successor = start()
     successor.lead.give(2)
     wait_for(lambda: successor.get("/readyz")[0] == 200)
     pod = world.pod("g-0")
@@ -238,7 +273,6 @@ def test_the_binding_of_a_planned_member_names_who_binds_it(
     plans = [read_plan(world.read(n).metadata.annotations[names.PLAN]) for n in ("g-0", "g-1")]
     assert [plan.leader for plan in plans] == [2, 1]
     assert plans[0].id == plans[1].id
-    successor.loop.stop()
 
 
 # The core

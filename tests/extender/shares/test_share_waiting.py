@@ -3,6 +3,8 @@
 import pytest
 
 from linkwise.extender.api.actions import Nominate
+from linkwise.extender.api.extender_calls import BindOrder, Outcome
+from linkwise.extender.verbs.bind import DOUBT_SECONDS
 from linkwise.kube.objects import Condition
 from linkwise.topology import names
 from tests.divided import GPU, MIG_1G, SHARED, cut, replicas
@@ -177,3 +179,22 @@ def test_a_launcher_without_whole_gpus_waits_for_its_workers(limits: dict[str, i
     assert at.plan("worker") is not None
     at.pass_time(20.0)
     assert at.plan("worker") is None  # kube-scheduler did not take it in time
+
+
+def test_the_time_of_a_gang_that_ran_out_during_a_doubt_about_its_launcher_ends_with_that() -> None:
+    at = ShareCluster()
+    at.add_divided("n0", replicas(DGX_1V, {0: 2}))
+    at.add_taker("launcher", {SHARED: 1}, gang="g", gang_size="2")
+    at.add_pod("worker", 4, said={"gang": "g", "gang_size": "2"})
+    at.settle()
+    assert at.try_to_place("worker") == "n0"
+    at.pass_time(400.0)
+    assert at.filter("launcher").node_names == ("n0",)
+    order = at.begin_bind("launcher", "n0")
+    assert isinstance(order, BindOrder)
+    at.core.end_bind(order, Outcome.UNKNOWN, at.now)
+    at.pass_time(DOUBT_SECONDS - 1.0)
+    assert at.phase("g") == "binding"
+    assert at.evicted == []  # it may be complete
+    at.pass_time(1.0)
+    assert at.evicted == ["worker"]

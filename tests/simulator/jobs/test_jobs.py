@@ -272,27 +272,31 @@ def test_pods_that_it_deletes_itself_are_no_failures(world: JobsOnApiServer) -> 
     assert world.job()["status"]["failed"] == 0
 
 
-def test_after_a_failure_the_next_pod_waits(world: JobsOnApiServer) -> None:
+def test_after_a_failure_the_next_pod_waits(
+    world: JobsOnApiServer, request: pytest.FixtureRequest
+) -> None:
     world.controller.stop()
     patient = JobController(world.client, failure_backoff_seconds=3600.0)
+    request.addfinalizer(patient.stop)
     patient.start()
     world.gang(1)
     world.phase(world.lives("0")["0"], "Failed")
     wait_for(lambda: world.job()["status"].get("failed") == 1, "counted")
     assert world.live() == {}
-    patient.stop()
 
 
-def test_a_restarted_controller_adopts_what_is_there(world: JobsOnApiServer) -> None:
+def test_a_restarted_controller_adopts_what_is_there(
+    world: JobsOnApiServer, request: pytest.FixtureRequest
+) -> None:
     world.gang(2)
     before = world.lives("0", "1")
     world.controller.stop()
     again = JobController(world.client, seed=1, failure_backoff_seconds=0.0)
+    request.addfinalizer(again.stop)
     again.start()
     world.client.delete(f"/api/v1/namespaces/ml/pods/{before['0']}")
     wait_for(lambda: world.live().get("0", before["0"]) != before["0"], "0 replaced")
     assert world.live()["1"] == before["1"]
-    again.stop()
 
 
 def test_pods_of_nobody_are_left_alone(world: JobsOnApiServer) -> None:

@@ -167,8 +167,7 @@ class Cache:
         record = self.pods.pop(uid, None)
         if record is None:
             return
-        if self._uid_of.get(record.key) == uid:
-            del self._uid_of[record.key]
+        self._uid_of.pop(record.key, None)  # the core drops a pod before it puts its namesake
         self._nominated.pop(uid, None)
         self._followers.pop(record.follows, None)
         self._index_gang(record, None)

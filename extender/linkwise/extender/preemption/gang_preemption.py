@@ -292,17 +292,19 @@ class GangPreemption:
     def _is_robbed(self, key: GangKey) -> bool:
         """Whether a pod that the extender does not place has got GPUs that are reserved for the
         gang. It will take the next victims' GPUs too: nothing keeps kube-scheduler from it."""
-        reservation = self._reservations.of(key)
+        reservation, victims = self._reservations.of(key), self._preemptions[key].victims
         for node, mask in () if reservation is None else reservation.gpus.items():
             info = self._cache.nodes.get(node)
             for uid, gpus in () if info is None else info.owned.items():
-                if gpus & mask and self._is_placed_by_others(uid) and not self._is_victim(key, uid):
+                if gpus & mask and uid not in victims and self._is_robber(uid):
                     return True
         return False
 
-    def _is_placed_by_others(self, uid: str) -> bool:
+    def _is_robber(self, uid: str) -> bool:
         record = self._cache.pods.get(uid)
-        if record is None or uid in self._cache.plans or uid in self._cache.assumed:
+        if record is None or not record.live:
+            return False  # it had its GPUs before, and is stuck
+        if uid in self._cache.plans or uid in self._cache.assumed:
             return False  # what the extender has decided is not on the API server yet
         return record.left_alone or record.written is None
 

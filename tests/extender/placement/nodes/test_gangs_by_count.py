@@ -8,6 +8,7 @@ from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
 from tests.extender.owned import SURELY, create, job, member, there_is
 from tests.extender.placement.nodes.bare_nodes import lose_topology
+from tests.extender.placement.nodes.refusals import NO_PLUGIN, refuse
 
 POOL = "pool"
 
@@ -94,6 +95,20 @@ def test_when_the_pool_gets_its_topology_the_next_gang_is_planned() -> None:
     at.add_node("theirs-3", "dgx-a100", labels={POOL: "theirs"})
     pods = train(at, "theirs")
     assert {at.pod(name).status.nominated_node_name for name in pods} == {"theirs-2", "theirs-3"}
+
+
+def test_it_waits_while_the_kubelets_of_its_pool_refuse_pods() -> None:
+    at = two_pools()
+    at.add_node("elsewhere", "dgx-a100", labels={POOL: "elsewhere"})
+    lose_topology(at, "elsewhere")
+    (first, _) = train(at, "theirs")
+    pool = ("theirs-0", "theirs-1")
+    for node in pool:
+        at.add_pod(f"on-{node}", 1, node=node)
+        refuse(at, f"on-{node}", NO_PLUGIN)
+    assert at.filter(first, pool).node_names == ()
+    at.pass_time(31.0)  # then one on each as a trial
+    assert at.filter(first, pool).node_names == pool
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,14 @@ def test_earlier_answers_count_until_the_pod_is_bound() -> None:
     assert known.as_whose("a", "n1") == ""
 
 
+def test_of_two_answers_with_a_node_the_later_one_says_whose_the_pod_is() -> None:
+    known = PassedNodes()
+    known.note(pod("a"), ("n1", "n2"))
+    known.note(pod("a", "other"), ("n2",))
+    assert known.as_whose("a", "n1") == "default-scheduler"
+    assert known.as_whose("a", "n2") == "other"
+
+
 @given(
     notes=st.lists(st.tuples(st.integers(0, 20), st.integers(0, 9)), max_size=60),
     most=st.integers(1, 30),
