@@ -7,8 +7,7 @@ import pytest
 
 from linkwise.kube.controllers.child import UnknownControllerError
 from linkwise.kube.controllers.workload import pods_of
-from linkwise.pods.podgrouper.workloads.kinds import READ
-from linkwise.pods.podgrouper.workloads.systems import OWNED, GroupKind
+from linkwise.pods.podgrouper.workloads.systems import OWNED, READ, GroupKind
 from linkwise.topology.names import GANG
 from linkwise.webhook.templates import pods_made
 from tests.manifests import DAEMONSET, documents
@@ -19,16 +18,11 @@ PLURALS = {(kind.group, kind.kind): kind.plural for kind in READ}
 VERSIONS = {(kind.group, kind.kind): kind.versions[0] for kind in READ}
 
 
-def _read(name: str) -> GroupKind:
-    kind, _, group = name.partition(".")
-    return group, kind
-
-
 def kinds() -> list[GroupKind]:
     """The kinds of which a person writes objects, and whose pods form gangs by some rule."""
     gangs = [system for system in OWNED if not system.gang.startswith("no")]
     found = {kind for system in gangs for kind in system.owners}
-    found |= {_read(system.reads) for system in gangs if system.reads}
+    found |= {(kind.group, kind.kind) for system in gangs for kind in system.reads}
     return sorted(found - {REPLICA_SET})  # a Deployment's: a person writes that
 
 

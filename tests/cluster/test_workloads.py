@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from linkwise.kube.errors import ApiError
-from linkwise.pods.podgrouper.workloads.kinds import READ
+from linkwise.pods.podgrouper.workloads.systems import READ
 from tests.cluster.support.api.control_plane import KubectlError
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.scheduling.claims_world import ClaimsWorld, both_ways, world_with

@@ -16,7 +16,7 @@ from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.ports.dispatch import VERBS
 from linkwise.extender.runtime.ports.routes import create_app
 from linkwise.extender.settings import Settings
-from linkwise.pods.podgrouper.workloads.kinds import READ
+from linkwise.pods.podgrouper.workloads.systems import READ
 from linkwise.serving.certificates.callers import CLUSTER_AUTHORITY
 from linkwise.simulator.api_server.patches import json_patch
 from linkwise.topology import names

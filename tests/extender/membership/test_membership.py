@@ -9,6 +9,7 @@ from linkwise.extender.api.extender_calls import FilterCall
 from linkwise.extender.membership.membership import _OF_THE_NODE, _evidence
 from linkwise.kube.objects import Condition, ObjectMeta, Pod, PodSpec, SchedulingGate
 from linkwise.pods import podgrouper
+from linkwise.pods.podgrouper.workloads.systems import DECLARED
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
 from tests.extender.owned import (
@@ -22,7 +23,8 @@ from tests.extender.owned import (
     there_is,
     why,
 )
-from tests.pods.podgrouper.pods import owner, pod, template
+from tests.pods.podgrouper.examples import EXAMPLES
+from tests.pods.podgrouper.pods import gang, like, owner, pod, template
 
 
 @pytest.fixture
@@ -320,44 +322,44 @@ def test_pods_that_ran_before_we_came_are_not_evicted_though_their_gang_is_not_w
     assert cluster.sound()
 
 
-KUEUE_GROUP = "kueue.x-k8s.io/pod-group-name"
-KUEUE_TOTAL = "kueue.x-k8s.io/pod-group-total-count"
-COSCHEDULING = "scheduling.x-k8s.io/pod-group"
+def in_group(rule: str, name: str, gpus: int) -> Pod:
+    return msgspec.convert(like(EXAMPLES[rule].pod, name, gpus), Pod)
 
 
-def in_group(name: str, gpus: int, label: str) -> Pod:
-    """A pod of group g, which has three pods."""
-    made = pod(name, None, {label: "g"}, {KUEUE_TOTAL: "3"}, gpus=gpus)
-    return msgspec.convert(made, Pod)
+# Systems whose groups do not say which of their pods take GPUs.
+COUNT_ALL = [
+    system.rule
+    for system in DECLARED
+    if gang(EXAMPLES[system.rule].pod, *EXAMPLES[system.rule].objects).counts_all
+]
 
 
-GROUP = owner("scheduling.x-k8s.io/v1alpha1 PodGroup", "g", {"minMember": 3})
-DRIVER_AND_WORKERS = (("driver", 0), ("w-0", 8), ("w-1", 8))
-
-
-@pytest.mark.parametrize("label", [KUEUE_GROUP, COSCHEDULING])
-@pytest.mark.parametrize("order", [(0, 1, 2), (1, 2, 0), (1, 0, 2)])
+@pytest.mark.parametrize("rule", COUNT_ALL)
+@pytest.mark.parametrize("driver", [0, 1, -1], ids=["first", "between", "last"])
 def test_a_driver_without_gpus_is_one_of_the_group_that_it_names(
-    cluster: Cluster, label: str, order: tuple[int, ...]
+    cluster: Cluster, rule: str, driver: int
 ) -> None:
     """Found: "2 of 3 members exist" though 3 did."""
-    there_is(cluster, GROUP)
-    for number in order[:-1]:
-        create(cluster, in_group(*DRIVER_AND_WORKERS[number], label))
+    example = EXAMPLES[rule]
+    workers = [f"w-{number}" for number in range(example.size - 1)]
+    members = [in_group(rule, name, 8) for name in workers]
+    members.insert(driver % example.size, in_group(rule, "driver", 0))
+    there_is(cluster, *example.objects)
+    create(cluster, *members[:-1])
     assert planned(cluster) == []
-    create(cluster, in_group(*DRIVER_AND_WORKERS[order[-1]], label))
-    assert planned(cluster) == ["w-0", "w-1"]
+    create(cluster, members[-1])
+    assert planned(cluster) == workers
     assert cluster.sound()
 
 
 def test_a_group_without_gpus_is_read_by_nobody_until_a_pod_with_gpus_names_it(
     cluster: Cluster,
 ) -> None:
-    create(cluster, *(in_group(f"cpu-{number}", 0, COSCHEDULING) for number in range(3)))
+    create(cluster, *(in_group("coscheduling", f"cpu-{number}", 0) for number in range(3)))
     assert cluster.core.gangs(cluster.now) == ()
     assert cluster.reads == []
-    there_is(cluster, GROUP)
-    create(cluster, in_group("w-0", 8, COSCHEDULING))
+    there_is(cluster, *EXAMPLES["coscheduling"].objects)
+    create(cluster, in_group("coscheduling", "w-0", 8))
     assert planned(cluster) == ["w-0"]
     cluster.delete("w-0")
     cluster.settle()

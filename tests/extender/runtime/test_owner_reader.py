@@ -11,7 +11,8 @@ from linkwise.extender.runtime.owner_reader import MOST_BYTES, OwnerReads
 from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import ApiError
 from linkwise.pods.podgrouper.workloads.answer import Missing, ObjectRef
-from linkwise.pods.podgrouper.workloads.kinds import JOB, MPI_JOB, READ, OwnerKind
+from linkwise.pods.podgrouper.workloads.kinds import JOB, MPI_JOB, OwnerKind
+from linkwise.pods.podgrouper.workloads.systems import READ
 from linkwise.simulator.api_server.kinds import KINDS
 
 # Of MPIJobs the stand-in has two versions, as two kinds; here one will do.
@@ -94,7 +95,7 @@ def test_what_may_not_be_read_is_told_once_for_each_kind(caplog: pytest.LogCaptu
     metrics = ExtenderMetrics()
     reads = OwnerReads(_Refusing(403, "Forbidden", "User cannot get resource"), metrics)
     with caplog.at_level(logging.WARNING):
-        for kind in (*READ[:2], READ[0]):
+        for kind in (JOB, MPI_JOB, JOB):
             assert reads.read(fetch(kind)) is Missing.FORBIDDEN
     told = [record.message for record in caplog.records]
     assert len(told) == 2
@@ -108,11 +109,10 @@ def test_what_may_not_be_read_is_told_once_for_each_kind(caplog: pytest.LogCaptu
 )
 def test_where_no_answer_comes_nothing_is_known(status: int, reason: str) -> None:
     assert (
-        OwnerReads(_Refusing(status, reason, "later"), ExtenderMetrics()).read(fetch(READ[0]))
-        is None
+        OwnerReads(_Refusing(status, reason, "later"), ExtenderMetrics()).read(fetch(JOB)) is None
     )
 
 
 def test_the_bare_text_of_a_real_api_server_says_that_the_kind_is_not_served() -> None:
     reads = OwnerReads(_Refusing(404, "Unknown", "404 page not found"), ExtenderMetrics())
-    assert reads.read(fetch(READ[0])) is Missing.NOT_SERVED
+    assert reads.read(fetch(JOB)) is Missing.NOT_SERVED

@@ -20,7 +20,7 @@ from linkwise.pods.podgrouper.workloads.answer import (
     Objects,
     Recognised,
 )
-from linkwise.pods.podgrouper.workloads.kinds import READ
+from linkwise.pods.podgrouper.workloads.systems import READ
 
 GPU = "nvidia.com/gpu"
 MAY_BE_READ = {(kind.group, kind.kind) for kind in READ}
@@ -75,6 +75,12 @@ def pod(
         "metadata": metadata,
         "spec": {**template(gpus)["spec"], **spec},
     }
+
+
+def like(made: Object, name: str, gpus: int) -> Object:
+    """A pod that says the same as *made*, with another name and so many GPUs."""
+    metadata = {**made["metadata"], "name": name, "uid": uid_of(f"pod {name}")}
+    return {**made, "metadata": metadata, "spec": {**made["spec"], **template(gpus)["spec"]}}
 
 
 def uid_of(text: str) -> str:

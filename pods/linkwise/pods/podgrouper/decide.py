@@ -35,7 +35,7 @@ from linkwise.pods.podgrouper.workloads.answer import (
 )
 from linkwise.pods.podgrouper.workloads.case import Case, OwnerGoneError, UnreadError
 from linkwise.pods.podgrouper.workloads.declared import DeclaredGroup, counted
-from linkwise.pods.podgrouper.workloads.kinds import JOB
+from linkwise.pods.podgrouper.workloads.kinds import JOB, OwnerKind
 from linkwise.pods.podgrouper.workloads.systems import DECLARED, System, owned_by
 from linkwise.pods.podgrouper.workloads.workload import Foretold, FoundWorkload
 from linkwise.topology import names
@@ -259,7 +259,7 @@ def _awaited(gone: OwnerGoneError, rule: str) -> NeedsOwner | None:
 
 
 def _guarded(
-    says: Callable[[], _Says], rule: str, reads: str = ""
+    says: Callable[[], _Says], rule: str, reads: tuple[OwnerKind, ...] = ()
 ) -> _Says | _Unclear | OwnerGoneError:
     try:
         return says()
@@ -268,7 +268,7 @@ def _guarded(
     except OwnerGoneError as error:
         return error
     except UnreadableError as error:
-        return Refused(f"{reads}: {error}" if reads else str(error), rule)
+        return Refused(f"{reads[0].qualified}: {error}" if reads else str(error), rule)
 
 
 def _is_missing(group: _Unclear) -> bool:

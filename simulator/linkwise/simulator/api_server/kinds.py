@@ -1,6 +1,12 @@
-"""The kinds of objects that the stand-in stores, and their paths: one row each."""
+"""The kinds of objects that the stand-in stores, and their paths: one row each.
+
+The owners of pods are those that the extender reads.
+"""
 
 from dataclasses import dataclass
+
+from linkwise.pods.podgrouper.workloads import kinds
+from linkwise.pods.podgrouper.workloads.systems import READ
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,39 +57,22 @@ SLICE = ResourceKind(
 )
 CLAIM = ResourceKind("ResourceClaim", "resourceclaims", "resource.k8s.io/v1")
 
-# Kubernetes 1.35 to 1.37 have each of these objects in other versions.
+# Kubernetes 1.35 to 1.37 have each of its owners of pods in other versions.
 _NATIVE = tuple(
     f"scheduling.k8s.io/{version}" for version in ("v1alpha1", "v1alpha2", "v1alpha3", "v1beta1")
 )
-
-# Owners of pods that the extender reads.
-OWNERS = (
-    ResourceKind("StatefulSet", "statefulsets", "apps/v1"),
-    ResourceKind("Deployment", "deployments", "apps/v1"),
-    ResourceKind("TFJob", "tfjobs", "kubeflow.org/v1"),
-    ResourceKind("PyTorchJob", "pytorchjobs", "kubeflow.org/v1"),
-    ResourceKind("XGBoostJob", "xgboostjobs", "kubeflow.org/v1"),
-    ResourceKind("PaddleJob", "paddlejobs", "kubeflow.org/v1"),
-    ResourceKind("JAXJob", "jaxjobs", "kubeflow.org/v1"),
-    ResourceKind("MXJob", "mxjobs", "kubeflow.org/v1"),
-    ResourceKind("MPIJob", "mpijobs", "kubeflow.org/v1"),
-    ResourceKind("MPIJob", "mpijobs", "kubeflow.org/v2beta1"),
-    ResourceKind("JobSet", "jobsets", "jobset.x-k8s.io/v1alpha2"),
-    ResourceKind("LeaderWorkerSet", "leaderworkersets", "leaderworkerset.x-k8s.io/v1"),
-    ResourceKind("Job", "jobs", "batch.volcano.sh/v1alpha1"),
-    ResourceKind("RayCluster", "rayclusters", "ray.io/v1"),
-    ResourceKind("PodGroup", "podgroups", "scheduling.k8s.io/v1beta1", also=_NATIVE),
+# The others are served in the version that the extender tries first.
+_SERVED = {kinds.MPI_JOB: ("v1", "v2beta1"), kinds.COMPOSITE_POD_GROUP: ("v1alpha3",)}
+OWNERS = tuple(
     ResourceKind(
-        "CompositePodGroup", "compositepodgroups", "scheduling.k8s.io/v1alpha3", also=_NATIVE
-    ),
-    ResourceKind("Workload", "workloads", "scheduling.k8s.io/v1beta1", also=_NATIVE),
-    ResourceKind("PodGroup", "podgroups", "scheduling.x-k8s.io/v1alpha1"),
-    ResourceKind("PodGroup", "podgroups", "scheduling.sigs.k8s.io/v1alpha1"),
-    ResourceKind("PodGroup", "podgroups", "scheduling.volcano.sh/v1beta1"),
-    ResourceKind("PodGroup", "podgroups", "scheduling.run.ai/v2alpha2"),
-    ResourceKind("PodGang", "podgangs", "scheduler.grove.io/v1alpha1"),
-    ResourceKind("PodSet", "podsets", "orchestration.aibrix.ai/v1alpha1"),
-    ResourceKind("ModelServing", "modelservings", "workload.serving.volcano.sh/v1alpha1"),
+        kind.kind,
+        kind.plural,
+        f"{kind.group}/{version}",
+        also=_NATIVE if kind.group == "scheduling.k8s.io" else (),
+    )
+    for kind in READ
+    if kind != kinds.JOB
+    for version in _SERVED.get(kind, kind.versions[:1])
 )
 
 # Other workloads that manifests may have, and what stands between a workload and its pods.

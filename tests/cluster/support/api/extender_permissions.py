@@ -7,7 +7,8 @@ from typing import Any
 
 from linkwise.extender.runtime.informers import CLAIMS, SURROUNDINGS, path_of
 from linkwise.kube.client import JSON_PATCH, STRATEGIC_PATCH
-from linkwise.pods.podgrouper.workloads.kinds import READ, OwnerKind
+from linkwise.pods.podgrouper.workloads.kinds import OwnerKind
+from linkwise.pods.podgrouper.workloads.systems import READ
 from linkwise.topology import names
 from tests.cluster.support.api.accounts import NAMESPACE, ApiRequest
 from tests.cluster.support.api.permissions import (

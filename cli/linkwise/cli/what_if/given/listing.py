@@ -16,7 +16,7 @@ from linkwise.kube.device_claims import ResourceClaim, ResourceSlice
 from linkwise.kube.fields import group_of
 from linkwise.kube.objects import Node, Pod, PodDisruptionBudget
 from linkwise.pods.podgrouper.workloads.answer import ObjectRef
-from linkwise.pods.podgrouper.workloads.kinds import READ
+from linkwise.pods.podgrouper.workloads.systems import READ
 
 T = TypeVar("T")
 _READ = frozenset((kind.group, kind.kind) for kind in READ)

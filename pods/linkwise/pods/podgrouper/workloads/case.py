@@ -19,7 +19,6 @@ from linkwise.kube.fields import (
     ordinal,
     text,
 )
-from linkwise.kube.labels import COMPLETION_INDEX, TRAINING
 from linkwise.kube.objects import OwnerReference, Pod, PodSpec
 from linkwise.pods.annotations import demand_of
 from linkwise.pods.claims import claims_of
@@ -31,26 +30,11 @@ from linkwise.pods.podgrouper.workloads.answer import (
     Objects,
 )
 from linkwise.pods.podgrouper.workloads.kinds import OwnerKind
+from linkwise.pods.podgrouper.workloads.marks import INDICES, PRIORITIES, QUEUES
 from linkwise.topology import names
 
-_INDICES = (
-    COMPLETION_INDEX,
-    "kueue.x-k8s.io/pod-group-pod-index",
-    "leaderworkerset.sigs.k8s.io/worker-index",
-    TRAINING + "replica-index",
-    "volcano.sh/task-index",
-    "apps.kubernetes.io/pod-index",
-)
-QUEUES = (
-    "kueue.x-k8s.io/queue-name",
-    "volcano.sh/queue-name",
-    "scheduling.volcano.sh/queue-name",
-    "kai.scheduler/queue",
-    "yunikorn.apache.org/queue",
-)
 _NAME = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
 _VERSION = re.compile(r"[a-z0-9]*")  # empty: any version that the API server serves
-PRIORITIES = ("kueue.x-k8s.io/priority-class", "ray.io/priority-class-name")
 
 
 class UnreadError(Exception):
@@ -163,7 +147,7 @@ class Case:
 
     def index(self) -> int | None:
         """The pod's index, from the first label of a controller that has one."""
-        return ordinal(self.said(*_INDICES))
+        return ordinal(self.said(*INDICES))
 
     def member(
         self,

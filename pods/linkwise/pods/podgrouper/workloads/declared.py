@@ -4,7 +4,7 @@ Some pods carry the size of their group; for others only a PodGroup has it. A Po
 to the pod's own workload is not a second gang: `decide` merges the two.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -37,32 +37,23 @@ from linkwise.pods.podgrouper.workloads.kinds import (
     VOLCANO_POD_GROUP,
     OwnerKind,
 )
+from linkwise.pods.podgrouper.workloads.marks import (
+    COSCHEDULING,
+    GROUPS,
+    GROVE,
+    KOORDINATOR,
+    KUEUE,
+    OLD_COSCHEDULING,
+    YUNIKORN,
+    Place,
+    first_at,
+)
 from linkwise.pods.spans import required_of
 
 _MOST_LEVELS = 8  # of subgroups; KAI's groupers make two
 _MOST_COMPOSITES = 4  # levels of groups that kube-scheduler accepts, those of pods among them
 _PARENT = "spec.parentCompositePodGroupName"
 _POLICY = "spec.schedulingPolicy."
-KUEUE = "kueue.x-k8s.io/"
-KOORDINATOR = "gang.scheduling.koordinator.sh/"
-YUNIKORN = "yunikorn.apache.org/"
-COSCHEDULING = "scheduling.x-k8s.io/pod-group"
-OLD_COSCHEDULING = "pod-group.scheduling.sigs.k8s.io"
-VOLCANO_GROUP = "scheduling.k8s.io/group-name"
-VOLCANO_GROUP_TOO = "scheduling.volcano.sh/group-name"
-KAI_GROUP = "pod-group-name"
-GROVE = "grove.io/"
-_GROUP_KEYS = (
-    KUEUE + "pod-group-name",
-    KOORDINATOR + "name",
-    f"{OLD_COSCHEDULING}/name",
-    COSCHEDULING,
-    OLD_COSCHEDULING,
-    VOLCANO_GROUP,
-    VOLCANO_GROUP_TOO,
-    KAI_GROUP,
-    GROVE + "podgang",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +97,16 @@ def group_named(pod: Pod) -> tuple[str, ...] | None:
     if workload is not None and workload.name:
         part = workload.pod_group, workload.pod_group_replica_key
         return meta.namespace, "workloadRef", workload.name, *part
-    for key in _GROUP_KEYS:
-        name = meta.labels.get(key) or meta.annotations.get(key)
-        if name:
-            return meta.namespace, key, name
-    return None
+    named = first_at(GROUPS, meta)
+    return None if named is None else (meta.namespace, *named)
+
+
+def group_at(
+    case: Case, *, places: Iterable[Place], tells: Callable[[Case, str], DeclaredGroup | None]
+) -> DeclaredGroup | None:
+    """What *tells* says of the group that the pod names in one of *places*."""
+    named = first_at(places, case.pod.metadata)
+    return None if named is None else tells(case, named[1])
 
 
 def native_pod_group(case: Case) -> DeclaredGroup | None:
@@ -249,20 +245,16 @@ def native_workload(case: Case) -> DeclaredGroup | None:
     )
 
 
-def kueue(case: Case) -> DeclaredGroup | None:
+def kueue(case: Case, name: str) -> DeclaredGroup | None:
     """Groups of plain pods. With fast admission, Kueue admits pods one by one: not a gang."""
-    name = case.said(KUEUE + "pod-group-name")
-    if not name or case.said(KUEUE + "pod-group-fast-admission") == "true":
+    if case.said(KUEUE + "pod-group-fast-admission") == "true":
         return None
     key = KUEUE + "pod-group-total-count"
     size = count(case.said(key), key)
     return _of_pods(case, "kueue", "kueue-pod-group", name, size, f"{key}: {size}", size=size)
 
 
-def koordinator(case: Case) -> DeclaredGroup | None:
-    name = case.annotations.get(KOORDINATOR + "name")
-    if not name:
-        return None
+def koordinator(case: Case, name: str) -> DeclaredGroup:
     key, total = KOORDINATOR + "min-available", case.said(KOORDINATOR + "total-number")
     least = count(case.said(key), key, 0)
     size = count(total, KOORDINATOR + "total-number") if total else None
@@ -305,32 +297,24 @@ def yunikorn(case: Case) -> DeclaredGroup | None:
     return replace(named, gpu_minimum=sum(max(group.min_member, 0) for group in gpus))
 
 
-def old_coscheduling_labels(case: Case) -> DeclaredGroup | None:
+def old_coscheduling_labels(case: Case, name: str) -> DeclaredGroup | None:
     """scheduler-plugins of 2020: the pod's labels have both the name and the minimum."""
-    name, key = case.labels.get(f"{OLD_COSCHEDULING}/name"), f"{OLD_COSCHEDULING}/min-available"
-    if not name or key not in case.labels:
+    key = f"{OLD_COSCHEDULING}/min-available"
+    if key not in case.labels:
         return None
     least = count(case.labels[key], key, 0)
     return _of_pods(case, "coscheduling-labels", "pod-group", name, least, f"{key}: {least}")
 
 
-def coscheduling(case: Case) -> DeclaredGroup | None:
-    for label, kind in (
-        (COSCHEDULING, COSCHEDULING_POD_GROUP),
-        (OLD_COSCHEDULING, OLD_COSCHEDULING_POD_GROUP),
-        # RoleBasedGroup (sgl-project/rbg, pkg/scheduler) gives its pods the name alone.
-        (f"{OLD_COSCHEDULING}/name", COSCHEDULING_POD_GROUP),
-    ):
-        name = case.labels.get(label)
-        if name:
-            return _min_member(case, kind, name, "coscheduling")
-    return None
+def coscheduling(case: Case, name: str) -> DeclaredGroup:
+    is_old = not case.labels.get(COSCHEDULING) and case.labels.get(OLD_COSCHEDULING)
+    kind = OLD_COSCHEDULING_POD_GROUP if is_old else COSCHEDULING_POD_GROUP
+    return _min_member(case, kind, name, "coscheduling")
 
 
-def volcano_pod_group(case: Case) -> DeclaredGroup | None:
+def volcano_pod_group(case: Case, name: str) -> DeclaredGroup | None:
     """Volcano creates a group for any pod without one; only a minimum above one makes it a gang."""
-    name = case.said(VOLCANO_GROUP, VOLCANO_GROUP_TOO)
-    if not name or case.is_controlled_by(VOLCANO_JOB):  # the Job has all that its group has
+    if case.is_controlled_by(VOLCANO_JOB):  # the Job has all that its group has
         return None
     try:
         return _min_member(case, VOLCANO_POD_GROUP, name, "volcano-pod-group")
@@ -341,10 +325,7 @@ def volcano_pod_group(case: Case) -> DeclaredGroup | None:
         raise
 
 
-def kai(case: Case) -> DeclaredGroup | None:
-    name = case.annotations.get(KAI_GROUP)
-    if not name:
-        return None
+def kai(case: Case, name: str) -> DeclaredGroup:
     owner = case.read(KAI_POD_GROUP, name)
     least = number(owner, "spec.minMember", _least_in_subgroups(owner))
     return _of_pod_group(case, KAI_POD_GROUP, owner, name, "kai", least)
@@ -376,12 +357,9 @@ def _least_in_subgroups(owner: Fields) -> int:
     return max(least("", number(owner, "spec.minSubGroup", 0), _MOST_LEVELS), 1)
 
 
-def grove(case: Case) -> DeclaredGroup | None:
+def grove(case: Case, name: str) -> DeclaredGroup:
     """A PodGang of Grove, as Dynamo creates too (ai-dynamo/grove,
     scheduler/api/core/v1alpha1/podgang.go): the `minReplicas` of all its groups start together."""
-    name = case.labels.get(GROVE + "podgang")
-    if not name:
-        return None
     owner = case.read(POD_GANG, name)
     within = "spec.podgroups"
     least = sum(number(each, "minReplicas", 0, within=within) for each in items(owner, within))

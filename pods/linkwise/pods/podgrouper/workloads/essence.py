@@ -10,7 +10,6 @@ caches thousands of owners, and compares them to see whether a change concerns a
 import re
 
 from linkwise.kube.fields import Fields, at, group_of, items, mapping, text
-from linkwise.pods.podgrouper.workloads.case import PRIORITIES, QUEUES
 from linkwise.pods.podgrouper.workloads.kinds import (
     DEPLOYMENT,
     EXCLUSIVE_GROUPS,
@@ -23,6 +22,7 @@ from linkwise.pods.podgrouper.workloads.kinds import (
     STATEFUL_SET,
     VOLCANO_JOB,
 )
+from linkwise.pods.podgrouper.workloads.marks import PRIORITIES, QUEUES
 from linkwise.topology import names
 
 _DEPTH = 12  # levels of a spec; RayClusters and JobSets have their templates at level 5

@@ -14,8 +14,8 @@ import msgspec
 from linkwise.kube.fields import Fields, mapping, text
 from linkwise.kube.objects import Pod
 from linkwise.pods.podgrouper.workloads.answer import Member, RoleToCome
-from linkwise.pods.podgrouper.workloads.case import PRIORITIES, QUEUES
 from linkwise.pods.podgrouper.workloads.essence import template_essence
+from linkwise.pods.podgrouper.workloads.marks import PRIORITIES, QUEUES
 from linkwise.topology import names
 
 

@@ -67,31 +67,3 @@ EXCLUSIVE_JOBS = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 NODE_SELECTOR_STRATEGY = "alpha.jobset.sigs.k8s.io/node-selector"
 EXCLUSIVE_GROUPS = "leaderworkerset.sigs.k8s.io/exclusive-topology"
 EXCLUSIVE_SUBGROUPS = "leaderworkerset.sigs.k8s.io/subgroup-exclusive-topology"
-
-READ = (
-    JOB,
-    STATEFUL_SET,
-    DEPLOYMENT,
-    TF_JOB,
-    PYTORCH_JOB,
-    XGBOOST_JOB,
-    PADDLE_JOB,
-    JAX_JOB,
-    MX_JOB,
-    MPI_JOB,
-    JOB_SET,
-    LEADER_WORKER_SET,
-    VOLCANO_JOB,
-    RAY_CLUSTER,
-    NATIVE_POD_GROUP,
-    COMPOSITE_POD_GROUP,
-    NATIVE_WORKLOAD,
-    COSCHEDULING_POD_GROUP,
-    OLD_COSCHEDULING_POD_GROUP,
-    VOLCANO_POD_GROUP,
-    KAI_POD_GROUP,
-    POD_GANG,
-    POD_SET,
-    MODEL_SERVING,
-)
-"""All owners that the extender may read; its ClusterRole allows `get` on exactly these."""

@@ -15,6 +15,7 @@ from linkwise.pods.podgrouper.workloads.answer import NoGang
 from linkwise.pods.podgrouper.workloads.case import Case
 from linkwise.pods.podgrouper.workloads.declared import DeclaredGroup
 from linkwise.pods.podgrouper.workloads.kinds import OwnerKind
+from linkwise.pods.podgrouper.workloads.marks import MARKS
 from linkwise.pods.podgrouper.workloads.singles import Single, bare, unknown
 from linkwise.pods.podgrouper.workloads.workload import FoundWorkload
 from linkwise.topology import names
@@ -30,7 +31,7 @@ class System:
     rule: str
     title: str
     gang: str
-    reads: str  # the kind of the one object that it may read
+    reads: tuple[OwnerKind, ...]  # kinds of objects; that which it always reads comes first
     recognise: Callable[[Case], DeclaredGroup | FoundWorkload | NoGang | None]
     owners: frozenset[GroupKind] = ANY  # kinds that control its pods
 
@@ -61,47 +62,49 @@ _SPARK = frozenset(
     }
 )
 
+
+def _named(
+    rule: str, title: str, tells: Callable[[Case, str], DeclaredGroup | None], *reads: OwnerKind
+) -> System:
+    """Its pods name their group where its row of `MARKS` says."""
+    recognise = partial(declared.group_at, places=MARKS[rule].group, tells=tells)
+    return System(rule, title, "yes", reads, recognise)
+
+
 DECLARED: tuple[System, ...] = (
     System(
         "native-pod-group",
         "Kubernetes PodGroup, from 1.36",
         "as its policy says",
-        "PodGroup.scheduling.k8s.io",
+        (kinds.NATIVE_POD_GROUP, kinds.COMPOSITE_POD_GROUP, kinds.NATIVE_WORKLOAD),
         declared.native_pod_group,
     ),
     System(
         "native-workload",
         "Kubernetes Workload, 1.35",
         "as its policy says",
-        "Workload.scheduling.k8s.io",
+        (kinds.NATIVE_WORKLOAD,),
         declared.native_workload,
     ),
-    System("kueue", "Kueue pod group", "yes", "", declared.kueue),
-    System("koordinator", "Koordinator gang", "yes", "", declared.koordinator),
-    System("yunikorn", "YuniKorn task groups", "yes", "", declared.yunikorn),
-    System(
-        "coscheduling-labels",
-        "scheduler-plugins, 2020",
-        "yes",
-        "",
-        declared.old_coscheduling_labels,
-    ),
-    System(
+    _named("kueue", "Kueue pod group", declared.kueue),
+    _named("koordinator", "Koordinator gang", declared.koordinator),
+    System("yunikorn", "YuniKorn task groups", "yes", (), declared.yunikorn),
+    _named("coscheduling-labels", "scheduler-plugins, 2020", declared.old_coscheduling_labels),
+    _named(
         "coscheduling",
         "scheduler-plugins PodGroup",
-        "yes",
-        "PodGroup.scheduling.x-k8s.io",
         declared.coscheduling,
+        kinds.COSCHEDULING_POD_GROUP,
+        kinds.OLD_COSCHEDULING_POD_GROUP,
     ),
-    System(
+    _named(
         "volcano-pod-group",
         "Volcano PodGroup",
-        "yes",
-        "PodGroup.scheduling.volcano.sh",
         declared.volcano_pod_group,
+        kinds.VOLCANO_POD_GROUP,
     ),
-    System("kai", "KAI PodGroup", "yes", "PodGroup.scheduling.run.ai", declared.kai),
-    System("grove", "Grove PodGang", "yes", "PodGang.scheduler.grove.io", declared.grove),
+    _named("kai", "KAI PodGroup", declared.kai, kinds.KAI_POD_GROUP),
+    _named("grove", "Grove PodGang", declared.grove, kinds.POD_GANG),
 )
 
 
@@ -110,7 +113,7 @@ def _training(rule: str, kind: OwnerKind, specs: str, *order: str) -> System:
         rule,
         kind.kind,
         "yes",
-        f"{kind.kind}.{kind.group}",
+        (kind,),
         partial(kubeflow.training_job, kind=kind, rule=rule, specs=f"spec.{specs}", order=order),
         frozenset({_kind(kind)}),
     )
@@ -135,12 +138,12 @@ _GANGS = (
         "tunerserver",
         "tuner",
     ),
-    System("mpijob-v1", "MPIJob v1", "yes", "MPIJob.kubeflow.org", kubeflow.mpi_job_v1, _MPI),
+    System("mpijob-v1", "MPIJob v1", "yes", (kinds.MPI_JOB,), kubeflow.mpi_job_v1, _MPI),
     System(
         "mpijob-v2beta1",
         "MPIJob v2beta1",
         "yes",
-        "MPIJob.kubeflow.org",
+        (kinds.MPI_JOB,),
         kubeflow.mpi_job_v2,
         _MPI | {_JOB},
     ),
@@ -148,17 +151,17 @@ _GANGS = (
         "mpijob-v1alpha1",
         "MPIJob v1alpha1",
         "yes",
-        "MPIJob.kubeflow.org",
+        (kinds.MPI_JOB,),
         kubeflow.mpi_job_v1alpha1,
         frozenset({_JOB, _STATEFUL_SET}),
     ),
-    System("trainjob", "TrainJob", "yes", "JobSet.jobset.x-k8s.io", batch.train_job, _JOBS),
-    System("jobset", "JobSet", "yes", "JobSet.jobset.x-k8s.io", batch.job_set, _JOBS),
+    System("trainjob", "TrainJob", "yes", (kinds.JOB_SET,), batch.train_job, _JOBS),
+    System("jobset", "JobSet", "yes", (kinds.JOB_SET,), batch.job_set, _JOBS),
     System(
         "volcano-job",
         "Volcano Job",
         "yes",
-        "Job.batch.volcano.sh",
+        (kinds.VOLCANO_JOB,),
         batch.volcano_job,
         frozenset({_kind(kinds.VOLCANO_JOB)}),
     ),
@@ -166,7 +169,7 @@ _GANGS = (
         "leaderworkerset",
         "LeaderWorkerSet",
         "yes, one per group",
-        "LeaderWorkerSet.leaderworkerset.x-k8s.io",
+        (kinds.LEADER_WORKER_SET,),
         serving.leader_worker_set,
         _STATEFUL,
     ),
@@ -174,7 +177,7 @@ _GANGS = (
         "raycluster",
         "RayCluster",
         "yes",
-        "RayCluster.ray.io",
+        (kinds.RAY_CLUSTER,),
         serving.ray_cluster,
         frozenset({_kind(kinds.RAY_CLUSTER)}),
     ),
@@ -182,7 +185,7 @@ _GANGS = (
         "podset",
         "AIBrix PodSet",
         "yes",
-        "PodSet.orchestration.aibrix.ai",
+        (kinds.POD_SET,),
         serving.pod_set,
         frozenset({_kind(kinds.POD_SET)}),
     ),
@@ -190,7 +193,7 @@ _GANGS = (
         "modelserving",
         "kthena ModelServing",
         "yes, one per role replica or serving group",
-        "ModelServing.workload.serving.volcano.sh",
+        (kinds.MODEL_SERVING,),
         serving.model_serving,
         frozenset({_kind(kinds.MODEL_SERVING)}),
     ),
@@ -198,7 +201,7 @@ _GANGS = (
         "kserve-multi-node",
         "KServe, several nodes for one model",
         "yes, one per generation",
-        "Deployment.apps",
+        (kinds.DEPLOYMENT,),
         serving.kserve_multi_node,
         _REPLICAS,
     ),
@@ -216,7 +219,7 @@ def _single(
     index_label: str = "",
 ) -> System:
     tells = Single(rule, because, labels, role, role_label, index_label)
-    return System(rule, title, "no", "", tells, owners)
+    return System(rule, title, "no", (), tells, owners)
 
 
 _SERVES = "each replica serves alone"
@@ -236,7 +239,7 @@ _SINGLES = (
         "job",
         "Job",
         "if all its pods run at once, and it is Indexed or its command names as many nodes",
-        "Job.batch",
+        (kinds.JOB,),
         batch.job,
         _JOBS,
     ),
@@ -366,7 +369,7 @@ _SINGLES = (
         "statefulset-nodes",
         "StatefulSet of the nodes of one server",
         "if parallel and its command names as many nodes",
-        "StatefulSet.apps",
+        (kinds.STATEFUL_SET,),
         serving.nodes_of_one_server,
         _STATEFUL,
     ),
@@ -382,12 +385,14 @@ _SINGLES = (
     ),
     _single("DaemonSet", frozenset({("apps", "DaemonSet")}), "daemonset", "one for each node"),
     _single("Static pod", frozenset({("", "Node")}), "static-pod", "its node runs it by itself"),
-    System("bare-pod", "Bare pod", "no", "", bare, _BARE),
-    System("unknown-owner", "Any other owner", "no: never guessed", "", unknown),
+    System("bare-pod", "Bare pod", "no", (), bare, _BARE),
+    System("unknown-owner", "Any other owner", "no: never guessed", (), unknown),
 )
 
 OWNED: tuple[System, ...] = (*_GANGS, *_SINGLES)
 SYSTEMS: tuple[System, ...] = (*DECLARED, *OWNED)
+READ = tuple(dict.fromkeys(kind for system in SYSTEMS for kind in system.reads))
+"""All owners that the extender may read; its ClusterRole allows `get` on exactly these."""
 
 
 @lru_cache(maxsize=1024)
