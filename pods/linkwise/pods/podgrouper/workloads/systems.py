@@ -22,6 +22,7 @@ from linkwise.topology import names
 
 GroupKind = tuple[str, str]  # API group and kind
 ANY: frozenset[GroupKind] = frozenset()
+Owned = FoundWorkload | NoGang | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class System:
     title: str
     gang: str
     reads: tuple[OwnerKind, ...]  # kinds of objects; that which it always reads comes first
-    recognise: Callable[[Case], DeclaredGroup | FoundWorkload | NoGang | None]
+    recognise: Callable[[Case], DeclaredGroup | Owned]
     owners: frozenset[GroupKind] = ANY  # kinds that control its pods
 
 
@@ -47,7 +48,6 @@ _STATEFUL_SET = _kind(kinds.STATEFUL_SET)
 _REPLICA_SET = _kind(kinds.REPLICA_SET)
 _BARE, _JOBS = frozenset({_NOTHING}), frozenset({_JOB})
 _STATEFUL, _REPLICAS = frozenset({_STATEFUL_SET}), frozenset({_REPLICA_SET})
-_MPI = frozenset({_kind(kinds.MPI_JOB)})
 _WORKFLOW = frozenset({("argoproj.io", "Workflow")})
 _CONTROLLER = frozenset({("", "ReplicationController")})
 _SPARK = frozenset(
@@ -108,15 +108,17 @@ DECLARED: tuple[System, ...] = (
 )
 
 
+def _owned(
+    rule: str, title: str, kind: OwnerKind, tells: Callable[[Case], Owned], gang: str = "yes"
+) -> System:
+    """The controller of its pods says all that the rule reads."""
+    return System(rule, title, gang, (kind,), tells, frozenset({_kind(kind)}))
+
+
 def _training(rule: str, kind: OwnerKind, specs: str, *order: str) -> System:
-    return System(
-        rule,
-        kind.kind,
-        "yes",
-        (kind,),
-        partial(kubeflow.training_job, kind=kind, rule=rule, specs=f"spec.{specs}", order=order),
-        frozenset({_kind(kind)}),
-    )
+    specs = f"spec.{specs}"
+    tells = partial(kubeflow.training_job, kind=kind, rule=rule, specs=specs, order=order)
+    return _owned(rule, kind.kind, kind, tells)
 
 
 _GANGS = (
@@ -138,14 +140,14 @@ _GANGS = (
         "tunerserver",
         "tuner",
     ),
-    System("mpijob-v1", "MPIJob v1", "yes", (kinds.MPI_JOB,), kubeflow.mpi_job_v1, _MPI),
+    _owned("mpijob-v1", "MPIJob v1", kinds.MPI_JOB, kubeflow.mpi_job_v1),
     System(
         "mpijob-v2beta1",
         "MPIJob v2beta1",
         "yes",
         (kinds.MPI_JOB,),
         kubeflow.mpi_job_v2,
-        _MPI | {_JOB},
+        frozenset({_kind(kinds.MPI_JOB), _JOB}),
     ),
     System(
         "mpijob-v1alpha1",
@@ -157,14 +159,7 @@ _GANGS = (
     ),
     System("trainjob", "TrainJob", "yes", (kinds.JOB_SET,), batch.train_job, _JOBS),
     System("jobset", "JobSet", "yes", (kinds.JOB_SET,), batch.job_set, _JOBS),
-    System(
-        "volcano-job",
-        "Volcano Job",
-        "yes",
-        (kinds.VOLCANO_JOB,),
-        batch.volcano_job,
-        frozenset({_kind(kinds.VOLCANO_JOB)}),
-    ),
+    _owned("volcano-job", "Volcano Job", kinds.VOLCANO_JOB, batch.volcano_job),
     System(
         "leaderworkerset",
         "LeaderWorkerSet",
@@ -173,29 +168,14 @@ _GANGS = (
         serving.leader_worker_set,
         _STATEFUL,
     ),
-    System(
-        "raycluster",
-        "RayCluster",
-        "yes",
-        (kinds.RAY_CLUSTER,),
-        serving.ray_cluster,
-        frozenset({_kind(kinds.RAY_CLUSTER)}),
-    ),
-    System(
-        "podset",
-        "AIBrix PodSet",
-        "yes",
-        (kinds.POD_SET,),
-        serving.pod_set,
-        frozenset({_kind(kinds.POD_SET)}),
-    ),
-    System(
+    _owned("raycluster", "RayCluster", kinds.RAY_CLUSTER, serving.ray_cluster),
+    _owned("podset", "AIBrix PodSet", kinds.POD_SET, serving.pod_set),
+    _owned(
         "modelserving",
         "kthena ModelServing",
-        "yes, one per role replica or serving group",
-        (kinds.MODEL_SERVING,),
+        kinds.MODEL_SERVING,
         serving.model_serving,
-        frozenset({_kind(kinds.MODEL_SERVING)}),
+        "yes, one per role replica or serving group",
     ),
     System(
         "kserve-multi-node",
@@ -235,13 +215,12 @@ _SINGLES = (
         "ray.io/originated-from-crd",
         role="submitter",
     ),
-    System(
+    _owned(
         "job",
         "Job",
-        "if all its pods run at once, and it is Indexed or its command names as many nodes",
-        (kinds.JOB,),
+        kinds.JOB,
         batch.job,
-        _JOBS,
+        "if all its pods run at once, and it is Indexed or its command names as many nodes",
     ),
     _single(
         "Spark operator",
@@ -365,13 +344,12 @@ _SINGLES = (
         role="worker",
         role_label="component",
     ),
-    System(
+    _owned(
         "statefulset-nodes",
         "StatefulSet of the nodes of one server",
-        "if parallel and its command names as many nodes",
-        (kinds.STATEFUL_SET,),
+        kinds.STATEFUL_SET,
         serving.nodes_of_one_server,
-        _STATEFUL,
+        "if parallel and its command names as many nodes",
     ),
     _single(
         "StatefulSet",
