@@ -23,31 +23,10 @@ from linkwise.kube.fields import (
 )
 from linkwise.kube.objects import Pod, Quantity, whole
 from linkwise.pods.annotations import NO_GROUP, NativeGroup
+from linkwise.pods.podgrouper.workloads import kinds, marks
 from linkwise.pods.podgrouper.workloads.answer import GangName, Missing, ObjectRef
 from linkwise.pods.podgrouper.workloads.case import Case, OwnerGoneError
-from linkwise.pods.podgrouper.workloads.kinds import (
-    COMPOSITE_POD_GROUP,
-    COSCHEDULING_POD_GROUP,
-    KAI_POD_GROUP,
-    NATIVE_POD_GROUP,
-    NATIVE_WORKLOAD,
-    OLD_COSCHEDULING_POD_GROUP,
-    POD_GANG,
-    VOLCANO_JOB,
-    VOLCANO_POD_GROUP,
-    OwnerKind,
-)
-from linkwise.pods.podgrouper.workloads.marks import (
-    COSCHEDULING,
-    GROUPS,
-    GROVE,
-    KOORDINATOR,
-    KUEUE,
-    OLD_COSCHEDULING,
-    YUNIKORN,
-    Place,
-    first_at,
-)
+from linkwise.pods.podgrouper.workloads.kinds import OwnerKind
 from linkwise.pods.spans import required_of
 
 _MOST_LEVELS = 8  # of subgroups; KAI's groupers make two
@@ -85,7 +64,7 @@ class DeclaredGroup:
     @property
     def is_part(self) -> bool:
         """Whether the gang has other groups beside the pod's own."""
-        return self.name.kind == COMPOSITE_POD_GROUP.qualified
+        return self.name.kind == kinds.COMPOSITE_POD_GROUP.qualified
 
 
 def group_named(pod: Pod) -> tuple[str, ...] | None:
@@ -97,15 +76,15 @@ def group_named(pod: Pod) -> tuple[str, ...] | None:
     if workload is not None and workload.name:
         part = workload.pod_group, workload.pod_group_replica_key
         return meta.namespace, "workloadRef", workload.name, *part
-    named = first_at(GROUPS, meta)
+    named = marks.first_at(marks.GROUPS, meta)
     return None if named is None else (meta.namespace, *named)
 
 
 def group_at(
-    case: Case, *, places: Iterable[Place], tells: Callable[[Case, str], DeclaredGroup | None]
+    case: Case, *, places: Iterable[marks.Place], tells: Callable[[Case, str], DeclaredGroup | None]
 ) -> DeclaredGroup | None:
     """What *tells* says of the group that the pod names in one of *places*."""
-    named = first_at(places, case.pod.metadata)
+    named = marks.first_at(places, case.pod.metadata)
     return None if named is None else tells(case, named[1])
 
 
@@ -116,11 +95,11 @@ def native_pod_group(case: Case) -> DeclaredGroup | None:
     if said is None or not said.pod_group_name:
         return None
     name = said.pod_group_name
-    owner = case.read(NATIVE_POD_GROUP, name)
+    owner = case.read(kinds.NATIVE_POD_GROUP, name)
     gang = has(owner, _POLICY + "gang")
     least = number(owner, _POLICY + "gang.minCount", 1) if gang else 1
     rule = "native-pod-group"
-    group = _of_pod_group(case, NATIVE_POD_GROUP, owner, name, rule, least, basic=not gang)
+    group = _of_pod_group(case, kinds.NATIVE_POD_GROUP, owner, name, rule, least, basic=not gang)
     keys = _topology(owner)
     native = NativeGroup(tuple(keys), _priority(owner))
     group = replace(_within(group, keys), native=native)
@@ -137,7 +116,7 @@ def _gang_above(case: Case, group: Fields) -> Fields | None:
         if not above:
             break
         try:
-            parent = case.read(COMPOSITE_POD_GROUP, above)
+            parent = case.read(kinds.COMPOSITE_POD_GROUP, above)
         except OwnerGoneError as error:
             if error.why is Missing.NOT_FOUND:
                 raise
@@ -152,7 +131,7 @@ def _of_composite(case: Case, root: Fields, group: DeclaredGroup, own: str) -> D
     """All groups below *root* are one gang. How many pods that are, `decide` asks the pod's owner,
     or else `counted`: no group knows those beside it."""
     name = text(root, "metadata.name")
-    ref = _ref(case, COMPOSITE_POD_GROUP, name)
+    ref = _ref(case, kinds.COMPOSITE_POD_GROUP, name)
     whole_gang = DeclaredGroup(
         GangName(ref.namespace, ref.qualified_kind, name, text(root, "metadata.uid")),
         group.minimum,
@@ -191,14 +170,14 @@ def _within(group: DeclaredGroup, keys: list[str]) -> DeclaredGroup:
 def counted(case: Case, group: DeclaredGroup) -> DeclaredGroup:
     """A group of groups with the pods that its Workload's templates say. Raises as `Case.read`."""
     workload, called = group.template
-    owner = case.read(NATIVE_WORKLOAD, workload)
+    owner = case.read(kinds.NATIVE_WORKLOAD, workload)
     waiting = [*items(owner, "spec.compositePodGroupTemplates")]
     found = None
     while waiting and found is None:
         each = waiting.pop()
         found = each if text(each, "name") == called else None
         waiting += items(each, "compositePodGroupTemplates")
-    ref = _ref(case, NATIVE_WORKLOAD, workload)
+    ref = _ref(case, kinds.NATIVE_WORKLOAD, workload)
     if found is None:
         raise UnreadableError(f"spec.workloadRef.templateName: {called!r}: not in {ref}")
     least = _least_below(found, _MOST_COMPOSITES)
@@ -227,10 +206,10 @@ def native_workload(case: Case) -> DeclaredGroup | None:
     said = case.pod.spec.workload_ref
     if said is None or not said.name:
         return None
-    owner = case.read(NATIVE_WORKLOAD, said.name)
+    owner = case.read(kinds.NATIVE_WORKLOAD, said.name)
     groups = items(owner, "spec.podGroups")
     mine = next((group for group in groups if text(group, "name") == said.pod_group), None)
-    ref = _ref(case, NATIVE_WORKLOAD, said.name)
+    ref = _ref(case, kinds.NATIVE_WORKLOAD, said.name)
     if mine is None:
         raise UnreadableError(f"spec.workloadRef.podGroup: {said.pod_group!r}: not in {ref}")
     part = said.pod_group + (f"-{said.pod_group_replica_key}" if said.pod_group_replica_key else "")
@@ -247,17 +226,17 @@ def native_workload(case: Case) -> DeclaredGroup | None:
 
 def kueue(case: Case, name: str) -> DeclaredGroup | None:
     """Groups of plain pods. With fast admission, Kueue admits pods one by one: not a gang."""
-    if case.said(KUEUE + "pod-group-fast-admission") == "true":
+    if case.said(marks.KUEUE + "pod-group-fast-admission") == "true":
         return None
-    key = KUEUE + "pod-group-total-count"
+    key = marks.KUEUE + "pod-group-total-count"
     size = count(case.said(key), key)
     return _of_pods(case, "kueue", "kueue-pod-group", name, size, f"{key}: {size}", size=size)
 
 
 def koordinator(case: Case, name: str) -> DeclaredGroup:
-    key, total = KOORDINATOR + "min-available", case.said(KOORDINATOR + "total-number")
+    key, total = marks.KOORDINATOR + "min-available", case.said(marks.KOORDINATOR + "total-number")
     least = count(case.said(key), key, 0)
-    size = count(total, KOORDINATOR + "total-number") if total else None
+    size = count(total, marks.KOORDINATOR + "total-number") if total else None
     because = f"{key}: {least}"
     return _of_pods(case, "koordinator", "koordinator-gang", name, least, because, size=size)
 
@@ -275,14 +254,14 @@ class _TaskGroup(msgspec.Struct, rename="camel"):
 def yunikorn(case: Case) -> DeclaredGroup | None:
     """Only if the pod lists all task groups. Spark's pods are excluded: the driver creates the
     executors while it runs."""
-    application = case.said("applicationId", YUNIKORN + "app-id")
-    listed = case.annotations.get(YUNIKORN + "task-groups", "")
+    application = case.said("applicationId", marks.YUNIKORN + "app-id")
+    listed = case.annotations.get(marks.YUNIKORN + "task-groups", "")
     if not application or not listed or "spark-role" in case.labels:
         return None
-    key = YUNIKORN + "task-groups"
+    key = marks.YUNIKORN + "task-groups"
     try:
         groups = msgspec.json.decode(listed, type=list[_TaskGroup])
-        mine = case.said(YUNIKORN + "task-group-name")
+        mine = case.said(marks.YUNIKORN + "task-group-name")
         # The pod's own task group counts: `decide` asks whether this pod takes GPUs. Another one
         # counts only if it requests GPUs: the gang would wait forever for members without GPUs.
         gpus = [group for group in groups if group.name == mine or group.takes(case.resource)]
@@ -299,7 +278,7 @@ def yunikorn(case: Case) -> DeclaredGroup | None:
 
 def old_coscheduling_labels(case: Case, name: str) -> DeclaredGroup | None:
     """scheduler-plugins of 2020: the pod's labels have both the name and the minimum."""
-    key = f"{OLD_COSCHEDULING}/min-available"
+    key = f"{marks.OLD_COSCHEDULING}/min-available"
     if key not in case.labels:
         return None
     least = count(case.labels[key], key, 0)
@@ -307,17 +286,17 @@ def old_coscheduling_labels(case: Case, name: str) -> DeclaredGroup | None:
 
 
 def coscheduling(case: Case, name: str) -> DeclaredGroup:
-    is_old = not case.labels.get(COSCHEDULING) and case.labels.get(OLD_COSCHEDULING)
-    kind = OLD_COSCHEDULING_POD_GROUP if is_old else COSCHEDULING_POD_GROUP
+    is_old = not case.labels.get(marks.COSCHEDULING) and case.labels.get(marks.OLD_COSCHEDULING)
+    kind = kinds.OLD_COSCHEDULING_POD_GROUP if is_old else kinds.COSCHEDULING_POD_GROUP
     return _min_member(case, kind, name, "coscheduling")
 
 
 def volcano_pod_group(case: Case, name: str) -> DeclaredGroup | None:
     """Volcano creates a group for any pod without one; only a minimum above one makes it a gang."""
-    if case.is_controlled_by(VOLCANO_JOB):  # the Job has all that its group has
+    if case.is_controlled_by(kinds.VOLCANO_JOB):  # the Job has all that its group has
         return None
     try:
-        return _min_member(case, VOLCANO_POD_GROUP, name, "volcano-pod-group")
+        return _min_member(case, kinds.VOLCANO_POD_GROUP, name, "volcano-pod-group")
     except OwnerGoneError:
         owner = case.controller.uid if case.controller else case.pod.metadata.uid
         if name == f"podgroup-{owner}":  # Volcano created it by default: no pod waits for it
@@ -326,9 +305,9 @@ def volcano_pod_group(case: Case, name: str) -> DeclaredGroup | None:
 
 
 def kai(case: Case, name: str) -> DeclaredGroup:
-    owner = case.read(KAI_POD_GROUP, name)
+    owner = case.read(kinds.KAI_POD_GROUP, name)
     least = number(owner, "spec.minMember", _least_in_subgroups(owner))
-    return _of_pod_group(case, KAI_POD_GROUP, owner, name, "kai", least)
+    return _of_pod_group(case, kinds.KAI_POD_GROUP, owner, name, "kai", least)
 
 
 def _least_in_subgroups(owner: Fields) -> int:
@@ -360,13 +339,13 @@ def _least_in_subgroups(owner: Fields) -> int:
 def grove(case: Case, name: str) -> DeclaredGroup:
     """A PodGang of Grove, as Dynamo creates too (ai-dynamo/grove,
     scheduler/api/core/v1alpha1/podgang.go): the `minReplicas` of all its groups start together."""
-    owner = case.read(POD_GANG, name)
+    owner = case.read(kinds.POD_GANG, name)
     within = "spec.podgroups"
     least = sum(number(each, "minReplicas", 0, within=within) for each in items(owner, within))
-    group = _of_pod_group(case, POD_GANG, owner, name, "grove", least)
+    group = _of_pod_group(case, kinds.POD_GANG, owner, name, "grove", least)
     required = text(owner, "spec.topologyConstraint.packConstraint.required")
     group = _within(group, [required] if required else [])
-    return replace(group, subgroup=case.said(GROVE + "podclique"))
+    return replace(group, subgroup=case.said(marks.GROVE + "podclique"))
 
 
 def _min_member(case: Case, kind: OwnerKind, name: str, rule: str) -> DeclaredGroup:

@@ -35,38 +35,39 @@ class Marks:
     priority: str = ""
 
 
-def _either(key: str) -> tuple[Place, Place]:
-    return Place(key), Place(key, is_label=False)
+def _annotation(key: str) -> tuple[Place, ...]:
+    return (Place(key, is_label=False),)
+
+
+def _either(key: str) -> tuple[Place, ...]:
+    return Place(key), *_annotation(key)
 
 
 MARKS = {
     "job": Marks(index=COMPLETION_INDEX),
     "kueue": Marks(
-        group=_either(KUEUE + "pod-group-name"),
+        _either(KUEUE + "pod-group-name"),
         index=KUEUE + "pod-group-pod-index",
         queues=(KUEUE + "queue-name",),
         priority=KUEUE + "priority-class",
     ),
-    "koordinator": Marks(group=(Place(KOORDINATOR + "name", is_label=False),)),
-    "coscheduling-labels": Marks(group=(Place(f"{OLD_COSCHEDULING}/name"),)),
+    "koordinator": Marks(_annotation(KOORDINATOR + "name")),
+    "coscheduling-labels": Marks((Place(f"{OLD_COSCHEDULING}/name"),)),
     # RoleBasedGroup (sgl-project/rbg, pkg/scheduler) gives its pods the last of these alone.
     "coscheduling": Marks(
-        group=(Place(COSCHEDULING), Place(OLD_COSCHEDULING), Place(f"{OLD_COSCHEDULING}/name"))
+        (Place(COSCHEDULING), Place(OLD_COSCHEDULING), Place(f"{OLD_COSCHEDULING}/name"))
     ),
     "leaderworkerset": Marks(index=LWS + "worker-index"),
     "tfjob": Marks(index=TRAINING + "replica-index"),  # and the other jobs of its operator
     "volcano-job": Marks(index="volcano.sh/task-index"),
     "volcano-pod-group": Marks(
-        group=(
-            *_either("scheduling.k8s.io/group-name"),
-            *_either("scheduling.volcano.sh/group-name"),
-        ),
+        _either("scheduling.k8s.io/group-name") + _either("scheduling.volcano.sh/group-name"),
         queues=("volcano.sh/queue-name", "scheduling.volcano.sh/queue-name"),
     ),
-    "kai": Marks(group=(Place("pod-group-name", is_label=False),), queues=("kai.scheduler/queue",)),
+    "kai": Marks(_annotation("pod-group-name"), queues=("kai.scheduler/queue",)),
     # Its task groups say which of their pods take GPUs.
     "yunikorn": Marks(queues=(YUNIKORN + "queue",)),
-    "grove": Marks(group=(Place(GROVE + "podgang"),)),
+    "grove": Marks((Place(GROVE + "podgang"),)),
     "raycluster": Marks(priority="ray.io/priority-class-name"),
     "statefulset": Marks(index="apps.kubernetes.io/pod-index"),
 }

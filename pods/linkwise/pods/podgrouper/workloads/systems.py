@@ -10,12 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
-from linkwise.pods.podgrouper.workloads import batch, declared, kinds, kubeflow, serving
+from linkwise.pods.podgrouper.workloads import batch, declared, kinds, kubeflow, marks, serving
 from linkwise.pods.podgrouper.workloads.answer import NoGang
 from linkwise.pods.podgrouper.workloads.case import Case
 from linkwise.pods.podgrouper.workloads.declared import DeclaredGroup
 from linkwise.pods.podgrouper.workloads.kinds import OwnerKind
-from linkwise.pods.podgrouper.workloads.marks import MARKS
 from linkwise.pods.podgrouper.workloads.singles import Single, bare, unknown
 from linkwise.pods.podgrouper.workloads.workload import FoundWorkload
 from linkwise.topology import names
@@ -67,7 +66,7 @@ def _named(
     rule: str, title: str, tells: Callable[[Case, str], DeclaredGroup | None], *reads: OwnerKind
 ) -> System:
     """Its pods name their group where its row of `MARKS` says."""
-    recognise = partial(declared.group_at, places=MARKS[rule].group, tells=tells)
+    recognise = partial(declared.group_at, places=marks.MARKS[rule].group, tells=tells)
     return System(rule, title, "yes", reads, recognise)
 
 
