@@ -55,7 +55,7 @@ class Field:
         self.rows: Ints = np.array([node.row for node in self.nodes], dtype=np.int64)
         self.left = snapshot.left.of_rows(self.rows)
         self._place = {node.name: place for place, node in enumerate(self.nodes)}
-        self._closed: dict[Template, NDArray[np.object_]] = {}
+        self.closed = cache(self._closed)
         self.level = cache(self._level)
         self.nodes_for = cache(self._nodes_for)
 
@@ -100,15 +100,11 @@ class Field:
                     free[place] |= self.nodes[place].reserved & mask
         return free
 
-    def closed(self, template: Template | None) -> NDArray[np.object_]:
+    def _closed(self, template: Template | None) -> NDArray[np.object_]:
         """Why pods of *template* may not use each node; empty if they may."""
         if template is None:
             return np.full(len(self.nodes), "", dtype=object)
-        found = self._closed.get(template)
-        if found is None:
-            texts = [_why_closed(template, node) for node in self.nodes]
-            found = self._closed[template] = np.array(texts, dtype=object)
-        return found
+        return np.array([_why_closed(template, node) for node in self.nodes], dtype=object)
 
     def table(self) -> NodeTable:
         """A table of its own for a search: what is free and not reserved."""
