@@ -31,14 +31,15 @@ from linkwise.extender.explain.texts.format import (
 )
 from linkwise.extender.placement.nodes import reasons
 from linkwise.extender.placement.nodes.by_count import goes_by_count_alone, requires_nothing
+from linkwise.extender.placement.nodes.reasons import GpuLevel
 from linkwise.pods.annotations import link_word
-from linkwise.topology.machine.model import MAX_GPUS, LinkClass
+from linkwise.topology.machine.model import MAX_GPUS
 from linkwise.topology.sets.choose import nearest_miss
 
 NO_RESOURCES = "too little CPU, memory or pods left"
 REFUSED = "refused by kube-scheduler for such pods, until the node changes"
 # Levels that no GPU that comes free can change: what a node is, and (_CLOSED) who may use it.
-NEVER = frozenset({"size", "model", "link", "alignment"})
+NEVER = frozenset(level.name for level in reasons.EVER)
 _CLOSED = NEVER | {"topology", "node"}
 
 
@@ -62,12 +63,10 @@ class Levels:
         self._request = GpuRequest(record.demand, record.ask.requirement)
         self._left: Bools = np.ones(len(field.nodes), dtype=np.bool_)
         self._levels: list[LevelView] = []
-        self._lost: list[_Lost] = []
+        self._lost: dict[str, _Lost] = {}
         self._suitable: Ints = np.zeros(len(field.nodes), dtype=np.int64)  # free suitable GPUs
 
     def all(self) -> list[LevelView]:
-        request, requirement = self._request, self._request.requirement
-        size, which = request.size, gpus_in_words(request.size)
         self._level(
             "topology",
             "have GPUs that Linkwise knows",
@@ -75,57 +74,14 @@ class Levels:
             self._unknown,
             self._problem,
         )
-        own = self._by_kind(lambda kind, _: kind.all_gpus.bit_count())
-        self._level(
-            "size",
-            f"have {which} or more",
-            own >= size,
-            reasons.TOO_SMALL,
-            lambda at: f"it has {gpus_in_words(int(own[at]))}, {size} are wanted",
-            size - own,
-        )
-        like = self._by_kind(lambda kind, _: kind.allowed(requirement).bit_count())
-        if hardware := requirement.hardware:
-            self._level(
-                "model",
-                f"have {which} of {' with '.join(hardware.in_words())}",
-                like >= size,
-                reasons.OTHER_MODEL,
-                lambda at: (
-                    f"{like[at]} of its {own[at]} GPUs have the model and memory wanted, not {size}"
-                ),
-                size - like,
-            )
-        self._is_partitioned = any(kind.machine.partitions for kind in self._field.kinds)
-        if self._is_partitioned:
-            self._level(
-                "partition",
-                f"have an NVSwitch partition of {gpus_in_words(size)}, if their driver demands one",
-                self._by_kind(lambda kind, _: kind.has_partition(request, kind.all_gpus)),
-                reasons.NEVER_PARTITIONED,
-                self._partitions_there,
-            )
-        linked = requirement.require is not LinkClass.SYS
-        if linked:
-            ever = self._by_kind(lambda k, _: k.fits_unaligned(request, k.all_gpus))
-            self._level(
-                "link",
-                f"can join {which} by {link_word(requirement.require)} or closer",
-                ever > 0,
-                reasons.NEVER_LINKED,
-                lambda at: self._link_there(at, idle=True),
-            )
-        self._aligns = any(kind.alignment is not None for kind in self._field.kinds)
-        if self._aligns:
-            self._level(
-                "alignment",
-                f"have {which} on as few NUMA nodes as their kubelet demands",
-                self._by_kind(lambda kind, _: kind.ever(request)),
-                reasons.NEVER_ALIGNED,
-                lambda at: f"{_policy_of(self._kind(at))} admits no pod of {which} there",
-            )
+        requirement = self._request.requirement
+        self._own = self._by_kind(lambda kind, _: kind.all_gpus.bit_count())
+        self._like = self._by_kind(lambda kind, _: kind.allowed(requirement).bit_count())
+        for level in reasons.EVER:
+            self._gpu_level(level, lambda kind, _: np.array([kind.all_gpus]))
         self._open_level()
-        self._free_levels(like, linked=linked)
+        for level in reasons.NOW:
+            self._gpu_level(level, lambda _, free: free)
         self._level(
             "resources",
             f"have {needs_in_words(self._field.left.counted(self._record.needs))} left",
@@ -151,7 +107,7 @@ class Levels:
         Among equals, the node with the most suitable GPUs that are free or reserved wins, then the
         first by name.
         """
-        candidates = list(self._lost)
+        candidates = [*self._lost.values()]
         if self._left.any():
             candidates.append(self._one_more(room))
         for lost in reversed(candidates):
@@ -180,7 +136,8 @@ class Levels:
                 f"room for {pods_in_words(count)}; {gpus_in_words(lacks)} more would make room "
                 f"for {count + 1}"
             )
-        lack = np.where(self._taken.nodes, self._taken.lack, lack)
+        taken = self._lost["free"]
+        lack = np.where(taken.nodes, taken.lack, lack)
         nodes = np.isfinite(lack) & (lack > 0)
         return _Lost(nodes, lack, lambda at: words[at] if at in words else self._too_few(at))
 
@@ -190,19 +147,21 @@ class Levels:
         wanted: str,
         has: NDArray[np.generic],
         why: str | Callable[[int], str],
-        words: Callable[[int], str],
+        words: Callable[[int], str] | None = None,
         lack: NDArray[np.generic] | None = None,
     ) -> None:
+        """*words*: what a node lacks; the reason *why*, if not given."""
         before = self._left
         lost = before & ~has.astype(np.bool_)
         self._left = before & ~lost
         places = np.flatnonzero(lost).tolist()
-        texts = [why] * len(places) if isinstance(why, str) else list(map(why, places))
-        missing = self._field.counted(self._record.template, texts, places)
+        reason = why if callable(why) else lambda _: why
+        missing = self._field.counted(self._record.template, [*map(reason, places)], places)
         have, of = int(self._left.sum()), int(before.sum())
         self._levels.append(LevelView(name, wanted, "nodes", have, of, missing))
         much = np.zeros(len(lost)) if lack is None else lack.astype(np.float64)
-        self._lost.append(_Lost(lost, much, words, name in _CLOSED))
+        words = words or (lambda at: reason(at).removeprefix("linkwise: "))
+        self._lost[name] = _Lost(lost, much, words, name in _CLOSED)
 
     def _open_level(self) -> None:
         closed = self._field.closed(self._record.template)
@@ -217,51 +176,48 @@ class Levels:
             lambda at: f"{closed[at]} (it has {gpus_in_words(int(self._suitable[at]))} free)",
         )
 
-    def _free_levels(self, like: NDArray[np.generic], *, linked: bool) -> None:
-        request, size = self._request, self._request.size
-        self._like = like
-        self._level(
-            "free",
-            f"have {gpus_in_words(size)} free and suitable",
-            self._suitable >= size,
-            self._why_too_few,
-            self._too_few,
-            size - self._suitable,
+    def _gpu_level(self, level: GpuLevel, gpus: Callable[[MachineKind, Ints], Ints]) -> None:
+        request, requirement = self._request, self._request.requirement
+        if not level.concerns(request, self._field.kinds):
+            return
+        wanted = level.wanted.format(
+            gpus=gpus_in_words(request.size),
+            hardware=" with ".join(requirement.hardware.in_words()),
+            link=link_word(requirement.require),
         )
-        self._taken = self._lost[-1]
-        if self._is_partitioned:
-            self._level(
-                "free-partition",
-                f"have an NVSwitch partition of {gpus_in_words(size)} free",
-                self._by_kind(self._partitioned),
-                reasons.NO_PARTITION,
-                _always(reasons.NO_PARTITION.removeprefix("linkwise: ")),
-            )
-        if linked:
-            self._level(
-                "free-link",
-                f"have {gpus_in_words(size)} free that are joined by "
-                f"{link_word(request.requirement.require)} or closer",
-                self._by_kind(self._linked),
-                reasons.NO_LINK,
-                lambda at: self._link_there(at, idle=False),
-            )
-        if self._aligns:
-            self._level(
-                "free-alignment",
-                f"have {gpus_in_words(size)} free on as few NUMA nodes as their kubelet demands",
-                self._by_kind(lambda kind, free: kind.qualities(request, free) > -np.inf),
-                lambda at: reasons.why_not_aligned(self._kind(at)),
-                self._aligned_there,
-            )
+        has = {"size": self._own, "model": self._like, "free": self._suitable}.get(level.name)
 
-    def _partitioned(self, kind: MachineKind, free: Ints) -> NDArray[np.generic]:
-        return np.array([kind.has_partition(self._request, mask) for mask in free.tolist()])
+        def meets(kind: MachineKind, free: Ints) -> NDArray[np.generic]:
+            masks, position = np.unique(gpus(kind, free), return_inverse=True)
+            return np.array([level.meets(kind, request, mask) for mask in masks.tolist()])[position]
 
-    def _linked(self, kind: MachineKind, free: Ints) -> NDArray[np.generic]:
-        if kind.alignment is None:
-            return kind.qualities(self._request, free) > -np.inf
-        return np.array([kind.fits_unaligned(self._request, mask) for mask in free.tolist()])
+        self._level(
+            level.name,
+            wanted,
+            self._by_kind(meets),
+            partial(self._why_not, level),
+            self._words.get(level.name),
+            None if has is None else request.size - has,
+        )
+
+    @cached_property
+    def _words(self) -> dict[str, Callable[[int], str]]:
+        """What a node lacks, by level."""
+        own, like, size = self._own, self._like, self._request.size
+        return {
+            "size": lambda at: f"it has {gpus_in_words(int(own[at]))}, {size} are wanted",
+            "model": lambda at: (
+                f"{like[at]} of its {own[at]} GPUs have the model and memory wanted, not {size}"
+            ),
+            "partition": self._partitions_there,
+            "link": partial(self._link_there, idle=True),
+            "alignment": lambda at: (
+                f"{_policy_of(self._kind(at))} admits no pod of {gpus_in_words(size)} there"
+            ),
+            "free": self._too_few,
+            "free-link": partial(self._link_there, idle=False),
+            "free-alignment": self._aligned_there,
+        }
 
     def _refused_level(self) -> None:
         template, snapshot = self._record.template, self._field.snapshot
@@ -273,14 +229,7 @@ class Levels:
         ):
             if refusing:
                 taken = np.array([node.name not in refusing for node in self._field.nodes])
-                text = why.removeprefix("linkwise: ")
-                self._level(
-                    name.removeprefix("their "),
-                    f"are not refused by {name}",
-                    taken,
-                    why,
-                    _always(text),
-                )
+                self._level(name.removeprefix("their "), f"are not refused by {name}", taken, why)
 
     def _fit(self) -> Ints:
         """[nodes] how many such pods fit by everything but their GPU set."""
@@ -325,18 +274,14 @@ class Levels:
         others = f" and {kept} reserved for others" if kept else ""
         return f"{free} of {like} suitable GPUs are free{others}, {more}"
 
-    def _why_too_few(self, at: int) -> str:
+    def _why_not(self, level: GpuLevel, at: int) -> str:
         """The text of `rooms`, which `filter` uses too."""
-        if int(self._suitable[at]) + self._kept(at).bit_count() < self._request.size:
-            return reasons.FEWER
-        node, kept = self._field.nodes[at], self._kept(at)
-        reservations = self._field.snapshot.reservations
-        titles = (
-            reservation.title
-            for reservation in reservations
-            if reservation.gpus.get(node.name, 0) & kept
-        )
-        return reasons.held_for(next(titles, "others"))
+        kind, kept = self._kind(at), self._kept(at)
+        if not kept or kind.take(self._request, int(self._free[at]) | kept) is None:
+            return level.why(kind)
+        name, reservations = self._field.nodes[at].name, self._field.snapshot.reservations
+        reserved = ((each.title, each.gpus.get(name, 0)) for each in reservations)
+        return reasons.why_set_aside(reserved, kept)
 
     def _kept(self, at: int) -> int:
         """Bitmask of a node's suitable GPUs that are free but reserved for others."""
@@ -423,7 +368,3 @@ class Levels:
 def _policy_of(kind: MachineKind) -> str:
     manager = kind.machine.topology_manager
     return f"topologyManagerPolicy {'unknown' if manager is None else manager.policy}"
-
-
-def _always(text: str) -> Callable[[int], str]:
-    return lambda _: text

@@ -10,7 +10,8 @@ from linkwise.extender.placement.nodes.reasons import (
     FEWER,
     NEVER_PARTITIONED,
     NO_PARTITION,
-    why_no_room,
+    why_never,
+    why_not_now,
 )
 from linkwise.extender.placement.worth.communicator import own_rings
 from linkwise.kube.objects import Pod
@@ -143,6 +144,7 @@ def test_explain_says_how_many_gpus_partitions_have(
     partitions: list[tuple[int, ...]], said: str
 ) -> None:
     at = cluster(*partitions)
+    placed(at, "one", 1)
     add(at, "three", 3)
     at.settle()
     found = at.core.explain("ml", "three", at.now)
@@ -150,13 +152,15 @@ def test_explain_says_how_many_gpus_partitions_have(
     assert found.search is not None
     assert found.search.nearest is not None
     assert found.search.nearest.lacks == said
+    assert not found.search.nearest.holders  # that their GPUs come free would change nothing
 
 
 @pytest.mark.parametrize(("free", "why"), [(0b11, FEWER), (0b1111, NO_PARTITION)])
 def test_the_reason_of_filter_names_partitions(free: int, why: str) -> None:
     kind = MachineKind(replace(HGX_H100, partitions=(0, 0b01010101, 0b10101010)), 0)
-    assert why_no_room(kind, request(4), free) == (why, False)
-    assert why_no_room(kind, request(3), free) == (NEVER_PARTITIONED, True)
+    assert why_never(kind, request(4)) == ""
+    assert why_not_now(kind, request(4), free) == why
+    assert why_never(kind, request(3)) == NEVER_PARTITIONED
 
 
 def request(gpus: int) -> GpuRequest:

@@ -1,10 +1,12 @@
 """Which nodes have a GPU set for a pod, and why the others have none.
 
-The reasons come from arrays, kind by kind. The texts are stable and equal on all nodes with the
-same reason: kube-scheduler counts equal texts, and tries a pod again whenever the whole changes.
+`EVER` and `NOW` are the order of the reasons, for refusals and for explanations. The reasons come
+from arrays, kind by kind. The texts are stable and equal on all nodes with the same reason:
+kube-scheduler counts equal texts, and tries a pod again whenever the whole changes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import compress
 
 import numpy as np
@@ -17,6 +19,7 @@ from linkwise.extender.cache.node_info import NOT_SEEN, Closed, ClosedBy
 from linkwise.extender.cache.node_table import BY_KUBELET, NOT_USABLE, Ints
 from linkwise.extender.placement.nodes.best_node import BestNode, by_kind
 from linkwise.extender.placement.nodes.nodes_view import NodesView
+from linkwise.topology.machine.model import LinkClass
 from linkwise.topology.machine.topology_manager import Policy
 from linkwise.topology.while_alive import while_alive
 
@@ -45,32 +48,124 @@ NEVER_ALIGNED = "linkwise: the kubelet admits no such pod: no NUMA node has so m
 OTHER_MODEL = "linkwise: GPU model or memory does not match"
 
 
-@while_alive(16384)
-def why_no_room(kind: MachineKind, request: GpuRequest, free: int) -> tuple[str, bool]:
-    """Why the pod has no set among these free GPUs, and whether the kind can never have one."""
-    allowed = kind.allowed(request.requirement)
-    if kind.all_gpus.bit_count() < request.size:
-        return TOO_SMALL, True
-    if allowed.bit_count() < request.size:
-        return OTHER_MODEL, True
-    if not kind.has_partition(request, kind.all_gpus):
-        return NEVER_PARTITIONED, True
-    if not kind.ever(request):
-        unaligned = kind.fits_unaligned(request, kind.all_gpus)
-        return (NEVER_ALIGNED if unaligned else NEVER_LINKED), True
-    if (free & allowed).bit_count() < request.size:
-        return FEWER, False
-    if not kind.has_partition(request, free):
-        return NO_PARTITION, False
-    unaligned = kind.alignment is not None and kind.fits_unaligned(request, free)
-    return (why_not_aligned(kind) if unaligned else NO_LINK), False
-
-
 def why_not_aligned(kind: MachineKind) -> str:
     """Why the kubelets of this kind, which align GPUs, refuse a set."""
     assert kind.alignment is not None, "only kubelets that align GPUs refuse sets"
     single = kind.alignment.policy is Policy.SINGLE_NUMA_NODE
     return ONE_NUMA_NODE if single else FEWEST_NUMA_NODES
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLevel:
+    """What a node must have for a pod's GPUs, once it meets the levels before."""
+
+    name: str
+    wanted: str  # what explanations say of the nodes that have it
+    text: str | Callable[[MachineKind], str]  # why the others take no such pod
+    meets: Callable[[MachineKind, GpuRequest, int], bool]  # with these GPUs
+    # Whether a pod among nodes of these kinds may fail it, so that explanations show it.
+    concerns: Callable[[GpuRequest, Collection[MachineKind]], bool] = lambda *_: True
+
+    def why(self, kind: MachineKind) -> str:
+        return self.text if isinstance(self.text, str) else self.text(kind)
+
+
+def _has_suitable(kind: MachineKind, request: GpuRequest, gpus: int) -> bool:
+    return (gpus & kind.allowed(request.requirement)).bit_count() >= request.size
+
+
+def _partitioned(_: GpuRequest, kinds: Collection[MachineKind]) -> bool:
+    return any(kind.machine.partitions for kind in kinds)
+
+
+def _linked(request: GpuRequest, _: Collection[MachineKind]) -> bool:
+    return request.requirement.require is not LinkClass.SYS
+
+
+def _aligned(_: GpuRequest, kinds: Collection[MachineKind]) -> bool:
+    return any(kind.alignment is not None for kind in kinds)
+
+
+# The levels that a user can change least come first: those of all GPUs, then of the free ones.
+EVER = (
+    GpuLevel(
+        "size",
+        "have {gpus} or more",
+        TOO_SMALL,
+        lambda _, request, gpus: gpus.bit_count() >= request.size,
+    ),
+    GpuLevel(
+        "model",
+        "have {gpus} of {hardware}",
+        OTHER_MODEL,
+        _has_suitable,
+        lambda request, _: bool(request.requirement.hardware),
+    ),
+    GpuLevel(
+        "partition",
+        "have an NVSwitch partition of {gpus}, if their driver demands one",
+        NEVER_PARTITIONED,
+        MachineKind.has_partition,
+        _partitioned,
+    ),
+    GpuLevel(
+        "link",
+        "can join {gpus} by {link} or closer",
+        NEVER_LINKED,
+        lambda *asked: MachineKind.ever(*asked) or MachineKind.fits_unaligned(*asked),
+        _linked,
+    ),
+    GpuLevel(
+        "alignment",
+        "have {gpus} on as few NUMA nodes as their kubelet demands",
+        NEVER_ALIGNED,
+        MachineKind.ever,
+        _aligned,
+    ),
+)
+NOW = (
+    GpuLevel("free", "have {gpus} free and suitable", FEWER, _has_suitable),
+    GpuLevel(
+        "free-partition",
+        "have an NVSwitch partition of {gpus} free",
+        NO_PARTITION,
+        MachineKind.has_partition,
+        _partitioned,
+    ),
+    GpuLevel(
+        "free-link",
+        "have {gpus} free that are joined by {link} or closer",
+        NO_LINK,
+        lambda *asked: MachineKind.take(*asked) is not None or MachineKind.fits_unaligned(*asked),
+        _linked,
+    ),
+    GpuLevel(
+        "free-alignment",
+        "have {gpus} free on as few NUMA nodes as their kubelet demands",
+        why_not_aligned,
+        lambda *asked: MachineKind.take(*asked) is not None,
+        _aligned,
+    ),
+)
+
+
+@while_alive(16384)
+def why_never(kind: MachineKind, request: GpuRequest) -> str:
+    """Why machines of this kind can never have a set for the pod; empty: they can."""
+    return _first_unmet(EVER, kind, request, kind.all_gpus)
+
+
+@while_alive(16384)
+def why_not_now(kind: MachineKind, request: GpuRequest, free: int) -> str:
+    """Why the pod has no set among these *free* GPUs."""
+    return _first_unmet(NOW, kind, request, free) or NO_LINK
+
+
+def _first_unmet(
+    levels: Iterable[GpuLevel], kind: MachineKind, request: GpuRequest, gpus: int
+) -> str:
+    unmet = (level.why(kind) for level in levels if not level.meets(kind, request, gpus))
+    return next(unmet, "")
 
 
 def why_closed(closed: Closed) -> str:
@@ -105,16 +200,11 @@ def problem_text(cache: Cache, name: str) -> str:
     return why_closed((info and info.closed) or NOT_SEEN)
 
 
-def _held_for(cache: Cache, name: str) -> str:
-    """The reason that names the gang for which unused GPUs of this node are reserved; if there are
-    several, the first by name."""
-    info = cache.nodes[name]
-    titles = [key.title for key, gpus in info.reserved.items() if gpus & info.set_aside]
-    return held_for(min(titles)) if titles else OTHERS_FIRST
-
-
-def held_for(title: str) -> str:
-    return f"linkwise: reserved for {title}"
+def why_set_aside(reserved: Iterable[tuple[str, int]], aside: int) -> str:
+    """The reason that names the gang for which GPUs of *aside* are reserved, of several the first
+    by name. *reserved*: the gangs' titles, and the GPUs of each."""
+    title = min((title for title, gpus in reserved if gpus & aside), default="")
+    return f"linkwise: reserved for {title}" if title else OTHERS_FIRST
 
 
 def rooms(
@@ -147,18 +237,20 @@ def rooms(
     refuse(np.flatnonzero(has_set & (offering == 0)), NOT_OFFERED)
     for kind, misses, free in by_kind(cache, table, np.where(told, -1, rows)):
         told[misses] = True
-        text, never = why_no_room(kind, request, 0)
-        if never:
-            refuse(misses, text, never=True)
+        if never := why_never(kind, request):
+            refuse(misses, never, never=True)
             continue
         aside = table.set_aside[rows[misses]]
         if aside.any():
             would_fit = kind.qualities(request, free | aside) > -np.inf
-            for place in misses[would_fit].tolist():
-                failed[names[place]] = _held_for(cache, names[place])
+            kept = aside & ~free & kind.allowed(request.requirement)
+            for place, gpus in zip(misses[would_fit], kept[would_fit], strict=True):
+                reserved = cache.nodes[names[place]].reserved.items()
+                titles = ((key.title, of_gang) for key, of_gang in reserved)
+                failed[names[place]] = why_set_aside(titles, gpus)
             misses, free = misses[~would_fit], free[~would_fit]
         masks, of_mask = np.unique(free, return_inverse=True)
-        texts = [why_no_room(kind, request, mask)[0] for mask in masks.tolist()]
+        texts = [why_not_now(kind, request, mask) for mask in masks.tolist()]
         few = [*dict.fromkeys(texts)]  # hundreds of masks have one reason
         of_text = np.array([few.index(text) for text in texts], dtype=np.int64)[of_mask]
         for number, text in enumerate(few):
