@@ -138,7 +138,7 @@ def test_on_the_same_nodes_their_gpus_are_compared() -> None:
         ("nic", 2, "nearest NIC"),
         ("order", (0, 6), "lowest indices"),
     ):
-        found = difference(one, replace(one, **{field: value}))
+        found = difference(one, replace(one, **{field: value}))  # type: ignore[arg-type]
         assert (found.criterion.name, found.first_wins) == (name, True)
 
 

@@ -30,7 +30,6 @@ from linkwise.extender.gangs.repair import Repair
 from linkwise.extender.gangs.scheduling_gates import SchedulingGates
 from linkwise.extender.gangs.to_come import MembersToCome
 from linkwise.extender.gangs.uncreated import FetchRefusals, RefusedPod, UncreatedMembers
-from linkwise.extender.moves.better_links import BetterLinks
 from linkwise.extender.moves.emptying import Emptying
 from linkwise.extender.moves.may_move import MayMove
 from linkwise.extender.moves.planned_moves import PlannedMoves
@@ -196,9 +195,6 @@ class Planner:
             share=settings.reserve_share,
             agenda=agenda,
         )
-        self.better_links = BetterLinks(
-            cache, search, self.reservations, budgets, self.who_may_move, self.moves, agenda
-        )
         self.emptying = Emptying(
             cache,
             pending_writes,
@@ -277,7 +273,6 @@ class Planner:
             self.moves,
             self.emptying,
             self.whole_nodes,
-            self.better_links,
             self.preemption,
             publish,
             cache.around,
@@ -418,10 +413,7 @@ class Planner:
             self.reservations.follow_order()
             self.unschedulable_pods.look_now(now)
         self.round.run(doubted, now)
-        actions = self.pending_writes.take()
-        if not actions:
-            self.round.advise(now)
-        return actions
+        return self.pending_writes.take()
 
 
 def _is_planned(record: PodRecord) -> bool:

@@ -1,4 +1,4 @@
-"""One scheduling round: reconcile → allocate → reserve, backfill → preempt → publish → advise.
+"""One scheduling round: reconcile → allocate → reserve, backfill → preempt → publish.
 
 1. *Reconcile* every changed gang, so that GPUs that it returns are available to all.
 2. Take the gangs of the scheduling queue in order, the most urgent first. *Allocate* GPUs to the
@@ -7,7 +7,6 @@
 3. *Move* pods that consent, or *preempt* less important gangs, for a gang that still has no room.
    Move pods from nodes that are to be empty.
 4. *Publish* the decisions: plans, nominations, gates, Events.
-5. *Advise* restarts that give better links.
 
 A gang without room is not tried again before there is more room.
 """
@@ -25,7 +24,6 @@ from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.gang_search import GangSearch, StaleResult
 from linkwise.extender.gangs.lifecycle import GangLifecycle
 from linkwise.extender.gangs.registry import GangRegistry
-from linkwise.extender.moves.better_links import BetterLinks
 from linkwise.extender.moves.emptying import Emptying
 from linkwise.extender.moves.planned_moves import PlannedMoves
 from linkwise.extender.moves.targets import Targets
@@ -66,7 +64,6 @@ class Round:
         moves: PlannedMoves,
         emptying: Emptying,
         whole_nodes: WholeNodes,
-        better_links: BetterLinks,
         preemption: GangPreemption,
         publish: Publish,
         around: PlacedPods,
@@ -77,7 +74,7 @@ class Round:
         self._allocate, self._reserve, self._preemption = allocate, reserve, preemption
         self._targets, self._moves, self._emptying = targets, moves, emptying
         self._whole_nodes = whole_nodes
-        self._better_links, self._publish, self._around = better_links, publish, around
+        self._publish, self._around = publish, around
         # By namespace: the looks that its gangs took in this round, and the gangs that had no turn
         # because of that, in an earlier pass and in this one.
         self._spent: Counter[str] = Counter()
@@ -125,13 +122,6 @@ class Round:
         self._publish.run(looked_at, doubted, now)
         self._changes.look_again_at_moved()
         self.note_step("publish")
-
-    def advise(self, now: float) -> None:
-        """Look for better links. It takes long, and no pod waits for it."""
-        with self._changes.isolated("better links"):
-            self._better_links.run(now, self._changes.run)
-        self._changes.look_again_at_moved()
-        self.note_step("advise")
 
     def _reconcile(self, key: GangKey, now: float) -> None:
         self._queue.leave(key)

@@ -123,8 +123,7 @@ class Snapshot:
     policy: MovePolicy
     moves_under_way: Sequence[MoveUnderWay]
     next_whole: MovePlan | None  # what moves away from a node so that it is whole, as advice
-    # By the gang for which the moves would make room, or that would have better links by them.
-    advice: Mapping[GangKey, MovePlan]
+    advice: Mapping[GangKey, MovePlan]  # by the gang for which the moves would make room
     own: Own
     managed: str  # the resource that offers whole GPUs
     room: Room  # by which the damage of single pods is judged
@@ -213,7 +212,7 @@ class SnapshotCamera:
             dropped=planner.history.dropped,
             policy=planner.moves.policy,
             moves_under_way=planner.targets.under_way(),
-            advice={**planner.moves.advice, **planner.better_links.advice},
+            advice=planner.moves.advice,
             next_whole=planner.whole_nodes.advice,
             own=own,
             managed=cache.managed,
