@@ -146,7 +146,6 @@ class Planner:
             self.to_come,
             agenda,
             gang_timeout_seconds=settings.gang_timeout_seconds,
-            gang_timeout_max_seconds=settings.gang_timeout_max_seconds,
             max_refusals=settings.max_refusals,
         )
         self.candidates = EvictionCandidates(cache, self.registry, self.queue)

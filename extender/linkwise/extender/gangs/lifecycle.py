@@ -35,6 +35,8 @@ _AT_ONCE = 512  # members whose plans are judged, or published, before others ma
 REFUSED_SECONDS = 60.0
 # A member needs about as long from its plan to its Binding; a shorter timeout only makes writes.
 LEAST_TIMEOUT_SECONDS = 10.0
+# For so long the gang of a pod that asks for it keeps GPUs from others without a start.
+MOST_TIMEOUT_SECONDS = 3600.0
 _MOST_DOUBLINGS = 3
 KEPT_FOR_NOTHING = (
     "its namespace keeps no places for a while: the pods for which it kept some did not come"
@@ -60,7 +62,6 @@ class GangLifecycle:
         agenda: Agenda,
         *,
         gang_timeout_seconds: float,
-        gang_timeout_max_seconds: float,
         max_refusals: int,
     ) -> None:
         self.refusals = 0
@@ -69,7 +70,7 @@ class GangLifecycle:
         self._node_filters, self._gates, self._repair = node_filters, gates, repair
         self._to_come = to_come
         self._timeout_seconds = gang_timeout_seconds
-        self._most_seconds = max(gang_timeout_seconds, gang_timeout_max_seconds)
+        self._most_seconds = max(gang_timeout_seconds, MOST_TIMEOUT_SECONDS)
         self._max_refusals = max_refusals
         self._deadlines: Timers[GangKey] = Timers(agenda)
         self._altered = GrowingPauses(_ALTERED_DOUBLINGS, _ALTERED_FORGOTTEN_SECONDS)
