@@ -36,7 +36,6 @@ from linkwise.extender.cache.claims.book import ClaimBook
 from linkwise.extender.cache.claims.records import claim_record, slice_record
 from linkwise.extender.cache.ingest import Ingest
 from linkwise.extender.cache.kind_turns import KindTurns
-from linkwise.extender.cache.node_info import plan_on
 from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.cache.pod_bytes import FREE_BYTES, PodBytes
 from linkwise.extender.cache.surroundings import Surrounding, Surroundings
@@ -688,7 +687,7 @@ def _maker(pod: PodRecord) -> str:
 
 def _began(pod: PodRecord) -> float:
     """When the bound *pod* got its GPUs."""
-    written = plan_on(pod, pod.node)
+    written = pod.plan_for(pod.node)
     return pod.created if written is None else written.plan.made
 
 

@@ -17,7 +17,7 @@ from linkwise.extender.api.views import CountView
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.claims.book import ClaimedGpus
 from linkwise.extender.cache.machine_kind import MachineKind
-from linkwise.extender.cache.node_info import Closed, InUsePods, NodeInfo, plan_on
+from linkwise.extender.cache.node_info import Closed, InUsePods, NodeInfo
 from linkwise.extender.cache.resources_left import ResourcesLeft
 from linkwise.extender.cache.shares.book import ShareBook
 from linkwise.extender.cycle.planner import Planner
@@ -142,7 +142,7 @@ class Snapshot:
 
     def plan_of(self, record: PodRecord) -> WrittenPlan | None:
         """The plan that is valid for this pod; None if it has none."""
-        return plan_on(record, record.node) if record.node else self.plans.get(record.uid)
+        return record.plan_for(record.node) if record.node else self.plans.get(record.uid)
 
     def claimant_of(self, gang: GangState) -> Claimant | None:
         """None: the gang does not wait."""

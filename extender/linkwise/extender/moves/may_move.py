@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from enum import Enum
 
 from linkwise.extender.api.records import PodRecord
-from linkwise.extender.cache.node_info import plan_on
 from linkwise.extender.moves.policy import MovePolicy
 from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
 from linkwise.extender.queue.books import Books, Part
@@ -96,7 +95,7 @@ class MayMove(Part):
 
     def has_run(self, record: PodRecord, now: float, cost_seconds: float) -> bool:
         """Whether the pod has run for long enough to be moved at this cost."""
-        written = plan_on(record, record.node)
+        written = record.plan_for(record.node)
         began = record.created if written is None else written.plan.made
         return now - began >= _RUN_TIMES * cost_seconds
 

@@ -23,7 +23,7 @@ kube-scheduler writes and which a new extender can read too.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -38,7 +38,7 @@ from linkwise.extender.cache.pending_writes import NOMINATE_SECONDS, nomination_
 from linkwise.extender.placement.nodes.by_count import fits_by_count, nodes_by_count
 from linkwise.extender.placement.nodes.nodes_view import NodesView
 from linkwise.extender.placement.nodes.scheduler_feedback import LEAST_SAMPLE
-from linkwise.extender.placement.result import NoRoom, Spot
+from linkwise.extender.placement.result import Spot
 from linkwise.extender.placement.shares.choice import Effort
 from linkwise.extender.placement.shares.nodes import best_share_node, request_of
 from linkwise.extender.queue.books import Books, Part
@@ -56,10 +56,6 @@ SOON_SECONDS = 30.0
 _FEW = 32
 # Nodes searched until others may use the core, and in one look; the next one goes on.
 _ROWS_AT_ONCE, _MOST_ROWS = 20_000, 200_000
-
-
-Find = Callable[[PodRecord, NodesView], Spot | NoRoom]
-"""The best node for a pod."""
 
 
 @dataclass(slots=True)
