@@ -39,7 +39,6 @@ OF_THE_CHART = {
         "certificates",
         "host",
         "leader-elect",
-        "lease-name",
         "lease-namespace",
         "plain-http",
         "pod-ip",
@@ -49,7 +48,6 @@ OF_THE_CHART = {
     },
     "webhook": {
         *_OF_ANY_POD,
-        "configuration",
         "device-class",
         "gpus-from-claims",
         "host",

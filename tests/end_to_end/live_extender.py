@@ -58,7 +58,7 @@ class LiveExtender:
         self.loop = Loop(
             self.core, self.client, self.metrics, barrier_seconds=BARRIER_SECONDS / hurry
         )
-        verbs = Verbs(self.loop, self.metrics, max_body_mib=64)
+        verbs = Verbs(self.loop, self.metrics)
         # A call of a scheduler that has given up is known by its hang-up, as time runs here faster.
         self._server = VerbServer(
             "127.0.0.1", port, verbs, threads=8, call_seconds=60.0, secure=False

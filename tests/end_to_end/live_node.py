@@ -78,7 +78,6 @@ class LiveNode:
             listen_address="127.0.0.1",
             listen_port=0,
             health_seconds=0.1,
-            clean_probes=1,
             idle_seconds=0.5,
             in_use_seconds=0.1,
             pod_wait_seconds=0.2,

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from linkwise.cli.kubectl import EXTENDER
-from linkwise.extender.__main__ import ENV_PREFIX, command
+from linkwise.extender.__main__ import _LEASE, ENV_PREFIX, command
 from linkwise.extender.runtime.informers import CLAIMS, SURROUNDINGS
 from linkwise.extender.runtime.leader_endpoints import CALLS, STATUS
 from linkwise.extender.runtime.metrics import ExtenderMetrics
@@ -55,7 +55,7 @@ def test_the_deployment_passes_only_flags_that_exist(container: dict[str, Any]) 
     context = command.make_context("linkwise-extender", list(container["args"]))
 
     assert context.params["resource_name"] == DEFAULT_RESOURCE
-    for flag in ("gang_timeout", "gang_timeout_max", "call_timeout"):
+    for flag in ("gang_timeout", "call_timeout"):
         assert context.params[flag] == getattr(Settings(), f"{flag}_seconds")
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert ports == {
@@ -229,7 +229,7 @@ def test_two_of_which_one_leads_and_is_led_to(container: dict[str, Any]) -> None
 
     assert spec["replicas"] == 2
     assert said["leader_elect"] is True
-    assert (said["lease_namespace"], said["lease_name"]) == (names_["namespace"], names_["name"])
+    assert (said["lease_namespace"], _LEASE) == (names_["namespace"], names_["name"])
     assert (said["lease_namespace"], said["service"]) == (namespace, service["metadata"]["name"])
     assert "selector" not in service["spec"], "else the standby would be asked as well"
     assert "spec" not in lease, "an upgrade would take the lease from its holder"

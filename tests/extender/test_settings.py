@@ -95,9 +95,6 @@ def test_a_duration_is_a_year_at_most() -> None:
         ({"status_port": 9402}, "--status-port 9402: expected another than --listen-port"),
         ({"max_refusals": 0}, "--max-refusals 0: expected 1 or more"),
         ({"lift_gates_after_seconds": 0.0}, "--lift-gates-after 0.0: expected more than 0 seconds"),
-        ({"request_threads": 0}, "--request-threads 0: expected 1 or more"),
-        ({"write_threads": -1}, "--write-threads -1: expected 1 or more"),
-        ({"max_body_mib": 0}, "--max-body-mib 0: expected 1 or more"),
         (
             {"moves": MovePolicy(namespaces=frozenset({"A_b"}))},
             "--movable-namespace A_b: expected the name of a namespace",

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from linkwise.plugin.health.conditions import DEFAULTS, Treatment
-from linkwise.plugin.health.faults import RESET_TIMES
+from linkwise.plugin.health.faults import RESET_TIMES, Policy
 from linkwise.plugin.health.xids import XIDS
 from linkwise.plugin.settings import Settings
 
@@ -52,5 +52,5 @@ def test_the_times_are_those_of_the_settings() -> None:
     assert f"`--driver-seconds` ({defaults.driver_seconds:g} s)" in PAGE
     assert f"({defaults.silent_seconds:g} s)" in PAGE
     assert f"Every {defaults.health_seconds:g} s (`--health-seconds`)" in PAGE
-    assert defaults.clean_probes == 3
-    assert "three probes in a row were clean (`--clean-probes`)" in PAGE
+    assert Policy().clean_probes == 3
+    assert "three probes in a row were clean" in PAGE

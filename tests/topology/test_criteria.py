@@ -108,9 +108,7 @@ def test_each_pair_of_neighbours_has_a_question() -> None:
 
 
 @pytest.mark.parametrize("place", range(len(ORDER)), ids=lambda n: ORDER[n].criterion.name)
-def test_a_criterion_counts_before_the_next_one(
-    place: int
-) -> None:
+def test_a_criterion_counts_before_the_next_one(place: int) -> None:
     it = DECIDES[place]
     free, size = mask(it.free), len(it.chosen)
     table = table_of(it.machine)

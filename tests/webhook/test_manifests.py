@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from linkwise.extender.__main__ import command as extender
 from linkwise.topology.names import DEFAULT_RESOURCE
-from linkwise.webhook.__main__ import PORT, SERVICE, command
+from linkwise.webhook.__main__ import _CONFIGURATION, PORT, SERVICE, command
 from linkwise.webhook.answers import Answers
 from linkwise.webhook.patch import Rules
 from tests.manifests import BASE, DAEMONSET, documents, granted, the
@@ -108,7 +108,7 @@ def test_its_rights_are_for_the_objects_that_it_is_told_and_for_no_others() -> N
     assert granted(role) == {("secrets", "get"), ("secrets", "update")}
 
     role = the(FILES, "ClusterRole")
-    configuration = flags()["configuration"]
+    configuration = _CONFIGURATION
     assert [rule["resourceNames"] for rule in role["rules"]] == [[configuration]]
     assert granted(role) == {
         (resource, verb)

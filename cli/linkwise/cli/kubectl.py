@@ -173,9 +173,8 @@ def idle(kubeconfig: str | None, context: str | None, extender: str, output: str
 @main.command()
 @_with(*_OF_ALL)
 def moves(kubeconfig: str | None, context: str | None, extender: str, output: str) -> None:
-    """List pods that move, or would move with --moves=consent, so that a waiting gang or pod fits;
-    and those that would have better links after a restart: where to, what that loses, and what it
-    saves."""
+    """List pods that move, or would move with --moves=consent, so that a waiting gang or pod fits:
+    where to, what that loses, and what it saves."""
     answer = Extender(Access(kubeconfig, context, extender)).ask("moves")
     if output == "json":
         _json(answer)

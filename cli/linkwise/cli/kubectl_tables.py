@@ -27,7 +27,6 @@ from linkwise.extender.explain.texts.format import (
     closed_in_words,
     duration,
     evicted_if_needed,
-    gain_in_words,
     idle_for,
 )
 
@@ -53,7 +52,7 @@ _IDLE = (
     *("NAMESPACE", "POD", "GPUS", "IDLE FOR", "BUSY IN 24H", "GPU MEMORY", "NODE", "GANG"),
     "EVICTED IF NEEDED",
 )
-_MOVE_PLANS = ("FOR", "GPUS", "PODS THAT MOVE", "GPU HOURS LOST", "GPU HOURS SAVED", "GB/S")
+_MOVE_PLANS = ("FOR", "GPUS", "PODS THAT MOVE", "GPU HOURS LOST", "GPU HOURS SAVED")
 _MOVES = ("FOR", "POD", "FROM", "TO", "GPUS THERE", "GPU HOURS LOST", "STATE")
 _STAYS = ("STAYS", "ON", "GPUS", "WHY")
 _WOULD_START = ("WAITING", "GPUS", "WOULD START WITHOUT")
@@ -149,7 +148,6 @@ def moves(it: MovesView) -> str:
                 str(len(plan.moves)),
                 _hours(plan.lost_gpu_seconds),
                 "no end" if saved is None else _hours(saved) if saved else "-",
-                gain_in_words(plan.links),
             )
         )
         rows += [(plan.for_whom, *_move(move, it.at)) for move in plan.moves]
@@ -162,12 +160,6 @@ def moves(it: MovesView) -> str:
         parts.append(
             "Advice: nothing is moved without --moves=consent. Each that waits is tried by itself, "
             "as if the others did not wait.\n"
-        )
-    if MoveState.IF_RESTARTED in states:
-        parts.append(
-            "If restarted: there, all its GPUs together would have better links. Linkwise moves no "
-            "pod for that. All ended: some of these GPUs are its own now, and are free once all "
-            "its pods have ended. Each is tried by itself, as if the others stayed.\n"
         )
     return "\n".join(parts)
 
@@ -209,10 +201,7 @@ def _emptying_in_words(it: EmptyingView, *, begins: bool) -> Iterator[str]:
 def no_moves(it: MovesView) -> str:
     if it.allowed == "never":
         return "Moves are off: the extender runs with --moves=never."
-    return (
-        "Nothing to move: no gang or pod waits for which moves are found that are worth it, "
-        "and none that may move would have much better links on other GPUs."
-    )
+    return "Nothing to move: no gang or pod waits for which moves are found that are worth it."
 
 
 def _move(move: MoveView, at: float) -> tuple[str, ...]:

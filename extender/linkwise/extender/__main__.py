@@ -41,6 +41,7 @@ from linkwise.topology.names import DEFAULT_RESOURCE
 log = logging.getLogger("linkwise.extender")
 ENV_PREFIX = "LINKWISE_EXTENDER"
 _DEFAULTS = Settings()
+_LEASE = "linkwise-extender"
 
 
 @click.command(context_settings={"auto_envvar_prefix": ENV_PREFIX, "show_default": True})
@@ -118,12 +119,6 @@ _DEFAULTS = Settings()
     type=DURATION,
     default="10m",
     help="How long a partial gang may have GPUs if its pods do not say.",
-)
-@click.option(
-    "--gang-timeout-max",
-    type=DURATION,
-    default="1h",
-    help="The longest gang timeout, whatever pods say.",
 )
 @click.option(
     "--wave-timeout",
@@ -221,12 +216,6 @@ _DEFAULTS = Settings()
     help="How much of its run a pod loses by a move, if it does not say.",
 )
 @click.option(
-    "--move-again",
-    type=DURATION,
-    default="24h",
-    help="How long a pod that was moved stays where it is.",
-)
-@click.option(
     "--whole-nodes",
     type=click.IntRange(0),
     default=_DEFAULTS.moves.whole_nodes,
@@ -260,7 +249,6 @@ _DEFAULTS = Settings()
     help="Elect a leader: only the holder of the Lease acts.",
 )
 @click.option("--lease-namespace", default=_DEFAULTS.lease_namespace, help="The Lease's namespace.")
-@click.option("--lease-name", default=_DEFAULTS.lease_name, help="The Lease's name.")
 @click.option(
     "--lease-duration",
     type=DURATION,
@@ -287,28 +275,10 @@ _DEFAULTS = Settings()
 )
 @click.option("--pod-ip", help="Address to which --service leads while this process leads.")
 @click.option(
-    "--request-threads",
-    type=click.IntRange(1),
-    default=_DEFAULTS.request_threads,
-    help="Concurrent binds, and as many other concurrent calls.",
-)
-@click.option(
     "--device-class",
     default=_DEFAULTS.device_class,
     help="DeviceClass of whole GPUs, for the claims that are created for planned GPUs. Give the "
     "webhook's value.",
-)
-@click.option(
-    "--write-threads",
-    type=click.IntRange(1),
-    default=_DEFAULTS.write_threads,
-    help="Concurrent writes of plans to the API server; Events have threads of their own.",
-)
-@click.option(
-    "--max-body-mib",
-    type=click.IntRange(1),
-    default=_DEFAULTS.max_body_mib,
-    help="Largest request body accepted, in MiB.",
 )
 @LOG_LEVEL
 @LOG_FORMAT
@@ -317,7 +287,6 @@ def command(
     log_level: str,
     log_format: str,
     gang_timeout: float,
-    gang_timeout_max: float,
     wave_timeout: float,
     replacement_timeout: float,
     lift_gates_after: float | None,
@@ -326,7 +295,6 @@ def command(
     moves: str,
     movable_namespaces: tuple[str, ...],
     move_cost: float,
-    move_again: float,
     whole_nodes: int,
     whole_nodes_cost: float,
     indexed_jobs: str,
@@ -342,7 +310,6 @@ def command(
     try:
         settings = Settings(
             gang_timeout_seconds=gang_timeout,
-            gang_timeout_max_seconds=gang_timeout_max,
             wave_seconds=wave_timeout,
             replacement_seconds=replacement_timeout,
             lift_gates_after_seconds=lift_gates_after,
@@ -352,9 +319,8 @@ def command(
                 Moves(moves),
                 frozenset(movable_namespaces),
                 move_cost,
-                move_again,
-                whole_nodes,
-                whole_nodes_cost,
+                whole_nodes=whole_nodes,
+                whole_nodes_cost_seconds=whole_nodes_cost,
             ),
             indexed_jobs=IndexedJobs(indexed_jobs),
             certificate_lifetime=Lifetime(certificate_lifetime),
@@ -390,7 +356,6 @@ def serve(settings: Settings) -> None:
         core,
         client,
         metrics,
-        write_threads=settings.write_threads,
         barrier_seconds=settings.barrier_seconds,
         on_complete=complete,
         lead=lead,
@@ -421,7 +386,7 @@ def _elector(settings: Settings, client: KubeClient, calling: LeaderEndpoints | 
     return Elector(
         client,
         namespace=settings.lease_namespace,
-        name=settings.lease_name,
+        name=_LEASE,
         identity=f"{place}{uuid4()}",
         predecessors=place if settings.pod_name else "",
         timing=settings.timing,

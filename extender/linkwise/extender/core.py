@@ -36,7 +36,6 @@ from linkwise.extender.cache.claims.book import ClaimBook
 from linkwise.extender.cache.claims.records import claim_record, slice_record
 from linkwise.extender.cache.ingest import Ingest
 from linkwise.extender.cache.kind_turns import KindTurns
-from linkwise.extender.cache.node_info import plan_on
 from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.cache.pod_bytes import FREE_BYTES, PodBytes
 from linkwise.extender.cache.surroundings import Surrounding, Surroundings
@@ -57,9 +56,7 @@ from linkwise.extender.queue.run_times import RunTimes
 from linkwise.extender.queue.scheduling_queue import Ages
 from linkwise.extender.verbs.barrier import Barrier
 from linkwise.extender.verbs.bind import Binder
-from linkwise.extender.verbs.call_recorder import CallRecorder
 from linkwise.extender.verbs.filter import Filter
-from linkwise.extender.verbs.gathering import Gathering
 from linkwise.extender.verbs.preempt import PreemptVerb
 from linkwise.extender.verbs.prioritize import Prioritize
 from linkwise.kube.device_claims import ResourceClaim, ResourceSlice
@@ -121,8 +118,8 @@ class Core:
         self._planner = Planner(
             self._cache,
             pending_writes,
-            settings,
             self._agenda,
+            settings,
             activity=self._activity,
             budgets=self._budgets,
             run_times=self._run_times,
@@ -135,45 +132,12 @@ class Core:
         self.reservations = self._planner.reservations
         self.moves = self._planner.moves
         self._camera = SnapshotCamera(self._cache, self._planner)
-        self._begin_verbs(self._cache, self._planner)
+        self._begin_verbs(self._planner)
 
-    def _begin_verbs(self, cache: Cache, planner: Planner) -> None:
-        registry, queue, changes = planner.registry, planner.queue, planner.changes
-        reservations, unschedulable_pods = planner.reservations, planner.unschedulable_pods
-        self._filter = Filter(
-            cache,
-            registry,
-            queue,
-            reservations,
-            planner.offers,
-            unschedulable_pods,
-            CallRecorder(
-                registry,
-                queue,
-                planner.feedback,
-                planner.gang_refusals,
-                changes,
-                planner.refused_plans,
-            ),
-            Gathering(cache, registry, queue, planner.pending_writes),
-            planner.targets,
-        )
-        self._prioritize = Prioritize(cache, reservations, planner.offers.best_node)
-        self._preempt = PreemptVerb(
-            cache, reservations, unschedulable_pods, planner.candidates, self._budgets
-        )
-        self._barrier = Barrier(cache, registry, planner.pending_writes)
-        self._binder = Binder(
-            cache,
-            planner.pending_writes,
-            registry,
-            reservations,
-            changes,
-            self._barrier,
-            planner.refused_plans,
-            planner.targets,
-            self._agenda,
-        )
+    def _begin_verbs(self, planner: Planner) -> None:
+        self._filter, self._prioritize = Filter(planner), Prioritize(planner)
+        self._preempt, self._barrier = PreemptVerb(planner), Barrier(planner)
+        self._binder = Binder(planner, self._barrier)
 
     def lead(self, term: int, now: float) -> None:
         """Decide from now on, in this term. Nodes, pods, budgets, run times and ages stay; all else
@@ -723,7 +687,7 @@ def _maker(pod: PodRecord) -> str:
 
 def _began(pod: PodRecord) -> float:
     """When the bound *pod* got its GPUs."""
-    written = plan_on(pod, pod.node)
+    written = pod.plan_for(pod.node)
     return pod.created if written is None else written.plan.made
 
 

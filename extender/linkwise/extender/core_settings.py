@@ -18,9 +18,6 @@ class CoreSettings:
     # Long enough to pull a training image on a cold node, short enough that a partial gang does
     # not block GPUs for a night.
     gang_timeout_seconds: float = 600.0
-    # No pod may say more than this or the above: for as long, its gang keeps GPUs from others
-    # without a start.
-    gang_timeout_max_seconds: float = 3600.0
     # From when the members of a wave are ready until those of the next one exist. Long enough for
     # what an operator may wait for beside them.
     wave_seconds: float = 1800.0

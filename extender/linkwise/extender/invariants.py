@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from linkwise.extender.api.records import GangKey, PodRecord, WrittenPlan, total
 from linkwise.extender.api.unlocked import Pause
 from linkwise.extender.cache.cache import Cache
-from linkwise.extender.cache.node_info import NodeInfo, plan_on
+from linkwise.extender.cache.node_info import NodeInfo
 from linkwise.extender.cache.node_table import NOT_USABLE
 from linkwise.extender.gangs.gang import Gang, Phase
 from linkwise.extender.gangs.members import members_of
@@ -140,7 +140,7 @@ def _promised_twice(info: NodeInfo) -> Iterator[str]:
     bound = {
         uid: plan
         for uid, record in info.bound.items()
-        if uid not in given and (plan := plan_on(record, info.name))
+        if uid not in given and (plan := record.plan_for(info.name))
     }
     for uid, written in sorted({**info.plans, **info.assumed, **bound}.items()):
         if uid in info.plans and uid not in info.assumed and not info.keeps(uid):

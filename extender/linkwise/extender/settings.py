@@ -51,18 +51,10 @@ class Settings(CoreSettings):
     caller_secret: Place | None = None  # stores the caller's certificate; the extender signs it
     # After it, kube-scheduler treats the call as failed, and the pod as not bound.
     call_timeout_seconds: float = 15.0
-    # Of calls that are no binds: kube-scheduler sends one filter call at a time. Binds wait for the
-    # API server and for each other, so any number may wait.
-    request_threads: int = 24
     device_class: str = DEVICE_CLASS  # of the claims that are created for planned GPUs
-    write_threads: int = 16  # a gang's members are written in parallel; half the client's pool
-    max_body_mib: int = (
-        64  # names of 5,000 nodes take 0.2; whole nodes (nodeCacheCapable: false) 50
-    )
 
     leader_elect: bool = False  # a single process needs no election; the manifests set it
     lease_namespace: str = "kube-system"
-    lease_name: str = "linkwise-extender"
     timing: Timing = _TIMING
     # The Service without a selector whose calls the leader receives; it needs `pod_ip`.
     service: str | None = None
@@ -89,14 +81,8 @@ class Settings(CoreSettings):
             raise SettingsError("lift-gates-after", self.lift_gates_after_seconds, expected)
         if not 0 <= self.reserve_share <= 1:
             raise SettingsError("reserve-share", self.reserve_share, "0 to 1")
-        for flag, value in (
-            ("max-refusals", self.max_refusals),
-            ("request-threads", self.request_threads),
-            ("write-threads", self.write_threads),
-            ("max-body-mib", self.max_body_mib),
-        ):
-            if value < 1:
-                raise SettingsError(flag, value, "1 or more")
+        if self.max_refusals < 1:
+            raise SettingsError("max-refusals", self.max_refusals, "1 or more")
 
     def _check_names(self) -> None:
         if not RESOURCE_NAME.fullmatch(self.resource_name):

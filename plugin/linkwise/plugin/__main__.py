@@ -217,12 +217,6 @@ def _config_file(
     help="How long the kubelet's question waits for the watch to show the asking pod.",
 )
 @click.option(
-    "--clean-probes",
-    type=click.IntRange(min=1),
-    default=_DEFAULTS.clean_probes,
-    help="Clean probes in a row that bring an unhealthy GPU back.",
-)
-@click.option(
     "--probation-seconds",
     type=_SECONDS,
     default=_DEFAULTS.probation_seconds,

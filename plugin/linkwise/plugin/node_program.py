@@ -60,7 +60,6 @@ class NodeProgram:
         self._showing = Lock()
         pick = POLICIES[settings.policy]
         policy = Policy(
-            clean_probes=settings.clean_probes,
             probe_seconds=settings.health_seconds,
             probation_seconds=settings.probation_seconds,
             treatments=read_treatments(settings.treatments),

@@ -49,7 +49,6 @@ class Settings:
     idle_seconds: float = 600.0
     in_use_seconds: float = 1.0  # an Allocate starts a reading at once
     pod_wait_seconds: float = 0.5  # the kubelet's watch and the plugin's differ by milliseconds
-    clean_probes: int = 3
     probation_seconds: float = 300.0  # an XID may follow another; a job that starts takes minutes
     driver_seconds: float = 20.0  # a busy driver takes some seconds, a hanging one takes forever
     treat: tuple[str, ...] = ()  # NAME=TREATMENT, see `health.conditions`

@@ -177,7 +177,7 @@ def test_the_gangs_own_timeout_counts_within_bounds(said: str, counts: float) ->
 
 
 def test_the_operator_s_timeout_may_be_longer_than_what_pods_may_say() -> None:
-    at = Cluster(CoreSettings(gang_timeout_seconds=7200, gang_timeout_max_seconds=60))
+    at = Cluster(CoreSettings(gang_timeout_seconds=7200))
     at.add_node("n1", "hgx-h100")
     at.add_node("n2", "hgx-h100")
     first, _ = planned(at, gang_timeout="8760h")

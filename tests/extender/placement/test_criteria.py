@@ -41,7 +41,7 @@ BASE = GangJudgement(
 )
 # By attribute: the fields of a placement that is better in it, and of one that is worse.
 BETTER_AND_WORSE: Mapping[str, tuple[Mapping[str, object], Mapping[str, object]]] = {
-    "spans_missed": ({"spans_missed": 0}, {"spans_missed": 1}),
+    "spans_missed": ({"spans_missed": 0}, {"spans_missed": 1, "span": ""}),
     "is_enough": ({"worth": ENOUGH}, {"worth": 90.0}),
     "worth": ({"worth": 100.0, "together": 100.0}, {"worth": 90.0, "together": 90.0}),
     "mixes": ({"models": 1}, {"models": 2}),
@@ -91,6 +91,30 @@ def check(one: GangJudgement, other: GangJudgement, by: OfPlacements, *, alone: 
     assert not is_equal(found)
 
 
+def test_each_value_is_told_with_its_unit() -> None:
+    gang, nodes = (
+        [difference(*one_and_other(order, n), alone=order is OF_NODES) for n in range(len(order))]
+        for order in (OF_GANGS, OF_NODES)
+    )
+    assert [found.in_words for found in gang] == [
+        "preferred span: rack against none",
+        "preferred link: kept against not",
+        "worth: 100.0 against 90.0 GB/s",
+        "GPU models: 1 against 2",
+        "slowest pod's ring: 50.0 against 40.0 GB/s",
+        "fewest nodes: 1 against 2",
+        "nearest level: rack against none",
+    ]
+    assert [found.in_words for found in nodes] == [
+        "preferred link: kept against not",
+        "worth: 50.0 against 40.0 GB/s",
+        "closest link: PIX against PXB",
+        "lost room: 1 against 2 GPUs",
+        "damage: 1.0 against 2.0 GB/s",
+        "fullest: 25% against 50%",
+    ]
+
+
 @pytest.mark.parametrize(
     ("level", "first"), [(0, "damage"), (1, "fullest")], ids=["one node", "a domain"]
 )
@@ -114,7 +138,7 @@ def test_on_the_same_nodes_their_gpus_are_compared() -> None:
         ("nic", 2, "nearest NIC"),
         ("order", (0, 6), "lowest indices"),
     ):
-        found = difference(one, replace(one, **{field: value}))
+        found = difference(one, replace(one, **{field: value}))  # type: ignore[arg-type]
         assert (found.criterion.name, found.first_wins) == (name, True)
 
 

@@ -21,7 +21,7 @@ class Extender:
         self.core = core or Core(CoreSettings())
         self.loop = Loop(self.core, world.client, self.metrics)
         self.http: FlaskClient = create_app(self.loop, self.metrics).test_client()
-        self.verbs = Verbs(self.loop, self.metrics, max_body_mib=1)
+        self.verbs = Verbs(self.loop, self.metrics)
 
     def start(self) -> "Extender":
         self.loop.start()

@@ -48,4 +48,4 @@ def test_a_round_tells_its_steps_in_their_order_also_in_a_later_term() -> None:
     expected = ["reconcile", "allocate", "allocate", "reserve", "reserve", "preempt", "publish"]
     assert (steps, bool(first)) == (expected, True)
     at.settle()
-    assert steps[-2:] == ["publish", "advise"]  # once no write waits for it
+    assert steps[-1:] == ["publish"]

@@ -79,7 +79,7 @@ class Extender:
             route_calls=lambda: self.calls.append(self.lead.term),
         )
         self.http = create_app(self.loop, self.metrics).test_client()
-        self.verbs = Verbs(self.loop, self.metrics, max_body_mib=1)
+        self.verbs = Verbs(self.loop, self.metrics)
 
     def get(self, path: str) -> tuple[int, str]:
         reply = self.http.get(path)

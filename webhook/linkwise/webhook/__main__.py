@@ -32,6 +32,8 @@ log = logging.getLogger("linkwise.webhook")
 PORT = 9403  # the plugin has 9401, the extender 9402
 SERVICE = "linkwise-webhook.kube-system.svc"
 _SHORTEST_LIFETIME_SECONDS = 10.0
+_CONFIGURATION = "linkwise"  # of both kinds: they get the trusted certificates
+_MAX_BODY = 8 << 20  # etcd accepts objects of 1.5 MiB; an update has two
 
 
 def _lifetime(_context: click.Context, parameter: click.Parameter, seconds: float) -> Lifetime:
@@ -127,11 +129,6 @@ def _resources(
     help="Existing Secret that stores the certificates, as NAMESPACE/NAME.",
 )
 @click.option(
-    "--configuration",
-    default="linkwise",
-    help="Name of the webhook configurations, of both kinds, that get the trusted certificates.",
-)
-@click.option(
     "--certificate-lifetime",
     "lifetime",
     envvar="LINKWISE_WEBHOOK_CERTIFICATE_LIFETIME",
@@ -145,12 +142,6 @@ def _resources(
     type=click.Path(path_type=Path),
     help="Serve tls.crt and tls.key of this directory, which another program renews; the webhook "
     "then creates, stores and publishes no certificates.",
-)
-@click.option(
-    "--max-body-mib",
-    type=click.IntRange(1),
-    default=8,  # etcd accepts objects of 1.5 MiB; an update has two
-    help="Largest request body accepted, in MiB.",
 )
 @LOG_LEVEL
 @LOG_FORMAT
@@ -169,10 +160,8 @@ def command(
     listen_port: int,
     hosts: tuple[str, ...],
     secret: Place,
-    configuration: str,
     lifetime: Lifetime,
     certificate_directory: Path | None,
-    max_body_mib: int,
     log_level: str,
     log_format: str,
 ) -> None:
@@ -200,7 +189,7 @@ def command(
         keeper = SecretKeeper(
             _client(kubeconfig, api_server),
             secret=secret,
-            configuration=configuration,
+            configuration=_CONFIGURATION,
             hosts=hosts,
             lifetime=lifetime,
             use=use,
@@ -216,9 +205,7 @@ def command(
         read_template=read_template,
     )
     try:
-        server = WebhookServer(
-            listen_address, listen_port, answers.routes(), max_body=max_body_mib << 20
-        )
+        server = WebhookServer(listen_address, listen_port, answers.routes(), max_body=_MAX_BODY)
     except OSError as error:
         where = f"{listen_address}:{listen_port}"
         _refuse(f"--listen-address, --listen-port: {where}: {error}")

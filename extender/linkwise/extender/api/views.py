@@ -198,16 +198,6 @@ class ReservationView:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkGain:
-    """What a gang or pod that runs would gain by a restart on other GPUs, in GB/s of all its GPUs
-    together."""
-
-    has: float
-    would_have: float
-    reuses: bool  # some of these GPUs are its own now: they are free once all its pods have ended
-
-
-@dataclass(frozen=True, slots=True)
 class ReclaimView:
     """Idle pods that are evicted for a waiting gang or pod if they stay idle."""
 
@@ -242,7 +232,6 @@ class GangExplanation:
     rests_until: float | None = None
     reclaim: ReclaimView | None = None
     advised: tuple[str, ...] = ()  # namespace/name of pods; if they moved, it would start
-    links: LinkGain | None = None  # of a gang that runs
     # Why no end of other pods makes room for it, in words; empty: it may.
     in_vain: str = ""
 
@@ -277,7 +266,6 @@ class Explanation:
     seniority: SeniorityView | None = None
     reclaim: ReclaimView | None = None
     advised: tuple[str, ...] = ()
-    links: LinkGain | None = None  # of a pod in no gang that runs
     # Of divided GPUs: container -> resource -> ids, planned or real.
     shares: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
     in_vain: str = ""  # of a waiting pod, as of a `GangExplanation`
@@ -459,7 +447,6 @@ class IdleView:
 
 class MoveState(StrEnum):
     ADVISED = "advised"  # with --moves=consent, the pod would move
-    IF_RESTARTED = "if restarted"  # its links would be better there; Linkwise does not move it
     EVICTING = "evicting"  # its target is reserved; it has not begun to leave
     LEFT = "left"  # or leaves; its target is kept for its replacement
 
@@ -477,16 +464,13 @@ class MoveView:
 
 @dataclass(frozen=True, slots=True)
 class MovePlanView:
-    """What moves so that a waiting gang or pod fits, or that a node is emptied; or what would have
-    better links."""
+    """What moves so that a waiting gang or pod fits, or that a node is emptied."""
 
     for_whom: str  # like "gang ml/train", or "node gpu-3"
     gpus: int  # that it gets; 0: a node is emptied
     lost_gpu_seconds: float
-    # None: it would never start without the moves; with *links*, it never ends by itself
-    saved_gpu_seconds: float | None
+    saved_gpu_seconds: float | None  # None: it would never start without the moves
     moves: tuple[MoveView, ...]  # without those that are over
-    links: LinkGain | None = None  # the gang or pod that would have better links, and moves itself
 
 
 @dataclass(frozen=True, slots=True)

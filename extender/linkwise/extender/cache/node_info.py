@@ -269,7 +269,7 @@ class NodeInfo:
                 takers and self.sharing.managed in takers.get(record.uid, {})
             ):
                 continue  # it has no whole GPUs
-            plan = plan_on(record, self.name)
+            plan = record.plan_for(self.name)
             if plan is not None and self._can_be(plan, record):
                 shares = (s for c, s in plan.gpus.items() if c not in listed.get(record.uid, ()))
                 settling.give(record.uid, self.machine.mask_of([u for s in shares for u in s]))
@@ -361,7 +361,7 @@ class NodeInfo:
 
     def _gets_others(self, record: PodRecord, held: Mapping[str, tuple[str, ...]]) -> bool:
         """Whether the plan of this bound pod names other GPUs than those listed under its name."""
-        plan = plan_on(record, self.name)
+        plan = record.plan_for(self.name)
         listed = {uuid for gpus in held.values() for uuid in gpus}
         is_its_own = listed <= (plan.uuids if plan else listed)
         # An init container that has ended is not listed, so they may be fewer than planned.
@@ -432,11 +432,6 @@ def running_sets(owned: Mapping[str, int], pods: Mapping[str, PodRecord]) -> tup
         job = uid if record is None or record.gang is None else record.gang
         by_job[job] = by_job.get(job, 0) | gpus
     return tuple(sorted(gpus for gpus in by_job.values() if gpus))
-
-
-def plan_on(record: PodRecord, node: str) -> WrittenPlan | None:
-    """As `PodRecord.plan_for`."""
-    return record.plan_for(node)
 
 
 def _by_plan(record: PodRecord) -> tuple[float, float, str]:

@@ -12,55 +12,37 @@ import msgspec
 
 from linkwise.extender.api.placement_totals import Placed
 from linkwise.extender.api.unlocked import RunUnlocked
-from linkwise.extender.cache.cache import Cache
-from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.cache.plans import Deal, plan_id, written_plans
 from linkwise.extender.cycle.reserve import Reserve
 from linkwise.extender.gangs.gang import Gang
-from linkwise.extender.gangs.gang_search import GangSearch, Seen
+from linkwise.extender.gangs.gang_search import Seen
 from linkwise.extender.gangs.lifecycle import GangLifecycle
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.gangs.partial_admission import least, most, parts
-from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.moves.targets import Targets
 from linkwise.extender.placement.result import NoRoom, Spot
 from linkwise.extender.preemption.gang_preemption import GangPreemption
-from linkwise.extender.queue.reservations import Reservations
-from linkwise.extender.queue.scheduling_queue import SchedulingQueue
+from linkwise.extender.queue.books import Books, Part
 from linkwise.topology.annotations.plan import CommunicatorEstimate, Plan
 
 _MANY = 64  # members: from here on, the steps release the lock in between
 
 
-class Allocate:
+class Allocate(Part):
     """*aside* runs work without the lock, so that others can use the cache meanwhile."""
 
     def __init__(
         self,
-        cache: Cache,
-        pending_writes: PendingWrites,
-        registry: GangRegistry,
-        queue: SchedulingQueue,
-        search: GangSearch,
-        reservations: Reservations,
+        books: Books,
+        *,
         reserve: Reserve,
         preemption: GangPreemption,
         targets: Targets,
         lifecycle: GangLifecycle,
         aside: RunUnlocked,
     ) -> None:
-        self._cache, self._pending_writes, self._registry, self._queue = (
-            cache,
-            pending_writes,
-            registry,
-            queue,
-        )
-        self._search, self._reservations, self._reserve, self._preemption = (
-            search,
-            reservations,
-            reserve,
-            preemption,
-        )
+        super().__init__(books)
+        self._reserve, self._preemption = reserve, preemption
         self._targets, self._lifecycle = targets, lifecycle
         self._aside = aside
         self.placed = Placed()

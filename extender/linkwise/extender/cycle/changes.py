@@ -5,17 +5,12 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 
 from linkwise.extender.api.records import GangKey, PodRecord
-from linkwise.extender.api.timers import Agenda, Timers
+from linkwise.extender.api.timers import Timers
 from linkwise.extender.api.unlocked import RunUnlocked, T, run_inline
-from linkwise.extender.cache.cache import Cache
-from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.gangs.gang import NO_NEWS
 from linkwise.extender.gangs.lifecycle import GangLifecycle
-from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.gangs.scheduling_gates import SchedulingGates
-from linkwise.extender.placement.nodes.gang_refusals import GangRefusals
-from linkwise.extender.placement.nodes.scheduler_feedback import SchedulerFeedback
-from linkwise.extender.queue.scheduling_queue import SchedulingQueue
+from linkwise.extender.queue.books import Books, Part
 
 # Gangs and members: after a look at so many, some 0.01 ms each, the round releases the lock for a
 # moment.
@@ -57,27 +52,13 @@ class _Isolated:
         return True
 
 
-class Changes:
+class Changes(Part):
     """The gangs that are due, the work that runs without the lock, and the defects of a round."""
 
-    def __init__(
-        self,
-        cache: Cache,
-        pending_writes: PendingWrites,
-        registry: GangRegistry,
-        queue: SchedulingQueue,
-        lifecycle: GangLifecycle,
-        gates: SchedulingGates,
-        feedback: SchedulerFeedback,
-        gang_refusals: GangRefusals,
-        agenda: Agenda,
-        defects: list[Exception],
-    ) -> None:
-        """*defects*: those that were met and skipped; others add to them too."""
-        agenda.ask(self._times)
-        self._cache, self._pending_writes, self._registry = cache, pending_writes, registry
-        self._queue, self._lifecycle, self._gates = queue, lifecycle, gates
-        self._feedback, self._gang_refusals = feedback, gang_refusals
+    def __init__(self, books: Books, *, lifecycle: GangLifecycle, gates: SchedulingGates) -> None:
+        super().__init__(books)
+        books.agenda.ask(self._times)
+        self._lifecycle, self._gates = lifecycle, gates
         self.run_unlocked: RunUnlocked = run_inline
         self.due: set[GangKey] = set()
         self.progressed: set[GangKey] = set()  # only in the way that was decided
@@ -85,14 +66,14 @@ class Changes:
         self._room_seen = 0
         self.moved: set[GangKey] = set()  # changed while this round ran work beside the lock
         self._next_look: dict[GangKey, float] = {}  # at large gangs that progress
-        self._postponed: Timers[GangKey] = Timers(agenda)  # those that progressed before it
+        self._postponed: Timers[GangKey] = Timers(books.agenda)  # those that progressed before it
         self._looked_at = 0
         self._news_seen = NO_NEWS
         self.surroundings_changed = False  # volumes, claims or namespaces
         self._surroundings_due = self._around_due = 0.0
         self.look_again_soon = False  # gangs of a namespace wait for the next round
         self._began = 0.0
-        self._defects = defects
+        self._defects = books.defects
 
     def take(self, now: float) -> set[GangKey]:
         """The gangs to look at because of changes since the last round."""

@@ -23,49 +23,39 @@ from linkwise.extender.cycle.publish import Publish
 from linkwise.extender.cycle.refused_plans import RefusedPlans
 from linkwise.extender.cycle.reserve import InVain, Reserve
 from linkwise.extender.cycle.round import Round
-from linkwise.extender.gangs.gang_search import GangSearch
 from linkwise.extender.gangs.lifecycle import GangLifecycle
-from linkwise.extender.gangs.registry import GangRegistry
-from linkwise.extender.gangs.repair import Repair
 from linkwise.extender.gangs.scheduling_gates import SchedulingGates
 from linkwise.extender.gangs.to_come import MembersToCome
 from linkwise.extender.gangs.uncreated import FetchRefusals, RefusedPod, UncreatedMembers
-from linkwise.extender.moves.better_links import BetterLinks
 from linkwise.extender.moves.emptying import Emptying
 from linkwise.extender.moves.may_move import MayMove
 from linkwise.extender.moves.planned_moves import PlannedMoves
 from linkwise.extender.moves.targets import Targets
 from linkwise.extender.moves.whole_nodes import WholeNodes
-from linkwise.extender.placement.nodes.best_node import BestNode
-from linkwise.extender.placement.nodes.gang_refusals import GangRefusals
 from linkwise.extender.placement.nodes.kubelet_admission import KubeletAdmission
-from linkwise.extender.placement.nodes.node_filters import NodeFilters
-from linkwise.extender.placement.nodes.scheduler_feedback import SchedulerFeedback
 from linkwise.extender.placement.nodes.single_node import Offers
-from linkwise.extender.placement.room.pod_mix import PodMix
 from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
 from linkwise.extender.preemption.eviction_candidates import EvictionCandidates
 from linkwise.extender.preemption.gang_preemption import GangPreemption
 from linkwise.extender.preemption.reclaim import IdlePods
 from linkwise.extender.preemption.rests import Rests
+from linkwise.extender.queue.books import Books
 from linkwise.extender.queue.idle_limit import IdleLimit
-from linkwise.extender.queue.long_waits import LongWaits
 from linkwise.extender.queue.quota_turns import QuotaTurns
-from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.run_times import RunTimes
-from linkwise.extender.queue.running_pods import RunningPods
-from linkwise.extender.queue.scheduling_queue import Ages, SchedulingQueue
+from linkwise.extender.queue.scheduling_queue import Ages
 from linkwise.extender.queue.unschedulable_pods import UnschedulablePods
-from linkwise.extender.queue.waiting_events import WaitingEvents
 
 
-class Planner:
+class Planner(Books):
+    """The books, and the parts of a round that work with them."""
+
     def __init__(
         self,
         cache: Cache,
         pending_writes: PendingWrites,
-        settings: CoreSettings,
         agenda: Agenda,
+        settings: CoreSettings,
         *,
         activity: Mapping[str, str],
         budgets: DisruptionBudgets,
@@ -73,118 +63,58 @@ class Planner:
         ages: Ages,
         awaited: MutableSet[str],
     ) -> None:
-        self.node_filters = NodeFilters(cache)
-        self.feedback = SchedulerFeedback(cache, agenda)
-        self.gang_refusals = GangRefusals(cache, agenda)
-        self._mix = PodMix()
-        defects: list[Exception] = []
-        self.best_node = best_node = BestNode(cache, self._mix, defects)
-        self.levels = settings.span_levels
-        search = GangSearch(
+        super().__init__(
             cache,
-            self.node_filters,
-            self.feedback,
-            self.gang_refusals,
-            best_node,
-            settings.span_levels,
-        )
-        self._cache = cache
-        self.pending_writes = pending_writes
-        self.history = History()
-        self._gates = SchedulingGates(cache, pending_writes, best_node)
-        self.registry = GangRegistry(cache)
-        self.queue = SchedulingQueue(cache, self.registry, ages, settings.queue_order, run_times)
-        self.uncreated = UncreatedMembers(cache, self.registry, agenda)
-        self._quota_turns = QuotaTurns(
-            cache, pending_writes, self.registry, self.queue, self.uncreated, cache.managed
-        )
-        self._waiting_events = WaitingEvents(
-            cache, pending_writes, self.registry, self.queue, agenda
-        )
-        self.run_times = run_times
-        running_pods = RunningPods(cache, run_times)
-        self.reservations = Reservations(
-            cache, self.queue, self.node_filters, running_pods, run_times
-        )
-        self._long_waits = LongWaits(
             pending_writes,
-            self.registry,
-            self.queue,
-            self.reservations,
             agenda,
-            settings.lift_gates_after_seconds,
+            levels=settings.span_levels,
+            order=settings.queue_order,
+            ages=ages,
+            run_times=run_times,
         )
+        self.levels, self.budgets, self.history = settings.span_levels, budgets, History()
+        self._gates, self.uncreated = SchedulingGates(self), UncreatedMembers(self)
+        self._quota_turns = QuotaTurns(self, self.uncreated)
         self.to_come = MembersToCome(
-            cache,
-            pending_writes,
-            self.registry,
-            self.node_filters,
-            agenda,
+            self,
             wave_seconds=settings.wave_seconds,
             replacement_seconds=settings.replacement_seconds,
         )
-        self.targets = Targets(cache, pending_writes, settings.moves, awaited)
+        self.targets = Targets(self, policy=settings.moves, awaited=awaited)
         self.reserve = Reserve(
-            cache,
-            self.registry,
-            self.queue,
-            search,
-            self.reservations,
-            running_pods,
-            agenda,
-            self.to_come,
-            self.targets,
+            self,
+            to_come=self.to_come,
+            targets=self.targets,
             share=settings.reserve_share,
             idle_limit=IdleLimit(settings.reserve_limit_seconds),
         )
         self.lifecycle = GangLifecycle(
-            cache,
-            pending_writes,
-            self.registry,
-            self.node_filters,
-            self._gates,
-            Repair(cache, pending_writes),
-            self.to_come,
-            agenda,
+            self,
+            gates=self._gates,
+            to_come=self.to_come,
             gang_timeout_seconds=settings.gang_timeout_seconds,
-            gang_timeout_max_seconds=settings.gang_timeout_max_seconds,
             max_refusals=settings.max_refusals,
         )
-        self.candidates = EvictionCandidates(cache, self.registry, self.queue)
+        self.candidates = EvictionCandidates(self)
         self.idle_pods = IdlePods(
-            cache,
-            pending_writes,
-            self.candidates,
-            activity,
-            agenda,
+            self,
+            candidates=self.candidates,
+            activity=activity,
             namespaces=dict(settings.reclaim_idle),
             notice_seconds=settings.reclaim_notice_seconds,
         )
         self.rests = Rests(self.registry)
         self.preemption = GangPreemption(
-            cache,
-            pending_writes,
-            self.registry,
-            self.queue,
-            search,
-            self.reservations,
-            running_pods,
-            agenda,
+            self,
             candidates=self.candidates,
             idle_pods=self.idle_pods,
             budgets=budgets,
             rests=self.rests,
             allowed=settings.preempt,
         )
-        self.who_may_move = MayMove(settings.moves, budgets, running_pods, cache.memory)
+        self.who_may_move = MayMove(self, policy=settings.moves, budgets=budgets)
         self.moves = PlannedMoves(
-            cache,
-            pending_writes,
-            self.registry,
-            self.queue,
-            search,
-            self.reservations,
-            running_pods,
+            self,
             budgets=budgets,
             rests=self.rests,
             policy=settings.moves,
@@ -194,96 +124,63 @@ class Planner:
                 self.reserve.in_vain(key, members) is InVain.SERVERS
             ),
             share=settings.reserve_share,
-            agenda=agenda,
-        )
-        self.better_links = BetterLinks(
-            cache, search, self.reservations, budgets, self.who_may_move, self.moves, agenda
         )
         self.emptying = Emptying(
-            cache,
-            pending_writes,
-            search,
-            self.who_may_move,
-            self.targets,
-            budgets,
-            settings.moves,
-            agenda,
+            self,
+            who=self.who_may_move,
+            targets=self.targets,
+            budgets=budgets,
+            policy=settings.moves,
         )
         self.whole_nodes = WholeNodes(
-            cache, self.emptying, self.who_may_move, self.targets, settings.moves, agenda
+            self,
+            emptying=self.emptying,
+            who=self.who_may_move,
+            targets=self.targets,
+            policy=settings.moves,
         )
-        self.changes = Changes(
-            cache,
-            pending_writes,
-            self.registry,
-            self.queue,
-            self.lifecycle,
-            self._gates,
-            self.feedback,
-            self.gang_refusals,
-            agenda,
-            defects,
-        )
-        self.refused_plans = RefusedPlans(
-            cache, self.registry, self.feedback, self.gang_refusals, self.changes
-        )
+        self.changes = Changes(self, lifecycle=self.lifecycle, gates=self._gates)
+        self.refused_plans = RefusedPlans(self, self.changes)
         self._allocate = Allocate(
-            cache,
-            pending_writes,
-            self.registry,
-            self.queue,
-            search,
-            self.reservations,
-            self.reserve,
-            self.preemption,
-            self.targets,
-            self.lifecycle,
-            self.changes.run,
+            self,
+            reserve=self.reserve,
+            preemption=self.preemption,
+            targets=self.targets,
+            lifecycle=self.lifecycle,
+            aside=self.changes.run,
         )
-        self.unschedulable_pods = UnschedulablePods(
-            cache, pending_writes, self.reservations, search.best_for, best_node.room, agenda
-        )
+        self.unschedulable_pods = UnschedulablePods(self)
         self._plan_corrections = PlanCorrections(cache, pending_writes)
         publish = Publish(
-            cache,
-            pending_writes,
-            self.registry,
-            self.queue,
-            self.reservations,
-            self.reserve,
-            self.targets,
-            self.lifecycle,
-            self.to_come,
-            self._gates,
-            self.uncreated,
-            self._quota_turns,
-            self._waiting_events,
-            self._long_waits,
-            self.unschedulable_pods,
-            self._plan_corrections,
-            self.changes,
+            self,
+            reserve=self.reserve,
+            targets=self.targets,
+            lifecycle=self.lifecycle,
+            to_come=self.to_come,
+            gates=self._gates,
+            uncreated=self.uncreated,
+            quota_turns=self._quota_turns,
+            unschedulable_pods=self.unschedulable_pods,
+            plan_corrections=self._plan_corrections,
+            changes=self.changes,
+            lift_gates_after_seconds=settings.lift_gates_after_seconds,
         )
         self.round = Round(
-            self.registry,
-            self.queue,
-            self.reservations,
-            search,
-            self.changes,
-            self.lifecycle,
-            self.refused_plans,
-            self._allocate,
-            self.reserve,
-            self.targets,
-            self.moves,
-            self.emptying,
-            self.whole_nodes,
-            self.better_links,
-            self.preemption,
-            publish,
-            cache.around,
+            self,
+            changes=self.changes,
+            lifecycle=self.lifecycle,
+            refused_plans=self.refused_plans,
+            allocate=self._allocate,
+            reserve=self.reserve,
+            targets=self.targets,
+            moves=self.moves,
+            emptying=self.emptying,
+            whole_nodes=self.whole_nodes,
+            preemption=self.preemption,
+            publish=publish,
         )
         self._kubelet_admission = KubeletAdmission(cache, agenda)
-        self.offers = Offers(cache, best_node)
+        self.offers = Offers(cache, self.best_node)
 
     @property
     def swaps(self) -> int:
@@ -302,7 +199,7 @@ class Planner:
     def pod_changed(self, before: PodRecord | None, record: PodRecord, now: float) -> None:
         """A pod was created or changed; the cache already has *record*."""
         if before is None:
-            self._mix.came(record)
+            self.mix.came(record)
         self._kubelet_admission.changed(before, record, now)
         if record.asked:
             self.asked_by(record.scheduler)
@@ -316,14 +213,14 @@ class Planner:
             self.offers.forget(record.uid)
         if record.leaving:
             self.pending_writes.leaves(record.uid, now)
-        if record.gang is None and record.uid in self._cache.plans:
+        if record.gang is None and record.uid in self.cache.plans:
             # Its gate was removed by hand before the plan was written, or kube-scheduler refused
             # the node.
-            self._cache.plan(record.uid, None)
+            self.cache.plan(record.uid, None)
             self.pending_writes.note_why(record.uid, "its gate is gone, or the node was refused")
         news = self.pending_writes.seen(record)
         if news and record.live and not record.node and _is_planned(record):
-            self._cache.plan(record.uid, record.written)
+            self.cache.plan(record.uid, record.written)
         self.refused_plans.condition(before, record, now)
         is_progress = not news and self._is_progress(before, record)
         for known in (before, record):
@@ -341,14 +238,14 @@ class Planner:
 
     def claim_changed(self, uid: str) -> None:
         """The claim that was created for this pod's plan came, changed or went."""
-        self.changes.note(self._cache.pods.get(uid), is_progress=True)
+        self.changes.note(self.cache.pods.get(uid), is_progress=True)
 
     def _is_progress(self, before: PodRecord | None, record: PodRecord) -> bool:
         """Whether the pod only went on as decided, or came to a gang that still has too few pods.
         Then no other gang or pod depends on when its own gang is looked at."""
         if before is None:
             ask = record.ask.gang
-            there = len(self._cache.gangs.get(record.gang, ())) if record.gang is not None else 0
+            there = len(self.cache.gangs.get(record.gang, ())) if record.gang is not None else 0
             return record.live and ask is not None and there + ask.done < ask.minimum
         gang = self.registry.of(record)
         if gang is not None and record.uid in gang.marked:  # the mark is no news
@@ -358,8 +255,8 @@ class Planner:
     def asked_by(self, scheduler: str, now: float = 0.0) -> None:
         """The scheduler of this name calls the extender about its pods, so it uses its plans. *now*
         is when it called, if that is known."""
-        before = self._cache.schedulers.get(scheduler)
-        self._cache.schedulers[scheduler] = max(now, before or 0.0)
+        before = self.cache.schedulers.get(scheduler)
+        self.cache.schedulers[scheduler] = max(now, before or 0.0)
         if before is None:
             self.changes.due |= set(self.registry.gangs)
             self.unschedulable_pods.look_now(0.0)
@@ -369,7 +266,7 @@ class Planner:
         self.pending_writes.leaves(record.uid, now)
         self.targets.pod_gone(record.uid, now)
         self.reservations.note_passing(record)
-        self._cache.memory.gone(record.uid)
+        self.cache.memory.gone(record.uid)
         if record.gang is not None:
             self.changes.due.add(record.gang)
             self.queue.take_up(record.gang)
@@ -388,7 +285,7 @@ class Planner:
             return
         if isinstance(action, Emit):
             return  # no decision depends on an Event
-        record = self._cache.pods.get(action.pod.uid)
+        record = self.cache.pods.get(action.pod.uid)
         if record is not None and record.gang is not None:
             is_progress = outcome is Outcome.DONE and not isinstance(action, Evict | WithdrawPlan)
             self.changes.note(record, is_progress=is_progress)
@@ -399,10 +296,10 @@ class Planner:
     # What has been decided, for `history`.
 
     def note_bound(self, order: BindOrder, now: float) -> None:
-        self.history.add([of_bind(order, self._cache.pods.get(order.uid), now)])
+        self.history.add([of_bind(order, self.cache.pods.get(order.uid), now)])
 
     def note_done(self, action: Action, now: float) -> None:
-        decision = of_action(action, self._cache.pods.get(action.pod.uid), now)
+        decision = of_action(action, self.cache.pods.get(action.pod.uid), now)
         self.history.add([decision] if decision is not None else [])
 
     def note_reservations(self, now: float) -> None:
@@ -418,10 +315,7 @@ class Planner:
             self.reservations.follow_order()
             self.unschedulable_pods.look_now(now)
         self.round.run(doubted, now)
-        actions = self.pending_writes.take()
-        if not actions:
-            self.round.advise(now)
-        return actions
+        return self.pending_writes.take()
 
 
 def _is_planned(record: PodRecord) -> bool:

@@ -4,33 +4,26 @@ from collections.abc import Mapping
 
 from linkwise.extender.api.queue_note import queue_note
 from linkwise.extender.api.records import GangKey, PodRecord
-from linkwise.extender.cache.cache import Cache
-from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.cache.plan_corrections import PlanCorrections
 from linkwise.extender.cycle.changes import Changes
 from linkwise.extender.cycle.reserve import Reserve
 from linkwise.extender.gangs.lifecycle import GangLifecycle
-from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.gangs.scheduling_gates import SchedulingGates
 from linkwise.extender.gangs.to_come import MembersToCome
 from linkwise.extender.gangs.uncreated import UncreatedMembers
 from linkwise.extender.moves.targets import Targets
+from linkwise.extender.queue.books import Books, Part
 from linkwise.extender.queue.long_waits import LongWaits
 from linkwise.extender.queue.quota_turns import QuotaTurns
-from linkwise.extender.queue.reservations import Reservations
-from linkwise.extender.queue.scheduling_queue import SchedulingQueue
 from linkwise.extender.queue.unschedulable_pods import UnschedulablePods
 from linkwise.extender.queue.waiting_events import WaitingEvents
 
 
-class Publish:
+class Publish(Part):
     def __init__(
         self,
-        cache: Cache,
-        pending_writes: PendingWrites,
-        registry: GangRegistry,
-        queue: SchedulingQueue,
-        reservations: Reservations,
+        books: Books,
+        *,
         reserve: Reserve,
         targets: Targets,
         lifecycle: GangLifecycle,
@@ -38,20 +31,19 @@ class Publish:
         gates: SchedulingGates,
         uncreated: UncreatedMembers,
         quota_turns: QuotaTurns,
-        waiting_events: WaitingEvents,
-        long_waits: LongWaits,
         unschedulable_pods: UnschedulablePods,
         plan_corrections: PlanCorrections,
         changes: Changes,
+        lift_gates_after_seconds: float | None,
     ) -> None:
-        self._cache, self._pending_writes, self._registry = cache, pending_writes, registry
-        self._queue, self._reservations, self._reserve = queue, reservations, reserve
-        self._targets = targets
+        super().__init__(books)
+        self._reserve, self._targets = reserve, targets
         self._unwritten: set[GangKey] = set()  # gangs whose note is to be written a moment later
         self._lifecycle, self._to_come = lifecycle, to_come
-        self._gates, self._waiting_events = gates, waiting_events
+        self._gates, self._waiting_events = gates, WaitingEvents(books)
         self._uncreated, self._quota_turns = uncreated, quota_turns
-        self._long_waits, self._unschedulable_pods = long_waits, unschedulable_pods
+        self._long_waits = LongWaits(books, lift_gates_after_seconds)
+        self._unschedulable_pods = unschedulable_pods
         self._plan_corrections, self._changes = plan_corrections, changes
 
     def run(self, looked_at: set[GangKey], doubted: Mapping[str, str], now: float) -> None:

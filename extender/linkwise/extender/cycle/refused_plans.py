@@ -22,25 +22,16 @@ from collections import Counter
 from linkwise.extender.api.actions import Action, CreateClaim
 from linkwise.extender.api.extender_calls import BindOrder
 from linkwise.extender.api.records import GangKey, PodRecord
-from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cycle.changes import Changes
 from linkwise.extender.gangs.gang import Gang
-from linkwise.extender.gangs.registry import GangRegistry
-from linkwise.extender.placement.nodes.gang_refusals import GangRefusals, Takes
-from linkwise.extender.placement.nodes.scheduler_feedback import SchedulerFeedback
+from linkwise.extender.placement.nodes.gang_refusals import Takes
+from linkwise.extender.queue.books import Books, Part
 
 
-class RefusedPlans:
-    def __init__(
-        self,
-        cache: Cache,
-        registry: GangRegistry,
-        feedback: SchedulerFeedback,
-        gang_refusals: GangRefusals,
-        changes: Changes,
-    ) -> None:
-        self._cache, self._registry = cache, registry
-        self._feedback, self._gang_refusals, self._changes = feedback, gang_refusals, changes
+class RefusedPlans(Part):
+    def __init__(self, books: Books, changes: Changes) -> None:
+        super().__init__(books)
+        self._changes = changes
 
     def let_through(self, record: PodRecord, node: str) -> None:
         """kube-scheduler's filters and the extender let a member through to its planned node."""

@@ -19,21 +19,19 @@ from functools import partial
 import numpy as np
 
 from linkwise.extender.api.records import GangKey
-from linkwise.extender.api.timers import Agenda
 from linkwise.extender.api.unlocked import RunUnlocked, nothing
-from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_table import Bools, NodeTable
 from linkwise.extender.cycle.front import Front
 from linkwise.extender.gangs.failed_searches import Requests, requests_of
 from linkwise.extender.gangs.gang import Gang
-from linkwise.extender.gangs.gang_search import GangSearch, StaleResult
+from linkwise.extender.gangs.gang_search import StaleResult
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.gangs.partial_admission import needed
-from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.gangs.to_come import MembersToCome
 from linkwise.extender.moves.targets import Targets
 from linkwise.extender.placement.nodes.nodes_view import as_if
 from linkwise.extender.placement.result import NoRoom, Spot
+from linkwise.extender.queue.books import Books, Part
 from linkwise.extender.queue.earliest_start import (
     EarliestStart,
     NodesChangedError,
@@ -44,9 +42,7 @@ from linkwise.extender.queue.earliest_start import (
 )
 from linkwise.extender.queue.idle_limit import IdleLimit
 from linkwise.extender.queue.queue_order import QueueOrder
-from linkwise.extender.queue.reservations import FIRST, Reservation, Reservations
-from linkwise.extender.queue.running_pods import RunningPods
-from linkwise.extender.queue.scheduling_queue import SchedulingQueue
+from linkwise.extender.queue.reservations import FIRST, Reservation
 
 # The first: how often to look for a better place after GPUs came free, or for any place for a gang
 # without one. The second: how often if only estimates may have changed.
@@ -72,28 +68,21 @@ class _Vain:
     what: InVain
 
 
-class Reserve:
+class Reserve(Part):
     def __init__(
         self,
-        cache: Cache,
-        registry: GangRegistry,
-        queue: SchedulingQueue,
-        search: GangSearch,
-        reservations: Reservations,
-        running_pods: RunningPods,
-        agenda: Agenda,
+        books: Books,
+        *,
         to_come: MembersToCome,
         targets: Targets,
-        *,
         share: float,
         idle_limit: IdleLimit,
     ) -> None:
         """*share* of the GPUs that a gang could use may be reserved. The first of the gangs that
         wait for them may reserve what it needs in any case, within *idle_limit*. 0: no
         reservations at all."""
-        agenda.ask(self._times)
-        self._cache, self._registry, self._queue = cache, registry, queue
-        self._search, self._reservations, self._running_pods = search, reservations, running_pods
+        super().__init__(books)
+        books.agenda.ask(self._times)
         self._share, self._idle_limit, self._to_come = share, idle_limit, to_come
         self._targets = targets
         self._look_at: dict[GangKey, float] = {}  # when to look for a place again

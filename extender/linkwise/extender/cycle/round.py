@@ -1,4 +1,4 @@
-"""One scheduling round: reconcile → allocate → reserve, backfill → preempt → publish → advise.
+"""One scheduling round: reconcile → allocate → reserve, backfill → preempt → publish.
 
 1. *Reconcile* every changed gang, so that GPUs that it returns are available to all.
 2. Take the gangs of the scheduling queue in order, the most urgent first. *Allocate* GPUs to the
@@ -7,7 +7,6 @@
 3. *Move* pods that consent, or *preempt* less important gangs, for a gang that still has no room.
    Move pods from nodes that are to be empty.
 4. *Publish* the decisions: plans, nominations, gates, Events.
-5. *Advise* restarts that give better links.
 
 A gang without room is not tried again before there is more room.
 """
@@ -22,18 +21,14 @@ from linkwise.extender.cycle.publish import Publish
 from linkwise.extender.cycle.refused_plans import RefusedPlans
 from linkwise.extender.cycle.reserve import Reserve
 from linkwise.extender.gangs.gang import Gang
-from linkwise.extender.gangs.gang_search import GangSearch, StaleResult
+from linkwise.extender.gangs.gang_search import StaleResult
 from linkwise.extender.gangs.lifecycle import GangLifecycle
-from linkwise.extender.gangs.registry import GangRegistry
-from linkwise.extender.moves.better_links import BetterLinks
 from linkwise.extender.moves.emptying import Emptying
 from linkwise.extender.moves.planned_moves import PlannedMoves
 from linkwise.extender.moves.targets import Targets
 from linkwise.extender.moves.whole_nodes import WholeNodes
 from linkwise.extender.preemption.gang_preemption import GangPreemption
-from linkwise.extender.queue.reservations import Reservations
-from linkwise.extender.queue.scheduling_queue import SchedulingQueue
-from linkwise.kube.filters.placed_pods import PlacedPods
+from linkwise.extender.queue.books import Books, Part
 
 _FEW = 64  # members: a search for so many may keep the lock
 _MOST_PASSES = 3  # through the queue; the next round decides the rest
@@ -50,13 +45,11 @@ def no_note(_step: str) -> None:
     """Note nothing."""
 
 
-class Round:
+class Round(Part):
     def __init__(
         self,
-        registry: GangRegistry,
-        queue: SchedulingQueue,
-        reservations: Reservations,
-        search: GangSearch,
+        books: Books,
+        *,
         changes: Changes,
         lifecycle: GangLifecycle,
         refused_plans: RefusedPlans,
@@ -66,18 +59,15 @@ class Round:
         moves: PlannedMoves,
         emptying: Emptying,
         whole_nodes: WholeNodes,
-        better_links: BetterLinks,
         preemption: GangPreemption,
         publish: Publish,
-        around: PlacedPods,
     ) -> None:
-        self._registry, self._queue, self._reservations = registry, queue, reservations
-        self._search, self._changes, self._lifecycle = search, changes, lifecycle
+        super().__init__(books)
+        self._changes, self._lifecycle = changes, lifecycle
         self._refused_plans = refused_plans
         self._allocate, self._reserve, self._preemption = allocate, reserve, preemption
         self._targets, self._moves, self._emptying = targets, moves, emptying
-        self._whole_nodes = whole_nodes
-        self._better_links, self._publish, self._around = better_links, publish, around
+        self._whole_nodes, self._publish = whole_nodes, publish
         # By namespace: the looks that its gangs took in this round, and the gangs that had no turn
         # because of that, in an earlier pass and in this one.
         self._spent: Counter[str] = Counter()
@@ -125,13 +115,6 @@ class Round:
         self._publish.run(looked_at, doubted, now)
         self._changes.look_again_at_moved()
         self.note_step("publish")
-
-    def advise(self, now: float) -> None:
-        """Look for better links. It takes long, and no pod waits for it."""
-        with self._changes.isolated("better links"):
-            self._better_links.run(now, self._changes.run)
-        self._changes.look_again_at_moved()
-        self.note_step("advise")
 
     def _reconcile(self, key: GangKey, now: float) -> None:
         self._queue.leave(key)
@@ -217,7 +200,7 @@ class Round:
         self._left.get(gang.key.namespace, set()).discard(gang.key)
 
     def _looks(self) -> int:
-        return self._search.effort.looks + self._around.work // 4
+        return self._search.effort.looks + self._cache.around.work // 4
 
     def _place(self, gang: Gang, now: float) -> None:
         """If the gang changes during its search, it has another one before the next has its turn:

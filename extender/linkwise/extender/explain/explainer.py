@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from operator import itemgetter
 
-from linkwise.extender.api.records import GangKey, PodRecord, natural
+from linkwise.extender.api.records import PodRecord, natural
 from linkwise.extender.api.views import (
     BrokenOff,
     ClusterExplanation,
@@ -17,7 +17,6 @@ from linkwise.extender.api.views import (
     GangExplanation,
     GangView,
     LevelView,
-    LinkGain,
     MemberView,
     NearestMiss,
     PodState,
@@ -47,7 +46,6 @@ from linkwise.extender.explain.texts.reasons import (
 from linkwise.extender.explain.usage import closed_nodes, gpus_by_state
 from linkwise.extender.explain.worth_view import communicator_of, domain_of, levels_of
 from linkwise.extender.gangs.members import GangMembers
-from linkwise.extender.moves.targets import key_of
 from linkwise.extender.queue.queue_order import Urgency
 from linkwise.extender.queue.reservations import Claimant, claimant_of_single
 from linkwise.pods.spans import SEPARATOR
@@ -192,7 +190,6 @@ class Explainer:
             in_vain=in_vain_in_words(in_vain),
             claims=claims,
             advised=self._advised(gang) if gang is not None and not in_gang else (),
-            links=None if in_gang else self._links(key_of(record)),
             reclaim=self._reclaims.of_single(record)
             if runner_up and state is PodState.WAITING and gang is not None and gang.alone
             else None,
@@ -230,7 +227,6 @@ class Explainer:
             reservation=reservation,
             rests_until=gang.rests_until if gang.no_room is not None else None,
             advised=self._advised(gang),
-            links=self._links(gang.key),
             reclaim=self._reclaims.of_gang(gang)
             if runner_up and waits and not is_evicting
             else None,
@@ -238,13 +234,7 @@ class Explainer:
 
     def _advised(self, gang: GangState) -> tuple[str, ...]:
         plan = self._snapshot.advice.get(gang.key)
-        if plan is None or plan.links is not None:
-            return ()
-        return tuple(move.pod.key for move in plan.moves)
-
-    def _links(self, key: GangKey) -> LinkGain | None:
-        plan = self._snapshot.advice.get(key)
-        return None if plan is None else plan.links
+        return () if plan is None else tuple(move.pod.key for move in plan.moves)
 
     def _reservation(self, gang: GangState) -> ReservationView | None:
         reservation = next(

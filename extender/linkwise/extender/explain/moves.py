@@ -1,5 +1,5 @@
 """The moves that are under way, or that would be with `--moves=consent`: for whom, which pods move
-and where to, what that loses, and what it saves. And where running pods would have better links."""
+and where to, what that loses, and what it saves."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -35,8 +35,8 @@ def _advised(snapshot: Snapshot) -> Iterator[MovePlanView]:
     if snapshot.next_whole is not None:
         advice.append((f"node {snapshot.next_whole.empties}", snapshot.next_whole))
     for for_whom, plan in advice:
-        state = MoveState.ADVISED if plan.links is None else MoveState.IF_RESTARTED
-        yield _plan(for_whom, plan, (view_move(snapshot, move, state) for move in plan.moves))
+        moves = (view_move(snapshot, move, MoveState.ADVISED) for move in plan.moves)
+        yield _plan(for_whom, plan, moves)
 
 
 def _plan(for_whom: str, plan: MovePlan, moves: Iterable[MoveView]) -> MovePlanView:
@@ -46,7 +46,6 @@ def _plan(for_whom: str, plan: MovePlan, moves: Iterable[MoveView]) -> MovePlanV
         lost_gpu_seconds=plan.lost,
         saved_gpu_seconds=plan.saved if plan.saved < math.inf else None,
         moves=tuple(moves),
-        links=plan.links,
     )
 
 

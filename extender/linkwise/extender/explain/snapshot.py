@@ -17,7 +17,7 @@ from linkwise.extender.api.views import CountView
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.claims.book import ClaimedGpus
 from linkwise.extender.cache.machine_kind import MachineKind
-from linkwise.extender.cache.node_info import Closed, InUsePods, NodeInfo, plan_on
+from linkwise.extender.cache.node_info import Closed, InUsePods, NodeInfo
 from linkwise.extender.cache.resources_left import ResourcesLeft
 from linkwise.extender.cache.shares.book import ShareBook
 from linkwise.extender.cycle.planner import Planner
@@ -123,8 +123,7 @@ class Snapshot:
     policy: MovePolicy
     moves_under_way: Sequence[MoveUnderWay]
     next_whole: MovePlan | None  # what moves away from a node so that it is whole, as advice
-    # By the gang for which the moves would make room, or that would have better links by them.
-    advice: Mapping[GangKey, MovePlan]
+    advice: Mapping[GangKey, MovePlan]  # by the gang for which the moves would make room
     own: Own
     managed: str  # the resource that offers whole GPUs
     room: Room  # by which the damage of single pods is judged
@@ -143,7 +142,7 @@ class Snapshot:
 
     def plan_of(self, record: PodRecord) -> WrittenPlan | None:
         """The plan that is valid for this pod; None if it has none."""
-        return plan_on(record, record.node) if record.node else self.plans.get(record.uid)
+        return record.plan_for(record.node) if record.node else self.plans.get(record.uid)
 
     def claimant_of(self, gang: GangState) -> Claimant | None:
         """None: the gang does not wait."""
@@ -213,7 +212,7 @@ class SnapshotCamera:
             dropped=planner.history.dropped,
             policy=planner.moves.policy,
             moves_under_way=planner.targets.under_way(),
-            advice={**planner.moves.advice, **planner.better_links.advice},
+            advice=planner.moves.advice,
             next_whole=planner.whole_nodes.advice,
             own=own,
             managed=cache.managed,

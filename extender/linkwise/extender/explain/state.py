@@ -1,7 +1,6 @@
 """What the extender knows of its own part: who asks it, and which pods come past it."""
 
 from linkwise.extender.api.views import StateView, UnplannedPod
-from linkwise.extender.cache.node_info import plan_on
 from linkwise.extender.explain.kept_idle import kept_idle
 from linkwise.extender.explain.snapshot import Snapshot
 
@@ -50,7 +49,7 @@ def _unplanned(snapshot: Snapshot, began: float) -> list[UnplannedPod]:
         and record.demand.gpus
         and not record.left_alone
         and record.created > max(began, snapshot.calls.get(record.scheduler, 0.0))
-        and plan_on(record, record.node) is None
+        and record.plan_for(record.node) is None
         and (node := snapshot.node_named.get(record.node)) is not None
         and node.machine is not None
     ]

@@ -55,6 +55,7 @@ class GangSearch:
     def __init__(
         self,
         cache: Cache,
+        *,
         node_filters: NodeFilters,
         feedback: SchedulerFeedback,
         gang_refusals: GangRefusals,

@@ -10,19 +10,16 @@ from collections import Counter
 from collections.abc import Iterable
 
 from linkwise.extender.api.records import GangKey, PodRecord
-from linkwise.extender.api.timers import Agenda, Timers
+from linkwise.extender.api.timers import Timers
 from linkwise.extender.api.unlocked import Pause
-from linkwise.extender.cache.cache import Cache
-from linkwise.extender.cache.pending_writes import PendingWrites
+from linkwise.extender.gangs.books import GangBooks, GangPart
 from linkwise.extender.gangs.gang import Gang, News, phase_of
 from linkwise.extender.gangs.growing_pauses import GrowingPauses
 from linkwise.extender.gangs.members import GangMembers, Members, is_past_us, plan_of
 from linkwise.extender.gangs.partial_admission import waits_until
-from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.gangs.repair import Repair
 from linkwise.extender.gangs.scheduling_gates import SchedulingGates
 from linkwise.extender.gangs.to_come import MembersToCome
-from linkwise.extender.placement.nodes.node_filters import NodeFilters
 from linkwise.pods.podgrouper.recreated import COUNTS_AS_FAILURE
 from linkwise.topology.annotations.plan import Plan
 
@@ -35,6 +32,8 @@ _AT_ONCE = 512  # members whose plans are judged, or published, before others ma
 REFUSED_SECONDS = 60.0
 # A member needs about as long from its plan to its Binding; a shorter timeout only makes writes.
 LEAST_TIMEOUT_SECONDS = 10.0
+# For so long the gang of a pod that asks for it keeps GPUs from others without a start.
+MOST_TIMEOUT_SECONDS = 3600.0
 _MOST_DOUBLINGS = 3
 KEPT_FOR_NOTHING = (
     "its namespace keeps no places for a while: the pods for which it kept some did not come"
@@ -47,33 +46,26 @@ ALTERED = "its pods changed after they were planned, so it waits for a moment"
 _NOTE_AGAIN_SECONDS = 1.0  # the places of members to come, if their note could not be written
 
 
-class GangLifecycle:
+class GangLifecycle(GangPart):
     def __init__(
         self,
-        cache: Cache,
-        pending_writes: PendingWrites,
-        registry: GangRegistry,
-        node_filters: NodeFilters,
-        gates: SchedulingGates,
-        repair: Repair,
-        to_come: MembersToCome,
-        agenda: Agenda,
+        books: GangBooks,
         *,
+        gates: SchedulingGates,
+        to_come: MembersToCome,
         gang_timeout_seconds: float,
-        gang_timeout_max_seconds: float,
         max_refusals: int,
     ) -> None:
+        super().__init__(books)
         self.refusals = 0
         self.refusals_ended = 0  # how often nodes that were refused may have become suitable
-        self._cache, self._pending_writes, self._registry = cache, pending_writes, registry
-        self._node_filters, self._gates, self._repair = node_filters, gates, repair
-        self._to_come = to_come
+        self._gates, self._to_come, self._repair = gates, to_come, Repair(books)
         self._timeout_seconds = gang_timeout_seconds
-        self._most_seconds = max(gang_timeout_seconds, gang_timeout_max_seconds)
+        self._most_seconds = max(gang_timeout_seconds, MOST_TIMEOUT_SECONDS)
         self._max_refusals = max_refusals
-        self._deadlines: Timers[GangKey] = Timers(agenda)
+        self._deadlines: Timers[GangKey] = Timers(books.agenda)
         self._altered = GrowingPauses(_ALTERED_DOUBLINGS, _ALTERED_FORGOTTEN_SECONDS)
-        self._looks: Timers[GangKey] = Timers(agenda)  # when to look again for other reasons
+        self._looks: Timers[GangKey] = Timers(books.agenda)  # when to look again for other reasons
 
     def altered(self, key: GangKey | None) -> None:
         """A pod of the gang came, or changed what it says or requests."""

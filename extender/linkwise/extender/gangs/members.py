@@ -6,7 +6,6 @@ from itertools import pairwise
 
 from linkwise.extender.api.records import GangKey, PodRecord, WrittenPlan
 from linkwise.extender.cache.cache import Cache
-from linkwise.extender.cache.node_info import plan_on
 from linkwise.extender.gangs.gang import Gang, Standing
 from linkwise.extender.placement.result import Spot
 from linkwise.kube.pod_conditions import GROUP_REFUSED
@@ -232,7 +231,7 @@ def placed_at_most(cache: Cache, key: GangKey) -> int:
 def plan_of(cache: Cache, member: PodRecord) -> WrittenPlan | None:
     """The plan that counts for this member, in whichever state the member is."""
     if member.node:
-        return plan_on(member, member.node)
+        return member.plan_for(member.node)
     for reservation in cache.assumed.get(member.uid, {}).values():
         return reservation
     return cache.plans.get(member.uid)

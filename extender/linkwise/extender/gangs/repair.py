@@ -8,8 +8,7 @@
    partial gang may.
 """
 
-from linkwise.extender.cache.cache import Cache
-from linkwise.extender.cache.pending_writes import PendingWrites
+from linkwise.extender.gangs.books import GangBooks, GangPart
 from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.placement.result import Spot
@@ -20,9 +19,9 @@ PATIENCE_SECONDS = 10.0
 _MOST_NAMES = 5  # in one sentence
 
 
-class Repair:
-    def __init__(self, cache: Cache, pending_writes: PendingWrites) -> None:
-        self._cache, self._pending_writes = cache, pending_writes
+class Repair(GangPart):
+    def __init__(self, books: GangBooks) -> None:
+        super().__init__(books)
 
     def note_spots(self, gang: Gang, members: GangMembers) -> None:
         """Remember the places of the members, for their replacements."""

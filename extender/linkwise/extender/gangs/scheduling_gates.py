@@ -12,7 +12,8 @@ from linkwise.extender.api.records import PodRecord, ResourceList
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.node_table import BY_CLAIMS, BY_KUBELET
-from linkwise.extender.cache.pending_writes import EVENT_SECONDS, LEFT_ALONE, PendingWrites
+from linkwise.extender.cache.pending_writes import EVENT_SECONDS, LEFT_ALONE
+from linkwise.extender.gangs.books import GangBooks, GangPart
 from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.placement.nodes.best_node import BestNode
@@ -28,12 +29,14 @@ from linkwise.extender.placement.nodes.reasons import rooms
 PATIENCE_SECONDS = 5.0
 
 
-class SchedulingGates:
-    def __init__(self, cache: Cache, pending_writes: PendingWrites, best_node: BestNode) -> None:
-        self._cache, self._pending_writes, self._best_node = cache, pending_writes, best_node
-        self._strays = cache.memory.set()  # behind linkwise's gate, and nothing plans for them
+class SchedulingGates(GangPart):
+    def __init__(self, books: GangBooks) -> None:
+        super().__init__(books)
+        self._strays = (
+            books.cache.memory.set()
+        )  # behind linkwise's gate, and nothing plans for them
         # Gated pods that no node with a topology has room for.
-        self._without_room = cache.memory.set()
+        self._without_room = books.cache.memory.set()
         self._seen = (-1, 0)  # the cache's room and how many these were, at the last look
         # In this round: thousands wait, few differ.
         self._no_room: dict[tuple[GpuRequest, int], str] = {}

@@ -34,16 +34,12 @@ from linkwise.extender.api.records import (
     name_to_come,
     uid_to_come,
 )
-from linkwise.extender.api.timers import Agenda
-from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
-from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.cache.plans import plan_id, written_plan
+from linkwise.extender.gangs.books import GangBooks, GangPart
 from linkwise.extender.gangs.gang import Gang, Phase
 from linkwise.extender.gangs.growing_pauses import GrowingPauses
 from linkwise.extender.gangs.members import GangMembers, has_succeeded, is_past_us, minimum_of
-from linkwise.extender.gangs.registry import GangRegistry
-from linkwise.extender.placement.nodes.node_filters import NodeFilters
 from linkwise.extender.placement.result import Spot
 from linkwise.topology.annotations.plan import Plan
 
@@ -71,20 +67,11 @@ class _Lost:
     since: float  # when the old pod went, or has to be gone
 
 
-class MembersToCome:
+class MembersToCome(GangPart):
     def __init__(
-        self,
-        cache: Cache,
-        pending_writes: PendingWrites,
-        registry: GangRegistry,
-        node_filters: NodeFilters,
-        agenda: Agenda,
-        *,
-        wave_seconds: float,
-        replacement_seconds: float,
+        self, books: GangBooks, *, wave_seconds: float, replacement_seconds: float
     ) -> None:
-        self._cache, self._pending_writes, self._registry = cache, pending_writes, registry
-        self._node_filters = node_filters
+        super().__init__(books)
         self._wave_seconds, self._replacement_seconds = wave_seconds, replacement_seconds
         self._lost: dict[GangKey, dict[Seat, _Lost]] = {}
         self._coming: dict[GangKey, set[str]] = {}  # their uids, of gangs that have some
@@ -92,7 +79,7 @@ class MembersToCome:
         self._handed: dict[GangKey, dict[str, tuple[WrittenPlan, NotedPlace]]] = {}
         self._noted: dict[GangKey, NotedPlaces] = {}  # by an earlier leader, and not yet used
         self._restored_at, self._forget_noted_at = 0.0, math.inf
-        agenda.ask(lambda: (self._forget_noted_at,) if self._noted else ())
+        books.agenda.ask(lambda: (self._forget_noted_at,) if self._noted else ())
         # A member to come needs no pod, so no quota of its namespace bounds it: one pod could keep
         # a whole cluster idle, and the next one after it. So a namespace whose later wave did not
         # come in time keeps no place for as long as that had lasted, and longer each further time:

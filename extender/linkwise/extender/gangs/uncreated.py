@@ -11,10 +11,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from linkwise.extender.api.records import GangKey
-from linkwise.extender.api.timers import Agenda, Timers
-from linkwise.extender.cache.cache import Cache
+from linkwise.extender.api.timers import Timers
+from linkwise.extender.gangs.books import GangBooks, GangPart
 from linkwise.extender.gangs.gang import Gang, Phase
-from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.kube.quoted import one_line
 from linkwise.pods.podgrouper.workloads.kinds import JOB
 
@@ -43,11 +42,11 @@ class RefusedPod(NamedTuple):
     why: str
 
 
-class UncreatedMembers:
-    def __init__(self, cache: Cache, registry: GangRegistry, agenda: Agenda) -> None:
-        self._cache, self._registry = cache, registry
+class UncreatedMembers(GangPart):
+    def __init__(self, books: GangBooks) -> None:
+        super().__init__(books)
         self._lacking: dict[str, set[GangKey]] = {}  # by namespace
-        self._alarms: Timers[str] = Timers(agenda)
+        self._alarms: Timers[str] = Timers(books.agenda)
 
     def note(self, key: GangKey, now: float) -> None:
         """The gang changed; call this once its phase is known."""

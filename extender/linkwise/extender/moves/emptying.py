@@ -13,11 +13,7 @@ its target. If the pod is gone by then, its replacement is placed like any other
 from collections.abc import Collection, Iterator, Sequence
 
 from linkwise.extender.api.records import PodRecord, natural
-from linkwise.extender.api.timers import Agenda
 from linkwise.extender.api.unlocked import RunUnlocked, nothing, run_inline
-from linkwise.extender.cache.cache import Cache
-from linkwise.extender.cache.pending_writes import PendingWrites
-from linkwise.extender.gangs.gang_search import GangSearch
 from linkwise.extender.moves.may_move import MayMove, Stays, has_planned_shares
 from linkwise.extender.moves.places import Places
 from linkwise.extender.moves.plan import Move, MovePlan
@@ -25,22 +21,21 @@ from linkwise.extender.moves.planned_moves import EVICT_SECONDS, REASON, TRY_SEC
 from linkwise.extender.moves.policy import MovePolicy, Moves
 from linkwise.extender.moves.targets import Targets, key_of
 from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
+from linkwise.extender.queue.books import Books, Part
 
 
-class Emptying:
+class Emptying(Part):
     def __init__(
         self,
-        cache: Cache,
-        pending_writes: PendingWrites,
-        search: GangSearch,
+        books: Books,
+        *,
         who: MayMove,
         targets: Targets,
         budgets: DisruptionBudgets,
         policy: MovePolicy,
-        agenda: Agenda,
     ) -> None:
-        agenda.ask(self._times)
-        self._cache, self._pending_writes, self._search = cache, pending_writes, search
+        super().__init__(books)
+        books.agenda.ask(self._times)
         self._who, self._targets, self._budgets = who, targets, budgets
         self._policy = policy
         self._nodes: set[str] = set()  # that were being emptied at the last look

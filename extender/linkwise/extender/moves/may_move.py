@@ -5,12 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 
-from linkwise.extender.api.pod_memory import PodMemory
 from linkwise.extender.api.records import PodRecord
-from linkwise.extender.cache.node_info import plan_on
 from linkwise.extender.moves.policy import MovePolicy
 from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
-from linkwise.extender.queue.running_pods import RunningPods, Tenant
+from linkwise.extender.queue.books import Books, Part
+from linkwise.extender.queue.running_pods import Tenant
 
 _MOST_REMEMBERED = 20_000
 # A pod that has run for less than this many times the cost of its move stays: the shorter its run,
@@ -33,17 +32,12 @@ class Stays(Enum):
     NO_PLACE = "no other node has room for it with GPUs that are linked as well"
 
 
-class MayMove:
-    def __init__(
-        self,
-        policy: MovePolicy,
-        budgets: DisruptionBudgets,
-        running_pods: RunningPods,
-        memory: PodMemory,
-    ) -> None:
-        self._policy, self._budgets, self._running_pods = policy, budgets, running_pods
+class MayMove(Part):
+    def __init__(self, books: Books, *, policy: MovePolicy, budgets: DisruptionBudgets) -> None:
+        super().__init__(books)
+        self._policy, self._budgets = policy, budgets
         # uid -> until when the pod stays, and why
-        self._stay: dict[str, tuple[float, Stays]] = memory.dict()
+        self._stay: dict[str, tuple[float, Stays]] = books.cache.memory.dict()
         # uid -> when the pod was moved, and how many GPU seconds that lost; the oldest first
         self._moved: dict[str, tuple[float, float]] = {}
 
@@ -101,7 +95,7 @@ class MayMove:
 
     def has_run(self, record: PodRecord, now: float, cost_seconds: float) -> bool:
         """Whether the pod has run for long enough to be moved at this cost."""
-        written = plan_on(record, record.node)
+        written = record.plan_for(record.node)
         began = record.created if written is None else written.plan.made
         return now - began >= _RUN_TIMES * cost_seconds
 

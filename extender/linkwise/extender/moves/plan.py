@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from linkwise.extender.api.records import GangKey, PodRecord
-from linkwise.extender.api.views import LinkGain, MoveState
+from linkwise.extender.api.views import MoveState
 from linkwise.extender.placement.result import Spot
 from linkwise.topology.annotations.plan import PlannedShares
 from linkwise.topology.machine.model import MAX_GPUS
@@ -36,8 +36,6 @@ class MovePlan:
     spots: tuple[Spot, ...]  # of the open members for which the others move
     saved: float = 0.0  # GPU seconds; infinity: they would never start without the moves
     empties: str = ""  # the node that is being emptied; else it makes room for a gang or pod
-    # What those that move gain by better links. It makes room for none, and is advice in any mode.
-    links: LinkGain | None = None
 
     @property
     def lost(self) -> float:

@@ -27,15 +27,11 @@ from dataclasses import dataclass, replace
 
 from linkwise.extender.api.actions import Beneficiary
 from linkwise.extender.api.records import GangKey, PodRecord
-from linkwise.extender.api.timers import Agenda
 from linkwise.extender.api.unlocked import RunUnlocked, run_inline
-from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_table import popcount
-from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.gangs.gang import Gang
-from linkwise.extender.gangs.gang_search import GangSearch, Seen, StaleResult
+from linkwise.extender.gangs.gang_search import Seen, StaleResult
 from linkwise.extender.gangs.members import GangMembers
-from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.moves.may_move import MayMove, Stays
 from linkwise.extender.moves.plan import Move, MovePlan, gpus_by_node
 from linkwise.extender.moves.policy import MovePolicy, Moves
@@ -45,9 +41,7 @@ from linkwise.extender.placement.result import Spot
 from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
 from linkwise.extender.preemption.gang_room import GangRoom, some_at_a_time
 from linkwise.extender.preemption.rests import PLANNED_SECONDS, Rests
-from linkwise.extender.queue.reservations import Reservations
-from linkwise.extender.queue.running_pods import RunningPods
-from linkwise.extender.queue.scheduling_queue import SchedulingQueue
+from linkwise.extender.queue.books import Books, Part
 
 REASON = "Moved"
 # How often moves are sought for one gang: if something changed meanwhile, and else, as pods may be
@@ -67,16 +61,10 @@ class _Begun:
     is_evicting: bool = False  # or has
 
 
-class PlannedMoves:
+class PlannedMoves(Part):
     def __init__(
         self,
-        cache: Cache,
-        pending_writes: PendingWrites,
-        registry: GangRegistry,
-        queue: SchedulingQueue,
-        search: GangSearch,
-        reservations: Reservations,
-        running_pods: RunningPods,
+        books: Books,
         *,
         budgets: DisruptionBudgets,
         rests: Rests,
@@ -85,13 +73,11 @@ class PlannedMoves:
         targets: Targets,
         waits_for_servers: Callable[[GangKey, GangMembers], bool],
         share: float,
-        agenda: Agenda,
     ) -> None:
         """*share* of the cluster's GPUs may be reserved for the pods of a namespace that move."""
-        agenda.ask(self._times)
-        self._cache, self._pending_writes, self._registry = cache, pending_writes, registry
-        self._queue, self._search, self._reservations = queue, search, reservations
-        self._running_pods, self._budgets, self._policy = running_pods, budgets, policy
+        super().__init__(books)
+        books.agenda.ask(self._times)
+        self._budgets, self._policy = budgets, policy
         self._who, self._targets, self._waits_for_servers = who, targets, waits_for_servers
         self._rests, self._share = rests, share
         self._plans: dict[GangKey, MovePlan] = {}  # by the gang that waits

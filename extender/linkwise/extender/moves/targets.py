@@ -27,13 +27,12 @@ from dataclasses import dataclass, replace
 from linkwise.extender.api.queue_note import NotedMove
 from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.api.views import MoveCounts
-from linkwise.extender.cache.cache import Cache
-from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.cache.plans import plan_id, written_plan
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.moves.plan import Move, MovePlan, MoveUnderWay, most_moves
 from linkwise.extender.moves.policy import MovePolicy, Moves
 from linkwise.extender.placement.result import Spot
+from linkwise.extender.queue.books import Books, Part
 from linkwise.topology.annotations.plan import Plan, PlannedShares
 
 # How long a target is kept once the pod that moves has ended, or should have: its controller may be
@@ -116,18 +115,12 @@ class Target:
         return found | {resource: len(each) for resource, each in ids.items()}
 
 
-class Targets:
+class Targets(Part):
     """*awaited*: the uids of the owners whose new single pods get a target, and of the new pods
     that have got one, until they are bound. They are planned ahead (`cache.ingest`)."""
 
-    def __init__(
-        self,
-        cache: Cache,
-        pending_writes: PendingWrites,
-        policy: MovePolicy,
-        awaited: MutableSet[str],
-    ) -> None:
-        self._cache, self._pending_writes = cache, pending_writes
+    def __init__(self, books: Books, *, policy: MovePolicy, awaited: MutableSet[str]) -> None:
+        super().__init__(books)
         self._policy, self._awaited = policy, awaited
         self._targets: dict[str, Target] = {}  # by the uid of the pod that moves
         # By the gang that moves, in the order of ranks.
@@ -135,7 +128,7 @@ class Targets:
         self._changed: set[GangKey] = set()  # since `take_changed`
         self._released: set[GangKey] = set()  # since `take_released`
         # uid of a new pod -> that of the pod whose target, with shares, it gets at its bind.
-        self._takers: dict[str, str] = cache.memory.dict()
+        self._takers: dict[str, str] = books.cache.memory.dict()
         self._is_restored = False
         self.counts = MoveCounts()
 

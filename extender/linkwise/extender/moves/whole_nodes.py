@@ -15,9 +15,7 @@ With `Moves.ADVISE`, the moves of the node that would be chosen are only remembe
 from collections.abc import Iterator
 
 from linkwise.extender.api.records import natural
-from linkwise.extender.api.timers import Agenda
 from linkwise.extender.api.unlocked import RunUnlocked, nothing, run_inline
-from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_info import NodeInfo
 from linkwise.extender.moves.emptying import Emptying
 from linkwise.extender.moves.may_move import MayMove
@@ -26,24 +24,25 @@ from linkwise.extender.moves.planned_moves import EVICT_SECONDS, TRY_SECONDS
 from linkwise.extender.moves.policy import MovePolicy, Moves
 from linkwise.extender.moves.targets import Targets, key_of
 from linkwise.extender.preemption.gang_room import some_at_a_time
+from linkwise.extender.queue.books import Books, Part
 
 _DAY_SECONDS = 86_400.0
 _MOST_SEARCHES = 8  # for one look; each costs milliseconds
 
 
-class WholeNodes:
+class WholeNodes(Part):
     def __init__(
         self,
-        cache: Cache,
+        books: Books,
+        *,
         emptying: Emptying,
         who: MayMove,
         targets: Targets,
         policy: MovePolicy,
-        agenda: Agenda,
     ) -> None:
-        agenda.ask(self._times)
-        self._cache, self._emptying, self._who = cache, emptying, who
-        self._targets, self._policy = targets, policy
+        super().__init__(books)
+        books.agenda.ask(self._times)
+        self._emptying, self._who, self._targets, self._policy = emptying, who, targets, policy
         self._chosen, self._until = "", 0.0  # the node that is being emptied, and until when
         self._look_at = 0.0
         # Nodes whose pods found no places: the others have their turn before them.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from linkwise.drawing.layout import written
 from linkwise.extender.api.views import MovePlanView, MoveState, MovesView, MoveView
-from linkwise.extender.explain.texts.format import gain_in_words, pods_in_words
+from linkwise.extender.explain.texts.format import pods_in_words
 from linkwise.extender.page import links
 from linkwise.extender.page.slots import HIDDEN, SHOWN, Slots
 
@@ -21,7 +21,6 @@ class PlanRow:
     pods: str
     lost: str
     saved: str
-    gbytes_per_s: str  # that it has, and would have
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +54,14 @@ def first_slots(view: MovesView) -> Slots:
     """Of the first page's line; it is hidden if nothing moves."""
     moves = [move for plan in view.plans for move in plan.moves]
     states = Counter(move.state for move in moves)
-    advised, restarted = states[MoveState.ADVISED], states[MoveState.IF_RESTARTED]
+    advised = states[MoveState.ADVISED]
     said = []
-    if moving := len(moves) - advised - restarted:
+    if moving := len(moves) - advised:
         said.append(f"{pods_in_words(moving)} move{'s' * (moving == 1)}")
     if advised:
         said.append(f"{pods_in_words(advised)} would move with --moves=consent")
     if said:
         said[-1] += " so that others fit or a node is empty"
-    if restarted:
-        said.append(f"{pods_in_words(restarted)} would have better links on other GPUs")
     slots: dict[str, Mapping[str, str]] = {
         "m-some": {"hidden": SHOWN if said else HIDDEN},
         "m-text": {"text": ", ".join(said)},
@@ -81,7 +78,6 @@ def _plan(plan: MovePlanView) -> PlanRow:
         pods=str(len(plan.moves)),
         lost=_hours(plan.lost_gpu_seconds),
         saved="no end" if saved is None else _hours(saved) if saved else "-",
-        gbytes_per_s=gain_in_words(plan.links),
     )
 
 
@@ -106,9 +102,6 @@ def _verdict(view: MovesView, moves: list[MoveRow]) -> str:
     if view.allowed == "never":
         return "Moves are off: the extender runs with --moves=never."
     if not moves:
-        return (
-            "Nothing to move: no gang or pod waits for which moves are found that are worth it, "
-            "and none that may move would have much better links on other GPUs."
-        )
+        return "Nothing to move: no gang or pod waits for which moves are found that are worth it."
     more = len(moves) - MOST_ROWS
     return f"{more:,} more pods are not shown." if more > 0 else ""

@@ -68,7 +68,9 @@ NODES = Criterion("fewest nodes", "about as fast, but on {lost} nodes against {w
 LEVEL = Criterion("nearest level", "about as fast, but the level of its nodes is {lost}, not {won}")
 FULLEST = Criterion("fullest", _WITH_UNIT("it leaves a node with more room", "pods"), unit="pods")
 FREE = Criterion("fullest", _WITH_UNIT("more of its node is free", "of it"), "{:.0%}".format)
-LOST_ROOM = Criterion("lost room", _WITH_UNIT("later pods lose more room", "GPUs"), "{:.2g}".format)
+LOST_ROOM = Criterion(
+    "lost room", _WITH_UNIT("later pods lose more room", "GPUs"), "{:.2g}".format, "GPUs"
+)
 DAMAGE = Criterion("damage", _WITH_UNIT("later jobs lose more", "GB/s"), one_decimal, "GB/s")
 NAME = Criterion("name", "as good in everything; the first name wins", unsaid)
 

@@ -7,17 +7,12 @@ others one by one, those of the highest ranks first.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from linkwise.extender.api.records import GangKey, PodRecord
-from linkwise.extender.cache.cache import Cache
 from linkwise.extender.gangs.members import GangMembers
-from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.preemption.victim_selection import Unit
-from linkwise.extender.queue.scheduling_queue import SchedulingQueue
+from linkwise.extender.queue.books import Part
 
 
-class EvictionCandidates:
-    def __init__(self, cache: Cache, registry: GangRegistry, queue: SchedulingQueue) -> None:
-        self._cache, self._registry, self._queue = cache, registry, queue
-
+class EvictionCandidates(Part):
     def units(
         self, pods: Iterable[PodRecord], priority: int, consents: Callable[[PodRecord], bool]
     ) -> Iterator[Unit]:

@@ -24,15 +24,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from linkwise.extender.api.records import GangKey, PodRecord
-from linkwise.extender.api.timers import Agenda
 from linkwise.extender.api.unlocked import RunUnlocked, T, nothing, run_inline
-from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_table import NodeTable
-from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.gangs.gang import Gang
-from linkwise.extender.gangs.gang_search import GangSearch, Seen, StaleResult
+from linkwise.extender.gangs.gang_search import Seen, StaleResult
 from linkwise.extender.gangs.members import GangMembers
-from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
 from linkwise.extender.preemption.eviction_candidates import EvictionCandidates
 from linkwise.extender.preemption.gang_room import GangRoom, some_at_a_time
@@ -41,9 +37,7 @@ from linkwise.extender.preemption.reclaim import IdlePods
 from linkwise.extender.preemption.rests import PLANNED_SECONDS, ROBBED_SECONDS, Rests
 from linkwise.extender.preemption.spared_pods import SparedPods
 from linkwise.extender.preemption.victim_selection import Preemption, Unit, pods_of, select
-from linkwise.extender.queue.reservations import Reservations
-from linkwise.extender.queue.running_pods import RunningPods
-from linkwise.extender.queue.scheduling_queue import SchedulingQueue
+from linkwise.extender.queue.books import Books, Part
 from linkwise.pods.durations import clock
 
 # A gang without suitable victims is not tried again before this, and only if something changed.
@@ -80,17 +74,10 @@ class _Beside:
             self.changed = self.changed or self._state() != before
 
 
-class GangPreemption:
+class GangPreemption(Part):
     def __init__(
         self,
-        cache: Cache,
-        pending_writes: PendingWrites,
-        registry: GangRegistry,
-        queue: SchedulingQueue,
-        search: GangSearch,
-        reservations: Reservations,
-        running_pods: RunningPods,
-        agenda: Agenda,
+        books: Books,
         *,
         candidates: EvictionCandidates,
         idle_pods: IdlePods,
@@ -98,26 +85,15 @@ class GangPreemption:
         rests: Rests,
         allowed: Preempt,
     ) -> None:
-        agenda.ask(self._times)
+        super().__init__(books)
+        books.agenda.ask(self._times)
         self._candidates, self._idle_pods, self._budgets = candidates, idle_pods, budgets
-        self._rests = rests
-        self._cache, self._pending_writes, self._registry, self._queue = (
-            cache,
-            pending_writes,
-            registry,
-            queue,
-        )
-        self._search, self._reservations, self._running_pods, self._allowed = (
-            search,
-            reservations,
-            running_pods,
-            allowed,
-        )
+        self._rests, self._allowed = rests, allowed
         self._preemptions: dict[GangKey, Preemption] = {}  # by the gang that waits
         self._tries: dict[GangKey, _Try] = {}
         self._stale: dict[GangKey, int] = {}  # how often the cluster changed during the search
         self._withdrawn: set[GangKey] = set()
-        self._spared = SparedPods(cache)
+        self._spared = SparedPods(books.cache)
         # By gang with victims: when to check whether its GPUs come free.
         self._look_at: dict[GangKey, float] = {}
         self._more_at: float | None = None  # when to try the gangs that have not had their turn

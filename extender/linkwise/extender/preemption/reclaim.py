@@ -17,12 +17,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from linkwise.extender.api.records import PodRecord
-from linkwise.extender.api.timers import Agenda
 from linkwise.extender.api.unlocked import RunUnlocked, run_inline
-from linkwise.extender.cache.cache import Cache
-from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.preemption.eviction_candidates import EvictionCandidates
 from linkwise.extender.preemption.victim_selection import Unit
+from linkwise.extender.queue.books import Books, Part
 from linkwise.pods.durations import clock
 from linkwise.topology import names
 from linkwise.topology.annotations.activity import STALE_SECONDS, Activity, read_activity
@@ -43,27 +41,25 @@ class _Announced:
     words: Mapping[str, float]  # uid -> of when the plugin's word was that it was announced by
 
 
-class IdlePods:
+class IdlePods(Part):
     """*activity*: node -> the annotation, which changes meanwhile. *namespaces*: namespace -> for
     how many seconds its pods have to be idle."""
 
     def __init__(
         self,
-        cache: Cache,
-        pending_writes: PendingWrites,
+        books: Books,
+        *,
         candidates: EvictionCandidates,
         activity: Mapping[str, str],
-        agenda: Agenda,
-        *,
         namespaces: Mapping[str, float],
         notice_seconds: float,
     ) -> None:
-        agenda.ask(self._times)
-        self._cache, self._pending_writes, self._candidates = cache, pending_writes, candidates
-        self._activity, self._namespaces = activity, namespaces
+        super().__init__(books)
+        books.agenda.ask(self._times)
+        self._candidates, self._activity, self._namespaces = candidates, activity, namespaces
         self._notice_seconds = notice_seconds
         # uid -> seconds, of the pods that consent
-        self._limits: dict[str, float] = cache.memory.dict()
+        self._limits: dict[str, float] = books.cache.memory.dict()
         self._announced: dict[frozenset[str], _Announced] = {}  # by the uids that go together
         self._ripe: frozenset[frozenset[str]] = frozenset()  # those that may go, at the last look
         self._look_at = -math.inf

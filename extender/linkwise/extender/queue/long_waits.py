@@ -9,29 +9,17 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from linkwise.extender.api.records import GangKey, PodRecord
-from linkwise.extender.api.timers import Agenda, Timers
-from linkwise.extender.cache.pending_writes import PendingWrites
-from linkwise.extender.gangs.registry import GangRegistry
-from linkwise.extender.queue.reservations import Reservations
-from linkwise.extender.queue.scheduling_queue import SchedulingQueue
+from linkwise.extender.api.timers import Timers
+from linkwise.extender.queue.books import Books, Part
 
 
-class LongWaits:
+class LongWaits(Part):
     """*after_seconds*: how long a gang keeps its gates without room; None: forever."""
 
-    def __init__(
-        self,
-        pending_writes: PendingWrites,
-        registry: GangRegistry,
-        queue: SchedulingQueue,
-        reservations: Reservations,
-        agenda: Agenda,
-        after_seconds: float | None,
-    ) -> None:
-        self._pending_writes, self._registry = pending_writes, registry
-        self._queue, self._reservations = queue, reservations
+    def __init__(self, books: Books, after_seconds: float | None) -> None:
+        super().__init__(books)
         self._after_seconds = after_seconds
-        self._alarms: Timers[GangKey] = Timers(agenda)
+        self._alarms: Timers[GangKey] = Timers(books.agenda)
 
     def note(self, key: GangKey, now: float) -> None:
         """The gang changed; call this once it is known whether it has room."""

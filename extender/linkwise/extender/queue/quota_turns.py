@@ -18,13 +18,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from linkwise.extender.api.records import GangKey, PodRecord
-from linkwise.extender.cache.cache import Cache
-from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.gangs.gang import Gang, Phase
 from linkwise.extender.gangs.growing_pauses import GrowingPauses
-from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.gangs.uncreated import UncreatedMembers
-from linkwise.extender.queue.scheduling_queue import SchedulingQueue
+from linkwise.extender.queue.books import Books, Part
 from linkwise.kube.objects import whole
 
 EVENT = "GaveWay"
@@ -57,18 +54,10 @@ class _Turn:
     until: float
 
 
-class QuotaTurns:
-    def __init__(
-        self,
-        cache: Cache,
-        pending_writes: PendingWrites,
-        registry: GangRegistry,
-        queue: SchedulingQueue,
-        uncreated: UncreatedMembers,
-        resource: str,
-    ) -> None:
-        self._cache, self._pending_writes, self._registry = cache, pending_writes, registry
-        self._queue, self._uncreated, self._resource = queue, uncreated, resource
+class QuotaTurns(Part):
+    def __init__(self, books: Books, uncreated: UncreatedMembers) -> None:
+        super().__init__(books)
+        self._uncreated, self._resource = uncreated, books.cache.managed
         self._pauses = GrowingPauses()
         self._turns: dict[str, _Turn] = {}  # by namespace
         self._began: dict[GangKey, float] = {}  # when others had given way for the gang

@@ -118,18 +118,14 @@ class Reservations:
     def __init__(
         self,
         cache: Cache,
+        *,
         queue: SchedulingQueue,
         node_filters: NodeFilters,
         running_pods: RunningPods,
         run_times: RunTimes,
     ) -> None:
-        self._cache, self._queue, self._node_filters, self._running_pods = (
-            cache,
-            queue,
-            node_filters,
-            running_pods,
-        )
-        self._run_times = run_times
+        self._cache, self._queue, self._node_filters = cache, queue, node_filters
+        self._running_pods, self._run_times = running_pods, run_times
         self._reservations: dict[GangKey, Reservation] = {}
         self._numbers = count()
         # All gangs that are at least as urgent as this have had their turn with the fresh GPUs.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from linkwise.extender.api.records import PodRecord, ResourceList
 from linkwise.extender.cache.cache import Cache
-from linkwise.extender.cache.node_info import NodeInfo, plan_on
+from linkwise.extender.cache.node_info import NodeInfo
 from linkwise.extender.queue.run_times import RunTimes, broken_after
 
 # After the grace period of a pod, or its end, the kubelet and the plugin return its GPUs within
@@ -128,7 +128,7 @@ class RunningPods:
         return Tenant(uid, gpus, record.needs, 1, end, sure=not is_stuck, known=not is_stuck)
 
     def _running(self, info: NodeInfo, record: PodRecord, gpus: int, now: float) -> Tenant:
-        written = plan_on(record, info.name) if record.node else self._cache.plans.get(record.uid)
+        written = record.plan_for(info.name) if record.node else self._cache.plans.get(record.uid)
         since = record.created if written is None else written.plan.made
         said = record.declared_seconds(written)
         late = said is not None and now > since + broken_after(said)

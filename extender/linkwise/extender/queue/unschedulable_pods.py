@@ -23,27 +23,25 @@ kube-scheduler writes and which a new extender can read too.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 from linkwise.extender.api.pod_memory import PodMemory
 from linkwise.extender.api.records import PodRecord
-from linkwise.extender.api.timers import Agenda
 from linkwise.extender.api.unlocked import Pause
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.node_info import NodeInfo
 from linkwise.extender.cache.node_table import NodeTable, popcount
-from linkwise.extender.cache.pending_writes import NOMINATE_SECONDS, PendingWrites, nomination_pause
+from linkwise.extender.cache.pending_writes import NOMINATE_SECONDS, nomination_pause
 from linkwise.extender.placement.nodes.by_count import fits_by_count, nodes_by_count
 from linkwise.extender.placement.nodes.nodes_view import NodesView
 from linkwise.extender.placement.nodes.scheduler_feedback import LEAST_SAMPLE
-from linkwise.extender.placement.result import NoRoom, Spot
-from linkwise.extender.placement.room.room import Room
+from linkwise.extender.placement.result import Spot
 from linkwise.extender.placement.shares.choice import Effort
 from linkwise.extender.placement.shares.nodes import best_share_node, request_of
-from linkwise.extender.queue.reservations import Reservations
+from linkwise.extender.queue.books import Books, Part
 from linkwise.extender.queue.running_pods import STUCK_SECONDS
 
 # kube-scheduler mostly calls again by itself within milliseconds, and in time.
@@ -60,10 +58,6 @@ _FEW = 32
 _ROWS_AT_ONCE, _MOST_ROWS = 20_000, 200_000
 
 
-Find = Callable[[PodRecord, NodesView], Spot | NoRoom]
-"""The best node for a pod."""
-
-
 @dataclass(slots=True)
 class _Nomination:
     node: str
@@ -75,23 +69,14 @@ class _Nomination:
         return self.at + nomination_pause(self.in_vain)
 
 
-class UnschedulablePods:
-    def __init__(
-        self,
-        cache: Cache,
-        pending_writes: PendingWrites,
-        reservations: Reservations,
-        find: Find,
-        room: Callable[[], Room],
-        agenda: Agenda,
-    ) -> None:
-        agenda.ask(self._times)
+class UnschedulablePods(Part):
+    def __init__(self, books: Books) -> None:
+        super().__init__(books)
+        books.agenda.ask(self._times)
         # What is kept of a pod until it waits no more, or is gone.
         waiting = PodMemory()
-        cache.memory.ask(waiting.gone)
+        books.cache.memory.ask(waiting.gone)
         self._forget = waiting.gone
-        self._cache, self._pending_writes, self._reservations = cache, pending_writes, reservations
-        self._find, self._room_of_shares = find, room
         self._left: dict[str, None] = {}  # pods that the last look did not come to, in order
         self._searches = 0  # of this look
         # uid -> when its first refusal was sent; the pod that waits longest is first.
@@ -108,7 +93,7 @@ class UnschedulablePods:
         # uid of a pod that was refused on a part of the nodes -> when to look for room on another
         # node; the earliest is first.
         self._sampled: dict[str, float] = waiting.dict()
-        self._room = cache.room  # at the last refusal or look
+        self._room = books.cache.room  # at the last refusal or look
         self._look_at: float | None = None
         self._news = False  # a pod waits whose refusal the extender did not see
 
@@ -288,15 +273,15 @@ class UnschedulablePods:
         alike = (request, request_of(record), record.template, record.needs, view.key)
         if alike in failed_searches:
             return ""
-        node = self._search(record, request, view, now)
+        node = self._node_for(record, request, view, now)
         if not node:
             failed_searches.add(alike)
         return node
 
-    def _search(self, record: PodRecord, request: GpuRequest, view: NodesView, now: float) -> str:
+    def _node_for(self, record: PodRecord, request: GpuRequest, view: NodesView, now: float) -> str:
         """First whole GPUs, then shares instead of them, as in `verbs.filter`."""
         self._searches += 1
-        cache, gpus, room = self._cache, record.demand.gpus, self._room_of_shares()
+        cache, gpus, room = self._cache, record.demand.gpus, self._best_node.room()
         effort = Effort()
         if gpus and record.shares:
             table = view.table()
@@ -305,7 +290,7 @@ class UnschedulablePods:
                 cache, room, record, wants, effort, lambda on: _has_gpus(table, on, request)
             )
         elif gpus:
-            spot = self._find(record, view)
+            spot = self._search.best_for(record, view)
             node = spot.node if isinstance(spot, Spot) else None
         else:
             node = None

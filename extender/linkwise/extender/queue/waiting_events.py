@@ -13,13 +13,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from linkwise.extender.api.records import GangKey, PodRecord
-from linkwise.extender.api.timers import Agenda, Timers
-from linkwise.extender.cache.cache import Cache
-from linkwise.extender.cache.pending_writes import EVENT_SECONDS, PendingWrites
+from linkwise.extender.api.timers import Timers
+from linkwise.extender.cache.pending_writes import EVENT_SECONDS
 from linkwise.extender.gangs.gang import Gang, Phase
 from linkwise.extender.gangs.members import GangMembers
-from linkwise.extender.gangs.registry import GangRegistry
-from linkwise.extender.queue.scheduling_queue import SchedulingQueue
+from linkwise.extender.queue.books import Books, Part
 from linkwise.extender.queue.waiting_reasons import why_gang_waits, why_member_waits
 
 REASON = "GangWaiting"
@@ -34,19 +32,11 @@ class _Wait:
     told: dict[str, tuple[str, float]] = field(default_factory=dict)  # text -> pod's uid, when
 
 
-class WaitingEvents:
-    def __init__(
-        self,
-        cache: Cache,
-        pending_writes: PendingWrites,
-        registry: GangRegistry,
-        queue: SchedulingQueue,
-        agenda: Agenda,
-    ) -> None:
-        self._cache, self._pending_writes = cache, pending_writes
-        self._registry, self._queue = registry, queue
+class WaitingEvents(Part):
+    def __init__(self, books: Books) -> None:
+        super().__init__(books)
         self._waits: dict[GangKey, _Wait] = {}
-        self._alarms: Timers[GangKey] = Timers(agenda)
+        self._alarms: Timers[GangKey] = Timers(books.agenda)
 
     def note(self, key: GangKey, now: float) -> None:
         """The gang changed; call this once the gang's phase is known."""

@@ -78,6 +78,7 @@ BARRIER_SECONDS = 12.0
 _POSTED_AT_ONCE = 64
 _LOOK_SECONDS = 1.0  # whether a caller that waits for other members has given up
 _FILTER_POLL_SECONDS = 0.001  # the read of an owner takes less than 0.01
+_WRITE_THREADS = 16  # a gang's members are written in parallel; half of the client's pool
 # Thousands of waiting pods may get Events at once; no plan may wait for those writes.
 _EVENT_THREADS = 2
 _GAP_SECONDS = 0.001  # in which calls get the lock
@@ -103,7 +104,6 @@ class Loop:
         client: KubeClient,
         metrics: ExtenderMetrics,
         *,
-        write_threads: int = 16,
         barrier_seconds: float = BARRIER_SECONDS,
         on_complete: Callable[[], object] = lambda: None,
         lead: Lead = ALONE,
@@ -113,7 +113,7 @@ class Loop:
     ) -> None:
         """A bind waits for other members of its gang for *barrier_seconds* at most. *on_complete*
         is called when the cache is complete, and again when it has been rebuilt by a new leader.
-        *take_calls* is called every few seconds while this process leads, and may raise
+        *route_calls* is called every few seconds while this process leads, and may raise
         ApiError. *device_class*: as of `Writer`. *namespace*: of the ConfigMap with
         the places of members to come."""
         self._on_complete = on_complete
@@ -126,7 +126,7 @@ class Loop:
         core.set_stopwatch(self._rounds.step)
         places = Places(client, namespace)
         self._kube = Writer(client, metrics, lead=lead, device_class=device_class, places=places)
-        self._writes: Lanes[Action] = Lanes(self._act, namespace=_namespace, threads=write_threads)
+        self._writes: Lanes[Action] = Lanes(self._act, namespace=_namespace, threads=_WRITE_THREADS)
         self._events: Lanes[Action] = Lanes(self._act, namespace=_namespace, threads=_EVENT_THREADS)
         self._owners = OwnerReads(client, metrics)
         self._refusals = RefusalReads(client)

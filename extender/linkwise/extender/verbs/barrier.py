@@ -19,10 +19,9 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from linkwise.extender.api.records import GangKey, PodRecord, WrittenPlan
-from linkwise.extender.cache.cache import Cache
-from linkwise.extender.cache.pending_writes import PendingWrites
+from linkwise.extender.cycle.planner import Planner
 from linkwise.extender.gangs.members import minimum_of, placed_at_most
-from linkwise.extender.gangs.registry import GangRegistry
+from linkwise.extender.queue.books import Part
 
 # One that gave up comes again within 10 s, kube-scheduler's longest back-off.
 _LARGE = 64
@@ -41,9 +40,9 @@ class _Call:
     turn: Turn = Turn.WAIT
 
 
-class Barrier:
-    def __init__(self, cache: Cache, registry: GangRegistry, pending_writes: PendingWrites) -> None:
-        self._cache, self._registry, self._pending_writes = cache, registry, pending_writes
+class Barrier(Part):
+    def __init__(self, planner: Planner) -> None:
+        super().__init__(planner)
         self._calls: dict[GangKey, dict[str, _Call]] = {}  # gang -> uid of a member that has come
         self._gang_of: dict[str, GangKey] = {}  # of the same members
         self._released: set[GangKey] = set()

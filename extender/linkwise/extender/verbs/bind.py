@@ -22,20 +22,15 @@ from linkwise.extender.api.extender_calls import (
     Outcome,
 )
 from linkwise.extender.api.records import PodRecord, WrittenPlan
-from linkwise.extender.api.timers import Agenda
-from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.node_info import NOT_SEEN, NodeInfo
-from linkwise.extender.cache.pending_writes import PendingWrites, annotations_of, start_mark
+from linkwise.extender.cache.pending_writes import annotations_of, start_mark
 from linkwise.extender.cache.plans import in_term, plan_id, written_plan
-from linkwise.extender.cycle.changes import Changes
-from linkwise.extender.cycle.refused_plans import RefusedPlans
+from linkwise.extender.cycle.planner import Planner
 from linkwise.extender.gangs.members import minimum_of, placed_at_most
-from linkwise.extender.gangs.registry import GangRegistry
-from linkwise.extender.moves.targets import Targets
 from linkwise.extender.placement.nodes.by_count import goes_by_count
 from linkwise.extender.placement.nodes.reasons import SUCH_REFUSED, why_closed_exactly
-from linkwise.extender.queue.reservations import Reservations
+from linkwise.extender.queue.books import Part
 from linkwise.extender.verbs.barrier import Barrier, Turn
 from linkwise.extender.verbs.shares import take_shares
 from linkwise.topology.annotations.plan import Plan, PlannedShares
@@ -50,23 +45,12 @@ NOT_ALL_CAME = "kube-scheduler has not let all members through that start togeth
 _Key = tuple[str, str]  # uid, node
 
 
-class Binder:
-    def __init__(
-        self,
-        cache: Cache,
-        pending_writes: PendingWrites,
-        registry: GangRegistry,
-        reservations: Reservations,
-        changes: Changes,
-        barrier: Barrier,
-        refused_plans: RefusedPlans,
-        targets: Targets,
-        agenda: Agenda,
-    ) -> None:
-        agenda.ask(lambda: self._doubts.values())
-        self._cache, self._pending_writes, self._registry = cache, pending_writes, registry
-        self._barrier, self._refused_plans = barrier, refused_plans
-        self._reservations, self._changes, self._targets = reservations, changes, targets
+class Binder(Part):
+    def __init__(self, planner: Planner, barrier: Barrier) -> None:
+        super().__init__(planner)
+        planner.agenda.ask(lambda: self._doubts.values())
+        self._barrier, self._refused_plans = barrier, planner.refused_plans
+        self._changes, self._targets = planner.changes, planner.targets
         self._flying: Counter[_Key] = Counter()  # orders without an outcome
         self._bound: set[_Key] = set()  # done, but the pod's event has not arrived
         self._doubts: dict[_Key, float] = {}  # without a response -> when the doubt ends

@@ -2,27 +2,14 @@
 kube-scheduler, and a planned node that it omits may have been refused."""
 
 from linkwise.extender.api.records import PodRecord
-from linkwise.extender.cycle.changes import Changes
-from linkwise.extender.cycle.refused_plans import RefusedPlans
-from linkwise.extender.gangs.registry import GangRegistry
-from linkwise.extender.placement.nodes.gang_refusals import GangRefusals
-from linkwise.extender.placement.nodes.scheduler_feedback import SchedulerFeedback
-from linkwise.extender.queue.scheduling_queue import SchedulingQueue
+from linkwise.extender.cycle.planner import Planner
+from linkwise.extender.queue.books import Part
 
 
-class CallRecorder:
-    def __init__(
-        self,
-        registry: GangRegistry,
-        queue: SchedulingQueue,
-        feedback: SchedulerFeedback,
-        gang_refusals: GangRefusals,
-        changes: Changes,
-        refused_plans: RefusedPlans,
-    ) -> None:
-        self._registry, self._queue = registry, queue
-        self._feedback, self._gang_refusals, self._changes = feedback, gang_refusals, changes
-        self._refused_plans = refused_plans
+class CallRecorder(Part):
+    def __init__(self, planner: Planner) -> None:
+        super().__init__(planner)
+        self._changes, self._refused_plans = planner.changes, planner.refused_plans
 
     def record(
         self, record: PodRecord, names: tuple[str, ...], wanted: str | None, now: float

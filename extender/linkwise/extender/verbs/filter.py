@@ -11,8 +11,7 @@ from linkwise.extender.api.extender_calls import FilterAnswer, FilterCall
 from linkwise.extender.api.records import NO_DEMAND, PodRecord
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
-from linkwise.extender.gangs.registry import GangRegistry
-from linkwise.extender.moves.targets import Targets
+from linkwise.extender.cycle.planner import Planner
 from linkwise.extender.placement.nodes.by_count import (
     belongs_to_by_count,
     is_by_count,
@@ -20,11 +19,8 @@ from linkwise.extender.placement.nodes.by_count import (
     with_by_count,
 )
 from linkwise.extender.placement.nodes.reasons import SUCH_REFUSED, rooms
-from linkwise.extender.placement.nodes.single_node import Offers
 from linkwise.extender.placement.shares.nodes import request_of, share_rooms
-from linkwise.extender.queue.reservations import Reservations
-from linkwise.extender.queue.scheduling_queue import SchedulingQueue
-from linkwise.extender.queue.unschedulable_pods import UnschedulablePods
+from linkwise.extender.queue.books import Part
 from linkwise.extender.queue.waiting_reasons import why_member_waits
 from linkwise.extender.verbs.call_recorder import CallRecorder
 from linkwise.extender.verbs.gathering import Gathering
@@ -36,23 +32,12 @@ ELSEWHERE = "linkwise: planned on another node"
 READING_SECONDS = 0.2
 
 
-class Filter:
-    def __init__(
-        self,
-        cache: Cache,
-        registry: GangRegistry,
-        queue: SchedulingQueue,
-        reservations: Reservations,
-        offers: Offers,
-        unschedulable_pods: UnschedulablePods,
-        recorder: CallRecorder,
-        gathering: Gathering,
-        targets: Targets,
-    ) -> None:
-        self._cache, self._registry, self._queue = cache, registry, queue
-        self._reservations, self._offers = reservations, offers
-        self._unschedulable_pods, self._recorder = unschedulable_pods, recorder
-        self._gathering, self._targets = gathering, targets
+class Filter(Part):
+    def __init__(self, planner: Planner) -> None:
+        super().__init__(planner)
+        self._offers, self._unschedulable_pods = planner.offers, planner.unschedulable_pods
+        self._recorder, self._gathering = CallRecorder(planner), Gathering(planner)
+        self._targets = planner.targets
 
     def answer(self, record: PodRecord, call: FilterCall, now: float) -> FilterAnswer:
         """*record* describes the pod as kube-scheduler sent it."""

@@ -8,11 +8,9 @@ members, and then tries each on its own node only.
 """
 
 from linkwise.extender.api.records import GangKey, PodRecord
-from linkwise.extender.cache.cache import Cache
-from linkwise.extender.cache.pending_writes import PendingWrites
+from linkwise.extender.cycle.planner import Planner
 from linkwise.extender.gangs.gang import Gang, Phase
-from linkwise.extender.gangs.registry import GangRegistry
-from linkwise.extender.queue.scheduling_queue import SchedulingQueue
+from linkwise.extender.queue.books import Part
 
 # kube-scheduler tries no other pod meanwhile. So the calls about a gang wait for this long in
 # total, twice what the refusal of one member costs; and all gangs together take a fifth of its
@@ -22,16 +20,9 @@ _REST = 4.0  # times as long as the last wait
 _FORGOTTEN_SECONDS = 1.0  # a gang that no watch shows by then
 
 
-class Gathering:
-    def __init__(
-        self,
-        cache: Cache,
-        registry: GangRegistry,
-        queue: SchedulingQueue,
-        pending_writes: PendingWrites,
-    ) -> None:
-        self._cache, self._registry = cache, registry
-        self._queue, self._pending_writes = queue, pending_writes
+class Gathering(Part):
+    def __init__(self, planner: Planner) -> None:
+        super().__init__(planner)
         self._rests_until = 0.0
         # Gangs that the cache does not know yet -> until when calls about them wait; the oldest
         # first.

@@ -22,33 +22,23 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from linkwise.extender.api.extender_calls import PreemptAnswer, Victims
 from linkwise.extender.api.records import PodRecord
-from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.node_info import NodeInfo
+from linkwise.extender.cycle.planner import Planner
 from linkwise.extender.placement.nodes.by_count import belongs_to_by_count, goes_by_count
 from linkwise.extender.placement.shares.choice import Effort
 from linkwise.extender.placement.shares.nodes import offers_any, request_of
-from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
-from linkwise.extender.preemption.eviction_candidates import EvictionCandidates
 from linkwise.extender.preemption.share_room import BothRooms, FreedShares
 from linkwise.extender.preemption.victim_selection import FreedRoom, Unit, pods_of, select
 from linkwise.extender.preemption.what_if import NodeRoom, WhatIf
-from linkwise.extender.queue.reservations import Reservations
-from linkwise.extender.queue.unschedulable_pods import UnschedulablePods
+from linkwise.extender.queue.books import Part
 
 
-class PreemptVerb:
-    def __init__(
-        self,
-        cache: Cache,
-        reservations: Reservations,
-        unschedulable_pods: UnschedulablePods,
-        candidates: EvictionCandidates,
-        budgets: DisruptionBudgets,
-    ) -> None:
-        self._cache, self._reservations = cache, reservations
-        self._unschedulable_pods = unschedulable_pods
-        self._candidates, self._budgets = candidates, budgets
+class PreemptVerb(Part):
+    def __init__(self, planner: Planner) -> None:
+        super().__init__(planner)
+        self._unschedulable_pods = planner.unschedulable_pods
+        self._candidates, self._budgets = planner.candidates, planner.budgets
 
     def answer(self, record: PodRecord, asked: Mapping[str, Victims], now: float) -> PreemptAnswer:
         """*record* describes the pod as kube-scheduler sent it. *asked*: the victims that

@@ -12,13 +12,11 @@ import numpy as np
 
 from linkwise.extender.api.extender_calls import PriorityAnswer
 from linkwise.extender.api.records import PodRecord, ResourceList
-from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
-from linkwise.extender.placement.nodes.best_node import BestNode
 from linkwise.extender.placement.nodes.nodes_view import NodesView
 from linkwise.extender.placement.shares.choice import ShareRequest
 from linkwise.extender.placement.shares.nodes import request_of, share_scores
-from linkwise.extender.queue.reservations import Reservations
+from linkwise.extender.queue.books import Part
 from linkwise.extender.verbs.filter import placed_on
 
 BEST_SCORE = 100
@@ -26,10 +24,7 @@ _BANDWIDTH, _FUTURE, _FULLNESS = 85, 10, 4  # of all scores but the best, 99 at 
 _ANY = 1e-6  # if later pods lose nothing on any node, all are spared equally
 
 
-class Prioritize:
-    def __init__(self, cache: Cache, reservations: Reservations, best_node: BestNode) -> None:
-        self._cache, self._reservations, self._best_node = cache, reservations, best_node
-
+class Prioritize(Part):
     def answer(self, record: PodRecord, names: Sequence[str], now: float) -> PriorityAnswer:
         """*record* describes the pod as kube-scheduler sent it."""
         takes = record.demand.gpus or record.shares

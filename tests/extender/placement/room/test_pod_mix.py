@@ -86,7 +86,7 @@ def test_each_pod_counts_once_and_stays_counted_when_it_is_gone() -> None:
         assert at.schedule(f"p{number}")
     at.restart()  # lists all pods
     at.delete("p0")
-    counted = at.core._planner._mix.shares()
+    counted = at.core._planner.mix.shares()
     assert counted == {kind(2): 1.0}
     at.add_pod("one", 1)
-    assert at.core._planner._mix.shares()[kind(1)] == 1 / 4
+    assert at.core._planner.mix.shares()[kind(1)] == 1 / 4

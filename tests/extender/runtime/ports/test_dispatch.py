@@ -61,7 +61,7 @@ class Asked:
 
 def ask(verb: str, loop: Asked) -> tuple[int, object, ExtenderMetrics]:
     metrics = ExtenderMetrics()
-    verbs = Verbs(cast("Loop", loop), metrics, max_body_mib=1)
+    verbs = Verbs(cast("Loop", loop), metrics)
     reply = verbs.answer(verb, json.dumps(CALLS[verb]).encode())
     assert reply is not None
     return reply.status, json.loads(reply.body), metrics
@@ -111,7 +111,7 @@ def test_before_the_books_are_complete_every_call_is_refused(verb: str) -> None:
 def test_only_an_answer_of_one_that_cannot_answer_ends_the_connection(verb: str) -> None:
     """The next call goes to the leader then, and else over the same connection."""
     for error, parting in ((NotReadyError("standby"), True), (KeyError("n1"), False)):
-        verbs = Verbs(cast("Loop", Asked(error=error)), ExtenderMetrics(), max_body_mib=1)
+        verbs = Verbs(cast("Loop", Asked(error=error)), ExtenderMetrics())
         reply = verbs.answer(verb, json.dumps(CALLS[verb]).encode())
         assert reply is not None
         assert reply.parting is parting
@@ -132,7 +132,7 @@ def test_a_mistake_of_ours_is_answered_logged_and_counted(
 
 def test_a_body_that_is_too_large_is_counted_as_malformed() -> None:
     metrics = ExtenderMetrics()
-    verbs = Verbs(cast("Loop", Asked()), metrics, max_body_mib=1)
+    verbs = Verbs(cast("Loop", Asked()), metrics)
     assert verbs.too_large("prioritize").status == 413
     assert counted(metrics) == {("requests_total", "prioritize", "malformed"): 1}
 
@@ -142,14 +142,14 @@ def test_a_call_whose_caller_has_gone_is_answered_by_nothing_and_counted(verb: s
     metrics, loop = ExtenderMetrics(), Asked(error=GoneError())
     if verb in ("prioritize", "preempt"):  # so short that the loop does not look in between
         loop.error = None
-    verbs = Verbs(cast("Loop", loop), metrics, max_body_mib=1)
+    verbs = Verbs(cast("Loop", loop), metrics)
     assert verbs.answer(verb, json.dumps(CALLS[verb]).encode(), lambda: False) is None
     assert counted(metrics)["requests_total", verb, "gone"] == 1
 
 
 def test_a_bind_tells_whose_pod_filter_let_through_to_that_node() -> None:
     loop = Asked()
-    verbs = Verbs(cast("Loop", loop), ExtenderMetrics(), max_body_mib=1)
+    verbs = Verbs(cast("Loop", loop), ExtenderMetrics())
 
     def ask(verb: str, **other: object) -> None:
         assert verbs.answer(verb, json.dumps({**CALLS[verb], **other}).encode())
@@ -167,7 +167,7 @@ def test_a_bind_tells_whose_pod_filter_let_through_to_that_node() -> None:
 
 def test_a_bind_that_was_refused_may_be_asked_for_again() -> None:
     loop = Asked()
-    verbs = Verbs(cast("Loop", loop), ExtenderMetrics(), max_body_mib=1)
+    verbs = Verbs(cast("Loop", loop), ExtenderMetrics())
     assert verbs.answer("filter", json.dumps(CALLS["filter"]).encode())
     loop.yes = False
     for _ in range(2):
@@ -190,7 +190,7 @@ def test_only_pods_that_name_the_resource_are_asked_about(
     container: dict[str, object], asked: bool
 ) -> None:
     loop = Asked()
-    verbs = Verbs(cast("Loop", loop), ExtenderMetrics(), max_body_mib=1)
+    verbs = Verbs(cast("Loop", loop), ExtenderMetrics())
     for kind in ("containers", "initContainers"):
         pod = {**POD, "spec": {kind: [{"name": "c", "resources": container}]}}
         reply = verbs.answer("filter", json.dumps({**CALLS["filter"], "Pod": pod}).encode())

@@ -35,7 +35,7 @@ class Extender:
         self.metrics = ExtenderMetrics()
         self.core = Core(CoreSettings())
         self.loop = Loop(self.core, world.client, self.metrics)
-        verbs = Verbs(self.loop, self.metrics, max_body_mib=1)
+        verbs = Verbs(self.loop, self.metrics)
         self.server = VerbServer("127.0.0.1", 0, verbs, threads=1, call_seconds=30.0, secure=secure)
         if secure:
             self.server.use(authority.greeting())

@@ -47,7 +47,7 @@ def extender() -> Iterator[Asked]:
         world.add_pod("alone", gang="g", gang_size="2")
         client = create_app(loop, metrics).test_client()
         wait_for(lambda: body(client.get("/explain/ml/alone")).get("gang"))
-        yield Asked(client, loop, Verbs(loop, metrics, max_body_mib=1))
+        yield Asked(client, loop, Verbs(loop, metrics))
         loop.stop()
 
 

@@ -88,7 +88,6 @@ def _pod(it: Explanation, at: float) -> Iterator[str]:
     yield from _place(it)
     yield from _reclaim(it, at)
     yield from _advised(it)
-    yield from _links(it.gang or it)
     if it.gang is not None:
         yield from _gang_facts(it.gang.gang, at)
 
@@ -137,7 +136,6 @@ def _gang(it: GangExplanation, at: float) -> Iterator[str]:
     if it.nearest is not None:
         yield from _nearest(it.nearest, at)
     yield from _order(it, at)
-    yield from _links(it)
     yield from _gang_facts(view, at)
 
 
@@ -208,14 +206,6 @@ def _advised(it: GangExplanation | Explanation) -> Iterator[str]:
         moved = f"{pods_in_words(len(it.advised))} moved"
         pods = ", ".join(it.advised[:_MOST_HOLDERS]) + more
         yield _fact("moves", f"it would start if {moved}: {pods} (kubectl linkwise moves)")
-
-
-def _links(it: GangExplanation | Explanation) -> Iterator[str]:
-    if it.links is not None:
-        who = "the gang" if isinstance(it, GangExplanation) else "it"
-        gbytes_per_s = f"{it.links.would_have:.1f} GB/s instead of {it.links.has:.1f}"
-        restart = f"after a restart on other GPUs, {who} would have {gbytes_per_s}"
-        yield _fact("links", f"{restart} (kubectl linkwise moves)")
 
 
 def _named(it: GangExplanation) -> set[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from linkwise.extender.api.records import ResourceList
-from linkwise.extender.api.views import ClosedNodes, LinkGain
+from linkwise.extender.api.views import ClosedNodes
 
 _GIB = 1 << 30
 _MOST_GIB = 999.5  # three digits
@@ -53,13 +53,6 @@ def closed_in_words(closed: Sequence[ClosedNodes]) -> Iterator[str]:
 
 def pods_in_words(count: int) -> str:
     return f"{count} pod{'' if count == 1 else 's'}"
-
-
-def gain_in_words(links: LinkGain | None) -> str:
-    """GB/s; *all ended*: that is when its own GPUs are free, of which it would get some."""
-    if links is None:
-        return "-"
-    return f"{links.has:.1f} to {links.would_have:.1f}{', all ended' * links.reuses}"
 
 
 def cpus_in_words(milli_cpu: int) -> str:

@@ -82,13 +82,16 @@ class CallerCertificates:
         return self._clock() - at < _REMEMBERED_SECONDS
 
 
+# For calls that are no binds: kube-scheduler sends one filter call at a time. Binds wait for the
+# API server and for each other, so any number may wait.
+_CALL_THREADS = 24
+
+
 def open_ports(
     settings: Settings, loop: Loop, metrics: ExtenderMetrics, client: KubeClient
 ) -> Ports:
     """Listen; `Ports.run` starts to serve. Raises ListenError."""
-    verbs = Verbs(
-        loop, metrics, max_body_mib=settings.max_body_mib, resource_name=settings.resource_name
-    )
+    verbs = Verbs(loop, metrics, resource_name=settings.resource_name)
     seen = CallerCertificates()
 
     def use(trust: Trust) -> None:
@@ -104,7 +107,7 @@ def open_ports(
             address,
             settings.listen_port,
             verbs,
-            threads=settings.request_threads,
+            threads=_CALL_THREADS,
             call_seconds=settings.call_timeout_seconds,
             secure=keeper is not None,
             count=partial(metrics.connection, "calls"),
