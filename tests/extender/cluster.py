@@ -7,6 +7,7 @@ that tries something what it needs.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import lru_cache
 
 import msgspec
 
@@ -80,6 +81,9 @@ def container(name: str, gpus: int, *, cpu: str = "1", restart_policy: str = "")
     )
 
 
+_read = lru_cache(maxsize=256)(read_topology)  # the laws of days ask at each event
+
+
 @dataclass
 class Cluster(InMemoryApiServer):
     now: float = START
@@ -131,7 +135,7 @@ class Cluster(InMemoryApiServer):
         self.put_node(change(node, metadata=change(node.metadata, annotations=kept)))
 
     def machine(self, node: str) -> Machine:
-        return read_topology(self.nodes[node].metadata.annotations[names.TOPOLOGY])
+        return _read(self.nodes[node].metadata.annotations[names.TOPOLOGY])
 
     def uuids(self, node: str, *positions: int) -> tuple[str, ...]:
         return tuple(self.machine(node).gpus[position].uuid for position in positions)
