@@ -24,12 +24,12 @@ def replayed(jobs: list[Job], nodes: int, machine: str = "hgx-h100") -> list[Run
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("seed", range(3))
 def test_every_job_runs_and_no_gpu_has_two_at_a_time(seed: int, known: bool, pods_of: int) -> None:
-    jobs = random_jobs(seed, 60, pods_of=pods_of, known=known)
+    jobs = random_jobs(seed, 40, pods_of=pods_of, known=known)
     assert_possible(replayed(jobs, 3), jobs, fleet(3))
 
 
 def test_the_same_trace_comes_to_the_same_runs() -> None:
-    jobs = random_jobs(7, 60, pods_of=1)
+    jobs = random_jobs(7, 30, pods_of=1)
     assert replayed(jobs, 2) == replayed(jobs, 2)
 
 
