@@ -399,6 +399,7 @@ def test_what_spares_the_others_is_said() -> None:
             "about as fast, but the ring of its slowest member has 16.0 GB/s against 210.0",
         ),
         ("gpu-manager-6 --gang 4x1", "it is slower: 6.0 GB/s against 10.0"),
+        ("plx-8-pxb --free 0,2,3 --gang 2x1", "as fast, but linked less closely: PXB against PIX"),
         (
             "p3.16xlarge --free 0-3,5-7 --gang 3x1",
             "as good, but later jobs lose more: 27.5 GB/s against",
