@@ -142,6 +142,12 @@ def test_on_the_same_nodes_their_gpus_are_compared() -> None:
         assert (found.criterion.name, found.first_wins) == (name, True)
 
 
+@pytest.mark.parametrize(("worth", "decides"), [(95.5, "slowest pod's ring"), (94.5, "worth")])
+def test_of_a_gang_estimates_within_the_tolerance_are_equal(worth: float, decides: str) -> None:
+    slower = replace(BASE, worth=worth, together=worth, own=60.0)
+    assert difference(BASE, slower).criterion.name == decides
+
+
 def test_values_that_look_alike_are_equal() -> None:
     """A sum of floats depends on the order of its parts."""
     found = difference(replace(BASE, damage=1.0000001), replace(BASE, gpus={1: 3}, order=(1, 3)))
