@@ -233,11 +233,17 @@ def test_what_comes_on_top_of_a_running_gang_is_as_old_as_it_is() -> None:
     assert order(at) == ["fair", "elastic"]
 
 
-def test_a_running_gang_that_lost_a_member_keeps_its_age() -> None:
+@pytest.mark.parametrize(
+    ("stays", "first"), [(8, ["old", "fair"]), (1, ["fair", "old"])], ids=["half of it", "little"]
+)
+def test_a_running_gang_that_lost_a_member_keeps_its_age_if_enough_of_it_runs(
+    stays: int, first: list[str]
+) -> None:
+    """Else one small pod that runs would make each large one old."""
     at = Cluster()
     at.add_node("n0", "dgx-a100")
     at.add_node("n1", "dgx-a100")
-    add_members(at, "old", {0: 8, 1: 8}, 2)
+    add_members(at, "old", {0: stays, 1: 8}, 2)
     for name in ("old-0", "old-1"):
         node = at.schedule(name)
         at.settle()
@@ -251,25 +257,4 @@ def test_a_running_gang_that_lost_a_member_keeps_its_age() -> None:
 
     add_members(at, "old", {1: 8}, 2)
 
-    assert order(at) == ["old", "fair"]
-
-
-def test_one_small_pod_that_runs_makes_no_large_one_old() -> None:
-    at = Cluster()
-    at.add_node("n0", "dgx-a100")
-    at.add_node("n1", "dgx-a100")
-    add_members(at, "old", {0: 1, 1: 8}, 2)
-    for name in ("old-0", "old-1"):
-        node = at.schedule(name)
-        at.settle()
-        at.start(name)
-    at.pass_time(60)
-    add_members(at, "fair", {0: 4, 1: 4}, 2)
-    at.cordon(node)
-    at.delete("old-1")
-    at.stop("old-1", node)
-    at.pass_time(60)
-
-    add_members(at, "old", {1: 8}, 2)
-
-    assert order(at) == ["fair", "old"]
+    assert order(at) == first

@@ -260,13 +260,13 @@ class PlannedMoves(Part):
             plan = self._advice.get(gang.key)
             if plan is None:
                 continue
-            if not self.holds(plan):
+            if not self._holds(plan):
                 self._tries[gang.key] = self._tries.get(gang.key, (now, None))[0], None
             else:
                 kept[gang.key] = plan
         self._advice = kept
 
-    def holds(self, plan: MovePlan) -> bool:
+    def _holds(self, plan: MovePlan) -> bool:
         """Whether its pods are as they were, and its targets free still, or their own."""
         if self._is_outdated(plan):
             return False
@@ -325,7 +325,7 @@ class PlannedMoves(Part):
         if int(popcount(self._reservations.rows_with(own).free).sum()) < wanted:
             return None
         priority = -self._queue.urgency(gang.key)[0]
-        movers = {node: found for node, found in self.movers(priority, now, aside) if found}
+        movers = {node: found for node, found in self._movers(priority, now, aside) if found}
         if not movers:
             return None
         seen, before = Seen(self._cache, members.open), self._cache.rows.copy()
@@ -365,7 +365,7 @@ class PlannedMoves(Part):
             return max(reservation.start - now, 0.0)
         return max(now - self._queue.created(gang.key), 0.0)
 
-    def movers(
+    def _movers(
         self, priority: float, now: float, aside: RunUnlocked
     ) -> Iterator[tuple[str, list[Mover]]]:
         """Those of each node that may move for work of this *priority*. Others may use the cache

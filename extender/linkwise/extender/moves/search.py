@@ -140,7 +140,7 @@ class MoveSearch:
                 left_out.add(chosen[-1].left_out)
                 continue
             used = gpus_by_node(spots)
-            needed = [mover for mover in chosen if overlap(mover.on, used)]
+            needed = [mover for mover in chosen if _overlap(mover.on, used)]
             needed.sort(key=lambda mover: (-mover.gpus, mover.uid))
             placed = self._places_of(needed, spots)
             stays = placed if isinstance(placed, Mover) else self._protected(needed)
@@ -237,7 +237,7 @@ class MoveSearch:
             self._aside(nothing)
             if self._cache.changed_rows.generation != self._nodes:
                 raise StaleResult
-            found = moves_of(mover, places, self._now, self._aside)
+            found = _moves_of(mover, places, self._now, self._aside)
             if not found:
                 if not moves:
                     self.placeless.add(mover.uid)
@@ -256,7 +256,7 @@ class MoveSearch:
         return movers[first]
 
 
-def moves_of(mover: Mover, places: Places, now: float, aside: RunUnlocked) -> Sequence[Move]:
+def _moves_of(mover: Mover, places: Places, now: float, aside: RunUnlocked) -> Sequence[Move]:
     """Empty: it has no place. Raises StaleResult."""
     if (members := mover.again) is not None:
         return places.move_gang(members, mover.spots, mover.cost_seconds, now, aside)
@@ -275,5 +275,5 @@ def _tears(movers: Iterable[Mover]) -> bool:
     return len({*gangs}) < len(gangs)
 
 
-def overlap(one: Mapping[str, int], other: Mapping[str, int]) -> bool:
+def _overlap(one: Mapping[str, int], other: Mapping[str, int]) -> bool:
     return any(gpus & other.get(node, 0) for node, gpus in one.items())
