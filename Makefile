@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PROTO := proto/linkwise/plugin/kubelet
 
-.PHONY: demo test e2e beside cluster empty-cluster check proto manifests lock clean
+.PHONY: demo test e2e beside cluster empty-cluster check site proto manifests lock clean
 
 # One stamp per kind of set-up: `make demo` needs only what users install.
 $(VENV)/.run: pyproject.toml
@@ -14,6 +14,10 @@ $(VENV)/.run: pyproject.toml
 
 $(VENV)/.dev: pyproject.toml $(VENV)/.run
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $@
+
+$(VENV)/.site: pyproject.toml $(VENV)/.run
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[site]'
 	touch $@
 
 demo: $(VENV)/.run
@@ -49,6 +53,10 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# docs/ as a site, in site/. A link that leads nowhere, or a page outside of mkdocs.yml, ends it.
+site: $(VENV)/.site
+	$(BIN)/mkdocs build --strict
+
 proto: $(VENV)/.dev
 	$(BIN)/python -m grpc_tools.protoc -I proto \
 	  --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy \
@@ -73,4 +81,4 @@ lock: $(VENV)/.dev
 	  -o krew/requirements.lock pyproject.toml
 
 clean:
-	rm -rf $(VENV) demo-report dist build
+	rm -rf $(VENV) demo-report dist build site

@@ -1,15 +1,17 @@
 """What the extender's admission policies cost the API server: its processor time for one request,
 without policies and with the deployed ones, in turn on one API server.
 
+An update costs as much in every form: most of it is `managedFields`, which a Binding does not
+update. Single rows are uncertain by a third, because Go's garbage collector runs when it likes.
+
 Each pod is created gated and gets a label, as any client may do; then the extender's account lifts
-the gate and binds the pod. Four connections send the requests. `--beside FILE` also measures the
-policies of another manifest. Like the tests under tests/cluster/, it needs root and Go.
+the gate and binds the pod. Four connections send the requests. Like the tests under tests/cluster/,
+it needs root and Go.
 """
 
 import asyncio
 import statistics
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,19 +19,18 @@ import click
 import msgspec
 
 from bench.support.figures import print_table, ratio, this_machine
+from bench.support.programs import in_sandbox
 from bench.support.scheduler_load import Load, Request
 from bench.support.scheduler_pods import NAMESPACE, Kind, Length, node_name, nodes, waiting
 from bench.support.scheduler_world import cpu_seconds
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import Plan, write_gpus, write_plan
 from tests.cluster.support.api.control_plane import ControlPlane
-from tests.cluster.support.host import sandbox
-from tests.cluster.support.programs.binaries import NEWEST, kubernetes
+from tests.cluster.support.programs.binaries import NEWEST
 from tests.cluster.support.scheduling.extender_process import (
     ADMISSION_OFF,
     guard_plans,
     leave_plans_unguarded,
-    wait_guarded,
 )
 
 _EXTENDER = "system:serviceaccount:kube-system:linkwise-extender"
@@ -41,7 +42,7 @@ _LEASE = {
     "spec": {"holderIdentity": "bench", "leaseTransitions": _TERM},
 }
 _PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
-WITHOUT, DEPLOYED, BESIDE = "no policies", "deployed", "beside"
+WITHOUT, DEPLOYED = "no policies", "deployed"
 
 
 def _requests(length: Length, count: int) -> dict[str, tuple[bool, list[Request]]]:
@@ -91,9 +92,7 @@ async def _round(
 
 
 @contextmanager
-def _control() -> Iterator[ControlPlane]:
-    directory = sandbox.directory()
-    assert directory is not None
+def _control(directory: Path) -> Iterator[ControlPlane]:
     control = ControlPlane(
         directory / "admission", controllers=False, disable_admission=ADMISSION_OFF
     )
@@ -107,14 +106,10 @@ def _control() -> Iterator[ControlPlane]:
 
 
 async def _measure(
-    control: ControlPlane, variants: Sequence[str], beside: str, count: int, repeat: int
+    control: ControlPlane, count: int, repeat: int
 ) -> dict[tuple[str, str, str], float]:
     """(pods, request, variant) -> the median of the rounds."""
-    switch: dict[str, Callable[[], None]] = {
-        WITHOUT: lambda: leave_plans_unguarded(control),
-        DEPLOYED: lambda: guard_plans(control),
-        BESIDE: lambda: _guard_by(control, beside),
-    }
+    variants = {WITHOUT: leave_plans_unguarded, DEPLOYED: guard_plans}
     rounds: dict[tuple[str, str, str], list[float]] = {}
     guard_plans(control)
     as_extender = control.kubeconfig(_EXTENDER, "system:masters")
@@ -124,7 +119,7 @@ async def _measure(
             await _round(control, people, extender, Length.BARE, count)  # the slowest
             for repetition in range(repeat):
                 for variant in variants if repetition % 2 == 0 else reversed(variants):
-                    switch[variant]()
+                    variants[variant](control)
                     for length in Length:
                         found = await _round(control, people, extender, length, count)
                         for what, cost in found.items():
@@ -133,42 +128,21 @@ async def _measure(
     return {key: statistics.median(costs) for key, costs in rounds.items()}
 
 
-def _guard_by(control: ControlPlane, manifest: str) -> None:
-    control.kubectl("apply", "-f=-", stdin=manifest)
-    wait_guarded(control)
-
-
 @click.command(help=__doc__)
 @click.option("--pods", type=click.IntRange(1), default=1000, show_default=True)
 @click.option("--repeat", type=click.IntRange(1), default=4, show_default=True)
-@click.option(
-    "--beside",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Another admission.yaml.",
-)
-def main(pods: int, repeat: int, beside: Path | None) -> None:
-    if sandbox.directory() is None:
-        kubernetes()  # the sandbox has no network to build it from
-        command = [sys.executable, "-m", "bench.admission", *sys.argv[1:]]
-        raise SystemExit(sandbox.run(command))
+def main(pods: int, repeat: int) -> None:
+    directory = in_sandbox("bench.admission")
     click.echo(f"{NEWEST}, {pods:,} pods, {repeat} rounds each: {this_machine()}\n")
-    manifest = "" if beside is None else beside.read_text()
-    variants = (WITHOUT, DEPLOYED, *((BESIDE,) if manifest else ()))
-    with _control() as control:
-        found = asyncio.run(_measure(control, variants, manifest, pods, repeat))
+    with _control(directory) as control:
+        found = asyncio.run(_measure(control, pods, repeat))
     rows = []
     for length, what in dict.fromkeys((length, what) for length, what, _ in found):
-        costs = [found[length, what, variant] for variant in variants]
-        ratios = [ratio(cost, costs[0]) for cost in costs[1:]]
-        rows.append((f"{length}, {what}", *(f"{cost:.2f}" for cost in costs), *ratios))
-    print_table(
-        (
-            "pods, request",
-            *(f"{variant} ms" for variant in variants),
-            *(f"{variant}, of none" for variant in variants[1:]),
-        ),
-        rows,
-    )
+        without, deployed = (found[length, what, variant] for variant in (WITHOUT, DEPLOYED))
+        title = f"{length}, {what}"
+        rows.append((title, f"{without:.2f}", f"{deployed:.2f}", ratio(deployed, without)))
+    header = ("pods, request", f"{WITHOUT} ms", f"{DEPLOYED} ms", f"{DEPLOYED}, of none")
+    print_table(header, rows)
 
 
 if __name__ == "__main__":

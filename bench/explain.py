@@ -5,7 +5,6 @@ This runs the core alone. A snapshot is taken under the lock, for which kube-sch
 Everything else is computed without the lock, so it may take longer.
 """
 
-import gc
 import sys
 from collections.abc import Iterator
 
@@ -13,13 +12,14 @@ import click
 import msgspec
 
 from bench.support.figures import milliseconds, percentile, print_table, this_machine
-from bench.support.gpu_objects import START, node_of, pod_of
-from bench.support.large_cluster import Spent
+from bench.support.gpu_objects import START, pod_of
+from bench.support.large_cluster import Spent, freeze
 from linkwise.extender.core import Core
-from linkwise.extender.core_settings import CoreSettings
-from linkwise.extender.explain.explainer import Explainer
-from linkwise.extender.explain.texts import explanation_text
+from linkwise.extender.next.core_settings import CoreSettings
+from linkwise.extender.show.explain.explainer import Explainer
+from linkwise.extender.show.explain.texts import explanation_text
 from linkwise.kube.objects import Node, Pod
+from linkwise.replay.gpu_objects import node_of
 from linkwise.topology import names
 from linkwise.topology.machine.recorded import recorded_machine
 
@@ -77,7 +77,8 @@ def _gangs(pods: int) -> Iterator[Pod]:
 
 def gpu_node(number: int) -> Node:
     name = f"node-{number}"
-    return node_of(name, recorded_machine(MACHINES[number % len(MACHINES)], node=name))
+    machine = recorded_machine(MACHINES[number % len(MACHINES)], node=name)
+    return node_of(name, machine, cpu="192")
 
 
 @click.command()
@@ -87,9 +88,7 @@ def gpu_node(number: int) -> Node:
 def main(nodes: int, waiting: int, rounds: int) -> None:
     """Print milliseconds by the clock, and the thread's CPU time in brackets."""
     core = cluster(nodes, waiting)
-    gc.collect()  # as the extender does once its cache is complete
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
+    freeze()
     (first, *others), explained, written = measure(rounds, core)
     click.echo(f"{this_machine()}: {nodes} nodes, {waiting} waiting pods\n")
     rows = []

@@ -7,6 +7,10 @@ also deletes a pod of an earlier one. So the cache changes twice between any two
 call has all nodes, as with percentageOfNodesToScore 100: by default kube-scheduler would send 500
 of 5,000. They come in another order each time, as kube-scheduler's threads find them.
 
+The cluster has 8 kinds of machines, with a third of their GPUs in use. Nine kinds of pods take
+turns, half of them with annotations. Half of the pods of either sort are a ReplicaSet's, to which
+filter answers all nodes that will do; the others are bare, and get one node.
+
 Server: the program's own measurement (the header Server-Timing): reading the body, waiting for the
 lock, deciding, writing the reply. CPU: the answering thread's CPU time of that, which a busy
 machine hardly changes. Round trip: from the request to the whole reply, in this process.
@@ -17,7 +21,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, product
 from math import isqrt
 from typing import NamedTuple
 
@@ -27,15 +31,18 @@ import urllib3
 
 from bench.support.cluster import NAMESPACE, Job, api_server, fill, waiting_pod
 from bench.support.figures import milliseconds, percentile, print_table, ratio, this_machine
-from bench.support.programs import running
+from bench.support.programs import ready_extender
 from linkwise.kube.client import KubeClient
 from linkwise.topology import names
 
-BAR_MS = 10.0
+# Nodes -> at most so many ms for filter and prioritize of one pod together, p99 of the CPU time: of
+# bare pods, and of a ReplicaSet's.
+BARS_MS = {5000: (2.0, 4.0), 15_000: (5.0, 8.0)}
 THREADS = 16  # kube-scheduler's `parallelism`
 WARM_UP = 30  # rounds that are not counted
 KEPT_PODS = 40  # of this benchmark, bound at the same time
 PLAIN, ANNOTATED = "plain", "annotated"
+BARE, OWNED = "bare", "of a ReplicaSet"
 JOBS = {
     PLAIN: [Job(gpus, {}) for gpus in (1, 2, 4, 8)],
     ANNOTATED: [
@@ -55,7 +62,9 @@ class Timing:
     round_trip: list[float] = field(default_factory=list)
 
 
-Timings = dict[tuple[str, str], Timing]  # by kind of pod, verb
+Kind = tuple[str, str]  # of pods: what it asks for, whose it is
+ALL: tuple[Kind, ...] = tuple(product(JOBS, (BARE, OWNED)))
+Timings = dict[tuple[Kind, str], Timing]  # and verb
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +74,7 @@ class Size:
     ready_seconds: float
     resident_mib: float
 
-    def of(self, verb: str, *kinds: str) -> Timing:
+    def of(self, verb: str, kinds: Sequence[Kind]) -> Timing:
         """The rounds of these kinds; the verb `both` is filter and prioritize of one round."""
         verbs = ("filter", "prioritize") if verb == "both" else (verb,)
         timing = Timing()
@@ -109,33 +118,22 @@ class Scheduler:
 def measure(nodes: int, rounds: int, seed: int) -> Size:
     with api_server() as url:
         node_names = fill(url, nodes, seed)
-        # The running pods have the plans of an older extender. A leader believes those.
-        flags = f"""--api-server {url} --listen-address 127.0.0.1 --plain-http true
-            --leader-elect true""".split()
-        ports = ["--listen-port", "0", "--status-port", "0"]
-        with running("linkwise.extender", *flags, *ports) as program:
-            status = program.logged(r"serving probes, metrics and views on (http://\S+)")
-            address = program.logged(r"serving kube-scheduler on (http://\S+)")
-            ready = program.wait(lambda: is_ready(status), "readiness")
-            timings = play(url, address, node_names, rounds, seed)
+        with ready_extender(url) as (program, _, calls, ready):
+            timings = play(url, calls, node_names, rounds, seed)
             return Size(nodes, timings, ready, program.resident_mib())
-
-
-def is_ready(address: str) -> bool:
-    return urllib3.request("GET", f"{address}/readyz", timeout=10).status == 200
 
 
 def play(url: str, address: str, node_names: Sequence[str], rounds: int, seed: int) -> Timings:
     client = KubeClient.load(kubeconfig=None, server=url)
     scheduler, draw = Scheduler(address), random.Random(seed)
     timings: Timings = {
-        (kind, verb): Timing() for kind in JOBS for verb in ("filter", "prioritize", "bind")
+        (kind, verb): Timing() for kind in ALL for verb in ("filter", "prioritize", "bind")
     }
     bound: deque[str] = deque()
     for number in range(WARM_UP + rounds):
-        kind = (PLAIN, ANNOTATED)[number % 2]
+        kind = what, whose = ALL[number % len(ALL)]
         name = f"bench-{number}"
-        pod = waiting_pod(client, name, draw.choice(JOBS[kind]))
+        pod = waiting_pod(client, name, draw.choice(JOBS[what]), owned=whose == OWNED)
         measured = one_round(scheduler, pod, as_found(node_names, draw))
         if number >= WARM_UP:
             for verb, seconds in measured.items():
@@ -179,7 +177,9 @@ def one_round(
     answer = msgspec.json.decode(reply)
     refused = {**(answer["FailedNodes"] or {}), **(answer["FailedAndUnresolvableNodes"] or {})}
     passed = answer["NodeNames"]
-    if answer["Error"] or not passed or {*passed, *refused} != set(node_names):
+    # An answer with one node may leave out others that would do as well.
+    is_whole = {*(passed or ()), *refused} == set(node_names) or len(passed or ()) == 1
+    if answer["Error"] or not (passed and is_whole):
         reasons = answer["Error"] or sorted(set(refused.values()))
         raise RuntimeError(f"filter: {len(passed or ())} of {len(node_names)} passed: {reasons}")
     reply, scored = scheduler.ask("prioritize", {**asked, "NodeNames": passed})
@@ -209,18 +209,18 @@ HEADER = (
 
 def rows_of(size: Size, smallest: Size) -> list[tuple[str, ...]]:
     rows = []
-    for verb, kinds in (
-        ("filter", (PLAIN, ANNOTATED)),
-        ("prioritize", (PLAIN, ANNOTATED)),
-        ("both", (PLAIN, ANNOTATED)),
-        ("both", (PLAIN,)),
-        ("both", (ANNOTATED,)),
-        ("bind", (PLAIN, ANNOTATED)),
+    for verb, which in (
+        ("filter", "all"),
+        ("prioritize", "all"),
+        ("both", "all"),
+        *(("both", which) for which in (PLAIN, ANNOTATED, BARE, OWNED)),
+        ("bind", "all"),
     ):
-        timing, base = size.of(verb, *kinds), smallest.of(verb, *kinds)
+        kinds = [kind for kind in ALL if which in ("all", *kind)]
+        timing, base = size.of(verb, kinds), smallest.of(verb, kinds)
         rows.append(
             (
-                f"{size.nodes:,}, {verb}, {kinds[0] if len(kinds) == 1 else 'all'}",
+                f"{size.nodes:,}, {verb}, {which}",
                 *(milliseconds(percentile(timing.server, p)) for p in (50, 90, 99)),
                 *(milliseconds(percentile(timing.cpu, p)) for p in (50, 99)),
                 *(milliseconds(percentile(timing.round_trip, p)) for p in (50, 99)),
@@ -244,13 +244,18 @@ def main(nodes: tuple[int, ...], rounds: int, seed: int) -> None:
             f"{size.nodes:,} nodes: ready {size.ready_seconds:.1f} s after its start, "
             f"{size.resident_mib:.0f} MiB resident at the end"
         )
-    worst = percentile(sizes[-1].of("both", PLAIN, ANNOTATED).server, 99)
-    verdict = "kept" if worst <= BAR_MS else "MISSED"
-    click.echo(
-        f"\nBar: filter and prioritize of one pod together, p99 of the server's time at "
-        f"{sizes[-1].nodes:,} nodes at most {BAR_MS:g} ms: {worst:.2f}, {verdict}"
-    )
-    raise SystemExit(worst > BAR_MS)
+    kept = True
+    for size in sizes:
+        for whose, bar in zip((BARE, OWNED), BARS_MS.get(size.nodes, ()), strict=False):
+            kinds = [kind for kind in ALL if whose in kind]
+            worst = percentile(size.of("both", kinds).cpu, 99)
+            kept &= worst <= bar
+            click.echo(
+                f"Bar: filter and prioritize of one pod, {whose}, together, p99 of the CPU time at "
+                f"{size.nodes:,} nodes at most {bar:g} ms: {worst:.2f}, "
+                f"{'kept' if worst <= bar else 'MISSED'}"
+            )
+    raise SystemExit(not kept)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 
 This runs the core alone, as the extender's shell drives it, without HTTP and without an API server.
 The clock runs from the event that shows the last member to the writes. The core answers no other
-call while its lock is held, so the longest time that it is held without a break counts too.
+call while its lock is held, so the longest time that it is held without a break counts too. The
+search works on a copy, without the lock.
 """
 
 from dataclasses import dataclass

@@ -13,8 +13,8 @@ import click
 import numpy as np
 
 from bench.support.figures import print_table
-from linkwise.extender.cache.machine_kind import MachineKind
-from linkwise.extender.placement.one_machine import gang_on
+from linkwise.extender.place.one_machine import gang_on
+from linkwise.extender.state.cache.machine_kind import MachineKind
 from linkwise.topology.machine.model import Machine
 from linkwise.topology.machine.recorded import recorded_machine
 from linkwise.topology.sets.choose import choose

@@ -12,31 +12,26 @@ refused at once. Without GPUs: the longest wait of such a pod, from its creation
 node. With GPUs: the same for the other pods, which need a new leader.
 """
 
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import click
 
 from bench.support.figures import print_table, this_machine
+from bench.support.programs import in_sandbox
 from tests.cluster.__main__ import build_all
-from tests.cluster.support.host import sandbox
 from tests.cluster.support.host.dropped_packets import swallowed
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.nodes import workloads
 from tests.cluster.support.nodes.deployment import (
-    EXTENDER,
-    SYSTEM,
     DeployedLinkwise,
     wait_until_none,
 )
 from tests.cluster.support.nodes.gpu_holders import left_behind, running
 from tests.cluster.support.nodes.leader import led_to
-from tests.cluster.support.scheduling.extender_process import scheduler_config, scheduler_env
 
 GPU_PODS = tuple(f"gpu-{number}" for number in range(8))
 _EVERY_SECONDS = 0.2
@@ -91,19 +86,13 @@ def waited(pod: Mapping[str, Any]) -> float:
 
 
 @click.command(help=__doc__)
-@click.option("--http-timeout", help="kube-scheduler's httpTimeout instead of the deployed one.")
-@click.option("--retry-period", help="The extender's --retry-period instead of the deployed one.")
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
-def main(http_timeout: str | None, retry_period: str | None, rounds: int) -> None:
-    directory = sandbox.directory()
-    if directory is None:
-        build_all()
-        sys.exit(sandbox.run([sys.executable, "-m", "bench.leader_lost", *sys.argv[1:]]))
+def main(rounds: int) -> None:
+    directory = in_sandbox("bench.leader_lost", build_all)
     click.echo(f"Seconds: {this_machine()}\n")
-    deployed = DeployedLinkwise(Path(directory) / "deployed")
+    deployed = DeployedLinkwise(directory / "deployed")
     try:
         deployed.start()
-        configure(deployed, http_timeout, retry_period)
         rows = []
         for number in range(rounds):
             times = lose_leader(deployed)
@@ -113,25 +102,6 @@ def main(http_timeout: str | None, retry_period: str | None, rounds: int) -> Non
         print_table(["round", "address out", "without GPUs", "with GPUs"], rows)
     finally:
         deployed.stop()
-
-
-def configure(
-    deployed: DeployedLinkwise, http_timeout: str | None, retry_period: str | None
-) -> None:
-    if retry_period:
-        patch = (
-            '[{"op": "add", "path": "/spec/template/spec/containers/0/args/-", '
-            f'"value": "--retry-period={retry_period}"}}]'
-        )
-        where = (f"-n={SYSTEM}", "deployment", EXTENDER)
-        deployed.kubectl("patch", *where, "--type=json", f"--patch={patch}")
-        deployed.wait_ready()
-    if http_timeout:
-        control = deployed.control
-        config = scheduler_config(control, deployed.calls)
-        config["extenders"][0]["httpTimeout"] = http_timeout
-        control.parts["kube-scheduler"].stop()
-        control.start_scheduler(config, env=scheduler_env())
 
 
 def settle(deployed: DeployedLinkwise) -> None:

@@ -2,6 +2,10 @@
 
 kube-scheduler's calls wait for the lock, so what holds it long makes them slow. This runs the core
 alone, as the extender's shell drives it, in the situations with the most work at once.
+
+Except where a gang binds, the cluster is full with pods. Where many gangs wait, they are of two.
+The longest hold while a gang binds is the one in which all plans come into the cache at once, so
+that no other pod meets half of them.
 """
 
 from collections.abc import Callable
@@ -9,10 +13,9 @@ from collections.abc import Callable
 import click
 
 from bench.support.figures import milliseconds, print_table, this_machine
-from bench.support.gpu_objects import GPU
 from bench.support.large_cluster import Holds, LargeCluster, member
-from linkwise.extender.core_settings import CoreSettings
-from linkwise.extender.preemption.policy import Preempt
+from linkwise.extender.next.core_settings import CoreSettings, Preempt
+from linkwise.replay.gpu_objects import GPU
 
 BAR_MS = 20.0
 ENDING = 40  # pods, of two GPUs each

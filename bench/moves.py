@@ -2,11 +2,13 @@
 `python -m bench.moves`.
 
 This runs the core alone, as the extender's shell drives it. Many GPUs are free but no node is
-whole, and a gang or pod waits that needs whole nodes. No PodDisruptionBudget protects a pod. With
-`--moves=advise` the core searches as with `consent`, and nothing moves. After each search, the pods
-that would move lose their consent, so that the next search has to find others.
+whole, and a gang or pod waits that needs whole nodes. Some 20,000 pods of one to four GPUs have
+run for three days, two to six on a node; a quarter consents. No PodDisruptionBudget protects a pod.
+With `--moves=advise` the core searches as with `consent`, and nothing moves. After each search, the
+pods that would move lose their consent, so that the next search has to find others.
 """
 
+import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,15 +22,14 @@ import msgspec
 from bench.support.figures import milliseconds, percentile, print_table, this_machine
 from bench.support.gpu_objects import START, pod_of
 from bench.support.large_cluster import LargeCluster, Spent, Watched, member
-from linkwise.extender.core_settings import CoreSettings
-from linkwise.extender.moves.policy import MovePolicy, Moves
-from linkwise.extender.preemption.policy import Preempt
+from linkwise.extender.next.core_settings import CoreSettings, MovePolicy, Moves, Preempt
 from linkwise.kube.objects import OwnerReference, Pod
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_plan, write_plan
 
 BAR_MS, HOLD_BAR_MS = 500.0, 20.0  # of processor time
 DAYS, WAITED = 3 * 86_400.0, 4 * 3600.0  # how long the pods have run, and the others waited
+YOUNGEST = 60.0  # seconds of a pod's run, where they differ
 CONSENTING, IN_GANGS = 0.25, 0.1  # of all pods; of those that consent
 WAITING = {"a pod of 8 GPUs": 1, "a gang of 4 x 8": 4}
 change = msgspec.structs.replace
@@ -59,12 +60,18 @@ class Stopwatch:
             self.hold = self.hold.or_more(self._lock.longest)
 
 
-def scattered(nodes: int, seed: int, in_gangs: float) -> LargeCluster:
+def scattered(nodes: int, seed: int, in_gangs: float, after: int | None = None) -> LargeCluster:
+    """*after*: pods consent once they have run for so many seconds; None: a quarter does."""
     settings = CoreSettings(moves=MovePolicy(Moves.ADVISE), preempt=Preempt.NEVER)
     cluster = LargeCluster(nodes, "scattered", seed, settings)
     draw = random.Random(seed)
     running = [*cluster.pods.values()]
-    consenting = [pod for pod in running if draw.random() < CONSENTING]
+    ages = {pod.metadata.uid: DAYS if after is None else _age(draw) for pod in running}
+    consenting = [
+        pod
+        for pod in running
+        if (draw.random() < CONSENTING if after is None else ages[pod.metadata.uid] >= after)
+    ]
     members = [pod for pod in consenting if draw.random() < in_gangs]
     said = {pod.metadata.uid: {names.MOVABLE: "true"} for pod in consenting}
     for number, gang in enumerate(_gangs(members, draw)):
@@ -72,7 +79,9 @@ def scattered(nodes: int, seed: int, in_gangs: float) -> LargeCluster:
             words = {names.GANG: f"running-{number}", names.GANG_SIZE: str(len(gang))}
             said[pod.metadata.uid] |= {**words, names.RANK: str(rank)}
     for pod in running:
-        cluster.pods[pod.metadata.uid] = _days_old(pod, said.get(pod.metadata.uid, {}))
+        uid = pod.metadata.uid
+        made = START + DAYS - ages[uid]
+        cluster.pods[uid] = _planned_at(made, pod, said.get(uid, {}))
     cluster.now = START + DAYS
     cluster.restart()
     return cluster
@@ -93,10 +102,15 @@ def _gpus_of(pod: Pod) -> int:
     return int(pod.spec.containers[0].resources.limits[names.DEFAULT_RESOURCE])
 
 
-def _days_old(pod: Pod, said: dict[str, str]) -> Pod:
+def _age(draw: random.Random) -> float:
+    """How long a pod has run: each tenth of the logarithms is as likely."""
+    return math.exp(draw.uniform(math.log(YOUNGEST), math.log(DAYS)))
+
+
+def _planned_at(made: float, pod: Pod, said: dict[str, str]) -> Pod:
     meta = pod.metadata
     owner = said.get(names.GANG, meta.name)
-    plan = write_plan(change(read_plan(meta.annotations[names.PLAN]), made=START))
+    plan = write_plan(change(read_plan(meta.annotations[names.PLAN]), made=made))
     meta = change(
         meta,
         annotations={**meta.annotations, names.PLAN: plan, **said},
@@ -137,12 +151,19 @@ def search(cluster: LargeCluster, members: int, number: int) -> Search:
 @click.option("--nodes", type=int, default=5000, help="Size of the cluster, with four pods a node.")
 @click.option("--rounds", type=click.IntRange(1), default=7, help="Searches for each row.")
 @click.option("--seed", default=0, help="Which GPUs are in use, and which pods consent.")
-def main(nodes: int, rounds: int, seed: int) -> None:
+@click.option(
+    "--movable-after",
+    type=click.IntRange(0),
+    metavar="SECONDS",
+    help="Draw for how long each pod has run: those that have for so long consent.",
+    show_default="a quarter of the pods consents",
+)
+def main(nodes: int, rounds: int, seed: int, movable_after: int | None) -> None:
     """Search for planned moves, and measure how long it takes and how long it holds the lock."""
     click.echo(f"Planned moves, {nodes:,} nodes, {rounds} each, times in ms: {this_machine()}\n")
     rows, missed = [], []
     for movable, in_gangs in (("single pods", 0.0), ("a tenth in gangs", IN_GANGS)):
-        cluster = scattered(nodes, seed, in_gangs)
+        cluster = scattered(nodes, seed, in_gangs, movable_after)
         for waiting, members in WAITING.items():
             title = f"{waiting}, {movable}"
             found = [search(cluster, members, number) for number in range(rounds)]

@@ -36,11 +36,12 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.support.ui import WebDriverWait
 
 from bench.explain import cluster, gpu_node
-from bench.filter import JOBS, PLAIN, Scheduler, is_ready, one_round
+from bench.filter import JOBS, PLAIN, Scheduler, one_round
 from bench.support.cluster import NAMESPACE, api_server, fill, waiting_pod
 from bench.support.figures import milliseconds, percentile, print_table, this_machine
 from bench.support.gpu_objects import START
-from bench.support.programs import running
+from bench.support.large_cluster import freeze
+from bench.support.programs import ready_extender
 from linkwise.extender.core import Core
 from linkwise.kube.client import KubeClient
 
@@ -68,9 +69,7 @@ def locks(nodes: int, waiting: int, rounds: int) -> Figure:
     """CPU milliseconds of a snapshot after one node's change; a busy machine hardly changes
     them."""
     core = cluster(nodes, waiting)
-    gc.collect()  # as the extender does once its cache is complete
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
+    freeze()
     spent: list[float] = []
     for number in range(rounds):  # the first one, which knows no node yet, takes longest
         node = gpu_node(number % nodes)
@@ -240,14 +239,7 @@ def main(nodes: int, waiting: int, count: int, blocks: int) -> None:
     with api_server() as url:
         node_names = fill(url, nodes, 1)
         client = KubeClient.load(kubeconfig=None, server=url)
-        # The running pods have the plans of an older extender. A leader believes those.
-        flags = f"""--api-server {url} --listen-address 127.0.0.1 --plain-http true
-            --leader-elect true""".split()
-        ports = ["--listen-port", "0", "--status-port", "0"]
-        with running("linkwise.extender", *flags, *ports) as program:
-            status = program.logged(r"serving probes, metrics and views on (http://\S+)")
-            calls = program.logged(r"serving kube-scheduler on (http://\S+)")
-            program.wait(lambda: is_ready(status), "readiness")
+        with ready_extender(url) as (_, status, calls, _):
             page = f"{status}/ui/"
             size = len(urllib3.request("GET", page, timeout=_SECONDS).data)
             with chromium() as driver:

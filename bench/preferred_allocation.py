@@ -9,20 +9,13 @@ Round trip: from the call to its answer, in this process. Server: the program's 
 would measure the watch and not the choice.
 """
 
-# ruff: noqa: ARG002, N802 - gRPC gives a servicer's methods their names and arguments
-
 import random
 import tempfile
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event
 
 import click
-import grpc
 import urllib3
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -30,14 +23,11 @@ from bench.support.figures import milliseconds, percentile, print_table, ratio, 
 from bench.support.programs import running
 from linkwise.kube.client import KubeClient
 from linkwise.plugin.kubelet import deviceplugin_pb2 as api
-from linkwise.plugin.kubelet.deviceplugin_pb2_grpc import (
-    DevicePluginStub,
-    RegistrationServicer,
-    add_RegistrationServicer_to_server,
-)
+from linkwise.plugin.kubelet.deviceplugin_pb2_grpc import DevicePluginStub
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology.machine.model import Gpu, Link, LinkClass, Machine
 from linkwise.topology.machine.topo_matrix import write_matrix
+from tests.plugin.fake_kubelet import FakeKubelet
 
 NODE = "bench"
 BAR_MS = 5.0
@@ -57,42 +47,6 @@ def pcie_tree_16() -> Machine:
         return Link(LinkClass.SYS)
 
     return Machine(gpus, tuple(link(i, j) for i in range(16) for j in range(i + 1, 16)))
-
-
-class Kubelet(RegistrationServicer):
-    """The part of a kubelet that calls a plugin."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._server = grpc.server(ThreadPoolExecutor(2))
-        self._endpoint = ""
-        self._registered = Event()
-        add_RegistrationServicer_to_server(self, self._server)
-        self._server.add_insecure_port(f"unix:{directory / 'kubelet.sock'}")
-        self._server.start()
-
-    def Register(self, request: api.RegisterRequest, context: grpc.ServicerContext) -> api.Empty:
-        self._endpoint = request.endpoint
-        self._registered.set()
-        return api.Empty()
-
-    @property
-    def registered(self) -> bool:
-        return self._registered.is_set()
-
-    @contextmanager
-    def plugin(self) -> Iterator[tuple[DevicePluginStub, tuple[str, ...]]]:
-        """The plugin's stub and its device ids; the stream of devices stays open in the context."""
-        address = f"unix:{self._directory / self._endpoint}"
-        options = (("grpc.default_authority", "localhost"),)
-        with grpc.insecure_channel(address, options=options) as channel:
-            stub = DevicePluginStub(channel)
-            stream = stub.ListAndWatch(api.Empty())
-            yield stub, tuple(device.ID for device in next(iter(stream)).devices)
-            stream.cancel()
-
-    def stop(self) -> None:
-        self._server.stop(grace=0).wait(5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,18 +116,19 @@ def measure(name: str, policy: str, calls: int, seed: int) -> Run:
         directory = Path(temporary)
         client = KubeClient.load(kubeconfig=None, server=server.url)
         client.post("/api/v1/nodes", {"metadata": {"name": NODE}})
-        kubelet = Kubelet(directory)
+        kubelet = FakeKubelet(directory)
+        kubelet.start()
         flags = f"""--node-name {NODE} --kubelet-dir {directory} --api-server {server.url}
             --pod-resources-socket {directory}/none --listen-address 127.0.0.1 --listen-port 0
             {machine_flag(name, directory)} --policy {policy} --pod-wait-seconds 0""".split()
         with running("linkwise.plugin", *flags) as program:
-            ready = program.wait(lambda: kubelet.registered, "its registration")
-            port = program.logged(r"HTTP on port (\d+)")
-            with kubelet.plugin() as (stub, ids):
-                draw = random.Random(seed)
-                ask_all(stub, [question(ids, draw) for _ in range(100)])  # warm-up
-                round_trips = ask_all(stub, [question(ids, draw) for _ in range(calls)])
-            told = server_time(port)
+            ready = program.wait(lambda: kubelet.plugins, "its registration")
+            program.wait(lambda: kubelet.plugin.lists, "its devices")
+            ids = tuple(device.ID for device in kubelet.plugin.lists[0].devices)
+            draw, stub = random.Random(seed), kubelet.plugin.stub
+            ask_all(stub, [question(ids, draw) for _ in range(100)])  # warm-up
+            round_trips = ask_all(stub, [question(ids, draw) for _ in range(calls)])
+            told = server_time(program.logged(r"HTTP on port (\d+)"))
         kubelet.stop()
     return Run(name, policy, ready, round_trips, told)
 

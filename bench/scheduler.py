@@ -21,14 +21,15 @@ the same pods.
 import asyncio
 import shlex
 import statistics
-import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import click
 
 from bench.support import as_deployed
 from bench.support.figures import print_table, ratio, this_machine
+from bench.support.programs import in_sandbox, kubernetes_and_helm
 from bench.support.scheduler_pods import Kind, Length
 from bench.support.scheduler_world import (
     STOCK,
@@ -39,8 +40,7 @@ from bench.support.scheduler_world import (
     sample_of_second,
     world,
 )
-from tests.cluster.support.host import sandbox
-from tests.cluster.support.programs.binaries import NEWEST, helm, kubernetes
+from tests.cluster.support.programs.binaries import NEWEST, kubernetes
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,10 +193,12 @@ HEADER = (
 
 
 async def measure(
-    nodes: int, length: Length, groups: Mapping[str, Sequence[Variant]], repeat: int
+    directory: Path,
+    nodes: int,
+    length: Length,
+    groups: Mapping[str, Sequence[Variant]],
+    repeat: int,
 ) -> list[Result]:
-    directory = sandbox.directory()
-    assert directory is not None
     results = []
     async with world(directory / f"nodes-{nodes}", nodes, length) as here:
         for group, variants in groups.items():
@@ -204,16 +206,12 @@ async def measure(
     return results
 
 
-async def _deployed(nodes: int, length: Length, repeat: int) -> bool:
-    directory = sandbox.directory()
-    assert directory is not None
+async def _deployed(directory: Path, nodes: int, length: Length, repeat: int) -> bool:
     async with world(directory / f"nodes-{nodes}", nodes, length) as here:
-        return await as_deployed.measure(here, as_deployed.DEPLOYED, repeat, _SEED)
+        return await as_deployed.measure(here, as_deployed.deployed(nodes), repeat, _SEED)
 
 
-async def _claims(nodes: int, length: Length, repeat: int) -> bool:
-    directory = sandbox.directory()
-    assert directory is not None
+async def _claims(directory: Path, nodes: int, length: Length, repeat: int) -> bool:
     kept = True
     for trial in as_deployed.CLAIMS:
         limits = "client limits as they come" if trial.limited else "client limits lifted"
@@ -308,15 +306,11 @@ def main(
     claims: bool,
     peers: tuple[Variant, ...],
 ) -> None:
-    if sandbox.directory() is None:
-        kubernetes()  # the sandbox has no network to build it from
-        if claims:
-            helm()
-        sys.exit(sandbox.run([sys.executable, "-m", "bench.scheduler", *sys.argv[1:]]))
+    directory = in_sandbox("bench.scheduler", kubernetes_and_helm if claims else kubernetes)
     click.echo(f"{NEWEST}, {pods} 8-GPU pods, {repeat} rounds each: {this_machine()}\n")
     if deployed or claims:
         run = _claims if claims else _deployed
-        kept = [asyncio.run(run(count, Length(pods), repeat)) for count in nodes]
+        kept = [asyncio.run(run(directory, count, Length(pods), repeat)) for count in nodes]
         raise SystemExit(not all(kept))
     all_groups = TLS_GROUPS if tls else LEVER_GROUPS if levers else GROUPS
     groups: dict[str, tuple[Variant, ...]] = {
@@ -326,7 +320,7 @@ def main(
     }
     results = []
     for count in nodes:
-        results += asyncio.run(measure(count, Length(pods), groups, repeat))
+        results += asyncio.run(measure(directory, count, Length(pods), groups, repeat))
     print_table(HEADER, [result.row() for result in results])
     verdicts = {each.verdict for each in results}
     # Without bars there is no verdict.

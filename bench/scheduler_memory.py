@@ -1,20 +1,21 @@
 """The memory of the extender's cache, on a real API server: `python -m bench.scheduler_memory`.
 
 The nodes have 8 GPUs. The pods on them are as large as training pods, each with its plan and its
-GPUs. The last few hundred pods have the scheduling gate, and are planned and bound during the
-measurement. With `--claims`, GPUs come from ResourceSlices, and pods have ResourceClaims.
+GPUs. The last pods, one for every twentieth node, have the scheduling gate, and are planned and
+bound during the measurement. *At most* is the process's peak (`VmHWM`). With
+`--claims`, GPUs come from ResourceSlices, and pods have ResourceClaims.
 """
 
 import asyncio
-import sys
+from pathlib import Path
 
 import click
 
 from bench.support.figures import this_machine
+from bench.support.programs import in_sandbox, kubernetes_and_helm
 from bench.support.scheduler_pods import Length
 from bench.support.scheduler_world import Memory, claims_world, world
-from tests.cluster.support.host import sandbox
-from tests.cluster.support.programs.binaries import NEWEST, helm, kubernetes
+from tests.cluster.support.programs.binaries import NEWEST
 
 # (nodes, pods, claims) -> MiB
 _BARS = {
@@ -24,10 +25,8 @@ _BARS = {
 }
 
 
-async def measure(nodes: int, pods: int, *, claims: bool) -> Memory:
-    sandboxed = sandbox.directory()
-    assert sandboxed is not None
-    directory, length = sandboxed / "memory", Length.TRAINING
+async def measure(directory: Path, nodes: int, pods: int, *, claims: bool) -> Memory:
+    length = Length.TRAINING
     made = (
         claims_world(directory, nodes, length, limited=False)
         if claims
@@ -42,12 +41,9 @@ async def measure(nodes: int, pods: int, *, claims: bool) -> Memory:
 @click.option("--pods", type=click.IntRange(20), default=20_000, show_default=True)
 @click.option("--claims", is_flag=True, help="GPUs come from claims, one for each pod with GPUs.")
 def main(nodes: int, pods: int, claims: bool) -> None:
-    if sandbox.directory() is None:
-        kubernetes()  # the sandbox has no network to build it from
-        helm()
-        sys.exit(sandbox.run([sys.executable, "-m", "bench.scheduler_memory", *sys.argv[1:]]))
+    directory = in_sandbox("bench.scheduler_memory", kubernetes_and_helm) / "memory"
     click.echo(f"{NEWEST}, {nodes:,} nodes, {pods:,} pods: {this_machine()}\n")
-    found = asyncio.run(measure(nodes, pods, claims=claims))
+    found = asyncio.run(measure(directory, nodes, pods, claims=claims))
     click.echo(
         f"ready {found.ready_seconds:.1f} s after its start; resident {found.when_ready:.0f} MiB "
         f"then, {found.at_the_end:.0f} MiB at the end, {found.most:.0f} MiB at most"

@@ -7,18 +7,18 @@ all pods, one every few milliseconds, shows the last of them bound.
 """
 
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 import click
 
 from bench.support.figures import milliseconds, percentile, print_table, this_machine
+from bench.support.programs import in_sandbox
 from linkwise.topology import names
 from tests.cluster.support.api.control_plane import ControlPlane
-from tests.cluster.support.host import sandbox
 from tests.cluster.support.host.waiting import wait_for
-from tests.cluster.support.programs.binaries import NEWEST, kubernetes
+from tests.cluster.support.programs.binaries import NEWEST
 from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF
 from tests.cluster.support.scheduling.scheduling_world import NODES, SchedulingWorld
 
@@ -91,12 +91,8 @@ def _seconds_until_bound(world: SchedulingWorld, pods: Sequence[str]) -> float:
         time.sleep(_LOOK_SECONDS)
 
 
-def measure(rounds: int) -> dict[str, list[float]]:
-    directory = sandbox.directory()
-    assert directory is not None
-    control = ControlPlane(
-        directory / "wake-ups", controllers=False, disable_admission=ADMISSION_OFF
-    )
+def measure(directory: Path, rounds: int) -> dict[str, list[float]]:
+    control = ControlPlane(directory, controllers=False, disable_admission=ADMISSION_OFF)
     control.start()
     world = SchedulingWorld(control)
     seconds: dict[str, list[float]] = {what: [] for what in EVENTS}
@@ -110,17 +106,15 @@ def measure(rounds: int) -> dict[str, list[float]]:
     finally:
         world.extender.process.stop()
         control.stop()
-        shutil.rmtree(directory / "wake-ups", ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 @click.command(help=__doc__)
 @click.option("--rounds", type=click.IntRange(1), default=20, show_default=True)
 def main(rounds: int) -> None:
-    if sandbox.directory() is None:
-        kubernetes()  # the sandbox has no network to build it from
-        sys.exit(sandbox.run([sys.executable, "-m", "bench.wake_ups", *sys.argv[1:]]))
+    directory = in_sandbox("bench.wake_ups") / "wake-ups"
     click.echo(f"{NEWEST}, {rounds} rounds, ms from the event to the bind: {this_machine()}\n")
-    seconds = measure(rounds)
+    seconds = measure(directory, rounds)
     rows = [
         [what, *(milliseconds(percentile(times, percent)) for percent in (50, 90, 100))]
         for what, times in seconds.items()

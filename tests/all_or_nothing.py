@@ -20,7 +20,6 @@ from linkwise.kube.objects import Pod
 from linkwise.topology import names
 
 _BACKOFF_SECONDS = 10.0  # kube-scheduler's longest (podMaxBackoffSeconds)
-_ENDED = ("Succeeded", "Failed")
 
 
 @dataclass(slots=True)
@@ -79,12 +78,12 @@ class AllOrNothing:
         self, gang: str, members: list[Pod], now: float, faults_at: float, *, unseen: bool
     ) -> Iterator[str]:
         seen = self._seen[gang]
-        on_nodes = [p for p in members if p.spec.node_name and p.status.phase not in _ENDED]
-        bound = {p.metadata.uid for p in on_nodes if p.metadata.deletion_timestamp is None}
+        on_nodes = [p for p in members if p.spec.node_name and not p.has_ended]
+        bound = {p.metadata.uid for p in on_nodes if not p.is_leaving}
         succeeded = {p.metadata.uid for p in members if p.status.phase == "Succeeded"}
         least = minimum_of(members[0])
         began = any(names.STARTED in pod.metadata.annotations for pod in members)
-        ended = {p.metadata.uid for p in members if p.status.phase in _ENDED}
+        ended = {p.metadata.uid for p in members if p.has_ended}
         leaves = {p.metadata.uid for p in members if p.metadata.deletion_timestamp}
         live = {p.metadata.uid for p in members} - ended - leaves
         if not on_nodes and (seen.was_idle or not began):
@@ -134,7 +133,7 @@ def minimum_of(pod: Pod) -> int:
 
 
 def _is_evicted(pod: Pod) -> bool:
-    return pod.metadata.deletion_timestamp is not None and any(
+    return pod.is_leaving and any(
         condition.type == "DisruptionTarget" and condition.reason == "EvictionByEvictionAPI"
         for condition in pod.status.conditions
     )

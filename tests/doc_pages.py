@@ -14,3 +14,10 @@ def reference(program: str) -> str:
 
 def quoted(text: str) -> set[str]:
     return set(re.findall(r"`([^`\n]+)`", text))
+
+
+def headings(page: Path) -> set[str]:
+    """The names by which links call the page's headings, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    plain = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title).lower() for title in titles]
+    return {re.sub(r"[^\w\- ]", "", title).strip().replace(" ", "-") for title in plain}

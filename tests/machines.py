@@ -27,15 +27,15 @@ MIXED_5 = recorded_machine("mixed-5")  # GPU 0 alone on its NUMA node
 
 T4_4 = read_matrix(
     """
-        GPU0  GPU1  GPU2  GPU3  CPU Affinity
-  GPU0   X    SYS   SYS   SYS   0-15,32-47
-  GPU1  SYS    X    NODE  NODE  16-31,48-63
-  GPU2  SYS   NODE   X    NODE  16-31,48-63
-  GPU3  SYS   NODE  NODE   X    16-31,48-63
+        GPU0  GPU1  GPU2  GPU3  NUMA Affinity
+  GPU0   X    NODE  NODE  NODE  0
+  GPU1  NODE   X    PHB   PHB   0
+  GPU2  NODE  PHB    X    PHB   0
+  GPU3  NODE  PHB   PHB    X    0
 """,
     model="Tesla T4",
 )
-"""GPU 0 alone on its socket; NCCL counts 10 GB/s for every pair."""
+"""GPU 0 alone at its host bridge; every pair has 8.3 GB/s."""
 
 TWO_SWITCHES = """
         GPU0  GPU1  GPU2  GPU3  NUMA Affinity
@@ -67,6 +67,7 @@ def any_machine(draw: st.DrawFn, most_gpus: int = MAX_GPUS) -> Machine:
             pci_bus_id=draw(st.none() | st.just(f"{index:08x}:0a:00.0")),
             numa_nodes=tuple(draw(st.lists(st.integers(-1, 9), max_size=3))),
             healthy=draw(st.booleans()),
+            pcie_lanes=draw(st.integers(1, 16)),
         )
         for index in indices
     )
@@ -80,6 +81,7 @@ def any_machine(draw: st.DrawFn, most_gpus: int = MAX_GPUS) -> Machine:
         clique=draw(st.none() | st.text()),
         driver_version=draw(st.none() | st.text() | st.just("550.54.15")),
         cuda_version=draw(st.none() | st.text() | st.just("12.4")),
+        vendor=draw(st.sampled_from(("nvidia", "amd"))),
     )
 
 
@@ -88,7 +90,7 @@ _KINDS = st.tuples(
     st.text() | st.sampled_from(sorted(_CAPABILITIES)), st.integers(0, 2**40)
 )  # model, memory in MiB
 _PCIE = st.sampled_from([link for link in LinkClass if link is not LinkClass.NVLINK])
-_LINKS = st.builds(Link, _PCIE, peer_to_peer=st.booleans()) | st.builds(
+_LINKS = st.builds(Link, _PCIE, peer_to_peer=st.booleans(), routed=st.booleans()) | st.builds(
     Link,
     _PCIE,
     st.integers(1, MAX_NVLINKS),

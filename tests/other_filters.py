@@ -104,7 +104,7 @@ def room_of(
     for node in nodes:
         room.set_node(node)
     for pod in pods:
-        if pod.spec.node_name and pod.status.phase not in ("Succeeded", "Failed"):
+        if pod.spec.node_name and not pod.has_ended:
             room.add_pod(pod)
     return room
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from linkwise.extender.core import Core
-from linkwise.extender.membership.owner_cache import FetchOwner, Found
+from linkwise.extender.state.membership.owner_cache import FetchOwner, Found
 
 
 def read_owners(core: Core, read: Callable[[FetchOwner], Found | None], now: float) -> None:

@@ -100,5 +100,5 @@ def test_the_image_keeps_the_command_of_every_source_root_in_it() -> None:
     assert set(kept) == {
         name
         for name, where in scripts
-        if ".simulator." not in where and not name.startswith("kubectl-")
+        if ".simulator." not in where and not name.startswith("kubectl")
     }

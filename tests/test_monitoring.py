@@ -19,13 +19,13 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from prometheus_client.core import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
-from linkwise.extender.api.views import Counts
-from linkwise.extender.runtime.leadership import ALONE
-from linkwise.extender.runtime.metrics import Census, ExtenderMetrics
+from linkwise.extender.run.leadership import ALONE
+from linkwise.extender.run.metrics import Census, ExtenderMetrics
+from linkwise.extender.state.views import Counts
 from linkwise.plugin.metrics import Metrics as PluginMetrics
 from linkwise.webhook.answers import Answers as WebhookAnswers
 from linkwise.webhook.patch import Rules
-from tests.doc_pages import OPERATING, quoted, reference
+from tests.doc_pages import OPERATING, ROOT, quoted, reference
 from tests.manifests import DAEMONSET
 
 MONITORING = DAEMONSET / "chart" / "monitoring"
@@ -36,7 +36,13 @@ ALERTS = [
 ]
 DASHBOARD: dict[str, Any] = json.loads((MONITORING / "dashboard.json").read_text())
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
-TARGET = frozenset({"instance", "job"})  # Prometheus adds them to every series
+# Prometheus adds the first two to every series, one that has those of several clusters the third.
+TARGET = frozenset({"instance", "job", "cluster"})
+KUBE_STATE_METRICS = {
+    "kube_daemonset_status_desired_number_scheduled": frozenset({"namespace", "daemonset"}),
+    "kube_deployment_status_replicas_available": frozenset({"namespace", "deployment"}),
+}
+OBJECTS = {"daemonset": "plugin/daemonset.yaml", "deployment": "extender/deployment.yaml"}
 COLUMNS = 24  # of Grafana's grid
 SUFFIXES: Mapping[str, Mapping[str, frozenset[str]]] = {
     "counter": {"_total": frozenset()},
@@ -59,14 +65,15 @@ def series_of(registry: CollectorRegistry) -> Iterator[tuple[str, frozenset[str]
 
 @cache
 def series() -> Mapping[str, frozenset[str]]:
-    """name -> labels, of every series of the three programs."""
+    """name -> labels, of every series of the three programs and of kube-state-metrics."""
     extender = ExtenderMetrics()
     extender.watch_lead(ALONE)
     extender.watch_certificates(lambda: {"server": 0.0})
     counts = Counts({"running": 1}, {"free": 1}, {"usable": 1}, 0, 0)
     extender.watch_books(lambda: Census(counts, 0, {"pods": 0.0}))
     registries = (PluginMetrics().registry, extender.registry, WebhookAnswers(Rules()).registry)
-    return dict(each for registry in registries for each in series_of(registry))
+    own = dict(each for registry in registries for each in series_of(registry))
+    return {**own, **KUBE_STATE_METRICS}
 
 
 def parsed(text: str) -> promql.Expr:
@@ -101,7 +108,7 @@ def labels_of(expr: promql.Expr) -> frozenset[str] | None:
     if isinstance(expr, promql.AggregateExpr):
         return of_aggregate(expr)
     if isinstance(expr, promql.Call):
-        if expr.func.name in ("time", "vector"):
+        if expr.func.name in ("time", "vector", "absent"):
             return None if expr.func.name == "time" else frozenset()
         (found,) = (each for arg in expr.args if (each := labels_of(arg)) is not None)
         return found - {"le"} if expr.func.name == "histogram_quantile" else found
@@ -141,10 +148,9 @@ def of_binary(expr: promql.BinaryExpr) -> frozenset[str] | None:
 def expressions() -> list[tuple[str, str]]:
     found = [(rule["alert"], rule["expr"]) for rule in ALERTS]
     found += [(panel["title"], t["expr"]) for panel in PANELS for t in panel["targets"]]
-    pages = [OPERATING / "monitor.md", OPERATING / "find-idle-gpus.md"]
     found += [
         (page.name, text)
-        for page in pages
+        for page in sorted((ROOT / "docs").rglob("*.md"))
         for text in re.findall(r"^```\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
         if "linkwise_" in text
     ]
@@ -170,7 +176,12 @@ def test_every_series_exists_with_the_labels_that_are_used(where: str, text: str
 
 
 def documented_values(metric: str) -> set[str]:
-    """The words that the metric's row in the reference quotes."""
+    """The words that the metric's row in the reference quotes; the names of our objects, for a
+    metric of kube-state-metrics."""
+    if metric in KUBE_STATE_METRICS:
+        kind = metric.split("_")[1]
+        bodies = yaml.safe_load_all((DAEMONSET / "base" / OBJECTS[kind]).read_text())
+        return {body["metadata"]["name"] for body in bodies if body["kind"].lower() == kind}
     _, program, name = metric.split("_", 2)
     name = re.sub(r"_(bucket|sum|count)$", "", name)
     rows = [line for line in reference(program).splitlines() if line.startswith("| `")]
@@ -201,17 +212,32 @@ def test_an_alert_says_how_bad_it_is_and_names_only_labels_that_it_has(
 ) -> None:
     assert rule.keys() <= {"alert", "expr", "for", "labels", "annotations"}
     assert rule["labels"]["severity"] in ("critical", "warning", "info")
-    assert rule["annotations"].keys() == {"summary", "description"}
+    assert rule["annotations"].keys() == {"summary", "description", "runbook_url"}
     said = set(re.findall(r"\$labels\.(\w+)", " ".join(rule["annotations"].values())))
     found = labels_of(parsed(rule["expr"]))
     assert found is not None
     assert said <= found
 
 
-def test_every_alert_is_explained_with_its_severity_and_nothing_else_is() -> None:
+def test_every_alert_is_listed_with_its_severity_and_nothing_else_is() -> None:
     page = (OPERATING / "monitor.md").read_text()
-    rows = re.findall(r"^\| `(Linkwise\w+)` \| (\w+) \|", page, re.MULTILINE)
-    assert rows == [(rule["alert"], rule["labels"]["severity"]) for rule in ALERTS]
+    rows = re.findall(r"^\| \[`(Linkwise\w+)`\]\((\S+)\) \| (\w+) \|", page, re.MULTILINE)
+    assert rows == [
+        (name := rule["alert"], f"runbooks.md#{name.lower()}", rule["labels"]["severity"])
+        for rule in ALERTS
+    ]
+
+
+def test_every_alert_leads_to_its_own_runbook() -> None:
+    page = (OPERATING / "runbooks.md").read_text()
+    _, *parts = re.split(r"^## ", page, flags=re.MULTILINE)
+    runbooks = dict(part.split("\n", 1) for part in parts)
+    assert list(runbooks) == [rule["alert"] for rule in ALERTS]
+    path = (OPERATING / "runbooks.md").relative_to(ROOT)
+    for rule in ALERTS:
+        assert rule["annotations"]["runbook_url"] == f"{path}#{rule['alert'].lower()}"
+        told = re.findall(r"^- \*\*(.*?)\*\*", runbooks[rule["alert"]], re.MULTILINE)
+        assert told == ["How bad:", "First:", "Then:", "Stop when"]
 
 
 def test_the_dashboard_is_one_by_grafanas_own_schema() -> None:

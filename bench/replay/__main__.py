@@ -9,7 +9,7 @@ import click
 
 from bench.replay import report
 from bench.replay.checkpoint import Checkpoint, digest_of, key_of
-from bench.replay.measure import Figures, figures
+from bench.replay.measure import BySize, figures
 from bench.replay.openb.command import openb
 from bench.replay.schedulers import DEFAULT, SCHEDULERS
 from bench.replay.shell import ending_well, progress, write_file
@@ -19,7 +19,7 @@ from linkwise.replay.jobs import Fleet, Job, Run, evenly
 from linkwise.topology.errors import MachineError
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
-_SECONDS = click.FloatRange(min=0)
+_SECONDS, _WHOLE_SECONDS = click.FloatRange(min=0), click.IntRange(min=0)
 _MOST_NODES = 100_000
 
 
@@ -55,6 +55,12 @@ command.add_command(openb)
     metavar="NAME[=NODES]",
     help="Recorded machine of the nodes (`linkwise machines` lists them). Repeat for a mixed"
     " cluster; all must have equally many GPUs.",
+)
+@click.option(
+    "--leaf",
+    type=click.IntRange(1),
+    metavar="NODES",
+    help="Put so many nodes on each leaf switch. Without it, all are equally near.",
 )
 @click.option(
     "--scheduler",
@@ -99,7 +105,7 @@ command.add_command(openb)
     type=int,
     multiple=True,
     default=[0],
-    help="Seed of --jitter. Repeat for means over as many traces.",
+    help="Seed of --jitter. Repeat for means over as many traces, with their standard errors.",
 )
 @click.option(
     "--communication",
@@ -125,6 +131,12 @@ command.add_command(openb)
     help="Share of the jobs of up to 4 GPUs that consent to be moved.",
 )
 @click.option(
+    "--movable-after",
+    type=_WHOLE_SECONDS,
+    default=0,
+    help="Seconds of their run after which these jobs consent.",
+)
+@click.option(
     "--move-cost", type=_SECONDS, default=600.0, help="Seconds of its run that a moved job loses."
 )
 @click.option("--csv", "csv_file", type=_FILE, help="Also write the figures as CSV.")
@@ -136,6 +148,7 @@ def jobs(
     trace: Path,
     nodes: int,
     machines: Sequence[str],
+    leaf: int | None,
     chosen: Iterable[str],
     pods_of: int | None,
     durations: str,
@@ -149,15 +162,17 @@ def jobs(
     stretched: bool,
     nic: float,
     movable: float,
+    movable_after: int,
     move_cost: float,
     csv_file: Path | None,
     plot: Path | None,
     resume: Path | None,
 ) -> None:
     """Replay the jobs of TRACE: a CSV file with the columns job_id, submit_s, duration_s and
-    num_gpus. The columns vc or namespace, gpus_per_pod and expected_s are optional."""
+    num_gpus, or a published file of Helios or Kalos. The columns vc or namespace, gpus_per_pod and
+    expected_s are optional."""
     try:
-        fleet = Fleet(evenly([_group(said, nodes) for said in machines]), nic)
+        fleet = Fleet(evenly([_group(said, nodes) for said in machines]), nic, leaf or 0)
     except MachineError as error:
         raise click.BadParameter(str(error), param_hint="--machine") from error
     if pods_of is not None and pods_of > fleet.gpus_per_node:
@@ -175,6 +190,7 @@ def jobs(
         first=first,
         jitter=jitter,
         movable=movable,
+        movable_after=movable_after,
         move_cost=move_cost,
     )
     questions = {
@@ -211,7 +227,7 @@ def _replay(
     trace: Path, questions: Mapping[int, _Question], chosen: Iterable[str], resume: Path | None
 ) -> report.Results:
     """Replay one scheduler after the other, each with all questions."""
-    checkpoint = Checkpoint(resume, Figures)
+    checkpoint = Checkpoint(resume, BySize)
     contents = digest_of(trace)
     there = {seed: read_jobs(trace, question.reading) for seed, question in questions.items()}
     results: report.Results = {}
@@ -229,7 +245,7 @@ def _replay(
     return results
 
 
-def _run(name: str, there: Sequence[Job], question: _Question, aside: str) -> Figures:
+def _run(name: str, there: Sequence[Job], question: _Question, aside: str) -> BySize:
     fleet = question.reading.fleet
 
     def stretch(run: Run) -> float:

@@ -1,18 +1,20 @@
 """Figures for people and programs: a Markdown table, and CSV."""
 
 import csv
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable
 from io import StringIO
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import NamedTuple, TypeAlias
 
 import msgspec
 
 from bench.replay import plots
-from bench.replay.measure import LARGE, Figures
+from bench.replay.measure import LARGE, SIZES, BySize, Figures
+from bench.support.figures import markdown
 
 # name of a scheduler -> seed -> its figures on that trace
-Results: TypeAlias = dict[str, dict[int, Figures]]
+Results: TypeAlias = dict[str, dict[int, BySize]]
 
 
 class _Column(NamedTuple):
@@ -20,15 +22,15 @@ class _Column(NamedTuple):
     value: Callable[[Figures], float | None]
     places: int
 
-    def text(self, found: Iterable[Figures]) -> str:
-        """Return the figure; of several traces the mean, and the least to the most of them."""
-        values = [value for each in found if (value := self.value(each)) is not None]
+    def text(self, traces: Iterable[Figures]) -> str:
+        """Return the figure; of several traces the mean, and its standard error."""
+        values = [value for each in traces if (value := self.value(each)) is not None]
         if not values:
             return "–"
-        mean, least, most = (
-            f"{value:,.{self.places}f}" for value in (fmean(values), min(values), max(values))
-        )
-        return mean if least == most else f"{mean} ({least} to {most})"
+        mean = f"{fmean(values):,.{self.places}f}"
+        if len(set(values)) == 1:
+            return mean
+        return f"{mean} ± {stdev(values) / math.sqrt(len(values)):,.{self.places}f}"
 
 
 _COLUMNS = (
@@ -36,8 +38,10 @@ _COLUMNS = (
     _Column("queue mean s", lambda f: f.queue_mean_s, 0),
     _Column("p50 s", lambda f: f.queue_p50_s, 0),
     _Column("p99 s", lambda f: f.queue_p99_s, 0),
-    _Column(f"≥ {LARGE} GPUs, mean s", lambda f: f.large_queue_mean_s, 0),
+    _Column("longest s", lambda f: f.queue_max_s, 0),
+    _Column("slowdown", lambda f: f.slowdown, 2),
     _Column("locality", lambda f: f.locality, 3),
+    _Column("by leaf", lambda f: f.leaf_locality, 3),
     _Column("nodes / fewest", lambda f: f.nodes_per_fewest, 2),
     _Column("allocated", lambda f: f.allocated, 3),
     _Column("stretch", lambda f: f.stretch, 3),
@@ -48,40 +52,31 @@ _COLUMNS = (
     _Column("moves", lambda f: f.moves, 0),
     _Column("lost", lambda f: f.lost, 5),
     _Column("slowdown of moved", lambda f: f.moved_slowdown, 2),
-    _Column("slowdown", lambda f: f.slowdown, 2),
 )
 
 
 def table(results: Results) -> str:
-    """Return a table with one line for each scheduler."""
-    cells = [["scheduler", *(column.title for column in _COLUMNS)]]
-    cells += [
-        [name, *(c.text(found.values()) for c in _COLUMNS)] for name, found in results.items()
-    ]
-    return markdown(cells)
-
-
-def markdown(cells: Sequence[Sequence[str]]) -> str:
-    """Return a table. The first row is its head; all columns but the first are right-aligned."""
-    columns = list(zip(*cells, strict=True))
-    widths = [max(map(len, column)) for column in columns]
-    first, *others = widths
-    lines = [
-        [row[0].ljust(first), *(cell.rjust(w) for cell, w in zip(row[1:], others, strict=True))]
-        for row in cells
-    ]
-    lines.insert(1, ["-" * first, *("-" * (width - 1) + ":" for width in others)])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    """Return a table with one line for each size of jobs and scheduler; without the columns of
+    which no line has a figure."""
+    cells = [["scheduler", "GPUs", *(column.title for column in _COLUMNS)]]
+    for size in SIZES:
+        for name, traces in results.items():
+            found = [by_size[size] for by_size in traces.values() if size in by_size]
+            if found:
+                cells.append([name, f"≥ {size}", *(c.text(found) for c in _COLUMNS)])
+    columns = [column for column in zip(*cells, strict=True) if {*column[1:]} != {"–"}]
+    return markdown([*zip(*columns, strict=True)])
 
 
 def as_csv(results: Results) -> str:
-    """Return all figures unrounded, one line for each scheduler and seed."""
+    """Return all figures unrounded, one line for each scheduler, seed and size of jobs."""
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["scheduler", "seed", *Figures.__struct_fields__])
+    writer.writerow(["scheduler", "seed", "gpus_at_least", *Figures.__struct_fields__])
     for name, traces in results.items():
-        for seed, found in traces.items():
-            writer.writerow([name, seed, *msgspec.structs.astuple(found)])
+        for seed, by_size in traces.items():
+            for size, found in by_size.items():
+                writer.writerow([name, seed, size, *msgspec.structs.astuple(found)])
     return text.getvalue()
 
 
@@ -90,19 +85,20 @@ def as_plot(results: Results) -> str:
     SVG; of several traces the means. Jobs of one GPU have no locality. Raises ReplayError without
     matplotlib."""
     queues = {
-        name: fmean(found.queue_mean_s for found in traces.values())
+        name: fmean(by_size[1].queue_mean_s for by_size in traces.values())
         for name, traces in results.items()
     }
     together = {
         name: (queues[name], share)
         for name, traces in results.items()
-        if (share := _mean(found.locality for found in traces.values())) is not None
+        if (share := _mean(by_size[1].locality for by_size in traces.values())) is not None
     }
     # Queues differ by orders of magnitude. One of less than a second is shown as a second.
     large = {
         name: (max(queues[name], 1.0), max(waits, 1.0))
         for name, traces in results.items()
-        if (waits := _mean(found.large_queue_mean_s for found in traces.values())) is not None
+        if (waits := _mean(f[LARGE].queue_mean_s for f in traces.values() if LARGE in f))
+        is not None
     }
     x = "queue, mean seconds"
     locality = plots.Axis("locality: share of the jobs on the fewest nodes", -0.05, 1.05)

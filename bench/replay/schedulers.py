@@ -4,9 +4,8 @@ from collections.abc import Callable, Mapping
 
 from bench.replay.baselines import placements
 from bench.replay.baselines.queues import Easy, Fifo, Greedy
-from linkwise.extender.core_settings import CoreSettings
-from linkwise.extender.moves.policy import MovePolicy, Moves
-from linkwise.extender.queue.queue_order import QueueOrder
+from linkwise.extender.next.core_settings import CoreSettings, MovePolicy, Moves
+from linkwise.extender.next.queue.queue_order import QueueOrder
 from linkwise.replay.core import objects
 from linkwise.replay.core.contestant import LinkwiseContestant
 from linkwise.replay.driver import Contestant
@@ -20,7 +19,7 @@ Make = Callable[[Fleet], Contestant]
 def _linkwise(fleet: Fleet, order: QueueOrder) -> Contestant:
     """It moves the jobs that consent."""
     settings = CoreSettings(queue_order=order, moves=MovePolicy(Moves.CONSENT))
-    return LinkwiseContestant(objects.nodes(fleet.machines), settings)
+    return LinkwiseContestant(objects.nodes(fleet.machines, fleet.nodes_per_leaf), settings)
 
 
 SCHEDULERS: Mapping[str, Make] = {

@@ -26,17 +26,18 @@ def ratio(number: float, base: float) -> str:
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A Markdown table, the first column to the left and figures to the right."""
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    rule = [
-        "-" * width if place == 0 else "-" * (width - 1) + ":" for place, width in enumerate(widths)
+    click.echo(markdown([header, *rows]))
+
+
+def markdown(cells: Sequence[Sequence[str]]) -> str:
+    """Return a table. The first row is its head; all columns but the first are right-aligned."""
+    first, *others = (max(map(len, column)) for column in zip(*cells, strict=True))
+    lines = [
+        [row[0].ljust(first), *(cell.rjust(w) for cell, w in zip(row[1:], others, strict=True))]
+        for row in cells
     ]
-    for cells in (header, rule, *rows):
-        aligned = (
-            cell.ljust(width) if place == 0 else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
-        )
-        click.echo(f"| {' | '.join(aligned)} |")
+    lines.insert(1, ["-" * first, *("-" * (width - 1) + ":" for width in others)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def this_machine() -> str:

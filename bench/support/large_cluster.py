@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import TypeVar
 
-from bench.support.gpu_objects import START, node_of, pod_of
-from linkwise.extender.api.actions import Action, Evict, WritePlan
-from linkwise.extender.api.extender_calls import (
+from bench.support.gpu_objects import START, pod_of
+from linkwise.extender.core import Core
+from linkwise.extender.next.core_settings import CoreSettings
+from linkwise.extender.state.actions import Action, Evict, WritePlan
+from linkwise.extender.state.extender_calls import (
     AlreadyBound,
     BindCall,
     BindOrder,
@@ -23,11 +25,10 @@ from linkwise.extender.api.extender_calls import (
     FilterCall,
     Outcome,
 )
-from linkwise.extender.api.records import GangKey
-from linkwise.extender.core import Core
-from linkwise.extender.core_settings import CoreSettings
-from linkwise.extender.in_memory_api_server import InMemoryApiServer
+from linkwise.extender.state.records import GangKey
 from linkwise.kube.objects import Node, Pod
+from linkwise.replay.gpu_objects import node_of
+from linkwise.replay.in_memory_api_server import InMemoryApiServer
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import InUse, Plan, write_gpus, write_in_use, write_plan
 from linkwise.topology.machine.model import Machine
@@ -56,6 +57,13 @@ class Spent:
 
     def or_more(self, other: "Spent") -> "Spent":
         return Spent(max(self.wall, other.wall), max(self.cpu, other.cpu))
+
+
+def freeze() -> None:
+    """As the extender does once its cache is complete."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 class Watched:
@@ -151,9 +159,7 @@ class LargeCluster(InMemoryApiServer):
         self.core.set_unlocker(self.lock.step_aside)
         self.core.decide(self.now)
         self.holds.longest.clear()
-        gc.collect()
-        gc.freeze()  # as the extender does once its cache is complete
-        gc.set_threshold(20_000, 20, 20)
+        freeze()
 
     def new_core(self) -> Core:
         return LockedCore(self.settings, self.holds)
@@ -247,7 +253,8 @@ def _node(number: int, nodes: int, machine: Machine, tenants: dict[str, tuple[st
         "topology.kubernetes.io/zone": f"zone-{number * ZONES // nodes}",
     }
     name = f"gpu-node-{number:05d}.eu-west.example.internal"
-    return node_of(name, machine, labels, {names.IN_USE: write_in_use(in_use)})
+    said = {names.IN_USE: write_in_use(in_use)}
+    return node_of(name, machine, cpu="192", labels=labels, said=said)
 
 
 def _tenant(node: str, name: str, gpus: tuple[str, ...]) -> Pod:

@@ -10,6 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 
+import urllib3
+
+from tests.cluster.support.host import sandbox
+from tests.cluster.support.programs.binaries import helm, kubernetes
+
 _START_SECONDS = 120.0
 
 
@@ -71,3 +76,36 @@ def running(module: str, *flags: str) -> Iterator[Program]:
         yield program
     finally:
         program.end()
+
+
+@contextmanager
+def ready_extender(url: str) -> Iterator[tuple[Program, str, str, float]]:
+    """The extender of the API server at *url*, once it is ready: its addresses for people and for
+    kube-scheduler, and the seconds until it was ready."""
+    # The running pods have the plans of an older extender. A leader believes those.
+    flags = f"""--api-server {url} --listen-address 127.0.0.1 --plain-http true
+        --leader-elect true --listen-port 0 --status-port 0""".split()
+    with running("linkwise.extender", *flags) as program:
+        status = program.logged(r"serving probes, metrics and views on (http://\S+)")
+        calls = program.logged(r"serving kube-scheduler on (http://\S+)")
+        ready = program.wait(lambda: _is_ready(status), "readiness")
+        yield program, status, calls, ready
+
+
+def _is_ready(status: str) -> bool:
+    return urllib3.request("GET", f"{status}/readyz", timeout=10).status == 200
+
+
+def kubernetes_and_helm() -> None:
+    kubernetes()
+    helm()
+
+
+def in_sandbox(module: str, build: Callable[[], object] = kubernetes) -> Path:
+    """Return the directory of the sandbox. Outside of one, *build* what it needs, as it has no
+    network, and run *module* inside instead."""
+    directory = sandbox.directory()
+    if directory is None:
+        build()
+        sys.exit(sandbox.run([sys.executable, "-m", module, *sys.argv[1:]]))
+    return directory

@@ -52,6 +52,18 @@ class _List(msgspec.Struct):
     items: list[_Object] | None = None  # null if there are none
 
 
+class _Regarding(msgspec.Struct):
+    name: str = ""
+
+
+class _PodEvent(msgspec.Struct, rename="camel"):
+    involved_object: _Regarding
+
+
+class _PodEvents(msgspec.Struct):
+    items: list[_PodEvent]
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     method: str
@@ -72,6 +84,7 @@ class Load:
         self._tls.load_cert_chain(configuration.cert_file, configuration.key_file)
         self._url: str = configuration.host
         self._path = f"/api/v1/namespaces/{namespace}/pods"
+        self._events = f"/api/v1/namespaces/{namespace}/events"
         self._claims = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims"
 
     async def __aenter__(self) -> Self:
@@ -163,6 +176,14 @@ class Load:
         """By the pod's name."""
         items = (await self._listed(self._path)).items or []
         return {pod.metadata.name: pod.metadata.uid for pod in items}
+
+    async def refused_pods(self) -> set[str]:
+        """The names of the pods, of all rounds, that kube-scheduler tried and found no node for."""
+        url = f"{self._url}{self._events}?fieldSelector=reason%3DFailedScheduling"
+        async with self._http.get(url) as answer:
+            answer.raise_for_status()
+            events = msgspec.json.decode(await answer.read(), type=_PodEvents)
+        return {event.involved_object.name for event in events.items}
 
     async def allocate(self, claims: Iterable[tuple[str, bytes, bytes]]) -> None:
         """Create claims, of which there are name, body and status."""

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from linkwise.extender.api.actions import CreateClaim, PodRef
-from linkwise.extender.runtime.claim_body import claim_body
+from linkwise.extender.run.claim_body import claim_body
+from linkwise.extender.state.actions import CreateClaim, PodRef
 from linkwise.pods.claims import ClaimAsk, write_claims
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import Plan, write_gpus, write_plan
@@ -107,7 +107,7 @@ def waiting(
             members = min(size, count - number // size * size)
             said = {names.GANG: gang, names.GANG_SIZE: str(members)}
         name = f"{prefix}-{number}"
-        pod = _pod(name, length, 0 if claims or kind is Kind.NO_GPUS else 8, said)
+        pod = pod_body(name, length, 0 if claims or kind is Kind.NO_GPUS else 8, said)
         if claims:
             entry = {"name": "gpus", "resourceClaimTemplateName": TEMPLATE}
             pod["spec"]["resourceClaims"] = [entry]
@@ -130,7 +130,7 @@ def running(nodes: int, pods: int, *, claims: bool = False) -> Iterator[bytes]:
             names.GPUS: write_gpus({"main": uuids}),
             names.PLAN: write_plan(Plan(id=name, node=node, epoch=1)),
         }
-        pod = _pod(name, Length.TRAINING, 0 if claims else len(uuids), said if uuids else {})
+        pod = pod_body(name, Length.TRAINING, 0 if claims else len(uuids), said if uuids else {})
         pod["spec"]["nodeName"] = node
         if claims and uuids:
             ask = ClaimAsk("gpus", _claim(number), {"main": len(uuids)})
@@ -174,7 +174,9 @@ def _place(number: int, nodes: int) -> tuple[str, tuple[str, ...]]:
     return node, dra.uuids(node)[2 * place : 2 * place + 2]
 
 
-def _pod(name: str, length: Length, gpus: int, annotations: Mapping[str, str]) -> dict[str, Any]:
+def pod_body(
+    name: str, length: Length, gpus: int, annotations: Mapping[str, str]
+) -> dict[str, Any]:
     amounts = {"cpu": "8", "memory": "64Gi", **({GPU: str(gpus)} if gpus else {})}
     container: dict[str, Any] = {
         "name": "main",

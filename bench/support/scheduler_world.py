@@ -77,7 +77,6 @@ def sample_of_second() -> int:
 class Round:
     pods: int
     seconds: float
-    first_bound: float  # seconds from the scheduler's start; 0 if it started before the round
     cpu: dict[str, float]  # CPU seconds of each program during the round
 
     @property
@@ -87,6 +86,17 @@ class Round:
     def cost(self) -> str:
         """Processor time per pod, in ms."""
         return ", ".join(f"{name} {1000 * cpu / self.pods:.1f}" for name, cpu in self.cpu.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """*waits*: seconds, one for each single pod or gang: from the request that creates its (last)
+    pod to its (last) pod bound. *refused*: which share of them has a pod that kube-scheduler tried
+    in vain. *cpu*: seconds of all programs for each pod."""
+
+    waits: list[float]
+    refused: float
+    cpu: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,31 +150,37 @@ class LoadedScheduler:
                 await watch.wait_bound(count, _SECONDS)
                 cpu = _since(before, programs)
         await self._clear()
-        return Round(count, max(watch.bound.values()) - began, 0.0, cpu)
+        return Round(count, max(watch.bound.values()) - began, cpu)
 
     async def offered(
         self, kind: pods.Kind, count: int, setup: Setup, pods_per_second: float, seed: int
-    ) -> list[float]:
+    ) -> Offered:
         """Create pods at random times, *pods_per_second* on average, the pods of a gang together.
-
-        Return seconds, one for each single pod or gang: from the request that creates its (last)
-        pod to its (last) pod bound.
-        """
+        At most one for each node."""
         size = kind.gang_size(count) or 1
+        count = min(count, self._nodes // size * size)
         bodies = [*self._bodies(kind, count, setup).items()]
         groups = [*pods.groups(kind, count, self._prefix)]
         batches = [dict(bodies[first : first + size]) for first in range(0, count, size)]
-        with self._extender(setup) as extender, self._scheduler(extender, setup):
+        with self._extender(setup) as extender, self._scheduler(extender, setup) as scheduler:
             await self._try_out(setup)
+            programs = self._programs(extender, scheduler)
             async with self.load.watching() as watch:
                 await self.load.create(groups, _GROUPS)
+                before = _cpu(programs)
                 created = await self.load.offer(batches, pods_per_second / size, seed)
                 await watch.wait_bound(count, _SECONDS)
+                cpu = sum(_since(before, programs).values())
+        refused = await self.load.refused_pods()
         await self._clear()
-        return [
-            max(watch.bound[name] for name in batch) - when
-            for batch, when in zip(batches, created, strict=True)
-        ]
+        return Offered(
+            [
+                max(watch.bound[name] for name in batch) - when
+                for batch, when in zip(batches, created, strict=True)
+            ],
+            sum(not refused.isdisjoint(batch) for batch in batches) / len(batches),
+            cpu / count,
+        )
 
     async def writes_alone(self, count: int) -> Round:
         """Like `come_and_go` with gated pods, but the extender costs only its writes: the load
@@ -180,7 +196,7 @@ class LoadedScheduler:
                 await watch.wait_bound(count, _SECONDS)
                 cpu = _since(before, programs)
         await self._clear()
-        return Round(count, max(watch.bound.values()) - began, 0.0, cpu)
+        return Round(count, max(watch.bound.values()) - began, cpu)
 
     async def planned(self, kind: pods.Kind, count: int, setup: Setup) -> Round:
         """Create the pods, and let the extender (if it runs) plan them, before the scheduler
@@ -193,7 +209,6 @@ class LoadedScheduler:
             if extender is not None:
                 wait_for(self._all_planned, "all pods are planned", _SECONDS)
             async with self.load.watching() as watch:
-                began = time.monotonic()
                 with self._scheduler(extender, setup) as scheduler:
                     programs = self._programs(extender, scheduler)
                     await watch.wait_bound(1, _SECONDS)
@@ -202,7 +217,7 @@ class LoadedScheduler:
                     cpu = _since(before, programs)
         await self._clear()
         first, last = min(watch.bound.values()), max(watch.bound.values())
-        return Round(count - 1, last - first, first - began, cpu)
+        return Round(count - 1, last - first, cpu)
 
     async def memory(self, count: int, free_nodes: int) -> Memory:
         """Measure the extender with *count* pods; those on the free nodes are scheduled during the
@@ -266,7 +281,7 @@ class LoadedScheduler:
         if not setup.ours:
             yield None
             return
-        extender = ExtenderProcess(self.control, plain=not setup.tls)
+        extender = ExtenderProcess(self.control, "--leader-elect=true", plain=not setup.tls)
         extender.start()
         try:
             with self._asked_webhook():

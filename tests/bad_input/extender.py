@@ -10,7 +10,7 @@ import urllib3
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.support.programs import running
-from linkwise.extender.placement.nodes import reasons
+from linkwise.extender.place.nodes import reasons
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names
 from tests.bad_input.table import Place

@@ -193,7 +193,7 @@ def idle(pods: Sequence[Pod]) -> str:
     taken = {pod.spec.node_name for pod in live}
     waiting: defaultdict[str, list[Pod]] = defaultdict(list)
     for pod in live:
-        leaves = pod.metadata.deletion_timestamp is not None
+        leaves = pod.is_leaving
         if not (pod.spec.node_name or pod.spec.scheduling_gates or leaves):
             waiting[pod.metadata.labels.get("app", pod.metadata.name)].append(pod)
     for app, open_ in waiting.items():
@@ -210,7 +210,7 @@ def untrue(world: SchedulingWorld) -> list[str]:
     found = []
     pods = {pod.metadata.name: pod for pod in world.pods() if pod.status.phase in _LIVE}
     for name, pod in pods.items():
-        if pod.metadata.deletion_timestamp is not None:
+        if pod.is_leaving:
             continue
         said = json.loads(world.asked(f"/explain/{pod.metadata.namespace}/{name}"))
         members = ((said.get("gang") or {}).get("gang") or {}).get("members", ())
@@ -234,7 +234,7 @@ def of(pods: Sequence[Pod], app: str) -> list[Pod]:
             pod
             for pod in pods
             if pod.metadata.labels.get("app") == app
-            and pod.metadata.deletion_timestamp is None
+            and not pod.is_leaving
             and pod.status.phase not in ("Failed", "Succeeded")
         ),
         key=lambda pod: pod.metadata.name,

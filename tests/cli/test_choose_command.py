@@ -47,7 +47,7 @@ def test_the_same_for_programs() -> None:
         "free": [0, 1, 2],
         "size": 2,
         "chosen": {"gpus": [0, 2], "link": "NVLINK", "gbytes_per_s": 210.0, "future": 0.0},
-        "runner_up": {"gpus": [0, 1], "link": "SYS", "gbytes_per_s": 16.0, "future": 0.0},
+        "runner_up": {"gpus": [0, 1], "link": "SYS", "gbytes_per_s": 13.889, "future": 0.0},
         "why": "it does not keep to the preferred link",
     }
 
@@ -358,6 +358,18 @@ def test_a_nearest_miss_of_such_a_machine_says_so_too() -> None:
     assert "no such machine was read." in choose(*words).stdout
 
 
+def test_a_print_of_rocm_smi_says_that_it_counts_no_links() -> None:
+    tables = (("Weight", "15"), ("Link Type", "XGMI"))
+    text = "".join(
+        f"== {title} between two GPUs ==\n     GPU0 GPU1\nGPU0 0 {cell}\nGPU1 {cell} 0\n"
+        for title, cell in tables
+    )
+    words = ("--machine", "-", "--size", "2", "--model", "MI250X")
+    caveat = str(as_json(*words, stdin=text)["caveat"])
+    assert "how many xGMI links join two GPUs" in caveat
+    assert caveat.endswith("and shows no NUMA nodes")
+
+
 def test_a_machine_that_was_read_needs_no_caveat() -> None:
     assert "rests on" not in choose("--machine", "hgx-h100", "--size", "2").stdout
     assert "caveat" not in as_json("--machine", "hgx-h100", "--size", "2")
@@ -396,13 +408,13 @@ def test_what_spares_the_others_is_said() -> None:
     [
         (
             "a100-pcie-8-bridged --free 0-3,5-7 --gang 3x2",
-            "about as fast, but the ring of its slowest member has 16.0 GB/s against 210.0",
+            "about as fast, but the ring of its slowest member has 13.9 GB/s against 210.0",
         ),
-        ("gpu-manager-6 --gang 4x1", "it is slower: 6.0 GB/s against 10.0"),
+        ("gpu-manager-6 --gang 4x1", "it is slower: 6.0 GB/s against 8.3"),
         ("plx-8-pxb --free 0,2,3 --gang 2x1", "as fast, but linked less closely: PXB against PIX"),
         (
             "p3.16xlarge --free 0-3,5-7 --gang 3x1",
-            "as good, but later jobs lose more: 27.5 GB/s against",
+            "as good, but later jobs lose more: 27.9 GB/s against",
         ),
         ("p4d.24xlarge --free 1-7 --gang 4x1", "as good, but spread over 2 NUMA nodes against 1"),
         ("l40s-4 --gang 2x1", "as good, but its closest common NIC is SYS away against NODE"),
@@ -428,3 +440,8 @@ def test_equal_sets_of_a_gang_are_equal_in_all_that_is_shown() -> None:
                 assert isinstance(chosen, dict)
                 assert isinstance(other, dict)
                 assert {**chosen, "gpus": ()} == {**other, "gpus": ()}
+
+
+def test_the_runner_up_of_amds_gpus_has_more_xgmi_links() -> None:
+    answer = choose("--machine", "mi250x-frontier", "--free", "0,3,4,7", "--size", "2")
+    assert "it has more xGMI links, which later jobs may use: 13 against 12." in answer.stdout

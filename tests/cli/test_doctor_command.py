@@ -13,10 +13,10 @@ from click.testing import CliRunner, Result
 
 from linkwise.cli.kubectl import main
 from linkwise.extender.core import Core
-from linkwise.extender.core_settings import CoreSettings
-from linkwise.extender.runtime.loop import Loop
-from linkwise.extender.runtime.metrics import ExtenderMetrics
-from linkwise.extender.runtime.ports.routes import create_app
+from linkwise.extender.next.core_settings import CoreSettings
+from linkwise.extender.run.loop import Loop
+from linkwise.extender.run.metrics import ExtenderMetrics
+from linkwise.extender.run.ports.routes import create_app
 from linkwise.serving.certificates.pairs import Lifetime, bundle, make_authority
 from linkwise.simulator.api_server import ApiServer
 from tests.cli.api_proxy import SERVICE, Proxy, served, write_kubeconfig
@@ -107,7 +107,7 @@ def test_a_fault_is_named_with_its_place_and_a_way_out(proxy: Proxy) -> None:
     assert answer.stdout == (
         "problem  n1: no plugin of Linkwise runs, and its annotations are left\n"
         "         start the plugin there, or clean the node "
-        "(docs/operating/uninstall.md#clean-a-node-by-hand)\n"
+        "(docs/operating/upgrade-and-uninstall.md#clean-a-node-by-hand)\n"
     )
     (found,) = json.loads(doctor("-o", "json").stdout)["findings"]
     assert (found["level"], found["where"]) == ("problem", ["n1"])

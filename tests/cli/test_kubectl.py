@@ -14,15 +14,25 @@ import pytest
 from click.testing import CliRunner, Result
 
 from linkwise.cli import history_table, kubectl_tables
-from linkwise.cli.kubectl import main
-from linkwise.extender.api.decisions import Decision, What
-from linkwise.extender.api.views import (
+from linkwise.cli.kubectl import complete, main
+from linkwise.drawing.tables import Column
+from linkwise.extender.core import Core
+from linkwise.extender.next.core_settings import CoreSettings
+from linkwise.extender.next.moves.may_move import Stays
+from linkwise.extender.run.loop import Loop
+from linkwise.extender.run.metrics import ExtenderMetrics
+from linkwise.extender.run.ports.routes import create_app
+from linkwise.extender.show.explain.texts.tables import why_no_moves
+from linkwise.extender.show.explain.usage import view_use
+from linkwise.extender.state.decisions import Decision, What
+from linkwise.extender.state.views import (
     EmptiedNode,
     EmptyingView,
     GpuView,
     HistoryView,
     IdlePod,
     IdleView,
+    KeptWaitingView,
     MovePlanView,
     MoveState,
     MovesView,
@@ -31,13 +41,6 @@ from linkwise.extender.api.views import (
     StaysView,
     WouldStartView,
 )
-from linkwise.extender.core import Core
-from linkwise.extender.core_settings import CoreSettings
-from linkwise.extender.explain.usage import view_use
-from linkwise.extender.moves.may_move import Stays
-from linkwise.extender.runtime.loop import Loop
-from linkwise.extender.runtime.metrics import ExtenderMetrics
-from linkwise.extender.runtime.ports.routes import create_app
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology.names import EMPTY
 from tests.cli.api_proxy import Proxy, served, write_kubeconfig
@@ -105,10 +108,11 @@ def refused(*arguments: str) -> str:
     return line.removeprefix("linkwise: ")
 
 
-def test_the_package_installs_it_under_the_name_that_kubectl_looks_for() -> None:
+def test_the_package_installs_it_under_the_names_that_kubectl_looks_for() -> None:
     package = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    module, _, function = package["scripts"]["kubectl-linkwise"].partition(":")
-    assert getattr(import_module(module), function) is main
+    for name, installed in (("kubectl-linkwise", main), ("kubectl_complete-linkwise", complete)):
+        module, _, function = package["scripts"][name].partition(":")
+        assert getattr(import_module(module), function) is installed
 
 
 def test_a_pod_is_explained_in_words() -> None:
@@ -126,8 +130,8 @@ def test_a_gang_is_explained_in_words() -> None:
 
 def test_a_gang_with_gpus_is_told_what_else_there_was() -> None:
     told = lines("explain", "gang/train")
-    assert "  worth     422.1 GB/s estimated: ring on n1 422.1" in told
-    other = told.index("  runner-up n1, GPUs 0,1,2,3,4,6: 422.1 GB/s, as the cluster is now")
+    assert "  worth     450.3 GB/s estimated: ring on n1 450.3" in told
+    other = told.index("  runner-up n1, GPUs 0,1,2,3,4,6: 450.3 GB/s, as the cluster is now")
     assert told[other + 1] == "            as good, but for lowest indices"
     as_json = json.loads(run("explain", "gang/train", "-o", "json").stdout)
     (train,) = (
@@ -137,7 +141,7 @@ def test_a_gang_with_gpus_is_told_what_else_there_was() -> None:
     assert train["runner_up"]["nodes"] == ["n1"]
     assert train["runner_up"]["verdict"] == "equal"
     of_member = json.loads(run("explain", "train-0", "-o", "json").stdout)
-    assert of_member["communicator"] == {"together": 422.1, "inside": 422.1}
+    assert of_member["communicator"] == {"together": 450.3, "inside": 450.3}
 
 
 def test_without_a_name_everything_that_waits_is_explained() -> None:
@@ -171,7 +175,7 @@ def test_gangs_are_a_table() -> None:
     huge, train = (row.split(maxsplit=8) for row in rows)
     assert huge[:7] == ["huge", "forming", "0", "0", "3", "3", "-"]
     assert huge[8].startswith("-           room for 1 of 3 members; most on one node: n")
-    assert train[:7] == ["train", "planned", "0", "1", "1", "1", "422"]
+    assert train[:7] == ["train", "planned", "0", "1", "1", "1", "450"]
     assert train[8].startswith("in ")
     header, *rows = lines("gangs", "-A")
     assert header.startswith("NAMESPACE  NAME   PHASE")
@@ -334,7 +338,8 @@ def test_idle_pods_are_a_table_with_what_would_start_without_them() -> None:
         would_start=(WouldStartView("gang ml/train", 16, ("pod ml/notebook-ada", "gang v/x")),),
     )
     assert kubectl_tables.idle(it).splitlines() == [
-        "Pods with GPUs: 2 idle, with 10 GPUs, 5 not idle, 1 unknown.",
+        "Pods with GPUs: 2 idle, with 10 GPUs, 5 not idle, "
+        "1 unknown, as nothing reports their work.",
         "",
         "NAMESPACE  POD           GPUS  IDLE FOR       BUSY IN 24H  GPU MEMORY  NODE    GANG"
         "                EVICTED IF NEEDED",
@@ -371,7 +376,7 @@ def test_moves_says_in_one_sentence_why_it_has_none() -> None:
         "Moves are off: the extender runs with --moves=never.\n",
     )
     assert json.loads(run("moves", "-o", "json").stdout)["allowed"] == "never"
-    assert kubectl_tables.no_moves(MovesView(0.0, "advise", ())).startswith("Nothing to move: ")
+    assert why_no_moves(MovesView(0.0, "advise", ())).startswith("Nothing to move: ")
 
 
 def test_moves_are_a_table_of_those_that_wait_and_one_of_pods() -> None:
@@ -396,6 +401,25 @@ def test_moves_are_a_table_of_those_that_wait_and_one_of_pods() -> None:
     assert told[-1].startswith("Advice: nothing is moved without --moves=consent.")
 
 
+def test_who_does_not_consent_to_moves_and_kept_others_waiting_is_a_table_of_its_own() -> None:
+    web = KeptWaitingView(
+        "team-a", "Deployment", "web", 2, ("n4",), "gang ml/train", 32, 41 * 3600.0, now=True
+    )
+    embed = replace(web, name="embed", gpu_seconds=4137.2 * 3600)
+    it = MovesView(1000.0, "consent", (), (web, replace(embed, kind="", now=False)))
+    assert kubectl_tables.moves(it).splitlines() == [
+        "Nothing to move: no gang or pod waits for which moves are found that are worth it.",
+        "",
+        "DO NOT CONSENT  KIND        GPUS  NODE  KEPT WAITING   ITS GPUS  GPU HOURS WAITED  STILL",
+        "team-a/web      Deployment     2  n4    gang ml/train        32                41  yes",
+        "team-a/embed    -              2  n4    gang ml/train        32             4,100  no",
+        "",
+        "Moves of these pods would have made room. GPU HOURS WAITED: their part of the wait, times"
+        " the GPUs",
+        "that wait, since the leader's term began.",
+    ]
+
+
 def test_moves_for_a_node_get_no_gpus_and_save_no_wait() -> None:
     web = MoveView("ml/web", "gpu-1", "gpu-3", (1, 5, 6), 1800.0, MoveState.EVICTING, None)
     it = MovesView(1000.0, "consent", (MovePlanView("node gpu-1", 0, 1800.0, 0.0, (web,)),))
@@ -416,7 +440,7 @@ def test_emptying_a_node_is_shown_first_and_begins_with_yes(proxy: Proxy) -> Non
     assert told[1].split(None, 3) == ["ml/train-0", "n1", "6", Stays.GANG.value]
     assert told[3:] == [
         "No pod is moved: the extender runs with --moves=never.",
-        "Nothing is changed. With --yes, these are emptied: n1.",
+        "Nothing is changed. With --yes, these get no new pods with GPUs: n1.",
     ]
     assert proxy.patches == []
     told = lines("empty", "n1", "n2", "--yes")
@@ -508,11 +532,24 @@ def test_nodes_have_a_column_for_the_topology_manager_if_it_is_known_of_any() ->
 
 
 def test_every_table_fits_a_terminal_and_a_pipe_gets_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = f"{'x' * 200}\nshort\n"
-    assert kubectl_tables.fitted(table) == table
+    names: list[Column[str]] = [Column("name", lambda row: row)]
+    table = f"NAME\n{'x' * 200}\nshort\n"
+    assert kubectl_tables.shown(names, ("x" * 200, "short")) == table
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "100")
-    assert kubectl_tables.fitted(table) == f"{'x' * 99}…\nshort\n"
+    cut = f"NAME\n{'x' * 99}…\nshort\n"
+    assert kubectl_tables.shown(names, ("x" * 200, "short")) == cut
+    monkeypatch.setenv("COLUMNS", "40")
+    why: list[Column[str]] = [*names, Column("why", lambda _: "room for 2 of 4 members, no more")]
+    assert kubectl_tables.shown(why, ("gang/a",)) == (
+        "NAME    WHY\ngang/a  room for 2 of 4 members, no more\n"
+    )
+    assert kubectl_tables.shown(why, ("gang/of-ten-letters",)) == (
+        "NAME                 WHY\ngang/of-ten-letters  room for 2 of 4 me…\n"
+    )
+    assert kubectl_tables.shown(why, ("gang/longer",)) == (
+        "NAME         WHY\ngang/longer  room for 2 of 4 members, no\n             more\n"
+    )
 
 
 def test_an_unknown_pod_or_gang_is_named() -> None:

@@ -112,6 +112,118 @@ def test_a_slip_is_answered_or_refused_in_one_line(tmp_path: Path, shard: int, k
             assert "\n" not in refusal, text
 
 
+TYPED = """\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: one
+  annotations:
+    linkwise.dev/gang: a
+spec:
+  containers:
+    - name: main
+      image: x
+      resources:
+        limits:
+          cpu: 4
+"""
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "said"),
+    [
+        (
+            "cpu: 4",
+            "memory: 16GB",
+            "line 13: spec.containers[0].resources.limits.memory: '16GB': expected a quantity like "
+            '8, "500m" or "64Gi"',
+        ),
+        (
+            "cpu: 4",
+            "cpu: 4cores",
+            "line 13: spec.containers[0].resources.limits.cpu: '4cores': expected a quantity like "
+            '8, "500m" or "64Gi"',
+        ),
+        (
+            "gang: a",
+            "gang-size: 2",
+            "line 6: metadata.annotations[linkwise.dev/gang-size]: 2: expected a text: write it in "
+            'quotes, "2"',
+        ),
+        (
+            "name: one",
+            "name: My_Pod",
+            "line 4: metadata.name: 'My_Pod': expected lower-case letters, digits, - and ., at "
+            "most 253",
+        ),
+        (
+            "cpu: 4",
+            "nvidia.com/gpu: 0.5",
+            "line 13: spec.containers[0].resources.limits[nvidia.com/gpu]: 0.5: expected a whole "
+            "number of devices",
+        ),
+        ("- name: main", "- name: Main", "line 9: spec.containers[0].name: 'Main': expected"),
+        ("kind: Pod", "kind: pod", "line 2: kind: 'pod': expected Pod, with its capitals"),
+        ("  name: one\n", "", "line 3: metadata.name: missing: expected the object's name"),
+    ],
+)
+def test_a_slip_is_refused_in_the_same_words_by_all_that_read_it(
+    right: str, wrong: str, said: str, tmp_path: Path
+) -> None:
+    assert right in TYPED
+    text = TYPED.replace(right, wrong)
+    result = CliRunner().invoke(main, ["recognise", "-f", "-"], input=text)
+    assert result.exit_code == 2
+    assert f"document 1: {said}" in result.stderr
+    assert f"document 1: {said}" in of_what_if(tmp_path / "job.yaml", text)
+    line, _, rest = said.removeprefix("line ").partition(": ")
+    assert of_simulator(text).startswith(f"f.yaml:{line}: document 1: {rest}")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "resources: [job.yaml]\n",
+            "line 1: a kustomization: pass what `kubectl kustomize DIRECTORY` prints",
+        ),
+        (
+            "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n",
+            "line 1: a kustomization: pass what `kubectl kustomize DIRECTORY` prints",
+        ),
+        (
+            "kind: Pod\n{{- if .Values.gpu }}\nmetadata:\n",
+            ": this is a template of Helm: pass what `helm template` prints",
+        ),
+        (
+            "kind: Pod\nmetadata:\n  name: {{ .Values.name }}\n",
+            ": this is a template of Helm: pass what `helm template` prints",
+        ),
+    ],
+)
+def test_what_is_no_manifest_yet_says_what_makes_it_one(
+    text: str, said: str, tmp_path: Path
+) -> None:
+    result = CliRunner().invoke(main, ["recognise", "-f", "-"], input=text)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert said in of_what_if(tmp_path / "job.yaml", text)
+    assert said.removeprefix("line 1: ") in of_simulator(text)
+
+
+def test_braces_in_quotes_are_no_template_of_helm() -> None:
+    text = TYPED.replace("name: one", "name: one\n  labels: {a: '{{inputs.a}}', b: 7}")
+    assert "Helm" not in of_simulator(text)
+    assert "7: expected a text" in of_simulator(text)
+
+
+def test_what_a_cluster_listed_has_been_checked_by_its_api_server() -> None:
+    """It may use what is newer than this reader, or older than a rule."""
+    listed = TYPED.replace("name: one", "name: one\n  uid: a").replace("name: main", "name: M_1")
+    result = CliRunner().invoke(main, ["recognise", "-f", "-"], input=listed)
+    assert "spec.containers" not in result.stderr
+
+
 def of_simulator(text: str) -> str:
     try:
         read_manifests(text, "f.yaml")

@@ -191,7 +191,10 @@ def test_a_workload_whose_pods_are_unknown_is_named_and_told_by_the_status() -> 
     result = told("-f", "-", given=given)
     assert result.exit_code == 1
     assert "bert-worker-1" in result.stdout
-    assert "items[1]: DaemonSet.apps ml/d: it is unknown which pods it creates" in result.stderr
+    assert (
+        "items[1]: DaemonSet.apps ml/d: it is unknown which pods it creates: pass its pods "
+        "instead, as `kubectl get pods -o yaml` prints them once it runs"
+    ) in result.stderr
     assert len(json.loads(told("-f", "-", "-o", "json", given=given).stdout)["left_out"]) == 1
 
 
@@ -242,6 +245,39 @@ def test_a_day_in_a_label_is_a_text_as_the_api_server_reads_it() -> None:
     assert told_json("-f", "-", given=text)[0]["rule"] == "notebook"
 
 
+def test_all_wrong_annotations_are_named_and_what_does_nothing(tmp_path: Path) -> None:
+    wrong = {"linkwise.dev/gang-sise": "2", "linkwise.dev/gang": "a", "linkwise.dev/rank": "x"}
+    path = tmp_path / "job.yaml"
+    job: dict[str, Any] = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": "j",
+            "labels": {"linkwise.dev/gang": "a"},
+            "annotations": {"linkwise.dev/rank": "1"},
+        },
+        "spec": {"parallelism": 2, "completions": 2, "template": template(annotations=wrong)},
+    }
+    job["spec"]["template"]["metadata"]["annotations"]["linkwise.io/gang-size"] = "2"
+    path.write_text(yaml.safe_dump(job))
+    result = told("-f", str(path))
+    row = result.stdout.splitlines()[1]
+    assert "gang-sise: no such annotation" in row
+    assert "linkwise.dev/rank: 'x'" in row
+    assert "gang-size beside it" not in row
+    where = f"linkwise: -f {path}: document 1:"
+    misses = [
+        "metadata: label linkwise.dev/gang has no effect: write it as an annotation",
+        "metadata.annotations: linkwise.dev/rank: has no effect here; it belongs on the pod "
+        "template",
+        "spec.template.metadata: annotation linkwise.io/gang-size has no effect: write "
+        "linkwise.dev/gang-size",
+    ]
+    assert result.stderr.splitlines() == [f"{where} {each}" for each in misses]
+    (in_json,) = [json.loads(told("-f", str(path), "-o", "json").stdout)["near_misses"]]
+    assert in_json == [f"-f {path}: document 1: {each}" for each in misses]
+
+
 NO_POD = "no pod there, and no workload that creates one: `kubectl get pods -o yaml`"
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n"
 
@@ -266,11 +302,26 @@ POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n"
             POD + "---\n- 1\n",
             "document 2: line 5: a list: expected an object with apiVersion and kind",
         ),
-        ("kind: Pod\nmetadata: {name: a}\n", "document 1: apiVersion: expected a text"),
-        ("apiVersion: v1\nmetadata: {name: a}\n", "document 1: kind: expected a text"),
-        ("apiVersion: v1\nkind: Pod\n", "document 1: metadata: expected an object"),
-        ("apiVersion: v1\nkind: Pod\nmetadata: {}\n", "document 1: metadata.name: expected a text"),
-        (POD.replace("a}", "a, namespace: 7}"), "document 1: metadata.namespace: expected a text"),
+        (
+            "kind: Pod\nmetadata: {name: a}\n",
+            "document 1: line 1: apiVersion: missing: expected one such as v1 or batch/v1",
+        ),
+        (
+            "apiVersion: v1\nmetadata: {name: a}\n",
+            "document 1: line 1: kind: missing: expected a kind such as Pod or Job",
+        ),
+        (
+            "apiVersion: v1\nkind: Pod\n",
+            "document 1: line 1: metadata: missing: expected a mapping with a name",
+        ),
+        (
+            "apiVersion: v1\nkind: Pod\nmetadata: {}\n",
+            "document 1: line 3: metadata.name: missing: expected the object's name",
+        ),
+        (
+            POD.replace("a}", "a, namespace: 7}"),
+            "document 1: line 3: metadata.namespace: 7: expected a namespace, as a text",
+        ),
         ("apiVersion: v1\nkind: List\nitems: 3\n", "document 1: line 3: items: 3: expected a list"),
         (
             "apiVersion: v1\nkind: List\nitems: [4]\n",
@@ -286,11 +337,12 @@ POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n"
         ),
         (
             POD.replace("a}", "a, labels: {x: 7}}"),
-            "document 1: metadata.labels[...]: Expected `str`, got `int`",
+            'document 1: line 3: metadata.labels.x: 7: expected a text: write it in quotes, "7"',
         ),
         (
             POD + "spec: {containers: {}}\n",
-            "document 1: spec.containers: Expected `array`, got `object`",
+            "document 1: line 4: spec.containers: a mapping: expected a list: "
+            "at least one container",
         ),
     ],
 )

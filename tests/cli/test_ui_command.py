@@ -10,11 +10,11 @@ from click.testing import CliRunner, Result
 from flask import Flask
 
 from linkwise.cli.kubectl import main
-from linkwise.extender.runtime.page.live_page import LivePage
-from linkwise.extender.runtime.page.routes import page_routes
+from linkwise.extender.run.page.live_page import LivePage
+from linkwise.extender.run.page.routes import page_routes
 from linkwise.serving.fair_share import FairShare
 from tests.cli.api_proxy import Proxy, served, write_kubeconfig
-from tests.extender.page.example_cluster import one_node
+from tests.extender.show.page.example_cluster import one_node
 
 PATH = "/api/v1/namespaces/kube-system/services/linkwise-extender:http/proxy/ui/"
 SERVES = "print('Starting to serve on 127.0.0.1:4711', flush=True)"

@@ -53,7 +53,7 @@ def test(arguments: tuple[str, ...]) -> None:
 @click.argument("flags", nargs=-1, type=click.UNPROCESSED)
 def beside(names: str, flags: tuple[str, ...]) -> None:
     """Run the tests beside the real controllers of operators. FLAGS are pytest's. A run of all
-    tests writes the table of docs/beside.md."""
+    tests writes the table of docs/testing.md."""
     os.environ[SELECTED] = names
     try:
         operators = selected()

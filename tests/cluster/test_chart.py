@@ -1,6 +1,7 @@
 """The chart renders what kubectl applies, works in every namespace, and refuses wrong values."""
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,9 @@ import yaml
 from linkwise.kube.filters.node_affinity import required_nodes
 from linkwise.kube.objects import Affinity
 from linkwise.topology import names
-from tests.cloud_pages import Example, examples
 from tests.cluster.support.api.chart import (
     CHART,
+    NEEDED,
     RENDERED,
     HelmError,
     Objects,
@@ -25,9 +26,11 @@ from tests.cluster.support.api.chart import (
     template,
     texts,
     values,
+    without_registry,
 )
 from tests.cluster.support.programs import binaries
 from tests.manifests import DAEMONSET, OVERLAYS, WEBHOOK, write_overlay
+from tests.value_pages import Example, blocks, examples
 
 NO_WEBHOOK = values(webhook__enabled=False)
 NO_SCHEDULER = values(scheduler__mode="none")
@@ -65,6 +68,67 @@ def test_an_overlay_with_its_components_is_the_chart_with_its_values(
     assert objects(built) == objects(template(*SAME[name], *more))
 
 
+# The kustomization of the canary has no webhook: it would be one for every namespace.
+@pytest.mark.parametrize(
+    ("step", "more"), [("1. Observe", ()), ("2. Canary", NO_WEBHOOK), ("3. Enforce", ())]
+)
+def test_a_step_of_adoption_is_the_same_with_kubectl(
+    step: str, more: tuple[str, ...], tmp_path: Path
+) -> None:
+    (given,) = (each for each in examples() if each.section == step)
+    (built,) = (each for each in blocks("kustomization") if each.section == step)
+    (tmp_path / given.file).write_text(given.text)
+    # The page's paths are those of the checkout.
+    text = built.text.replace("daemonset/", f"{os.path.relpath(DAEMONSET, tmp_path)}/")
+    (tmp_path / built.file).write_text(text)
+    rendered = template(f"--values={tmp_path / given.file}", *more)
+    assert objects(kustomize(tmp_path)) == objects(rendered)
+
+
+def selectors(*given: str) -> list[dict[str, Any]]:
+    """The namespaces of each of the webhook's rules."""
+    return [
+        webhook["namespaceSelector"]
+        for document in objects(template(*given)).values()
+        for webhook in document.get("webhooks", ())
+    ]
+
+
+TEAMS = values(extender__flags__namespace=["team-a", "team-b"])
+
+
+def test_a_canary_is_one_for_the_webhook_too() -> None:
+    """Else all pods with GPUs would get the scheduler's name, of every namespace."""
+    team = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["team-a", "team-b"]}
+    everywhere = selectors()
+    assert len(everywhere) == 3
+    canary = selectors(*TEAMS)
+    assert canary == [
+        {"matchExpressions": [*each["matchExpressions"], team]} for each in everywhere
+    ]
+
+
+def test_the_webhooks_namespaces_may_be_others_and_never_kubernetes_own() -> None:
+    by_label = {"matchLabels": {"gpus": "shared"}}
+    also = {"key": "tier", "operator": "Exists"}
+    everywhere = selectors()
+    given = values(webhook__namespaceSelector={**by_label, "matchExpressions": [also]})
+    for more in ((), TEAMS):
+        assert selectors(*given, *more) == [
+            {**by_label, "matchExpressions": [*each["matchExpressions"], also]}
+            for each in everywhere
+        ]
+    only_labels = selectors(*values(webhook__namespaceSelector=by_label), *TEAMS)
+    assert only_labels == [by_label | each for each in everywhere]
+
+
+def test_a_canary_may_place_pods_while_no_extender_answers() -> None:
+    for ignorable in (False, True):
+        rendered = objects(template(*values(scheduler__ignorable=ignorable)))
+        config = rendered["ConfigMap kube-system/linkwise-scheduler-config"]["data"]["config.yaml"]
+        assert config["extenders"][0]["ignorable"] is ignorable
+
+
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_in_another_namespace_only_the_namespace_differs(name: str) -> None:
     """What stays in kube-system belongs to Kubernetes: a role there, and namespaces left alone."""
@@ -100,8 +164,91 @@ def moved(usual: Objects) -> Objects:
     return found
 
 
+def bare(*given: str) -> str:
+    """Rendered with no other values than these."""
+    place = ("--namespace=kube-system", f"--kube-version={binaries.NEWEST}")
+    return helm("template", "linkwise", str(CHART), *place, *given)
+
+
+REPLACE = values(plugin__mode="replace")
+IMAGE = values(image__registry="registry.example")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        values(image__registry="registry.example:5000/gpus"),
+        values(image__digest="sha256:" + "0" * 64),
+        values(image__repository="ghcr.io/you/linkwise"),
+        values(image__pullPolicy="Never"),
+    ],
+)
+def test_an_image_of_nobody_is_refused_in_words_and_one_of_yours_is_not(
+    given: tuple[str, ...],
+) -> None:
+    said = "image.registry: missing. Without it, nodes would pull {}:0.1.0 from Docker Hub"
+    for name in ("linkwise", "you/linkwise"):
+        with pytest.raises(HelmError, match=re.escape(said.format(name))):
+            bare(*REPLACE, *values(image__repository=name))
+    assert "kind: DaemonSet" in bare(*REPLACE, *given)
+
+
+def test_what_becomes_of_the_vendors_plugin_has_to_be_said() -> None:
+    with pytest.raises(HelmError, match=re.escape("plugin.mode: missing; expected one of: repl")):
+        bare(*IMAGE)
+    with pytest.raises(HelmError) as refused:
+        bare(*IMAGE)
+    begin = re.findall(r"--set (\S+)=(\S+)", str(refused.value))
+    assert begin[0] == ("plugin.mode", "observe")
+    harmless = bare(*IMAGE, *(f"--set={name}={value.rstrip()}" for name, value in begin))
+    assert "--observe" in args(objects(harmless), *PARTS[0])
+    assert "linkwise-scheduler" not in harmless
+
+
+def notes(**given: object) -> str:
+    """What is on, as helm prints it after an installation."""
+    place = ("--namespace=gpus", "--dry-run=client", f"--values={NEEDED}")
+    printed = helm("install", "linkwise", str(CHART), *place, *values(**given))
+    return printed.partition("NOTES:")[2]
+
+
+@pytest.mark.parametrize(
+    ("given", "lines"),
+    [
+        (
+            {},
+            [
+                "image registry.example/linkwise:0.1.0",
+                "device plugin Linkwise's; no vendor's plugin may serve the same resource",
+                "extender on",
+                "second scheduler linkwise-scheduler",
+                "webhook for the pods with GPUs of all namespaces, except kube-system,",
+                "alerts off",
+            ],
+        ),
+        (
+            {"plugin__mode": "in-front", "extender__flags__namespace": ["a", "b"]},
+            ["device plugin the vendor's, behind Linkwise's", "webhook for the namespaces a, b"],
+        ),
+        (
+            {"webhook__namespaceSelector": {"matchLabels": {"a": "b"}}},
+            ["webhook for the namespaces of webhook.namespaceSelector"],
+        ),
+        (
+            {"extender__enabled": False, "prometheusRule__enabled": True},
+            ["extender off: no gangs are planned", "second scheduler off", "webhook off", "alerts"],
+        ),
+    ],
+)
+def test_the_notes_say_what_is_on(given: dict[str, object], lines: list[str]) -> None:
+    printed = [" ".join(line.split()) for line in notes(**given).splitlines()]
+    for wanted in lines:
+        assert [line for line in printed if line.startswith(wanted)], printed
+
+
 def test_helm_lint_finds_nothing() -> None:
-    said = helm("lint", "--strict", str(CHART), "--kube-version", binaries.NEWEST)
+    given = ("--kube-version", binaries.NEWEST, f"--values={NEEDED}")
+    said = helm("lint", "--strict", str(CHART), *given)
     assert "1 chart(s) linted, 0 chart(s) failed" in said
     assert "[ERROR]" not in said
     assert "[WARNING]" not in said
@@ -132,10 +279,29 @@ def test_helm_lint_finds_nothing() -> None:
         ({"image__repository": "linkwise:0.1.0"}, "at '/image/repository'"),
         ({"scheduler__image__repository": ""}, "at '/scheduler/image/repository'"),
         ({"podMonitors__interval": "1 minute"}, "at '/podMonitors/interval'"),
+        ({"prometheusRule__clusterLabel": "k8s.cluster"}, "at '/prometheusRule/clusterLabel'"),
+        ({"prometheusRule__runbookPrefix": "git.example"}, "at '/prometheusRule/runbookPrefix'"),
         ({"prometheusRule__label": {}}, "additional properties 'label' not allowed"),
         ({"dashboard__namespace": "Monitoring"}, "at '/dashboard/namespace'"),
         ({"nameOverride": "gpus"}, "additional properties 'nameOverride' not allowed"),
         ({"resourceName": "gpu"}, "at '/resourceName'"),
+        ({"resourceName": []}, "at '/resourceName': minItems"),
+        ({"resourceName": ["a.b/gpu"]}, "at '/resourceName/0': value must be one of"),
+        ({"resourceName": ["amd.com/gpu"] * 2}, "at '/resourceName': items at 0 and 1 are equal"),
+        (
+            {"resourceName": ["nvidia.com/gpu", "amd.com/gpu"]},
+            "plugin.mode: AMD's device plugin has to give out amd.com/gpu; expected in-front",
+        ),
+        (
+            {
+                "resourceName": ["nvidia.com/gpu", "amd.com/gpu"],
+                "plugin__mode": "observe",
+                "scheduler__mode": "none",
+                "webhook__enabled": False,
+                "plugin__simulatedMachines": True,
+            },
+            "resourceName: for a list, the chart selects the nodes of each vendor's plugin",
+        ),
         ({"sharedResources": ["a.b/c", "a.b/c"]}, "at '/sharedResources': items at 0 and 1 are"),
         (
             {"sharedResources": ["nvidia.com/gpu-shared"]},
@@ -146,6 +312,14 @@ def test_helm_lint_finds_nothing() -> None:
             "expected a.b/gpu.shared, or a name that begins with a.b/mig-",
         ),
         ({"sharedResources": ["nvidia.com/gpu"]}, "nvidia.com/gpu is not planned"),
+        (
+            {"resourceName": "amd.com/gpu", "sharedResources": ["amd.com/mig-1g"]},
+            "expected amd.com/gpu.shared, or a name that begins with amd.com/cpx_nps, or dpx",
+        ),
+        (
+            {"resourceName": "amd.com/gpu"},
+            "plugin.mode: AMD's device plugin has to give out amd.com/gpu; expected in-front",
+        ),
         ({"enabled": False}, "enabled: false has no meaning here"),
         ({"plugin__cdiDirectories__static": "etc/cdi"}, "at '/plugin/cdiDirectories/static'"),
         ({"plugin__cdiDirectories__more": "/etc/cdi"}, "additional properties 'more' not allowed"),
@@ -156,6 +330,11 @@ def test_helm_lint_finds_nothing() -> None:
         (
             {"webhook__hostNetwork": True, "openshift": True},
             "webhook.hostNetwork: OpenShift's control plane reaches pods",
+        ),
+        ({"scheduler__ignorable": "yes"}, "at '/scheduler/ignorable': got string, want boolean"),
+        (
+            {"webhook__namespaceSelector": {"kubernetes.io/metadata.name": "team-a"}},
+            "at '/webhook/namespaceSelector': additional properties",
         ),
         ({"plugin__kubeletDirectory": "var/lib/kubelet"}, "at '/plugin/kubeletDirectory'"),
         ({"plugin__tolerations": {"operator": "Exists"}}, "at '/plugin/tolerations'"),
@@ -422,6 +601,72 @@ def test_shared_resources_reach_the_scheduler_the_webhook_and_its_calls() -> Non
     assert asked == managed
 
 
+def test_for_amds_gpus_the_plugin_runs_on_their_nodes_without_nvidias_runtime() -> None:
+    given = {"resourceName": "amd.com/gpu", "plugin__mode": "in-front"}
+    rendered = objects(template(*values(**given, sharedResources=["amd.com/cpx_nps4"])))
+    spec = rendered["DaemonSet kube-system/linkwise-plugin"]["spec"]["template"]["spec"]
+    assert "runtimeClassName" not in spec
+    selected = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    keys = [term["matchExpressions"][0]["key"] for term in selected["nodeSelectorTerms"]]
+    assert keys == ["feature.node.kubernetes.io/amd-gpu", "linkwise.dev/gpu-node"]
+    assert "--shared-resource=amd.com/cpx_nps4" in args(rendered, "Deployment", "webhook")
+
+
+BOTH = ["nvidia.com/gpu", "amd.com/gpu"]
+
+
+def test_for_two_vendors_each_has_its_plugin_and_all_else_knows_both() -> None:
+    shared = ["amd.com/cpx_nps4", "nvidia.com/mig-1g.10gb"]
+    given = values(resourceName=BOTH, sharedResources=shared, plugin__mode="in-front")
+    rendered = objects(template(*given))
+    plugins = {
+        body["metadata"]["name"]: body["spec"]
+        for body in rendered.values()
+        if body["kind"] == "DaemonSet"
+    }
+    assert [*plugins] == ["linkwise-plugin", "linkwise-plugin-amd"]
+    for (name, spec), resource, vendor in zip(
+        plugins.items(), BOTH, ("nvidia", "amd"), strict=True
+    ):
+        pod = spec["template"]
+        (container,) = pod["spec"]["containers"]
+        assert f"--resource-name={resource}" in container["args"]
+        assert f"--daemonset=kube-system/{name}" in container["args"]
+        assert ("runtimeClassName" in pod["spec"]) is (vendor == "nvidia")
+        assert spec["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+        affinity = pod["spec"]["affinity"]["nodeAffinity"]
+        required = affinity["requiredDuringSchedulingIgnoredDuringExecution"]
+        terms = [term["matchExpressions"] for term in required["nodeSelectorTerms"]]
+        assert terms[-1] == [{"key": "linkwise.dev/gpu-node", "operator": "In", "values": [vendor]}]
+    selectors = [plugins[name]["selector"]["matchLabels"] for name in plugins]
+    assert selectors[1].items() - selectors[0].items() == {("linkwise.dev/vendor", "amd")}
+    assert "linkwise.dev/vendor" not in plugins["linkwise-plugin"]["template"]["metadata"]["labels"]
+    role = rendered["Role kube-system/linkwise-plugin"]
+    assert role["rules"][0]["resourceNames"] == [*plugins]
+
+    config = rendered["ConfigMap kube-system/linkwise-scheduler-config"]["data"]["config.yaml"]
+    managed = [each["name"] for each in config["extenders"][0]["managedResources"]]
+    assert managed == [*BOTH, *shared]
+    (hook,) = rendered["MutatingWebhookConfiguration /linkwise"]["webhooks"]
+    asked = re.findall(r"'([^']+)' in", hook["matchConditions"][0]["expression"])
+    assert asked == managed
+    for part in ("extender", "webhook"):
+        told = args(rendered, "Deployment", part)
+        assert {f"--resource-name={each}" for each in BOTH} <= told
+
+
+@pytest.mark.parametrize("one", ["nvidia.com/gpu", "amd.com/gpu"])
+def test_a_list_of_one_resource_differs_only_in_the_mark_of_its_nodes(one: str) -> None:
+    mode = values(plugin__mode="in-front")
+    name = template(*mode, *values(resourceName=one))
+    listed = template(*mode, *values(resourceName=[one]))
+    vendor = one.partition(".")[0]
+    mark = "- key: linkwise.dev/gpu-node\n                    operator: In\n"
+    mark += '                    values: ["{}"]'
+    assert name.count(mark.format("true")) == 1
+    assert listed == name.replace(mark.format("true"), mark.format(vendor))
+
+
 def test_an_umbrella_chart_switches_it_on_and_off(tmp_path: Path) -> None:
     """Helm hands the key of the condition, and `global`, to the chart on which another depends."""
     dependency = {"name": "linkwise", "version": "0.1.0", "condition": "linkwise.enabled"}
@@ -430,8 +675,10 @@ def test_an_umbrella_chart_switches_it_on_and_off(tmp_path: Path) -> None:
     (tmp_path / "charts").mkdir()
     (tmp_path / "charts" / "linkwise").symlink_to(CHART)
     place = ("--namespace=kube-system", f"--kube-version={binaries.NEWEST}")
-    given = values(global__team="a", linkwise__enabled=True)
-    assert objects(helm("template", "stack", str(tmp_path), *place, *given)) == objects(template())
+    needed = yaml.safe_load(NEEDED.read_text()) | {"enabled": True}
+    given = values(global__team="a", linkwise=needed)
+    rendered = without_registry(helm("template", "stack", str(tmp_path), *place, *given))
+    assert objects(rendered) == objects(template())
     off = values(linkwise__enabled=False)
     assert not objects(helm("template", "stack", str(tmp_path), *place, *off))
 
@@ -502,7 +749,7 @@ def test_ports_are_the_same_everywhere() -> None:
 
 
 @pytest.mark.parametrize("example", examples(), ids=str)
-def test_the_values_of_each_page_about_a_cloud_render(example: Example, tmp_path: Path) -> None:
+def test_the_values_of_each_page_render(example: Example, tmp_path: Path) -> None:
     (tmp_path / example.file).write_text(yaml.safe_dump(example.values))
     rendered = objects(template("--values", str(tmp_path / example.file), namespace="linkwise"))
     assert "DaemonSet linkwise/linkwise-plugin" in rendered
@@ -601,12 +848,46 @@ def test_prometheus_operator_is_told_of_the_pods_of_each_program() -> None:
         assert str(ports[endpoint["port"]]["containerPort"]) == annotated
 
 
+def rule_of(**given: object) -> dict[str, Any]:
+    """The PrometheusRule, if it is asked for."""
+    asked = values(prometheusRule__enabled=True, **given)
+    (rule,) = (each for each in documents_of(*asked) if each["kind"] == "PrometheusRule")
+    return rule
+
+
+ALERTS = (CHART / "monitoring" / "alerts.yaml").read_text()
+
+
 def test_the_alerts_are_a_prometheus_rule_if_asked_for() -> None:
     assert not [name for name in objects(template()) if name.startswith("PrometheusRule")]
-    given = values(prometheusRule__enabled=True, prometheusRule__labels={"release": "prometheus"})
-    (rule,) = (each for each in documents_of(*given) if each["kind"] == "PrometheusRule")
-    assert rule["spec"] == yaml.safe_load((CHART / "monitoring" / "alerts.yaml").read_text())
+    rule = rule_of(prometheusRule__labels={"release": "prometheus"})
+    assert rule["spec"] == yaml.safe_load(ALERTS)
     assert rule["metadata"]["labels"]["release"] == "prometheus"
+
+
+@pytest.mark.parametrize(
+    ("given", "left_out"),
+    [
+        ({"webhook__enabled": False}, {"webhook"}),
+        ({"extender__enabled": False}, {"extender", "calls", "webhook"}),
+    ],
+)
+def test_only_what_is_installed_has_alerts(given: dict[str, object], left_out: set[str]) -> None:
+    everything = yaml.safe_load(ALERTS)["groups"]
+    without = {f"linkwise-{part}" for part in left_out}
+    assert without < {group["name"] for group in everything}
+    groups = rule_of(**given)["spec"]["groups"]
+    assert groups == [group for group in everything if group["name"] not in without]
+    if "extender" in left_out:
+        assert not re.search(r"linkwise_(extender|webhook)_|linkwise-extender", str(groups))
+
+
+def test_clusters_have_another_label_and_the_runbooks_an_address() -> None:
+    rule = rule_of(prometheusRule__clusterLabel="k8s", prometheusRule__runbookPrefix="https://a.b/")
+    expected = re.sub(r"(\b(?:by|on) \()cluster\b", r"\1k8s", ALERTS)
+    expected = re.sub(r"(runbook_url: )", r"\1https://a.b/", expected)
+    assert expected.count("k8s") >= 12
+    assert rule["spec"] == yaml.safe_load(expected)
 
 
 def test_the_dashboard_is_a_config_map_that_grafanas_sidecar_loads_if_asked_for() -> None:
@@ -628,9 +909,13 @@ def test_the_package_contains_the_rules_and_the_dashboard(tmp_path: Path) -> Non
     helm("package", str(CHART), f"--destination={tmp_path}")
     (package,) = tmp_path.glob("linkwise-*.tgz")
     given = values(prometheusRule__enabled=True, dashboard__enabled=True)
-    place = ("--namespace=kube-system", f"--kube-version={binaries.NEWEST}")
+    place = (
+        "--namespace=kube-system",
+        f"--kube-version={binaries.NEWEST}",
+        f"--values={NEEDED}",
+    )
     packed = helm("template", "linkwise", str(package), *place, *given)
-    assert objects(packed) == objects(template(*given))
+    assert objects(without_registry(packed)) == objects(template(*given))
 
 
 def documents_of(*given: str) -> list[dict[str, Any]]:

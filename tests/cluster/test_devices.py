@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from linkwise.extender.cache.claims.book import ClaimBook
-from linkwise.extender.cache.claims.records import slice_record
+from linkwise.extender.state.cache.claims.book import ClaimBook
+from linkwise.extender.state.cache.claims.records import slice_record
 from linkwise.kube.device_claims import ResourceSlice
 from tests.cluster.support.programs import binaries
 

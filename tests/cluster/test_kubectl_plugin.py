@@ -33,6 +33,7 @@ from tests.parsed_page import ParsedPage
 PODS = "/api/v1/namespaces/ml/pods"
 SYSTEM = "/api/v1/namespaces/kube-system"
 SECOND = ("explain", "second", "-n", "ml")
+COMPLETE = "kubectl_complete-linkwise"
 RIGHTS = "/apis/rbac.authorization.k8s.io/v1/namespaces/kube-system"
 
 
@@ -58,14 +59,19 @@ class Kubectl:
         directory.mkdir()
         self._control = control
         self._path = f"{directory}{os.pathsep}{os.environ['PATH']}"
-        plugin = directory / "kubectl-linkwise"  # as the package installs it
-        plugin.write_text(f"#!{sys.executable}\nfrom linkwise.cli.kubectl import main\n\nmain()\n")
-        plugin.chmod(0o755)
+        # As the package installs them.
+        for name, function in (("kubectl-linkwise", "main"), (COMPLETE, "complete")):
+            call = f"from linkwise.cli.kubectl import {function}\n\n{function}()\n"
+            (directory / name).write_text(f"#!{sys.executable}\n{call}")
+            (directory / name).chmod(0o755)
 
     def run(self, *arguments: str, user: str = "scientist") -> subprocess.CompletedProcess[str]:
+        return self.kubectl("linkwise", *arguments, user=user)
+
+    def kubectl(self, *arguments: str, user: str = "scientist") -> subprocess.CompletedProcess[str]:
         kubeconfig = self._control.kubeconfig(user, "research")
         return subprocess.run(
-            [self._control.programs / "kubectl", "linkwise", *arguments],
+            [self._control.programs / "kubectl", *arguments],
             env={**os.environ, "PATH": self._path, "KUBECONFIG": str(kubeconfig)},
             capture_output=True,
             text=True,
@@ -239,6 +245,13 @@ def test_the_real_kubectl_finds_the_plugin_and_the_api_server_passes_it_on(
     assert told.startswith("ml/second: has waited ")
     assert "  nearest   n1: 0 of 8 suitable GPUs are free, 2 more are needed\n" in told
     assert "  GPUs with 8 GPUs: ml/busy, planned, not started yet" in told
+
+
+def test_kubectl_completes_commands_and_options(kubectl: Kubectl) -> None:
+    asked = [("ex",), ("explain", "--all-n")]
+    told = [kubectl.kubectl("__complete", "linkwise", *words).stdout.split("\n") for words in asked]
+    assert [lines[0].partition("\t")[0] for lines in told] == ["explain", "--all-namespaces"]
+    assert all(lines[1:] == [":4", ""] for lines in told)  # and no files
 
 
 def test_a_gang_and_everything_that_waits_are_explained(kubectl: Kubectl) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cloud_pages import Example, examples
 from tests.cluster.support.api.chart import template
 from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.api.schemas import write_schemas
@@ -26,6 +25,7 @@ from tests.manifests import (
     documents,
     write_overlay,
 )
+from tests.value_pages import Example, examples
 
 SCHEDULER = "system:serviceaccount:kube-system:linkwise-scheduler"
 POLICIES = {
@@ -64,7 +64,7 @@ def test_every_api_server_takes_every_overlay(some_version: ControlPlane, deploy
 
 
 @pytest.mark.parametrize("example", examples(), ids=str)
-def test_every_api_server_takes_the_chart_with_the_values_of_each_page_about_a_cloud(
+def test_every_api_server_takes_the_chart_with_the_values_of_each_page(
     some_version: ControlPlane, example: Example, tmp_path: Path
 ) -> None:
     """Without what belongs to another cluster: its Service range, Prometheus Operator's kinds."""

@@ -186,7 +186,7 @@ def test_pods_stay_that_do_not_consent_or_whose_move_would_count_or_is_forbidden
 ) -> None:
     """Of four pods, any of which could make room, the one goes that loses the most."""
     create_deployment(world, "silent", "n1", move_cost="100ms")
-    create_job(world, "counts", "n2", COUNTS, {**CONSENT, "expected_duration": "1h"})
+    create_job(world, "counts", "n2", COUNTS, CONSENT)
     create_deployment(world, "guarded", "n3", **CONSENT)
     create_deployment(world, "web", "n4", **COSTLIER)
     guard = {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "guarded"}}}
@@ -249,8 +249,8 @@ def test_a_gang_of_a_job_set_moves_and_one_whose_operator_may_not_recreate_it_st
 ) -> None:
     """Both consent, and the one that stays would lose less. They say how long they run: else their
     ends are estimated by what other tests have run."""
-    create_job_set(world, "set", "n1", **COSTLIER, expected_duration="1h")
-    create_pytorch_job(world, "torch", "n2", **CONSENT, expected_duration="1h")
+    create_job_set(world, "set", "n1", **COSTLIER)
+    create_pytorch_job(world, "torch", "n2", **CONSENT)
     for node in ("n3", "n4"):
         create_deployment(world, f"stays-{node}", node)
     wait_while_played(world, lambda: len(of(world, "set")) == 2, "both members are there")

@@ -59,7 +59,7 @@ def create_gang(
 
 def terminating(world: SchedulingWorld) -> set[str]:
     pods = world.pods()
-    return {pod.metadata.name for pod in pods if pod.metadata.deletion_timestamp is not None}
+    return {pod.metadata.name for pod in pods if pod.is_leaving}
 
 
 def guard(world: SchedulingWorld, pod: str) -> None:

@@ -14,11 +14,11 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
-from linkwise.extender.page.timeline import PodTimes
-from linkwise.extender.runtime.page.viewers import Viewers
+from linkwise.drawing.times import PodTimes
+from linkwise.extender.run.page.viewers import Viewers
 from linkwise.topology import names
 from tests.extender.cluster import START, Cluster
-from tests.extender.page.example_cluster import (
+from tests.extender.show.page.example_cluster import (
     HOSTILE,
     empty,
     example,
@@ -26,7 +26,7 @@ from tests.extender.page.example_cluster import (
     large,
     one_node,
 )
-from tests.extender.page.served_page import ServedPage, served
+from tests.extender.show.page.served_page import ServedPage, served
 
 RACK = "group?key=leaf-1%2C0"
 GANG = "gang?namespace=ml&name=pretrain"
@@ -193,8 +193,8 @@ def test_a_pod_that_becomes_idle_is_marked_in_the_open_pages(browser: Browser) -
 def test_the_bars_of_a_gangs_members_are_drawn_with_their_times_beside(browser: Browser) -> None:
     with served(example()) as page:
         page.times = {
-            "train-0": PodTimes(START + 10, START + 20),
-            "train-1": PodTimes(START + 10, START + 40),
+            "train-0": PodTimes(START, START + 10, START + 20),
+            "train-1": PodTimes(START, START + 10, START + 40),
         }
         browser.open(page, RUNS)
         widths = browser.run(
@@ -282,6 +282,18 @@ def test_nothing_is_wider_than_the_window_and_nothing_is_blocked(
         ground = browser.run("getComputedStyle(document.body).backgroundColor")
         assert ground == ("rgb(18, 22, 29)" if dark else "rgb(247, 248, 250)")
         assert browser.complaints() == []
+
+
+def test_a_narrow_screen_shows_broken_gpus_and_closed_nodes_without_scrolling(
+    browser: Browser,
+) -> None:
+    browser.emulate(dark=False, width=400)
+    with opened(browser, example()):
+        card = "document.querySelector('.groups').parentElement"
+        assert browser.run(f"{card}.scrollWidth <= {card}.clientWidth")
+        for state in ("unhealthy", "closed"):
+            shown = f"getComputedStyle(document.querySelector('.groups td.{state}')).display"
+            assert browser.run(shown) == "table-cell"
 
 
 def test_the_keyboard_reaches_everything_and_shows_where_it_is(browser: Browser) -> None:

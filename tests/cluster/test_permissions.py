@@ -42,6 +42,7 @@ from tests.cluster.support.api.permissions import (
 from tests.cluster.support.api.small_objects import labelled, pod
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.programs import binaries
+from tests.cluster.support.scheduling.late_claims import of_chart
 from tests.manifests import BASE, DAEMONSET, granted, the
 
 WEBHOOK = DAEMONSET / "components" / "webhook"
@@ -130,6 +131,29 @@ def webhook(deployed: ControlPlane) -> Account:
 
 def named(request: ApiRequest) -> str:
     return request.what
+
+
+def test_a_kubelet_annotates_its_pods_unless_that_is_forbidden(
+    deployed: ControlPlane,
+) -> None:
+    kubelet = Account(deployed, certificate_of=("system:node:node-1", "system:nodes"))
+    path = f"{SYSTEM}/pods/plugin/status"
+    says = "a kubelet may not set, change or remove annotations of linkwise.dev"
+    status = {"status": {"phase": "Running"}}
+
+    def annotates(text: str | None) -> ApiRequest:
+        body = {"metadata": {"annotations": {names.GANG: text}}, **status}
+        return ApiRequest("annotate", "PATCH", path, body, says=says)
+
+    allowed(kubelet, annotates("train"))
+    deployed.kubectl(
+        "apply", "-f=-", stdin=of_chart("pod-status.yaml", extender__guardPodStatus=True)
+    )
+    in_force(kubelet, annotates("other"))
+    for text in ("other", None):
+        refused(kubelet, annotates(text))
+    allowed(kubelet, ApiRequest("write the status", "PATCH", path, status))
+    allowed(kubelet, annotates("train"))  # which it is already
 
 
 @pytest.mark.parametrize("asked", PLUGIN_MUST_NOT, ids=named)

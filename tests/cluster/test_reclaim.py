@@ -51,7 +51,7 @@ def has_event(world: SchedulingWorld, pod: str, text: str) -> bool:
 
 def terminating(world: SchedulingWorld) -> set[str]:
     pods = world.pods()
-    return {pod.metadata.name for pod in pods if pod.metadata.deletion_timestamp is not None}
+    return {pod.metadata.name for pod in pods if pod.is_leaving}
 
 
 def test_an_idle_pod_goes_for_a_gang_and_no_pod_that_woke_up_or_does_not_consent(

@@ -1,6 +1,6 @@
 """The scheduler and the API server of every supported version, with the real extender.
 
-The same scenarios on each. If a version differs, docs/operating/kubernetes-versions.md says so.
+The same scenarios on each. If a version differs, docs/operating/install.md says so.
 """
 
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ class Differs:
 
 def documented(version: str) -> Differs:
     """Return the table's row for *version*, which must exist."""
-    page = Path(__file__).parents[2] / "docs" / "operating" / "kubernetes-versions.md"
+    page = Path(__file__).parents[2] / "docs" / "operating" / "install.md"
     lines = iter(page.read_text().splitlines())
     head = next(line for line in lines if line.startswith("| what differs |"))
     column = cells(head).index(version)

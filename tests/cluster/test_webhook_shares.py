@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cluster.support.api.chart import CHART, helm, values
+from tests.cluster.support.api.chart import CHART, NEEDED, helm, values
 from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.scheduling.webhook import Webhook
 
@@ -19,7 +19,7 @@ OURS, USUAL = "linkwise-scheduler", "default-scheduler"
 def rendered(file: str) -> list[dict[str, Any]]:
     text = helm(
         *("template", "linkwise", str(CHART), "--namespace=kube-system"),
-        f"--show-only=templates/webhook/{file}",
+        *(f"--show-only=templates/webhook/{file}", f"--values={NEEDED}"),
         *values(sharedResources=[SHARED, SLICE]),
     )
     return [each for each in yaml.safe_load_all(text) if each]
@@ -37,14 +37,16 @@ def control(run_directory: Path) -> Iterator[ControlPlane]:
     directory = run_directory / "webhook-shares"
     control = ControlPlane(directory, controllers=False, disable_admission=["ServiceAccount"])
     control.start()
-    webhook = Webhook(control, *flags(), manifests=rendered)
     try:
-        webhook.register(timeoutSeconds=30, failurePolicy="Fail")
-        webhook.start()
-        webhook.wait_asked()
-        yield control
+        webhook = Webhook(control, *flags(), manifests=rendered)
+        try:
+            webhook.register(timeoutSeconds=30, failurePolicy="Fail")
+            webhook.start()
+            webhook.wait_asked()
+            yield control
+        finally:
+            webhook.process.stop()
     finally:
-        webhook.process.stop()
         control.stop()
     shutil.rmtree(directory, ignore_errors=True)
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linkwise.drawing.times import WIDTH, Scale
+from linkwise.drawing.times import WIDTH, PodTimes, Scale
 
 SCALE = Scale(10.0, 40.0)
 
@@ -13,13 +13,13 @@ def test_times_outside_are_at_the_nearer_edge() -> None:
 
 
 def test_what_took_no_time_is_a_pixel_wide_and_too_short_a_bar_has_no_hole() -> None:
-    lines = SCALE.lines(8, created=20.0, bound=20.0, running=20.1, ended=20.1, waits=False)
+    lines = SCALE.lines(8, PodTimes(20.0, 20.0, 20.1, 20.1), waits=False)
 
     assert lines == ("M100 8H101", "M100 8H101", "", "M101 8H102")
 
 
 def test_a_bound_pod_whose_binding_is_unknown_shows_only_that_it_runs() -> None:
-    lines = SCALE.lines(8, created=20.0, bound=None, running=25.0, ended=None, waits=False)
+    lines = SCALE.lines(8, PodTimes(20.0, None, 25.0), waits=False)
 
     assert lines == ("", "", "", "M150 8H300")
 
@@ -33,7 +33,7 @@ def test_no_line_leaves_the_picture_or_goes_back(
         moment if number < known else None for number, moment in enumerate(later, 1)
     )
 
-    lines = SCALE.lines(5, created=created, bound=bound, running=running, ended=ended, waits=waits)
+    lines = SCALE.lines(5, PodTimes(created, bound, running, ended), waits=waits)
 
     for path in filter(None, lines):
         left, _, right = path[1:].replace(" 5H", " ").partition(" ")

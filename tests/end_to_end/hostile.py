@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from linkwise.extender.cache.pending_writes import OTHERS_EVICTED
+from linkwise.extender.state.cache.pending_writes import OTHERS_EVICTED
 from linkwise.kube.client import ApiError
 from linkwise.kube.objects import Pod
 from linkwise.topology import names

@@ -82,7 +82,7 @@ def _state(pod: Pod) -> str:
         words.append(f"nominated to {pod.status.nominated_node_name}")
     if pod.spec.node_name:
         words.append(f"on {pod.spec.node_name}")
-    if pod.metadata.deletion_timestamp is not None:
+    if pod.is_leaving:
         words.append("ending")
     words += [
         f"{key.rpartition('/')[2]} {text}"

@@ -9,11 +9,11 @@ from socket import SO_REUSEADDR, SOL_SOCKET, socket
 from threading import Thread
 
 from linkwise.extender.core import Core
-from linkwise.extender.core_settings import CoreSettings
-from linkwise.extender.runtime.loop import BARRIER_SECONDS, Loop
-from linkwise.extender.runtime.metrics import ExtenderMetrics
-from linkwise.extender.runtime.ports.dispatch import Verbs
-from linkwise.extender.runtime.ports.scheduler_port import VerbServer
+from linkwise.extender.next.core_settings import CoreSettings
+from linkwise.extender.run.loop import BARRIER_SECONDS, Loop
+from linkwise.extender.run.metrics import ExtenderMetrics
+from linkwise.extender.run.ports.dispatch import Verbs
+from linkwise.extender.run.ports.scheduler_port import VerbServer
 from tests.end_to_end.clients import MortalClient, Pace
 from tests.end_to_end.journal import Journal
 

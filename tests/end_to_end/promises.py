@@ -11,14 +11,14 @@ from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
 
-from linkwise.extender.api.actions import WritePlan
-from linkwise.extender.api.extender_calls import FilterCall
-from linkwise.extender.api.views import GangView, NodeView
 from linkwise.extender.core import Core
-from linkwise.extender.explain.explainer import Explainer
-from linkwise.extender.explain.usage import view_nodes
-from linkwise.extender.runtime.metrics import ExtenderMetrics
-from linkwise.extender.runtime.owner_reader import OwnerReads
+from linkwise.extender.run.metrics import ExtenderMetrics
+from linkwise.extender.run.reads import OwnerReads
+from linkwise.extender.show.explain.explainer import Explainer
+from linkwise.extender.show.explain.usage import view_nodes
+from linkwise.extender.state.actions import WritePlan
+from linkwise.extender.state.extender_calls import FilterCall
+from linkwise.extender.state.views import GangView, NodeView
 from linkwise.kube.objects import Node, Pod
 from linkwise.simulator.scheduler.cache import SchedulerCache
 from linkwise.topology import names
@@ -32,7 +32,6 @@ from tests.owner_reads import read_owners
 
 PAST_US = "foreign"  # how pods are called that are put on a node without asking
 _FREE, _RESERVED = "free", "reserved"
-_ENDED = ("Succeeded", "Failed")
 
 
 def _nodes(world: World) -> Sequence[NodeView]:
@@ -91,7 +90,7 @@ def _broken(world: World) -> list[str]:
 
 def _on_their_way(pods: Sequence[Pod]) -> Iterator[str]:
     for pod in pods:
-        if pod.metadata.deletion_timestamp is not None:
+        if pod.is_leaving:
             yield f"pod {pod.metadata.name} is still ending"
         elif pod.spec.node_name and pod.status.phase == "Pending":
             yield f"pod {pod.metadata.name} is on {pod.spec.node_name} and does not run"
@@ -101,7 +100,7 @@ def _on_their_way(pods: Sequence[Pod]) -> Iterator[str]:
 
 def _not_as_planned(world: World, pods: Sequence[Pod]) -> Iterator[str]:
     """Pods whose GPUs, by the kubelet, are not those that their annotation names."""
-    running = {_key(pod): pod for pod in pods if pod.status.phase == "Running" and _gpus_of(pod)}
+    running = {pod.key: pod for pod in pods if pod.status.phase == "Running" and _gpus_of(pod)}
     for node in world.nodes.values():
         held = node.held()
         for key in held.keys() - running.keys():
@@ -127,7 +126,7 @@ def _partial_gangs(pods: Sequence[Pod]) -> Iterator[str]:
         if names.GANG in pod.metadata.annotations:
             gangs[pod.metadata.annotations[names.GANG]].append(pod)
     for name, members in gangs.items():
-        bound = [pod for pod in members if pod.spec.node_name and pod.status.phase not in _ENDED]
+        bound = [pod for pod in members if pod.spec.node_name and not pod.has_ended]
         started = any(names.STARTED in pod.metadata.annotations for pod in bound)
         done = sum(pod.status.phase == "Succeeded" for pod in members)
         least = minimum_of(members[0])
@@ -199,7 +198,7 @@ def _could_be_placed(world: World, pods: Sequence[Pod], nodes: Sequence[Node]) -
     for pod in pods:
         if (
             pod.spec.node_name
-            or pod.status.phase in _ENDED
+            or pod.has_ended
             or names.GANG in (pod.metadata.annotations)
             or world.waves.covers(pod)
         ):
@@ -254,14 +253,6 @@ def _fresh(world: World, pods: Sequence[Pod], nodes: Sequence[Node], now: float)
     return core
 
 
-def _key(pod: Pod) -> str:
-    return f"{pod.metadata.namespace}/{pod.metadata.name}"
-
-
 def _gpus_of(pod: Pod) -> bool:
     containers = (*pod.spec.init_containers, *pod.spec.containers)
     return any(DEFAULT_RESOURCE in container.resources.limits for container in containers)
-
-
-def planned_node(pod: Pod) -> str:
-    return read_plan(pod.metadata.annotations[names.PLAN]).node

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from urllib.request import urlopen
 from uuid import uuid4
 
 import pytest
@@ -34,7 +35,7 @@ SMALL = ("--node", "n1=a100-pcie-2", "--node", "n2=a100-pcie-4-bridged")
 RUN_SECONDS = 240.0  # far beyond what the demo takes, on a machine that others use as well
 END_SECONDS = 60.0
 ORPHAN_SECONDS = 60.0
-_ROOTS = ("topology", "kube", "plugin", "extender", "simulator", "cli")
+_ROOTS = tuple(path.parent.name for path in sorted(ROOT.glob("*/linkwise")))
 _MARK = "TEST_DEMO_MARK"
 _BY_WORKLOAD = re.compile(r"^  (\S+)\n((?:    .*\n?)+)", re.M)
 
@@ -298,6 +299,19 @@ def test_nothing_is_left_of_it(outcome: Outcome) -> None:
     assert outcome.files == []
 
 
+def test_nodes_of_two_vendors_run_the_pods_that_request_their_gpus(directory: Path) -> None:
+    amd = POD.replace("lone", "other").replace("nvidia.com", "amd.com")
+    (directory / "pods.yaml").write_text(f"{POD}---\n{amd}")
+    nodes = ["--node=a=mi250x-frontier", "--node=n=dgx-a100"]
+    with started(directory, *nodes, "--no-baseline", "-o", "json", "pods.yaml") as demo:
+        assert demo.ends(60) == 0, demo.errors
+        found = json.loads(demo.output)
+    places = {
+        pod["pod"]: pod["place"]["node"] for each in found["workloads"] for pod in each["pods"]
+    }
+    assert places == {"default/lone": "n", "default/other": "a"}
+
+
 def test_a_pod_that_consents_is_moved_so_that_another_starts(directory: Path) -> None:
     """What `make demo` shows after that."""
     page = directory / "demo.html"
@@ -545,6 +559,34 @@ def test_a_signal_ends_it_and_all_that_it_started(
         assert list(demo.temp.iterdir()) == []
         assert f"{number.name}: ended, nothing is left running" in demo.errors
         assert "Traceback" not in demo.errors
+
+
+def test_what_is_kept_answers_kubectl_linkwise_and_a_browser(directory: Path) -> None:
+    """With the commands and the address that it prints."""
+    with started(directory, *SMALL, "--no-baseline", "--keep", "pod.yaml") as demo:
+        wait_until(demo, all_of_it_runs)
+        wait_for(demo, lambda: "Logs of the programs" in demo.errors, "it says how", RUN_SECONDS)
+        (kubeconfig,) = re.findall(r"^  export KUBECONFIG=(\S+)$", demo.errors, re.M)
+        commands = re.findall(r"^  kubectl linkwise (.*)$", demo.errors, re.M)
+        assert [command.split()[0] for command in commands] == ["explain", "gangs", "nodes"]
+
+        answers = {}
+        for words in map(str.split, commands):
+            environment = {**_environment(demo.temp, demo.mark), "KUBECONFIG": kubeconfig}
+            asked = [sys.executable, "-m", "linkwise.cli.kubectl", *words]
+            ran = subprocess.run(
+                asked, env=environment, capture_output=True, text=True, check=False
+            )
+            assert ran.returncode == 0, ran.stderr
+            answers[words[0]] = ran.stdout or ran.stderr
+        assert answers["explain"].startswith("default/lone: ")
+        assert answers["gangs"] == "No gangs.\n"
+        assert {"n1", "n2"} <= {line.split()[0] for line in answers["nodes"].splitlines()}
+
+        (page,) = re.findall(r"The live page: (http://127\.0\.0\.1:\d+)/ui/$", demo.errors, re.M)
+        with urlopen(page) as moved:  # from / to the page
+            assert moved.url == f"{page}/ui/"
+            assert b"Linkwise" in moved.read()
 
 
 def test_a_program_that_is_killed_ends_the_run_with_its_name_and_its_last_words(

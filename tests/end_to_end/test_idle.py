@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from linkwise.extender.api.views import IdlePod, IdleView
-from linkwise.extender.core_settings import CoreSettings
-from linkwise.extender.explain.idle.idle_pods import view_idle
+from linkwise.extender.next.core_settings import CoreSettings
+from linkwise.extender.show.explain.idle.idle_pods import view_idle
+from linkwise.extender.state.views import IdlePod, IdleView
 from tests.end_to_end import manifests
 from tests.end_to_end.world import PODS, World, running_world
 from tests.waiting import wait_for

@@ -5,7 +5,7 @@ A few seeds here; docs/testing.md has the command for more, and for a failing on
 
 import pytest
 
-from linkwise.extender.api.noted_places import NotedPlace, NotedPlaces, write_places
+from linkwise.extender.state.noted_places import NotedPlace, NotedPlaces, write_places
 from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import ObjectMeta, Pod, PodSpec
 from tests.end_to_end.hostile import Hostile, evictions_of_others

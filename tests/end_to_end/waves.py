@@ -9,12 +9,10 @@ Excused: a gang that had all its members bound once.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from linkwise.extender.api.noted_places import read_places
-from linkwise.extender.runtime.places import Places
+from linkwise.extender.run.places import Places
+from linkwise.extender.state.noted_places import read_places
 from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Pod
-
-_ENDED = ("Succeeded", "Failed")
 
 
 class WaveLaw:
@@ -80,11 +78,7 @@ def _bound(pods: Iterable[Pod]) -> Counter[str]:
 
 
 def _is_bound(pod: Pod) -> bool:
-    return bool(pod.spec.node_name) and _stays(pod)
-
-
-def _stays(pod: Pod) -> bool:
-    return pod.metadata.deletion_timestamp is None and pod.status.phase not in _ENDED
+    return bool(pod.spec.node_name) and pod.is_live
 
 
 def _noted(notes: Mapping[str, str]) -> Counter[str]:

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from linkwise.extender.core_settings import CoreSettings
+from linkwise.extender.next.core_settings import CoreSettings
 from linkwise.kube.client import ApiError, KubeClient
 from linkwise.kube.objects import Node, ObjectMeta, Pod
 from linkwise.kube.reflector import Reflector

@@ -1,13 +1,13 @@
 """What the API server knows, in a cache without a core."""
 
-from linkwise.extender.api.timers import Agenda
-from linkwise.extender.cache.cache import Cache
-from linkwise.extender.cache.ingest import Ingest
+from linkwise.extender.state.cache.cache import Cache
+from linkwise.extender.state.cache.ingest import Ingest
+from linkwise.extender.state.timers import Agenda
 from tests.extender.cluster import GPU, Cluster
 
 
 def cached(at: Cluster) -> Cache:
-    reader, cache = Ingest(GPU, Agenda()), Cache()
+    reader, cache = Ingest((GPU,), Agenda()), Cache()
     for node in at.nodes.values():
         cache.put_node(reader.node(node))
     for pod in at.pods.values():

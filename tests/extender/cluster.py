@@ -11,9 +11,11 @@ from functools import lru_cache
 
 import msgspec
 
-from linkwise.extender.api.action_effects import leaving
-from linkwise.extender.api.actions import Action, Emit, Evict, NoteQueue
-from linkwise.extender.api.extender_calls import (
+from linkwise.extender.core import Core as Core
+from linkwise.extender.next.core_settings import CoreSettings as CoreSettings
+from linkwise.extender.state.action_effects import leaving
+from linkwise.extender.state.actions import Action, Emit, Evict, NoteQueue
+from linkwise.extender.state.extender_calls import (
     AlreadyBound,
     BindOrder,
     BindRefusal,
@@ -23,28 +25,19 @@ from linkwise.extender.api.extender_calls import (
     Outcome,
     PriorityAnswer,
 )
-from linkwise.extender.api.extender_calls import (
+from linkwise.extender.state.extender_calls import (
     BindCall as BindCall,
 )
-from linkwise.extender.core import Core as Core
-from linkwise.extender.core_settings import CoreSettings as CoreSettings
-from linkwise.extender.in_memory_api_server import (
-    InMemoryApiServer,
-    answer_in_time,
-    bind_call,
-)
-from linkwise.extender.membership.owner_cache import Found
+from linkwise.extender.state.membership.owner_cache import Found
 from linkwise.kube.device_claims import ResourceSlice
 from linkwise.kube.objects import (
     Condition,
     Container,
     Node,
     NodeSpec,
-    NodeStatus,
     ObjectMeta,
     Pod,
     PodSpec,
-    Resources,
     SchedulingGate,
     Taint,
 )
@@ -52,13 +45,20 @@ from linkwise.kube.objects import (
     PodDisruptionBudget as PodDisruptionBudget,
 )
 from linkwise.pods.podgrouper.workloads.answer import Missing, ObjectRef
+from linkwise.replay.gpu_objects import GPU as GPU
+from linkwise.replay.gpu_objects import container as container
+from linkwise.replay.gpu_objects import node_of
+from linkwise.replay.in_memory_api_server import (
+    InMemoryApiServer,
+    answer_in_time,
+    bind_call,
+)
 from linkwise.topology import names
 from linkwise.topology.annotations.node_annotation import read_topology, write_topology
 from linkwise.topology.annotations.plan import (
     InUse,
     Plan,
     read_gpus,
-    read_in_use,
     read_plan,
     write_gpus,
     write_in_use,
@@ -67,18 +67,8 @@ from linkwise.topology.annotations.plan import (
 from linkwise.topology.machine.model import Machine
 from linkwise.topology.machine.recorded import recorded_machine
 
-GPU = names.DEFAULT_RESOURCE
 START = 1_000_000.0
 change = msgspec.structs.replace
-
-
-def container(name: str, gpus: int, *, cpu: str = "1", restart_policy: str = "") -> Container:
-    limits: dict[str, str | int | float] = {GPU: str(gpus)} if gpus else {}
-    return Container(
-        name=name,
-        restart_policy=restart_policy,
-        resources=Resources(limits=limits, requests={"cpu": cpu, "memory": "1Gi", **limits}),
-    )
 
 
 _read = lru_cache(maxsize=256)(read_topology)  # the laws of days ask at each event
@@ -113,26 +103,7 @@ class Cluster(InMemoryApiServer):
         labels: Mapping[str, str] | None = None,
     ) -> Node:
         hardware = machine if isinstance(machine, Machine) else recorded_machine(machine, node=name)
-        healthy = hardware.healthy_gpus.bit_count()
-        node = Node(
-            metadata=ObjectMeta(
-                name=name,
-                uid=f"node-{name}",
-                labels={"kubernetes.io/hostname": name, **(labels or {})},
-                annotations={names.TOPOLOGY: write_topology(hardware)},
-            ),
-            status=NodeStatus(
-                allocatable={"cpu": cpu, "memory": "1Ti", "pods": pods, GPU: str(healthy)},
-                conditions=(Condition(type="Ready", status="True"),),
-            ),
-        )
-        return self.put_node(node)
-
-    def annotate_node(self, name: str, key: str, text: str | None) -> None:
-        node = self.nodes[name]
-        annotations = {**node.metadata.annotations, key: text}
-        kept = {k: t for k, t in annotations.items() if t is not None}
-        self.put_node(change(node, metadata=change(node.metadata, annotations=kept)))
+        return self.put_node(node_of(name, hardware, cpu=cpu, pods=pods, labels=labels))
 
     def machine(self, node: str) -> Machine:
         return _read(self.nodes[node].metadata.annotations[names.TOPOLOGY])
@@ -379,11 +350,6 @@ class Cluster(InMemoryApiServer):
 
     # What the kubelet does.
 
-    def in_use(self, node: str) -> dict[str, dict[str, tuple[str, ...]]]:
-        found = self.nodes.get(node)
-        text = found.metadata.annotations.get(names.IN_USE) if found else None
-        return dict(read_in_use(text).pods) if text else {}
-
     def set_in_use(self, node: str, pods: dict[str, dict[str, tuple[str, ...]]]) -> None:
         self.annotate_node(node, names.IN_USE, write_in_use(InUse(pods=pods)))
 
@@ -392,12 +358,13 @@ class Cluster(InMemoryApiServer):
         pod = self.pod(name)
         given = self.gpus(name) if gpus is None else gpus
         node = pod.spec.node_name
-        self.set_in_use(node, {**self.in_use(node), f"ml/{name}": given})
+        self.set_in_use(node, {**self.in_use(node).pods, f"ml/{name}": given})
         self.set_phase(name, "Running")
 
     def stop(self, name: str, node: str) -> None:
         """The kubelet has its GPUs back."""
-        self.set_in_use(node, {k: g for k, g in self.in_use(node).items() if k != f"ml/{name}"})
+        pods = self.in_use(node).pods
+        self.set_in_use(node, {k: gpus for k, gpus in pods.items() if k != f"ml/{name}"})
 
     # What a test looks at.
 

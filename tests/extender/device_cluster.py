@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from linkwise.extender.api.actions import CreateClaim, DropClaim
-from linkwise.extender.api.extender_calls import Outcome
-from linkwise.extender.runtime.claim_body import is_claim_for
+from linkwise.extender.run.claim_body import is_claim_for
+from linkwise.extender.state.actions import CreateClaim, DropClaim
+from linkwise.extender.state.extender_calls import Outcome
 from linkwise.kube.device_claims import (
     AllocatedDevice,
     Allocation,
@@ -28,7 +28,6 @@ from linkwise.webhook.patch import Rules, patch_of
 from tests.extender.cluster import Cluster, change
 
 _TAKEN_OUT = ("NoSchedule", "NoExecute")
-_ENDED = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +85,7 @@ class DeviceCluster(Cluster):
         """Delete the claims of pods that have ended or are gone."""
         for key, claim in [*self.claims.items()]:
             owners = [self.pods.get(owner.uid) for owner in claim.metadata.owner_references]
-            if owners and all(pod is None or pod.status.phase in _ENDED for pod in owners):
+            if owners and all(pod is None or pod.has_ended for pod in owners):
                 self.remove_claim(*key)
 
     # kube-scheduler

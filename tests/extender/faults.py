@@ -16,23 +16,13 @@ from unittest.mock import patch
 
 import linkwise.extender
 import linkwise.pods
-from linkwise.extender.api.extender_calls import FilterCall
-from linkwise.extender.api.records import GangKey, PodRecord
-from linkwise.extender.gangs.gang import Gang
-from linkwise.extender.gangs.members import GangMembers
+from linkwise.extender.next.gangs.gang import Gang
+from linkwise.extender.next.gangs.members import GangMembers
+from linkwise.extender.state.extender_calls import FilterCall
+from linkwise.extender.state.records import GangKey, PodRecord
 from linkwise.kube.objects import Pod
 
-PACKAGES = (
-    "api",
-    "cache",
-    "cycle",
-    "gangs",
-    "membership",
-    "placement",
-    "preemption",
-    "queue",
-    "verbs",
-)
+PACKAGES = ("calls", "next", "place", "state")
 
 
 class DefectError(Exception):

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 import linkwise.extender
-from linkwise.extender.core_settings import CoreSettings
+from linkwise.extender.next.core_settings import CoreSettings
 from tests.extender.cluster import Cluster
 
 _ROOT = Path(linkwise.extender.__path__[0])

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from linkwise.extender.api.actions import Action, CreateClaim, DropClaim
-from linkwise.extender.api.extender_calls import Outcome
+from linkwise.extender.state.actions import Action, CreateClaim, DropClaim
+from linkwise.extender.state.extender_calls import Outcome
 from linkwise.kube.objects import Condition, Pod, PodClaim
 from linkwise.pods.claims import ClaimAsk, write_claims
 from linkwise.topology import names

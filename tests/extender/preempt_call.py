@@ -1,6 +1,6 @@
 """kube-scheduler's `preempt` call about a pod of a test's cluster."""
 
-from linkwise.extender.api.extender_calls import PreemptCall, Victims
+from linkwise.extender.state.extender_calls import PreemptCall, Victims
 from tests.extender.cluster import Cluster
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from types import ModuleType
 
-from linkwise.extender.cycle.history import History
-from linkwise.extender.queue.running_pods import RunningPods
+from linkwise.extender.next.queue.running_pods import RunningPods
+from linkwise.extender.state.decisions import History
 
 # They keep so many decisions, and what each node had at the last look.
 _OF_BOUNDED = type | ModuleType | History | RunningPods

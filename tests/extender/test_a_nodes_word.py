@@ -1,6 +1,6 @@
 """What one node writes is its word about itself: others notice nothing.
 
-The table here is the one of docs/operating/permissions.md. Each row is written by node `evil` in
+The table here is the one of docs/operating/security.md. Each row is written by node `evil` in
 one of two clusters that are equal otherwise. It takes no new pods, so nobody comes to it.
 """
 
@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from linkwise.extender.api.queue_note import NotedMove, QueueNote, write_queue_note
-from linkwise.extender.core_settings import CoreSettings
-from linkwise.extender.moves.policy import MovePolicy, Moves
+from linkwise.extender.next.core_settings import CoreSettings, MovePolicy, Moves
+from linkwise.extender.state.queue_note import NotedMove, QueueNote, write_queue_note
 from linkwise.kube.labels import MIRROR_POD
 from linkwise.kube.objects import Condition, Container, Pod, Resources, Taint
 from linkwise.topology import names
@@ -195,7 +194,7 @@ def test_others_notice_nothing(row: str, restarts: bool) -> None:
 
 
 def test_the_table_is_that_of_the_page() -> None:
-    page = Path(__file__).parents[2] / "docs" / "operating" / "permissions.md"
+    page = Path(__file__).parents[2] / "docs" / "operating" / "security.md"
     _, _, section = page.read_text().partition("| it writes | it counts as |\n|---|---|\n")
     rows = section.partition("\n\n")[0].splitlines()
     cells = [re.sub(r"\[(.*?)\]\(.*?\)", r"\1", row.split("|")[1]).strip() for row in rows]

@@ -4,16 +4,15 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from linkwise.extender.api.records import GangKey
-from linkwise.extender.api.views import Explanation, ReasonCount, SearchView, WouldStartView
-from linkwise.extender.core_settings import CoreSettings
-from linkwise.extender.explain.texts import explanation_text
-from linkwise.extender.preemption.policy import Preempt
+from linkwise.extender.next.core_settings import CoreSettings, Preempt
+from linkwise.extender.show.explain.texts import explanation_text
+from linkwise.extender.state.records import GangKey
+from linkwise.extender.state.views import Explanation, ReasonCount, SearchView, WouldStartView
 from linkwise.kube.objects import Condition, ContainerStatus, Pod, Quantity, Resources
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
-from tests.extender.explain.idle.activities import HOUR, idle, quiet, run, say
-from tests.extender.placement.nodes.bare_nodes import lose_topology
+from tests.extender.place.nodes.bare_nodes import lose_topology
+from tests.extender.show.explain.idle.activities import HOUR, idle, quiet, run, say
 
 EFA = "vpc.amazonaws.com/efa"
 HUGE = "hugepages-2Mi"

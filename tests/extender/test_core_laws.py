@@ -10,8 +10,8 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from linkwise.extender.api.actions import Action, Evict
-from linkwise.extender.api.extender_calls import BindOrder, FilterCall, Outcome
+from linkwise.extender.state.actions import Action, Evict
+from linkwise.extender.state.extender_calls import BindOrder, FilterCall, Outcome
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_gpus, read_plan
 from tests.extender.cluster import Cluster
@@ -363,7 +363,7 @@ class ClusterMachine(RuleBasedStateMachine):
     def _real(self, node: str) -> dict[str, set[str]]:
         return {
             key.removeprefix("ml/"): {u for share in containers.values() for u in share}
-            for key, containers in self.cluster.in_use(node).items()
+            for key, containers in self.cluster.in_use(node).pods.items()
         }
 
     def _planned(self, name: str) -> tuple[str, ...]:

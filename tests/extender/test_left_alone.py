@@ -2,10 +2,10 @@
 
 import pytest
 
-from linkwise.extender.api.actions import Action, LiftGate, NoteQueue, WithdrawPlan
-from linkwise.extender.api.extender_calls import BindOrder, Outcome, PreemptCall, Victims
-from linkwise.extender.core_settings import CoreSettings
-from linkwise.extender.settings import Settings, SettingsError
+from linkwise.extender.next.core_settings import CoreSettings
+from linkwise.extender.run.settings import Settings, SettingsError
+from linkwise.extender.state.actions import Action, LiftGate, NoteQueue, WithdrawPlan
+from linkwise.extender.state.extender_calls import BindOrder, Outcome, PreemptCall, Victims
 from linkwise.kube.objects import Pod
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change

@@ -21,10 +21,10 @@ import pytest
 import urllib3
 
 from linkwise.extender.__main__ import ENV_PREFIX, _freeze, command, serve
-from linkwise.extender.runtime.leader_endpoints import LeaderEndpoints
-from linkwise.extender.runtime.loop import Loop
-from linkwise.extender.runtime.ports.open_ports import Ports
-from linkwise.extender.settings import Settings
+from linkwise.extender.run.leader_endpoints import LeaderEndpoints
+from linkwise.extender.run.loop import Loop
+from linkwise.extender.run.ports.open_ports import Ports
+from linkwise.extender.run.settings import Settings
 from linkwise.simulator.api_server import ApiServer
 from tests.extender.world import ApiObjects, wait_for
 
@@ -319,7 +319,7 @@ def test_every_flag_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
     said = {
         "kubeconfig": "/k",
         "api_server": "http://a",
-        "resource_name": "example.com/gpu",
+        "resource_names": ("example.com/gpu", "amd.com/gpu"),
         "listen_address": "::1",
         "listen_port": 7,
         "status_port": 8,
@@ -342,7 +342,8 @@ def test_every_flag_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
         "reclaim_idle": (("ml", 14400.0), ("notebooks", 1800.0)),
         "reclaim_notice": 90.0,
         "moves": "consent",
-        "movable_namespaces": ("ml", "web"),
+        "movable_after": 90.0,
+        "movable_namespaces": (("ml", 0.0), ("web", 3600.0)),
         "move_cost": 90.0,
         "whole_nodes": 3,
         "whole_nodes_cost": 90.0,
@@ -365,6 +366,8 @@ def test_every_flag_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
         text = str(value)
         if name == "reclaim_idle":
             text = "ml=4h notebooks=30m"
+        elif name == "movable_namespaces":
+            text = "ml web=1h"
         elif isinstance(value, tuple):
             text = {"certificates": "/", "caller_secret": "/", "span_levels": ", "}.get(
                 name, " "
@@ -376,6 +379,7 @@ def test_every_flag_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
     assert {name: value for name, value in params.items() if name != "version"} == said
     named = {
         "hosts": "host",
+        "resource_names": "resource-name",
         "callers": "caller",
         "movable_namespaces": "movable-namespace",
         "namespaces": "namespace",

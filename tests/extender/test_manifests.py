@@ -10,12 +10,12 @@ import yaml
 
 from linkwise.cli.kubectl import EXTENDER
 from linkwise.extender.__main__ import _LEASE, ENV_PREFIX, command
-from linkwise.extender.runtime.informers import CLAIMS, SURROUNDINGS
-from linkwise.extender.runtime.leader_endpoints import CALLS, STATUS
-from linkwise.extender.runtime.metrics import ExtenderMetrics
-from linkwise.extender.runtime.ports.dispatch import VERBS
-from linkwise.extender.runtime.ports.routes import create_app
-from linkwise.extender.settings import Settings
+from linkwise.extender.run.informers import CLAIMS, SURROUNDINGS
+from linkwise.extender.run.leader_endpoints import CALLS, STATUS
+from linkwise.extender.run.metrics import ExtenderMetrics
+from linkwise.extender.run.ports.dispatch import VERBS
+from linkwise.extender.run.ports.routes import create_app
+from linkwise.extender.run.settings import Settings
 from linkwise.pods.podgrouper.workloads.systems import READ
 from linkwise.serving.certificates.callers import CLUSTER_AUTHORITY
 from linkwise.simulator.api_server.patches import json_patch
@@ -54,7 +54,7 @@ def extender(request: pytest.FixtureRequest) -> dict[str, Any]:
 def test_the_deployment_passes_only_flags_that_exist(container: dict[str, Any]) -> None:
     context = command.make_context("linkwise-extender", list(container["args"]))
 
-    assert context.params["resource_name"] == DEFAULT_RESOURCE
+    assert context.params["resource_names"] == (DEFAULT_RESOURCE,)
     for flag in ("gang_timeout", "call_timeout"):
         assert context.params[flag] == getattr(Settings(), f"{flag}_seconds")
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}

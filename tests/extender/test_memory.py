@@ -2,21 +2,24 @@
 
 import gc
 import tracemalloc
+from collections.abc import Callable
 
 import msgspec
 import pytest
 
-from linkwise.extender.api.actions import Emit, PodRef
-from linkwise.extender.api.pod_memory import PodMemory
-from linkwise.extender.api.timers import Agenda
-from linkwise.extender.cache.ingest import Ingest
-from linkwise.extender.cache.node_info import NodeInfo
-from linkwise.extender.cache.pending_writes import EVENT_SECONDS, PendingWrites
+from linkwise.extender.next.preemption.reclaim import LOOK_SECONDS
+from linkwise.extender.state.actions import Emit, PodRef
+from linkwise.extender.state.cache.ingest import Ingest
+from linkwise.extender.state.cache.node_info import NodeInfo
+from linkwise.extender.state.cache.pending_writes import EVENT_SECONDS, PendingWrites
+from linkwise.extender.state.records import PodMemory
+from linkwise.extender.state.timers import Agenda
 from linkwise.kube.device_claims import ResourceClaim, ResourceSlice
 from linkwise.kube.objects import Node, ObjectMeta, Pod
 from linkwise.topology import names
+from linkwise.topology.annotations.activity import Activity, PodActivity, write_activity
 from tests.extender.claimed import claim_of, slice_of
-from tests.extender.cluster import GPU, Cluster
+from tests.extender.cluster import GPU, Cluster, change
 from tests.extender.owned import create, job, member, there_is
 from tests.extender.remembered import remembered, strings
 
@@ -129,7 +132,7 @@ def how_many(kind: type) -> int:
 
 
 def test_nodes_share_the_texts_of_their_labels() -> None:
-    reader, listed = Ingest(GPU, Agenda()), b'{"metadata":{"labels":{"zone":"eu-west-1"}}}'
+    reader, listed = Ingest((GPU,), Agenda()), b'{"metadata":{"labels":{"zone":"eu-west-1"}}}'
     one, other = (reader.node(msgspec.json.decode(listed, type=Node)).labels for _ in range(2))
     assert one["zone"] is other["zone"]
 
@@ -183,6 +186,44 @@ def test_long_annotations_are_not_kept_and_leave_nothing(key: str, most_of_one: 
         tracemalloc.stop()
     assert (there - before) / pods < most_of_one
     assert (after - before) / pods < 10_000
+
+
+def lists_others(at: Cluster, number: int) -> None:
+    """Its kubelet has other resources each time."""
+    node = at.nodes["n1"]
+    standard = {key: node.status.allocatable[key] for key in ("cpu", "memory", "pods", GPU)}
+    others = {f"example.com/r{number}-{each}": "1" for each in range(2000)}
+    at.put_node(change(node, status=change(node.status, allocatable={**standard, **others})))
+
+
+def tells_of_others(at: Cluster, number: int) -> None:
+    """Its plugin has other idle pods each time."""
+    at.now += LOOK_SECONDS
+    pods = {f"ml/p{number}-{each}": PodActivity(since=1, idle=2) for each in range(2000)}
+    said = write_activity(Activity(at=int(at.now), pods=pods))
+    at.annotate_node("n1", names.ACTIVITY, said)
+    at.settle()
+
+
+@pytest.mark.parametrize("write", [lists_others, tells_of_others])
+def test_what_a_node_wrote_before_is_not_kept(write: Callable[[Cluster, int], None]) -> None:
+    """Found: 4 MiB for each write of 550 KiB, in caches that counted entries and not bytes."""
+    cluster = Cluster()
+    cluster.add_node("n1")
+    cluster.add_pod("nb", 1, node="n1", reclaim_when_idle="1h")
+    write(cluster, 0)
+    tracemalloc.start()
+    try:
+        write(cluster, 1)
+        gc.collect()
+        one, _ = tracemalloc.get_traced_memory()
+        for number in range(2, 20):
+            write(cluster, number)
+        gc.collect()
+        many, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert many < 3 * one
 
 
 def test_what_may_be_said_again_is_not_remembered() -> None:

@@ -1,6 +1,6 @@
 """An extender that kube-scheduler does not call: it knows all, and writes nothing to pods."""
 
-from linkwise.extender.api.actions import Action
+from linkwise.extender.state.actions import Action
 from linkwise.topology import names
 from tests.extender.cluster import Cluster
 from tests.extender.owned import SURELY, create, job, member, planned, there_is

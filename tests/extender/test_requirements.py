@@ -5,10 +5,10 @@ from dataclasses import fields
 
 import pytest
 
-from linkwise.extender.api.timers import Agenda
-from linkwise.extender.cache.ingest import Ingest
-from linkwise.extender.placement.nodes.by_count import takes_by_count
-from linkwise.extender.placement.room.pod_mix import PodMix
+from linkwise.extender.place.nodes.by_count import takes_by_count
+from linkwise.extender.place.room import PodMix
+from linkwise.extender.state.cache.ingest import Ingest
+from linkwise.extender.state.timers import Agenda
 from linkwise.pods.requirement import ANY_GPU, HardwareRequirement
 from linkwise.topology.machine.recorded import recorded_machine
 from tests.divided import SHARED, replicas
@@ -67,9 +67,9 @@ def test_a_share_of_no_other_gpu_is_taken(said: dict[str, str]) -> None:
 @EACH
 def test_no_node_takes_the_pod_by_count(at: Cluster, said: dict[str, str]) -> None:
     """It is not known what GPUs such a node has."""
-    record = Ingest(GPU, Agenda()).pod(at.add_pod("w", 1, said=said))
+    record = Ingest((GPU,), Agenda()).pod(at.add_pod("w", 1, said=said))
     assert not takes_by_count(record)
-    assert takes_by_count(Ingest(GPU, Agenda()).pod(at.add_pod("any", 1)))
+    assert takes_by_count(Ingest((GPU,), Agenda()).pod(at.add_pod("any", 1)))
 
 
 @EACH
@@ -87,7 +87,7 @@ def test_it_is_said_why_other_gpus_are_not_taken(at: Cluster, said: dict[str, st
 @EACH
 def test_room_is_kept_for_pods_like_it(at: Cluster, said: dict[str, str]) -> None:
     mix = PodMix()
-    record = Ingest(GPU, Agenda()).pod(at.add_pod("w", 1, said=said))
+    record = Ingest((GPU,), Agenda()).pod(at.add_pod("w", 1, said=said))
     mix.came(record)
     (kind,) = mix.shares()
     assert kind.ask.requirement.hardware == record.ask.requirement.hardware != ANY_GPU

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from linkwise.extender.moves.policy import MovePolicy
-from linkwise.extender.settings import Settings, SettingsError
+from linkwise.extender.next.core_settings import MovePolicy
+from linkwise.extender.run.settings import Settings, SettingsError
 from linkwise.kube.lease import Timing
 from linkwise.pods.durations import seconds_of
 from linkwise.serving.certificates.pairs import Lifetime
@@ -42,8 +42,13 @@ def test_a_duration_is_a_year_at_most() -> None:
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
-        ({"resource_name": "gpu"}, "--resource-name gpu: expected like nvidia.com/gpu"),
-        ({"resource_name": "nvidia.com/"}, "--resource-name nvidia.com/: expected like"),
+        ({"resource_names": ("gpu",)}, "--resource-name gpu: expected like nvidia.com/gpu"),
+        ({"resource_names": ("nvidia.com/",)}, "--resource-name nvidia.com/: expected like"),
+        ({"resource_names": ()}, "--resource-name : expected each resource once"),
+        (
+            {"resource_names": ("amd.com/gpu", "amd.com/gpu")},
+            "--resource-name amd.com/gpu, amd.com/gpu: expected each resource once",
+        ),
         ({"api_server": "localhost:80"}, "--api-server localhost:80: expected a URL"),
         ({"listen_port": 65536}, "--listen-port 65536: expected 0 to 65535"),
         ({"gang_timeout_seconds": 0.0}, "--gang-timeout 0.0: expected more than 0 seconds"),
@@ -96,7 +101,7 @@ def test_a_duration_is_a_year_at_most() -> None:
         ({"max_refusals": 0}, "--max-refusals 0: expected 1 or more"),
         ({"lift_gates_after_seconds": 0.0}, "--lift-gates-after 0.0: expected more than 0 seconds"),
         (
-            {"moves": MovePolicy(namespaces=frozenset({"A_b"}))},
+            {"moves": MovePolicy(namespaces=(("A_b", 0.0),))},
             "--movable-namespace A_b: expected the name of a namespace",
         ),
         (
@@ -118,4 +123,5 @@ def test_plain_http_is_for_this_machine_alone(address: str) -> None:
 
 
 def test_mig_resources_are_names_too() -> None:
-    assert Settings(resource_name="nvidia.com/mig-1g.5gb").resource_name == "nvidia.com/mig-1g.5gb"
+    names = ("nvidia.com/mig-1g.5gb",)
+    assert Settings(resource_names=names).resource_names == names

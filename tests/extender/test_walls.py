@@ -8,13 +8,12 @@ from unittest.mock import patch
 
 import pytest
 
-from linkwise.extender.api.actions import Action
-from linkwise.extender.api.extender_calls import Outcome
-from linkwise.extender.api.records import GangKey
-from linkwise.extender.cycle.changes import Changes
-from linkwise.extender.placement.room.pod_mix import PodMix
-from linkwise.extender.placement.room.room import Room
-from linkwise.extender.quarantine import LEFT_OUT
+from linkwise.extender.next.cycle.changes import Changes
+from linkwise.extender.next.quarantine import LEFT_OUT
+from linkwise.extender.place.room import PodMix, Room
+from linkwise.extender.state.actions import Action
+from linkwise.extender.state.extender_calls import Outcome
+from linkwise.extender.state.records import GangKey
 from linkwise.kube.objects import Condition, Pod
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change

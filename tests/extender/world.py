@@ -5,17 +5,17 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
 from werkzeug.test import TestResponse
 
-from linkwise.extender.runtime.ports.dispatch import Verbs
+from linkwise.extender.run.ports.dispatch import Verbs
 from linkwise.kube.client import KubeClient
-from linkwise.kube.objects import Pod
+from linkwise.kube.objects import Node, Pod
+from linkwise.replay.gpu_objects import GPU as GPU
+from linkwise.replay.gpu_objects import node_of
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names
-from linkwise.topology.annotations.node_annotation import write_topology
 from linkwise.topology.machine.recorded import recorded_machine
-
-GPU = "nvidia.com/gpu"
 
 
 def wait_for(predicate: Callable[[], object], timeout_seconds: float = 10.0) -> None:
@@ -24,6 +24,11 @@ def wait_for(predicate: Callable[[], object], timeout_seconds: float = 10.0) -> 
     while not predicate():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.01)
+
+
+def as_json(kind: str, it: Node | Pod) -> dict[str, Any]:
+    """The object as the API server sends it."""
+    return {"apiVersion": "v1", "kind": kind, **msgspec.to_builtins(it)}
 
 
 def body(reply: TestResponse) -> Any:
@@ -46,24 +51,8 @@ class ApiObjects:
         self.client = KubeClient.load(kubeconfig=None, server=server.url)
 
     def add_node(self, name: str, machine: str = "hgx-h100") -> None:
-        hardware = recorded_machine(machine, node=name)
-        amounts = {"cpu": "128", "memory": "1Ti", "pods": "110", GPU: str(len(hardware.gpus))}
-        self.client.post(
-            "/api/v1/nodes",
-            {
-                "apiVersion": "v1",
-                "kind": "Node",
-                "metadata": {
-                    "name": name,
-                    "annotations": {names.TOPOLOGY: write_topology(hardware)},
-                },
-                "status": {
-                    "capacity": amounts,
-                    "allocatable": amounts,
-                    "conditions": [{"type": "Ready", "status": "True"}],
-                },
-            },
-        )
+        node = node_of(name, recorded_machine(machine, node=name), cpu="128")
+        self.client.post("/api/v1/nodes", as_json("Node", node))
 
     def add_pod(
         self,

@@ -30,7 +30,7 @@ def test_what_is_created_can_be_read_changed_and_deleted(client: KubeClient) -> 
     found = client.get(f"{PODS}/worker-0", Pod)
     assert found.metadata.annotations == {"linkwise.dev/rank": "3"}
     client.delete(f"{PODS}/worker-0", uid=found.metadata.uid)  # it may take its time to end
-    assert client.get(f"{PODS}/worker-0", Pod).metadata.deletion_timestamp is not None
+    assert client.get(f"{PODS}/worker-0", Pod).is_leaving
     client.delete(f"{PODS}/worker-0", uid=found.metadata.uid, grace_seconds=0)
     with pytest.raises(ApiError, match='404 NotFound: pods "worker-0" not found'):
         client.get(f"{PODS}/worker-0", Pod)

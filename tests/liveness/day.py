@@ -14,16 +14,17 @@ from random import Random
 
 import msgspec
 
-from linkwise.extender.api.action_effects import bound, leaving
-from linkwise.extender.api.actions import Action, CreateClaim, Emit, Evict, LiftGate, WritePlan
-from linkwise.extender.api.extender_calls import BindOrder, Outcome
 from linkwise.extender.core import Core
-from linkwise.extender.quarantine import culprit_of
+from linkwise.extender.next.quarantine import culprit_of
+from linkwise.extender.state.action_effects import bound, leaving
+from linkwise.extender.state.actions import Action, CreateClaim, Emit, Evict, LiftGate, WritePlan
+from linkwise.extender.state.extender_calls import BindOrder, Outcome
 from linkwise.kube.device_claims import ResourceClaim, ResourceSlice
 from linkwise.kube.objects import (
     Node,
     OwnerReference,
     Pod,
+    PodClaim,
     whole,
 )
 from linkwise.simulator.scheduler import OtherFilter
@@ -34,8 +35,9 @@ from linkwise.topology.errors import AnnotationError
 from linkwise.topology.machine.model import Machine
 from tests.extender import claimed
 from tests.extender.cluster import GPU
-from tests.extender.device_cluster import DeviceCluster, by_webhook, devices_of
-from tests.liveness.kube_scheduler import Api, KubeScheduler, Wire
+from tests.extender.device_cluster import DeviceCluster, Request, by_webhook, devices_of
+from tests.liveness.kube_scheduler import Api, ClaimQueue, KubeScheduler, Wire
+from tests.odd_pods import NAMESPACE
 
 change = msgspec.structs.replace
 SHORTEST_SECONDS = 0.05  # the loop decides at most so often
@@ -67,6 +69,7 @@ class Trouble:
 class Day(DeviceCluster):
     seed: int = 0
     sample: int = 1 << 30
+    queue: type[ClaimQueue] = ClaimQueue  # kube-scheduler's
     other_filters: list[OtherFilter] = field(default_factory=list)
     trouble: Trouble = field(default_factory=Trouble)
     # By the kubelets: node -> namespace/pod -> container -> GPUs.
@@ -77,7 +80,7 @@ class Day(DeviceCluster):
     taken: dict[str, Machine] = field(default_factory=dict)
     touched: set[str] = field(default_factory=set)  # workloads that had pods there
     takes_pods: bool = True  # whether the API server lets anybody create any
-    writes: int = 0  # of the extender, Events left out
+    writes: int = 0  # of the extender, without Events and what is about the hostile tenant's pods
     faults_at: float = 0.0  # when something last went wrong
     writes_lost_at: float = -math.inf  # when the last Binding or action was
     led_at: float = -math.inf  # since when this leader leads
@@ -103,6 +106,7 @@ class Day(DeviceCluster):
         self.on_bound: Callable[[Pod], object] = lambda _: None  # for its owner
         self.on_run: Callable[[Pod], object] = lambda _: None
         self.before_bind: Callable[[Pod, str], object] = lambda *_: None  # for the judge
+        self.before_lift: Callable[[Pod], object] = lambda _: None  # for the judge
         self.on_leave: Callable[[Pod], object] = lambda _: None  # it has a node, and is to end
         self.on_gpus: Callable[[Pod], object] = lambda _: None  # planned for it, or given to it
         self.on_step: Callable[[WritePlan | CreateClaim | LiftGate], object] = lambda _: None
@@ -122,6 +126,7 @@ class Day(DeviceCluster):
             self.sample,
             self.other_filters,
             self,
+            self.queue,
         )
         super().__post_init__()
         self.led_at = -math.inf  # the first one took over from no other
@@ -195,7 +200,7 @@ class Day(DeviceCluster):
     def _whose(self, defect: Exception) -> str:
         culprit = culprit_of(defect)
         pod = self.pods.get(culprit) if isinstance(culprit, str) else None
-        return str(culprit if pod is None else f"{pod.metadata.namespace}/{pod.metadata.name}")
+        return str(culprit if pod is None else pod.key)
 
     # Objects, and the components that hear of them.
 
@@ -298,7 +303,7 @@ class Day(DeviceCluster):
     def carry_out(self, action: Action) -> Outcome:
         if isinstance(action, Emit):
             return Outcome.DONE  # they are many in some days
-        self.writes += 1
+        self.writes += action.pod.namespace != NAMESPACE
         if self.random.random() < self.trouble.writes_lost:
             self.faults_at = self.writes_lost_at = self.now
             if self.random.random() >= 0.5:
@@ -314,6 +319,8 @@ class Day(DeviceCluster):
         pod = self.pods.get(action.pod.uid)
         if isinstance(action, WritePlan) and pod is not None:
             self.on_gpus(pod)
+        if isinstance(action, LiftGate) and pod is not None:
+            self.before_lift(pod)
         if isinstance(action, WritePlan | CreateClaim | LiftGate):
             self.on_step(action)
         if isinstance(action, CreateClaim) and self.random.random() < self.trouble.deaths:
@@ -396,10 +403,25 @@ class Day(DeviceCluster):
             self._admit_soon(pod.metadata.uid)
         return pod
 
+    def make_with_claim(
+        self, name: str, asked: Request | None, *, namespace: str, priority: int = 0
+    ) -> Pod:
+        """A pod that Linkwise does not place. Its claim leaves the choice to kube-scheduler, or
+        names GPUs; None: there is none yet."""
+
+        def with_claim(pod: Pod) -> Pod:
+            entry = PodClaim(name="gpus", resource_claim_name=f"{name}-gpus")
+            return change(pod, spec=change(pod.spec, resource_claims=(entry,)))
+
+        pod = self.make(name, 0, namespace=namespace, said={}, priority=priority, alter=with_claim)
+        if asked is not None:
+            self.add_claim(pod, asked)
+        return pod
+
     def end(self, uid: str, phase: str, reason: str = "", message: str = "") -> None:
         """Its containers have ended, or its kubelet refuses it."""
         pod = self.pods.get(uid)
-        if pod is None or pod.status.phase in ("Succeeded", "Failed"):
+        if pod is None or pod.has_ended:
             return
         self.give_back(pod)
         status = change(pod.status, phase=phase, reason=reason, message=message)
@@ -407,9 +429,14 @@ class Day(DeviceCluster):
         self._collect_soon(pod)
         self.on_end(self.pods[uid])
 
+    def clean_up(self, uid: str) -> None:
+        """Remove the pod, unless it is gone."""
+        if uid in self.pods:
+            self.remove_pod(uid)
+
     def terminate(self, name: str, grace: float = 10.0) -> None:
         pod = self.find(name)
-        if pod is None or pod.metadata.deletion_timestamp is not None:
+        if pod is None or pod.is_leaving:
             return
         if not pod.spec.node_name:
             self.remove_pod(pod.metadata.uid)
@@ -441,7 +468,7 @@ class Day(DeviceCluster):
         pod = self.pods.get(uid)
         if pod is None or pod.status.phase != "Pending" or pod.metadata.deletion_timestamp:
             return
-        node, key = pod.spec.node_name, f"{pod.metadata.namespace}/{pod.metadata.name}"
+        node, key = pod.spec.node_name, pod.key
         if pod.spec.resource_claims and (node in self.no_plugin or not self._has_claim(pod)):
             self.after(5.0, lambda: self._admit(uid))
             return
@@ -502,7 +529,7 @@ class Day(DeviceCluster):
 
     def give_back(self, pod: Pod) -> None:
         node = pod.spec.node_name
-        key = f"{pod.metadata.namespace}/{pod.metadata.name}"
+        key = pod.key
         if node and self.held.get(node, {}).pop(key, None) is not None:
             self.publish_soon(node)
 
@@ -516,7 +543,7 @@ class Day(DeviceCluster):
             self.after(5.0, lambda: self._publish(node))
             return
         pods = {key: dict(given) for key, given in self.held.get(node, {}).items()}
-        if node in self.nodes and pods != self.in_use(node):
+        if node in self.nodes and pods != self.in_use(node).pods:
             self.set_in_use(node, pods)
 
     def set_plugin(self, node: str, *, there: bool) -> None:

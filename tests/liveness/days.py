@@ -6,22 +6,20 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
 from traceback import format_exc
 from unittest.mock import patch
 
 import click
 
-from linkwise.extender.placement.nodes import scheduler_feedback
-from linkwise.extender.queue import unschedulable_pods
-from linkwise.extender.queue.queue_order import QueueOrder
-from tests.liveness.fates import Fate, Plain
+from linkwise.extender.next.queue.queue_order import QueueOrder
+from linkwise.extender.place.nodes import scheduler_feedback
+from tests.liveness.fates import Fate, Plain, With
 from tests.liveness.judge import Judge, delayed
 
 LOOK_SECONDS = 900.0
 HEALED_SECONDS = 7200.0
-SMALLEST_SAMPLE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,61 +40,29 @@ class Lived:
 @contextmanager
 def small_samples(sample: int) -> Iterator[None]:
     """kube-scheduler takes samples of 100 nodes and more; here of fewer."""
-    with (
-        patch.object(scheduler_feedback, "LEAST_SAMPLE", sample),
-        patch.object(unschedulable_pods, "LEAST_SAMPLE", sample),
-    ):
+    with patch.object(scheduler_feedback, "LEAST_SAMPLE", sample):
         yield
 
 
-def live(
-    seed: int,
-    days: float = 1.0,
-    order: QueueOrder = QueueOrder.AGE,
-    other_filters: bool = False,
-    hostile: bool = False,
-    hostile_nodes: bool = False,
-    moves: bool = False,
-    claims: bool = False,
-    waves: bool = False,
-) -> Lived:
-    began = time.perf_counter()
-    fate = Fate(
-        seed,
-        days,
-        order,
-        other_filters=other_filters,
-        hostile=hostile,
-        hostile_nodes=hostile_nodes,
-        moves=moves,
-        claims=claims,
-        waves=waves,
-    )
+def live(seed: int, days: float = 1.0, has: With | None = None) -> Lived:
+    began, has = time.perf_counter(), has or With()
+    fate = Fate(seed, days, has)
     judge = _live_through(fate)
     day = fate.day
     longer = 0.0
     if fate.is_calm and not day.failures:
         got = {} if fate.hostile is None else fate.hostile.got
+        without = replace(has, other_filters=False)
         plains = [
-            Fate(
-                seed,
-                days,
-                order,
-                hostile=hostile,
-                hostile_nodes=hostile_nodes,
-                plain=Plain(got, is_closed),
-                moves=moves,
-                claims=claims,
-                waves=waves,
-            )
+            Fate(seed, days, without, Plain(got, is_closed))
             # A hostile node may be away all day, and may be there all day.
-            for is_closed in ([False, True] if hostile_nodes else [False])
+            for is_closed in ([False, True] if has.hostile_nodes else [False])
         ]
         for plain in plains:
             _live_through(plain)
             day.failures += plain.day.failures
         # What needs the hostile nodes too cannot start on a day without them.
-        able = set(fate.jobs).intersection(*(one.started() for one in plains if hostile_nodes))
+        able = set(fate.jobs).intersection(*(one.started() for one in plains if has.hostile_nodes))
         waits, beside = fate.waits(able), max(plain.waits(able) for plain in plains)
         longer = waits - beside
         day.failures += delayed(waits, beside)
@@ -163,19 +129,9 @@ def seeds_of(text: str) -> list[int]:
 @click.option("--moves", is_flag=True, help="Some pods may be moved.")
 @click.option("--claims", is_flag=True, help="The GPUs of some or all nodes come from claims.")
 @click.option("--waves", is_flag=True, help="Some owners create pods only after others run.")
+@click.option("--lazy", is_flag=True, help="kube-scheduler wakes no pod that did not fit.")
 @click.option("--jobs", default=1, help="Seeds at the same time.")
-def main(
-    seeds: str,
-    days: float,
-    queue_order: str,
-    other_filters: bool,
-    hostile: bool,
-    hostile_nodes: bool,
-    moves: bool,
-    claims: bool,
-    waves: bool,
-    jobs: int,
-) -> None:
+def main(seeds: str, days: float, queue_order: str, jobs: int, **has: bool) -> None:
     """Live through simulated days, and say what promise was broken."""
     if os.environ.get("PYTHONHASHSEED") != "0":  # a seed is to be the same each time
         os.execve(
@@ -186,9 +142,8 @@ def main(
     wanted = seeds_of(seeds)
     with ProcessPoolExecutor(jobs) as pool:
         lived = []
-        orders, filters = repeat(QueueOrder(queue_order)), repeat(other_filters)
-        more = map(repeat, (hostile, hostile_nodes, moves, claims, waves))
-        for one in pool.map(live, wanted, repeat(days), orders, filters, *more):
+        day_with = With(QueueOrder(queue_order), **has)
+        for one in pool.map(live, wanted, repeat(days), repeat(day_with)):
             lived.append(one)
             how = "; ".join(one.failures[:3]) or "ok"
             click.echo(f"seed {one.seed}: {how}, {one.seconds:.1f} s, {one.pods} pods")

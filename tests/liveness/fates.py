@@ -5,14 +5,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 
-from linkwise.extender.core_settings import CoreSettings
-from linkwise.extender.moves.policy import NO_MOVES, MovePolicy, Moves
-from linkwise.extender.preemption.policy import Preempt
-from linkwise.extender.queue.queue_order import QueueOrder
+from linkwise.extender.next.core_settings import NO_MOVES, CoreSettings, MovePolicy, Moves, Preempt
+from linkwise.extender.next.queue.queue_order import QueueOrder
 from linkwise.kube.objects import OwnerReference, Pod
 from tests.liveness.day import Day, Trouble
 from tests.liveness.hostile import Hostile
 from tests.liveness.hostile_nodes import HostileNodes
+from tests.liveness.kube_scheduler import ClaimQueue, LazyQueue
 from tests.liveness.movables import Movables
 from tests.liveness.strangers import Strangers
 from tests.liveness.waves import Waves
@@ -60,27 +59,28 @@ class Plain:
     is_closed: bool = False  # whether what would be hostile nodes takes no pods
 
 
+@dataclass(frozen=True, slots=True)
+class With:
+    """What a day has that others have not."""
+
+    order: QueueOrder = QueueOrder.AGE
+    other_filters: bool = False  # kube-scheduler has some that Linkwise does not know
+    # A hostile tenant, or one or two hostile nodes. Then what the others do depends on the seed
+    # alone, and in every other seed nothing goes wrong.
+    hostile: bool = False
+    hostile_nodes: bool = False
+    moves: bool = False  # some pods may be moved
+    claims: bool = False  # the GPUs of some or all nodes come from claims
+    waves: bool = False  # some owners create pods only after others run
+    lazy: bool = False  # kube-scheduler wakes no pod that did not fit
+
+
 class Fate:
     def __init__(
-        self,
-        seed: int,
-        days: float,
-        order: QueueOrder,
-        *,
-        other_filters: bool = False,
-        hostile: bool = False,
-        hostile_nodes: bool = False,
-        plain: Plain | None = None,
-        moves: bool = False,
-        claims: bool = False,
-        waves: bool = False,
+        self, seed: int, days: float, has: With | None = None, plain: Plain | None = None
     ) -> None:
-        """*other_filters*: kube-scheduler has some that Linkwise does not know. *hostile*: with a
-        hostile tenant; *hostile_nodes*: with one or two such nodes; *plain*: with nothing hostile,
-        to compare. Then what the others do depends on the seed alone, and in every other seed
-        nothing goes wrong. *moves*: with pods that may be moved. *claims*: the GPUs of some or all
-        nodes come from claims. *waves*: with owners that create some pods only after others
-        run."""
+        """*plain*: with nothing hostile, to compare."""
+        has = has or With()
         self.seed, self.draw = seed, Random(seed)
         self.seconds = days * 24 * HOUR
         draw = self.draw
@@ -89,18 +89,23 @@ class Fate:
             reserve_share=draw.choice([0.3, 0.5, 0.5, 1.0]),
             reserve_limit_seconds=draw.choice([1800.0, 7200.0, 6 * HOUR]),
             preempt=draw.choice(list(Preempt)),
-            queue_order=order,
+            queue_order=has.order,
             moves=replace(MOVES, whole_nodes=Random(f"whole {seed}").choice([0, 0, 1, 2]))
-            if moves
+            if has.moves
             else NO_MOVES,
         )
         self.nodes = draw.randint(3, 6)
         sample = draw.choice([1 << 30, 2])
-        self.day = Day(settings=self.settings, seed=seed, sample=sample)
+        self.day = Day(
+            settings=self.settings,
+            seed=seed,
+            sample=sample,
+            queue=LazyQueue if has.lazy else ClaimQueue,
+        )
         self.jobs: dict[str, Job] = {}
         self.day.on_end = self._ended
         self.longest_hours = draw.choice([0.3, 2.0, 6.0])
-        self.is_beside = hostile or hostile_nodes
+        self.is_beside = has.hostile or has.hostile_nodes
         self.is_calm = self.is_beside and seed % 2 == 0
         if self.is_calm:  # where many wait for hours, one that comes first changes who is next
             self.longest_hours = min(self.longest_hours, _CALM_HOURS)
@@ -108,7 +113,7 @@ class Fate:
         self.how_many = draw.choice([8, 25, 40])
         model = draw.choice(MACHINES)
         by_claims = Random(f"claims {seed}")
-        share = by_claims.choice([0.5, 0.7, 1.0, 1.0]) if claims else 0.0
+        share = by_claims.choice([0.5, 0.7, 1.0, 1.0]) if has.claims else 0.0
         for number in range(self.nodes):
             machine = model if draw.random() < 0.7 else draw.choice(MACHINES)
             # Where both ways are there, each has a node at least.
@@ -118,17 +123,21 @@ class Fate:
             add(f"n{number}", machine)
         self.day.claims_for = lambda name: Random(f"{name} {seed}").random() < share
         # Strangers take what claims are about to name, so no place is kept from them.
-        has_strangers = claims and not waves
+        has_strangers = has.claims and not has.waves
         self.strangers = Strangers(self.day, seed, self.seconds) if has_strangers else None
         self.day.on_bind = self._bound_one
         self.plain = plain
         self.hostile = (
-            Hostile(self.day, seed, self.seconds, through_queue=self.is_calm) if hostile else None
+            Hostile(self.day, seed, self.seconds, through_queue=self.is_calm)
+            if has.hostile
+            else None
         )
-        self.hostile_nodes = HostileNodes(self.day, seed, self.seconds) if hostile_nodes else None
-        self.movables = Movables(self.day, seed, self.seconds, NAMESPACES) if moves else None
-        self.waves = Waves(self.day, seed, self.seconds, NAMESPACES) if waves else None
-        if other_filters:
+        self.hostile_nodes = (
+            HostileNodes(self.day, seed, self.seconds) if has.hostile_nodes else None
+        )
+        self.movables = Movables(self.day, seed, self.seconds, NAMESPACES) if has.moves else None
+        self.waves = Waves(self.day, seed, self.seconds, NAMESPACES) if has.waves else None
+        if has.other_filters:
             self.day.other_filters += drawn_filters(
                 seed, sorted(self.day.nodes), self.day.now, self.seconds
             )
@@ -291,14 +300,9 @@ class Fate:
         if pod.status.phase == "Succeeded":
             job.done.add(rank)
         if pod.metadata.uid in day.pods:
-            day.after(self.draw.uniform(1, 60), partial(self._clean_up, pod.metadata.uid))
+            day.after(self.draw.uniform(1, 60), partial(day.clean_up, pod.metadata.uid))
         if pod.status.phase != "Succeeded" or pod.metadata.uid not in day.pods:
             day.after(self.draw.uniform(61, 90), partial(self._make, job, rank))
-
-    def _clean_up(self, uid: str) -> None:
-        pod = self.day.pods.get(uid)
-        if pod is not None:
-            self.day.remove_pod(pod.metadata.uid)
 
     def _serve(self, number: int) -> None:
         self._make_server(f"web{number}")

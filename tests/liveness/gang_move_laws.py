@@ -14,8 +14,8 @@ target's node changed, or the leader changed before all have left.
 from collections.abc import Collection, Iterable, MutableMapping
 from dataclasses import dataclass, field
 
-from linkwise.extender.moves.planned_moves import EVICT_SECONDS
-from linkwise.extender.moves.targets import COME_SECONDS
+from linkwise.extender.next.moves.planned_moves import EVICT_SECONDS
+from linkwise.extender.next.moves.targets import COME_SECONDS
 from linkwise.kube.objects import Node, Pod
 from linkwise.pods.claims import claims_of
 from linkwise.topology import names
@@ -26,7 +26,6 @@ from tests.liveness.day import Day
 
 BOUND_SECONDS = 120.0
 HALF_SECONDS = EVICT_SECONDS + BOUND_SECONDS
-_ENDED = ("Succeeded", "Failed")
 
 
 @dataclass
@@ -59,7 +58,7 @@ class GangMoveLaws:
             found = {each: targets.of(each) for each in pods}
             nodes = {each: target.spot.node for each, target in found.items() if target is not None}
             going = {each: pods[each] for each in nodes}
-            stay = [pod for each, pod in pods.items() if each not in going and not _is_out(pod)]
+            stay = [pod for each, pod in pods.items() if each not in going and pod.is_live]
             if stay and (why := self._is_not_spare(going.values(), stay)):
                 text = f"{victim.metadata.name} leaves gang {name} at {day.now:.0f}, and {why}"
                 day.failures.append(text)
@@ -87,29 +86,29 @@ class GangMoveLaws:
     def _is_excused(self, moved: _MovedGang) -> bool:
         day = self._day
         there = [day.pods[uid] for uid in moved.pods if uid in day.pods]
-        stay = [pod for pod in there if pod.metadata.deletion_timestamp is None]
+        stay = [pod for pod in there if not pod.is_leaving]
         gone_unasked = moved.pods.keys() - moved.evicted - {pod.metadata.uid for pod in there}
         others = [day.pods.get(uid) for uid in moved.stay]
         return bool(
             gone_unasked
             or not day.taken.keys().isdisjoint(moved.targets.values())
             or any(map(day.is_touched, moved.pods.values()))
-            or any(pod is None or _is_out(pod) for pod in others)
+            or any(pod is None or not pod.is_live for pod in others)
             or moved.offers != offers(day, moved.targets.values())
             or day.trouble.evictions_refused
-            or any(pod.status.phase in _ENDED for pod in stay)
+            or any(pod.has_ended for pod in stay)
             or (stay and moved.leader is not day.core._planner)
         )
 
     def _is_settled(self, moved: _MovedGang) -> bool:
         day = self._day
         there = [day.pods[uid] for uid in moved.pods if uid in day.pods]
-        if any(pod.metadata.deletion_timestamp is None for pod in there):
+        if any(not pod.is_leaving for pod in there):
             return self._is_late(moved, moved.since, HALF_SECONDS, "is half moved")
         if not moved.new:
             return self._is_in_vain(moved)
         new = [day.pods[uid] for uid in moved.new if uid in day.pods]
-        if len(new) < len(moved.new) or any(_is_out(pod) for pod in new):
+        if len(new) < len(moved.new) or any(not pod.is_live for pod in new):
             return True
         if not all(pod.spec.node_name for pod in new):
             return self._is_late(moved, moved.made, BOUND_SECONDS, "waits for its targets")
@@ -121,7 +120,7 @@ class GangMoveLaws:
         day = self._day
         known = moved.pods.keys() | moved.stay
         new = [p for p in members(day, moved.name) if p.metadata.uid not in known]
-        new = [pod for pod in new if not _is_out(pod)]
+        new = [pod for pod in new if pod.is_live]
         asked = request(next(iter(moved.pods.values())))
         if day.now > moved.since + COME_SECONDS or any(request(pod) != asked for pod in new):
             return True
@@ -180,10 +179,6 @@ def request(pod: Pod) -> object:
 def _shown(node: Node) -> tuple[str | None, ...]:
     said = node.metadata.annotations
     return said.get(names.TOPOLOGY), said.get(names.EMPTY)
-
-
-def _is_out(pod: Pod) -> bool:
-    return pod.metadata.deletion_timestamp is not None or pod.status.phase in _ENDED
 
 
 def _communicates(pod: Pod) -> bool:

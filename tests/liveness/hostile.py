@@ -200,7 +200,7 @@ def _changing(draw: Random, day: Day, pod: Pod) -> Pod:
 
     def say(times: int) -> None:
         known = day.pods.get(uid)
-        if known is not None and known.metadata.deletion_timestamp is None:
+        if known is not None and not known.is_leaving:
             oddity = draw.choice([odd_annotations, gang_of_others, lie])
             day.put_pod(oddity(draw, _sight(day), known))
             if times:

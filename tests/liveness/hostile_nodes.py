@@ -1,7 +1,7 @@
 """Nodes whose kubelet's credentials somebody else uses, beside honest nodes.
 
 The seed decides which nodes, when they act, and what they write: whatever the API server accepts of
-a kubelet's account (docs/operating/permissions.md). At the end the nodes are honest again.
+a kubelet's account (docs/operating/security.md). At the end the nodes are honest again.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,8 +10,8 @@ from random import Random
 
 import msgspec
 
-from linkwise.extender.api.queue_note import NotedMove, QueueNote, write_queue_note
 from linkwise.extender.core import Core
+from linkwise.extender.state.queue_note import NotedMove, QueueNote, write_queue_note
 from linkwise.kube.labels import MIRROR_POD
 from linkwise.kube.objects import Pod, Taint
 from linkwise.topology import names
@@ -132,8 +132,8 @@ class HostileNodeLaws:
             for title, given in held.items():
                 yield from ((uuid, title) for gpus in given.values() for uuid in gpus)
             for pod in day.pods.values():
-                title = f"{pod.metadata.namespace}/{pod.metadata.name}"
-                is_there = pod.spec.node_name == node and pod.status.phase not in _ENDED
+                title = pod.key
+                is_there = pod.spec.node_name == node and not pod.has_ended
                 if is_there and is_honest(pod) and title not in held:
                     said = read_gpus(pod.metadata.annotations.get(names.GPUS, "{}"))
                     yield from ((uuid, title) for gpus in said.values() for uuid in gpus)
@@ -192,7 +192,7 @@ def _others(day: Day) -> list[str]:
 
 
 def _lie_of_use(draw: Random, day: Day, node: str) -> None:
-    honest = sorted(f"{p.metadata.namespace}/{p.metadata.name}" for p in day.pods.values())
+    honest = sorted(p.key for p in day.pods.values())
     who = draw.sample([*honest, "red/made-up", "odd", ""], draw.randint(0, 3) % (len(honest) + 3))
     uuids = _gpus(draw, day, node)
     pods = {each: {"main": tuple(draw.sample(uuids, draw.randint(1, 8)))} for each in who}
@@ -247,7 +247,7 @@ def _mirror(draw: Random, day: Day, node: str) -> None:
 def _there(draw: Random, day: Day, node: str) -> list[Pod]:
     """Some of the pods that run there."""
     pods = [pod for pod in day.pods.values() if pod.spec.node_name == node and is_honest(pod)]
-    pods = [pod for pod in pods if pod.status.phase not in _ENDED]
+    pods = [pod for pod in pods if not pod.has_ended]
     return draw.sample(pods, draw.randint(min(1, len(pods)), len(pods)))
 
 
@@ -294,7 +294,7 @@ def _note(draw: Random, day: Day, node: str) -> None:
         uid, moved = pod.metadata.uid, draw.choice([pod, pod, draw.choice(pods)])
         to = draw.choice([*_others(day), node])
         move = NotedMove(
-            pod=f"{moved.metadata.namespace}/{moved.metadata.name}",
+            pod=moved.key,
             uid=moved.metadata.uid,
             owner=owner_of(moved) or "o",
             node=to,

@@ -5,6 +5,7 @@
 - **Nothing idles forever.** If the reservations of a namespace leave more than the share of the
   GPUs that its gangs could use idle, they do so for no longer than the limit. No reservation waits
   for a server to end.
+- **A reservation** is for somebody who waits, and no GPU is in two of them.
 - **All or nothing.** `tests.all_or_nothing`, between any two moments.
 - If kube-scheduler has filters that Linkwise does not know, and they would let a gang or pod go
   somewhere all along, it goes within STUCK_SECONDS.
@@ -27,16 +28,15 @@ from types import MappingProxyType
 
 import msgspec
 
-from linkwise.extender.api.actions import Evict, WritePlan
-from linkwise.extender.api.extender_calls import FilterCall
-from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.core import Core
-from linkwise.extender.gangs.partial_admission import LONGEST_SECONDS
-from linkwise.extender.moves.planned_moves import REASON
-from linkwise.extender.moves.policy import NO_MOVES
-from linkwise.extender.preemption.policy import Preempt
-from linkwise.extender.queue.queue_order import QueueOrder
-from linkwise.extender.queue.reservations import Reservation
+from linkwise.extender.next.core_settings import NO_MOVES, Preempt
+from linkwise.extender.next.gangs.partial_admission import LONGEST_SECONDS
+from linkwise.extender.next.moves.planned_moves import REASON
+from linkwise.extender.next.queue.queue_order import QueueOrder
+from linkwise.extender.next.queue.reservations import Reservation
+from linkwise.extender.state.actions import Evict, WritePlan
+from linkwise.extender.state.extender_calls import FilterCall
+from linkwise.extender.state.records import GangKey, PodRecord
 from linkwise.kube.objects import NodeSpec, Pod
 from linkwise.simulator.scheduler.cache import SchedulerCache
 from linkwise.simulator.scheduler.queue import EXTENDER, OTHER
@@ -61,6 +61,7 @@ _FILTERED_LOOK_SECONDS = 300.0
 _MOST_WAYS = 8  # to place a gang, of which each costs a core that starts
 _BUSY = 240  # decisions in a minute; and two for each that waits, as one looks at few
 _SLACK_SECONDS = 1.0
+_UNKNOWN_SHARE = 0.125  # of the limit: what a new leader may not know, if the last note was lost
 DELAYED_SECONDS, _DELAYED_SHARE = 400.0, 0.25  # more than measured
 
 
@@ -90,7 +91,7 @@ class Judge:
         # What hostile pods without GPUs do may go on forever.
         with_gpus = {pod for pods in day.held.values() for pod in pods}
         pods = day.pods.values()
-        honest = (p for p in pods if is_honest(p) or _title(p) in with_gpus)
+        honest = (p for p in pods if is_honest(p) or p.key in with_gpus)
         state = self._state_of(p for p in honest if p.spec.node_name not in day.taken)
         if state != self._state:
             self._state, self._quiet_since = state, day.now
@@ -98,6 +99,7 @@ class Judge:
         if whole_state != self._whole_state:
             self._whole_state, self._still_since = whole_state, day.now
         self._look_at_gangs()
+        self._look_at_reservations()
         self._look_at_idling(then)
         self.nodes.look()
         self.moves.look()
@@ -133,6 +135,10 @@ class Judge:
         pods: dict[bool, list[Pod]] = {True: [], False: []}
         for pod in honest:
             pods[bool(pod.spec.resource_claims)].append(pod)
+        if not all(map(is_honest, day.pods.values())):
+            # The GPUs of a member whose Binding was lost may be taken past Linkwise meanwhile. Then
+            # the gang waits for others until its timeout.
+            self._law.after_fault_seconds = self._law_by_claims.grace_seconds
         day.failures += self._law.look(pods[False], day.now, day.writes_lost_at, unseen)
         # A leader counts the timeout from its start; then it tries until the eviction is allowed.
         faults_at = max(day.writes_lost_at, day.led_at, day.refused_at)
@@ -182,8 +188,8 @@ class Judge:
         claimants = [
             pod.spec.priority
             for pod in self._day.pods.values()
-            if pod.status.phase not in ("Succeeded", "Failed")
-            and claimant in (self._gang_title(pod), f"gang {gang_of(pod)}", f"pod {_title(pod)}")
+            if not pod.has_ended
+            and claimant in (self._gang_title(pod), f"gang {gang_of(pod)}", f"pod {pod.key}")
         ]
         allowed = self._day.settings.preempt
         consents = victim.metadata.annotations.get(names.PREEMPTIBLE) == "true"
@@ -318,13 +324,16 @@ class Judge:
 
     def _is_half_moved(self, action: WritePlan) -> bool:
         """Whether the pod waits for its target until the rest of its gang is evicted, which is
-        tried for some minutes if evictions are refused. (`GangMoveLaws` looks at all others.)"""
+        tried for some minutes if evictions are refused, or until its owner has created the rest.
+        (`GangMoveLaws` looks at all others, and says for how long.)"""
+        planner = self._day.core._planner
         record = self._day.core._cache.pods.get(action.pod.uid)
-        targets = self._day.core._planner.targets
-        is_moved = (
-            record is not None and record.gang is not None and targets.moves_gang(record.gang)
-        )
-        return is_moved and self._day.trouble.evictions_refused
+        key = None if record is None else record.gang
+        if key is None or not planner.targets.moves_gang(key):
+            return False
+        members = planner.registry.members_of(planner.registry.gangs[key])
+        created = sum(not member.coming for member in members.seats)
+        return self._day.trouble.evictions_refused or created < members.size
 
     def _is_refused(self, action: WritePlan) -> bool:
         """Whether a filter that Linkwise does not know has refused the node. About pods with claims
@@ -484,6 +493,22 @@ class Judge:
         fresh.filter(FilterCall(Pod(), ()), now)
         return fresh
 
+    # Reservations.
+
+    def _look_at_reservations(self) -> None:
+        day, cache = self._day, self._day.core._cache
+        kept: dict[str, int] = {}
+        for reservation in day.core.reservations.all():
+            key = reservation.key
+            uids = (key.uid,) if key.uid else cache.gangs.get(key, ())
+            waits = any(uid in cache.pods and not cache.pods[uid].node for uid in uids)
+            if not (waits or day.trouble.no_leader):  # without one, nothing ends it
+                day.failures.append(f"{key.title} has a reservation, and no pod of it waits")
+            for node, gpus in reservation.gpus.items():
+                if kept.get(node, 0) & gpus:
+                    day.failures.append(f"GPUs of {node} are reserved twice at {day.now:.0f}")
+                kept[node] = kept.get(node, 0) | gpus
+
     # Nothing idles forever.
 
     def _look_at_idling(self, then: float) -> None:
@@ -501,7 +526,9 @@ class Judge:
                 del self._over_since[namespace]
         for namespace in over:
             since = self._over_since.setdefault(namespace, day.now)
-            if then - since > settings.reserve_limit_seconds + _SLACK_SECONDS:
+            limit = settings.reserve_limit_seconds
+            most = limit * (1 + _UNKNOWN_SHARE if day.led_at > since else 1) + _SLACK_SECONDS
+            if then - since > most:
                 day.failures.append(
                     f"{namespace} idles too much from {since:.0f} to {then:.0f} at least"
                 )
@@ -536,7 +563,7 @@ class Judge:
             book = day.core._cache.nodes.get(node)
             for uid, gpus in ({} if book is None else book.owned).items():
                 pod = day.pods.get(uid)
-                leaves = pod is None or pod.metadata.deletion_timestamp is not None
+                leaves = pod is None or pod.is_leaving
                 stays = not (leaves or uid in evicted)
                 if gpus & mask and stays and pod is not None and _is_server(pod):
                     yield pod.metadata.name
@@ -565,21 +592,12 @@ def _claimant(evict: Evict) -> str:
     return "" if evict.for_whom is None else evict.for_whom.title
 
 
-def _title(pod: Pod) -> str:
-    return f"{pod.metadata.namespace}/{pod.metadata.name}"
-
-
 def _waits(pod: Pod) -> bool:
-    return not (
-        pod.spec.node_name
-        or pod.spec.scheduling_gates
-        or pod.metadata.deletion_timestamp is not None
-        or pod.status.phase in ("Succeeded", "Failed")
-    )
+    return not (pod.spec.node_name or pod.spec.scheduling_gates or pod.is_leaving or pod.has_ended)
 
 
 def _is_gated(pod: Pod) -> bool:
-    return bool(pod.spec.scheduling_gates) and pod.metadata.deletion_timestamp is None
+    return bool(pod.spec.scheduling_gates) and not pod.is_leaving
 
 
 def _said(pod: Pod, key: str) -> str:

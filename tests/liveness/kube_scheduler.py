@@ -15,7 +15,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from linkwise.extender.api.extender_calls import (
+from linkwise.extender.core import Core
+from linkwise.extender.run.ports.dispatch import PassedNodes
+from linkwise.extender.state.extender_calls import (
     BindCall,
     BindOrder,
     BindRefusal,
@@ -26,12 +28,10 @@ from linkwise.extender.api.extender_calls import (
     PreemptCall,
     Victims,
 )
-from linkwise.extender.core import Core
-from linkwise.extender.in_memory_api_server import answer_in_time
-from linkwise.extender.runtime.ports.passed_nodes import PassedNodes
 from linkwise.kube.device_claims import ResourceClaim
 from linkwise.kube.filters.rejection import Rejection
 from linkwise.kube.objects import Condition, Pod
+from linkwise.replay.in_memory_api_server import answer_in_time
 from linkwise.simulator.scheduler.cycle import Cycle, Unfit
 from linkwise.simulator.scheduler.extender import ExtenderClient, ExtenderError, Filtered
 from linkwise.simulator.scheduler.queue import ClusterEvent, QueuedPod, SchedulingQueue
@@ -84,6 +84,30 @@ class ClaimQueue(SchedulingQueue):
         """A pod with a claim that does not exist waits without a condition, too."""
         lacks_claim = bool(pod.spec.resource_claims) and self._devices.claim_of(pod) is None
         return lacks_claim or super().is_gated(pod)
+
+
+class LazyQueue(ClaimQueue):
+    """It tries a pod that did not fit once more if the extender nominates it elsewhere. No other
+    change wakes it, and no time: so whoever is woken was woken by the extender."""
+
+    def __init__(self, devices: DeviceCluster, **named: Any) -> None:
+        super().__init__(devices, **named | {"max_unschedulable_seconds": math.inf})
+
+    def update(self, pod: Pod, now: float) -> None:
+        asleep = self._unschedulable.get(pod.metadata.uid)
+        before = "" if asleep is None else asleep.pod.status.nominated_node_name
+        super().update(pod, now)
+        if asleep is not None and pod.status.nominated_node_name not in ("", before):
+            del self._unschedulable[asleep.uid]
+            self._requeue(asleep, now)
+
+    @staticmethod
+    def _wakes(queued: QueuedPod, event: ClusterEvent) -> bool:  # noqa: ARG004
+        return event is ClusterEvent.DEVICES_CHANGED
+
+    @staticmethod
+    def _wakes_on_update(queued: QueuedPod) -> bool:  # noqa: ARG004
+        return False
 
 
 @dataclass(slots=True)
@@ -223,6 +247,7 @@ class KubeScheduler(SchedulerSteps):
         sample: int,
         other_filters: Sequence[OtherFilter],
         devices: DeviceCluster,
+        queue: type[ClaimQueue] = ClaimQueue,
     ) -> None:
         self.wire, self._api, self._devices = wire, api, devices
         self._core = CoreExtender(wire)
@@ -234,7 +259,7 @@ class KubeScheduler(SchedulerSteps):
             lock=nullcontext(),
             now=wire.now,
             cycle=partial(SampledCycle, sample=sample, devices=devices),
-            queue=partial(ClaimQueue, devices),
+            queue=partial(queue, devices),
         )
 
     def note_nomination(self, known: Pod | None, pod: Pod) -> None:

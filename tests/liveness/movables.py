@@ -138,14 +138,14 @@ class Movables:
         one = self._workloads.get(owner_of(pod))
         if one is None or pod.metadata.uid not in one.pods:
             return
-        day, phase = self._day, pod.status.phase
-        leaves = pod.metadata.uid in day.pods and phase not in ("Succeeded", "Failed")
+        day = self._day
+        leaves = pod.metadata.uid in day.pods and not pod.has_ended
         if leaves and not one.is_server:
             return  # a Job with a podFailurePolicy waits until the pod has ended
         rank = one.pods.pop(pod.metadata.uid)
         if not leaves and pod.metadata.uid in day.pods:
-            day.after(self._draw.uniform(1, 60), partial(self._clean_up, pod.metadata.uid))
-        if phase == "Succeeded":
+            day.after(self._draw.uniform(1, 60), partial(day.clean_up, pod.metadata.uid))
+        if pod.status.phase == "Succeeded":
             one.done.add(rank)
         day.after(self._how_late(one), partial(self._make, one, rank))
         if one.is_over:
@@ -160,7 +160,3 @@ class Movables:
         if chance < 0.75:
             return draw.uniform(0.1, 5.0)
         return draw.uniform(5.0, 290.0) if chance < 0.92 else draw.uniform(320.0, 900.0)
-
-    def _clean_up(self, uid: str) -> None:
-        if uid in self._day.pods:
-            self._day.remove_pod(uid)

@@ -17,10 +17,10 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from linkwise.extender.api.actions import Beneficiary, Evict
-from linkwise.extender.moves.planned_moves import REASON
-from linkwise.extender.moves.policy import Moves
-from linkwise.extender.moves.targets import COME_SECONDS, Target
+from linkwise.extender.next.core_settings import Moves
+from linkwise.extender.next.moves.planned_moves import REASON
+from linkwise.extender.next.moves.targets import COME_SECONDS, Target
+from linkwise.extender.state.actions import Beneficiary, Evict
 from linkwise.kube.objects import Pod
 from linkwise.pods.podgrouper.workloads.answer import Missing, ObjectRef
 from linkwise.topology import names
@@ -36,7 +36,6 @@ from tests.liveness.gang_move_laws import (
 )
 from tests.odd_pods import is_honest
 
-_ENDED = ("Succeeded", "Failed")
 _NEW_SECONDS = 5.0
 
 
@@ -167,7 +166,7 @@ class MoveLaws:
                 return True
             moved.replacement, moved.made = pod.metadata.uid, day.now
         now = day.pods.get(moved.replacement)
-        if now is None or now.metadata.deletion_timestamp is not None:
+        if now is None or now.is_leaving:
             return True
         if now.spec.node_name:
             self._last[now.metadata.uid] = moved.since
@@ -244,7 +243,7 @@ class MoveLaws:
         return (
             pod
             for pod in self._day.pods.values()
-            if pod.status.phase not in _ENDED
+            if not pod.has_ended
             and title
             in (f"gang {gang_of(pod)}", f"pod {pod.metadata.namespace}/{pod.metadata.name}")
         )

@@ -10,39 +10,40 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
 from unittest.mock import patch
 
 import click
 
-from linkwise.extender.api.actions import Action
-from linkwise.extender.api.extender_calls import FilterAnswer, FilterCall, Outcome, PriorityAnswer
 from linkwise.extender.core import Core
-from linkwise.extender.explain.explainer import Explainer
-from linkwise.extender.explain.texts import explanation_text
-from linkwise.extender.queue.queue_order import QueueOrder
+from linkwise.extender.next.queue.queue_order import QueueOrder
+from linkwise.extender.show.explain.explainer import Explainer
+from linkwise.extender.show.explain.texts import explanation_text
+from linkwise.extender.state.actions import Action
+from linkwise.extender.state.extender_calls import FilterAnswer, FilterCall, Outcome, PriorityAnswer
 from tests.liveness.day import Day
 from tests.liveness.days import LOOK_SECONDS, seeds_of, small_samples
-from tests.liveness.fates import Fate
+from tests.liveness.fates import Fate, With
 
-_WAYS: tuple[Callable[..., Fate], ...] = (
-    Fate,
-    partial(Fate, moves=True),
-    partial(Fate, claims=True),
-    partial(Fate, waves=True),
-    partial(Fate, other_filters=True),
-    partial(Fate, claims=True, moves=True),
-    partial(Fate, hostile=True),
-    partial(Fate, hostile_nodes=True),
+_WAYS = (
+    With(),
+    With(moves=True),
+    With(claims=True),
+    With(waves=True),
+    With(other_filters=True),
+    With(claims=True, moves=True),
+    With(hostile=True),
+    With(hostile_nodes=True),
 )
 
 
 def recorded(seed: int, days: float) -> list[str]:
     """Live through *days* in the way of this *seed*, and return the lines."""
     orders = tuple(QueueOrder)
-    fate = _WAYS[seed % len(_WAYS)](seed, days, orders[seed // len(_WAYS) % len(orders)])
+    order = orders[seed // len(_WAYS) % len(orders)]
+    fate = Fate(seed, days, replace(_WAYS[seed % len(_WAYS)], order=order))
     day, lines = fate.day, list[str]()
     with small_samples(day.sample), _writing(lines.append):
         fate.begin()

@@ -6,16 +6,12 @@ from functools import partial
 from itertools import count
 from random import Random
 
-import msgspec
-
-from linkwise.extender.api.actions import CreateClaim, LiftGate, WritePlan
-from linkwise.kube.objects import Pod, PodClaim
+from linkwise.extender.state.actions import CreateClaim, LiftGate, WritePlan
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_gpus
 from tests.extender.device_cluster import Request
 from tests.liveness.day import Day
 
-change = msgspec.structs.replace
 NAMESPACE = "strangers"
 
 
@@ -49,15 +45,7 @@ class Strangers:
 
     def _come(self, asked: Request, priority: int = 0) -> None:
         name = f"x{next(self._numbers)}"
-
-        def with_claim(pod: Pod) -> Pod:
-            entry = PodClaim(name="gpus", resource_claim_name=f"{name}-gpus")
-            return change(pod, spec=change(pod.spec, resource_claims=(entry,)))
-
-        pod = self._day.make(
-            name, 0, namespace=NAMESPACE, said={}, priority=priority, alter=with_claim
-        )
-        self._day.add_claim(pod, asked)
+        self._day.make_with_claim(name, asked, namespace=NAMESPACE, priority=priority)
         seconds = 10.0 * 360 ** self._draw.random()
         self._day.after(seconds, partial(self._day.terminate, name))
 

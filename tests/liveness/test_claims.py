@@ -3,10 +3,11 @@ and the judge of days with claims."""
 
 from unittest.mock import patch
 
-from linkwise.extender.cycle.refused_plans import RefusedPlans
-from linkwise.kube.objects import Pod, PodClaim
+from linkwise.extender.next.cycle.refused_plans import RefusedPlans
+from linkwise.extender.state.cache.pending_writes import PendingWrites
+from linkwise.kube.objects import Pod
 from tests.extender.device_cluster import DeviceCluster, Request
-from tests.liveness.day import Day, change
+from tests.liveness.day import Day
 from tests.liveness.judge import Judge
 
 
@@ -18,16 +19,7 @@ def world(*nodes: str) -> Day:
 
 
 def stranger(day: Day, name: str, asked: Request | None, priority: int = 0) -> Pod:
-    """Its claim leaves the choice to kube-scheduler, or names GPUs; None: there is none yet."""
-
-    def with_claim(pod: Pod) -> Pod:
-        entry = PodClaim(name="gpus", resource_claim_name=f"{name}-gpus")
-        return change(pod, spec=change(pod.spec, resource_claims=(entry,)))
-
-    pod = day.make(name, 0, namespace="x", said={}, priority=priority, alter=with_claim)
-    if asked is not None:
-        day.add_claim(pod, asked)
-    return pod
+    return day.make_with_claim(name, asked, namespace="x", priority=priority)
 
 
 def live(day: Day, seconds: float) -> None:
@@ -69,7 +61,7 @@ def test_no_pod_is_evicted_for_devices() -> None:
     stranger(day, "b", Request(8), priority=1)
     live(day, 600)
     assert not day.pod("b").spec.node_name
-    assert day.pod("a").metadata.deletion_timestamp is None
+    assert not day.pod("a").is_leaving
 
 
 def test_the_claim_of_a_pod_that_has_ended_is_deleted() -> None:
@@ -102,6 +94,11 @@ def planned() -> list[str]:
     for _ in range(2):
         day.live(day.now + 100, judge.before_jump)
     return day.failures
+
+
+def test_a_pod_that_is_let_go_without_its_claim_is_seen() -> None:
+    with patch.object(PendingWrites, "has_brought", lambda *_: True):
+        assert any("has no claim for its GPUs" in failure for failure in planned())
 
 
 def test_a_claim_that_waits_in_vain_is_seen() -> None:

@@ -6,9 +6,9 @@ from unittest.mock import patch
 
 import pytest
 
-from linkwise.extender.cycle import changes
-from linkwise.extender.queue.idle_limit import IdleLimit
-from linkwise.extender.queue.unschedulable_pods import UnschedulablePods
+from linkwise.extender.next.cycle import changes
+from linkwise.extender.next.queue.idle_limit import IdleLimit
+from linkwise.extender.next.queue.unschedulable_pods import UnschedulablePods
 from tests.liveness.day import Day, Trouble
 from tests.liveness.days import live
 from tests.liveness.judge import Judge
@@ -24,7 +24,10 @@ from tests.liveness.judge import Judge
         ("18", ("--hostile-nodes", "--claims")),
         ("23", ("--moves",)),
         ("24", ("--claims",)),
+        ("26", ("--claims",)),
         ("105", ("--waves",)),
+        ("3", ("--lazy",)),
+        ("5", ("--lazy",)),
     ],
 )
 def test_every_promise_is_kept_whatever_goes_wrong(seeds: str, more: tuple[str, ...]) -> None:

@@ -6,16 +6,15 @@ from unittest.mock import patch
 
 import pytest
 
-from linkwise.extender.api.actions import Beneficiary, Evict, PodRef
-from linkwise.extender.api.extender_calls import FilterAnswer, FilterCall
-from linkwise.extender.api.records import PodRecord
+from linkwise.extender.calls.filter import Filter
 from linkwise.extender.core import Core
-from linkwise.extender.queue.queue_order import QueueOrder
-from linkwise.extender.verbs.filter import Filter
+from linkwise.extender.state.actions import Beneficiary, Evict, PodRef
+from linkwise.extender.state.extender_calls import FilterAnswer, FilterCall
+from linkwise.extender.state.records import PodRecord
 from linkwise.kube.objects import Pod
 from tests.extender.cluster import change
 from tests.liveness.day import Day
-from tests.liveness.fates import Fate
+from tests.liveness.fates import Fate, With
 from tests.liveness.judge import DELAYED_SECONDS, Judge, delayed
 from tests.odd_pods import NAMESPACE, is_honest
 
@@ -95,7 +94,7 @@ def test_jobs_wait_no_longer_than_beside_plain_pods_within_a_bound() -> None:
 
 def pods_of(seed: int, *, honest: bool) -> list[Pod]:
     """What is created in the first half hour of a day, whoever places it."""
-    fate = Fate(seed, 0.1, QueueOrder.AGE, hostile=True)
+    fate = Fate(seed, 0.1, With(hostile=True))
     made: list[Pod] = []
     day = fate.day
     make = day.put_pod

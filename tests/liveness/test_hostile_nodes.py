@@ -3,11 +3,10 @@
 from random import Random
 from unittest.mock import patch
 
-from linkwise.extender.cache.cache import Cache
-from linkwise.extender.queue.queue_order import QueueOrder
+from linkwise.extender.state.cache.cache import Cache
 from linkwise.topology.annotations.plan import write_gpus
 from tests.liveness.day import Day
-from tests.liveness.fates import Fate
+from tests.liveness.fates import Fate, With
 from tests.liveness.hostile_nodes import HostileNodeLaws, another_machine
 
 
@@ -67,7 +66,7 @@ def test_kinds_of_machines_that_are_never_dropped_are_seen() -> None:
 
 def acts_of(seed: int) -> list[object]:
     """What the hostile nodes of a day show in its first half hour."""
-    fate = Fate(seed, 0.1, QueueOrder.AGE, hostile_nodes=True)
+    fate = Fate(seed, 0.1, With(hostile_nodes=True))
     with patch.object(fate.day, "put_node", wraps=fate.day.put_node) as put_node:
         fate.begin()
         fate.day.live(fate.day.now + 1800.0, lambda _: None)

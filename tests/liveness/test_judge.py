@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from linkwise.extender.api.actions import Action
 from linkwise.extender.core import Core
+from linkwise.extender.state.actions import Action
 from linkwise.kube.objects import OwnerReference
 from linkwise.pods.podgrouper.workloads.answer import ObjectRef
 from linkwise.simulator.scheduler import OtherFilter

@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass, field
 
-from linkwise.extender.api.extender_calls import (
+from linkwise.extender.core import Core
+from linkwise.extender.state.extender_calls import (
     AlreadyBound,
     BindCall,
     BindOrder,
     BindRefusal,
     BindWaits,
 )
-from linkwise.extender.api.records import GangKey
-from linkwise.extender.core import Core
+from linkwise.extender.state.records import GangKey
 from tests.liveness.day import Day
 from tests.liveness.kube_scheduler import HELD_SECONDS
 

@@ -16,11 +16,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from linkwise.extender.api.actions import Evict
-from linkwise.extender.api.noted_places import read_places
-from linkwise.extender.api.records import GangKey, PodRecord, Seat
-from linkwise.extender.gangs.members import minimum_of
-from linkwise.extender.gangs.to_come import LEAVING_SECONDS, WHOLE_SECONDS
+from linkwise.extender.next.gangs.members import minimum_of
+from linkwise.extender.next.gangs.to_come import LEAVING_SECONDS, WHOLE_SECONDS
+from linkwise.extender.state.actions import Evict
+from linkwise.extender.state.noted_places import read_places
+from linkwise.extender.state.records import GangKey, PodRecord, Seat
 from linkwise.kube.objects import Pod
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_gpus
@@ -32,7 +32,6 @@ _SLACK_SECONDS = 15.0  # the grace period of a pod that leaves, and a watch that
 _LONGEST_TURN_SECONDS = 3600.0
 _BACK_OFF_SECONDS, _LONGEST_BACK_OFF_SECONDS = 10.0, 600.0
 _GONE_SECONDS = 60.0
-_ENDED = ("Succeeded", "Failed")
 
 
 @dataclass(slots=True)
@@ -129,7 +128,7 @@ class WaveLaws:
 
     def _on_nodes(self, key: GangKey) -> set[str]:
         """The uids of the gang's pods that have a node and are to stay."""
-        return {pod.metadata.uid for pod in self._pods(key) if pod.spec.node_name and _stays(pod)}
+        return {pod.metadata.uid for pod in self._pods(key) if pod.spec.node_name and pod.is_live}
 
     def _pods(self, key: GangKey) -> Iterator[Pod]:
         for uid in self._day.core._cache.gangs.get(key, ()):
@@ -172,7 +171,7 @@ class WaveLaws:
             if not there:
                 del self._runs[key]
                 continue
-            live = [pod for pod in self._pods(key) if _stays(pod)]
+            live = [pod for pod in self._pods(key) if pod.is_live]
             uids = frozenset(pod.metadata.uid for pod in live)
             if uids - run.pods:
                 run.came = day.now
@@ -229,7 +228,7 @@ class WaveLaws:
     def _look_at_lost(self, key: GangKey, seat: Seat, kept: _Kept) -> None:
         day = self._day
         there = [pod for pod in self._pods(key) if self._seat(pod) == seat and pod.spec.node_name]
-        if any(pod.status.phase not in _ENDED for pod in there):
+        if any(not pod.has_ended for pod in there):
             kept.lost_since = day.now  # it is leaving
         assert kept.lost_since is not None
         failed = sum(pod.status.phase == "Failed" for pod in self._pods(key))
@@ -248,12 +247,12 @@ class WaveLaws:
         if self._was_disturbed(key, kept):
             return
         for title, given in day.held.get(kept.node, {}).items():
-            pod = next((p for p in day.pods.values() if _title(p) == title), None)
+            pod = next((p for p in day.pods.values() if p.key == title), None)
             taken = kept.gpus.intersection(uuid for gpus in given.values() for uuid in gpus)
             if pod is None or not taken or names.PLAN not in pod.metadata.annotations:
                 continue
             record = day.core._cache.pods.get(pod.metadata.uid)
-            if _stays(pod) and (record is None or record.gang != key):
+            if pod.is_live and (record is None or record.gang != key):
                 day.failures.append(f"{title} has GPUs that {key.name} keeps at {day.now:.0f}")
 
     def _look_at_given(self, place: tuple[GangKey, Seat], kept: _Kept) -> None:
@@ -262,7 +261,7 @@ class WaveLaws:
         waiting = [
             pod
             for pod in self._pods(key)
-            if self._seat(pod) == seat and not pod.spec.node_name and _stays(pod)
+            if self._seat(pod) == seat and not pod.spec.node_name and pod.is_live
         ]
         if not waiting:
             if not kept.given:
@@ -295,7 +294,7 @@ class WaveLaws:
 
     def _was_kept_long_enough(self, key: GangKey, seat: Seat, kept: _Kept) -> None:
         day = self._day
-        pods = [pod for pod in self._pods(key) if _stays(pod)]
+        pods = [pod for pod in self._pods(key) if pod.is_live]
         there = [pod for pod in pods if pod.spec.node_name]
         if kept.lost_since is None or any(self._seat(pod) == seat for pod in pods):
             return
@@ -381,13 +380,5 @@ def _takes_gpus(owner: Owner, place: int) -> bool:
     return any(each["resources"].get("limits") for each in containers)
 
 
-def _stays(pod: Pod) -> bool:
-    return pod.metadata.deletion_timestamp is None and pod.status.phase not in _ENDED
-
-
 def _is_ready(pod: Pod) -> bool:
     return any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions)
-
-
-def _title(pod: Pod) -> str:
-    return f"{pod.metadata.namespace}/{pod.metadata.name}"

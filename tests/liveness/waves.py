@@ -26,7 +26,6 @@ ZONE = "topology.kubernetes.io/zone"
 _LWS, _JOB_SET = "leaderworkerset.sigs.k8s.io/", "jobset.sigs.k8s.io/"
 _BACK_OFF_SECONDS = 10.0  # of the Job controller
 _HOUR = 3600.0
-_ENDED = ("Succeeded", "Failed")
 
 
 def _template(gpus: int, **said: str) -> Object:
@@ -358,7 +357,7 @@ class Waves:
         pod = self._day.pods.get(owner.pods.get(place, ""))
         return (
             pod is not None
-            and pod.metadata.deletion_timestamp is None
+            and not pod.is_leaving
             and pod.status.phase == "Running"
             and any(
                 each.type == "Ready" and each.status == "True" for each in pod.status.conditions
@@ -416,7 +415,7 @@ class Waves:
             return
         owner.never = False
         if not is_gone and not _is_of_job(owner.made[place]):
-            self._day.after(self._draw.uniform(0.1, 3.0), partial(self._remove, uid))
+            self._day.after(self._draw.uniform(0.1, 3.0), partial(self._day.clean_up, uid))
         if owner.is_recreated_whole:
             self._begin_again(owner)
         else:
@@ -431,7 +430,7 @@ class Waves:
         for pod in [*self._all_of(owner)]:
             if pod.metadata.uid not in self._day.pods:
                 continue
-            if pod.status.phase in _ENDED:
+            if pod.has_ended:
                 self._day.remove_pod(pod.metadata.uid)
             else:
                 self._day.terminate(pod.metadata.name)
@@ -455,7 +454,7 @@ class Waves:
         assert self._day.owners is not None
         del self._day.owners[ref_of(owner.body)]
         for pod in [*self._all_of(owner)]:
-            if pod.status.phase in _ENDED:
+            if pod.has_ended:
                 self._day.remove_pod(pod.metadata.uid)
             else:
                 self._day.terminate(pod.metadata.name)
@@ -464,10 +463,6 @@ class Waves:
         for uid, pod in [*self._day.pods.items()]:
             if uid in self.of_pod and self.of_pod[uid][0] is owner:
                 yield pod
-
-    def _remove(self, uid: str) -> None:
-        if uid in self._day.pods:
-            self._day.remove_pod(uid)
 
 
 def _controller(made: MadePod) -> str:

@@ -193,6 +193,11 @@ _FUNCTIONS: dict[str, tuple[tuple[Any, ...], Answer]] = {
         (DEVICE, INT, INT),
         _numbers("nvmlDeviceGetCudaComputeCapability"),
     ),
+    "nvmlDeviceGetCurrPcieLinkWidth": (
+        (DEVICE, UINT),
+        _number("nvmlDeviceGetCurrPcieLinkWidth"),
+    ),
+    "nvmlDeviceGetMaxPcieLinkWidth": ((DEVICE, UINT), _number("nvmlDeviceGetMaxPcieLinkWidth")),
     "nvmlDeviceGetMigMode": ((DEVICE, UINT, UINT), _numbers("nvmlDeviceGetMigMode")),
     "nvmlDeviceGetMaxMigDeviceCount": ((DEVICE, UINT), _number("nvmlDeviceGetMaxMigDeviceCount")),
     "nvmlDeviceGetMigDeviceHandleByIndex": ((DEVICE, c_uint, POINTER(DEVICE)), _mig_device),

@@ -121,6 +121,7 @@ class FakeKubelet(RegistrationServicer, PodResourcesListerServicer):
         self.pod_resources_socket = directory / "pod-resources"
         self.plugins: list[Plugin] = []
         self.holds: dict[str, dict[str, list[str]]] = {}  # namespace/name -> container -> ids
+        self.held_resource = "nvidia.com/gpu"
         # namespace/name -> container -> devices of DRA drivers, by driver, pool and device
         self.claimed: dict[str, dict[str, list[tuple[str, str, str]]]] = {}
         self.refusals = refusals
@@ -188,7 +189,7 @@ class FakeKubelet(RegistrationServicer, PodResourcesListerServicer):
                             name=name,
                             devices=[
                                 held.ContainerDevices(
-                                    resource_name="nvidia.com/gpu", device_ids=[device]
+                                    resource_name=self.held_resource, device_ids=[device]
                                 )
                                 for device in ids
                             ],

@@ -150,6 +150,12 @@ class FakeNvml:
     def nvmlDeviceGetCudaComputeCapability(self, handle: int) -> tuple[int, int]:
         return self.machine.gpus[handle].compute_capability or (0, 0)
 
+    def nvmlDeviceGetCurrPcieLinkWidth(self, handle: int) -> int:
+        return self.machine.gpus[handle].pcie_lanes
+
+    def nvmlDeviceGetMaxPcieLinkWidth(self, handle: int) -> int:
+        return self.machine.gpus[handle].most_pcie_lanes
+
     def nvmlDeviceGetMigMode(self, handle: int) -> list[int]:
         if handle not in self.mig:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)

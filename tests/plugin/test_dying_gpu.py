@@ -31,6 +31,8 @@ FACTS = (
     "nvmlDeviceGetMemoryAffinity",
     "nvmlDeviceGetTopologyCommonAncestor",
     "nvmlDeviceGetP2PStatus",
+    "nvmlDeviceGetCurrPcieLinkWidth",
+    "nvmlDeviceGetMaxPcieLinkWidth",
     "nvmlDeviceGetNvLinkState",
     "nvmlDeviceGetNvLinkRemoteDeviceType",
     "nvmlDeviceGetNvLinkRemotePciInfo",

@@ -8,7 +8,7 @@ import pynvml
 import pytest
 
 from linkwise.plugin.errors import InventoryError
-from linkwise.plugin.nvml.calls import Calls, NoAnswerError
+from linkwise.plugin.gpus.calls import Calls, NoAnswerError
 from linkwise.plugin.nvml.source import NvmlInventory
 from tests.machines import PCIE_8
 from tests.plugin.fake_nvml import DRIVER_HANGS, NO_SYSFS, FakeNvml

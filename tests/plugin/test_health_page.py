@@ -32,7 +32,7 @@ def test_every_condition_is_there_with_its_default() -> None:
 def test_every_xid_is_there_with_its_treatment_and_nvidias_action() -> None:
     told = {
         number: (treatment.strip("`"), "" if action == "none" else action)
-        for treatment, action, listed, _ in table("XIDs")
+        for treatment, action, listed in table("XIDs")
         for number in numbers(listed)
     }
     assert told == {number: (row.treatment, row.action) for number, row in XIDS.items()}

@@ -1,5 +1,6 @@
 """What is deployed says what the program does: same flags, routes, paths and permissions."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -172,11 +173,12 @@ def in_policy(variable: str) -> str:
 
 
 def test_the_policy_lets_it_write_every_label_and_annotation_that_it_writes() -> None:
-    nvidias = yaml.safe_load(in_policy("nvidiasLabels"))
+    vendors = yaml.safe_load(in_policy("vendorsLabels"))
     peoples = yaml.safe_load(in_policy("peoplesLabels"))
-    for name in machine_names():
-        for label in node_labels(recorded_machine(name)):
-            assert label in nvidias or label.startswith(names.PREFIX)
+    machines = [recorded_machine(name) for name in machine_names()]
+    for machine in (*machines, replace(machines[0], vendor="amd")):
+        for label in node_labels(machine):
+            assert label in vendors or label.startswith(names.PREFIX)
             assert label not in peoples
     policy = " ".join(in_policy("foreignAnnotations").split())
     assert f"[{', '.join(map(repr, names.BY_PLUGIN))}]" in policy

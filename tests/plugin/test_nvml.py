@@ -7,7 +7,8 @@ import pynvml
 import pytest
 
 from linkwise.plugin.errors import InventoryError
-from linkwise.plugin.gpus.inventory import Probe, Stock
+from linkwise.plugin.gpus.inventory import Finding, Probe, Stock
+from linkwise.plugin.health.conditions import DEFAULTS, Treatment
 from linkwise.plugin.nvml.library import Nvml, sysfs_bus_id
 from linkwise.plugin.nvml.source import NvmlInventory
 from linkwise.topology.annotations.labels import node_labels
@@ -97,6 +98,7 @@ def test_any_other_error_names_the_call_and_the_gpu_and_no_label_is_made_of_it(c
         "nvmlDeviceGetGpuFabricInfoV",
         "nvmlDeviceGetMigMode",
         "nvmlDeviceGetP2PStatus",
+        "nvmlDeviceGetCurrPcieLinkWidth",
     ],
 )
 def test_a_driver_too_old_for_a_call_still_tells_its_gpus(call: str) -> None:
@@ -184,7 +186,7 @@ def test_one_gpu_that_is_lost_does_not_restart_the_library() -> None:
 
 def test_every_call_we_make_is_one_of_the_librarys() -> None:
     ours = [name for name in vars(Nvml) if name.startswith("nvml")]
-    assert len(ours) == 33
+    assert len(ours) == 35
     assert [name for name in ours if not callable(getattr(pynvml, name, None))] == []
 
 
@@ -404,3 +406,64 @@ def test_the_driver_is_started_once_and_closed_once() -> None:
     inventory.close()
     assert driver.calls.count("nvmlInit") == 1
     assert driver.calls.count("nvmlShutdown") == 1
+
+
+def narrow(machine: Machine, gpu: int, lanes: int, most: int = 16) -> Machine:
+    gpus = list(machine.gpus)
+    gpus[gpu] = replace(gpus[gpu], pcie_lanes=lanes, most_pcie_lanes=most)
+    return replace(machine, gpus=tuple(gpus))
+
+
+def test_a_gpu_that_came_up_with_half_of_its_lanes_is_told_and_noted() -> None:
+    source = NvmlInventory(FakeNvml(narrow(PCIE_8, 3, 8)), sys_root=NO_SYSFS)
+    snapshot = source.read()
+    told = snapshot.machine
+    assert [gpu.pcie_lanes for gpu in told.gpus] == [16, 16, 16, 8, 16, 16, 16, 16]
+    assert '"pcie_lanes":[[3,8,16]]' in write_topology(told)
+    noted = {told.gpus[3].uuid: (Finding("pcie-width", "8 of 16 PCIe lanes are up"),)}
+    assert snapshot.probe.findings == source.probe(told).findings == noted
+    assert DEFAULTS["pcie-width"] is Treatment.NOTE
+    assert snapshot.warnings == ()
+
+
+def test_a_slot_of_eight_lanes_is_told_and_nothing_is_wrong_with_it() -> None:
+    snapshot = read(FakeNvml(narrow(PCIE_8, 3, 8, 8)))
+    assert '"pcie_lanes":[[3,8,8]]' in write_topology(snapshot.machine)
+    assert snapshot.probe.findings == {}
+
+
+@pytest.mark.parametrize(
+    ("up", "most", "told"),
+    [(0, 16, (16, 16)), (32, 32, (16, 16)), (8, 32, (8, 16)), (16, 8, (16, 16)), (8, 0, (8, 8))],
+)
+def test_impossible_lanes_are_no_reason_to_leave_a_gpu_out(
+    up: int, most: int, told: tuple[int, int]
+) -> None:
+    driver = FakeNvml(PCIE_8)
+    driver.faults["nvmlDeviceGetCurrPcieLinkWidth"] = lambda _: up
+    driver.faults["nvmlDeviceGetMaxPcieLinkWidth"] = lambda _: most
+    snapshot = read(driver)
+    assert {(gpu.pcie_lanes, gpu.most_pcie_lanes) for gpu in snapshot.machine.gpus} == {told}
+
+
+@pytest.mark.parametrize("error", [NOT_SUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION, UNKNOWN])
+def test_a_driver_that_refuses_to_tell_the_lanes_costs_only_them(error: int) -> None:
+    driver = FakeNvml(narrow(PCIE_8, 3, 8))
+    driver.fail("nvmlDeviceGetCurrPcieLinkWidth", error)
+    snapshot = read(driver)
+    assert {gpu.pcie_lanes for gpu in snapshot.machine.gpus} == {16}
+    assert (snapshot.warnings, snapshot.probe.findings, snapshot.left_out) == ((), {}, {})
+    assert snapshot.minors == read(FakeNvml(PCIE_8)).minors
+    unbounded = FakeNvml(narrow(PCIE_8, 3, 8))
+    unbounded.fail("nvmlDeviceGetMaxPcieLinkWidth", error)
+    assert read(unbounded).machine.gpus[3].pcie_lanes == 8
+    assert read(unbounded).probe.findings == {}
+
+
+def test_the_lanes_of_a_gpu_that_does_not_tell_them_any_more_stay() -> None:
+    driver = FakeNvml(narrow(PCIE_8, 3, 8))
+    source = NvmlInventory(driver, sys_root=NO_SYSFS)
+    before = source.read().machine
+    driver.fail("nvmlDeviceGetCurrPcieLinkWidth", LOST, gpu=3)
+    driver.fail("nvmlDeviceGetMaxPcieLinkWidth", LOST, gpu=3)
+    assert source.read().machine == before

@@ -13,11 +13,12 @@ from linkwise.topology import names
 
 DAEMONSETS = "/apis/apps/v1/namespaces/gpus/daemonsets"
 OURS = "gpus/linkwise-plugin"
+PAGE = "docs/operating/upgrade-and-uninstall.md#pods-that-wait-for-linkwise"
 WAITS = "example.com/pods-end"  # stands for what keeps it until its pods are gone
 
 
-def daemonset(client: KubeClient, *finalizers: str) -> None:
-    metadata = {"name": "linkwise-plugin", "namespace": "gpus", "finalizers": list(finalizers)}
+def daemonset(client: KubeClient, *finalizers: str, name: str = "linkwise-plugin") -> None:
+    metadata = {"name": name, "namespace": "gpus", "finalizers": list(finalizers)}
     client.post(DAEMONSETS, {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": metadata})
 
 
@@ -86,9 +87,9 @@ def test_it_says_which_pods_will_wait_forever_and_what_to_do(
         "delete them: kubectl delete pods -n ml "
         "--field-selector spec.nodeName=,spec.schedulerName=linkwise-scheduler",
         "linkwise: 2 pods wait for a claim of Linkwise, such as ml/claims. Once Linkwise is gone, "
-        "delete them: docs/operating/uninstall.md, step 4, has the command",
+        f"delete them: {PAGE} has the commands",
         "linkwise: 1 pod waits behind the gate linkwise.dev/plan, such as ml/eval. Once Linkwise "
-        "is gone, lift it: docs/operating/uninstall.md, step 4, has the command",
+        f"is gone, lift it: {PAGE} has the commands",
     ]
 
 
@@ -105,4 +106,12 @@ def test_a_refusal_ends_the_program_with_its_reason(server: ApiServer, client: K
     assert ended.output.startswith(f"linkwise: {OURS} is not removed: ")
     assert is_there(client)
     assert CliRunner().invoke(main, arguments).exit_code == 0
+    assert not is_there(client)
+
+
+def test_the_plugins_of_both_vendors_are_removed(server: ApiServer, client: KubeClient) -> None:
+    for name in ("linkwise-plugin", "linkwise-plugin-amd"):
+        daemonset(client, name=name)
+    both = [f"--daemonset={OURS}", f"--daemonset={OURS}-amd"]
+    assert CliRunner().invoke(main, [*both, "--api-server", server.url]).exit_code == 0
     assert not is_there(client)

@@ -145,5 +145,5 @@ def test_the_annotation_is_no_mistake_of_the_pods_author() -> None:
 
 
 def test_a_pod_that_is_too_large_keeps_its_claim() -> None:
-    kept = shortened(pod(text(), spec()), "too large", GPU)
+    kept = shortened(pod(text(), spec()), "too large", (GPU,))
     assert demand_of(kept, GPU).gpus == 4

@@ -1,7 +1,8 @@
 """`python -m tests.real FOLDER`: what Linkwise answers about public topologies and manifests.
 
 FOLDER has `field/`, `topologies/` and `workloads/`; `answers.yaml` has what is right about each of
-their files. A file without an answer there, or an answer without its file, is a failure too.
+their files. A file without an answer there, or an answer without its file, is a failure too. It has
+`amd/`, which brings its answers (`amd.py`).
 """
 
 import json
@@ -15,6 +16,8 @@ from typing import Any
 
 import click
 import yaml
+
+from tests.real import amd
 
 _ANSWERS = Path(__file__).parent / "answers.yaml"
 _BIN = Path(sys.executable).parent
@@ -38,6 +41,9 @@ def main(folder: Path) -> None:
             for question in files[name]:
                 asked += 1
                 wrong += [f"{kind}/{name}: {text}" for text in _ask(folder / kind / name, question)]
+    of_amd, strange = amd.ask(folder / "amd", _run)
+    asked += of_amd
+    wrong += [f"amd/{text}" for text in strange]
     for text in wrong:
         click.echo(f"WRONG {text}")
     click.echo(f"{asked} questions, {len(wrong)} wrong")

@@ -4,7 +4,7 @@ import csv
 import subprocess
 import sys
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 
 import pytest
 from click.testing import CliRunner, Result
@@ -33,7 +33,8 @@ def test_one_line_for_each_scheduler_and_the_same_again_byte_for_byte(trace: Pat
     assert first.exit_code == 0, first.output
     assert first.stdout == second.stdout
     names = [line.split("|")[1].strip() for line in first.stdout.splitlines()]
-    assert names == ["scheduler", "---------", "linkwise", "fifo", "greedy", "easy"]
+    each = ["linkwise", "fifo", "greedy", "easy"]
+    assert names == ["scheduler", "---------", *each, *each]  # of all jobs, and of large ones
     assert "fifo: " in first.stderr  # the wall time
 
 
@@ -53,23 +54,27 @@ def test_python_m_runs_it(trace: Path) -> None:
 def test_figures_go_to_a_csv_file(trace: Path, tmp_path: Path) -> None:
     file = tmp_path / "figures.csv"
     run(trace, "--nodes", 3, "--scheduler", "greedy", "--csv", file)
-    (row,) = csv.DictReader(file.read_text().splitlines())
+    row, large = csv.DictReader(file.read_text().splitlines())
     assert (row["scheduler"], row["jobs"], row["locality"]) == ("greedy", "30", "1.0")
+    assert (row["gpus_at_least"], large["gpus_at_least"]) == ("1", "8")
+    assert int(large["jobs"]) < 30
 
 
-def test_of_several_seeds_the_table_has_the_mean_and_the_least_to_the_most(
+def test_of_several_seeds_the_table_has_the_mean_and_its_standard_error(
     trace: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "figures.csv"
     words = (trace, "--nodes", 3, "--scheduler", "greedy", "--jitter", 500, "--csv", file)
     several = run(*words, "--seed", 1, "--seed", 2, "--seed", 3)
-    rows = list(csv.DictReader(file.read_text().splitlines()))
+    rows = [
+        row for row in csv.DictReader(file.read_text().splitlines()) if row["gpus_at_least"] == "1"
+    ]
     assert [row["seed"] for row in rows] == ["1", "2", "3"]
     queues = [float(row["queue_mean_s"]) for row in rows]
     assert len(set(queues)) == 3
     cells = [cell.strip() for cell in several.stdout.splitlines()[2].split("|")]
-    assert cells[2] == "30"  # the same of all traces
-    assert cells[3] == f"{fmean(queues):,.0f} ({min(queues):,.0f} to {max(queues):,.0f})"
+    assert cells[2:4] == ["≥ 1", "30"]  # the same of all traces
+    assert cells[4] == f"{fmean(queues):,.0f} ± {stdev(queues) / 3**0.5:,.0f}"
     alone = run(*words, "--seed", 2)
     assert f" {queues[1]:,.0f} |" in alone.stdout
     again = run(*words, "--seed", 1, "--seed", 2, "--seed", 3)

@@ -6,8 +6,7 @@ from math import inf
 import msgspec
 import pytest
 
-from linkwise.extender.core_settings import CoreSettings
-from linkwise.extender.moves.policy import MovePolicy, Moves
+from linkwise.extender.next.core_settings import CoreSettings, MovePolicy, Moves
 from linkwise.kube.objects import Pod, Resources
 from linkwise.replay.core import objects
 from linkwise.replay.core.contestant import LinkwiseContestant
@@ -115,3 +114,19 @@ def test_a_job_that_consents_moves_so_that_a_larger_one_starts() -> None:
     assert (moved.lost, moved.end) == (600.0, 50_600.0)
     assert moved.parts[0].node == runs["stays"].parts[0].node
     assert large.start < 9_000.0 < by_name(replayed(jobs, 2))["large"].start
+
+
+def test_a_job_that_consents_later_moves_only_then() -> None:
+    long = 50_000.0
+    first = replace(job("moves", 4, seconds=long), move_cost=600.0, movable_after=12_000.0)
+    small = [
+        first,
+        job("goes", 4, seconds=1_000.0),
+        job("stays", 4, at=1.0, seconds=long),
+        job("goes-too", 4, at=1.0, seconds=1_000.0),
+    ]
+    moves = CoreSettings(moves=MovePolicy(Moves.CONSENT))
+    there = LinkwiseContestant(objects.nodes(["hgx-h100"] * 2), moves)
+    runs = by_name(replay([*small, job("large", 8, at=8_000.0)], there))
+    assert runs["moves"].moves == (runs["large"].start,)
+    assert 12_000.0 <= runs["large"].start < 15_000.0

@@ -113,3 +113,40 @@ def test_a_file_that_is_no_trace_is_named(tmp_path: Path, text: bytes, said: str
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"none.csv: No such file or directory: expected a read"):
         read_jobs(tmp_path / "none.csv", TWO_NODES)
+
+
+def test_the_published_file_of_helios_has_times_between_jobs_and_jobs_without_gpus(
+    tmp_path: Path,
+) -> None:
+    head = "u_id,user,gpu_num,cpu_num,node_num,interval,run_time,wall_time,new_status"
+    lines = ("0,1,1,1,1,5,84,0,Pass", "1,2,0,4,1,10,87,0,Pass", "2,2,16,1,2,20,83,0,Failed")
+    jobs = read_jobs(written(tmp_path, *lines, head=head), TWO_NODES)
+    assert [(job.submit, job.seconds, job.pods) for job in jobs] == [
+        (5.0, 84.0, (1,)),
+        (35.0, 83.0, (8, 8)),
+    ]
+    assert [job.namespace for job in jobs] == ["user-1", "user-2"]
+
+
+def test_the_published_file_of_kalos_has_iterations(tmp_path: Path) -> None:
+    head = (
+        "job_id,arrival_time,num_iteration,iteration_computing_time,iteration_networking_time,"
+        "gpu_workers,ps,gpu_per_worker"
+    )
+    file = written(tmp_path, "7,313.0,156,0.5,0.25,2,0,8.0", head=head)
+    (job,) = read_jobs(file, TWO_NODES)
+    assert (job.submit, job.seconds, job.pods) == (313.0, 78.0, (8, 8))
+    file = written(tmp_path, "7,313.0,156,0.5,0.25,two,0,8.0", head=head)
+    with pytest.raises(TraceError, match="line 2: num_gpus 'nan': expected a whole number"):
+        read_jobs(file, TWO_NODES)
+
+
+def test_jobs_of_up_to_four_gpus_consent_by_chance_and_once_they_have_run(tmp_path: Path) -> None:
+    lines = [f"job-{gpus}-{n},{n},9000,{gpus},v" for gpus in (1, 4, 8) for n in range(40)]
+    reading = replace(TWO_NODES, movable=0.5, movable_after=3600.0)
+    jobs = read_jobs(written(tmp_path, *lines), reading)
+    consent = [job for job in jobs if job.move_cost is not None]
+    assert 20 < len(consent) < 60
+    assert {job.gpus for job in consent} == {1, 4}
+    assert {job.movable_after for job in consent} == {3600.0}
+    assert {job.movable_after for job in jobs if job.move_cost is None} == {0.0}

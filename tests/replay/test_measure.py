@@ -17,20 +17,24 @@ def test_figures_of_three_runs() -> None:
         Run(job("split", 8, at=0.0, seconds=50.0), 100.0, (OnNode(0, 0x0F), OnNode(1, 0x0F))),
         Run(job("whole", 16, at=200.0, seconds=50.0), 200.0, (OnNode(0, ALL), OnNode(1, ALL))),
     ]
-    found = figures(runs, fleet(2), communication=0.5)
-    assert (found.jobs, found.large_jobs) == (3, 2)
+    by_size = figures(runs, fleet(2), communication=0.5)
+    assert {least: each.jobs for least, each in by_size.items()} == {1: 3, 8: 2}
+    found, large = by_size[1], by_size[8]
     assert found.queue_mean_s == pytest.approx(100 / 3)
     assert found.queue_p50_s == 0.0
-    assert found.large_queue_mean_s == 50.0
+    assert (large.queue_mean_s, large.queue_max_s) == (50.0, 100.0)
+    assert large.queue_p99_s == pytest.approx(99.0)
     assert found.locality == 0.5
     assert found.nodes_per_fewest == 1.5
     # From 0 to 200: one GPU for 100 s and eight for 50 s, of sixteen for 200 s.
     assert found.allocated == pytest.approx((100 + 8 * 50) / (16 * 200))
+    assert large.allocated == pytest.approx(8 * 50 / (16 * 200))
     # Four NICs of 48 GB/s a node, where the NVSwitch has 371.
     split = 0.5 + 0.5 * fleet(2).best_bandwidth(runs[1].job) / (4 * 48.0)
     assert split > 1.4
     assert found.stretch == pytest.approx((split * 8 + 1.0 * 16) / 24)
     assert found.slowdown == pytest.approx((1.0 + (100 + 50 * split) / 50 + 1.0) / 3)
+    assert large.slowdown == pytest.approx(((100 + 50 * split) / 50 + 1.0) / 2)
     whole = fleet(2).bandwidth(runs[2].parts)
     assert (found.gbytes_2, found.gbytes_4) == (None, None)
     assert (found.gbytes_8, found.gbytes_more) == (4 * 48.0, whole)
@@ -41,7 +45,7 @@ def test_gbytes_are_means_over_the_jobs_of_about_a_size() -> None:
     there = Fleet(("dgx1-v100",), nic_gbytes_per_s=10.0)
     runs = [Run(job(f"of-{n}", n), 0.0, (OnNode(0, gpus),)) for n, gpus in sets.items()]
     got = [there.bandwidth(run.parts) for run in runs]
-    found = figures(runs, there, 0.3)
+    found = figures(runs, there, 0.3)[1]
     assert found.gbytes_2 == got[0]
     assert found.gbytes_4 == pytest.approx((got[1] + got[2]) / 2)
     assert found.gbytes_8 == pytest.approx((got[3] + got[4]) / 2)
@@ -49,12 +53,28 @@ def test_gbytes_are_means_over_the_jobs_of_about_a_size() -> None:
 
 def test_the_shortest_jobs_count_as_ten_seconds() -> None:
     runs = [Run(job("short", 1, at=0.0, seconds=0.0), 40.0, (OnNode(0, 1),))]
-    assert figures(runs, fleet(1), 0.3).slowdown == 4.0
+    assert figures(runs, fleet(1), 0.3)[1].slowdown == 4.0
 
 
 def test_a_trace_without_jobs_of_several_gpus_has_no_locality() -> None:
-    found = figures([Run(job("one", 1), 0.0, (OnNode(0, 1),))], fleet(1), 0.3)
-    assert (found.locality, found.stretch, found.large_queue_mean_s) == (None, None, None)
+    by_size = figures([Run(job("one", 1), 0.0, (OnNode(0, 1),))], fleet(1), 0.3)
+    assert [*by_size] == [1]
+    assert (by_size[1].locality, by_size[1].stretch) == (None, None)
+
+
+def test_a_job_is_local_by_leaf_if_it_is_on_the_fewest_leaves() -> None:
+    there = Fleet(("hgx-h100",) * 4, nodes_per_leaf=2)
+    runs = [
+        Run(job("on-one-leaf", 16), 0.0, (OnNode(2, ALL), OnNode(3, ALL))),
+        Run(job("across-two", 16), 0.0, (OnNode(1, ALL), OnNode(2, ALL))),
+        Run(job("needs-two", 24), 0.0, (OnNode(0, ALL), OnNode(1, ALL), OnNode(2, ALL))),
+    ]
+    found = figures(runs, there, 0.3)[1]
+    assert found.locality == 1.0
+    assert found.leaf_locality == pytest.approx(2 / 3)
+    assert figures(runs, fleet(4), 0.3)[1].leaf_locality is None
+    (run,) = replay([job("pair", 16)], SCHEDULERS["linkwise"](there))
+    assert there.leaves(part.node for part in run.parts) == 1
 
 
 @pytest.mark.parametrize(

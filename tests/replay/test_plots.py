@@ -63,21 +63,17 @@ def test_a_dot_is_the_mean_of_several_traces(monkeypatch: pytest.MonkeyPatch) ->
         return "<svg/>"
 
     monkeypatch.setattr(plots, "points", keep)
-    figures = [
-        msgspec.convert(
-            {
-                **dict.fromkeys(Figures.__struct_fields__, 1),
-                "queue_mean_s": queue,
-                "locality": locality,
-                "large_queue_mean_s": large,
-            },
-            Figures,
-        )
-        for queue, locality, large in ((100, 0.5, 1000), (300, 1.0, None), (200, 0.9, 4000))
-    ]
-    no_gangs = msgspec.structs.replace(figures[0], locality=None, large_queue_mean_s=None)
+    same = msgspec.convert(dict.fromkeys(Figures.__struct_fields__, 1), Figures)
 
-    report.as_plot({"a": dict(enumerate(figures)), "b": {0: no_gangs}})
+    def figures(queue: float, locality: float | None) -> Figures:
+        return msgspec.structs.replace(same, queue_mean_s=queue, locality=locality)
+
+    traces = [
+        {1: figures(100, 0.5), 8: figures(1000, 0.5)},
+        {1: figures(300, 1.0)},
+        {1: figures(200, 0.9), 8: figures(4000, 0.9)},
+    ]
+    report.as_plot({"a": dict(enumerate(traces)), "b": {0: {1: figures(100, None)}}})
 
     assert [panel.named for panel in drawn] == [
         {"a": (200.0, pytest.approx(0.8))},

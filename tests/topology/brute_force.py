@@ -83,7 +83,8 @@ class BruteForceJudge:
             return [0.0, 5000.0, self._hop(gpus) if len(gpus) == 2 else 0.0][len(gpus)]
         links = {edge: self.machine.link(*edge) for edge in combinations(gpus, 2)}
         if all(link.through_switch for link in links.values()):
-            gain = self.speeds.reducing * 2 * (len(gpus) - 1) / (len(gpus) + 1)
+            reducing = self.speeds.reducing if len(gpus) > 4 else 0.0
+            gain = reducing * 2 * (len(gpus) - 1) / (len(gpus) + 1)
             speed = min(link.nvlinks for link in links.values()) * self.speeds.nvlink
             return max(1.0, gain) * speed
         left = Counter({edge: link.nvlinks for edge, link in links.items() if link.nvlinks})
@@ -165,11 +166,12 @@ class BruteForceJudge:
 
 
 JUDGES = {
-    "DGX-1V": (DGX_1V, Speeds(nvlink=20, switch=12, root=10, sockets=6)),
+    # Through a CPU the data goes through the host's memory: 1.2 twice, and again between sockets.
+    "DGX-1V": (DGX_1V, Speeds(nvlink=20, switch=12, root=8.3333, sockets=6)),
     # Of 12 NVLinks of 20 GB/s, a bridge between two cards carries 7/8.
-    "bridged pairs": (BRIDGED_8, Speeds(nvlink=17.5, switch=24, root=20, sockets=16)),
-    "NVSwitch": (HGX_H100, Speeds(nvlink=20.6, switch=48, root=40, sockets=22, reducing=0.796875)),
-    "two islands": (TWO_ISLANDS, Speeds(nvlink=20.6, switch=48, root=40, sockets=22)),
+    "bridged pairs": (BRIDGED_8, Speeds(nvlink=17.5, switch=24, root=16.6667, sockets=13.8889)),
+    "NVSwitch": (HGX_H100, Speeds(nvlink=20.6, switch=48, root=33.3333, sockets=22, reducing=0.85)),
+    "two islands": (TWO_ISLANDS, Speeds(nvlink=20.6, switch=48, root=33.3333, sockets=22)),
 }
 
 

@@ -216,7 +216,7 @@ def test_of_equally_fast_sets_the_one_that_is_linked_most_closely_is_taken() -> 
 
 
 def test_a_closer_link_counts_for_more_than_what_is_left() -> None:
-    """All pairs but (2,3) have 12 GB/s. (0,1) is the closest, and leaves (2,3) with 10 GB/s."""
+    """All pairs but (2,3) have 12 GB/s. (0,1) is the closest, and leaves (2,3) with 6.9 GB/s."""
     links = [LinkClass.PIX, LinkClass.PXB, LinkClass.PXB, LinkClass.PXB, LinkClass.PXB]
     machine = Machine(T4_4.gpus, (*map(Link, links), Link(LinkClass.SYS)))
     free = set_of(0, 1, 2, 3)

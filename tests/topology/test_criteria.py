@@ -83,7 +83,7 @@ DECIDES: Sequence[Decides] = (
         LinkClass.NODE,
         drawn=(2,),
     ),
-    Decides(one_of_another_model("l40s-4", 0), (0, 1, 2), (1, 2), (0, 1)),
+    Decides(one_of_another_model("plx-8-pxb", 0), (0, 1, 2), (1, 2), (0, 1)),
     Decides(recorded_machine("plx-8-pxb"), (1, 3, 4, 5, 6, 7), (4, 5), (1, 3)),
     Decides(one_nvlink_less("dgx1-p100", 0, 1), (0, 2, 5), (5,), (0,)),
     Decides(one_nvlink_less("dgx1-p100", 0, 1), (1, 4, 5), (1, 4), (4, 5), LinkClass.SYS),

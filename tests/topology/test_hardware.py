@@ -2,9 +2,10 @@
 
 import pytest
 
-from linkwise.topology.machine.hardware import UNKNOWN, facts_of, facts_of_gpu
+from linkwise.topology.machine.hardware import facts_of, facts_of_gpu
 from linkwise.topology.machine.model import Gpu
 from linkwise.topology.machine.recorded import machine_names, recorded_machine
+from linkwise.topology.vendors.vendor import UNKNOWN
 
 UNNAMED = {"plx-8-pxb", "mixed-5", "gpu-manager-6"}  # their sources give no model
 
@@ -25,9 +26,9 @@ UNNAMED = {"plx-8-pxb", "mixed-5", "gpu-manager-6"}  # their sources give no mod
         ("NVIDIA H100 80GB HBM3", "hopper", (9, 0), 18, 20.6, 48.0),
         ("NVIDIA H100 PCIe", "hopper", (9, 0), 12, 20.6, 48.0),
         ("NVIDIA H200", "hopper", (9, 0), 18, 20.6, 48.0),
-        ("NVIDIA B200", "blackwell", (10, 0), 18, 40.1, 48.0),
-        ("NVIDIA GB200", "blackwell", (10, 0), 18, 40.1, 48.0),
-        ("NVIDIA GeForce RTX 5090", "blackwell", (12, 0), 0, 40.1, 48.0),
+        ("NVIDIA B200", "blackwell", (10, 0), 18, 37.6, 48.0),
+        ("NVIDIA GB200", "blackwell", (10, 0), 18, 37.6, 48.0),
+        ("NVIDIA GeForce RTX 5090", "blackwell", (12, 0), 0, 37.6, 48.0),
         ("NVIDIA GeForce RTX 4060 Ti", "ada-lovelace", (8, 9), 0, 20.0, 24.0),
         # Numbers of GeForce come again in other generations.
         ("Quadro RTX 4000", "turing", (7, 5), 0, 20.0, 12.0),
@@ -36,10 +37,10 @@ UNNAMED = {"plx-8-pxb", "mixed-5", "gpu-manager-6"}  # their sources give no mod
         ("NVIDIA RTX 4000 SFF Ada Generation", "ada-lovelace", (8, 9), 0, 20.0, 24.0),
         ("NVIDIA RTX 5000 Ada Generation", "ada-lovelace", (8, 9), 0, 20.0, 24.0),
         ("NVIDIA RTX A5000", "ampere", (8, 6), 0, 12.0, 24.0),
-        ("NVIDIA RTX PRO 5000 Blackwell", "blackwell", (12, 0), 0, 40.1, 48.0),
+        ("NVIDIA RTX PRO 5000 Blackwell", "blackwell", (12, 0), 0, 37.6, 48.0),
     ],
 )
-def test_a_known_model(
+def test_a_known_model_of_nvidia(
     model: str,
     family: str,
     capability: tuple[int, int],
@@ -96,8 +97,8 @@ def test_a_model_nobody_has_heard_of_gets_the_slowest_of_each_kind() -> None:
         ((8, 7), "ampere", 20.0),
         ((8, 9), "ada-lovelace", 20.0),
         ((9, 0), "hopper", 20.6),
-        ((10, 3), "blackwell", 40.1),
-        ((13, 0), "undefined", 40.1),
+        ((10, 3), "blackwell", 37.6),
+        ((13, 0), "undefined", 37.6),
     ],
 )
 def test_an_unknown_name_is_told_by_its_compute_capability(
@@ -122,3 +123,31 @@ def test_the_compute_capability_decides_against_a_name() -> None:
 def test_every_recorded_machine_with_a_model_is_of_a_known_one(name: str) -> None:
     for gpu in recorded_machine(name).gpus:
         assert facts_of(gpu.model) is not UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("model", "family", "xgmi", "pcie", "memory_gib"),
+    [
+        ("AMD Instinct MI300X OAM", "gfx942", 48.0, 48.0, 192),
+        ("AMD-Instinct-MI325X-OAM", "gfx942", 48.0, 48.0, 256),
+        ("AMD Instinct MI355X", "gfx950", 48.0, 48.0, 288),
+        ("AMD Instinct MI300A", "gfx942", 48.0, 48.0, 128),
+        ("AMD gfx942", "gfx942", 48.0, 48.0, None),
+        ("AMD INSTINCT MI250 (MCM) OAM AC MBA", "gfx90a", 36.0, 24.0, 64),
+        ("AMD Instinct MI210", "gfx90a", 36.0, 24.0, 64),
+        ("Arcturus GL-XL [Instinct MI100]", "gfx908", 24.0, 24.0, 32),
+        ("AMD Radeon Instinct MI60", "gfx906", 24.0, 24.0, 32),
+        ("AMD gfx906", "gfx906", 24.0, 24.0, None),
+    ],
+)
+def test_a_known_model_of_amd(
+    model: str, family: str, xgmi: float, pcie: float, memory_gib: int | None
+) -> None:
+    facts = facts_of(model)
+    assert (facts.family, facts.nvlink_gbytes_per_s, facts.pcie_gbytes_per_s) == (
+        family,
+        xgmi,
+        pcie,
+    )
+    assert facts.memory_mib == (memory_gib and memory_gib * 1024)
+    assert facts.compute_capability is None

@@ -156,3 +156,22 @@ def test_a_label_value_is_always_legal(text: str) -> None:
 def test_every_label_of_any_machine_is_legal(machine: Machine) -> None:
     for value in node_labels(machine).values():
         assert LEGAL_VALUE.fullmatch(value)
+
+
+AMD_PAIR = Machine(
+    gpus=tuple(
+        Gpu(f"0000:0{index}:00.0", index, "AMD Instinct MI250X (MCM)", 65520) for index in (0, 1)
+    ),
+    links=(Link(LinkClass.NODE, nvlinks=4),),
+    vendor="amd",
+)
+
+
+def test_of_amds_gpus_no_label_is_nvidias() -> None:
+    """The names and values are those of AMD's own labeller."""
+    labels = node_labels(AMD_PAIR)
+    assert {key: text for key, text in labels.items() if "linkwise.dev" not in key} == {
+        "amd.com/gpu.product-name": "AMD_Instinct_MI250X_MCM",
+        "amd.com/gpu.vram": "64G",
+    }
+    assert labels["linkwise.dev/nvlink"] == "XGMI4"

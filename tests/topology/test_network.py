@@ -48,12 +48,19 @@ def test_a_set_sends_no_more_than_its_slots_carry() -> None:
     assert [network[mask] for mask in (0b1, 0b11, 0b111, 0b1111)] == [24.0, 48.0, 72.0, 72.0]
 
 
+def test_a_gpu_sends_no_more_than_its_lanes_carry() -> None:
+    machine = with_nics((PIX,) * 8)
+    narrow = replace(machine.gpus[0], pcie_lanes=4)
+    network = network_gbytes_per_s(replace(machine, gpus=(narrow, *machine.gpus[1:])))
+    assert (network[0b1], network[0b10], network[0b11]) == (6.0, 24.0, 24.0)
+
+
 def test_a_nic_of_the_same_numa_node_is_behind_the_root() -> None:
     assert network_gbytes_per_s(with_nics((NODE,) * 8))[-1] == 20.0
 
 
 @pytest.mark.parametrize(
-    ("machine", "speed"), [("gb200-tray", 721.8), ("hgx-h100", 370.8), ("dgx1-v100", 0.0)]
+    ("machine", "speed"), [("gb200-tray", 676.8), ("hgx-h100", 370.8), ("dgx1-v100", 0.0)]
 )
 def test_into_a_fabric_goes_what_goes_into_the_switch(machine: str, speed: float) -> None:
     fabric = fabric_gbytes_per_s(recorded_machine(machine))
@@ -63,7 +70,7 @@ def test_into_a_fabric_goes_what_goes_into_the_switch(machine: str, speed: float
 
 def test_a_lone_gpu_has_the_links_of_its_model() -> None:
     whole = recorded_machine("gb200-tray")
-    assert fabric_gbytes_per_s(Machine(whole.gpus[:1], ()))[1] == 721.8
+    assert fabric_gbytes_per_s(Machine(whole.gpus[:1], ()))[1] == 676.8
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])

@@ -118,6 +118,19 @@ def test_machines_of_one_kind_share_their_links() -> None:
     assert all(link is same for link, same in zip(one.links, other.links, strict=True))
 
 
+def test_only_gpus_without_sixteen_pcie_lanes_are_told() -> None:
+    lanes = ((8, 16), (4, 4))
+    gpus = (
+        replace(gpu, pcie_lanes=up, most_pcie_lanes=most)
+        for gpu, (up, most) in zip(BRIDGED_PAIR.gpus, lanes, strict=True)
+    )
+    narrow = replace(BRIDGED_PAIR, gpus=tuple(gpus))
+    text = write_topology(narrow)
+    assert '"pcie_lanes":[[0,8,16],[1,4,4]]' in text
+    assert read_topology(text) == narrow
+    assert "pcie_lanes" not in write_topology(BRIDGED_PAIR)
+
+
 def test_unhealthy_gpus_are_told_by_index() -> None:
     assert [gpu.healthy for gpu in read_topology(changed(unhealthy=[1])).gpus] == [True, False]
 
@@ -169,6 +182,7 @@ GPU_1 = ["GPU-b", 1, 0]
         (changed(nic_gbit_per_s=[400, 400]), "1 speeds of its NICs"),
         (changed(nic_gbit_per_s=[-1]), "NIC mlx5_0: -1 Gbit/s: expected 1 to 100000"),
         (changed(unhealthy=[7]), "indices of its GPUs in unhealthy, not 7"),
+        (changed(pcie_lanes=[[7, 8, 16]]), "indices of its GPUs in pcie_lanes, not 7"),
         (changed(clique=7), r"Expected `str \| null`, got `int` - at `\$.clique`"),
     ],
 )
@@ -186,7 +200,7 @@ def test_any_text_is_a_machine_or_a_refusal(text: str) -> None:
 
 _VALUES = st.none() | st.integers() | st.text() | st.lists(st.integers() | st.text())
 _FIELDS = st.sampled_from(
-    ["models", "gpus", "links", "nics", "nic_gbit_per_s", "unhealthy", "clique", "v"]
+    ["models", "gpus", "links", "nics", "nic_gbit_per_s", "unhealthy", "pcie_lanes", "clique", "v"]
 )
 
 
@@ -198,3 +212,18 @@ def test_any_change_to_a_field_is_a_machine_or_a_refusal(changes: dict[str, obje
         assert str(error).startswith("linkwise.dev/topology: ")  # noqa: PT017 - or it is read
     else:
         assert read_topology(write_topology(read)) == read
+
+
+def test_the_vendor_and_pairs_that_other_links_join_come_back() -> None:
+    """A reader that knows neither takes such a pair for what PCIe makes of it."""
+    made = replace(BRIDGED_PAIR, vendor="amd", links=(replace(BRIDGED_PAIR.links[0], nvlinks=0),))
+    routed = replace(made, links=(replace(made.links[0], routed=True),))
+    text = write_topology(routed)
+    assert text.startswith('{"v":1,"vendor":"amd",')
+    assert '"links":["NODE"],"routed":[[1]]' in text
+    assert read_topology(text) == routed
+    assert "vendor" not in write_topology(BRIDGED_PAIR)
+    with pytest.raises(AnnotationError, match="1 rows of routed"):
+        read_topology(text.replace('"routed":[[1]]', '"routed":[[1],[1]]'))
+    with pytest.raises(AnnotationError, match="indices of later GPUs in routed, row 0"):
+        read_topology(text.replace('"routed":[[1]]', '"routed":[[7]]'))

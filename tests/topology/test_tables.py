@@ -37,7 +37,7 @@ def test_a_gpu_that_no_link_reaches_loses_nothing_and_one_of_a_switch_the_most()
     }
     assert list(lost) == sorted(lost, key=lambda name: lost[name])
     # A pair, a four, and the eight, for which the switches reduce.
-    assert lost["hgx-h100"] == pytest.approx((370.8 + 370.8 + 459.6375) / 4)
+    assert lost["hgx-h100"] == pytest.approx((370.8 + 370.8 + 490.28) / 4)
 
 
 @pytest.mark.parametrize("name", JUDGES)
@@ -74,6 +74,12 @@ def test_a_broken_island_leaves_less_than_a_whole_one() -> None:
 
 def lone_gpu() -> Machine:
     return Machine((Gpu("GPU-1", 0, "Tesla T4", 15360),), ())
+
+
+def test_in_a_ring_over_several_machines_no_switch_reduces() -> None:
+    table = table_of(HGX_H100)
+    assert (table.values[-1], table.ring_values[-1]) == (490.28, 370.8)
+    assert table_of(DGX_1V).values.tolist() == table_of(DGX_1V).ring_values.tolist()
 
 
 def test_a_lone_gpu_has_a_table() -> None:
@@ -187,8 +193,8 @@ def test_sixteen_gpus_in_a_pcie_tree() -> None:
     """Two sockets of two switches of four GPUs: links that no two machines on record have."""
     table = table_of(PCIE_TREE_16)
     assert table.values[0xF] == 12.0  # one switch
-    assert table.values[0xFF] == 10.0  # two switches of a socket
+    assert table.values[0xFF] == 8.3333  # two switches of a socket
     assert table.values[-1] == 6.0
     assert table.ring_classes[-1] == LinkClass.SYS
     assert table.best[4, 0b1110_1111_0000_0000] == 12.0
-    assert table.best[4, 0b1100_0011_0000_0000] == 10.0
+    assert table.best[4, 0b1100_0011_0000_0000] == 8.3333

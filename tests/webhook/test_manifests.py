@@ -35,7 +35,7 @@ def hooks() -> list[dict[str, Any]]:
 
 def test_the_deployment_starts_this_program_with_flags_that_exist() -> None:
     assert container()["command"] == ["python3", "-m", "linkwise.webhook"]
-    assert flags()["resource_name"] == DEFAULT_RESOURCE
+    assert flags()["resource_names"] == (DEFAULT_RESOURCE,)
     assert not isinstance(command, click.Group)
 
 
@@ -45,7 +45,7 @@ def test_the_default_of_every_flag_is_what_is_deployed() -> None:
 
 def test_what_both_programs_are_told_has_the_same_default() -> None:
     theirs = extender.make_context("linkwise-extender", []).params
-    for name in ("resource_name", "indexed_jobs"):
+    for name in ("resource_names", "indexed_jobs"):
         assert flags()[name] == theirs[name]
 
 
@@ -82,7 +82,7 @@ def test_the_api_server_asks_routes_that_exist_and_never_for_long(hook: dict[str
 def test_the_gate_is_asked_about_for_pods_that_take_the_resource_that_is_a_gpu() -> None:
     (hook,) = the(FILES, MUTATING)["webhooks"]
     takes, bound = hook["matchConditions"]
-    assert set(re.findall(r"'([^']+)' in", takes["expression"])) == {flags()["resource_name"]}
+    assert set(re.findall(r"'([^']+)' in", takes["expression"])) == {*flags()["resource_names"]}
     assert bound["name"] == "is-not-bound"
     assert [rule["operations"] for rule in hook["rules"]] == [["CREATE"]]
 

@@ -111,7 +111,14 @@ def test_a_pod_with_wrong_annotations_gets_no_gate_since_it_is_refused_next() ->
 def test_gpus_of_an_init_container_count_and_another_resource_does_not() -> None:
     taking = {"name": "warm", "resources": {"limits": {GPU: "8"}}}
     assert gates(pod("a", annotations=GANG, gpus=0, initContainers=[taking])) == GATE
-    assert gates(pod("b", annotations=GANG), Rules(resource="amd.com/gpu")) == []
+    assert gates(pod("b", annotations=GANG), Rules(resources=("amd.com/gpu",))) == []
+
+
+def test_pods_of_each_of_two_resources_get_the_gate() -> None:
+    both = Rules(resources=(GPU, "amd.com/gpu"))
+    taking = {"name": "main", "resources": {"limits": {"amd.com/gpu": "8"}}}
+    assert gates(pod("a", annotations=GANG), both) == GATE
+    assert gates(pod("b", annotations=GANG, containers=[taking]), both) == GATE
 
 
 SHARED, SLICE = f"{GPU}.shared", "nvidia.com/mig-1g.10gb"

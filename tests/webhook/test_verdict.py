@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from linkwise.topology import names
+from linkwise.webhook.patch import Rules
 from tests.pods.podgrouper.pods import owner, pod, template
 from tests.webhook.reviews import Object, ask, refusal, review, warnings
 
@@ -61,11 +62,52 @@ def test_a_pod_and_a_job_are_refused_for_the_same_reason(said: Object, why: str)
     assert refusal(job(said)) == f"{ANNOTATIONS}: {of_pod}"
 
 
+def test_all_wrong_annotations_are_named_and_a_change_of_one_blocks_none() -> None:
+    wrong = WRONG | {names.RANK: "first", names.REQUIRE_LINK: "NVLINK"}
+    said = refusal(job(wrong))
+    assert [part.split(":")[1].strip() for part in said.split("; ")] == [
+        names.RANK,
+        names.REQUIRE_LINK,
+        names.GANG_SIZE,
+    ]
+    better = wrong | {names.RANK: "1"}
+    for made in (job, lambda said: pod("train-0", annotations=said)):
+        assert refusal(made(better), old=made(wrong)) == ""
+        assert len(warnings(made(better), old=made(wrong))) == 2
+
+
+def test_what_looks_like_an_annotation_and_does_nothing_is_warned_of() -> None:
+    missed = {"linkwise.io/gang-size": "2"}
+    label = {names.GANG: "a"}
+    said = [
+        "annotation linkwise.io/gang-size has no effect: write linkwise.dev/gang-size",
+        "label linkwise.dev/gang has no effect: write it as an annotation",
+    ]
+    assert warnings(pod("train-0", annotations=missed, labels=label)) == said
+    made = job(missed, labels=label)
+    made["spec"]["template"]["metadata"]["labels"] = label
+    assert warnings(made) == [
+        *(f"spec.template.metadata: {each}" for each in said),
+        f"metadata: {said[1]}",
+    ]
+
+
 def test_a_whole_job_s_gpus_on_one_pod_are_refused() -> None:
     why = "nvidia.com/gpu: 128 in one pod: expected 112 at most, as no machine has more"
     assert refusal(pod("train-0", gpus=128)).startswith(why)
     assert refusal(job(GANG, gpus=128)).startswith(f"{ANNOTATIONS}: {why}")
     assert warnings(pod("train-0", gpus=112)) == []
+
+
+def test_a_pod_that_requests_gpus_of_two_vendors_is_refused() -> None:
+    both = Rules(resources=("nvidia.com/gpu", "amd.com/gpu"))
+    limits = {"nvidia.com/gpu": 1, "amd.com/gpu": 1}
+    of_pod, of_job = pod("train-0"), job(GANG)
+    for made, spec in (of_pod, of_pod["spec"]), (of_job, of_job["spec"]["template"]["spec"]):
+        spec["containers"][0]["resources"] = {"limits": limits}
+        why = "nvidia.com/gpu and amd.com/gpu in one pod: expected one of them"
+        assert why in refusal(made, rules=both)
+        assert refusal(made) == ""
 
 
 def test_a_pod_that_says_too_much_is_refused_only_if_it_takes_gpus() -> None:

@@ -12,9 +12,9 @@ from bench.replay import plots
 from bench.replay.checkpoint import Checkpoint, digest_of, key_of
 from bench.replay.openb.run import NOT_BELOW, POLICIES, PUBLISHED, allocated_curve
 from bench.replay.openb.sample import Sample
-from bench.replay.report import markdown
 from bench.replay.shell import ending_well, progress, write_file
 from bench.replay.traces.openb import OpenbTrace, read_openb, read_published
+from bench.support.figures import markdown
 from linkwise.replay.errors import ReplayError
 
 TOLERANCE = 0.01  # points: the published curves have two decimals

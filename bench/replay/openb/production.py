@@ -1,7 +1,7 @@
 """Linkwise's own choice on openb: the functions by which the extender places pods, on the state of
 the replay.
 
-Which node and which GPUs a pod gets, `linkwise.extender.placement` decides here as it does in a
+Which node and which GPUs a pod gets, `linkwise.extender.place` decides here as it does in a
 cluster. Only what is left of each node comes from the replay, since no device plugin divides GPUs
 as openb's pods do: there a GPU is whole or divided for good, here an idle GPU is either. Each size
 of a part counts as a resource of its own, such as a MIG profile. The trace says nothing of links,
@@ -19,13 +19,9 @@ import numpy as np
 from bench.replay.openb.policies import Policy
 from bench.replay.openb.state import State
 from bench.replay.traces.openb import MILLI, Ints, OpenbTrace, Request
-from linkwise.extender.api.actions import PodRef
-from linkwise.extender.api.records import NO_DEMAND, PodRecord, ResourceList
-from linkwise.extender.cache.machine_kind import Floats, GpuRequest, MachineKind
-from linkwise.extender.placement.nodes.best_node import first_of
-from linkwise.extender.placement.room.pod_mix import PodMix
-from linkwise.extender.placement.room.room import LatestRoom, Left, Room
-from linkwise.extender.placement.shares.choice import (
+from linkwise.extender.place.nodes.best_node import first_of
+from linkwise.extender.place.room import LatestRoom, Left, PodMix, Room
+from linkwise.extender.place.shares.choice import (
     FoundShares,
     Rank,
     ShareChoice,
@@ -33,6 +29,9 @@ from linkwise.extender.placement.shares.choice import (
     ShareRoom,
     search,
 )
+from linkwise.extender.state.actions import PodRef
+from linkwise.extender.state.cache.machine_kind import Floats, GpuRequest, MachineKind
+from linkwise.extender.state.records import NO_DEMAND, PodRecord, ResourceList
 from linkwise.pods.annotations import PodRequest, Sharing
 from linkwise.pods.requirement import HardwareRequirement, TopologyRequirement, words_of
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role
@@ -138,7 +137,7 @@ class Linkwise:
         wants = (("", _demand(request.gpu_milli // self._step)),)
         asked = ShareRequest(wants, Sharing.PACK, TopologyRequirement())
         kind = self._kinds[self._kind_of[node]]
-        found, _ = search(kind, asked, (ShareRoom("", mig=False, free=free),), idle, opened)
+        found, _ = search(kind, asked, (ShareRoom("", apart=False, free=free),), idle, opened)
         assert found is not None, "the request fits"
         return found
 

@@ -2,7 +2,7 @@
 
 Required: job_id, submit_s, duration_s, num_gpus. Optional: vc or namespace (the job's owner),
 gpus_per_pod, expected_s (the author's estimate of the run time; empty: none). Other columns are
-ignored.
+ignored. `published` makes the same of files that others published.
 """
 
 import csv
@@ -13,6 +13,7 @@ from pathlib import Path
 from random import Random
 
 from bench.replay.errors import TraceError
+from bench.replay.traces.published import reader_of
 from linkwise.replay.jobs import Fleet, Job
 
 NEEDED = ("job_id", "submit_s", "duration_s", "num_gpus")
@@ -35,6 +36,7 @@ class Reading:
     seed: int = 0  # of these times
     move_cost: float = 600.0  # seconds of its run that a move takes from a job
     movable: float = 0.0  # the share of the jobs of up to MOST_MOVABLE GPUs that may be moved
+    movable_after: float = 0.0  # once they have run for so many seconds
 
 
 def read_jobs(file: Path, reading: Reading) -> list[Job]:
@@ -54,7 +56,9 @@ def read_jobs(file: Path, reading: Reading) -> list[Job]:
     kept = kept[: reading.first]
     if reading.movable:
         kept = [
-            replace(job, move_cost=reading.move_cost) if _may_move(job, reading) else job
+            replace(job, move_cost=reading.move_cost, movable_after=reading.movable_after)
+            if _may_move(job, reading)
+            else job
             for job in kept
         ]
     if not kept:
@@ -76,12 +80,15 @@ def _jobs(file: Path, rows: "csv.DictReader[str]", reading: Reading) -> Iterator
     names: dict[str, int] = {}
     try:
         columns = rows.fieldnames or ()
-        for name in NEEDED:
+        read = reader_of(columns)
+        for name in () if read else NEEDED:
             if name not in columns:
                 found = ", ".join(columns) or "nothing"
                 expected = f"the columns {', '.join(NEEDED)}"
                 raise TraceError(file, 1, f"no column {name} in: {found}", expected)
-        for row in rows:
+        for row in read(rows) if read else rows:
+            if row is None:
+                continue
             job = _Row(file, rows.line_num, row).job(reading)
             if job.name in names:
                 problem = f"job_id {job.name!r} stands in line {names[job.name]} too"

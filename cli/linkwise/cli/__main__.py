@@ -20,10 +20,22 @@ class OneLineGroup(click.Group):
             raise BadInputError(error.format_message()) from None
 
 
-@click.group(cls=OneLineGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=OneLineGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="""\b
+Example: which four of eight GPUs, if two are taken
+  linkwise choose --machine dgx1-v100 --free 0-5 --size 4
+
+\b
+Completion, in ~/.bashrc (zsh_source and fish_source for others):
+  eval "$(_LINKWISE_COMPLETE=bash_source linkwise)"
+""",
+)
 @click.version_option(package_name="linkwise")
 def main() -> None:
-    """Which GPUs talk fastest to each other, on which machine, and why."""
+    """Ask without a cluster: which GPUs of a machine talk fastest to each other, which gangs the
+    pods of a manifest are in, and where a job would go."""
 
 
 main.add_command(choose_command)

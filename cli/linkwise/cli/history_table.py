@@ -1,14 +1,13 @@
 """The table of `kubectl linkwise history`."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
-from linkwise.cli.kubectl_tables import fitted
-from linkwise.cli.table import aligned
-from linkwise.extender.api.decisions import Decision
-from linkwise.extender.api.views import HistoryView
+from linkwise.cli.kubectl_tables import shown
+from linkwise.drawing.tables import Column, figure
+from linkwise.drawing.words import moment, some
+from linkwise.extender.state.decisions import Decision
+from linkwise.extender.state.views import HistoryView
 
-_COLUMNS = ("TIME (UTC)", "WHAT", "WHO", "GPUS", "WHERE", "WHY")
 # The same decision about so many pods of a gang, each within so many seconds, is one row.
 _MANY, _TOGETHER_SECONDS = 5, 5.0
 _MOST_NODES = 3
@@ -20,21 +19,14 @@ def history(it: HistoryView, *, within: str) -> str:
     parts = [_since(it)]
     if it.decisions:
         namespaces = {each.namespace for each in it.decisions} != {within}
-        rows: list[tuple[str, ...]] = [_COLUMNS]
-        spaces = ["NAMESPACE"]
-        for together in _together(it.decisions):
-            rows.append(_row(together))
-            spaces.append(together[0].namespace)
-        if namespaces:
-            rows = [(row[0], space, *row[1:]) for space, row in zip(spaces, rows, strict=True)]
-        parts.append(fitted(aligned(rows, figures=(4 if namespaces else 3,))))
+        parts.append(shown(_columns(namespaces=namespaces), _together(it.decisions)))
     return "\n".join(parts)
 
 
 def _since(it: HistoryView) -> str:
     none = "" if it.decisions else "No decisions. "
     dropped = f"Older ones of this term are no longer kept: {it.dropped}.\n" if it.dropped else ""
-    began = f"This extender has led since {_time(it.began)} UTC; what was before is in the log."
+    began = f"This extender has led since {moment(it.began)} UTC; what was before is in the log."
     return f"{none}{began}\n{dropped}"
 
 
@@ -54,27 +46,30 @@ def _together(decisions: Sequence[Decision]) -> list[list[Decision]]:
     return sorted((row for some in apart for row in some), key=lambda row: row[0].at)
 
 
-def _row(decisions: Sequence[Decision]) -> tuple[str, ...]:
-    first = decisions[0]
-    many = len(decisions) > 1
-    who = _who(first)
-    if many:
-        who = f"gang/{_name(first.gang)}: {len(decisions)} times"
-        if len({each.pod for each in decisions}) == len(decisions):
-            who = f"gang/{_name(first.gang)}: {len(decisions)} pods"
-    gpus = sum(each.count for each in decisions)
-    return (
-        _time(first.at),
-        first.what.value,
-        who,
-        str(gpus) if gpus else "-",
-        _where(decisions),
-        _EARLIER if first.from_annotation else first.reason or "-",
-    )
+def _columns(*, namespaces: bool) -> Sequence[Column[Sequence[Decision]]]:
+    """Of rows of decisions that are alike."""
+    columns: list[Column[Sequence[Decision]]] = [
+        Column("time (UTC)", lambda row: moment(row[0].at)),
+        Column("what", lambda row: row[0].what.value),
+        Column("who", _who),
+        figure("GPUs", lambda row: sum(each.count for each in row) or None),
+        Column("where", _where),
+        Column("why", lambda row: _EARLIER if row[0].from_annotation else row[0].reason),
+    ]
+    if namespaces:
+        columns.insert(1, Column("namespace", lambda row: row[0].namespace))
+    return columns
 
 
-def _who(decision: Decision) -> str:
-    return _name(decision.pod) if decision.pod else f"gang/{_name(decision.gang)}"
+def _who(decisions: Sequence[Decision]) -> str:
+    first, count = decisions[0], len(decisions)
+    if count == 1 and first.pod:
+        return _name(first.pod)
+    gang = f"gang/{_name(first.gang)}"
+    if count == 1:
+        return gang
+    pods = len({each.pod for each in decisions})
+    return f"{gang}: {count} {'pods' if pods == count else 'times'}"
 
 
 def _name(key: str) -> str:
@@ -83,10 +78,6 @@ def _name(key: str) -> str:
 
 def _where(decisions: Sequence[Decision]) -> str:
     nodes = list(dict.fromkeys(node for each in decisions for node in each.nodes))
-    shown = nodes if len(nodes) == _MOST_NODES + 1 else nodes[:_MOST_NODES]
-    more = len(nodes) - len(shown) + sum(each.more_nodes for each in decisions)
-    return f"{', '.join(shown)} and {more} more" if more else ", ".join(shown) or "-"
-
-
-def _time(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    # One more is as short as saying that there is one more.
+    most = _MOST_NODES + (len(nodes) == _MOST_NODES + 1)
+    return some(nodes, most, left_out=sum(each.more_nodes for each in decisions))

@@ -7,10 +7,12 @@ through the API server, with kubectl's kubeconfig.
 import sys
 import time
 from collections.abc import Callable
+from functools import partial, wraps
 from typing import TypeVar
 
 import click
 import msgspec
+from click.shell_completion import ShellComplete
 
 from linkwise.cli import history_table, kubectl_tables
 from linkwise.cli.__main__ import OneLineGroup
@@ -18,10 +20,11 @@ from linkwise.cli.doctor.diagnosis import PASSING_SECONDS, all_is_well, findings
 from linkwise.cli.doctor.finding import Level, in_words, still_there
 from linkwise.cli.doctor.read import read_facts
 from linkwise.cli.errors import AskError, BadInputError
-from linkwise.cli.printed import say
+from linkwise.cli.printed import in_json, output_option, say
 from linkwise.cli.proxied import Access, Extender, annotate_node
 from linkwise.cli.ui import show_page
-from linkwise.extender.api.views import (
+from linkwise.extender.show.explain.texts.tables import why_no_moves
+from linkwise.extender.state.views import (
     ClusterUse,
     EmptyingView,
     GangView,
@@ -33,8 +36,9 @@ from linkwise.extender.api.views import (
 from linkwise.topology.names import EMPTY
 
 EXTENDER = "kube-system/linkwise-extender:http"
-F = TypeVar("F", bound=Callable[..., object])
+_NO_FILES = ":4"  # cobra's ShellCompDirectiveNoFileComp
 T = TypeVar("T")
+Command = Callable[..., None]
 
 _OF_CLUSTER = (
     click.option("--kubeconfig", metavar="FILE", help="A kubeconfig file.  [default: KUBECONFIG]"),
@@ -49,10 +53,6 @@ _OF_CLUSTER = (
         help="The extender's Service.",
     ),
 )
-_OF_ALL = (
-    *_OF_CLUSTER,
-    click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text"),
-)
 _OF_NAMESPACE = (
     click.option(
         "-n", "--namespace", metavar="NAME", help="A namespace.  [default: the context's]"
@@ -61,36 +61,58 @@ _OF_NAMESPACE = (
 )
 
 
-def _with(*options: Callable[[F], F]) -> Callable[[F], F]:
-    def decorated(function: F) -> F:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return decorated
+def _of_namespace(command: Command) -> Command:
+    for option in reversed(_OF_NAMESPACE):
+        command = option(command)
+    return command
 
 
-@click.group(cls=OneLineGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def _example(command: str) -> str:
+    return f"\b\nExample:\n  kubectl linkwise {command}"
+
+
+def _asks(function: Command) -> Command:
+    """Call *function* with the extender that the options of the cluster name."""
+
+    @wraps(function)
+    def command(
+        kubeconfig: str | None, context: str | None, extender: str, **others: object
+    ) -> None:
+        function(Extender(Access(kubeconfig, context, extender)), **others)
+
+    for option in reversed(_OF_CLUSTER):
+        command = option(command)
+    return command
+
+
+@click.group(
+    cls=OneLineGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="""\b
+Example: why each pod and gang waits
+  kubectl linkwise explain -A
+
+kubectl's own completion (`kubectl completion --help`) completes `kubectl linkwise`, too.
+""",
+)
 @click.version_option(package_name="linkwise")
 def main() -> None:
     """Why pods and gangs wait for GPUs, and which pods hold them."""
 
 
-@main.command()
+@main.command(
+    short_help="Why a pod or a gang waits, and what is nearest.",
+    epilog=_example("explain -n ml gang/train"),
+)
 @click.argument("what", required=False, metavar="[POD | gang/NAME | KIND/NAME]")
-@_with(*_OF_NAMESPACE, *_OF_ALL)
+@_of_namespace
+@_asks
+@output_option
 def explain(
-    what: str | None,
-    namespace: str | None,
-    all_namespaces: bool,
-    kubeconfig: str | None,
-    context: str | None,
-    extender: str,
-    output: str,
+    asked: Extender, what: str | None, namespace: str | None, all_namespaces: bool, output: str
 ) -> None:
     """Say why a pod or a gang waits or, without a name, why each waiting one does: what it
     requests, what there is, which node came nearest, and which pods hold its GPUs until when."""
-    asked = Extender(Access(kubeconfig, context, extender))
     within = "" if all_namespaces else namespace or asked.namespace
     params: dict[str, str] = {}
     path: tuple[str, ...] = ("explain",)
@@ -101,108 +123,96 @@ def explain(
     else:
         path = ("explain", within, *_path_of(what))
     if output == "json":
-        _json(asked.ask(*path, **params))
+        say(in_json(msgspec.Raw(asked.ask(*path, **params))))
     else:
         say(asked.ask(*path, format="text", **params))
 
 
-@main.command()
-@_with(*_OF_NAMESPACE, *_OF_ALL)
-def gangs(
-    namespace: str | None,
-    all_namespaces: bool,
-    kubeconfig: str | None,
-    context: str | None,
-    extender: str,
-    output: str,
-) -> None:
+@main.command(
+    short_help="Gangs: their progress, and what they wait for.", epilog=_example("gangs -A")
+)
+@_of_namespace
+@_asks
+@output_option
+def gangs(asked: Extender, namespace: str | None, all_namespaces: bool, output: str) -> None:
     """List gangs: the progress of each, what it waits for, and until when."""
-    asked = Extender(Access(kubeconfig, context, extender))
     within = "" if all_namespaces else namespace or asked.namespace
     params = {"namespace": within} if within else {}
+    none = f"No gangs{f' in namespace {within}' if within else ''}."
     if output == "json":
-        _json(asked.ask("gangs", **params, **{"runner-up": "true"}))
-        return
-    shown = _read(asked.ask("gangs", **params), list[GangView])
-    if shown:
-        say(kubectl_tables.gangs(shown, namespaces=all_namespaces))
-    else:
-        say(f"No gangs{f' in namespace {within}' if within else ''}.", err=True, nl=True)
+        params["runner-up"] = "true"  # it takes searches, and the text does not show it
+    _show(
+        asked.ask("gangs", **params),
+        output,
+        list[GangView],
+        lambda found: kubectl_tables.gangs(found, namespaces=all_namespaces),
+        lambda found: "" if found else none,
+    )
 
 
-@main.command()
-@_with(*_OF_ALL)
-def nodes(kubeconfig: str | None, context: str | None, extender: str, output: str) -> None:
+@main.command(
+    short_help="Nodes with GPUs: used, planned, reserved, free.", epilog=_example("nodes")
+)
+@_asks
+@output_option
+def nodes(asked: Extender, output: str) -> None:
     """List nodes with GPUs: how many are in use, planned, reserved and free, and the best free
     set."""
-    answer = Extender(Access(kubeconfig, context, extender)).ask("nodes")
-    if output == "json":
-        _json(answer)
-        return
-    found = _read(answer, list[NodeView])
-    if found:
-        say(kubectl_tables.nodes(found))
-    else:
-        say("No nodes with GPUs.", err=True, nl=True)
+    _show(
+        asked.ask("nodes"),
+        output,
+        list[NodeView],
+        kubectl_tables.nodes,
+        lambda found: "" if found else "No nodes with GPUs.",
+    )
 
 
-@main.command()
-@_with(*_OF_ALL)
-def top(kubeconfig: str | None, context: str | None, extender: str, output: str) -> None:
+@main.command(short_help="GPUs in use by machine and by namespace.", epilog=_example("top"))
+@_asks
+@output_option
+def top(asked: Extender, output: str) -> None:
     """Show how the cluster's GPUs are used: by kind of machine, with what would still fit, and by
     namespace."""
-    answer = Extender(Access(kubeconfig, context, extender)).ask("use")
-    if output == "json":
-        _json(answer)
-    else:
-        say(kubectl_tables.use(_read(answer, ClusterUse)))
+    _show(asked.ask("use"), output, ClusterUse, kubectl_tables.use)
 
 
-@main.command()
-@_with(*_OF_ALL)
-def idle(kubeconfig: str | None, context: str | None, extender: str, output: str) -> None:
+@main.command(short_help="Pods that hold GPUs and do nothing.", epilog=_example("idle"))
+@_asks
+@output_option
+def idle(asked: Extender, output: str) -> None:
     """List pods that hold GPUs and do nothing, since when, and which waiting gangs and pods would
     start if they went."""
-    answer = Extender(Access(kubeconfig, context, extender)).ask("idle")
-    if output == "json":
-        _json(answer)
-    else:
-        say(kubectl_tables.idle(_read(answer, IdleView)))
+    _show(asked.ask("idle"), output, IdleView, kubectl_tables.idle)
 
 
-@main.command()
-@_with(*_OF_ALL)
-def moves(kubeconfig: str | None, context: str | None, extender: str, output: str) -> None:
+@main.command(short_help="Pods that move, or would, so that others fit.", epilog=_example("moves"))
+@_asks
+@output_option
+def moves(asked: Extender, output: str) -> None:
     """List pods that move, or would move with --moves=consent, so that a waiting gang or pod fits:
-    where to, what that loses, and what it saves."""
-    answer = Extender(Access(kubeconfig, context, extender)).ask("moves")
-    if output == "json":
-        _json(answer)
-        return
-    found = _read(answer, MovesView)
-    if found.plans:
-        say(kubectl_tables.moves(found))
-    else:
-        say(kubectl_tables.no_moves(found), err=True, nl=True)
+    where to, what that loses, and what it saves. Then list which pods do not consent to moves that
+    would have made room for a large gang or pod, and how long it waited for that."""
+    answer = asked.ask("moves")
+    _show(
+        answer,
+        output,
+        MovesView,
+        kubectl_tables.moves,
+        lambda found: "" if found.kept_waiting else why_no_moves(found),
+    )
 
 
-@main.command()
+@main.command(
+    short_help="What would move from nodes; with --yes, empty them.", epilog=_example("empty gpu-1")
+)
 @click.argument("nodes", nargs=-1, metavar="[NODE]...")
 @click.option("--yes", is_flag=True, help="Empty them: set linkwise.dev/empty on each.")
 @click.option("--undo", is_flag=True, help="Empty them no more: remove the annotation.")
-@_with(*_OF_ALL)
-def empty(
-    nodes: tuple[str, ...],
-    yes: bool,
-    undo: bool,
-    kubeconfig: str | None,
-    context: str | None,
-    extender: str,
-    output: str,
-) -> None:
+@_asks
+@output_option
+def empty(asked: Extender, nodes: tuple[str, ...], yes: bool, undo: bool, output: str) -> None:
     """Show which pods would move from these nodes and where to, and which stay and why; with --yes,
     empty them. Without a name, show the nodes that are being emptied."""
-    asked = Extender(Access(kubeconfig, context, extender))
     if yes and undo:
         raise BadInputError("--yes, --undo: expected one of them")
     if (yes or undo) and not nodes:
@@ -215,27 +225,22 @@ def empty(
     answer = asked.ask("empty", **({"nodes": ",".join(nodes)} if nodes else {}))
     for name in nodes if yes else ():
         annotate_node(asked, name, {EMPTY: "true"})
-    if output == "json":
-        _json(answer)
-    else:
-        say(kubectl_tables.emptying(_read(answer, EmptyingView), begins=yes))
+    _show(answer, output, EmptyingView, partial(kubectl_tables.emptying, begins=yes))
 
 
-@main.command()
+@main.command(
+    short_help="What the extender has decided, and why.",
+    epilog=_example("history -n ml gang/train"),
+)
 @click.argument("what", required=False, metavar="[POD | gang/NAME | KIND/NAME | node/NAME]")
-@_with(*_OF_NAMESPACE, *_OF_ALL)
+@_of_namespace
+@_asks
+@output_option
 def history(
-    what: str | None,
-    namespace: str | None,
-    all_namespaces: bool,
-    kubeconfig: str | None,
-    context: str | None,
-    extender: str,
-    output: str,
+    asked: Extender, what: str | None, namespace: str | None, all_namespaces: bool, output: str
 ) -> None:
     """List what the extender has decided since it began to lead, the newest last: plans,
     reservations, evictions, for whom and why."""
-    asked = Extender(Access(kubeconfig, context, extender))
     within = "" if all_namespaces else namespace or asked.namespace
     if what is None:
         params = {"namespace": within} if within else {}
@@ -249,17 +254,14 @@ def history(
         else:
             params = {kind: f"{within}/{name}"}
     answer = asked.ask("history", **params)
-    if output == "json":
-        _json(answer)
-    else:
-        say(history_table.history(_read(answer, HistoryView), within=within))
+    _show(answer, output, HistoryView, partial(history_table.history, within=within))
 
 
-@main.command()
-@_with(*_OF_ALL)
-def doctor(kubeconfig: str | None, context: str | None, extender: str, output: str) -> None:
+@main.command(short_help="What is missing for Linkwise, and what to do.", epilog=_example("doctor"))
+@_asks
+@output_option
+def doctor(asked: Extender, output: str) -> None:
     """Say what is missing for Linkwise, where, and what to do; status 1 if something is wrong."""
-    asked = Extender(Access(kubeconfig, context, extender))
     facts = read_facts(asked)
     found = findings(facts)
     if any(each.passing for each in found):
@@ -267,7 +269,7 @@ def doctor(kubeconfig: str | None, context: str | None, extender: str, output: s
         facts = read_facts(asked)
         found = still_there(found, findings(facts))
     if output == "json":
-        _json(msgspec.json.encode({"findings": found}))
+        say(in_json({"findings": found}))
     elif found:
         say(in_words(found))
     else:
@@ -276,15 +278,16 @@ def doctor(kubeconfig: str | None, context: str | None, extender: str, output: s
         sys.exit(1)
 
 
-@main.command()
+@main.command(
+    short_help="Open the live page of the cluster in a browser.",
+    epilog=_example("ui --no-browser --port 8080"),
+)
 @click.option("--port", default=0, show_default="any that is free", help="Of 127.0.0.1.")
 @click.option("--browser/--no-browser", default=True, help="Whether to open a browser.")
-@_with(*_OF_CLUSTER)
-def ui(
-    port: int, browser: bool, kubeconfig: str | None, context: str | None, extender: str
-) -> None:
+@_asks
+def ui(asked: Extender, port: int, browser: bool) -> None:
     """Open the live page of the cluster: racks, nodes and GPUs, who has them, and who waits."""
-    show_page(Access(kubeconfig, context, extender), port=port, browser=browser)
+    show_page(asked, port=port, browser=browser)
 
 
 def _path_of(what: str) -> tuple[str, ...]:
@@ -310,17 +313,38 @@ def _kind_of(what: str) -> tuple[str, str]:
     )
 
 
-def _read(answer: bytes, kind: type[T]) -> T:
+def _show(
+    answer: bytes,
+    output: str,
+    kind: type[T],
+    text: Callable[[T], str],
+    nothing: Callable[[T], str] = lambda _: "",
+) -> None:
+    """*nothing*: that there is nothing to list; empty: there is something."""
+    if output == "json":
+        say(in_json(msgspec.Raw(answer)))
+        return
     try:
-        return msgspec.json.decode(answer, type=kind)
+        found = msgspec.json.decode(answer, type=kind)
     except msgspec.DecodeError as error:
         raise AskError(
             f"the extender's answer is not understood, it may be of another version: {error}"
         ) from None
+    if words := nothing(found):
+        say(words, err=True, nl=True)
+    else:
+        say(text(found))
 
 
-def _json(answer: bytes) -> None:
-    say(msgspec.json.format(answer, indent=2), nl=True)
+def complete() -> None:
+    """kubectl runs this as `kubectl_complete-linkwise` with the words after `kubectl linkwise`, of
+    which the last is incomplete. It reads one completion a line, and a directive in the end:
+    kubernetes/kubernetes#105867."""
+    *words, incomplete = sys.argv[1:] or [""]
+    found = ShellComplete(main, {}, "kubectl-linkwise", "").get_completions(words, incomplete)
+    for each in found:
+        click.echo(f"{each.value}\t{each.help}" if each.help else each.value)
+    click.echo(_NO_FILES)
 
 
 if __name__ == "__main__":

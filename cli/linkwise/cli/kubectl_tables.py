@@ -1,61 +1,43 @@
 """The tables of `kubectl linkwise`: their columns, and their width."""
 
-import shutil
-import sys
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 
 from linkwise.cli.choose.gpu_list import write_indices
-from linkwise.cli.table import aligned
-from linkwise.extender.api.views import (
-    BestSet,
+from linkwise.cli.printed import terminal_width
+from linkwise.drawing.tables import Column, T, Table, figure
+from linkwise.drawing.words import counted, duration, gpus_in_words, named_gpus, some
+from linkwise.extender.show.explain.texts.format import closed_in_words
+from linkwise.extender.show.explain.texts.tables import (
+    gpu_hours,
+    idle_columns,
+    kept_waiting_columns,
+    plan_columns,
+    why_no_moves,
+)
+from linkwise.extender.state.views import (
     ClusterUse,
     EmptyingView,
     GangView,
     IdlePod,
     IdleView,
+    KeptWaitingView,
     KindUse,
+    MemberView,
+    MovePlanView,
     MoveState,
     MovesView,
     MoveView,
+    NamespaceUse,
     NodeView,
     PodState,
-)
-from linkwise.extender.explain.texts.format import (
-    busy_share,
-    closed_in_words,
-    duration,
-    evicted_if_needed,
-    idle_for,
+    StaysView,
+    WouldStartView,
 )
 
-_NARROWEST = 80
 _NAMED = 4  # of many idle pods; JSON has all of them
-_GANGS = (
-    "NAME",
-    "PHASE",
-    "BOUND",
-    "PLANNED",
-    "MIN",
-    "SIZE",
-    "GB/S",
-    "AGE",
-    "GIVES BACK",
-    "WAITS FOR",
-)
-_NODES = ("NAME", "GPUS", "USED", "PLANNED", "RESERVED", "FREE", "BEST FREE SET", "KIND", "PROBLEM")
-_KINDS = ("KIND", "NODES", "GPUS", "USED", "PLANNED", "RESERVED", "FREE", "LARGEST", "SPLIT")
-_NAMESPACES = ("NAMESPACE", "USED", "PLANNED", "PODS", "WAITING PODS", "WAITING GPUS")
-
-_IDLE = (
-    *("NAMESPACE", "POD", "GPUS", "IDLE FOR", "BUSY IN 24H", "GPU MEMORY", "NODE", "GANG"),
-    "EVICTED IF NEEDED",
-)
-_MOVE_PLANS = ("FOR", "GPUS", "PODS THAT MOVE", "GPU HOURS LOST", "GPU HOURS SAVED")
-_MOVES = ("FOR", "POD", "FROM", "TO", "GPUS THERE", "GPU HOURS LOST", "STATE")
-_STAYS = ("STAYS", "ON", "GPUS", "WHY")
-_WOULD_START = ("WAITING", "GPUS", "WOULD START WITHOUT")
 
 _LEGEND = """\
 PLANNED: for pods that have not started. RESERVED: free, for a gang that waits.
@@ -63,71 +45,182 @@ LARGEST: most free GPUs on one node.
 SPLIT: the share of bandwidth that later jobs lose because the free GPUs are apart.
 FIT n: how many pods of n GPUs would fit now.
 """
+KEPT_WAITING = """\
+Moves of these pods would have made room. GPU HOURS WAITED: their part of the wait, times the GPUs
+that wait, since the leader's term began.
+"""
+
+
+def shown(columns: Sequence[Column[T]], rows: Iterable[T]) -> str:
+    """Write a table with kubectl's capitals. On a terminal, the last column is wrapped to its
+    width, and what is still wider is cut; in a pipe, lines are whole."""
+    capitals = [replace(column, heading=column.heading.upper()) for column in columns]
+    table, width = Table.of(capitals, rows), terminal_width()
+    if width is None:
+        return table.text()
+    return "".join(
+        f"{line if len(line) <= width else f'{line[: width - 1]}…'}\n"
+        for line in table.text(width).splitlines()
+    )
 
 
 def gangs(views: Sequence[GangView], *, namespaces: bool, now: float | None = None) -> str:
     """Return the table of gangs. *now* is for ages."""
     at = time.time() if now is None else now
-    rows: list[tuple[str, ...]] = [_GANGS, *(_gang(view, at) for view in views)]
+    columns: list[Column[GangView]] = [
+        Column("name", lambda it: it.name),
+        Column("phase", lambda it: it.phase),
+        figure("bound", lambda it: sum(m.state is PodState.BOUND for m in it.members)),
+        figure("planned", lambda it: sum(map(_is_planned, it.members))),
+        figure("min", lambda it: it.minimum),
+        figure("size", lambda it: it.size),
+        figure("GB/s", _gbytes),
+        Column("age", lambda it: None if it.since is None else duration(at - it.since)),
+        Column("gives back", lambda it: _gives_back(it, at)),
+        Column("waits for", lambda it: it.reason),
+    ]
     if namespaces:
-        spaces = ("NAMESPACE", *(view.namespace for view in views))
-        rows = [(space, *row) for space, row in zip(spaces, rows, strict=True)]
-    first = 3 if namespaces else 2
-    return fitted(aligned(rows, figures=range(first, first + 5)))
+        columns.insert(0, Column("namespace", lambda it: it.namespace))
+    return shown(columns, views)
+
+
+def _gbytes(gang: GangView) -> str:
+    return "" if gang.communicator is None else f"{gang.communicator.gbytes_per_s:.0f}"
+
+
+def _is_planned(member: MemberView) -> bool:
+    return member.state is PodState.PLANNED or (
+        member.state is PodState.TO_COME and bool(member.node)
+    )
+
+
+def _gives_back(gang: GangView, at: float) -> str:
+    if gang.deadline is None or gang.started:
+        return ""
+    return f"in {duration(gang.deadline - at)}"
 
 
 def nodes(views: Sequence[NodeView]) -> str:
-    rows: list[tuple[str, ...]] = [_NODES, *(_node(view) for view in views)]
+    columns: list[Column[NodeView]] = [
+        Column("name", lambda it: it.name),
+        figure("GPUs", lambda it: it.by_count.gpus if it.by_count else len(it.gpus)),
+        figure("used", lambda it: it.by_count.used if it.by_count else _gpus(it, "used")),
+        figure("planned", lambda it: _gpus(it, "held")),
+        figure("reserved", lambda it: _gpus(it, "reserved")),
+        figure("free", _free),
+        Column("best free set", _best),
+        Column("kind", lambda it: it.kind.replace("NVIDIA ", "")),
+        Column("problem", _problem),
+    ]
     if any(view.shares for view in views):
-        shares = ("FREE SHARES", *(_shares(view) for view in views))
-        rows = [(*row[:6], of, *row[6:]) for of, row in zip(shares, rows, strict=True)]
+        columns.insert(6, Column("free shares", _shares))
     if any(view.topology_manager for view in views):
-        managers = ("TOPOLOGY MANAGER", *(view.topology_manager or "unknown" for view in views))
-        rows = [(*row[:-1], of, row[-1]) for of, row in zip(managers, rows, strict=True)]
-    return fitted(aligned(rows, figures=range(1, 6)))
+        managers: Column[NodeView] = Column(
+            "topology manager", lambda it: it.topology_manager or "unknown"
+        )
+        columns.insert(-1, managers)
+    return shown(columns, views)
+
+
+def _gpus(node: NodeView, state: str) -> int:
+    return sum(gpu.state == state for gpu in node.gpus)
+
+
+def _free(node: NodeView) -> int:
+    counted = node.by_count
+    return _gpus(node, "free") if counted is None else counted.gpus - counted.used
+
+
+def _best(node: NodeView) -> str:
+    best = node.best
+    if best is None or best.gpus == 1:
+        return "1" if best else ""
+    return f"{best.gpus} by {best.link}, {best.gbytes_per_s:.0f} GB/s"
+
+
+def _problem(node: NodeView) -> str:
+    if node.by_count is not None:
+        return f"{node.reason}: placed by count"
+    broken = [gpu.index for gpu in node.gpus if gpu.state == "unhealthy"]
+    if node.reason or not broken:
+        return node.reason
+    return f"{named_gpus(broken, shortest=3)} unhealthy"
+
+
+def _shares(node: NodeView) -> str:
+    """Such as `gpu.shared 3/8`: 3 of 8 are free."""
+    uses = (f"{use.resource.partition('/')[2]} {use.free}/{use.all}" for use in node.shares)
+    return ", ".join(uses)
 
 
 def use(it: ClusterUse) -> str:
-    total = sum(it.gpus.values())
-    used = it.gpus["used"]
-    share = f" ({100 * used / total:.0f} %)" if total else ""
-    divided = f", {it.gpus['divided']} divided" if it.gpus.get("divided") else ""
-    unhealthy = f", {it.gpus['unhealthy']} unhealthy" if it.gpus["unhealthy"] else ""
-    reserved = f", {it.gpus['reserved']} reserved" if it.gpus["reserved"] else ""
-    lines = (
-        f"{total} GPUs on {it.nodes} node{'' if it.nodes == 1 else 's'}: {used} in use{share}, "
-        f"{it.gpus['held']} planned, {it.gpus['free']} free{reserved}{divided}{unhealthy}\n"
-    )
-    parts = [lines + "".join(f"{each}\n" for each in closed_in_words(it.closed))]
+    parts = ["".join(f"{line}\n" for line in (_use_in_words(it), *closed_in_words(it.closed)))]
     if it.kinds:
-        sizes = sorted({size for kind in it.kinds for size in kind.room})
-        room = tuple(f"FIT {size}" for size in sizes)
-        rows = [(*_KINDS, *room), *(_kind(kind, sizes) for kind in it.kinds)]
-        parts.append(fitted(aligned(rows, figures=range(1, len(rows[0])))))
+        parts.append(shown(_kind_columns(it.kinds), it.kinds))
     if it.namespaces:
-        rows = [_NAMESPACES]
-        rows += [
-            (
-                each.namespace,
-                *map(str, (each.used, each.held, each.pods, each.waiting, each.waiting_gpus)),
-            )
-            for each in it.namespaces
+        namespaces: list[Column[NamespaceUse]] = [
+            Column("namespace", lambda each: each.namespace),
+            figure("used", lambda each: each.used),
+            figure("planned", lambda each: each.held),
+            figure("pods", lambda each: each.pods),
+            figure("waiting pods", lambda each: each.waiting),
+            figure("waiting GPUs", lambda each: each.waiting_gpus),
         ]
-        parts.append(fitted(aligned(rows, figures=range(1, len(_NAMESPACES)))))
+        parts.append(shown(namespaces, it.namespaces))
     if it.kinds:
         parts.append(_LEGEND)
     return "\n".join(parts)
 
 
+def _use_in_words(it: ClusterUse) -> str:
+    total, used = sum(it.gpus.values()), it.gpus["used"]
+    share = f" ({100 * used / total:.0f} %)" if total else ""
+    others = "".join(
+        f", {it.gpus[state]} {state}"
+        for state in ("reserved", "divided", "unhealthy")
+        if it.gpus.get(state)
+    )
+    return (
+        f"{total} GPUs on {counted(it.nodes, 'node')}: {used} in use{share}, "
+        f"{it.gpus['held']} planned, {it.gpus['free']} free{others}"
+    )
+
+
+def _kind_columns(kinds: Iterable[KindUse]) -> Sequence[Column[KindUse]]:
+    sizes = sorted({size for kind in kinds for size in kind.room})
+    return (
+        Column("kind", lambda it: it.kind.replace("NVIDIA ", "")),
+        figure("nodes", lambda it: it.nodes),
+        figure("GPUs", lambda it: sum(it.gpus.values())),
+        figure("used", lambda it: it.gpus["used"]),
+        figure("planned", lambda it: it.gpus["held"]),
+        figure("reserved", lambda it: it.gpus["reserved"]),
+        figure("free", lambda it: it.gpus["free"]),
+        figure("largest", lambda it: it.largest_free),
+        figure("split", lambda it: f"{100 * it.fragmented:.0f} %"),
+        *(figure(f"fit {size}", partial(_fit, size)) for size in sizes),
+    )
+
+
+def _fit(size: int, kind: KindUse) -> int | None:
+    return kind.room.get(size)
+
+
 def idle(it: IdleView) -> str:
     parts = [_idle_counts(it)]
     if it.pods:
-        rows: list[tuple[str, ...]] = [_IDLE, *(_idle(pod, it.at) for pod in it.pods)]
-        parts.append(fitted(aligned(rows, figures=(2,))))
+        name: list[Column[IdlePod]] = [
+            Column("namespace", lambda pod: pod.pod.partition("/")[0]),
+            Column("pod", lambda pod: pod.pod.partition("/")[2]),
+        ]
+        parts.append(shown([*name, *idle_columns(it.at, busy="busy in 24h")], it.pods))
     if it.would_start:
-        rows = [_WOULD_START]
-        rows += [(each.who, str(each.gpus), _some(each.without)) for each in it.would_start]
-        parts.append(fitted(aligned(rows, figures=(1,))))
+        would_start: list[Column[WouldStartView]] = [
+            Column("waiting", lambda each: each.who),
+            figure("GPUs", lambda each: each.gpus),
+            Column("would start without", lambda each: some(each.without, _NAMED)),
+        ]
+        parts.append(shown(would_start, it.would_start))
         parts.append("Each is tried by itself, as if the others did not wait.\n")
     elif it.pods and it.waiting:
         parts.append(f"{_waiting(it.waiting)}; none would start without the idle pods.\n")
@@ -136,32 +229,56 @@ def idle(it: IdleView) -> str:
     return "\n".join(parts)
 
 
+def _idle_counts(it: IdleView) -> str:
+    gpus = sum(pod.gpus for pod in it.pods)
+    held = f", with {gpus_in_words(gpus)}" if gpus else ""
+    unknown = f", {it.unknown} unknown, as nothing reports their work" if it.unknown else ""
+    return f"Pods with GPUs: {len(it.pods)} idle{held}, {it.not_idle} not idle{unknown}.\n"
+
+
+def _waiting(count: int) -> str:
+    return "1 gang or pod waits" if count == 1 else f"{count} gangs and pods wait"
+
+
 def moves(it: MovesView) -> str:
-    plans: list[tuple[str, ...]] = [_MOVE_PLANS]
-    rows: list[tuple[str, ...]] = [_MOVES]
-    for plan in it.plans:
-        saved = plan.saved_gpu_seconds
-        plans.append(
-            (
-                plan.for_whom,
-                str(plan.gpus or "-"),
-                str(len(plan.moves)),
-                _hours(plan.lost_gpu_seconds),
-                "no end" if saved is None else _hours(saved) if saved else "-",
-            )
-        )
-        rows += [(plan.for_whom, *_move(move, it.at)) for move in plan.moves]
-    parts = [
-        fitted(aligned(plans, figures=range(1, len(_MOVE_PLANS)))),
-        fitted(aligned(rows, figures=(5,))),
+    for_whom: Column[MovePlanView] = Column("for", lambda plan: plan.for_whom)
+    moved = [(plan.for_whom, move) for plan in it.plans for move in plan.moves]
+    columns: list[Column[tuple[str, MoveView]]] = [
+        Column("for", lambda row: row[0]),
+        *(column.of(lambda row: row[1]) for column in _move_columns(it.at)),
     ]
-    states = {move.state for plan in it.plans for move in plan.moves}
-    if MoveState.ADVISED in states:
+    nothing = why_no_moves(it)
+    parts = [f"{nothing}\n"] if nothing else [shown(plan_columns(for_whom), it.plans)]
+    if moved:
+        parts.append(shown(columns, moved))
+    if any(move.state is MoveState.ADVISED for _, move in moved):
         parts.append(
             "Advice: nothing is moved without --moves=consent. Each that waits is tried by itself, "
             "as if the others did not wait.\n"
         )
+    if it.kept_waiting:
+        waits: Column[KeptWaitingView] = Column("kept waiting", lambda each: each.waits)
+        parts.append(shown(kept_waiting_columns(waits), it.kept_waiting))
+        parts.append(KEPT_WAITING)
     return "\n".join(parts)
+
+
+def _move_columns(at: float, advised: str = MoveState.ADVISED.value) -> Sequence[Column[MoveView]]:
+    """*advised*: the state of a move that only would be."""
+    return (
+        Column("pod", lambda it: it.pod),
+        Column("from", lambda it: it.node),
+        Column("to", lambda it: it.target),
+        Column("GPUs there", lambda it: write_indices(it.gpus) if it.gpus else None),
+        figure("GPU hours lost", lambda it: gpu_hours(it.lost_gpu_seconds)),
+        Column("state", lambda it: advised if it.state is MoveState.ADVISED else _state(it, at)),
+    )
+
+
+def _state(move: MoveView, at: float) -> str:
+    if move.kept_until is None:
+        return move.state
+    return f"{move.state}, target kept for {duration(move.kept_until - at)}"
 
 
 def emptying(it: EmptyingView, *, begins: bool) -> str:
@@ -170,18 +287,17 @@ def emptying(it: EmptyingView, *, begins: bool) -> str:
         return "No node is being emptied.\n"
     parts = []
     if it.moves:
-        rows: list[tuple[str, ...]] = [_MOVES[1:], *(_emptied_move(move, it) for move in it.moves)]
-        parts.append(fitted(aligned(rows, figures=(4,))))
+        parts.append(shown(_move_columns(it.at, "would move"), it.moves))
     if it.stays:
-        rows = [_STAYS, *((pod.pod, pod.node, str(pod.gpus), pod.why) for pod in it.stays)]
-        parts.append(fitted(aligned(rows, figures=(2,))))
+        stays: list[Column[StaysView]] = [
+            Column("stays", lambda pod: pod.pod),
+            Column("on", lambda pod: pod.node),
+            figure("GPUs", lambda pod: pod.gpus),
+            Column("why", lambda pod: pod.why),
+        ]
+        parts.append(shown(stays, it.stays))
     parts.append("".join(f"{line}\n" for line in _emptying_in_words(it, begins=begins)))
     return "\n".join(parts)
-
-
-def _emptied_move(move: MoveView, it: EmptyingView) -> tuple[str, ...]:
-    *before, state = _move(move, it.at)
-    return *before, "would move" if move.state is MoveState.ADVISED else state
 
 
 def _emptying_in_words(it: EmptyingView, *, begins: bool) -> Iterator[str]:
@@ -195,134 +311,5 @@ def _emptying_in_words(it: EmptyingView, *, begins: bool) -> Iterator[str]:
     if emptied:
         yield f"Being emptied: {', '.join(emptied)}. New pods with GPUs are placed elsewhere."
     if others:
-        yield f"Nothing is changed. With --yes, these are emptied: {', '.join(others)}."
-
-
-def no_moves(it: MovesView) -> str:
-    if it.allowed == "never":
-        return "Moves are off: the extender runs with --moves=never."
-    return "Nothing to move: no gang or pod waits for which moves are found that are worth it."
-
-
-def _move(move: MoveView, at: float) -> tuple[str, ...]:
-    state: str = move.state
-    if move.kept_until is not None:
-        state += f", target kept for {duration(max(move.kept_until - at, 0.0))}"
-    gpus = write_indices(move.gpus) if move.gpus else "-"
-    return move.pod, move.node, move.target, gpus, _hours(move.lost_gpu_seconds), state
-
-
-def _hours(seconds: float) -> str:
-    return f"{seconds / 3600:.1f}"
-
-
-def _idle_counts(it: IdleView) -> str:
-    gpus = sum(pod.gpus for pod in it.pods)
-    held = f", with {gpus} GPU{'' if gpus == 1 else 's'}" if gpus else ""
-    unknown = f", {it.unknown} unknown" if it.unknown else ""
-    return f"Pods with GPUs: {len(it.pods)} idle{held}, {it.not_idle} not idle{unknown}.\n"
-
-
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-def _waiting(count: int) -> str:
-    return "1 gang or pod waits" if count == 1 else f"{count} gangs and pods wait"
-
-
-def _idle(pod: IdlePod, at: float) -> tuple[str, ...]:
-    namespace, _, name = pod.pod.partition("/")
-    return (
-        namespace,
-        name,
-        str(pod.gpus),
-        idle_for(pod.since, at, at_least=pod.at_least),
-        busy_share(pod.day_percent),
-        "-" if pod.memory_gib is None else f"{pod.memory_gib} GiB",
-        pod.node,
-        f"{pod.gang}, which works" if pod.gang_works else pod.gang or "-",
-        evicted_if_needed(pod.reclaim_from, at),
-    )
-
-
-def fitted(table: str) -> str:
-    """Cut each line at the terminal's width; leave it whole for a pipe."""
-    if not sys.stdout.isatty():
-        return table
-    width = max(shutil.get_terminal_size().columns, _NARROWEST)
-    return "".join(
-        f"{line if len(line) <= width else f'{line[: width - 1]}…'}\n"
-        for line in table.splitlines()
-    )
-
-
-def _gang(view: GangView, at: float) -> tuple[str, ...]:
-    states = Counter(member.state for member in view.members)
-    back = view.deadline is not None and not view.started
-    return (
-        view.name,
-        view.phase,
-        str(states[PodState.BOUND]),
-        str(
-            states[PodState.PLANNED]
-            + sum(m.state is PodState.TO_COME and bool(m.node) for m in view.members)
-        ),
-        str(view.minimum),
-        str(view.size),
-        "-" if view.communicator is None else f"{view.communicator.gbytes_per_s:.0f}",
-        "-" if view.since is None else duration(at - view.since),
-        f"in {duration(view.deadline - at)}" if back and view.deadline is not None else "-",
-        view.reason or "-",
-    )
-
-
-def _node(view: NodeView) -> tuple[str, ...]:
-    states = Counter(gpu.state for gpu in view.gpus)
-    problem = view.reason
-    if (counted := view.by_count) is not None:
-        free = str(counted.gpus - counted.used)
-        figures = (str(counted.gpus), str(counted.used), "0", "0", free)
-        return view.name, *figures, "-", "-", f"{problem}: placed by count"
-    if not problem and states["unhealthy"]:
-        broken = [gpu.index for gpu in view.gpus if gpu.state == "unhealthy"]
-        problem = f"GPU{'' if len(broken) == 1 else 's'} {write_indices(broken)} unhealthy"
-    return (
-        view.name,
-        str(len(view.gpus)),
-        *(str(states[state]) for state in ("used", "held", "reserved", "free")),
-        _best(view.best),
-        view.kind.replace("NVIDIA ", "") or "-",
-        problem or "-",
-    )
-
-
-def _shares(view: NodeView) -> str:
-    """Such as `gpu.shared 3/8`: 3 of 8 are free."""
-    uses = (f"{use.resource.partition('/')[2]} {use.free}/{use.all}" for use in view.shares)
-    return ", ".join(uses) or "-"
-
-
-def _best(best: BestSet | None) -> str:
-    if best is None:
-        return "-"
-    if best.gpus == 1:
-        return "1"
-    return f"{best.gpus} by {best.link}, {best.gbytes_per_s:.0f} GB/s"
-
-
-def _kind(kind: KindUse, sizes: Sequence[int]) -> tuple[str, ...]:
-    return (
-        kind.kind.replace("NVIDIA ", ""),
-        str(kind.nodes),
-        str(sum(kind.gpus.values())),
-        *(str(kind.gpus[state]) for state in ("used", "held", "reserved", "free")),
-        str(kind.largest_free),
-        f"{100 * kind.fragmented:.0f} %",
-        *(_fit(kind.room, size) for size in sizes),
-    )
-
-
-def _fit(room: Mapping[int, int], size: int) -> str:
-    return str(room[size]) if size in room else "-"
+        then = "are emptied" if it.allowed == "consent" else "get no new pods with GPUs"
+        yield f"Nothing is changed. With --yes, these {then}: {', '.join(others)}."

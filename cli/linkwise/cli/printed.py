@@ -1,17 +1,24 @@
 """What commands print. Names and messages that others wrote may hold anything; a terminal would
 obey it: colours, titles, text from right to left, or rows that are none."""
 
-import json
+import shutil
+import sys
 
 import click
+import msgspec
+
+from linkwise.drawing.words import printable
+
+output_option = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
 
 
-def printable(text: str, kept: str = "") -> str:
-    """Return *text* with each character that cannot be seen as an escape of JSON; those in *kept*
-    stay."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c in kept else json.dumps(c)[1:-1] for c in text)
+def terminal_width() -> int | None:
+    """The letters of a line on a terminal; None in a pipe, where lines are whole."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def in_json(value: object) -> str:
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
 
 
 def say(text: str | bytes, *, err: bool = False, nl: bool = False) -> None:

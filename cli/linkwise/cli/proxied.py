@@ -44,7 +44,7 @@ class Extender:
                 f"--extender {access.service}: expected NAMESPACE/SERVICE:PORT, "
                 "like kube-system/linkwise-extender:http"
             )
-        self._access, self._in_namespace, self._name = access, found[1], f"{found[2]}:{found[3]}"
+        self.access, self._in_namespace, self._name = access, found[1], f"{found[2]}:{found[3]}"
         self._client = KubeClient(_configuration(access), timeout_seconds=_SECONDS)
 
     @property
@@ -60,9 +60,9 @@ class Extender:
     @property
     def namespace(self) -> str:
         """The namespace of the context, or of the pod that this runs in."""
-        if _has_kubeconfig(self._access):
-            contexts, active = list_kube_config_contexts(self._access.kubeconfig)  # type: ignore[no-untyped-call]
-            wanted = self._access.context or (active or {}).get("name")
+        if _has_kubeconfig(self.access):
+            contexts, active = list_kube_config_contexts(self.access.kubeconfig)  # type: ignore[no-untyped-call]
+            wanted = self.access.context or (active or {}).get("name")
             for each in contexts or ():
                 if each["name"] == wanted:
                     return str(each["context"].get("namespace") or "default")

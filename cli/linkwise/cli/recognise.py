@@ -6,14 +6,14 @@ workload creates; 2 bad input.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import click
-import msgspec
 
+from linkwise.cli.errors import BadInputError
 from linkwise.cli.pod_source import Manifests, read_manifests
-from linkwise.cli.printed import say
-from linkwise.cli.table import aligned
+from linkwise.cli.printed import in_json, output_option, say, terminal_width
+from linkwise.drawing.tables import aligned
 from linkwise.kube.objects import Pod
 from linkwise.pods.podgrouper.decide import recognise
 from linkwise.pods.podgrouper.workloads.answer import (
@@ -28,21 +28,32 @@ from linkwise.topology import names
 
 _HEADER = ("POD", "GANG", "SIZE", "MIN", "WAVES", "ROLE", "RANK", "RULE", "WHY")
 _FIGURES = (2, 3, 4, 6)
+_ANSWERS = {
+    Recognised: "gang",
+    NoGang: "none",
+    NeedsOwner: "needs-owner",
+    Refused: "refused",
+}
 _Told = Sequence[tuple[Pod, Answer]]
 
 
 @click.command(
     name="recognise",
+    short_help="Which gangs the pods of a manifest are in, and why.",
     epilog="FILE is YAML or JSON: manifests of pods and workloads, or what `kubectl get pods,jobs "
     "-o yaml` prints; - is standard input. A workload stands for the pods that its controller "
-    "creates. What a pod's size has to be read from belongs into one of the files too.",
+    "creates. What a pod's size has to be read from belongs in one of the files too.\n\n"
+    "\b\nExample:\n  kubectl get pods,jobs -o yaml | linkwise recognise -f -",
 )
 @click.option("-f", "--filename", "paths", metavar="FILE", multiple=True, required=True)
 @click.option(
     "--resource",
-    default=names.DEFAULT_RESOURCE,
+    "resources",
+    multiple=True,
+    default=names.DEFAULT_RESOURCES,
     show_default=True,
-    help="The extended resource that counts as a GPU.",
+    help="The extended resource that counts as a GPU; once for each, where nodes have different "
+    "ones.",
 )
 @click.option(
     "--indexed-jobs",
@@ -52,38 +63,47 @@ _Told = Sequence[tuple[Pod, Answer]]
     help="Which Indexed Jobs that run all their pods at once are gangs: all, those whose pods have "
     "a subdomain, or none.",
 )
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+@output_option
 def recognise_command(
-    paths: tuple[str, ...], resource: str, indexed_jobs: str, output: str
+    paths: tuple[str, ...], resources: tuple[str, ...], indexed_jobs: str, output: str
 ) -> None:
     """Say which gangs pods are in, by their operators' marks or their own annotations."""
-    manifests = read_manifests(paths)
-    told = _recognise(manifests, resource, IndexedJobs(indexed_jobs))
+    manifests = read_manifests("-f", paths)
+    if not manifests.pods and not manifests.unknown:
+        raise BadInputError(
+            f"-f {', '.join(paths)}: no pod there, and no workload that creates one: "
+            "`kubectl get pods -o yaml`"
+        )
+    told = _recognise(manifests, resources, IndexedJobs(indexed_jobs))
     say(_json(told, manifests) if output == "json" else _text(told))
-    for each in (*manifests.unknown, *manifests.left_out):
+    for each in (*manifests.unknown, *manifests.left_out, *manifests.near_misses):
         say(f"linkwise: {each}", err=True, nl=True)
     unclear = any(isinstance(answer, NeedsOwner | Refused) for _, answer in told)
     sys.exit(1 if unclear or manifests.unknown else 0)
 
 
-def _recognise(manifests: Manifests, resource: str, indexed_jobs: IndexedJobs) -> _Told:
+def _recognise(
+    manifests: Manifests, resources: tuple[str, ...], indexed_jobs: IndexedJobs
+) -> _Told:
     return [
         (
-            pod,
-            recognise(pod, manifests.objects, resource=resource, indexed_jobs=indexed_jobs),
+            each.pod,
+            recognise(each.pod, manifests.objects, resources=resources, indexed_jobs=indexed_jobs),
         )
-        for pod in manifests.pods
+        for each in manifests.pods
     ]
 
 
 def _text(told: _Told) -> str:
     if not told:
         return ""
-    return aligned([_HEADER, *(_row(pod, answer) for pod, answer in told)], _FIGURES)
+    return aligned(
+        [_HEADER, *(_row(pod, answer) for pod, answer in told)], _FIGURES, terminal_width()
+    )
 
 
 def _row(pod: Pod, answer: Answer) -> tuple[str, ...]:
-    name = f"{pod.metadata.namespace}/{pod.metadata.name}"
+    name = pod.key
     if isinstance(answer, Recognised):
         member = answer.member
         more = "+" if answer.open_ended else ""
@@ -110,76 +130,48 @@ def _why(answer: Answer) -> str:
     return answer.because
 
 
-class _PodJson(msgspec.Struct, frozen=True, omit_defaults=True):
-    namespace: str
-    name: str
-    answer: str
-    rule: str
-    because: str
-    gang: str | None = None
-    uid: str | None = None  # of the object that stands for the gang
-    size: int | None = None
-    minimum: int | None = None
-    gpu_size: int | None = None
-    gpu_minimum: int | None = None
-    waves: tuple[int, ...] = ()  # of its pods, by when they are created; if there are several
-    done: int = 0
-    open_ended: bool = False
-    basis: str | None = None
-    role: str | None = None
-    index: int | None = None
-    rank: int | None = None
-    subgroup: str = ""
-    queue: str = ""
-    priority_class: str = ""
-    needs: str | None = None
-
-
-class _PodsJson(msgspec.Struct, frozen=True):
-    pods: list[_PodJson]
-    left_out: tuple[str, ...]
-
-
 def _json(told: _Told, manifests: Manifests) -> str:
-    """`answer` is gang, none, needs-owner or refused; empty fields are left out."""
-    pods = [_pod_json(pod, answer) for pod, answer in told]
-    written = _PodsJson(pods, (*manifests.unknown, *manifests.left_out))
-    return msgspec.json.format(msgspec.json.encode(written), indent=2).decode() + "\n"
+    """`answer` is gang, none, needs-owner or refused; what is empty is left out."""
+    written = {
+        "pods": [_pod_json(pod, answer) for pod, answer in told],
+        "left_out": tuple(map(str, (*manifests.unknown, *manifests.left_out))),
+        "near_misses": manifests.near_misses,
+    }
+    return in_json(written)
 
 
-def _pod_json(pod: Pod, answer: Answer) -> _PodJson:
-    known = _PodJson(
-        pod.metadata.namespace, pod.metadata.name, "refused", answer.rule, _why(answer)
-    )
-    replace = msgspec.structs.replace
+def _pod_json(pod: Pod, answer: Answer) -> Mapping[str, object]:
+    fields: dict[str, object] = {
+        "namespace": pod.metadata.namespace,
+        "name": pod.metadata.name,
+        "answer": _ANSWERS[type(answer)],
+        "rule": answer.rule,
+        "because": _why(answer),
+    }
+    if isinstance(answer, Recognised):
+        fields |= {
+            "gang": str(answer.gang),
+            "uid": answer.gang.uid,  # of the object that stands for the gang
+            "size": answer.size,
+            "minimum": answer.minimum,
+            "gpu_size": answer.gpu_size,
+            "gpu_minimum": answer.gpu_minimum,
+            # Of its pods, by when they are created.
+            "waves": answer.waves if len(answer.waves) > 1 else None,
+            "done": answer.done or None,
+            "open_ended": answer.open_ended or None,
+            "basis": answer.basis.value,
+        }
+    if isinstance(answer, Recognised | NoGang):
+        member = answer.member
+        fields |= {
+            "role": member.role,
+            "index": member.index,
+            "rank": member.rank,
+            "subgroup": member.subgroup or None,
+            "queue": member.queue or None,
+            "priority_class": member.priority_class or None,
+        }
     if isinstance(answer, NeedsOwner):
-        return replace(known, answer="needs-owner", needs=str(answer.owner))
-    if isinstance(answer, Refused):
-        return known
-    member = answer.member
-    known = replace(
-        known,
-        answer="none",
-        role=member.role,
-        index=member.index,
-        rank=member.rank,
-        subgroup=member.subgroup,
-        queue=member.queue,
-        priority_class=member.priority_class,
-    )
-    if isinstance(answer, NoGang):
-        return known
-    return replace(
-        known,
-        answer="gang",
-        gang=str(answer.gang),
-        uid=answer.gang.uid,
-        size=answer.size,
-        minimum=answer.minimum,
-        gpu_size=answer.gpu_size,
-        gpu_minimum=answer.gpu_minimum,
-        waves=answer.waves if len(answer.waves) > 1 else (),
-        done=answer.done,
-        open_ended=answer.open_ended,
-        basis=answer.basis.value,
-    )
+        fields["needs"] = str(answer.owner)
+    return {name: value for name, value in fields.items() if value is not None}

@@ -15,7 +15,11 @@ from linkwise.topology import names
 _DRAFT = "http://json-schema.org/draft-07/schema#"  # what editors know
 
 
-@click.command(name="schema")
+@click.command(
+    name="schema",
+    short_help="Print a JSON Schema of the annotations, for editors.",
+    epilog="\b\nExample:\n  linkwise schema > linkwise.schema.json",
+)
 def schema_command() -> None:
     """Print a JSON Schema that checks the linkwise.dev/ annotations of manifests, for editors."""
     click.echo(json.dumps(schema(), indent=2))

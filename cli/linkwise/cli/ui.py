@@ -22,13 +22,12 @@ _SERVES = re.compile(r"Starting to serve on (\S+)")
 _END_SECONDS = 5.0
 
 
-def show_page(access: Access, *, port: int, browser: bool) -> None:
+def show_page(asked: Extender, *, port: int, browser: bool) -> None:
     """Serve the page until kubectl ends, or Ctrl-C or SIGTERM ends this program. Raises AskError,
     BadInputError."""
-    asked = Extender(access)
     asked.ask("ui", "")  # says what is missing, where a browser would show a bare status
     path = f"{asked.path}/ui/"
-    with _proxy(access, path, port) as (process, address):
+    with _proxy(asked.access, path, port) as (process, address):
         url = f"http://{address}{path}"
         click.echo(f"{url}\nServed until you press Ctrl-C.")
         if browser:

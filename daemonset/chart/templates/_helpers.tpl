@@ -128,6 +128,20 @@ tolerations:
 {{- end }}
 {{- end }}
 
+{{- /* The resources that are GPUs, as JSON: resourceName is one, or a list. */ -}}
+{{- define "linkwise.resources" -}}
+{{- ternary .Values.resourceName (list .Values.resourceName) (kindIs "slice" .Values.resourceName) | toJson }}
+{{- end }}
+
+{{- /* The plugin's DaemonSets, one for each resource, as JSON. */ -}}
+{{- define "linkwise.daemonSets" -}}
+{{- $names := list }}
+{{- range $place, $resource := include "linkwise.resources" . | fromJsonArray }}
+{{- $names = append $names (ternary (printf "linkwise-plugin-%s" (first (splitList "." $resource))) "linkwise-plugin" (gt $place 0)) }}
+{{- end }}
+{{- $names | toJson }}
+{{- end }}
+
 {{- define "linkwise.pullSecrets" -}}
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets:
@@ -154,4 +168,31 @@ egress:
 
 {{- define "linkwise.hasWebhook" -}}
 {{- if and .Values.extender.enabled .Values.webhook.enabled }}true{{ end }}
+{{- end }}
+
+{{- /* The namespaces whose objects reach the webhook. Kubernetes' own, and those that opt out, never do. */ -}}
+{{- define "linkwise.namespaceSelector" -}}
+{{- $given := .Values.webhook.namespaceSelector | default dict }}
+{{- with $given.matchLabels }}
+matchLabels:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+matchExpressions:
+  - key: kubernetes.io/metadata.name
+    operator: NotIn
+    values: [kube-system, kube-public, kube-node-lease]
+  - key: linkwise.dev/webhook
+    operator: NotIn
+    values: [ignore]
+  {{- if $given }}
+  {{- with $given.matchExpressions }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+  {{- else }}
+  {{- with .Values.extender.flags.namespace }}
+  - key: kubernetes.io/metadata.name
+    operator: In
+    values: {{ toJson . }}
+  {{- end }}
+  {{- end }}
 {{- end }}

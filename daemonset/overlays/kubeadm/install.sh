@@ -213,7 +213,7 @@ uninstall() {
 }
 
 say_what_waits() {
-  step="docs/operating/uninstall.md, step 4"
+  step="docs/operating/upgrade-and-uninstall.md#pods-that-wait-for-linkwise"
   gates=$(cluster get pods -A --field-selector spec.nodeName= --request-timeout=10s \
     -o 'jsonpath={range .items[*]}{.spec.schedulingGates[*].name}{"\n"}{end}' 2>/dev/null) || {
     say "pods behind the gate linkwise.dev/plan: unknown, the cluster cannot be asked ($step)"

@@ -1,2 +1,2 @@
-"""Drawings of machines: which GPUs there are, what joins them, and who has which; and of pods
-in time."""
+"""What several programs show: drawings of machines and of pods in time, tables, and amounts in
+words."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import combinations, groupby
 
 from linkwise.topology.machine.model import Gpu, Link, Machine
+from linkwise.topology.vendors.known import vendor_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +49,6 @@ def links_within(machine: Machine, positions: Iterable[int]) -> tuple[Link, ...]
     return tuple(machine.link(a, b) for a, b in combinations(sorted(positions), 2))
 
 
-def written(indices: Iterable[int]) -> str:
-    """Return GPU indices as an operator writes them: `0-2,5`."""
-    runs: list[list[int]] = []
-    for index in sorted(indices):
-        if runs and index == runs[-1][-1] + 1:
-            runs[-1].append(index)
-        else:
-            runs.append([index])
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-
-
 def _joined_by_nvlink(machine: Machine) -> list[tuple[int, ...]]:
     """Return the connected components of the graph of NVLinks."""
     group_of = {position: {position} for position in range(len(machine.gpus))}
@@ -73,13 +63,15 @@ def _joined_by_nvlink(machine: Machine) -> list[tuple[int, ...]]:
 def _nvlink_island(machine: Machine, group: tuple[int, ...]) -> Island:
     links = links_within(machine, group)
     counts = sorted({link.nvlinks for link in links if link.nvlinks})
-    amount = f"NV{counts[0]}" if len(counts) == 1 else f"NV{counts[0]}-{counts[-1]}"
+    vendor = vendor_of(machine)
+    most = str(counts[0]) if len(counts) == 1 else f"{counts[0]}-{counts[-1]}"
+    amount = f"{vendor.link_prefix}{most}"
     positions = tuple(sorted(group, key=_by_numa(machine)))
     if any(link.through_switch for link in links):
         return Island(positions, f"NVSwitch {amount}", switched=True)
     if len(group) > 2 and not all(link.nvlinks for link in links):
-        return Island(positions, f"NVLink mesh {amount}")
-    return Island(positions, f"NVLink {amount}")
+        return Island(positions, f"{vendor.link} mesh {amount}")
+    return Island(positions, f"{vendor.link} {amount}")
 
 
 def _pcie_island(machine: Machine, group: tuple[int, ...]) -> Island:

@@ -13,6 +13,7 @@ from typing import Literal
 
 from linkwise.drawing.layout import Island, islands, numa_title
 from linkwise.topology.machine.model import Gpu, Link, LinkClass, Machine
+from linkwise.topology.vendors.known import vendor_of
 
 _BOX_WIDTH, _BOX_HEIGHT = 46, 44
 _GAP, _NUMA_GAP = 9, 20
@@ -208,15 +209,16 @@ def _direct_lines(
                 f"{right:g} {bottom:g}",
                 width=_width(link.nvlinks),
                 colour=holder.colour if holder and shared else None,
-                hover=_link_words(first, second, link),
+                hover=_link_words(machine, first, second, link),
             )
         )
     return lines
 
 
-def _link_words(first: int, second: int, link: Link) -> str:
-    plural = "s" if link.nvlinks > 1 else ""
-    return f"GPU {first} – GPU {second}: {link.nvlinks} NVLink{plural}, PCIe {link.pcie.name}"
+def _link_words(machine: Machine, first: int, second: int, link: Link) -> str:
+    vendor = vendor_of(machine)
+    links = f"{link.nvlinks} {vendor.links if link.nvlinks > 1 else vendor.link}"
+    return f"GPU {first} – GPU {second}: {links}, PCIe {link.pcie.name}"
 
 
 def _width(nvlinks: int) -> float:

@@ -20,6 +20,26 @@ class Lines(NamedTuple):
     runs: str = ""
 
 
+class PodTimes(NamedTuple):
+    """When what happened to a pod, in seconds of one clock. None: not yet, or unknown."""
+
+    created: float
+    bound: float | None = None
+    running: float | None = None
+    ended: float | None = None  # it succeeded or failed
+
+    def since(self, start: float) -> "PodTimes":
+        """Return the same in seconds since *start*."""
+        return PodTimes(
+            self.created - start, *(None if time is None else time - start for time in self[1:])
+        )
+
+    @property
+    def last(self) -> float:
+        """Return the moment of the last change."""
+        return max(time for time in self if time is not None)
+
+
 class Scale(NamedTuple):
     """The moments at the left and at the right edge; *last* is after *first*."""
 
@@ -31,20 +51,12 @@ class Scale(NamedTuple):
         share = (time - self.first) / (self.last - self.first)
         return round(min(max(share, 0.0), 1.0) * WIDTH, 1)
 
-    def lines(
-        self,
-        y: float,
-        *,
-        created: float,
-        bound: float | None,
-        running: float | None,
-        ended: float | None,
-        waits: bool,
-    ) -> Lines:
-        """Return the lines of one pod at height *y*. None: not yet, or unknown.
+    def lines(self, y: float, times: PodTimes, *, waits: bool) -> Lines:
+        """Return the lines of one pod at height *y*.
 
         *waits*: it has no node. What goes on reaches to the right edge.
         """
+        created, bound, running, ended = times
         until_bound = starts = hollow = runs = ""
         stop = self.last if ended is None else ended
         if waits:

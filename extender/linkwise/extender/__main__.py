@@ -8,6 +8,7 @@ several replicas, only the holder of the Lease acts; the others read too, and re
 
 import gc
 import logging
+import math
 import os
 import socket
 import sys
@@ -18,25 +19,24 @@ import click
 import msgspec
 
 from linkwise.extender.core import Core
-from linkwise.extender.moves.policy import MovePolicy, Moves
-from linkwise.extender.preemption.policy import Preempt
-from linkwise.extender.queue.queue_order import QueueOrder
-from linkwise.extender.runtime.leader_endpoints import CALLS, STATUS, LeaderEndpoints
-from linkwise.extender.runtime.leadership import ALONE
-from linkwise.extender.runtime.loop import Loop
-from linkwise.extender.runtime.metrics import ExtenderMetrics
-from linkwise.extender.runtime.ports.open_ports import ListenError, open_ports
-from linkwise.extender.settings import Settings, SettingsError
+from linkwise.extender.next.core_settings import MovePolicy, Moves, Preempt
+from linkwise.extender.next.queue.queue_order import QueueOrder
+from linkwise.extender.run.leader_endpoints import CALLS, STATUS, LeaderEndpoints
+from linkwise.extender.run.leadership import ALONE
+from linkwise.extender.run.loop import Loop
+from linkwise.extender.run.metrics import ExtenderMetrics
+from linkwise.extender.run.ports.open_ports import ListenError, open_ports
+from linkwise.extender.run.settings import Settings, SettingsError
 from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import ApiError, LoadError
 from linkwise.kube.lease import Elector, Timing
-from linkwise.pods.flags import DURATION, IDLE_LIMIT, LEVELS, PLACE
+from linkwise.pods.flags import DURATION, IDLE_LIMIT, LEVELS, MOVABLE_NAMESPACE, PLACE
 from linkwise.pods.podgrouper.workloads.answer import IndexedJobs
 from linkwise.pods.spans import DEFAULT_LEVELS
 from linkwise.serving.certificates.pairs import Lifetime
 from linkwise.serving.program import LOG_FORMAT, LOG_LEVEL, begin_log, exit_on_signals
 from linkwise.serving.system import raise_limit
-from linkwise.topology.names import DEFAULT_RESOURCE
+from linkwise.topology.names import DEFAULT_RESOURCES
 
 log = logging.getLogger("linkwise.extender")
 ENV_PREFIX = "LINKWISE_EXTENDER"
@@ -44,7 +44,14 @@ _DEFAULTS = Settings()
 _LEASE = "linkwise-extender"
 
 
-@click.command(context_settings={"auto_envvar_prefix": ENV_PREFIX, "show_default": True})
+@click.command(
+    context_settings={
+        "auto_envvar_prefix": ENV_PREFIX,
+        "show_default": True,
+        "help_option_names": ["-h", "--help"],
+    },
+    epilog="\b\nExample:\n  linkwise-extender --namespace=team-a --moves=advise",
+)
 @click.option(
     "--kubeconfig",
     type=click.Path(),
@@ -52,7 +59,12 @@ _LEASE = "linkwise-extender"
 )
 @click.option("--api-server", help="Plain URL of an API server that asks for no credentials.")
 @click.option(
-    "--resource-name", default=DEFAULT_RESOURCE, help="The extended resource that is a GPU."
+    "--resource-name",
+    "resource_names",
+    envvar=f"{ENV_PREFIX}_RESOURCE_NAME",
+    multiple=True,
+    default=DEFAULT_RESOURCES,
+    help="The extended resource that is a GPU; once for each, where nodes have different ones.",
 )
 @click.option("--listen-address", default=_DEFAULTS.listen_address, help="Address to serve on.")
 @click.option(
@@ -202,12 +214,19 @@ _LEASE = "linkwise-extender"
     "consent, or none. advise: none, but `kubectl linkwise moves` shows which would move.",
 )
 @click.option(
+    "--movable-after",
+    type=DURATION,
+    help="Pods consent to moves once they have run for so long, unless they say otherwise, except "
+    "those of Jobs. By default only pods that say so do.",
+)
+@click.option(
     "--movable-namespace",
     "movable_namespaces",
+    type=MOVABLE_NAMESPACE,
     envvar=f"{ENV_PREFIX}_MOVABLE_NAMESPACE",
     multiple=True,
-    help="Pods of this namespace consent to moves unless they say no, but for those of Jobs. May "
-    "be repeated.",
+    help="NAMESPACE or NAMESPACE=DURATION: the same for pods of this namespace, at once or once "
+    "they have run for so long. May be repeated.",
 )
 @click.option(
     "--move-cost",
@@ -293,7 +312,8 @@ def command(
     reserve_limit: float,
     reclaim_notice: float,
     moves: str,
-    movable_namespaces: tuple[str, ...],
+    movable_after: float | None,
+    movable_namespaces: tuple[tuple[str, float], ...],
     move_cost: float,
     whole_nodes: int,
     whole_nodes_cost: float,
@@ -317,7 +337,8 @@ def command(
             reclaim_notice_seconds=reclaim_notice,
             moves=MovePolicy(
                 Moves(moves),
-                frozenset(movable_namespaces),
+                math.inf if movable_after is None else movable_after,
+                movable_namespaces,
                 move_cost,
                 whole_nodes=whole_nodes,
                 whole_nodes_cost_seconds=whole_nodes_cost,

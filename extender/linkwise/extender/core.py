@@ -11,9 +11,35 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from linkwise.extender.api.actions import Action
-from linkwise.extender.api.decisions import Decision
-from linkwise.extender.api.extender_calls import (
+from linkwise.extender.calls.barrier import Barrier
+from linkwise.extender.calls.bind import Binder
+from linkwise.extender.calls.filter import Filter
+from linkwise.extender.calls.preempt import PreemptVerb
+from linkwise.extender.calls.prioritize import Prioritize
+from linkwise.extender.next.core_settings import CoreSettings
+from linkwise.extender.next.cycle.planner import Planner
+from linkwise.extender.next.cycle.round import NoteStep, no_note
+from linkwise.extender.next.gangs.uncreated import FetchRefusals, RefusedPod
+from linkwise.extender.next.invariants import audit
+from linkwise.extender.next.moves.may_move import Stays
+from linkwise.extender.next.moves.plan import Move
+from linkwise.extender.next.preemption.disruption_budgets import DisruptionBudgets
+from linkwise.extender.next.quarantine import LEFT_OUT, Quarantine, culprit_of, whose
+from linkwise.extender.next.queue.run_times import RunTimes
+from linkwise.extender.next.queue.scheduling_queue import Ages
+from linkwise.extender.show.explain.explainer import Explainer
+from linkwise.extender.show.explain.snapshot import Own, Snapshot, SnapshotCamera
+from linkwise.extender.show.explain.usage import view_counts, view_nodes
+from linkwise.extender.state.actions import Action
+from linkwise.extender.state.cache.bounds import FREE_BYTES, KindTurns, PodBytes
+from linkwise.extender.state.cache.cache import Cache
+from linkwise.extender.state.cache.claims.book import ClaimBook
+from linkwise.extender.state.cache.claims.records import claim_record, slice_record
+from linkwise.extender.state.cache.ingest import Ingest
+from linkwise.extender.state.cache.pending_writes import PendingWrites
+from linkwise.extender.state.cache.surroundings import Surrounding, Surroundings
+from linkwise.extender.state.decisions import Decision
+from linkwise.extender.state.extender_calls import (
     AlreadyBound,
     BindCall,
     BindOrder,
@@ -26,39 +52,11 @@ from linkwise.extender.api.extender_calls import (
     PreemptCall,
     PriorityAnswer,
 )
-from linkwise.extender.api.pod_memory import PodMemory
-from linkwise.extender.api.records import GangKey, NodeRecord, PodRecord
-from linkwise.extender.api.timers import Agenda
-from linkwise.extender.api.unlocked import RunUnlocked, nothing, run_inline
-from linkwise.extender.api.views import Counts, Explanation, GangView, NodeView
-from linkwise.extender.cache.cache import Cache
-from linkwise.extender.cache.claims.book import ClaimBook
-from linkwise.extender.cache.claims.records import claim_record, slice_record
-from linkwise.extender.cache.ingest import Ingest
-from linkwise.extender.cache.kind_turns import KindTurns
-from linkwise.extender.cache.pending_writes import PendingWrites
-from linkwise.extender.cache.pod_bytes import FREE_BYTES, PodBytes
-from linkwise.extender.cache.surroundings import Surrounding, Surroundings
-from linkwise.extender.core_settings import CoreSettings
-from linkwise.extender.cycle.planner import Planner
-from linkwise.extender.cycle.round import NoteStep, no_note
-from linkwise.extender.explain.explainer import Explainer
-from linkwise.extender.explain.snapshot import Own, Snapshot, SnapshotCamera
-from linkwise.extender.explain.usage import view_counts, view_nodes
-from linkwise.extender.gangs.uncreated import FetchRefusals, RefusedPod
-from linkwise.extender.invariants import audit
-from linkwise.extender.membership.owner_cache import FetchOwner, Found
-from linkwise.extender.moves.may_move import Stays
-from linkwise.extender.moves.plan import Move
-from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
-from linkwise.extender.quarantine import LEFT_OUT, Quarantine, culprit_of, whose
-from linkwise.extender.queue.run_times import RunTimes
-from linkwise.extender.queue.scheduling_queue import Ages
-from linkwise.extender.verbs.barrier import Barrier
-from linkwise.extender.verbs.bind import Binder
-from linkwise.extender.verbs.filter import Filter
-from linkwise.extender.verbs.preempt import PreemptVerb
-from linkwise.extender.verbs.prioritize import Prioritize
+from linkwise.extender.state.membership.owner_cache import FetchOwner, Found
+from linkwise.extender.state.records import GangKey, NodeRecord, PodMemory, PodRecord
+from linkwise.extender.state.timers import Agenda
+from linkwise.extender.state.unlocked import RunUnlocked, nothing, run_inline
+from linkwise.extender.state.views import Counts, Explanation, GangView, NodeView
 from linkwise.kube.device_claims import ResourceClaim, ResourceSlice
 from linkwise.kube.objects import Node, Pod, PodDisruptionBudget
 from linkwise.pods.large_pods import LargePod, shortened, size_of
@@ -79,7 +77,7 @@ class Core:
         # Uids of owners whose next pods have their places, and of these
         self._awaited: set[str] = set()
         self._reader = Ingest(
-            settings.resource_name,
+            settings.resource_names,
             self._lasting,
             settings.indexed_jobs,
             settings.namespaces,
@@ -111,10 +109,12 @@ class Core:
         self._agenda.ask(self._lasting.times)
         self._agenda.ask(self._kind_turns.times)
         settings, memory = self._settings, PodMemory()
+        # The pods whose run times are known: a kubelet may say again and again that one has ended.
+        self._taught = memory.set()
         pending_writes = PendingWrites(self._agenda, memory, leader, self._claims)
         self._began = 0.0
         self._awaited.clear()
-        self._cache = Cache(settings.resource_name, self._surroundings, self._claims, memory)
+        self._cache = Cache(settings.resource_names, self._surroundings, self._claims, memory)
         self._planner = Planner(
             self._cache,
             pending_writes,
@@ -392,7 +392,7 @@ class Core:
             if before is not None and record.ended:
                 self._note_run_time(before, now, ran=before.admitted or record.admitted)
             self._note_age(before, record, now)
-            if record.admitted and not record.ended and _teaches(record):
+            if record.admitted and not record.ended and self._teaches(record):
                 self._run_times.runs(record, _began(record))
             planned = self._cache.plans.get(record.uid)
             self._cache.put_pod(record)
@@ -498,10 +498,16 @@ class Core:
 
     def _note_run_time(self, ends: PodRecord, now: float, *, ran: bool) -> None:
         """Pods that never *ran* teach nothing: who may create pods could invent any number."""
-        if ran and ends.node and not ends.ended and _teaches(ends):
+        if ran and ends.node and not ends.ended and self._teaches(ends):
+            self._taught.add(ends.uid)
             began = _began(ends)
             self._run_times.runs(ends, began)  # a short run may show only when it is over
             self._run_times.ended(ends, max(now - began, 0.0))
+
+    def _teaches(self, pod: PodRecord) -> bool:
+        """Whether its run time shows how long others run. A kubelet may create static pods in any
+        namespace, so they show nothing of it."""
+        return bool(pod.demand.gpus) and not pod.static and pod.uid not in self._taught
 
     def unheard(self, now: float) -> None:
         """The watch of pods is broken: changes of pods may show much later."""
@@ -516,6 +522,11 @@ class Core:
             return self._filter.answer(record, call, now)
 
         return self._walled(answer, now)
+
+    def expects_call(self) -> bool:
+        """Whether kube-scheduler is about to call `filter` about a gang that `decide` would plan.
+        The call names the nodes of which it takes one, so the plan is better made after it."""
+        return self._filter.expects_call()
 
     def prioritize(self, call: FilterCall, now: float) -> PriorityAnswer:
         return self._walled(
@@ -565,7 +576,7 @@ class Core:
 
     def _shortened(self, pod: Pod, why: str) -> Pod:
         # To sum the requests of 15,000 containers takes some 0.3 s.
-        return self._aside(lambda: shortened(pod, why, self._settings.resource_name))
+        return self._aside(lambda: shortened(pod, why, self._settings.resource_names))
 
     # Work for the loop.
 
@@ -641,7 +652,6 @@ class Core:
         """A snapshot, or a part of its work: None if more is left than it should do at once."""
         settings = self._settings
         own = Own(
-            settings.resource_name,
             settings.namespaces,
             self._began or now,
             settings.may_be_evicted,
@@ -670,12 +680,6 @@ class Core:
         """Every violated invariant of the cache and the planner; empty if there is none. Others
         use the core meanwhile."""
         return audit(self._cache, self._planner.registry, lambda: self._aside(lambda: None))
-
-
-def _teaches(pod: PodRecord) -> bool:
-    """Whether its run time shows how long others run. A kubelet may create static pods in any
-    namespace, so they show nothing of it."""
-    return bool(pod.demand.gpus) and not pod.static
 
 
 def _maker(pod: PodRecord) -> str:

@@ -19,6 +19,10 @@ _MOST_VALUES = 100_000  # of a document with aliases; a few aliases of aliases b
 _LOCATED = 1024 * 1024  # characters of JSON; what is longer comes from a program, and has no lines
 _DEEP = f"more than {_MOST_DEPTH} levels deep"
 
+# A value or a line that begins so is no YAML; inside quotes, other tools use the same braces.
+_TEMPLATE = re.compile(r"(?m)^[ \t]*(?:- )?(?:[\w./-]+: )?\{\{")
+_RENDER = "this is a template of Helm: pass what `helm template` prints"
+
 Path = tuple[str | int, ...]
 """Keys and list positions from the top of a document: ("spec", "containers", 0, "name")."""
 
@@ -43,6 +47,11 @@ class Document:
     value: object
     lines: Mapping[Path, int]
 
+    @property
+    def has_lines(self) -> bool:
+        """False for long or several JSON values."""
+        return self.lines is not _NO_LINES
+
     def line_of(self, path: Path) -> int:
         """Return the line of the value at *path*, or of the nearest value around it."""
         while path and path not in self.lines:
@@ -66,6 +75,16 @@ def dotted(path: Path) -> str:
 
 def read_documents(text: str) -> Iterator[Document]:
     """Yield every document that is not empty. Raises DocumentError."""
+    try:
+        yield from _documents(text)
+    except DocumentError as error:
+        if not _TEMPLATE.search(text):
+            raise
+        problem = f"{error.problem}: {_RENDER}"
+        raise DocumentError(error.line, error.document, error.field, problem) from None
+
+
+def _documents(text: str) -> Iterator[Document]:
     values = _json_values(text)
     if values is None:
         yield from _yaml_documents(text)

@@ -13,7 +13,8 @@ Each takeover raises the Lease's `leaseTransitions`. That number is the term, a 
 everything written in it. If a holder could not renew and no other has taken the Lease, it goes on
 in its term. If another has, it has lost for good.
 
-docs/decisions/0011-leader-and-fencing.md says why this is not the kubernetes package's election.
+docs/decisions/kubernetes.md#11-leader-and-fencing says why this is not the kubernetes package's
+election.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""All objects of a list, in little memory: docs/decisions/0023-client-and-reflector.md.
+"""All objects of a list, in little memory: docs/decisions/kubernetes.md#23-client-and-reflector.
 
 Decoded, the 20,000 pods of a large cluster take 50 MiB, and an owner that keeps parts of them keeps
 most of the memory blocks.

@@ -259,6 +259,24 @@ class Pod(_Object, frozen=True):
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
 
+    @property
+    def key(self) -> str:
+        """namespace/name"""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status.phase in ("Succeeded", "Failed")
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it was deleted, with a grace period that its kubelet may still wait for."""
+        return self.metadata.deletion_timestamp is not None
+
+    @property
+    def is_live(self) -> bool:
+        return not (self.has_ended or self.is_leaving)
+
 
 class Taint(_Object, frozen=True):
     key: str

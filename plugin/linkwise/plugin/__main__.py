@@ -4,6 +4,7 @@ import logging
 import os
 import re
 import signal
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from threading import Thread
@@ -12,6 +13,7 @@ import click
 
 from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import LoadError
+from linkwise.plugin.amd.source import AmdInventory
 from linkwise.plugin.device_plugin.allocate import POLICIES
 from linkwise.plugin.device_plugin.cdi import CdiMode
 from linkwise.plugin.errors import InventoryError, ListenError, SettingError
@@ -26,6 +28,8 @@ from linkwise.plugin.settings import Settings
 from linkwise.plugin.start import Signals
 from linkwise.serving.program import LOG_FORMAT, LOG_LEVEL, begin_log
 from linkwise.topology.names import DEFAULT_RESOURCE, RESOURCE_NAME
+from linkwise.topology.vendors.known import vendor_of_resource
+from linkwise.topology.vendors.nvidia import NVIDIA
 
 log = logging.getLogger("linkwise.plugin")
 _DEFAULTS = Settings(node_name="")
@@ -62,7 +66,14 @@ def _config_file(
     return value
 
 
-@click.command(context_settings={"auto_envvar_prefix": "LINKWISE_PLUGIN", "show_default": True})
+@click.command(
+    context_settings={
+        "auto_envvar_prefix": "LINKWISE_PLUGIN",
+        "show_default": True,
+        "help_option_names": ["-h", "--help"],
+    },
+    epilog="\b\nExample:\n  linkwise-plugin --node-name=gpu-1 --health-seconds=10",
+)
 @click.option(
     "--config-file",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -162,7 +173,7 @@ def _config_file(
     type=click.Choice(CdiMode, case_sensitive=False),
     is_flag=False,
     flag_value=CdiMode.ON,
-    default=_DEFAULTS.cdi,
+    default=_DEFAULTS.cdi.value,
     help="Name CDI devices; auto: if the container runtime injects them and a spec has the GPUs.",
 )
 @click.option(
@@ -184,7 +195,7 @@ def _config_file(
     "--policy",
     type=click.Choice(sorted(POLICIES)),
     default=_DEFAULTS.policy,
-    help="For pods without a plan: the best rings, or the choice of NVIDIA's go-gpuallocator.",
+    help="For pods without a plan. ring: the best rings. partition: as NVIDIA's go-gpuallocator.",
 )
 @click.option(
     "--health-seconds",
@@ -319,6 +330,11 @@ def open_inventory(settings: Settings, client: KubeClient) -> Inventory:
     ):
         if value:
             raise InventoryError(f"{flag}: expected beside a played machine only")
+    vendor = vendor_of_resource(settings.resource_name) or NVIDIA
+    return SOURCES[vendor.name](settings)
+
+
+def _nvidia(settings: Settings) -> Inventory:
     return NvmlInventory(
         driver_seconds=settings.driver_seconds,
         # Where a vendor's plugin stays, it passes the device files.
@@ -328,6 +344,19 @@ def open_inventory(settings: Settings, client: KubeClient) -> Inventory:
             and not (settings.in_front or settings.observe)
         ),
     )
+
+
+def _amd(settings: Settings) -> Inventory:
+    if not (settings.in_front or settings.observe):
+        raise InventoryError(
+            f"--resource-name={settings.resource_name}: expected --in-front or --observe: AMD's "
+            "device plugin has to give out AMD's GPUs"
+        )
+    return AmdInventory(driver_seconds=settings.driver_seconds)
+
+
+SOURCES: Mapping[str, Callable[[Settings], Inventory]] = {"nvidia": _nvidia, "amd": _amd}
+"""By the name of the vendor whose resource is managed: where its GPUs are read."""
 
 
 if __name__ == "__main__":

@@ -114,7 +114,8 @@ class Metrics:
         )
         self.vendor_devices = Gauge(
             "linkwise_plugin_vendor_devices",
-            "Devices as the vendor's plugin listed them last: healthy, unhealthy",
+            "Devices as the vendor's plugin listed them last: healthy, unhealthy, or not-read "
+            "(Linkwise has not read the GPU: no plan names the device)",
             ["resource", "health"],
             registry=registry,
         )

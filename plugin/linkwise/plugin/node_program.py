@@ -239,14 +239,16 @@ class NodeProgram:
 
     def _counts(self, device_id: str) -> bool:
         """Where a vendor's plugin stays, not every device is a whole GPU."""
-        return not self._vendor_stays or device_id in self._book.now.known
+        now = self._book.now
+        whole = device_id in now.known and not is_share(device_id, now.machine)
+        return whole or not self._vendor_stays
 
     def _claimed(self, device: DeviceName) -> str:
         uuid = self._own_slices.uuid(device)
         return uuid if uuid in self._book.now.known else ""
 
     def _is_share(self, device_id: str) -> bool:
-        return self._front is not None and is_share(device_id)
+        return self._front is not None and is_share(device_id, self._book.now.machine)
 
     def _xid(self, xid: Xid) -> None:
         self._metrics.xids.labels(xid.uuid, str(xid.number)).inc()

@@ -1,9 +1,9 @@
 """`python3 -m linkwise.plugin.removal`: deletes the plugin's DaemonSet and waits for its pods.
 
 `helm uninstall` deletes everything within a second. The plugins would get SIGTERM when their rights
-are gone, and could not clean their Nodes (docs/decisions/0007-what-is-deployed.md). So the chart
-runs this before: the plugins end while they still have their rights. It also names the pods that
-would wait for Linkwise forever.
+are gone, and could not clean their Nodes (docs/decisions/kubernetes.md#7-what-is-deployed). So the
+chart runs this before: the plugins end while they still have their rights. It also names the pods
+that would wait for Linkwise forever.
 """
 
 import sys
@@ -21,6 +21,7 @@ from linkwise.topology import names
 _POLL_SECONDS = 0.5
 _SCHEDULER = "linkwise-scheduler"
 _OF_SCHEDULER = f"--field-selector spec.nodeName=,spec.schedulerName={_SCHEDULER}"
+_PAGE = "docs/operating/upgrade-and-uninstall.md#pods-that-wait-for-linkwise"
 
 
 class _Pods(msgspec.Struct):
@@ -32,19 +33,27 @@ class StillThereError(Exception):
 
 
 @click.command()
-@click.option("--daemonset", required=True, metavar="NAMESPACE/NAME", help="The DaemonSet.")
+@click.option(
+    "--daemonset",
+    "daemonsets",
+    required=True,
+    multiple=True,
+    metavar="NAMESPACE/NAME",
+    help="The DaemonSet. May be repeated.",
+)
 @click.option(
     "--seconds", type=click.FloatRange(0), default=120.0, help="How long to wait for its pods."
 )
 @click.option("--api-server", help="URL of an API server that asks for no credentials.")
-def main(daemonset: str, seconds: float, api_server: str | None) -> None:
-    """Delete the plugin's DaemonSet and wait until its pods are gone; status 1 if they stay. Say
-    which pods wait for Linkwise."""
-    try:
-        client = KubeClient.load(kubeconfig=None, server=api_server)
-        remove(client, daemonset, seconds=seconds)
-    except (ApiError, LoadError, StillThereError) as error:
-        sys.exit(f"linkwise: {daemonset} is not removed: {error}")
+def main(daemonsets: tuple[str, ...], seconds: float, api_server: str | None) -> None:
+    """Delete the plugin's DaemonSets and wait until their pods are gone; status 1 if they stay.
+    Say which pods wait for Linkwise."""
+    for daemonset in daemonsets:
+        try:
+            client = KubeClient.load(kubeconfig=None, server=api_server)
+            remove(client, daemonset, seconds=seconds)
+        except (ApiError, LoadError, StillThereError) as error:
+            sys.exit(f"linkwise: {daemonset} is not removed: {error}")
     try:
         for line in left_waiting(client):
             click.echo(line)
@@ -96,12 +105,12 @@ def left_waiting(client: KubeClient) -> Iterator[str]:
     if claiming:
         yield (
             f"linkwise: {_waiting(claiming, 'for a claim of Linkwise')} Once Linkwise is gone, "
-            "delete them: docs/operating/uninstall.md, step 4, has the command"
+            f"delete them: {_PAGE} has the commands"
         )
     if gated:
         yield (
             f"linkwise: {_waiting(gated, f'behind the gate {names.GATE}')} Once Linkwise is gone, "
-            "lift it: docs/operating/uninstall.md, step 4, has the command"
+            f"lift it: {_PAGE} has the commands"
         )
 
 

@@ -110,13 +110,18 @@ class PodRequest:
     # Once it has been idle for so long, it may be evicted for others; infinite: never; None: as the
     # operator says for its namespace.
     reclaim_seconds: float | None = None
-    # Whether it may be evicted and placed elsewhere to make room, and its controller then recreates
-    # it; None: it does not say.
-    movable: bool | None = None
+    # Once it has run for so long, it may be evicted and placed elsewhere to make room, and its
+    # controller then recreates it; infinite: never; None: it does not say.
+    movable_seconds: float | None = None
     move_cost_seconds: float | None = None  # of its run that a restart loses; None: as configured
     # Its Job is known to count its eviction as a failure, and survives so many; None: it is not
     # known to count any. No annotation says so.
     evictions_left: int | None = None
+
+    @property
+    def movable(self) -> bool:
+        """Whether it consents to be moved, at once or later."""
+        return self.movable_seconds is not None and self.movable_seconds < math.inf
 
     @property
     def eviction_fails_job(self) -> bool:
@@ -176,7 +181,9 @@ BY_PODS: Mapping[str, AnnotationValue] = {
     names.RECLAIM: AnnotationValue(
         f"a duration like 4h, or {_NEVER}", pattern=f"{_NEVER}|{_DURATION.pattern}"
     ),
-    names.MOVABLE: AnnotationValue("true or false", tuple(_BOOLEANS)),
+    names.MOVABLE: AnnotationValue(
+        "true, false or a duration like 1h", pattern=f"true|false|{_DURATION.pattern}"
+    ),
     names.MOVE_COST: _DURATION,
 }
 """What pods may say, by annotation (docs/annotations.md)."""
@@ -210,32 +217,60 @@ def ask_of(annotations: Mapping[str, str], labels: Mapping[str, str]) -> PodRequ
         expected_seconds=_read(said, names.EXPECTED_DURATION, _duration),
         sharing=_read(said, names.SHARE, _SHARINGS.__getitem__) or Sharing.EITHER,
         reclaim_seconds=_read(said, names.RECLAIM, _reclaim),
-        movable=_read(said, names.MOVABLE, _BOOLEANS.__getitem__),
+        movable_seconds=_read(said, names.MOVABLE, _movable),
         move_cost_seconds=_read(said, names.MOVE_COST, _duration),
     )
+
+
+def resource_of(pod: Pod, resources: Sequence[str]) -> str:
+    """The one of *resources* by which *pod* takes GPUs: the first that its containers request, as
+    whole GPUs or as shares; if they request none, the first."""
+    return resources[0] if len(resources) == 1 else (*_requested(pod, resources), resources[0])[0]
+
+
+def mixed(pod: Pod, resources: Sequence[str]) -> str:
+    """Why no node can take such a pod; empty: it requests one of *resources* at most."""
+    requested = () if len(resources) == 1 else _requested(pod, resources)
+    if len(requested) < 2:
+        return ""
+    return f"{' and '.join(requested)} in one pod: expected one of them"
+
+
+def _requested(pod: Pod, resources: Sequence[str]) -> tuple[str, ...]:
+    """Those of *resources* that containers request, as whole GPUs or as shares; 0 does not
+    count."""
+    return tuple(each for each in resources if _requests(pod, each))
+
+
+def _requests(pod: Pod, resource: str) -> bool:
+    try:
+        return bool(requested_of(pod, resource).gpus or shares_of(pod, resource))
+    except ValueError:  # it requests some, in a bad quantity
+        return True
 
 
 def demand_of(pod: Pod, resource: str) -> PodDemand:
     """The containers of *pod* that take *resource*; if its GPUs come from a claim, the claim's
     requests, as containers that run together. Raises ValueError for a bad quantity or claim."""
-    found = (_demand(container, role, resource) for container, role in _containers(pod))
-    wanted = tuple(chain.from_iterable(found))
-    if names.CLAIMS in pod.metadata.annotations:
-        wanted = _claimed(pod, resource, wanted)
-    return _shared(wanted)
-
-
-def _claimed(
-    pod: Pod, resource: str, beside: tuple[ContainerDemand, ...]
-) -> tuple[ContainerDemand, ...]:
-    if beside:
-        raise ValueError(f"{names.CLAIMS}: {beside[0].name} requests {resource} beside the claim")
+    requested = requested_of(pod, resource)
+    if names.CLAIMS not in pod.metadata.annotations:
+        return requested
+    if requested.containers:
+        beside = requested.containers[0].name
+        raise ValueError(f"{names.CLAIMS}: {beside} requests {resource} beside the claim")
     try:
         ask = claims_of(pod.metadata.annotations, pod.spec)
     except AnnotationError as error:
         raise ValueError(str(error)) from None
     requests = ask.requests if ask else {}
-    return tuple(ContainerDemand(name, Role.MAIN, count) for name, count in requests.items())
+    return _shared(tuple(ContainerDemand(name, Role.MAIN, n) for name, n in requests.items()))
+
+
+def requested_of(pod: Pod, resource: str) -> PodDemand:
+    """What the containers of *pod* request of *resource*: the kubelet gives it, whatever the
+    annotations say. Raises ValueError for a bad quantity."""
+    found = (_demand(container, role, resource) for container, role in _containers(pod))
+    return _shared(tuple(chain.from_iterable(found)))
 
 
 def _containers(pod: Pod) -> Iterator[tuple[Container, Role]]:
@@ -426,6 +461,12 @@ def _duration(text: str) -> float:
     if seconds <= 0:
         raise ValueError
     return seconds
+
+
+def _movable(text: str) -> float:
+    if text in _BOOLEANS:
+        return 0.0 if _BOOLEANS[text] else math.inf
+    return _duration(text)
 
 
 def _reclaim(text: str) -> float:

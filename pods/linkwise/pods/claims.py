@@ -1,7 +1,7 @@
 """GPUs that a pod gets from a ResourceClaim which is created after it, for planned GPUs.
 
 The webhook writes `linkwise.dev/claims`, and the pod names a claim that does not exist yet
-(docs/decisions/0046-late-claims.md). The annotation says what the claim has to request:
+(docs/decisions/devices.md#46-late-claims). The annotation says what the claim has to request:
 {"linkwise-gpus":{"claim":"linkwise-0f…","requests":{"main":8}}}
 """
 

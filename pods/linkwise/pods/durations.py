@@ -1,7 +1,6 @@
-"""Durations as Go writes them: `10m`, `1h30m`, `90s`; and times in words."""
+"""Durations as Go writes them: `10m`, `1h30m`, `90s`."""
 
 import re
-from datetime import UTC, datetime
 
 DURATION = re.compile(
     r"(?:([0-9]{1,9})h)?(?:([0-9]{1,9})m(?!s))?(?:([0-9]{1,9})s)?(?:([0-9]{1,9})ms)?"
@@ -19,8 +18,3 @@ def seconds_of(text: str) -> float:
     if total > _LONGEST_HOURS * 3600:
         raise ValueError(f"{text!r}: expected at most {_LONGEST_HOURS}h")
     return float(total)
-
-
-def clock(at: float) -> str:
-    """*at* is in seconds since 1970."""
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -1,5 +1,7 @@
 """Types of flag values, for the command lines of the extender and the webhook."""
 
+from collections.abc import Callable
+
 import click
 
 from linkwise.pods.durations import seconds_of
@@ -14,6 +16,15 @@ def _idle_limit_of(text: str) -> tuple[str, float]:
         return namespace, seconds_of(duration)
     except ValueError:
         raise ValueError(f"{text!r}: expected NAMESPACE=DURATION, like ml=4h") from None
+
+
+def movable_of(text: str) -> tuple[str, float]:
+    """Parse `NAMESPACE`, or `NAMESPACE=DURATION`: the namespace, and seconds. Raises ValueError."""
+    namespace, given, duration = text.partition("=")
+    try:
+        return namespace, seconds_of(duration) if given else 0.0
+    except ValueError:
+        raise ValueError(f"{text!r}: expected NAMESPACE or NAMESPACE=DURATION") from None
 
 
 def _place_of(text: str) -> Place:
@@ -50,14 +61,15 @@ class _Place(click.ParamType[Place]):
             self.fail(str(error), param, ctx)
 
 
-class _IdleLimit(click.ParamType[tuple[str, float]]):
-    name = "namespace=duration"
+class _OfNamespace(click.ParamType[tuple[str, float]]):
+    def __init__(self, name: str, read: Callable[[str], tuple[str, float]]) -> None:
+        self.name, self._read = name, read
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, float]:
         try:
-            return value if isinstance(value, tuple) else _idle_limit_of(str(value))
+            return value if isinstance(value, tuple) else self._read(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
@@ -76,4 +88,6 @@ class _Levels(click.ParamType[tuple[str, ...]]):
         return levels_of(part.strip() for part in str(value).split(",") if part.strip())
 
 
-DURATION, PLACE, LEVELS, IDLE_LIMIT = _Duration(), _Place(), _Levels(), _IdleLimit()
+DURATION, PLACE, LEVELS = _Duration(), _Place(), _Levels()
+IDLE_LIMIT = _OfNamespace("namespace=duration", _idle_limit_of)
+MOVABLE_NAMESPACE = _OfNamespace("namespace[=duration]", movable_of)

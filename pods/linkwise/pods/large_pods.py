@@ -5,7 +5,7 @@ what it says, and the API server takes a megabyte and more. Of a pod over the bo
 what it requests counts; with GPUs it is refused. So does one of a refused pod.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -50,14 +50,14 @@ def _has_many_names(pod: Pod) -> bool:
     return False
 
 
-def shortened(pod: Pod, refusal: str, resource: str) -> LargePod:
+def shortened(pod: Pod, refusal: str, resources: Sequence[str]) -> LargePod:
     """What is kept of *pod*: who and where it is, its state, Linkwise's own annotations, and
-    one container that requests all that kube-scheduler counts; of the *resource* too."""
+    one container that requests all that kube-scheduler counts; of *resources* first."""
     meta, spec, status = pod.metadata, pod.spec, pod.status
     wanted = pod_requests(pod, lenient_amount)
     requests: dict[str, Quantity] = {
         name: f"{amount}m" if name == "cpu" else amount
-        for name in _most_important(wanted, resource)
+        for name in _most_important(wanted, resources)
         if (amount := min(wanted[name], LARGEST))
     }
     return LargePod(
@@ -93,9 +93,9 @@ def shortened(pod: Pod, refusal: str, resource: str) -> LargePod:
     )
 
 
-def _most_important(wanted: Iterable[str], resource: str) -> list[str]:
+def _most_important(wanted: Iterable[str], resources: Sequence[str]) -> list[str]:
     def rank(name: str) -> tuple[bool, bool, str]:
-        is_gpu = name == resource or names.is_share(name, resource)
+        is_gpu = any(name == each or names.is_share(name, each) for each in resources)
         return not is_gpu, name not in _FIRST, name
 
     return sorted(wanted, key=rank)[:_MOST_NAMES]

@@ -2,7 +2,7 @@
 
 A new requirement is a field here. All that chooses, counts or explains GPUs asks `accepts`,
 `requires` and `in_words`, and uses the whole value as a key, so no other module reads the fields
-(docs/add-an-annotation.md).
+(docs/extend.md#add-an-annotation).
 """
 
 import re

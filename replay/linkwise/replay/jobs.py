@@ -3,7 +3,7 @@
 Times are seconds of the trace. A GPU set is a bitmask over the positions of a machine's GPUs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 
@@ -28,6 +28,7 @@ class Job:
     gpus_per_pod: int = 1
     expected: float | None = None
     move_cost: float | None = None  # seconds of its run that a move loses; None: it stays
+    movable_after: float = 0.0  # after how many seconds of its run it may be moved, if it may
 
     @property
     def pods(self) -> tuple[int, ...]:
@@ -69,13 +70,15 @@ class Fleet:
     """The nodes, which have equally many GPUs. *machines* names the recorded machine that each is.
 
     `nic_gbytes_per_s` is what a GPU's share of its node's NICs carries, as recorded machines do not
-    give the speed of their NICs.
+    give the speed of their NICs. So many nodes with consecutive numbers as `nodes_per_leaf` says
+    are on one leaf switch; 0: the network has no leaves.
 
     Raises MachineError for a machine that is not recorded, or has another number of GPUs.
     """
 
     machines: tuple[str, ...]
     nic_gbytes_per_s: float = 48.0
+    nodes_per_leaf: int = 0
 
     def __post_init__(self) -> None:
         first = self.machines[0]
@@ -97,6 +100,10 @@ class Fleet:
     @property
     def gpus(self) -> int:
         return self.nodes * self.gpus_per_node
+
+    def leaves(self, nodes: Iterable[int]) -> int:
+        """Return on how many leaves *nodes* are; 0: there are none."""
+        return len({node // self.nodes_per_leaf for node in nodes}) if self.nodes_per_leaf else 0
 
     def fewest_nodes(self, job: Job) -> int:
         """Return how many nodes hold *job* on an idle cluster."""

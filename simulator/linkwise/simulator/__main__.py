@@ -69,7 +69,14 @@ class _Node(click.ParamType[SimulatedNode]):
         return SimulatedNode(name, machine)
 
 
-@click.command(context_settings={"auto_envvar_prefix": "LINKWISE_SIMULATOR", "show_default": True})
+@click.command(
+    context_settings={
+        "auto_envvar_prefix": "LINKWISE_SIMULATOR",
+        "show_default": True,
+        "help_option_names": ["-h", "--help"],
+    },
+    epilog="\b\nExample:\n  linkwise-simulator --node a=dgx-a100 --no-baseline --keep job.yaml",
+)
 @click.argument("files", nargs=-1, required=True, metavar="FILE.yaml...")
 @click.option(
     "--node",
@@ -102,7 +109,11 @@ class _Node(click.ParamType[SimulatedNode]):
 )
 @click.option("--no-baseline", is_flag=True, help="Skip the runs without Linkwise.")
 @click.option("--moves", is_flag=True, help="Move pods that consent, so that others fit.")
-@click.option("--keep", is_flag=True, help="Leave everything running until Ctrl-C.")
+@click.option(
+    "--keep",
+    is_flag=True,
+    help="Leave everything running until Ctrl-C, for kubectl linkwise and a browser.",
+)
 @click.option(
     "--timeout",
     type=click.FloatRange(min=1),

@@ -9,7 +9,7 @@ import msgspec
 from linkwise.cli.doctor.diagnosis import findings
 from linkwise.cli.doctor.facts import DaemonSet, Facts, Lease, SeenPod
 from linkwise.cli.doctor.finding import Finding, Level
-from linkwise.extender.api.views import StateView
+from linkwise.extender.state.views import StateView
 from linkwise.kube.events import Event
 from linkwise.kube.objects import Node
 from linkwise.topology import names
@@ -155,7 +155,7 @@ STATE = StateView(
 )
 WELL = Facts(
     at=NOW,
-    resource=GPU,
+    resources=(GPU,),
     nodes=(node("n1"), node("cpu", topology=None, gpus=0)),
     pods=(plugin("n1"), vendor("n1"), extender()),
     daemonset=DaemonSet(),

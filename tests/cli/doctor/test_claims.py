@@ -18,7 +18,7 @@ ELSEWHERE = msgspec.convert(
 )
 WELL = Facts(
     at=STATE.at,
-    resource=STATE.resource,
+    resources=(STATE.resource,),
     nodes=(node("n1", gpus=0), node("cpu", topology=None, gpus=0)),
     pods=(plugin("n1", "--observe"),),
     daemonset=DaemonSet(),

@@ -65,8 +65,22 @@ def test_a_gpu_that_was_gone_before_the_driver_started() -> None:
 
 
 def test_replicas_that_are_out_count_as_what_they_are() -> None:
-    assert only(on_n1(node("n1", gpus=32, offered=28))).what == "it offers 28 of its 32 GPUs"
-    assert findings(on_n1(node("n1", gpus=32))) == ()
+    text = write_topology(replicas(MACHINE, dict.fromkeys(range(8), 4)))
+    lost = node("n1", gpus=32, offered=28, topology=text)
+    assert only(on_n1(lost)).what == "it offers 28 of its 32 GPUs"
+    assert findings(on_n1(node("n1", gpus=32, topology=text))) == ()
+
+
+@pytest.mark.parametrize(("listed", "others"), [(9, "other"), (10, "other 2")])
+def test_devices_that_linkwise_has_not_read(listed: int, others: str) -> None:
+    found = only(on_n1(node("n1", gpus=listed)))
+    assert found.level is Level.NOTE
+    assert found.what == (
+        f"the vendor's plugin lists {listed} devices, and Linkwise has read 8 GPUs: no plan names "
+        f"the {others}"
+    )
+    alone = replace(on_n1(node("n1", gpus=listed)), pods=(plugin("n1", ""), *WELL.pods[2:]))
+    assert findings(alone) == ()
 
 
 def test_divided_gpus_are_offered_under_other_names() -> None:

@@ -8,9 +8,10 @@ import pytest
 from linkwise.cli.doctor.diagnosis import all_is_well, findings
 from linkwise.cli.doctor.facts import DaemonSet, EnvVar, SeenPod
 from linkwise.cli.doctor.finding import Level
-from linkwise.extender.api.views import NodeView
-from linkwise.extender.cache.node_info import ClosedBy
+from linkwise.extender.state.cache.node_info import ClosedBy
+from linkwise.extender.state.views import NodeView
 from linkwise.topology import names
+from linkwise.topology.annotations.node_annotation import write_topology
 from linkwise.topology.annotations.plan import InUse, write_in_use
 from tests.cli.doctor.cluster_facts import (
     MACHINE,
@@ -26,6 +27,7 @@ from tests.cli.doctor.cluster_facts import (
     vendor,
     with_pods,
 )
+from tests.divided import replicas
 
 CANARY = msgspec.convert(
     {"spec": {"template": {"spec": {"nodeSelector": {"canary": "yes"}}}}}, DaemonSet
@@ -40,6 +42,31 @@ def test_a_cluster_that_is_well() -> None:
     assert findings(WELL) == ()
     told = "Nothing is missing. Linkwise's plugin runs on 1 node: 1 in front of a vendor's plugin."
     assert all_is_well(WELL) == told
+
+
+AMD = "amd.com/gpu"
+
+
+def test_a_cluster_of_two_vendors_that_is_well() -> None:
+    """The AMD node offers none of the other resource, and its pods request none of it."""
+    change = msgspec.structs.replace
+    amounts = {AMD: "8"}
+    amd = node("a1", in_use={"ml/runs": {"main": tuple(gpu.uuid for gpu in MACHINE.gpus)}})
+    amd = change(amd, status=change(amd.status, capacity=amounts, allocatable=amounts))
+    resources = ["--resource-name=nvidia.com/gpu", f"--resource-name={AMD}"]
+    on_amd = change(plugin("a1").spec.containers[0], args=(resources[1], "--in-front"))
+    of_amd = change(plugin("a1"), spec=change(plugin("a1").spec, containers=(on_amd,)))
+    ours = change(WELL.pods[2].spec.containers[0], args=tuple(resources))
+    extender = change(WELL.pods[2], spec=change(WELL.pods[2].spec, containers=(ours,)))
+    facts = replace(
+        WELL,
+        resources=(WELL.resources[0], AMD),
+        nodes=(*WELL.nodes, amd),
+        pods=(*WELL.pods[:2], of_amd, extender, pod("runs", "a1")),
+    )
+    assert findings(facts) == ()
+    as_one = replace(facts, resources=WELL.resources)
+    assert any("a1" in found.where for found in findings(as_one))
 
 
 def test_without_a_daemonset_the_plugin_is_not_installed() -> None:
@@ -80,7 +107,7 @@ def test_annotations_that_no_plugin_updates() -> None:
     found = only(facts)
     assert found.where == ("n2",)
     assert "its annotations are left" in found.what
-    assert found.page == "uninstall.md#clean-a-node-by-hand"
+    assert found.page == "upgrade-and-uninstall.md#clean-a-node-by-hand"
 
 
 def test_a_plugin_that_is_ready_and_publishes_nothing() -> None:
@@ -181,7 +208,8 @@ def test_a_list_of_gpus_in_use_that_is_out_of_date() -> None:
 
 
 def test_shared_gpus_are_in_no_list() -> None:
-    facts = replace(WELL, nodes=(node("n1", gpus=32),))
+    text = write_topology(replicas(MACHINE, dict.fromkeys(range(8), 4)))
+    facts = replace(WELL, nodes=(node("n1", gpus=32, topology=text),))
     assert findings(with_pods(pod("replica", "n1", gpus=1), facts=facts)) == ()
 
 

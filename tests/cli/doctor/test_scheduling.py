@@ -9,7 +9,7 @@ import pytest
 from linkwise.cli.doctor.diagnosis import findings
 from linkwise.cli.doctor.facts import Certificate, Facts, SeenPod
 from linkwise.cli.doctor.finding import Finding, Level, in_words, page_of, still_there
-from linkwise.extender.api.views import KeptIdle, UnplannedPod
+from linkwise.extender.state.views import KeptIdle, KeptWaitingView, UnplannedPod
 from linkwise.topology import names
 from tests.cli.doctor.cluster_facts import (
     NOW,
@@ -104,7 +104,7 @@ def test_what_kube_scheduler_says_on_the_pods_is_told_at_once_and_alone(ago: flo
     found = only(with_pods(*pods, facts=replace(WELL, state=state)))
     assert found.where == ("linkwise-scheduler",)
     assert found.what == f"it cannot try 2 pods, such as ml/a: {NO_DNS.replace(':{}', '')}"
-    assert found.page == "failures.md#when-kube-scheduler-cannot-call-the-extender"
+    assert found.page == "troubleshoot.md#when-kube-scheduler-cannot-call-the-extender"
 
 
 def test_a_group_that_kube_scheduler_refuses_has_nothing_to_do_with_calls() -> None:
@@ -121,7 +121,7 @@ def test_a_group_that_kube_scheduler_refuses_has_nothing_to_do_with_calls() -> N
 def test_a_second_scheduler_that_is_silent_has_a_page_of_its_own() -> None:
     waits = pod("waits", gpus=8, scheduler="linkwise-scheduler")
     found = only(with_pods(waits, facts=replace(WELL, state=replace(STATE, calls={}))))
-    assert found.page == "failures.md#when-kube-scheduler-cannot-call-the-extender"
+    assert found.page == "troubleshoot.md#when-kube-scheduler-cannot-call-the-extender"
 
 
 def test_a_second_scheduler_that_does_not_start() -> None:
@@ -260,3 +260,19 @@ def test_no_node_group_is_too_small_for_members_that_no_autoscaler_sees() -> Non
     found = only(replace(WELL, state=replace(STATE, kept_idle=(kept,))))
     later = "its owner creates 2 pods only after others run"
     assert found.todo == f"have nodes for the whole gang: {later}"
+
+
+def test_pods_that_do_not_consent_to_moves_kept_a_large_job_waiting() -> None:
+    web = KeptWaitingView(
+        "team-a", "Deployment", "web", 2, ("n4",), "gang ml/train", 32, 41 * HOUR, now=True
+    )
+    found = only(replace(WELL, state=replace(STATE, kept_waiting=(web,))))
+    assert (found.level, found.where) == (Level.NOTE, ("team-a/web",))
+    assert found.what == (
+        "it does not consent to moves (Deployment, 2 GPUs on n4), and kept gang ml/train (32 GPUs)"
+        " waiting: 41 GPU hours"
+    )
+    short = replace(web, gpu_seconds=HOUR / 2)
+    assert findings(replace(WELL, state=replace(STATE, kept_waiting=(short,)))) == ()
+    many = tuple(replace(web, name=f"web-{number}") for number in range(20))
+    assert len(only(replace(WELL, state=replace(STATE, kept_waiting=many))).where) == 8

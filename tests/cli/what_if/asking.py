@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from click.testing import CliRunner, Result
 
 from linkwise.cli.__main__ import main
-from tests.extender.cluster import Cluster
+from tests.extender.cluster import Cluster, change
+from tests.extender.world import as_json
 from tests.pods.podgrouper.pods import Object, template
 
 NOW = datetime(2026, 3, 1, 8, tzinfo=UTC).timestamp()
@@ -38,28 +38,21 @@ def runs(it: Cluster, name: str, gpus: int, node: str, **said: str) -> None:
     it.start(name)
 
 
-change = msgspec.structs.replace
-
-
 def listed(it: Cluster) -> Object:
     """Return what `kubectl get nodes,pods -A -o json` prints of it."""
     return a_list([*nodes_of(it), *pods_of(it)])
 
 
 def nodes_of(it: Cluster) -> list[Object]:
-    return [_object("Node", node) for node in it.nodes.values()]
+    return [as_json("Node", node) for node in it.nodes.values()]
 
 
 def pods_of(it: Cluster) -> list[Object]:
-    return [_object("Pod", pod) for pod in it.pods.values()]
+    return [as_json("Pod", pod) for pod in it.pods.values()]
 
 
 def a_list(items: Iterable[Object], kind: str = "List") -> Object:
     return {"apiVersion": "v1", "kind": kind, "items": list(items)}
-
-
-def _object(kind: str, it: object) -> Object:
-    return {"apiVersion": "v1", "kind": kind, **msgspec.to_builtins(it)}
 
 
 def manifest(kind: str, name: str, spec: Mapping[str, Any], **metadata: Any) -> Object:

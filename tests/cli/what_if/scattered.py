@@ -2,7 +2,7 @@
 
 from tests.cli.what_if.asking import NOW, a_list, nodes_of, pods_of
 from tests.extender.cluster import Cluster
-from tests.extender.moves.movers import HOUR, MOVABLE, run
+from tests.extender.next.moves.movers import HOUR, MOVABLE, run
 from tests.pods.podgrouper.pods import Object
 
 BUDGET = {

@@ -6,17 +6,18 @@ from random import Random
 
 import pytest
 
+from linkwise.cli.what_if.cluster import ListedCluster
+from linkwise.cli.what_if.given.listing import Listing
+from linkwise.cli.what_if.given.machines import Known
 from linkwise.cli.what_if.live_listing import LiveListing
 from linkwise.cli.what_if.room import fewest_to_go
 from linkwise.cli.what_if.trials import Trials
-from linkwise.extender.core_settings import CoreSettings
-from linkwise.extender.preemption.policy import Preempt
+from linkwise.extender.next.core_settings import CoreSettings, Preempt
 from linkwise.kube.objects import Pod, Resources
 from tests.cli.what_if.asking import (
     NOW,
     a_list,
     answer,
-    change,
     cluster,
     job,
     listed,
@@ -25,6 +26,7 @@ from tests.cli.what_if.asking import (
     runs,
     what_if,
 )
+from tests.extender.cluster import change
 from tests.pods.podgrouper.pods import template
 
 
@@ -184,17 +186,9 @@ def test_no_fewer_pods_would_do(seed: int) -> None:
             runs(it, f"p{number}", gpus, node)
     words = {"gang": "g", "gang-size": "2", "require-link": random.choice(["node", "nvlink"])}
     sizes = random.choice([(2, 2), (4, 4), (4, 2), (5, 3), (6, 6)])
-    live = LiveListing(
-        it.nodes.values(),
-        it.pods.values(),
-        objects={},
-        budgets=(),
-        slices={},
-        claims={},
-        settings=CoreSettings(preempt=Preempt.NEVER),
-        now=NOW,
-        ends=False,
-    )
+    known = Known((*it.nodes.values(),), (), ())
+    listed_cluster = ListedCluster(Listing(), known, CoreSettings(), NOW)
+    live = LiveListing(listed_cluster, it.pods.values(), preempt=Preempt.NEVER, ends=False)
     for rank, gpus in enumerate(sizes):
         it.add_pod(f"g-{rank}", gpus, gates=["linkwise.dev/plan"], said=words)
     trials = Trials(live, [it.pod(f"g-{rank}") for rank in range(2)], {})

@@ -1,5 +1,6 @@
 """Manifests become the pods that their controllers would create, and form the same gangs."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,14 @@ from tests.cli.what_if.asking import (
     a_list,
     answer,
     cluster,
+    job,
     listed,
     manifest,
     pod,
     refusal,
+    what_if,
 )
+from tests.extender.cluster import change
 from tests.pods.podgrouper.pods import Object, ref_of, template
 from tests.pods.podgrouper.workload_cases import CASES
 
@@ -249,9 +253,9 @@ def test_an_unknown_kind_without_a_pod_template_is_named_and_left_out(tmp_path: 
         (manifest("batch/v1 Job", "t", {"template": {"spec": {}}}), "spec.containers"),
         (
             manifest("batch/v1 Job", "t", {"template": {"spec": {"containers": 3}}}),
-            "spec.template: spec.containers: Expected `array`, got `int`",
+            "spec.template.spec.containers: 3: expected a list: at least one container",
         ),
-        ({"apiVersion": "v1", "kind": "Pod"}, "metadata: expected an object"),
+        ({"apiVersion": "v1", "kind": "Pod"}, "metadata: missing: expected a mapping with a name"),
         (
             a_list([pod("w", 1), pod("w", 1)]),
             "items[1]: pod ml/w is also at /job.yaml: document 1: items[0]",
@@ -289,6 +293,60 @@ def test_a_wrong_annotation_is_refused_with_its_place(tmp_path: Path) -> None:
     assert "'two'" in text
 
 
+def test_what_only_looks_like_an_annotation_is_noted_and_all_wrong_ones_are_named(
+    tmp_path: Path,
+) -> None:
+    made = manifest("batch/v1 Job", "t", {"template": template(2)})
+    made["spec"]["template"]["metadata"]["labels"] = {"linkwise.dev/gang": "a"}
+    _, found = answer(tmp_path, listed(cluster("dgx-a100")), made)
+    missed = "spec.template.metadata: label linkwise.dev/gang has no effect: write it as an annot"
+    assert any(missed in note for note in found["notes"])
+    wrong = {"linkwise.dev/rank": "x", "linkwise.dev/gang": "g", "linkwise.dev/gang-size": "two"}
+    made["spec"]["template"] = template(2, annotations=wrong)
+    text = refusal(tmp_path, listed(cluster("dgx-a100")), made)
+    assert "linkwise.dev/rank: 'x'" in text
+    assert "linkwise.dev/gang-size: 'two'" in text
+
+
+def test_a_job_goes_to_nodes_of_the_resource_that_it_requests(tmp_path: Path) -> None:
+    it = cluster("dgx-a100", "mi250x-frontier")
+    amd = it.nodes["n2"]
+    amounts = {"cpu": "96", "memory": "1Ti", "pods": "110", "amd.com/gpu": "8"}
+    it.put_node(change(amd, status=change(amd.status, allocatable=amounts, capacity=amounts)))
+    both = ("--resource", "nvidia.com/gpu", "--resource", "amd.com/gpu")
+
+    def taking(resource: str, pods: int) -> Object:
+        made = job("t", pods, 0)
+        (container,) = made["spec"]["template"]["spec"]["containers"]
+        container["resources"] = {"limits": {resource: 8}}
+        return made
+
+    for resource, node in (("nvidia.com/gpu", "n1"), ("amd.com/gpu", "n2")):
+        status, found = answer(tmp_path, listed(it), taking(resource, 1), *both)
+        assert status == 0
+        assert node in json.dumps(found["parts"])
+    result = what_if(tmp_path, listed(it), taking("amd.com/gpu", 2), *both)
+    assert result.exit_code == 1
+    assert "node has nvidia.com/gpu, the pod requests amd.com/gpu" in " ".join(
+        result.output.split()
+    )
+
+
+def test_another_name_of_gpus_is_answered_with_those_that_there_are(tmp_path: Path) -> None:
+    given = listed(cluster("dgx-a100"))
+    made = manifest("batch/v1 Job", "t", {"template": template(0)})
+    (container,) = made["spec"]["template"]["spec"]["containers"]
+    container["resources"] = {"limits": {"nvidia.com/gpus": 2}}
+    assert (
+        "no pod there takes nvidia.com/gpu, so Linkwise has no say in it; they take "
+        "nvidia.com/gpus, and the nodes have nvidia.com/gpu\n"
+    ) in refusal(tmp_path, given, made)
+    _, found = answer(tmp_path, given, made, "--resource", "nvidia.com/gpus")
+    assert (
+        "no node has nvidia.com/gpus: they have nvidia.com/gpu (--resource NAME)" in found["notes"]
+    )
+
+
 def test_the_class_gives_the_priority(tmp_path: Path) -> None:
     """If the class is not given, pods of the cluster show its value."""
     it = cluster("dgx-a100")
@@ -315,7 +373,7 @@ LIMITS = {"nvidia.com/gpu": 2, "vpc.amazonaws.com/efa": "1"}
     [
         (
             {"limits": {"nvidia.com/gpu": "500m"}},
-            "spec.containers[0].resources.limits[nvidia.com/gpu]: '500m': expected a whole number",
+            "resources.limits[nvidia.com/gpu]: '500m': expected a whole number of devices",
         ),
         (
             {"limits": LIMITS, "requests": {"vpc.amazonaws.com/efa": "1500m"}},
@@ -323,11 +381,11 @@ LIMITS = {"nvidia.com/gpu": 2, "vpc.amazonaws.com/efa": "1"}
         ),
         (
             {"requests": {"nvidia.com/gpu": 2}},
-            "resources.requests[nvidia.com/gpu]: 2: expected limits[nvidia.com/gpu] of the same",
+            "resources.requests[nvidia.com/gpu]: 2 beside no limit: expected them to be equal",
         ),
         (
             {"limits": LIMITS, "requests": {"nvidia.com/gpu": "1"}},
-            "resources.requests[nvidia.com/gpu]: '1': expected limits[nvidia.com/gpu] of the same",
+            "resources.requests[nvidia.com/gpu]: 1 beside a limit of 2: expected them to be equal",
         ),
     ],
 )
@@ -337,14 +395,14 @@ def test_what_kubernetes_refuses_of_extended_resources_is_refused(
     container = {"name": "main", "image": "x", "resources": resources}
     submitted = pod("half", 0, containers=[container])
     text = refusal(tmp_path, listed(cluster("dgx-a100")), submitted)
-    assert "job.yaml: document 1: pod half: spec.containers[0].resources." in text
+    assert "job.yaml: document 1: line 1: spec.containers[0].resources." in text
     assert said in text
     made = manifest("batch/v1 Job", "t", {"template": {"spec": submitted["spec"]}})
     assert said in refusal(tmp_path, listed(cluster("dgx-a100")), made)
 
 
 def test_an_init_container_is_named_as_such(tmp_path: Path) -> None:
-    container = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "0.5"}}}
+    container = {"name": "init", "resources": {"limits": {"nvidia.com/gpu": "0.5"}}}
     submitted = pod("half", 1, initContainers=[container])
     text = refusal(tmp_path, listed(cluster("dgx-a100")), submitted)
     assert "spec.initContainers[0].resources.limits[nvidia.com/gpu]: '0.5': expected" in text

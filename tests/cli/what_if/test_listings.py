@@ -10,6 +10,7 @@ import yaml
 from click.testing import CliRunner
 
 from linkwise.cli.__main__ import main
+from linkwise.cli.what_if.given import listing
 from tests.cli.what_if.asking import (
     NOW,
     a_list,
@@ -50,8 +51,19 @@ FORMS: dict[str, Callable[[Cluster], str]] = {
         json.dumps(a_list(({k: v for k, v in o.items() if k != "kind"} for o in objects), kind))
         for kind, objects in (("NodeList", nodes_of(it)), ("PodList", pods_of(it)))
     ),
+    "list-without-its-kind": lambda it: json.dumps({"items": [*nodes_of(it), *pods_of(it)]}),
     "utf-8-mark": lambda it: "\ufeff" + json.dumps(listed(it)),
 }
+
+
+def test_a_list_in_json_is_read_by_the_fast_reader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "objects_in", lambda *_: pytest.fail("the slow reader"))
+    path = tmp_path / "list.json"
+    path.write_text(json.dumps(listed(busy())))
+    read = listing.read_listing([str(path)])
+    assert (len(read.nodes), len(read.pods)) == (1, 1)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -80,13 +92,16 @@ def test_nodes_alone_are_an_idle_cluster(tmp_path: Path) -> None:
         ([], "expected an object with apiVersion and kind"),
         ("{", "line 1: expected the node content"),
         ({"apiVersion": "v1", "kind": "List", "items": {}}, "items: a mapping: expected a list"),
-        (a_list([{"kind": "Node", "metadata": {}}]), "items[0]: apiVersion: expected a text"),
+        (
+            a_list([{"kind": "Node", "metadata": {}}]),
+            "items[0]: apiVersion: missing: expected a text such as v1",
+        ),
         (a_list([{"apiVersion": "v1", "kind": "Node"}]), "items[0]: metadata.name: expected"),
         (
             a_list([{"apiVersion": "v1", "kind": "Node", "metadata": {"labels": 3}}]),
             "items[0]: metadata.labels: Expected `object`, got `int`",
         ),
-        ("Error from server (Forbidden): nodes is forbidden", "apiVersion: expected a text"),
+        ("Error from server (Forbidden): nodes is forbidden", "apiVersion: missing: expected a"),
     ],
 )
 def test_what_is_no_listing_is_refused_in_one_line(

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from linkwise.topology.machine.topo_matrix import write_matrix
 from tests.cli.what_if.asking import a_list, answer, pod, refusal, what_if
 from tests.pods.podgrouper.pods import Object
+from tests.topology.printed import FRONTIER, amd_smi, rccl, rocm_smi
 
 PRODUCT = "nvidia.com/gpu.product"
 DGX = {PRODUCT: "NVIDIA-A100-SXM4-40GB", "nvidia.com/gpu.count": "8"}
@@ -85,8 +87,8 @@ def test_what_cannot_be_guessed_is_left_out(labels: Object, because: str, tmp_pa
         ("NVIDIA-A800-SXM4-80GB", 160.0),
         ("NVIDIA-H20", 370.8),
         ("NVIDIA-H20-3e", 370.8),
-        ("NVIDIA-B200", 721.8),
-        ("NVIDIA-B300-SXM6-AC", 721.8),
+        ("NVIDIA-B200", 676.8),
+        ("NVIDIA-B300-SXM6-AC", 676.8),
     ],
 )
 def test_eight_gpus_of_a_board_with_nvswitches_need_no_record(
@@ -107,7 +109,7 @@ def test_a_tray_of_four_is_a_board_too(tmp_path: Path) -> None:
     given = a_list([node("n1", 4, {PRODUCT: "NVIDIA-GB300"})])
     found = answer(tmp_path, given, pod("new", 3))[1]
     assert found["guesses"][0]["machine"] == "a board with NVSwitches"
-    assert found["parts"][0]["places"][0]["gbytes_per_s"] == 721.8
+    assert found["parts"][0]["places"][0]["gbytes_per_s"] == 676.8
 
 
 @pytest.mark.parametrize(
@@ -173,11 +175,62 @@ def test_a_table_has_the_model_that_the_label_says(tmp_path: Path) -> None:
     labels = {PRODUCT: "NVIDIA-B200", "pool": "train"}
     given, said = a_list([node("n1", 2, labels)]), f"pool=train={file}"
     found = answer(tmp_path, given, pod("new", 2), "--assume", said)[1]
-    assert found["parts"][0]["places"][0]["gbytes_per_s"] == 721.8
+    assert found["parts"][0]["places"][0]["gbytes_per_s"] == 676.8
     assert found["guesses"][0]["because"] == f"--assume {said}"
     file.write_text(table.replace("NV18", "SYS"))
     found = answer(tmp_path, given, pod("new", 2), "--assume", said)[1]
     assert "; it rests on a table without NVLinks: " in found["guesses"][0]["because"]
+
+
+@pytest.mark.parametrize(
+    ("text", "caveats"),
+    [
+        (
+            rocm_smi(FRONTIER),
+            [
+                "it rests on `rocm-smi --showtopo`, which does not show how many xGMI links join "
+                "two GPUs, so each pair counts as having one; the bandwidths of `amd-smi topology` "
+                "show it",
+                "its model is not known, and counts as the slowest",
+            ],
+        ),
+        (
+            amd_smi(FRONTIER),
+            [
+                "it rests on `amd-smi topology`, which shows no NUMA nodes",
+                "its model is not known, and counts as the slowest",
+            ],
+        ),
+        (
+            rccl(FRONTIER),
+            [
+                "it rests on a dump of NCCL or RCCL, which shows the GPUs of one job and no host "
+                "bridges"
+            ],
+        ),
+        (write_matrix(FRONTIER), ["its model is not known, and counts as the slowest"]),
+    ],
+    ids=["rocm-smi", "amd-smi", "RCCL", "no caveat of the print"],
+)
+def test_what_a_print_cannot_tell_is_said_once(
+    text: str, caveats: list[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "print.txt"
+    file.write_text(text)
+    given = a_list([node(name, 8, {"pool": "train"}) for name in ("n1", "n2")])
+    said = f"pool=train={file}"
+    (guess,) = answer(tmp_path, given, pod("new", 2), "--assume", said)[1]["guesses"]
+    assert guess["nodes"] == ["n1", "n2"]
+    assert guess["because"] == "; ".join([f"--assume {said}", *caveats])
+    output = what_if(tmp_path, given, pod("new", 2), "--assume", said).stdout
+    assert [output.count(caveat) for caveat in caveats] == [1] * len(caveats)
+
+
+def test_what_a_record_cannot_tell_is_said_too(tmp_path: Path) -> None:
+    given = a_list([node("n1", 8, {"pool": "train"})])
+    said = "pool=train=l40s-8-mock"
+    (guess,) = answer(tmp_path, given, pod("new", 2), "--assume", said)[1]["guesses"]
+    assert guess["because"].startswith(f"--assume {said}; it rests on links that a simulator inv")
 
 
 def tainted(name: str, key: str) -> Object:
@@ -202,7 +255,7 @@ def test_a_taint_of_the_resource_is_tolerated_unless_the_operator_says_otherwise
 def test_the_operator_says_what_machine_it_is(tmp_path: Path) -> None:
     given = a_list([node("n1", 8, {"pool": "train"}), node("n2", 8, {"pool": "other"})])
     status, found = answer(tmp_path, given, pod("new", 8), "--assume", "pool=train=hgx-h100")
-    assert (status, found["parts"][0]["places"][0]["gbytes_per_s"]) == (0, 459.6375)
+    assert (status, found["parts"][0]["places"][0]["gbytes_per_s"]) == (0, 490.28)
     assert [guess["nodes"] for guess in found["guesses"]] == [["n1"]]
     assert [left["nodes"] for left in found["left_out"]] == [["n2"]]
 

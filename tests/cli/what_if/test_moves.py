@@ -5,21 +5,20 @@ from typing import Any
 
 import pytest
 
-from linkwise.extender.core_settings import CoreSettings
-from linkwise.extender.moves.policy import MovePolicy, Moves
+from linkwise.extender.next.core_settings import CoreSettings, MovePolicy, Moves
 from linkwise.topology import names
 from tests.cli.what_if.asking import (
     NOW,
     a_list,
     answer,
-    change,
     job,
     pod,
     refusal,
     what_if,
 )
 from tests.cli.what_if.scattered import BUDGET, cluster, given, two_nodes
-from tests.extender.moves.movers import IGNORES, MOVABLE, run
+from tests.extender.cluster import change
+from tests.extender.next.moves.movers import IGNORES, MOVABLE, run
 from tests.pods.podgrouper.pods import Object
 
 NO_POLICY = {

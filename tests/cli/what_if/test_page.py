@@ -1,4 +1,5 @@
-"""docs/what-if.md shows what the command prints, and all its options."""
+"""docs/what-if.md shows what the command prints, and all its options. `examples.txt` has more of
+what it prints, in the page's form."""
 
 import json
 import re
@@ -31,11 +32,12 @@ from tests.cli.what_if.scattered import of_the_page
 from tests.extender.cluster import Cluster
 
 PAGE = (Path(__file__).parents[3] / "docs" / "what-if.md").read_text()
+EXAMPLES = PAGE + Path(__file__).with_name("examples.txt").read_text()
 COLUMN = re.compile(r"`(\w+)`")
-FILES = dict(re.findall(r"<!-- (\S+) -->\n```yaml\n(.*?)```", PAGE, flags=re.DOTALL))
+FILES = dict(re.findall(r"<!-- (\S+) -->\n```yaml\n(.*?)```", EXAMPLES, flags=re.DOTALL))
 SHOWN = re.findall(
     r"```\n\$ kubectl get (\S+) [^\n]* \| linkwise (what-if [^\n]*)\n(.*?)```",
-    PAGE,
+    EXAMPLES,
     flags=re.DOTALL,
 )
 

@@ -11,11 +11,11 @@ from linkwise.cli.what_if.past.ground import Ground, ground_of
 from linkwise.cli.what_if.past.jobs import PastJob
 from linkwise.cli.what_if.past.lives import Life
 from linkwise.cli.what_if.past.stock import KubeScheduler
-from linkwise.extender.core_settings import CoreSettings
+from linkwise.extender.next.core_settings import CoreSettings
 from linkwise.kube.objects import Container, ObjectMeta, Pod, PodSpec, Resources
 from linkwise.replay.driver import replay
 from linkwise.replay.jobs import Job, Run
-from linkwise.topology.names import DEFAULT_RESOURCE
+from linkwise.topology.names import DEFAULT_RESOURCE, DEFAULT_RESOURCES
 from tests.cli.what_if.asking import cluster
 
 
@@ -24,17 +24,16 @@ def ground(*machines: str) -> Ground:
     return ground_of(know_machines(nodes, (), DEFAULT_RESOURCE), CoreSettings())
 
 
-def pods_of(job: Job) -> list[Pod]:
-    return [pod(gpus) for gpus in job.pods]
-
-
 def pod(gpus: int) -> Pod:
     container = Container(name="main", resources=Resources(limits={DEFAULT_RESOURCE: gpus}))
     return Pod(metadata=ObjectMeta(name="p", namespace="ml"), spec=PodSpec(containers=(container,)))
 
 
 def run(jobs: list[Job], *machines: str) -> list[Run]:
-    return replay(jobs, KubeScheduler(ground(*machines), pods_of, DEFAULT_RESOURCE))
+    def pods_of(job: Job, _number: int, _now: float) -> list[Pod]:
+        return [pod(gpus) for gpus in job.pods]
+
+    return replay(jobs, KubeScheduler(ground(*machines), pods_of, DEFAULT_RESOURCES))
 
 
 @pytest.mark.parametrize("seed", range(5))

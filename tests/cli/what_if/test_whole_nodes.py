@@ -12,7 +12,7 @@ from linkwise.topology import names
 from tests.cli.what_if.asking import NOW
 from tests.cli.what_if.scattered import BUDGET, cluster, given, two_nodes
 from tests.extender.cluster import Cluster
-from tests.extender.moves.movers import MOVABLE, run
+from tests.extender.next.moves.movers import MOVABLE, run
 from tests.pods.podgrouper.pods import Object
 
 AT = ("--at", "2026-03-01T08:00:00Z")

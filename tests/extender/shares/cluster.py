@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from linkwise.extender.api.extender_calls import BindOrder, Outcome
+from linkwise.extender.state.extender_calls import BindOrder, Outcome
 from linkwise.kube.objects import Container, Pod, Quantity, Resources
 from linkwise.topology import names
-from linkwise.topology.annotations.plan import InUse, read_in_use, read_plan, write_in_use
+from linkwise.topology.annotations.plan import InUse, read_plan, write_in_use
 from linkwise.topology.machine.model import Machine
 from tests.divided import GPU
 from tests.extender.cluster import Cluster, change
@@ -62,13 +62,10 @@ class ShareCluster(Cluster):
         held = self.planned_shares(name)
         return [each for of in held.values() for ids in of.values() for each in ids]
 
-    def shares_in_use(self, node: str) -> dict[str, Held]:
-        text = self.nodes[node].metadata.annotations.get(names.IN_USE)
-        return dict(read_in_use(text).shares) if text else {}
-
     def put_in_use(self, node: str, key: str, shares: Held | None, gpus: tuple[str, ...]) -> None:
         """What podresources shows for one pod; None and no *gpus*: nothing."""
-        whole, of_shares = self.in_use(node), self.shares_in_use(node)
+        said = self.in_use(node)
+        whole, of_shares = dict(said.pods), dict(said.shares)
         whole.pop(key, None)
         of_shares.pop(key, None)
         if gpus:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from linkwise.extender.api.extender_calls import BindOrder, Outcome
-from linkwise.extender.core_settings import CoreSettings
+from linkwise.extender.next.core_settings import CoreSettings
+from linkwise.extender.state.extender_calls import BindOrder, Outcome
 from linkwise.topology import names
 from linkwise.topology.annotations.node_annotation import write_topology
 from linkwise.topology.annotations.plan import read_gpus, read_plan
@@ -88,7 +88,7 @@ class Life:
 
     def clean_up(self) -> None:
         for node in NODES:
-            for key in {**self.at.in_use(node), **self.at.shares_in_use(node)}:
+            for key in {**self.at.in_use(node).pods, **self.at.in_use(node).shares}:
                 pod = self.at.find(key.removeprefix("ml/"))
                 if pod is None or pod.status.phase == "Succeeded":
                     self.at.put_in_use(node, key, None, ())
@@ -247,9 +247,9 @@ class Life:
     def _devices(self, node: str) -> dict[str, set[str]]:
         """Which pod has, or will get, which devices: what the kubelet reports, else the plan."""
         found: dict[str, set[str]] = {}
-        for key, containers in self.at.in_use(node).items():
+        for key, containers in self.at.in_use(node).pods.items():
             found.setdefault(key, set()).update(*containers.values())
-        for key, held in self.at.shares_in_use(node).items():
+        for key, held in self.at.in_use(node).shares.items():
             for of in held.values():
                 found.setdefault(key, set()).update(*of.values())
         for name in self._bound():
@@ -287,8 +287,7 @@ class Life:
         return [
             name
             for name in self._all()
-            if self.at.pod(name).spec.node_name
-            and self.at.pod(name).status.phase not in ("Succeeded", "Failed")
+            if self.at.pod(name).spec.node_name and not self.at.pod(name).has_ended
         ]
 
     def _unstarted(self) -> list[str]:

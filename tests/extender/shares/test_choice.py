@@ -1,26 +1,29 @@
 """Which shares of a node a pod gets, beside a search that tries every way."""
 
+from dataclasses import replace
 from itertools import chain
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from linkwise.extender.cache.machine_kind import MachineKind
-from linkwise.extender.cache.shares.book import ShareBook, places_of
-from linkwise.extender.placement.shares.choice import ShareChoice, ShareRequest, choose_shares
+from linkwise.extender.place.shares.choice import ShareChoice, ShareRequest, choose_shares
+from linkwise.extender.state.cache.machine_kind import ENOUGH, MachineKind
+from linkwise.extender.state.cache.shares.book import ShareBook, places_of
 from linkwise.pods.annotations import MOST_CONTAINERS, Sharing
 from linkwise.pods.requirement import HardwareRequirement, TopologyRequirement
 from linkwise.topology.annotations.plan import PlannedShares
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role
 from linkwise.topology.machine.model import LinkClass, Machine
+from linkwise.topology.machine.parts import MigProfile, Part
 from linkwise.topology.sets.tables import table_of
-from tests.divided import GPU, MIG_1G, MIG_3G, SHARED, all_three, cut, replicas
+from tests.divided import GPU, MIG_1G, MIG_3G, SHARED, all_three, cut, divided, replicas
 from tests.extender.shares.brute_force import Want, fits_shares, opened, parts_of, ways
 from tests.machines import DGX_1V, TWO_ISLANDS
 
 LAW = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 SMALL = all_three(DGX_1V)
+CPX = "amd.com/cpx_nps4"
 MACHINES = st.sampled_from(
     [SMALL, replicas(DGX_1V, {0: 3, 3: 3, 5: 2}), cut(replicas(DGX_1V, {1: 2}), 2, MIG_1G, MIG_1G)]
 )
@@ -132,6 +135,52 @@ def test_shares_of_one_container_are_on_the_gpus_with_the_best_links(data: st.Da
         values = table_of(machine).values
         best = max(float(values[mask(opened(machine, way))]) for way in ways_there)
         assert float(values[mask(opened(machine, set(ids_of(choice))))]) == best == choice.quality
+
+
+AMD = replace(
+    divided(
+        DGX_1V,
+        {
+            place: tuple(
+                Part(f"xcp-{place}-{number}", CPX, mig=MigProfile("cpx_nps4", 1, 8192))
+                for number in range(4)
+            )
+            for place in range(3)
+        },
+    ),
+    vendor="amd",
+)
+
+
+@pytest.mark.parametrize(
+    ("share", "count", "taken", "gpus"),
+    [
+        ("", 2, (), 1),
+        ("", 4, (), 1),
+        ("", 5, (), 2),
+        ("", 3, ("xcp-0-0", "xcp-1-0", "xcp-1-1", "xcp-2-0", "xcp-2-1"), 1),
+        ("", 4, ("xcp-0-0", "xcp-1-0", "xcp-2-0"), 2),
+        ("spread", 2, (), 2),
+        ("pack", 5, (), 0),
+    ],
+)
+def test_partitions_of_amds_gpus_are_on_as_few_as_possible(
+    share: str, count: int, taken: tuple[str, ...], gpus: int
+) -> None:
+    """Replicas and MIG devices are on as many as possible."""
+    choice = choose(AMD, frozenset(taken), request([(CPX, count)], share))
+    assert (choice is None) == (not gpus)
+    if choice is not None:
+        assert len(opened(AMD, set(ids_of(choice)))) == gpus
+        assert (choice.quality == ENOUGH) == (gpus == 1)
+
+
+def test_partitions_have_the_links_of_their_gpus() -> None:
+    """MIG devices have none."""
+    asked = request([(CPX, 5)], require=LinkClass.NVLINK)
+    found = choose(AMD, frozenset(), asked)
+    assert found is not None
+    assert choose(replace(AMD, vendor="nvidia"), frozenset(), asked) is None
 
 
 def mask(gpus: set[int]) -> int:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from linkwise.extender.placement.shares import choice
-from linkwise.extender.placement.shares.nodes import UNSOUGHT
+from linkwise.extender.place.shares import choice
+from linkwise.extender.place.shares.nodes import UNSOUGHT
 from linkwise.topology.machine.recorded import recorded_machine
 from tests.divided import SHARED, replicas
 from tests.extender.shares.cluster import ShareCluster

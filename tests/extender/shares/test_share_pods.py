@@ -5,15 +5,15 @@ from itertools import pairwise
 
 import pytest
 
-from linkwise.extender.api.extender_calls import (
+from linkwise.extender.show.explain.texts import explanation_text
+from linkwise.extender.state.extender_calls import (
     BindOrder,
     BindRefusal,
     Outcome,
     PreemptCall,
     Victims,
 )
-from linkwise.extender.api.views import ShareUse
-from linkwise.extender.explain.texts import explanation_text
+from linkwise.extender.state.views import ShareUse
 from linkwise.kube.objects import Condition
 from linkwise.topology import names
 from tests.divided import GPU, MIG_1G, MIG_3G, SHARED, all_three, cut, replicas
@@ -166,6 +166,7 @@ def test_a_recreated_pod_is_not_its_predecessor(at: ShareCluster) -> None:
     assert at.try_to_place("w") == "n0"
     (new,) = at.ids_of("w")
     assert new != old
+    at.restart()  # and so it is for a new leader
     at.add_taker("x", {MIG_1G: 1})
     assert at.try_to_place("x") == "n0"
     assert not {old, new} & set(at.ids_of("x"))

@@ -5,7 +5,7 @@ import pytest
 from tests.divided import GPU, SHARED, all_three, replicas
 from tests.extender import preempt_call
 from tests.extender.cluster import change
-from tests.extender.preemption.victims import budget
+from tests.extender.next.preemption.victims import budget
 from tests.extender.shares.cluster import ShareCluster
 from tests.machines import DGX_1V, PCIE_8
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from linkwise.extender.api.actions import Nominate
-from linkwise.extender.api.extender_calls import BindOrder, Outcome
-from linkwise.extender.verbs.bind import DOUBT_SECONDS
+from linkwise.extender.calls.bind import DOUBT_SECONDS
+from linkwise.extender.state.actions import Nominate
+from linkwise.extender.state.extender_calls import BindOrder, Outcome
 from linkwise.kube.objects import Condition
 from linkwise.topology import names
 from tests.divided import GPU, MIG_1G, SHARED, cut, replicas

@@ -66,7 +66,7 @@ def rejections(case: Case) -> dict[str, Rejection | None]:
 def _pods(case: Case) -> list[Pod]:
     """kube-scheduler's watch leaves out pods that have ended."""
     pods = (msgspec.convert(each, Pod) for each in case.get("pods") or ())
-    return [pod for pod in pods if pod.status.phase not in ("Succeeded", "Failed")]
+    return [pod for pod in pods if not pod.has_ended]
 
 
 def world_of(case: Case) -> World:
@@ -76,7 +76,7 @@ def world_of(case: Case) -> World:
     for number, pod in enumerate(_pods(case)):
         row = row_of.get(pod.spec.node_name)
         if row is not None:
-            leaving = pod.metadata.deletion_timestamp is not None
+            leaving = pod.is_leaving
             placed.put(str(number), pod_facts(pod), row, leaving=leaving)
     for field, kind in _STORAGE.items():
         storage.replace(kind, [msgspec.convert(each, kind) for each in case.get(field) or ()])

@@ -256,9 +256,27 @@ def test_what_was_not_answered_in_time_is_not_asked_again(
     wait_for(lambda: ask(6) == 3, "a question to the new one")
 
 
+@pytest.mark.parametrize(("gpus", "questions"), [(8, 1), (9, 0)])
+def test_amds_plugin_is_not_asked_about_more_than_eight_gpus(
+    world: FrontNode, gpus: int, questions: int
+) -> None:
+    """It compares permutations of them."""
+    resource, ids = "amd.com/gpu", [f"0000:{number:02x}:00.0" for number in range(gpus)]
+    world.vendor.offer(resource, ids, preference=ids[:2])
+    world.open()
+    wanted = api.ContainerPreferredAllocationRequest(available_deviceIDs=ids, allocation_size=2)
+    asked = api.PreferredAllocationRequest(container_requests=[wanted]).SerializeToString()
+    reply = raw(world.offering(ids, resource), "GetPreferredAllocation", asked)
+    given = api.PreferredAllocationResponse.FromString(reply).container_responses
+    assert [list(each.deviceIDs) for each in given] == [ids[:2]] * questions
+    assert len(world.vendor.calls("GetPreferredAllocation", resource)) == questions
+
+
 def test_a_device_that_linkwise_has_not_read_costs_no_plan(world: FrontNode) -> None:
     world.vendor.offer(GPU, (*UUIDS, "GPU-unread"))
     plugin = world.start()
+    assert world.metric("vendor_devices", resource=GPU, health="healthy") == 8
+    assert world.metric("vendor_devices", resource=GPU, health="not-read") == 1
     world.planned("w", (UUIDS[1], UUIDS[6]))
     assert plugin.preferred((*UUIDS, "GPU-unread"), 2) == [UUIDS[1], UUIDS[6]]
     plugin.allocate([UUIDS[1], UUIDS[6]])

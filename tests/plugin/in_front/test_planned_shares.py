@@ -77,6 +77,24 @@ def test_the_planned_replica_is_preferred_under_either_name(shares: Shares, reso
     assert not shares.vendor.calls("GetPreferredAllocation", resource)
 
 
+@pytest.mark.parametrize("unread", ["GPU-unread::0", "GPU-unread", "MIG-unread", "0000:05:00.0"])
+@pytest.mark.parametrize("resource", [SHARED, GPU])
+def test_a_device_that_linkwise_has_not_read_costs_no_share_its_plan(
+    shares: Shares, resource: str, unread: str
+) -> None:
+    ids = [*REPLICAS, unread]
+    shares.vendor.offer(resource, ids, preference=[unread])
+    shares.open()
+    plugin = shares.plugin(resource)
+    assert shares.metric("vendor_devices", resource=resource, health="not-read") == 1
+    shares.plan("w", resource, REPLICAS[4])
+    assert plugin.preferred(ids, 1) == [REPLICAS[4]]
+    plugin.allocate([REPLICAS[4]])
+    # Without a plan the vendor may give it.
+    shares.wait("free", resource, 1)
+    assert plugin.preferred([*REPLICAS[:4], unread], 1) == [unread]
+
+
 def test_without_a_plan_the_vendors_answer_stands_unless_it_spoils_one(shares: Shares) -> None:
     shares.vendor.offer(SHARED, REPLICAS, preference=REPLICAS[:1])
     shares.open()
@@ -148,7 +166,7 @@ def test_what_is_in_use_names_shares_by_resource() -> None:
     answer = pods_wire.ListPodResourcesResponse(
         pod_resources=[pods_wire.PodResources(name="w", namespace="ml", containers=[main])]
     )
-    held = read_in_use(answer, GPU, lambda each: each in UUIDS, is_share)
+    held = read_in_use(answer, GPU, lambda each: each in UUIDS, lambda each: is_share(each, None))
     assert held == InUse(
         pods={"ml/w": {"main": (UUIDS[3],)}},
         shares={

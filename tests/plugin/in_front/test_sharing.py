@@ -176,7 +176,7 @@ def test_of_a_plugin_that_is_gone_what_live_lists_contradict_does_not_count(
 
 
 def test_which_ids_are_shares() -> None:
-    assert is_share("GPU-a::0")
-    assert is_share("MIG-a")
-    assert not is_share("GPU-a")
-    assert not is_share("GPU-a::x")
+    assert is_share("GPU-a::0", None)
+    assert is_share("MIG-a", None)
+    assert not is_share("GPU-a", None)
+    assert not is_share("GPU-a::x", None)

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from linkwise.extender.api.records import PodRecord
-from linkwise.extender.api.timers import Agenda
-from linkwise.extender.cache.ingest import Ingest
+from linkwise.extender.state.cache.ingest import Ingest
+from linkwise.extender.state.records import PodRecord
+from linkwise.extender.state.timers import Agenda
 from linkwise.kube.objects import Pod
 from linkwise.pods.podgrouper.workloads.answer import Recognised
 from tests.extender.cluster import GPU, Cluster
@@ -102,7 +102,7 @@ def test_what_the_core_makes_of_it_is_what_the_table_says(group: Group) -> None:
 
 
 def read(made: Object, objects: tuple[Object, ...]) -> PodRecord:
-    reader, found = Ingest(GPU, Agenda()), {ref_of(made): made for made in objects}
+    reader, found = Ingest((GPU,), Agenda()), {ref_of(made): made for made in objects}
     record = reader.follow(msgspec.convert(made, Pod), 0.0)
     while record.awaits:
         (asked,) = reader.take_reads(0.0)

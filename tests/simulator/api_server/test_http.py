@@ -6,7 +6,8 @@ import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from threading import Event
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -144,3 +145,92 @@ def test_a_taken_port_is_said_at_the_start(server: ApiServer) -> None:
 def test_health_and_version(ask: Ask, server: ApiServer, pool: urllib3.PoolManager) -> None:
     assert ask("GET", "/version")[1]["major"] == "1"
     assert pool.request("GET", f"{server.url}/readyz").data == b"ok"
+
+
+# Services
+
+
+class Service(BaseHTTPRequestHandler):
+    """Answers with what it was asked; /slow sends its second line only when it is let."""
+
+    let = Event()
+
+    def do_GET(self) -> None:
+        self.send_response(418 if self.path.startswith("/odd") else 200)
+        self.send_header("Content-Type", "text/plain")
+        self.end_headers()
+        if self.path == "/slow":
+            self.wfile.write(b"first\n")
+            self.wfile.flush()
+            self.let.wait(10)
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.wfile.write(f"{self.command} {self.path} {body.decode()}".encode())
+
+    do_POST = do_PUT = do_GET  # noqa: N815, the names that http.server looks for
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def proxied(server: ApiServer) -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Service) as service:
+        thread = Thread(target=service.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield server.forward("ml", "web:http", f"http://127.0.0.1:{service.server_port}")
+        service.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "answer"),
+    [
+        ("GET", "", None, 200, "GET / "),
+        ("GET", "/a%2Fb/c?x=1&y=%20", None, 200, "GET /a%2Fb/c?x=1&y=%20 "),
+        ("GET", "/odd", None, 418, "GET /odd "),
+        ("POST", "/filter", b"{}", 200, "POST /filter {}"),
+    ],
+)
+def test_a_service_is_reached_through_the_api_server(
+    proxied: str,
+    pool: urllib3.PoolManager,
+    method: str,
+    path: str,
+    body: bytes | None,
+    status: int,
+    answer: str,
+) -> None:
+    found = pool.request(method, proxied + path, body=body)
+    assert (found.status, found.data.decode()) == (status, answer)
+    assert found.headers["Content-Type"] == "text/plain"
+
+
+def test_what_a_service_sends_bit_by_bit_is_passed_on_at_once(
+    proxied: str, pool: urllib3.PoolManager
+) -> None:
+    Service.let.clear()
+    answer = pool.request("GET", f"{proxied}/slow", preload_content=False)
+    assert answer.readline() == b"first\n"
+    Service.let.set()
+    assert answer.readline() == b"GET /slow "
+    answer.release_conn()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "reason"),
+    [
+        ("PUT", "/api/v1/namespaces/ml/services/web:http/proxy/x", 405, "MethodNotAllowed"),
+        ("GET", "/api/v1/namespaces/ml/services/web:https/proxy/x", 404, "NotFound"),
+        ("GET", "/api/v1/namespaces/other/services/web:http/proxy/x", 404, "NotFound"),
+        ("GET", "/api/v1/namespaces/ml/services/gone:http/proxy/x", 503, "ServiceUnavailable"),
+    ],
+)
+@pytest.mark.usefixtures("proxied")
+def test_a_service_that_cannot_be_reached_is_refused_as_by_an_api_server(
+    server: ApiServer, ask: Ask, method: str, path: str, status: int, reason: str
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        server.forward("ml", "gone:http", f"http://127.0.0.1:{free.getsockname()[1]}")
+    found, said = ask(method, path)
+    assert (found, said["reason"]) == (status, reason)

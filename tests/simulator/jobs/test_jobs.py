@@ -198,7 +198,7 @@ class JobsOnApiServer:
         return {
             p.metadata.annotations.get(COMPLETION_INDEX, ""): p.metadata.name
             for p in self.pods()
-            if p.status.phase not in ("Succeeded", "Failed")
+            if not p.has_ended
         }
 
     def lives(self, *indices: str) -> dict[str, str]:

@@ -418,6 +418,21 @@ def test_an_unknown_kind_without_a_pod_template_is_left_out_by_name() -> None:
     assert not job.left_out
 
 
+def test_what_looks_like_an_annotation_of_linkwise_is_named_with_its_place() -> None:
+    said = "annotations: {linkwise.dev/gang: lm}, labels: {linkwise.dev/gang: lm}"
+    labels = "metadata: {labels: {linkwise.io/rank: a}}"
+    template = IN_A_JOB.replace("{spec:", f"{{{labels}, spec:", 1)
+    given = workload("batch/v1 Job", template).replace("{name: lm}", f"{{name: lm, {said}}}")
+    (job,) = read_manifests(given)
+    assert job.near_misses == (
+        "metadata: label linkwise.dev/gang has no effect: write it as an annotation",
+        "metadata.annotations: linkwise.dev/gang: has no effect here; it belongs on the "
+        "pod template",
+        "spec.template.metadata: label linkwise.io/rank has no effect: write it as an annotation, "
+        "linkwise.dev/rank",
+    )
+
+
 BROKEN = {
     "an unknown kind and nothing that makes pods": (
         f"{workload('x.io/v1 Pool', 'size: 2')}---\n"

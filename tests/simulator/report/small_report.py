@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
+from linkwise.drawing.times import PodTimes
 from linkwise.simulator.report.build_report import report_of
-from linkwise.simulator.report.model import NodeReport, PodTimes, Report, SeenPod
+from linkwise.simulator.report.model import NodeReport, Report, SeenPod
 from linkwise.topology.machine.model import Machine
 from linkwise.topology.machine.recorded import recorded_machine
 from tests.machines import MIXED_5

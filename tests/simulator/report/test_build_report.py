@@ -5,10 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from linkwise.drawing.times import PodTimes
 from linkwise.kube.labels import COMPLETION_INDEX as INDEX
 from linkwise.kube.objects import Pod
 from linkwise.simulator.report.build_report import report_of, seen_pods, waiting_members
-from linkwise.simulator.report.model import GangSeen, PodTimes, SeenPod, faults
+from linkwise.simulator.report.model import GangSeen, SeenPod, faults
 from linkwise.simulator.report.pod_recorder import Sighting
 
 change = msgspec.structs.replace

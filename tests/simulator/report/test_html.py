@@ -42,7 +42,7 @@ def test_drawings_say_in_words_who_holds_a_gpu_and_which_are_free() -> None:
 def test_the_table_the_reasons_and_the_verdict_are_there() -> None:
     text = ParsedPage(render_html(small_report())).text
 
-    assert "gang of 2 runs; together 16.0 GB/s; alone: 16.0 GB/s" in text
+    assert "gang of 2 runs; together 13.9 GB/s; alone: 13.9 GB/s" in text
     assert "big 2 of 2 pods No node has 9 GPUs. " in text
     assert text.count("No node has 9 GPUs.") == 1
     assert "3 of 3 pods hold exactly the GPUs of their plan" in text

@@ -1,7 +1,7 @@
 """What the recorder keeps of the moments at which its watch saw a pod."""
 
+from linkwise.drawing.times import PodTimes
 from linkwise.kube.objects import Pod, PodSpec, PodStatus
-from linkwise.simulator.report.model import PodTimes
 from linkwise.simulator.report.pod_recorder import times_of
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from linkwise.drawing.times import PodTimes
 from linkwise.kube.objects import (
     Container,
     ObjectMeta,
@@ -12,7 +13,7 @@ from linkwise.kube.objects import (
     Resources,
 )
 from linkwise.simulator.report.build_report import seen_pods
-from linkwise.simulator.report.model import PodTimes, SeenPod
+from linkwise.simulator.report.model import SeenPod
 from linkwise.simulator.report.pod_recorder import Sighting
 from linkwise.topology.names import DEFAULT_RESOURCE
 

@@ -7,8 +7,9 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from linkwise.drawing.times import PodTimes
 from linkwise.simulator.report.build_report import report_of
-from linkwise.simulator.report.model import MovedPod, PodTimes, Report, Rival, WaitingMember
+from linkwise.simulator.report.model import MovedPod, Report, Rival, WaitingMember
 from linkwise.simulator.report.text import picture, render
 from linkwise.topology.machine.recorded import machine_names, recorded_machine
 from tests.simulator.report.small_report import NODES, OURS, off, on, small_report
@@ -16,9 +17,9 @@ from tests.simulator.report.small_report import NODES, OURS, off, on, small_repo
 ALL_OF_IT = """\
       Linkwise                      alone, NVIDIA's choice, draw 1 of 1
       node     GPUs  link     GB/s  node     GPUs  link     GB/s
- A  train  gang of 2 runs; together 16.0 GB/s; alone: 16.0 GB/s
-  A0  bridged  0-1   NVLINK  210.0  bridged  0,2   SYS      16.0
-  A1  bridged  2-3   NVLINK  210.0  bridged  1,3   SYS      16.0
+ A  train  gang of 2 runs; together 13.9 GB/s; alone: 13.9 GB/s
+  A0  bridged  0-1   NVLINK  210.0  bridged  0,2   SYS      13.9
+  A1  bridged  2-3   NVLINK  210.0  bridged  1,3   SYS      13.9
  B  lone  pod runs; alone: runs
   B   odd      0                    odd      2
  C  done  pod has ended; alone: runs
@@ -146,7 +147,7 @@ def test_what_half_ran_alone_is_said_so() -> None:
 
     text = shown(report_of(NODES, OURS[:2], [(alone,), ()], seed=1))
     assert "alone: only 1 of 2 run\n" in text
-    assert re.search(r"^  train +16\.0 +- +- +- +0 of 2$", text, re.M)
+    assert re.search(r"^  train +13\.9 +- +- +- +0 of 2$", text, re.M)
 
 
 def test_numbers_of_one_draw_and_of_all_draws_stand_apart() -> None:
@@ -162,9 +163,9 @@ def test_numbers_of_one_draw_and_of_all_draws_stand_apart() -> None:
     text = shown(report_of(NODES, OURS[:2], [one, two, one], seed=1, rival=Rival.RANDOM))
     above, _, below = text.partition("All 3 draws alone, GB/s")
     assert "alone, random GPUs, draw 1 of 3" in above
-    assert "alone: 16.0 GB/s" in above
+    assert "alone: 13.9 GB/s" in above
     assert "mean" not in above
-    assert re.search(r"^  train +16\.0 +16\.0 +16\.0 +16\.0 +2 of 3$", below, re.M)
+    assert re.search(r"^  train +13\.9 +13\.9 +13\.9 +13\.9 +2 of 3$", below, re.M)
     assert "of a plugin without a preference" in " ".join(below.split())
 
 
@@ -218,10 +219,16 @@ def test_long_names_of_nodes_are_cut_in_the_table_and_whole_in_the_picture() -> 
     assert f"{name}  4 GPUs  (2 free)\n" in shown(report)
 
 
+def test_the_state_of_a_pod_is_whole_beside_short_names_of_nodes() -> None:
+    waits = off(pod="big-u", workload="big", member="0", waits="No node has 9 GPUs.")
+    said = shown(report_of([replace(NODES[0], name="a")], [waits], (), seed=7))
+    assert ["A", "waits"] in [line.split() for line in said.splitlines()]
+
+
 def test_each_reason_for_a_place_stands_once_with_the_first_member_that_has_it() -> None:
     report = small_report()
     train = report.workloads[0]
-    long = "next best odd, GPUs 1-2: loses by worth: 210.0 against 16.0 GB/s, as far as is known"
+    long = "next best odd, GPUs 1-2: loses by worth: 210.0 against 13.9 GB/s, as far as is known"
     pods = tuple(
         replace(pod, chosen=reason) for pod, reason in zip(train.pods, (long, "other"), strict=True)
     )
@@ -229,7 +236,7 @@ def test_each_reason_for_a_place_stands_once_with_the_first_member_that_has_it()
     assert """\
 Why pods are where they are
   train
-    A0: next best odd, GPUs 1-2: loses by worth: 210.0 against 16.0 GB/s, as
+    A0: next best odd, GPUs 1-2: loses by worth: 210.0 against 13.9 GB/s, as
       far as is known
     A1: other
 

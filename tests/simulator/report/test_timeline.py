@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from linkwise.drawing.times import PodTimes
 from linkwise.simulator.report.as_json import render_json
 from linkwise.simulator.report.build_report import report_of
 from linkwise.simulator.report.html import render_html
-from linkwise.simulator.report.model import PodTimes, Report, SeenPod
+from linkwise.simulator.report.model import Report, SeenPod
 from linkwise.simulator.report.timeline import MOST_ROWS, time_words, timeline_of
 from tests.parsed_page import ParsedPage
 from tests.simulator.report.small_report import NODES, small_report

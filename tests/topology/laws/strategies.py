@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 
 from linkwise.topology.machine.model import Gpu, Link, LinkClass, Machine, Nic
 
-MODELS = ["Tesla V100-SXM2-16GB", "NVIDIA A40", "NVIDIA H100 80GB HBM3", "NVIDIA L4", "unknown"]
+MODELS = [
+    "Tesla V100-SXM2-16GB",
+    "NVIDIA A40",
+    "NVIDIA H100 80GB HBM3",
+    "NVIDIA L4",
+    "AMD Instinct MI300X OAM",
+    "unknown",
+]
 
 pcie_classes = st.sampled_from([c for c in LinkClass if c is not LinkClass.NVLINK])
 link_classes = st.sampled_from(LinkClass)
@@ -17,7 +24,8 @@ link_classes = st.sampled_from(LinkClass)
 def links(draw: st.DrawFn) -> Link:
     nvlinks = draw(st.integers(0, 2))
     switched = bool(nvlinks) and draw(st.booleans())
-    return Link(draw(pcie_classes), nvlinks, switched, draw(st.booleans()))
+    routed = not nvlinks and draw(st.booleans())
+    return Link(draw(pcie_classes), nvlinks, switched, draw(st.booleans()), routed)
 
 
 @st.composite
@@ -30,6 +38,7 @@ def machines(draw: st.DrawFn, *, fewest: int = 1) -> Machine:
             model=draw(st.sampled_from(MODELS)),
             memory_mib=1024,
             numa_nodes=draw(st.sampled_from([(), (-1,), (0,), (1,), (0, 1)])),
+            pcie_lanes=draw(st.sampled_from([4, 8, 16, 16])),
         )
         for index in range(count)
     )
@@ -61,8 +70,7 @@ def questions(draw: st.DrawFn) -> tuple[Machine, int, int]:
 def renamed(machine: Machine, order: list[int]) -> Machine:
     """The same hardware, with the GPU that was at `order[i]` now at i."""
     gpus = tuple(
-        Gpu(f"GPU-r{new}", new, machine.gpus[old].model, 1024, None, machine.gpus[old].numa_nodes)
-        for new, old in enumerate(order)
+        replace(machine.gpus[old], uuid=f"GPU-r{new}", index=new) for new, old in enumerate(order)
     )
     pairs = combinations(range(len(order)), 2)
     return Machine(

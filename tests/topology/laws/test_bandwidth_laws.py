@@ -2,7 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, pairwise, permutations
 
 import numpy as np
 from hypothesis import given
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from linkwise.topology.machine.model import LinkClass, Machine
 from linkwise.topology.sets.bandwidth import bandwidth, pair_gbytes_per_s, ring_class
-from linkwise.topology.sets.rings import disjoint_rings
+from linkwise.topology.sets.rings import disjoint_rings, one_way_rings
 from linkwise.topology.sets.tables import MachineTable, fingerprint
 from tests.topology.brute_force import members, most_disjoint, rings
 from tests.topology.laws.strategies import machines, renamed, renamed_set, with_access
@@ -50,7 +50,7 @@ def test_machines_with_one_fingerprint_have_one_table(
 def test_more_nvlinks_never_lower_a_value(machine: Machine, data: st.DataObject) -> None:
     which = data.draw(st.integers(0, len(machine.links) - 1))
     links = list(machine.links)
-    links[which] = replace(links[which], nvlinks=links[which].nvlinks + 1)
+    links[which] = replace(links[which], nvlinks=links[which].nvlinks + 1, routed=False)
     assert_never_lower(machine, replace(machine, links=tuple(links)))
 
 
@@ -60,6 +60,14 @@ def test_a_closer_pcie_path_never_lowers_a_value(machine: Machine, data: st.Data
     links = list(machine.links)
     links[which] = replace(links[which], pcie=LinkClass.PIX)
     assert_never_lower(machine, replace(machine, links=tuple(links)))
+
+
+@given(machines(fewest=2), st.data())
+def test_more_pcie_lanes_never_lower_a_value(machine: Machine, data: st.DataObject) -> None:
+    which = data.draw(st.integers(0, len(machine.gpus) - 1))
+    gpus = list(machine.gpus)
+    gpus[which] = replace(gpus[which], pcie_lanes=16)
+    assert_never_lower(machine, replace(machine, gpus=tuple(gpus)))
 
 
 def assert_never_lower(before: Machine, after: Machine) -> None:
@@ -128,3 +136,18 @@ def test_disjoint_rings_are_as_many_as_trying_all_ways_finds(
     left = Counter({edge: number for edge, number in links.items() if number})
     found = {frozenset(ring) for ring in rings(tuple(range(count))) if set(ring) <= set(left)}
     assert disjoint_rings(matrix) == most_disjoint(left, [Counter(ring) for ring in found])
+
+
+@given(st.integers(3, 4), st.data())
+def test_one_way_rings_are_as_many_as_trying_all_ways_finds(
+    count: int, data: st.DataObject
+) -> None:
+    edges = list(combinations(range(count), 2))
+    links = {edge: data.draw(st.integers(0, 3)) for edge in edges}
+    matrix = tuple(
+        tuple(links.get((min(a, b), max(a, b)), 0) for b in range(count)) for a in range(count)
+    )
+    left = Counter({each: n for (a, b), n in links.items() if n for each in ((a, b), (b, a))})
+    closed = ((0, *rest, 0) for rest in permutations(range(1, count)))
+    found = [Counter(pairwise(points)) for points in closed if set(pairwise(points)) <= set(left)]
+    assert one_way_rings(matrix) == most_disjoint(left, found)

@@ -2,8 +2,12 @@
 
 import re
 
+from linkwise.topology.vendors.known import vendor_of_resource
+from linkwise.topology.vendors.nvidia import NVIDIA
+
 PREFIX = "linkwise.dev/"
 DEFAULT_RESOURCE = "nvidia.com/gpu"
+DEFAULT_RESOURCES = (DEFAULT_RESOURCE,)
 RESOURCE_NAME = re.compile(
     r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
     r"/[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?"
@@ -15,12 +19,15 @@ _SHARED = ".shared"
 def is_share(resource: str, managed: str) -> bool:
     """Whether containers get parts of GPUs under this name, where whole GPUs are *managed*.
 
-    The names are those that NVIDIA's plugin uses if its configuration names no others: beside
+    The names are those that the vendor's plugin uses if its configuration names no others: beside
     nvidia.com/gpu these are nvidia.com/gpu.shared, nvidia.com/mig-1g.10gb and
-    nvidia.com/mig-1g.10gb.shared.
+    nvidia.com/mig-1g.10gb.shared, beside amd.com/gpu amd.com/cpx_nps4.
     """
-    domain = managed.partition("/")[0]
-    return resource == managed + _SHARED or resource.startswith(f"{domain}/mig-")
+    domain, _, name = resource.partition("/")
+    part = (vendor_of_resource(managed) or NVIDIA).part
+    return resource == managed + _SHARED or (
+        domain == managed.partition("/")[0] and part.fullmatch(name) is not None
+    )
 
 
 # On the Node, written by the plugin.

@@ -20,7 +20,7 @@ from linkwise.serving.certificates.callers import Place
 from linkwise.serving.certificates.keeper import FileKeeper, Keeper
 from linkwise.serving.certificates.pairs import Lifetime, Pair
 from linkwise.serving.program import LOG_FORMAT, LOG_LEVEL, begin_log, exit_on_signals
-from linkwise.topology.names import DEFAULT_RESOURCE, RESOURCE_NAME, is_share
+from linkwise.topology.names import DEFAULT_RESOURCE, DEFAULT_RESOURCES, RESOURCE_NAME, is_share
 from linkwise.webhook.answers import Answers
 from linkwise.webhook.claims import ReadTemplate
 from linkwise.webhook.keeper import SecretKeeper
@@ -42,21 +42,25 @@ def _lifetime(_context: click.Context, parameter: click.Parameter, seconds: floa
     return Lifetime(seconds)
 
 
-def _resource(_context: click.Context, parameter: click.Parameter, value: str) -> str:
-    if not RESOURCE_NAME.fullmatch(value):
-        raise click.BadParameter(
-            f"{value!r}: expected a name like {DEFAULT_RESOURCE}", param=parameter
-        )
+def _resources(
+    _context: click.Context, parameter: click.Parameter, value: tuple[str, ...]
+) -> tuple[str, ...]:
+    for each in value:
+        if not RESOURCE_NAME.fullmatch(each):
+            raise click.BadParameter(
+                f"{each!r}: expected a name like {DEFAULT_RESOURCE}", param=parameter
+            )
     return value
 
 
-def _resources(
-    context: click.Context, parameter: click.Parameter, value: tuple[str, ...]
-) -> tuple[str, ...]:
-    return tuple(_resource(context, parameter, each) for each in value)
-
-
-@click.command(context_settings={"auto_envvar_prefix": "LINKWISE_WEBHOOK", "show_default": True})
+@click.command(
+    context_settings={
+        "auto_envvar_prefix": "LINKWISE_WEBHOOK",
+        "show_default": True,
+        "help_option_names": ["-h", "--help"],
+    },
+    epilog="\b\nExample:\n  python -m linkwise.webhook --scheduler-name=linkwise-scheduler",
+)
 @click.option(
     "--kubeconfig",
     type=click.Path(),
@@ -65,9 +69,12 @@ def _resources(
 @click.option("--api-server", help="Plain URL of an API server that asks for no credentials.")
 @click.option(
     "--resource-name",
-    default=DEFAULT_RESOURCE,
-    callback=_resource,
-    help="The extended resource that is a GPU.",
+    "resource_names",
+    envvar="LINKWISE_WEBHOOK_RESOURCE_NAME",
+    multiple=True,
+    default=DEFAULT_RESOURCES,
+    callback=_resources,
+    help="The extended resource that is a GPU; once for each, as for the extender.",
 )
 @click.option(
     "--shared-resource",
@@ -149,7 +156,7 @@ def _resources(
 def command(
     kubeconfig: str | None,
     api_server: str | None,
-    resource_name: str,
+    resource_names: tuple[str, ...],
     shared_resources: tuple[str, ...],
     scheduler_name: str,
     gate: str,
@@ -168,10 +175,11 @@ def command(
     """Give GPU pods their scheduler and their gate, and refuse wrong annotations."""
     begin_log(log_level, log_format)
     for name in shared_resources:
-        if not is_share(name, resource_name):
-            _refuse(f"--shared-resource: {name} is not planned where {resource_name} is a GPU")
+        if not any(is_share(name, each) for each in resource_names):
+            gpus = " or ".join(resource_names)
+            _refuse(f"--shared-resource: {name} is not planned where {gpus} is a GPU")
     rules = Rules(
-        resource_name,
+        resource_names,
         frozenset(shared_resources),
         scheduler_name,
         Gating(gate),

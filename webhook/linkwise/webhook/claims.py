@@ -1,6 +1,6 @@
 """PURE. The patch with which a pod waits for GPUs from a claim that the extender creates later.
 
-Linkwise takes over pods of two forms (docs/decisions/0046-late-claims.md):
+Linkwise takes over pods of two forms (docs/decisions/devices.md#46-late-claims):
 
 1. Containers take the extended resource. They refer to requests of the claim instead, one for each
    container. The kubelet hands the GPUs of an ended init container on to later containers. So an

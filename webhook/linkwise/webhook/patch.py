@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from linkwise.kube.objects import Pod
-from linkwise.pods.annotations import demand_of, shares_of
+from linkwise.pods.annotations import demand_of, resource_of, shares_of
 from linkwise.pods.claims import DEVICE_CLASS
 from linkwise.pods.podgrouper.decide import recognise
 from linkwise.pods.podgrouper.workloads.answer import IndexedJobs, NeedsOwner, Recognised
@@ -34,7 +34,7 @@ class Gating(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    resource: str = names.DEFAULT_RESOURCE
+    resources: tuple[str, ...] = names.DEFAULT_RESOURCES
     shared: frozenset[str] = frozenset()  # the resources of shares about which that scheduler asks
     scheduler: str = DEFAULT_SCHEDULER  # the one that calls the extender
     gate: Gating = Gating.GANGS
@@ -42,13 +42,18 @@ class Rules:
     gpus_from_claims: bool = False
     device_class: str = DEVICE_CLASS  # of GPUs; only if these come from claims
 
+    @property
+    def by_claims(self) -> str:
+        """The resource of the GPUs that may come from claims."""
+        return self.resources[0]
+
 
 def patch_of(pod: Pod, rules: Rules, new: NewClaim | None = None) -> tuple[Step, ...]:
     """The JSON patch of a pod at its creation; empty if it needs none. If GPUs come from claims,
     *new* is the pod's."""
     if not _may_be_patched(pod, rules):
         return ()
-    claimed = claims.claim_steps(pod, rules.resource, rules.device_class, new) if new else ()
+    claimed = claims.claim_steps(pod, rules.by_claims, rules.device_class, new) if new else ()
     takes = takes_gpus(pod, rules)
     if not (claimed or takes or _takes_shares(pod, rules)):
         return ()
@@ -64,7 +69,7 @@ def patch_of(pod: Pod, rules: Rules, new: NewClaim | None = None) -> tuple[Step,
 
 def template_of(pod: Pod, rules: Rules) -> str:
     """The ResourceClaimTemplate on which the patch depends; empty: none."""
-    return claims.template_of(pod, rules.resource) if _may_be_patched(pod, rules) else ""
+    return claims.template_of(pod, rules.by_claims) if _may_be_patched(pod, rules) else ""
 
 
 def _may_be_patched(pod: Pod, rules: Rules) -> bool:
@@ -75,7 +80,7 @@ def _may_be_patched(pod: Pod, rules: Rules) -> bool:
 
 def takes_gpus(pod: Pod, rules: Rules) -> bool:
     try:
-        return demand_of(pod, rules.resource).gpus > 0
+        return demand_of(pod, resource_of(pod, rules.resources)).gpus > 0
     except ValueError:  # the API server refuses such a pod
         return False
 
@@ -83,7 +88,9 @@ def takes_gpus(pod: Pod, rules: Rules) -> bool:
 def _takes_shares(pod: Pod, rules: Rules) -> bool:
     """Such a pod gets no gate: the extender, which plans no gang of shares, would remove it."""
     try:
-        return any(name in rules.shared for name, _ in shares_of(pod, rules.resource))
+        return any(
+            name in rules.shared for name, _ in shares_of(pod, resource_of(pod, rules.resources))
+        )
     except ValueError:  # the API server refuses such a pod
         return False
 
@@ -95,7 +102,7 @@ def _has_gate(pod: Pod) -> bool:
 def _is_to_wait(pod: Pod, rules: Rules) -> bool:
     if rules.gate is not Gating.GANGS:
         return rules.gate is Gating.ALL
-    answer = recognise(pod, {}, resource=rules.resource, indexed_jobs=rules.indexed_jobs)
+    answer = recognise(pod, {}, resources=rules.resources, indexed_jobs=rules.indexed_jobs)
     if isinstance(answer, NeedsOwner):
         # Few StatefulSets are gangs. Members of one wait for each other at the extender's filter.
         return answer.owner.qualified_kind != STATEFUL_SET.qualified

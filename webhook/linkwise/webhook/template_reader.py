@@ -1,7 +1,7 @@
 """Reads the ResourceClaimTemplate of a pod while the API server waits for the pod's patch.
 
-It is the only read of an admission (docs/decisions/0012-the-webhook.md), and it is short: a pod
-whose template is not read in time is left alone.
+It is the only read of an admission (docs/decisions/kubernetes.md#12-the-webhook), and it is short:
+a pod whose template is not read in time is left alone.
 """
 
 import logging

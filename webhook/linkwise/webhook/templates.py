@@ -49,6 +49,15 @@ def sites(fields: Fields) -> tuple[Site, ...]:
     )
 
 
+def templates_of(fields: Fields) -> Iterator[tuple[str, Fields, Fields]]:
+    """The path of each place with metadata, its annotations and its labels, as written; the
+    object's own come last."""
+    for path, value in (*_below_spec(fields), ("", fields)):
+        if metadata := mapping(value, "metadata"):
+            at = f"{path}.metadata".removeprefix(".")
+            yield at, mapping(metadata, "annotations"), mapping(metadata, "labels")
+
+
 def job_specs(fields: Fields) -> Iterator[tuple[str, Fields]]:
     """The path and the `spec` of each Job that is created from the object, itself included."""
     if not text(fields, "apiVersion").startswith(_WITH_JOBS):

@@ -1,14 +1,16 @@
 """The answer of `linkwise choose`, for people and for programs."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-import msgspec
-
 from linkwise.cli.choose.gpu_list import write_gpus
-from linkwise.cli.table import aligned
-from linkwise.topology.machine.hardware import UNKNOWN, facts_of_gpu
+from linkwise.cli.printed import in_json
+from linkwise.drawing.tables import aligned
+from linkwise.topology.machine.hardware import facts_of_gpu
 from linkwise.topology.machine.model import LINK_WORDS, LinkClass, Machine
 from linkwise.topology.sets.choose import Choice
+from linkwise.topology.vendors.known import vendor_of
+from linkwise.topology.vendors.vendor import UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +26,9 @@ class ChosenSet:
     free: int
     size: int
     policy: str
-    chosen: Choice | None
-    runner_up: Choice | None
-    why: str
+    chosen: Choice | None = None
+    runner_up: Choice | None = None
+    why: str = ""
     gang: tuple[int, int] | None = None  # members, and GPUs of each
     caveat: str = ""  # what to know of the machine before its GB/s are believed
     members: tuple[int, ...] = ()  # each member's GPUs as a bitmask, in the order of ranks
@@ -90,7 +92,11 @@ def _row(machine: Machine, name: str, choice: Choice) -> tuple[str, ...]:
     return (
         name,
         write_gpus(machine, choice.gpus),
-        *((choice.ring_class.name, f"{choice.gbytes_per_s:.1f}") if _talks(choice) else "--"),
+        *(
+            (vendor_of(machine).word_of(choice.ring_class), f"{choice.gbytes_per_s:.1f}")
+            if _talks(choice)
+            else "--"
+        ),
         f"{choice.remaining_value:.3f}",
     )
 
@@ -100,49 +106,33 @@ def _talks(choice: Choice) -> bool:
     return choice.gpus.bit_count() > 1
 
 
-class _ChoiceJson(msgspec.Struct, frozen=True):
-    gpus: tuple[int, ...]
-    link: str | None  # None: a lone GPU
-    gbytes_per_s: float | None
-    future: float
-
-
-class _AnswerJson(msgspec.Struct, frozen=True):
-    machine: str
-    policy: str
-    free: tuple[int, ...]
-    size: int
-    chosen: _ChoiceJson | None
-    runner_up: _ChoiceJson | None
-    why: str
-    members: tuple[tuple[int, ...], ...] | msgspec.UnsetType = msgspec.UNSET
-    caveat: str | msgspec.UnsetType = msgspec.UNSET  # of `gbytes_per_s`
-
-
 def write_json(answer: ChosenSet) -> str:
     """Return one JSON object. If nothing fits, `chosen` is null and `runner_up` is the nearest
     miss."""
     machine = answer.machine
-    written = _AnswerJson(
-        machine=answer.name,
-        policy=answer.policy,
-        free=machine.indices_of(answer.free),
-        size=answer.size,
-        chosen=_choice_json(machine, answer.chosen),
-        runner_up=_choice_json(machine, answer.runner_up),
-        why=answer.why,
-        members=tuple(map(machine.indices_of, answer.members)) if answer.gang else msgspec.UNSET,
-        caveat=answer.caveat or msgspec.UNSET,
-    )
-    return msgspec.json.format(msgspec.json.encode(written), indent=2).decode() + "\n"
+    written: dict[str, object] = {
+        "machine": answer.name,
+        "policy": answer.policy,
+        "free": machine.indices_of(answer.free),
+        "size": answer.size,
+        "chosen": _choice_json(machine, answer.chosen),
+        "runner_up": _choice_json(machine, answer.runner_up),
+        "why": answer.why,
+    }
+    if answer.gang:
+        written["members"] = tuple(map(machine.indices_of, answer.members))
+    if answer.caveat:
+        written["caveat"] = answer.caveat  # of `gbytes_per_s`
+    return in_json(written)
 
 
-def _choice_json(machine: Machine, choice: Choice | None) -> _ChoiceJson | None:
+def _choice_json(machine: Machine, choice: Choice | None) -> Mapping[str, object] | None:
     if choice is None:
         return None
-    return _ChoiceJson(
-        gpus=machine.indices_of(choice.gpus),
-        link=choice.ring_class.name if _talks(choice) else None,
-        gbytes_per_s=round(choice.gbytes_per_s, 3) if _talks(choice) else None,
-        future=round(choice.remaining_value, 6),
-    )
+    talks = _talks(choice)
+    return {
+        "gpus": machine.indices_of(choice.gpus),
+        "link": vendor_of(machine).word_of(choice.ring_class) if talks else None,
+        "gbytes_per_s": round(choice.gbytes_per_s, 3) if talks else None,
+        "future": round(choice.remaining_value, 6),
+    }

@@ -11,15 +11,16 @@ import click
 
 from linkwise.cli.choose.answer import ChosenSet, write_json, write_text
 from linkwise.cli.choose.gpu_list import read_gpus, write_gpus
-from linkwise.cli.choose.machine_source import NamedMachine, read_machine
+from linkwise.cli.choose.machine_source import read_machine
 from linkwise.cli.errors import BadInputError
-from linkwise.cli.printed import say
+from linkwise.cli.printed import output_option, say
 from linkwise.topology.errors import LinkwiseError
 from linkwise.topology.machine.model import LINK_WORDS, LinkClass, Machine
 from linkwise.topology.sets.choose import Choice, choose, ranked
 from linkwise.topology.sets.criteria import Difference, Question, difference
 from linkwise.topology.sets.partition import choose_partition
 from linkwise.topology.sets.tables import table_of
+from linkwise.topology.vendors.known import vendor_of
 
 _LINKS = click.Choice(list(LINK_WORDS), case_sensitive=False)
 
@@ -36,9 +37,12 @@ class ChooseQuestion:
 
 @click.command(
     name="choose",
+    short_help="Which of a machine's free GPUs a job would get.",
     epilog="MACHINE is a recorded machine (`linkwise machines` lists them), a file, or - for "
-    "standard input. A file is what `nvidia-smi topo -m` printed, or JSON in the format of "
-    "`linkwise machines NAME -o json`, FILE#NAME where it has several.",
+    "standard input. A file is what `nvidia-smi topo -m`, `rocm-smi --showtopo` or `amd-smi "
+    "topology` printed, a dump of NCCL or RCCL (NCCL_TOPO_DUMP_FILE), or JSON in the format of "
+    "`linkwise machines NAME -o json`, FILE#NAME where it has several.\n\n"
+    "\b\nExample:\n  nvidia-smi topo -m | linkwise choose --machine - --size 4",
 )
 @click.option("--machine", "source", required=True, metavar="MACHINE", help="The machine.")
 @click.option("--free", metavar="GPUS", help="Free GPUs, like 0,2,5-7.  [default: all]")
@@ -55,7 +59,7 @@ class ChooseQuestion:
     help="ring: most all-reduce bandwidth. partition: as NVIDIA's go-gpuallocator chooses.",
 )
 @click.option("--model", help='GPU model for a printed table, like "NVIDIA L40S".')
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+@output_option
 def choose_command(
     source: str,
     free: str | None,
@@ -73,18 +77,21 @@ def choose_command(
     members = _read_gang(gang, size, must, policy)
     total = size or members[0] * members[1]
     question = _read_question(named.machine, free, total, must, require_link, prefer_link)
+    none = ChosenSet(
+        named.name, named.machine, question.free, total, policy=policy, caveat=named.caveat
+    )
     try:
         if gang is not None:
-            answer = _answer_for_a_gang(named, question, members)
+            answer = _answer_for_a_gang(replace(none, gang=members), question)
         elif policy == "partition":
             if require_link or prefer_link:
                 raise BadInputError("--policy partition: knows no link classes: ask for none")
-            answer = _answer_by_partition(named, question)
+            answer = _answer_by_partition(none, question)
         else:
-            answer = _answer_by_ring(named, question)
+            answer = _answer_by_ring(none, question)
     except LinkwiseError as error:
         raise BadInputError(str(error)) from None
-    answer = replace(answer, caveat=named.caveat)
+    answer = replace(answer, why=vendor_of(named.machine).own_words(answer.why))
     say(write_json(answer) if output == "json" else write_text(answer))
     sys.exit(0 if answer.chosen else 1)
 
@@ -129,7 +136,7 @@ def _read_question(
     return ChooseQuestion(machine, free_gpus, size, must_gpus, require, prefer)
 
 
-def _answer_by_ring(named: NamedMachine, question: ChooseQuestion) -> ChosenSet:
+def _answer_by_ring(none: ChosenSet, question: ChooseQuestion) -> ChosenSet:
     machine = question.machine
     choices = ranked(
         machine,
@@ -141,46 +148,36 @@ def _answer_by_ring(named: NamedMachine, question: ChooseQuestion) -> ChosenSet:
         limit=2,
     )
     if not choices:
-        return _refusal(named, question, "ring")
+        return _refusal(none, question)
     chosen, *others = choices
     order_by = Question(table_of(machine), question.free, question.prefer)
-    return ChosenSet(
-        named.name,
-        machine,
-        question.free,
-        question.size,
-        policy="ring",
+    return replace(
+        none,
         chosen=chosen,
         runner_up=others[0] if others else None,
         why=_why(None if not others else difference(order_by, chosen.gpus, others[0].gpus)),
     )
 
 
-def _answer_for_a_gang(
-    named: NamedMachine, question: ChooseQuestion, gang: tuple[int, int]
-) -> ChosenSet:
+def _answer_for_a_gang(none: ChosenSet, question: ChooseQuestion) -> ChosenSet:
     """All its GPUs are one communicator, so the ring through all of them counts first."""
     # A tenth of a second that others do not wait for.
-    from linkwise.extender.cache.machine_kind import MachineKind
-    from linkwise.extender.placement.one_machine import gang_on, runner_up_on
+    from linkwise.extender.place.one_machine import gang_on, runner_up_on
+    from linkwise.extender.state.cache.machine_kind import MachineKind
 
     machine, free = question.machine, question.free
     kind, require, prefer = MachineKind(machine, 0), question.require, question.prefer
-    members = gang_on(kind, free, *gang, require=require, prefer=prefer)
+    assert none.gang is not None, "it is asked for"
+    members = gang_on(kind, free, *none.gang, require=require, prefer=prefer)
     if not members:
-        return _refusal_of_a_gang(named, question, gang)
+        return _refusal(none, question)
     found = runner_up_on(kind, free, members, require=require, prefer=prefer)
     others = () if found is None else tuple(found.other.gpus.values())
-    return ChosenSet(
-        named.name,
-        machine,
-        free,
-        question.size,
-        policy="ring",
+    return replace(
+        none,
         chosen=_as_choice(machine, free, sum(members)),
         runner_up=_as_choice(machine, free, others[0]) if others else None,
         why=_why(None if found is None else found.difference),
-        gang=gang,
         members=members,
     )
 
@@ -190,44 +187,17 @@ def _why(between: Difference | None) -> str:
     return "no other set would do" if between is None else between.why_not
 
 
-def _refusal_of_a_gang(
-    named: NamedMachine, question: ChooseQuestion, gang: tuple[int, int]
-) -> ChosenSet:
-    count, size = question.free.bit_count(), question.size
-    why = (
-        f"{size} GPUs wanted, {count} free"
-        if count < size
-        else f"no {gang[0]} sets of {gang[1]} of the {count} free GPUs "
-        f"keep to {question.require.name} or closer"
-    )
-    return ChosenSet(
-        named.name,
-        question.machine,
-        question.free,
-        size,
-        policy="ring",
-        chosen=None,
-        runner_up=None,
-        why=why,
-        gang=gang,
-    )
-
-
-def _answer_by_partition(named: NamedMachine, question: ChooseQuestion) -> ChosenSet:
+def _answer_by_partition(none: ChosenSet, question: ChooseQuestion) -> ChosenSet:
     """Choose by NVIDIA's policy. The runner-up is what the ring policy would take."""
     machine = question.machine
     gpus = choose_partition(machine, question.free, question.size, must=question.must)
     if gpus is None:
-        return _refusal(named, question, "partition")
+        return _refusal(none, question)
     chosen = _as_choice(machine, question.free, gpus)
     ring = choose(machine, question.free, question.size, must=question.must)
     differs = ring is not None and ring.gpus != gpus
-    return ChosenSet(
-        named.name,
-        machine,
-        question.free,
-        question.size,
-        policy="partition",
+    return replace(
+        none,
         chosen=chosen,
         runner_up=ring if differs else None,
         why="what the ring policy would take; partition weighs all pairs of all sets, not rings"
@@ -246,29 +216,18 @@ def _as_choice(machine: Machine, free: int, gpus: int) -> Choice:
     )
 
 
-def _refusal(named: NamedMachine, question: ChooseQuestion, policy: str) -> ChosenSet:
+def _refusal(none: ChosenSet, question: ChooseQuestion) -> ChosenSet:
     """Say what was requested, what there is, and what came nearest."""
-    free = question.free.bit_count()
-    nearest = None
-    if free < question.size:
-        why = f"{question.size} GPUs wanted, {free} free"
-    else:
-        nearest = _nearest(question)
-        holding = f" with {write_gpus(question.machine, question.must)}" if question.must else ""
-        why = (
-            f"no {question.size} of the {free} free GPUs{holding} "
-            f"keep to {question.require.name} or closer"
-        )
-    return ChosenSet(
-        named.name,
-        question.machine,
-        question.free,
-        question.size,
-        policy=policy,
-        chosen=None,
-        runner_up=nearest,
-        why=why,
-    )
+    free, size = question.free.bit_count(), question.size
+    if free < size:
+        return replace(none, why=f"{size} GPUs wanted, {free} free")
+    keep = f"keep to {question.require.name} or closer"
+    if none.gang is not None:
+        members, each = none.gang
+        return replace(none, why=f"no {members} sets of {each} of the {free} free GPUs {keep}")
+    holding = f" with {write_gpus(question.machine, question.must)}" if question.must else ""
+    why = f"no {size} of the {free} free GPUs{holding} {keep}"
+    return replace(none, runner_up=_nearest(question), why=why)
 
 
 def _nearest(question: ChooseQuestion) -> Choice | None:

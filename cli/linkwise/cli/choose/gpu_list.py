@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 
 from linkwise.cli.errors import BadInputError
+from linkwise.drawing.words import indices
 from linkwise.topology.machine.model import Machine
 
 _PART = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
@@ -44,15 +45,7 @@ def write_gpus(machine: Machine, mask: int) -> str:
     return write_indices(machine.indices_of(mask))
 
 
-def write_indices(indices: Sequence[int]) -> str:
-    """Return the same for indices in rising order."""
-    parts: list[str] = []
-    run: list[int] = []
-    for index in (*indices, None):
-        if run and index != run[-1] + 1:
-            # Two in a row read better as 0,1 than as 0-1.
-            parts += [f"{run[0]}-{run[-1]}"] if len(run) > 2 else map(str, run)
-            run = []
-        if index is not None:
-            run.append(index)
-    return ",".join(parts) or "none"
+def write_indices(those: Sequence[int]) -> str:
+    """Return the same for indices."""
+    # Two in a row read better as 0,1 than as 0-1.
+    return indices(those, shortest=3) or "none"

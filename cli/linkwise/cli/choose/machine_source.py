@@ -8,6 +8,7 @@ from linkwise.cli.errors import BadInputError
 from linkwise.cli.text_file import read_text
 from linkwise.topology.errors import MachineError
 from linkwise.topology.machine.model import Machine
+from linkwise.topology.machine.prints import read_print
 from linkwise.topology.machine.recorded import (
     CAVEATS,
     is_printed,
@@ -16,13 +17,9 @@ from linkwise.topology.machine.recorded import (
     recorded_machine,
     records,
 )
-from linkwise.topology.machine.topo_matrix import lacks_nvlinks
+from linkwise.topology.machine.topo_matrix import UNKNOWN_MODEL
 
 _MOST_NEAR = 3
-NO_NVLINKS = (
-    "rests on a table without NVLinks: `nvidia-smi topo -mp` leaves them out, `nvidia-smi topo -m` "
-    "shows them"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +44,10 @@ def read_machine(source: str, model: str | None, option: str = "--machine") -> N
             return NamedMachine(source, recorded_machine(source), caveat)
         path, name = _split(source, option)
         text = _read(path, option)
-        machine = read_machine_file(text, name, model=model)
-        unsure = is_printed(text) and lacks_nvlinks(machine)
-        return NamedMachine(source, machine, NO_NVLINKS if unsure else "")
+        if name is None and is_printed(text):
+            printed = read_print(text, model=model or UNKNOWN_MODEL)
+            return NamedMachine(source, printed.machine, printed.untold)
+        return NamedMachine(source, read_machine_file(text, name, model=model))
     except MachineError as error:
         raise BadInputError(f"{option} {source}: {error}") from None
 

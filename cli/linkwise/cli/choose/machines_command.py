@@ -5,16 +5,20 @@ import msgspec
 
 from linkwise.cli.choose.machine_source import suggestion
 from linkwise.cli.errors import BadInputError
-from linkwise.cli.printed import say
-from linkwise.cli.table import aligned
+from linkwise.cli.printed import output_option, say
+from linkwise.drawing.tables import Column, Table, aligned, figure
 from linkwise.topology.annotations.labels import node_labels, nvlink_kind
 from linkwise.topology.machine.recorded import machine_names, recorded_machine, records
 from linkwise.topology.machine.topo_matrix import write_matrix
 
 
-@click.command(name="machines")
+@click.command(
+    name="machines",
+    short_help="List the recorded machines, or show one.",
+    epilog="\b\nExample:\n  linkwise machines dgx1-v100",
+)
 @click.argument("name", required=False)
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+@output_option
 def machines_command(name: str | None, output: str) -> None:
     """List the recorded machines, or show the one called NAME."""
     if name is not None and name not in machine_names():
@@ -28,12 +32,14 @@ def machines_command(name: str | None, output: str) -> None:
 
 
 def _list() -> str:
-    rows = [("NAME", "GPUS", "NVLINK", "KIND", "TITLE")]
-    for name, record in records().items():
-        machine = recorded_machine(name)
-        count = str(len(machine.gpus))
-        rows.append((name, count, nvlink_kind(machine), record.kind, record.title))
-    return aligned(rows, figures=[1])
+    columns: list[Column[str]] = [
+        Column("NAME", lambda name: name),
+        figure("GPUS", lambda name: len(recorded_machine(name).gpus)),
+        Column("NVLINK", lambda name: nvlink_kind(recorded_machine(name))),
+        Column("KIND", lambda name: records()[name].kind),
+        Column("TITLE", lambda name: records()[name].title),
+    ]
+    return Table.of(columns, records()).text()
 
 
 def _show(name: str) -> str:

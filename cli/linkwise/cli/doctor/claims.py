@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from linkwise.cli.doctor.facts import Facts, amount_of, machine_on
-from linkwise.cli.doctor.finding import Found, Level, problem
+from linkwise.cli.doctor.finding import Finding, note, problem
+from linkwise.drawing.words import some
 from linkwise.kube.device_claims import uuid_of
 from linkwise.kube.objects import Node
 
@@ -37,7 +38,7 @@ def drivers_on(facts: Facts) -> Mapping[str, list[GpuDriver]]:
         uuids = {uuid for device in each.spec.devices if (uuid := uuid_of(device, name))}
         devices = before.devices + len(each.spec.devices)
         found[node][name] = GpuDriver(name, devices, before.uuids | uuids)
-    expected = f"gpu.{facts.resource.partition('/')[0]}"
+    expected = {f"gpu.{each.partition('/')[0]}" for each in facts.resources}
     return {
         node: those
         for node, by_name in found.items()
@@ -45,17 +46,17 @@ def drivers_on(facts: Facts) -> Mapping[str, list[GpuDriver]]:
             those := [
                 driver
                 for driver in by_name.values()
-                if driver.name == expected or driver.uuids & frozenset(gpus.get(node, ()))
+                if driver.name in expected or driver.uuids & frozenset(gpus.get(node, ()))
             ]
         )
     }
 
 
-def of_claims(facts: Facts, node: Node, drivers: Collection[GpuDriver]) -> Iterator[Found]:
+def of_claims(facts: Facts, node: Node, drivers: Collection[GpuDriver]) -> Iterator[Finding]:
     """*drivers* are those that give out the node's GPUs."""
     known = _gpus_of(node)
     for driver in drivers:
-        if amount_of(node.status.allocatable, facts.resource):
+        if amount_of(node.status.allocatable, facts.resource_on(node)):
             yield problem(
                 f"two give out its GPUs: a device plugin and the DRA driver {driver.name}",
                 "keep one of the two there",
@@ -67,7 +68,7 @@ def of_claims(facts: Facts, node: Node, drivers: Collection[GpuDriver]) -> Itera
                 "nothing: Linkwise shows them, and plans pods there if its webhook has "
                 "--gpus-from-claims"
             )
-            yield Level.NOTE, what, todo, _PAGE, False
+            yield note(what, todo, _PAGE)
         if driver.devices and not driver.uuids:
             yield problem(
                 f"the DRA driver {driver.name} publishes no uuid of its devices",
@@ -76,9 +77,8 @@ def of_claims(facts: Facts, node: Node, drivers: Collection[GpuDriver]) -> Itera
             )
         missing = sorted(driver.uuids - known) if known is not None else []
         if missing:
-            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             yield problem(
-                f"the DRA driver {driver.name} publishes {missing[0]}{more}, "
+                f"the DRA driver {driver.name} publishes {some(missing, 1)}, "
                 "and the topology lacks it",
                 "read the log of Linkwise's plugin pod; restart the one that is out of date",
                 f"{_PAGE}#what-the-driver-must-publish",

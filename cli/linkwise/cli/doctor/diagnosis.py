@@ -7,6 +7,7 @@ from linkwise.cli.doctor.finding import Finding, merged
 from linkwise.cli.doctor.nodes import of_nodes
 from linkwise.cli.doctor.programs import of_programs
 from linkwise.cli.doctor.scheduling import of_scheduling
+from linkwise.drawing.words import counted
 
 # A second look comes so much later, if a finding may pass by itself.
 PASSING_SECONDS = 3.0
@@ -24,5 +25,5 @@ def findings(facts: Facts) -> tuple[Finding, ...]:
 def all_is_well(facts: Facts) -> str:
     modes = Counter(pod.mode for pod in facts.plugins)
     ways = ", ".join(f"{count} {_WAYS[mode]}" for mode, count in sorted(modes.items()))
-    nodes = f"{len(facts.plugins)} node{'' if len(facts.plugins) == 1 else 's'}"
+    nodes = counted(len(facts.plugins), "node")
     return f"Nothing is missing. Linkwise's plugin runs on {nodes}: {ways}."

@@ -8,7 +8,8 @@ from itertools import pairwise
 
 import msgspec
 
-from linkwise.extender.api.views import NodeView, StateView
+from linkwise.extender.state.cache.resources import resource_on
+from linkwise.extender.state.views import NodeView, StateView
 from linkwise.kube.device_claims import ResourceSlice
 from linkwise.kube.events import Event, why_not_created
 from linkwise.kube.filters.node_affinity import RequiredNodes, required_nodes
@@ -26,6 +27,7 @@ from linkwise.topology import names
 from linkwise.topology.annotations.node_annotation import read_topology
 from linkwise.topology.errors import LinkwiseError
 from linkwise.topology.machine.model import Machine
+from linkwise.topology.vendors.known import vendor_of_resource
 
 PLUGIN, EXTENDER = "linkwise-plugin", "linkwise-extender"
 SCHEDULER, WEBHOOK = "linkwise-scheduler", "linkwise-webhook"
@@ -35,8 +37,6 @@ _DEVICE_PLUGINS = "/var/lib/kubelet/device-plugins"
 _SOCKET_FLAG = re.compile(r"--kubelet-socket[= ]\S*/linkwise/")
 _FLAGS = "LINKWISE_PLUGIN_"  # flags of our plugin as variables
 _TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})  # as click reads a flag
-# How images and containers of a vendor's device plugin are called, by the resource's domain.
-_VENDORS: Mapping[str, tuple[str, ...]] = {"amd.com": ("amd", "rocm")}
 
 
 class _Object(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -167,8 +167,8 @@ class SeenPod(_Object, frozen=True):
 
     def is_vendor_of(self, resource: str) -> bool:
         """Whether this is a vendor's device plugin for *resource*, as far as names tell."""
-        domain = resource.partition("/")[0]
-        words = _VENDORS.get(domain, (domain.partition(".")[0],))
+        vendor = vendor_of_resource(resource)
+        words = vendor.plugin_words if vendor else (resource.partition(".")[0],)
         named = [f"{self.metadata.name} {each.name} {each.image}" for each in self.spec.containers]
         about = " ".join(named).lower()
         mounts = any(_is_below(each.host_path) for each in self.spec.volumes)
@@ -253,7 +253,7 @@ class Facts:
     """Times are seconds since 1970."""
 
     at: float
-    resource: str
+    resources: tuple[str, ...]  # those that are GPUs
     nodes: tuple[Node, ...] = ()
     pods: tuple[SeenPod, ...] = ()
     slices: tuple[ResourceSlice, ...] = ()  # what DRA drivers publish
@@ -268,6 +268,13 @@ class Facts:
     certificates: tuple[Certificate, ...] = ()
     unread: tuple[tuple[str, str], ...] = ()  # what could not be read, and why
     system: str = "kube-system"  # the namespace in which Linkwise is installed
+
+    def resource_on(self, node: Node) -> str:
+        """The one that is a GPU there."""
+        return resource_on(node, self.resources)
+
+    def takes_gpus(self, pod: SeenPod) -> bool:
+        return any(map(pod.takes, self.resources))
 
     def could_read(self, what: str) -> bool:
         return what not in dict(self.unread)

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from linkwise.drawing.words import some
+
 _MOST_PLACES = 3
 _PAGES = "docs/operating"
 
@@ -24,12 +26,14 @@ class Finding:
     passing: bool = False  # it may be over in seconds
 
 
-Found = tuple[Level, str, str, str, bool]
-"""A finding on one node: level, what, todo, page, passing"""
+def problem(what: str, todo: str, page: str, *, passing: bool = False) -> Finding:
+    """On one node, which the caller names."""
+    return Finding(Level.PROBLEM, (), what, todo, page, passing)
 
 
-def problem(what: str, todo: str, page: str, *, passing: bool = False) -> Found:
-    return Level.PROBLEM, what, todo, page, passing
+def note(what: str, todo: str, page: str) -> Finding:
+    """On one node, which the caller names."""
+    return Finding(Level.NOTE, (), what, todo, page)
 
 
 def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -58,10 +62,7 @@ def still_there(first: Sequence[Finding], second: Sequence[Finding]) -> tuple[Fi
 def in_words(findings: Iterable[Finding]) -> str:
     lines = []
     for each in findings:
-        others = len(each.where) - _MOST_PLACES
-        places = ", ".join(each.where[:_MOST_PLACES]) + (
-            f" and {others} more" if others > 0 else ""
-        )
+        places = some(each.where, _MOST_PLACES)
         lines.append(f"{each.level.value:<9}{places}: {each.what}")
         lines.append(f"{'':<9}{each.todo} ({page_of(each)})")
     return "".join(f"{line}\n" for line in lines)

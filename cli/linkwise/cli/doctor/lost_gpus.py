@@ -7,10 +7,11 @@ the driver started is in no list of its own node: only machines with the same mo
 from collections.abc import Iterator, Sequence
 
 from linkwise.cli.doctor.claims import GpuDriver
-from linkwise.cli.doctor.facts import OBSERVES, Facts, SeenPod, amount_of, machine_on
-from linkwise.cli.doctor.finding import Found, Level, problem
+from linkwise.cli.doctor.facts import IN_FRONT, OBSERVES, Facts, SeenPod, amount_of, machine_on
+from linkwise.cli.doctor.finding import Finding, note, problem
 from linkwise.kube.objects import Node
 from linkwise.topology.machine.model import Machine
+from linkwise.topology.vendors.known import vendor_of
 
 _COUNTS = ("linkwise.dev/gpu.count", "nvidia.com/gpu.count")  # labels, ours and GFD's
 _PAGE = "docs/health.md"
@@ -18,7 +19,7 @@ _PAGE = "docs/health.md"
 
 class LostGpus:
     def __init__(self, facts: Facts) -> None:
-        self._resource = facts.resource
+        self._resource_on = facts.resource_on
         self._machines = {node.metadata.name: machine_on(node) for node in facts.nodes}
         self._largest: dict[frozenset[str], tuple[int, str]] = {}  # by models: GPUs, node
         for name, machine in self._machines.items():
@@ -28,10 +29,10 @@ class LostGpus:
 
     def of(
         self, node: Node, plugin: SeenPod | None, drivers: Sequence[GpuDriver]
-    ) -> Iterator[Found]:
+    ) -> Iterator[Finding]:
         """*drivers* are those that give out its GPUs to claims."""
         offered, has = (
-            amount_of(amounts, self._resource)
+            amount_of(amounts, self._resource_on(node))
             for amounts in (node.status.allocatable, node.status.capacity)
         )
         waits = plugin is not None and not plugin.ready
@@ -40,6 +41,8 @@ class LostGpus:
         machine = self._machines[node.metadata.name]
         if plugin is None or plugin.mode == OBSERVES or _is_divided(machine):
             machine = None  # a vendor's plugin may offer its GPUs under other names
+        if machine is not None and plugin is not None and plugin.mode == IN_FRONT:
+            yield from _of_unread(has, len(machine.gpus))
         if machine is not None:
             counts = (amount_of(node.metadata.labels, label) for label in _COUNTS)
             has = max(has, len(machine.gpus), *counts)
@@ -56,9 +59,19 @@ class LostGpus:
             most, other = self._largest[_models(machine)]
             if most > len(machine.gpus):
                 what = f"it offers {offered} GPUs, where {other} has {most} of the same model"
-                vendor = "1002" if self._resource.startswith("amd.com/") else "10de"
-                todo = f"nothing, if that is meant; else count them there: `lspci -d {vendor}:`"
-                yield Level.NOTE, what, todo, f"{_PAGE}#what-stays-known", False
+                lspci = f"lspci -d {vendor_of(machine).pci_vendor}:"
+                todo = f"nothing, if that is meant; else count them there: `{lspci}`"
+                yield note(what, todo, f"{_PAGE}#what-stays-known")
+
+
+def _of_unread(listed: int, read: int) -> Iterator[Finding]:
+    if listed > read:
+        yield note(
+            f"the vendor's plugin lists {listed} devices, and Linkwise has read {read} GPUs: no "
+            f"plan names the {'other' if listed - read == 1 else f'other {listed - read}'}",
+            "read in the log of Linkwise's plugin pod which GPUs are left out, and why",
+            "docs/in-front.md",
+        )
 
 
 def _is_divided(machine: Machine | None) -> bool:

@@ -1,13 +1,15 @@
 """What is missing on each node."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from linkwise.cli.doctor.claims import GpuDriver, drivers_on, of_claims
 from linkwise.cli.doctor.facts import ALONE, IN_FRONT, PLUGIN, Facts, SeenPod, amount_of, machine_on
-from linkwise.cli.doctor.finding import Finding, Found, Level, problem
+from linkwise.cli.doctor.finding import Finding, Level, note, problem
 from linkwise.cli.doctor.lost_gpus import LostGpus
-from linkwise.extender.api.views import NodeView
-from linkwise.extender.cache.node_info import ClosedBy
+from linkwise.cli.doctor.pcie_lanes import of_pcie_lanes
+from linkwise.extender.state.cache.node_info import ClosedBy
+from linkwise.extender.state.views import NodeView
 from linkwise.kube.objects import Node
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import InUse, read_in_use
@@ -25,7 +27,7 @@ def of_nodes(facts: Facts) -> Iterator[Finding]:
     if facts.daemonset is None and facts.could_read("daemonset") and not plugins:
         todo = "install it, with Helm or an overlay, first with `observe`"
         what = "Linkwise's plugin is not installed"
-        yield Finding(Level.PROBLEM, ("cluster",), what, todo, "choose-an-overlay.md")
+        yield Finding(Level.PROBLEM, ("cluster",), what, todo, "install.md")
         return
     unlabelled = tuple(_of_no_label(facts))
     yield from unlabelled
@@ -45,7 +47,8 @@ def of_nodes(facts: Facts) -> Iterator[Finding]:
         plugin = plugin_on.get(name)
         has_topology = names.TOPOLOGY in node.metadata.annotations
         drivers = drivers_of.get(name, [])
-        offers = amount_of(node.status.capacity, facts.resource)
+        resource = facts.resource_on(node)
+        offers = amount_of(node.status.capacity, resource)
         if not (plugin or has_topology or offers or drivers):
             continue
         with_gpus += 1
@@ -53,11 +56,11 @@ def of_nodes(facts: Facts) -> Iterator[Finding]:
             *_of_plugin(facts, node, plugin, views.get(name), drivers),
             *of_claims(facts, node, drivers),
             *lost.of(node, plugin, drivers),
-            *_of_vendor(facts, plugin, [p for p in here if p.is_vendor_of(facts.resource)]),
+            *of_pcie_lanes(node),
+            *_of_vendor(resource, plugin, [p for p in here if p.is_vendor_of(resource)]),
             *(_of_in_use(facts, node, bound) if plugin is not None else ()),
         )
-        for level, what, todo, page, passing in found:
-            yield Finding(level, (name,), what, todo, page, passing)
+        yield from (replace(each, where=(name,)) for each in found)
     if not (with_gpus or unlabelled):
         yield from _of_none(facts)
 
@@ -73,7 +76,7 @@ def _of_no_label(facts: Facts) -> Iterator[Finding]:
     todo = "give each GPU node one"
     if GPU_NODE in labels:
         todo = f"label each GPU node: `kubectl label node NODE {GPU_NODE}=true`"
-    page = "choose-an-overlay.md#before-you-begin"
+    page = "install.md#before-you-begin"
     yield Finding(Level.PROBLEM, ("cluster",), what, todo, page)
 
 
@@ -83,7 +86,7 @@ def _of_none(facts: Facts) -> Iterator[Finding]:
         return
     what = "Linkwise's plugin runs on no node"
     todo = _without_pods(facts, "nodes")
-    page = "choose-an-overlay.md#before-you-begin"
+    page = "install.md#before-you-begin"
     yield Finding(Level.PROBLEM, ("cluster",), what, todo, page)
 
 
@@ -100,7 +103,7 @@ def _of_plugin(
     plugin: SeenPod | None,
     view: NodeView | None,
     drivers: list[GpuDriver],
-) -> Iterator[Found]:
+) -> Iterator[Finding]:
     has_topology = names.TOPOLOGY in node.metadata.annotations
     if plugin is None:
         yield from _without_plugin(facts, node, drivers, has_topology=has_topology)
@@ -119,37 +122,43 @@ def _of_plugin(
         yield problem("the plugin is ready, and no topology is published", logs, "plugin.md")
     if view is not None and view.closed == ClosedBy.REFUSES:
         todo = "see why no plugin is registered there: its pods, and the kubelet's log"
-        page = "failures.md#when-the-kubelet-refuses-a-pod"
+        page = "troubleshoot.md#when-the-kubelet-refuses-a-pod"
         yield problem("the kubelet refuses pods with GPUs", todo, page)
     elif view is not None and view.closed == ClosedBy.UNREADABLE:
         todo = "run plugin and extender of one version; do not edit the annotation"
-        yield problem(f"its annotation cannot be read: {view.reason}", todo, "upgrade.md")
+        yield problem(
+            f"its annotation cannot be read: {view.reason}",
+            todo,
+            "upgrade-and-uninstall.md#upgrade-linkwise",
+        )
 
 
 def _without_plugin(
     facts: Facts, node: Node, drivers: list[GpuDriver], *, has_topology: bool
-) -> Iterator[Found]:
+) -> Iterator[Finding]:
     outside = facts.daemonset is not None and not facts.daemonset.is_for(node)
     by_count = "adopt-step-by-step.md#nodes-without-topology"
-    offers = amount_of(node.status.allocatable, facts.resource)
+    offers = amount_of(node.status.allocatable, facts.resource_on(node))
     so = "pods are placed by count" if offers else "its kubelet offers no GPUs"
     if drivers and not offers:
         so = "who has its GPUs is not seen"
     if has_topology:
         what = "no plugin of Linkwise runs, and its annotations are left"
         yield problem(
-            what, "start the plugin there, or clean the node", "uninstall.md#clean-a-node-by-hand"
+            what,
+            "start the plugin there, or clean the node",
+            "upgrade-and-uninstall.md#clean-a-node-by-hand",
         )
     elif outside:
         what = f"outside the plugin's nodeSelector and affinity: {so}"
-        yield Level.NOTE, what, "nothing, if that is meant", by_count, False
+        yield note(what, "nothing, if that is meant", by_count)
     else:
         what = f"no plugin of Linkwise runs: {so}"
         todo = _without_pods(facts, "node")
-        yield problem(what, todo, "choose-an-overlay.md#before-you-begin")
+        yield problem(what, todo, "install.md#before-you-begin")
 
 
-def _of_vendor(facts: Facts, plugin: SeenPod | None, vendors: list[SeenPod]) -> Iterator[Found]:
+def _of_vendor(resource: str, plugin: SeenPod | None, vendors: list[SeenPod]) -> Iterator[Finding]:
     mode = None if plugin is None else plugin.mode
     for vendor in vendors:
         if vendor.registers_with_us:
@@ -161,7 +170,7 @@ def _of_vendor(facts: Facts, plugin: SeenPod | None, vendors: list[SeenPod]) -> 
                 )
         elif mode == ALONE:
             yield problem(
-                f"two plugins for {facts.resource}: Linkwise's and {vendor.key}",
+                f"two plugins for {resource}: Linkwise's and {vendor.key}",
                 "put Linkwise's in front, have it observe, or remove the other",
                 "adopt-step-by-step.md",
             )
@@ -173,7 +182,7 @@ def _of_vendor(facts: Facts, plugin: SeenPod | None, vendors: list[SeenPod]) -> 
             )
 
 
-def _of_in_use(facts: Facts, node: Node, bound: list[SeenPod]) -> Iterator[Found]:
+def _of_in_use(facts: Facts, node: Node, bound: list[SeenPod]) -> Iterator[Finding]:
     """Names in the list that no pod has, and pods that run with GPUs and are not in the list.
     *bound* are all pods of the node, those that have ended too."""
     text = node.metadata.annotations.get(names.IN_USE)
@@ -189,14 +198,15 @@ def _of_in_use(facts: Facts, node: Node, bound: list[SeenPod]) -> Iterator[Found
     todo = "restart the plugin's pod there; if it stays, the kubelet's podresources are stuck"
     if gone:
         what = f"GPUs in use are out of date: {gone[0]} is not there any more"
-        yield problem(what, todo, "failures.md", passing=True)
-    if amount_of(node.status.allocatable, facts.resource) > len(machine.gpus):
+        yield problem(what, todo, "troubleshoot.md", passing=True)
+    resource = facts.resource_on(node)
+    if amount_of(node.status.allocatable, resource) > len(machine.gpus):
         return  # shared GPUs: replicas are in no list
     missing = sorted(
         pod.key
         for pod in bound
         if pod.live
-        and pod.keeps(facts.resource)
+        and pod.keeps(resource)
         and pod.key not in listed
         and pod.status.phase == "Running"
         and pod.status.start_time is not None
@@ -204,4 +214,4 @@ def _of_in_use(facts: Facts, node: Node, bound: list[SeenPod]) -> Iterator[Found
     )
     if missing:
         what = f"GPUs in use are out of date: {missing[0]} runs and is not listed"
-        yield problem(what, todo, "failures.md", passing=True)
+        yield problem(what, todo, "troubleshoot.md", passing=True)

@@ -21,7 +21,7 @@ Told = Mapping[str, frozenset[str]]
 """By program or object: what it has for one setting."""
 
 
-_REFUSED = "failures.md#when-no-pod-of-linkwise-is-created"
+_REFUSED = "troubleshoot.md#when-no-pod-of-linkwise-is-created"
 # What to do about a refusal of the API server, by a part of its message.
 _CAUSES = {
     "violates PodSecurity": (
@@ -85,7 +85,7 @@ def _planned(flags: "_Flags", facts: Facts) -> _Setting:
     if facts.scheduler is not None:
         told[SCHEDULER] = facts.scheduler.managed
     todo = "list replicas and MIG devices in all of them; in the chart, sharedResources"
-    page = "docs/shared-gpus.md#switch-it-on"
+    page = "docs/in-front.md#switch-it-on"
     return _Setting("the resources whose pods Linkwise plans", told, todo, page)
 
 
@@ -96,7 +96,7 @@ def _scheduler(flags: "_Flags", facts: Facts) -> _Setting:
         known = facts.scheduler.names.union(calls)
         told[SCHEDULER] = told[WEBHOOK] if told[WEBHOOK] <= known else known
     todo = "give the webhook that scheduler's name as --scheduler-name"
-    page = "install-a-second-scheduler.md"
+    page = "install.md#choose-the-values"
     return _Setting("the scheduler that calls Linkwise", told, todo, page)
 
 

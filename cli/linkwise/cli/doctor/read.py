@@ -19,7 +19,7 @@ from linkwise.cli.doctor.facts import (
 )
 from linkwise.cli.errors import AskError
 from linkwise.cli.proxied import Extender
-from linkwise.extender.api.views import NodeView, StateView
+from linkwise.extender.state.views import NodeView, StateView
 from linkwise.kube import device_claims
 from linkwise.kube.client import KubeClient
 from linkwise.kube.device_claims import ResourceSlice
@@ -27,7 +27,7 @@ from linkwise.kube.documents import DocumentError, read_value
 from linkwise.kube.errors import ApiError
 from linkwise.kube.events import Events
 from linkwise.kube.objects import Node
-from linkwise.topology.names import DEFAULT_RESOURCE
+from linkwise.topology.names import DEFAULT_RESOURCES
 
 _HOOKS = "/apis/admissionregistration.k8s.io/v1"
 _ENDS = re.compile(r'linkwise_extender_certificate_ends_seconds\{of="([^"]+)"\} (\S+)')
@@ -113,7 +113,7 @@ def read_facts(extender: Extender) -> Facts:
         silence = f"its answer is not understood, it may be of another version: {error}"
     return Facts(
         at=time.time(),
-        resource=DEFAULT_RESOURCE if state is None else state.resource,
+        resources=(DEFAULT_RESOURCES if state is None else (state.resource, *state.more_resources)),
         nodes=() if nodes is None else nodes.items,
         pods=() if pods is None else pods.items,
         slices=() if slices is None else slices.items,

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 
 from linkwise.cli.doctor.facts import EXTENDER, SCHEDULER, Facts, SeenPod
 from linkwise.cli.doctor.finding import Finding, Level
-from linkwise.extender.api.views import StateView
-from linkwise.extender.explain.texts.format import pods_in_words
+from linkwise.drawing.words import gpus_in_words, pods_in_words, some
+from linkwise.extender.show.explain.texts.tables import rough_gpu_hours
+from linkwise.extender.state.views import StateView
 from linkwise.kube.pod_conditions import GROUP_REFUSED
 from linkwise.pods.podgrouper.recreated import COUNTS_AS_FAILURE
 
@@ -15,6 +16,8 @@ _SCALED_SECONDS = 900.0  # Cluster Autoscaler gives a new node as long to come
 _SKEW_SECONDS = 60.0  # between this machine's clock and the leader's
 _DAY = 86400.0
 _ENDING_SECONDS = 7 * _DAY
+_KEPT_GPU_SECONDS = 3600.0  # that a workload without consent kept waiting, or it is no news
+_MOST_KEPT, _NODES_NAMED = 8, 3
 _ENDING_SHARE = 0.2  # of its life; Linkwise renews at a third
 
 
@@ -27,6 +30,7 @@ def of_scheduling(facts: Facts) -> Iterator[Finding]:
         yield from _of_evictions(facts.state)
         yield from _of_uncreated(facts.state)
         yield from _of_idle_nodes(facts, facts.state)
+        yield from _of_kept_waiting(facts.state)
     yield from _of_resources(facts)
     yield from _of_certificates(facts)
     for what, why in facts.unread:
@@ -61,7 +65,7 @@ def _of_second_scheduler(facts: Facts) -> Iterator[Finding]:
         todo = (
             f"read `kubectl -n {facts.system} describe pods -l app.kubernetes.io/name={SCHEDULER}`"
         )
-        page = "install-a-second-scheduler.md"
+        page = "install.md#choose-the-values"
         yield Finding(Level.PROBLEM, (SCHEDULER,), "it is not ready", todo, page, passing=True)
 
 
@@ -69,14 +73,14 @@ def _of_broken_off(facts: Facts) -> Iterator[Finding]:
     """What kube-scheduler itself writes on pods within seconds, as if it cannot call."""
     failing: dict[tuple[str, bool], list[SeenPod]] = {}
     for pod in facts.pods:
-        if pod.live and not pod.spec.node_name and pod.broken_off and pod.takes(facts.resource):
+        if pod.live and not pod.spec.node_name and pod.broken_off and facts.takes_gpus(pod):
             in_group = pod.broken_off.startswith(GROUP_REFUSED)
             failing.setdefault((pod.spec.scheduler_name, in_group), []).append(pod)
     for (scheduler, in_group), pods in sorted(failing.items()):
-        many = f"{len(pods)} pod{'' if len(pods) == 1 else 's'}"
+        many = pods_in_words(len(pods))
         what = f"it cannot try {many}, such as {pods[0].key}: {pods[0].broken_off}"
         todo = "look the error up there"
-        page = "failures.md#when-kube-scheduler-cannot-call-the-extender"
+        page = "troubleshoot.md#when-kube-scheduler-cannot-call-the-extender"
         if in_group:
             todo = "create the PodGroup and its pods again, with the same in all of them"
             page = "docs/workloads.md#what-kube-scheduler-refuses"
@@ -98,14 +102,14 @@ def _of_calls(facts: Facts, state: StateView) -> Iterator[Finding]:
     configure = "give kube-scheduler the configuration of the overlay, and read its log"
     for scheduler, pods in sorted(Counter(pod.scheduler for pod in state.unplanned).items()):
         first = next(pod for pod in state.unplanned if pod.scheduler == scheduler)
-        came = f"{pods} pod{'' if pods == 1 else 's'} past the extender, such as {first.pod}"
+        came = f"{pods_in_words(pods)} past the extender, such as {first.pod}"
         calls = scheduler in state.calls or not state.calls
         yield Finding(
             Level.PROBLEM if calls else Level.NOTE,
             (scheduler,),
             f"it bound {came}",
             configure if calls else "nothing, if that scheduler is not to ask",
-            "install-on-kubeadm.md",
+            "install.md#on-kubeadm",
         )
     for scheduler, pods in sorted(_kept_waiting(facts, state).items()):
         minutes = f"{SILENT_SECONDS / 60:.0f} minutes"
@@ -113,9 +117,9 @@ def _of_calls(facts: Facts, state: StateView) -> Iterator[Finding]:
         what = f"no call for {minutes}, and {pods} {plural}"
         if scheduler == SCHEDULER:
             todo = f"read `kubectl -n {facts.system} logs deployment/{SCHEDULER}`"
-            page = "failures.md#when-kube-scheduler-cannot-call-the-extender"
+            page = "troubleshoot.md#when-kube-scheduler-cannot-call-the-extender"
         else:
-            todo, page = configure, "install-on-kubeadm.md"
+            todo, page = configure, "install.md#on-kubeadm"
         yield Finding(Level.PROBLEM, (scheduler,), what, todo, page)
 
 
@@ -123,13 +127,14 @@ def _of_evictions(state: StateView) -> Iterator[Finding]:
     if state.failing:
         what = f"it may be evicted, and {COUNTS_AS_FAILURE}"
         todo = "add a rule with action: Ignore to the Job, or no longer consent to evictions"
-        yield Finding(Level.NOTE, state.failing, what, todo, "preemption.md#pods-of-jobs")
+        yield Finding(Level.NOTE, state.failing, what, todo, "queue-and-gangs.md#pods-of-jobs")
 
 
 def _of_uncreated(state: StateView) -> Iterator[Finding]:
     for gang, why in sorted(state.uncreated.items()):
         todo = "change the pods, or what refuses them"
-        yield Finding(Level.NOTE, (gang,), f"it has too few pods: {why}", todo, "quotas.md")
+        what = f"it has too few pods: {why}"
+        yield Finding(Level.NOTE, (gang,), what, todo, "queue-and-gangs.md#quotas")
 
 
 def _of_idle_nodes(facts: Facts, state: StateView) -> Iterator[Finding]:
@@ -149,11 +154,26 @@ def _of_idle_nodes(facts: Facts, state: StateView) -> Iterator[Finding]:
             yield Finding(Level.NOTE, kept.nodes, what, todo, page)
 
 
+def _of_kept_waiting(state: StateView) -> Iterator[Finding]:
+    """The worst, each of which costs a large gang or pod hours."""
+    worst = [each for each in state.kept_waiting if each.gpu_seconds >= _KEPT_GPU_SECONDS]
+    for each in worst[:_MOST_KEPT]:
+        there = f"{each.kind}, {gpus_in_words(each.gpus)} on {some(each.nodes, _NODES_NAMED)}"
+        hours = f"{rough_gpu_hours(each.gpu_seconds)} GPU hours"
+        waits = f"{each.waits} ({gpus_in_words(each.waits_gpus)}) waiting: {hours}"
+        what = f"it does not consent to moves ({there}), and kept {waits}"
+        todo = "have its pods consent with linkwise.dev/movable, or all of a namespace with "
+        todo += "--movable-namespace"
+        where = (f"{each.namespace}/{each.name}",)
+        yield Finding(Level.NOTE, where, what, todo, "moves-and-idle.md#which-pods-move")
+
+
 def _kept_waiting(facts: Facts, state: StateView) -> Counter[str]:
     """By scheduler: its pods that wait for longer than it is silent, where kube-scheduler's own
     reason says neither that it found no node to ask about nor that it cannot ask."""
     waiting: Counter[str] = Counter()
-    reasons = (f"Insufficient {facts.resource}", "nodes are available: ", "linkwise: ")
+    lacking = (f"Insufficient {each}" for each in facts.resources)
+    reasons = (*lacking, "nodes are available: ", "linkwise: ")
     for pod in facts.pods:
         made, scheduler = pod.metadata.creation_timestamp, pod.spec.scheduler_name
         if not pod.live or pod.spec.node_name or pod.spec.scheduling_gates or made is None:
@@ -163,7 +183,7 @@ def _kept_waiting(facts: Facts, state: StateView) -> Counter[str]:
         asks = scheduler in state.calls or not state.calls
         last = max(state.calls.get(scheduler, 0.0), state.began, made.timestamp())
         own = bool(pod.broken_off) or any(word in pod.refusal for word in reasons)
-        if asks and not own and pod.takes(facts.resource) and state.at - last > SILENT_SECONDS:
+        if asks and not own and facts.takes_gpus(pod) and state.at - last > SILENT_SECONDS:
             waiting[scheduler] += 1
     return waiting
 
@@ -172,8 +192,8 @@ def _of_resources(facts: Facts) -> Iterator[Finding]:
     others = sorted(pod.key for pod in facts.pods if pod.live and _is_anothers(pod.refusal))
     if others:
         what = f"kube-scheduler's configuration lacks managedResources: it asked about {others[0]}"
-        todo = f"add managedResources with {facts.resource}, as in the overlay"
-        yield Finding(Level.PROBLEM, ("kube-scheduler",), what, todo, "install-on-kubeadm.md")
+        todo = f"add managedResources with {' and '.join(facts.resources)}, as in the overlay"
+        yield Finding(Level.PROBLEM, ("kube-scheduler",), what, todo, "install.md#on-kubeadm")
 
 
 def _is_anothers(refusal: str) -> bool:
@@ -188,7 +208,7 @@ def _of_certificates(facts: Facts) -> Iterator[Finding]:
         if soon:
             what = f"has ended {_days(-left)} ago" if left <= 0 else f"ends in {_days(left)}"
             todo = "see why it was not renewed"
-            yield Finding(Level.PROBLEM, (each.name,), what, todo, "certificates.md")
+            yield Finding(Level.PROBLEM, (each.name,), what, todo, "security.md#certificates")
 
 
 def _days(seconds: float) -> str:

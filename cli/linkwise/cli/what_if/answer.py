@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from linkwise.cli.what_if.given.machines import Guess, LeftOut
-from linkwise.extender.api.views import Explanation, GangExplanation, Holder
+from linkwise.extender.state.views import Explanation, GangExplanation, Holder
 
 
 class PartState(StrEnum):
@@ -34,6 +34,7 @@ class Place:
     node: str  # "": nowhere yet
     gpus: tuple[int, ...]  # their indices on the node
     uuids: tuple[str, ...] | None  # None: unknown, because its node's machine is guessed
+    shares: tuple[str, ...]  # ids of the shares that it has instead of whole GPUs
     link: str  # empty: a lone GPU, or none yet
     gbytes_per_s: float
 

@@ -6,7 +6,7 @@ others do not take the room that is made for the job.
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from linkwise.cli.errors import BadInputError
@@ -22,12 +22,10 @@ from linkwise.cli.what_if.answer import (
     WhatIfAnswer,
     Without,
 )
-from linkwise.cli.what_if.cluster import all_left_out, presumed, use_of
+from linkwise.cli.what_if.cluster import ListedCluster, all_left_out, presumed, use_of
 from linkwise.cli.what_if.ends import Ends
 from linkwise.cli.what_if.given.in_cluster import gated, schedulers_of, those_there
-from linkwise.cli.what_if.given.job import Job, takes
-from linkwise.cli.what_if.given.listing import Listing
-from linkwise.cli.what_if.given.machines import Known
+from linkwise.cli.what_if.given.job import Job, devices_of, takes
 from linkwise.cli.what_if.live_listing import LiveListing, known_end
 from linkwise.cli.what_if.moves import (
     NO_BUDGETS,
@@ -49,15 +47,15 @@ from linkwise.cli.what_if.parts import (
 )
 from linkwise.cli.what_if.room import FreedPods, fewest_to_go, held_by
 from linkwise.cli.what_if.trials import Trials
-from linkwise.extender.api.records import PodRecord
-from linkwise.extender.api.views import Explanation, GangExplanation, Holder
-from linkwise.extender.core_settings import CoreSettings
-from linkwise.extender.explain.holders import owners_of
-from linkwise.extender.explain.snapshot import Snapshot
-from linkwise.extender.preemption.policy import Preempt
+from linkwise.drawing.words import some
+from linkwise.extender.next.core_settings import Preempt
+from linkwise.extender.show.explain.holders import owners_of
+from linkwise.extender.show.explain.snapshot import Snapshot
+from linkwise.extender.state.records import PodRecord
+from linkwise.extender.state.views import Explanation, GangExplanation, Holder
 from linkwise.kube.filters.requests import lenient_amount, pod_requests
-from linkwise.kube.objects import Pod
-from linkwise.pods.annotations import demand_of
+from linkwise.kube.objects import Pod, is_extended
+from linkwise.pods.annotations import demand_of, resource_of
 from linkwise.pods.podgrouper.workloads.answer import ObjectRef
 
 _MOMENT_SECONDS = 15.0  # events within this time count as "now"
@@ -65,38 +63,28 @@ _MOST_NAMED = 20
 _MOST_ALONE = 20  # parts of a job that are tried alone
 
 
-@dataclass(frozen=True, slots=True)
-class WhatIfQuestion:
-    listing: Listing
-    known: Known
-    job: Job
-    settings: CoreSettings
-    now: float
-
-
-def ask(question: WhatIfQuestion) -> WhatIfAnswer:
+def ask(cluster: ListedCluster, job: Job) -> WhatIfAnswer:
     """Answer the question. Raises BadInputError if no cluster could place the job."""
-    return _Asking(question).answer()
+    return _Asking(cluster, job).answer()
 
 
 class _Asking:
-    def __init__(self, question: WhatIfQuestion) -> None:
-        self._settings, self._at = question.settings, question.now
-        self._listing, self._known = question.listing, question.known
-        self._guessed = frozenset(node for guess in question.known.guesses for node in guess.nodes)
-        there = those_there(question.listing, question.job)
+    def __init__(self, cluster: ListedCluster, job: Job) -> None:
+        self._cluster, self._listing, self._at = cluster, cluster.listing, cluster.at
+        self._resources = cluster.settings.resource_names
+        self._guessed = frozenset(node for guess in cluster.known.guesses for node in guess.nodes)
+        there = those_there(cluster.listing, job)
         self._job = there.job
-        self._notes = [*question.job.notes, *there.notes]
+        self._notes = [*job.notes, *there.notes]
         mine = {pod.metadata.uid for pod in there.job.pods}
-        others = [pod for pod in question.listing.pods.values() if pod.metadata.uid not in mine]
-        resource = question.settings.resource_name
+        others = [pod for pod in cluster.listing.pods.values() if pod.metadata.uid not in mine]
         schedulers = schedulers_of(others)
-        self._others = [gated(pod, resource, schedulers) for pod in others]
-        self._objects = {**question.listing.objects, **there.job.objects}
+        self._others = [gated(pod, self._resources, schedulers) for pod in others]
+        self._objects = {**cluster.listing.objects, **there.job.objects}
         self._note_others(schedulers)
 
     def answer(self) -> WhatIfAnswer:
-        live = self._live_listing(self._others, self._settings)
+        live = LiveListing(self._cluster, self._others, objects=self._objects)
         live.run_until(self._at + _MOMENT_SECONDS, lambda: False)
         before = live.core.snapshot(live.now)
         self._note_started(live)
@@ -108,11 +96,12 @@ class _Asking:
         live.play(_MOMENT_SECONDS)
         self._refuse_what_cannot_be(live, ())  # pods that came later, too
         groups = self._groups(live)
-        resource = self._settings.resource_name
-        if not groups and not any(takes(pod, resource) for pod in live.to_come.values()):
+        if not groups and not any(takes(pod, self._resources) for pod in live.to_come.values()):
             raise BadInputError(
-                f"--submit: no pod there takes {resource}, so Linkwise has no say in it"
+                f"--submit: no pod there takes {' or '.join(self._resources)}, so Linkwise has no "
+                f"say in it{self._other_names()}"
             )
+        self._note_other_names()
         self._note_joined(live, groups)
         self._note_ended_early(live)
         fits = _is_done(live, groups)
@@ -123,7 +112,7 @@ class _Asking:
             parts = self._with_moves(live, groups, parts)
         if self._listing.budgets is None and any(part.evicts or part.moves for part in parts):
             self._notes.append(NO_BUDGETS)
-        left_out = all_left_out(before, self._known.left_out, self._job.pods)
+        left_out = all_left_out(self._cluster, before, self._job.pods)
         room: tuple[Without, ...] = ()
         never = None
         if not fits:
@@ -143,25 +132,10 @@ class _Asking:
             to_come=to_come,
             room=room,
             never=None if left_out and not nevers else never,
-            guesses=self._known.guesses,
+            guesses=self._cluster.known.guesses,
             left_out=left_out,
             presumed=presumed(before),
             notes=tuple(dict.fromkeys(self._notes)),
-        )
-
-    def _live_listing(
-        self, pods: Iterable[Pod], settings: CoreSettings, *, ends: bool = True
-    ) -> LiveListing:
-        return LiveListing(
-            self._known.nodes,
-            pods,
-            objects=self._objects,
-            budgets=self._listing.budgets or (),
-            slices=self._listing.slices,
-            claims=self._listing.claims,
-            settings=settings,
-            now=self._at,
-            ends=ends,
         )
 
     # Now
@@ -187,7 +161,7 @@ class _Asking:
                 node = live.pods[uid].spec.node_name
             found.append(
                 OtherPod(
-                    _name(pod),
+                    pod.key,
                     pod_requests(pod, lenient_amount),
                     node,
                     dict(why.reasons) if why is not None else {},
@@ -198,9 +172,8 @@ class _Asking:
         return tuple(found)
 
     def _to_come(self, live: LiveListing) -> tuple[LaterPod, ...]:
-        resource = self._settings.resource_name
         return tuple(
-            LaterPod(_name(pod), demand_of(pod, resource).gpus, live.why_to_come(uid))
+            LaterPod(pod.key, self._gpus_of(pod), live.why_to_come(uid))
             for uid, pod in live.to_come.items()
         )
 
@@ -233,7 +206,7 @@ class _Asking:
             span=span,
             start=None,
             waits_for=_holders_of(why) if state is PartState.WAITS else (),
-            evicts=tuple(sorted(_name(pod) for pod in evicted)),
+            evicts=tuple(sorted(pod.key for pod in evicted)),
             why=why,
         )
 
@@ -302,9 +275,10 @@ class _Asking:
     # Room
 
     def _trials(self, pods: Sequence[Pod]) -> Trials:
-        settings = replace(self._settings, preempt=Preempt.NEVER)
         running = [pod for pod in self._others if pod.spec.node_name]
-        live = self._live_listing(running, settings, ends=False)
+        live = LiveListing(
+            self._cluster, running, objects=self._objects, preempt=Preempt.NEVER, ends=False
+        )
         # Pods that are ending make room in any case.
         live.remove([pod.metadata.uid for pod in running if _is_ending(pod, self._at)])
         live.settle()
@@ -331,7 +305,7 @@ class _Asking:
                     [
                         pod
                         for pod in self._job.pods
-                        if pod.metadata.uid not in apart and _name(pod) not in others
+                        if pod.metadata.uid not in apart and pod.key not in others
                     ]
                 )
                 never = not trials.starts_without([record.uid for record in trials.may_go()])
@@ -370,6 +344,31 @@ class _Asking:
         )
         return Without(pods, found.fewest, by)
 
+    def _other_names(self) -> str:
+        """The resources that may have been meant."""
+        taken = set[str]().union(*map(devices_of, self._job.pods))
+        offered = self._offered()
+        if not taken:
+            return ""
+        said = f"; they take {', '.join(sorted(taken))}"
+        if taken & offered:
+            return f"{said}: --resource NAME"
+        return f"{said}, and the nodes have {', '.join(sorted(offered)) or 'no devices'}"
+
+    def _offered(self) -> set[str]:
+        """The extended resources of the nodes."""
+        nodes = self._listing.nodes.values()
+        return {name for node in nodes for name in node.status.allocatable if is_extended(name)}
+
+    def _note_other_names(self) -> None:
+        offered = self._offered()
+        if offered and not offered.intersection(self._resources):
+            none, had = " or ".join(self._resources), ", ".join(sorted(offered))
+            self._notes.append(f"no node has {none}: they have {had} (--resource NAME)")
+
+    def _gpus_of(self, pod: Pod) -> int:
+        return demand_of(pod, resource_of(pod, self._resources)).gpus
+
     # Other facts
 
     def _note_others(self, schedulers: frozenset[str]) -> None:
@@ -391,14 +390,14 @@ class _Asking:
 
     def _note_started(self, live: LiveListing) -> None:
         started = [
-            _name(pod)
+            pod.key
             for pod in self._others
             if not pod.spec.node_name and is_placed(live, pod.metadata.uid)
         ]
         if started:
             self._notes.append(
                 f"{len(started)} pods that wait have room now and come before the job: "
-                + _some(started)
+                + some(started, _MOST_NAMED)
             )
 
     def _note_not_given(self, live: LiveListing) -> None:
@@ -408,15 +407,15 @@ class _Asking:
         if refs:
             self._notes.append(
                 "pods that wait count as pods of their own, as what they hang on was not given: "
-                + _some(refs)
+                + some(refs, _MOST_NAMED)
             )
 
     def _note_ended_early(self, live: LiveListing) -> None:
-        early = [_name(pod) for pod in live.ended_early.values()]
+        early = [pod.key for pod in live.ended_early.values()]
         if early:
             self._notes.append(
                 "pods that come after the end of others count as if these ended at once: "
-                + _some(early)
+                + some(early, _MOST_NAMED)
             )
 
     def _note_joined(self, live: LiveListing, groups: Iterable[Group]) -> None:
@@ -482,12 +481,3 @@ def _holders_of(why: object) -> tuple[Holder, ...]:
 def _is_ending(pod: Pod, now: float) -> bool:
     leaving = pod.metadata.deletion_timestamp
     return leaving is not None and known_end(pod, now) is not None
-
-
-def _name(pod: Pod) -> str:
-    return f"{pod.metadata.namespace}/{pod.metadata.name}"
-
-
-def _some(names_: Sequence[str]) -> str:
-    more = len(names_) - _MOST_NAMED
-    return ", ".join(names_[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -7,18 +7,21 @@ nodes of one size, now or after moves, 1 there are not, 2 bad input.
 """
 
 import sys
+from typing import Any
 
 import click
 
-from linkwise.cli.printed import say
+from linkwise.cli.printed import output_option, say
 from linkwise.topology import names
 
 
 @click.command(
     name="what-if",
+    short_help="Where a job would go if it was submitted, and when.",
     epilog="The cluster is what `kubectl get nodes,pods -A -o json` prints; also jobs, podgroups, "
     "priorityclasses, poddisruptionbudgets, resourceslices, resourceclaims where they matter. FILE "
-    "is JSON or YAML, and - is standard input.",
+    "is JSON or YAML, and - is standard input.\n\n"
+    "\b\nExample:\n  kubectl get nodes,pods -A -o json | linkwise what-if --submit job.yaml",
 )
 @click.option(
     "-f",
@@ -73,9 +76,12 @@ from linkwise.topology import names
 )
 @click.option(
     "--resource",
-    default=names.DEFAULT_RESOURCE,
+    "resources",
+    multiple=True,
+    default=names.DEFAULT_RESOURCES,
     show_default=True,
-    help="The extended resource that counts as a GPU.",
+    help="The extended resource that counts as a GPU; once for each, where nodes have different "
+    "ones.",
 )
 @click.option(
     "--indexed-jobs",
@@ -94,12 +100,18 @@ from linkwise.topology import names
     "preemptible, all of lower priority, or none. Give the extender's value.",
 )
 @click.option(
+    "--movable-after",
+    metavar="DURATION",
+    help="Pods consent to moves once they have run for so long, unless they say otherwise, except "
+    "those of Jobs. Give the extender's value.",
+)
+@click.option(
     "--movable-namespace",
     "movable_namespaces",
-    metavar="NAMESPACE",
+    metavar="NAMESPACE[=DURATION]",
     multiple=True,
-    help="Pods of this namespace consent to moves unless they say no, but for those of Jobs. Give "
-    "the extender's values.",
+    help="The same for pods of this namespace, at once or once they have run for so long. Give the "
+    "extender's values.",
 )
 @click.option(
     "--move-cost",
@@ -130,57 +142,14 @@ from linkwise.topology import names
     help="Whether the API server's admission plugin of this name lets the job's pods tolerate "
     "taints with the resource as key, as on EKS and GKE.",
 )
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
-def what_if_command(
-    paths: tuple[str, ...],
-    jobs: tuple[str, ...],
-    replay: bool,
-    moves: str | None,
-    histories: tuple[str, ...],
-    namespace: str,
-    assumed: tuple[str, ...],
-    at: str | None,
-    resource: str,
-    indexed_jobs: str,
-    preempt: str,
-    movable_namespaces: tuple[str, ...],
-    move_cost: str,
-    queue_order: str,
-    span_levels: str | None,
-    extended_resource_toleration: bool,
-    output: str,
-) -> None:
+@output_option
+def what_if_command(**given: Any) -> None:
     """Say where a job would go if it was submitted now, when it would start, and what would make
     room for it; or (--moves) which moves would give whole nodes; or (--replay) what the cluster's
     last weeks would have been."""
     # The core takes a while to import, and other commands do not need it.
-    from linkwise.cli.what_if import run
+    from linkwise.cli.what_if.run import Asked, answered
 
-    asked = run.Asked(
-        paths=paths,
-        jobs=jobs,
-        replay=replay,
-        moves=moves,
-        histories=histories,
-        namespace=namespace,
-        assumed=assumed,
-        at=at,
-        resource=resource,
-        indexed_jobs=indexed_jobs,
-        preempt=preempt,
-        movable_namespaces=movable_namespaces,
-        move_cost=move_cost,
-        queue_order=queue_order,
-        span_levels=span_levels,
-        extended_resource_toleration=extended_resource_toleration,
-    )
-    if replay:
-        say(run.written(run.past_answer(asked), output))
-        return
-    if moves is not None:
-        nodes = run.whole_nodes_answer(asked)
-        say(run.written(nodes, output))
-        sys.exit(0 if nodes.given else 1)
-    answer = run.answer(asked)
-    say(run.written(answer, output))
-    sys.exit(0 if answer.fits else 1)
+    text, status = answered(Asked(**given))
+    say(text)
+    sys.exit(status)

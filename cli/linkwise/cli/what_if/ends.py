@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from linkwise.cli.what_if.live_listing import LiveListing
 from linkwise.cli.what_if.parts import Group
-from linkwise.extender.explain.snapshot import Snapshot
+from linkwise.extender.show.explain.snapshot import Snapshot
 
 _MOST_STEPS = 150  # after each, the core searches for room
 
@@ -14,19 +14,23 @@ class Ends:
 
     If no other pod waits, ends are skipped while there are too few GPUs however they are joined;
     that changes nothing. If others wait, all of them have their turns, and if there are very many
-    ends, several form one step.
+    ends, several form one step. So it is where shares may stand in for GPUs.
     """
 
     def __init__(self, live: LiveListing, groups: Sequence[Group]) -> None:
         self._live = live
         snapshot = live.core.snapshot(live.now)
         mine = {uid for group in groups for uid in group.uids}
-        self._others_wait = any(
-            record.demand.gpus and not record.node and record.live and record.uid not in mine
-            for record in snapshot.pods
-        ) or bool(live.without_node)
+        self._skips = not (
+            any(
+                record.demand.gpus and not record.node and record.live and record.uid not in mine
+                for record in snapshot.pods
+            )
+            or live.without_node
+            or live.offers_shares
+        )
         known = len(live.ends)
-        self.step = max(1, known // _MOST_STEPS) if self._others_wait else 1
+        self.step = 1 if self._skips else max(1, known // _MOST_STEPS)
         self._steps = 0
         self._gpus: dict[str, tuple[str, int]] = {}  # uid -> node, GPUs
         self._free: dict[str, int] = {}
@@ -44,14 +48,14 @@ class Ends:
             for needs in self._needs
             for size in needs
         }
-        self._next = self._skipping() if not self._others_wait else iter(())
+        self._next = self._skipping() if self._skips else iter(())
 
     def go_on(self) -> bool:
         """Advance to a time at which the job may start. Return False if no further end is known."""
         if self._steps == _MOST_STEPS * 2:
             return False
         self._steps += 1
-        if self._others_wait:
+        if not self._skips:
             ends = self._live.ends
             if not ends:
                 return False

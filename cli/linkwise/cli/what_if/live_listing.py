@@ -1,7 +1,8 @@
 """A listing in which time goes on around the extender's core, and nothing leaves the process.
 
 A pod with a plan is bound at once and keeps its GPUs until it ends. If it says how long it runs, it
-ends then; otherwise its end is unknown, and it never ends here.
+ends then; otherwise its end is unknown, and it never ends here. A pod in no gang for which the core
+finds no whole GPUs gets shares that are offered under their name, as when kube-scheduler tries it.
 
 The pods of the job come in the order in which their controllers create them. If some come after the
 end of others, these others succeed as soon as all of them run.
@@ -14,21 +15,23 @@ from heapq import heappop, heappush
 import msgspec
 
 from linkwise.cli.documents import Fields
+from linkwise.cli.what_if.cluster import ListedCluster
 from linkwise.cli.what_if.given.job import takes
-from linkwise.cli.what_if.other_pods import put_all
-from linkwise.extender.api.action_effects import bound, leaving
-from linkwise.extender.api.actions import Action, Evict, WithdrawPlan, WritePlan
-from linkwise.extender.api.extender_calls import Outcome
-from linkwise.extender.core_settings import CoreSettings
-from linkwise.extender.in_memory_api_server import InMemoryApiServer
-from linkwise.extender.queue.running_pods import STUCK_SECONDS
+from linkwise.cli.what_if.in_shares import nodes_with_shares, offers_any
+from linkwise.cli.what_if.other_pods import NodesForOthers, put_all
+from linkwise.extender.next.core_settings import Preempt
+from linkwise.extender.next.queue.running_pods import STUCK_SECONDS
+from linkwise.extender.show.explain.funnel import alike
+from linkwise.extender.state.action_effects import bound, leaving
+from linkwise.extender.state.actions import Action, Evict, WithdrawPlan, WritePlan
+from linkwise.extender.state.extender_calls import FilterCall, Outcome
 from linkwise.kube.controllers.order import After, Reached, SeenPods
-from linkwise.kube.device_claims import ResourceClaim, ResourceSlice
-from linkwise.kube.objects import Node, Pod, PodDisruptionBudget
+from linkwise.kube.objects import Node, Pod
 from linkwise.pods.annotations import ask_of
 from linkwise.pods.podgrouper.workloads.answer import Missing, ObjectRef
+from linkwise.replay.in_memory_api_server import InMemoryApiServer, answer_in_time
 from linkwise.topology import names
-from linkwise.topology.annotations.plan import read_in_use, read_plan, write_in_use
+from linkwise.topology.annotations.plan import read_plan, write_in_use
 from linkwise.topology.errors import AnnotationError
 
 change = msgspec.structs.replace
@@ -40,31 +43,30 @@ _GRACE_SECONDS = 30.0  # of an evicted pod: Kubernetes' default
 class LiveListing(InMemoryApiServer):
     def __init__(
         self,
-        nodes: Iterable[Node],
+        cluster: ListedCluster,
         pods: Iterable[Pod],
         *,
-        objects: Mapping[ObjectRef, Fields],
-        budgets: Iterable[PodDisruptionBudget],
-        slices: Mapping[str, ResourceSlice],
-        claims: Mapping[tuple[str, str], ResourceClaim],
-        settings: CoreSettings,
-        now: float,
+        objects: Mapping[ObjectRef, Fields] | None = None,
+        preempt: Preempt | None = None,
         ends: bool = True,
     ) -> None:
-        """Without *ends* no pod ends, whatever it says."""
+        """The cluster with these *pods*, and these *objects* instead of the listed ones. With
+        *preempt*, other pods are evicted than in the cluster. Without *ends* no pod ends, whatever
+        it says."""
+        listing, settings = cluster.listing, cluster.settings
         super().__init__(
-            settings,
-            now,
-            {node.metadata.name: node for node in nodes},
+            settings if preempt is None else replace(settings, preempt=preempt),
+            cluster.at,
+            {node.metadata.name: node for node in cluster.known.nodes},
             {pod.metadata.uid: pod for pod in pods},
-            list(budgets),
-            dict(slices),
-            dict(claims),
+            listing.budgets or [],
+            dict(listing.slices),
+            dict(listing.claims),
         )
         self._are_ends = ends
         self.evicted: dict[str, str] = {}  # uid -> for whom
         self.not_given: dict[ObjectRef, None] = {}  # owners of pods that the listing lacks
-        self._objects = objects
+        self._objects = listing.objects if objects is None else objects
         self._planned: dict[str, None] = {}  # uids of pods that may be bound
         self._ends: list[tuple[float, str]] = []
         self._job: dict[str, Pod] = {}  # as it was submitted
@@ -76,6 +78,8 @@ class LiveListing(InMemoryApiServer):
         self._of_devices: dict[str, Pod] = {}  # of the job: whether of GPUs, the core knows
         self.ended_early: dict[str, Pod] = {}  # of the job, so that others came
         self._is_news = False  # whether a pod without GPUs may fit that did not before
+        self._is_news_of_shares = True  # the same of a pod that may get shares
+        self.offers_shares = offers_any(self.core.snapshot(self.now))
         for pod in self.pods.values():
             self._expect_end(pod)
             if pod.status.nominated_node_name and names.PLAN in pod.metadata.annotations:
@@ -93,7 +97,7 @@ class LiveListing(InMemoryApiServer):
             busy = self._bind_planned() or busy or has_put
             busy = self._create_next() or busy or self._end_those_waited_for()
             due = self.core.next_due()
-            if not busy and (due is None or due > self.now):
+            if not busy and (due is None or due > self.now) and not self._put_in_shares():
                 return
             if not busy:
                 self.now += _LEAST_SECONDS  # the core has looked, and waits for the clock
@@ -167,7 +171,7 @@ class LiveListing(InMemoryApiServer):
         return not (self.to_come or self.without_node) and all(
             uid in self.pods and self.pods[uid].spec.node_name
             for uid, pod in self._job.items()
-            if takes(pod, self.settings.resource_name)
+            if takes(pod, self.settings.resource_names)
         )
 
     @property
@@ -186,7 +190,7 @@ class LiveListing(InMemoryApiServer):
         self.put_pod(pod)
         if not pod.spec.scheduling_gates:
             self.others[uid] = self.without_node[uid] = pod
-        elif not takes(pod, self.settings.resource_name):
+        elif not takes(pod, self.settings.resource_names):
             self._of_devices[uid] = pod
 
     def _create_next(self) -> bool:
@@ -231,22 +235,56 @@ class LiveListing(InMemoryApiServer):
             self._expect_end(self.put_bound(bound(pod, node)))
         return bool(found)
 
+    def _put_in_shares(self) -> bool:
+        """Act as kube-scheduler: bind the first pod behind the gate that has room as shares."""
+        if not (self.offers_shares and self._is_news_of_shares):
+            return False
+        self._is_news_of_shares = False
+        snapshot = self.core.snapshot(self.now)
+        nodes, without = NodesForOthers(snapshot), set[object]()
+        waiting = (
+            record
+            for record in snapshot.pods
+            if record.gated
+            and not (record.node or record.held_back or record.invalid or record.awaits)
+        )
+        for record in sorted(waiting, key=lambda each: (-each.priority, each.created, each.key)):
+            if (kind := alike(record)) in without:
+                continue
+            pod, shared = self.pods[record.uid], nodes_with_shares(snapshot, record)
+            on = sorted(shared & nodes.can_take(pod, record)) if shared else ()
+            if on and self._try_shares(pod, on):
+                return True
+            without.add(kind)
+        return False
+
+    def _try_shares(self, gated: Pod, on: Sequence[str]) -> bool:
+        pod = self.put_pod(change(gated, spec=change(gated.spec, scheduling_gates=())))
+        passed = answer_in_time(self.core, FilterCall(pod, tuple(on)), self.now).node_names
+        node = self.best_of(pod, passed)
+        if node and self.try_to_bind(pod, node):
+            self._expect_end(self.pods[pod.metadata.uid])
+            return True
+        self.put_pod(gated)
+        self._is_news_of_shares = False
+        return False
+
     # Events in the cluster
 
     def put_pod(self, pod: Pod) -> Pod:
-        self._is_news = True
+        self._is_news = self._is_news_of_shares = True
         if pod.metadata.uid in self._job:
             self._seen.put(pod)
         return super().put_pod(pod)
 
     def remove_pod(self, uid: str) -> Pod:
-        self._is_news = True
+        self._is_news = self._is_news_of_shares = True
         gone = super().remove_pod(uid)
         self._seen.drop(gone)
         return gone
 
     def put_node(self, node: Node) -> Node:
-        self._is_news = True
+        self._is_news = self._is_news_of_shares = True
         return super().put_node(node)
 
     def add(self, pods: Iterable[Pod]) -> None:
@@ -260,27 +298,24 @@ class LiveListing(InMemoryApiServer):
         for pod in gone:
             self.remove_pod(pod.metadata.uid)
             if pod.spec.node_name in self.nodes:
-                key = f"{pod.metadata.namespace}/{pod.metadata.name}"
+                key = pod.key
                 on.setdefault(pod.spec.node_name, set()).add(key)
         for node, keys in on.items():
             self._give_back(node, keys)
         return gone
 
     def _give_back(self, name: str, keys: set[str]) -> None:
-        node = self.nodes[name]
-        text = node.metadata.annotations.get(names.IN_USE)
-        if text is None:
-            return
         try:
-            said = read_in_use(text)
+            said = self.in_use(name)
         except AnnotationError:
             return
-        if not keys & said.pods.keys():
-            return
-        left = {key: gpus for key, gpus in said.pods.items() if key not in keys}
-        written = write_in_use(change(said, pods=left))
-        annotations = {**node.metadata.annotations, names.IN_USE: written}
-        self.put_node(change(node, metadata=change(node.metadata, annotations=annotations)))
+        left = change(
+            said,
+            pods={key: gpus for key, gpus in said.pods.items() if key not in keys},
+            shares={key: shares for key, shares in said.shares.items() if key not in keys},
+        )
+        if left != said:
+            self.annotate_node(name, names.IN_USE, write_in_use(left))
 
     def _expect_end(self, pod: Pod) -> None:
         end = known_end(pod, self.now) if self._are_ends else None
@@ -347,8 +382,8 @@ def _of_these(
 
 def known_end(pod: Pod, now: float) -> float | None:
     """When a pod on a node is gone, where it has said so or is ending; None: it is not known, or it
-    has broken its word. As `linkwise.extender.queue.running_pods` counts."""
-    if not pod.spec.node_name or pod.status.phase in ("Succeeded", "Failed"):
+    has broken its word. As `linkwise.extender.next.queue.running_pods` counts."""
+    if not pod.spec.node_name or pod.has_ended:
         return None
     leaving = pod.metadata.deletion_timestamp
     if leaving is not None:

@@ -4,11 +4,11 @@ import math
 from collections.abc import Collection, Iterable
 
 from linkwise.cli.what_if.answer import JobMoves, MovedPod, Verdict
-from linkwise.cli.what_if.facts import some
 from linkwise.cli.what_if.live_listing import LiveListing
-from linkwise.extender.api.records import GangKey
-from linkwise.extender.explain.snapshot import Snapshot
-from linkwise.extender.moves.plan import MovePlan
+from linkwise.drawing.words import some
+from linkwise.extender.next.moves.plan import MovePlan
+from linkwise.extender.show.explain.snapshot import Snapshot
+from linkwise.extender.state.records import GangKey
 from linkwise.kube.fields import group_of
 from linkwise.kube.objects import Pod
 from linkwise.pods.podgrouper.workloads.answer import ObjectRef
@@ -72,7 +72,7 @@ def _gpus(plan: MovePlan) -> int:
 def jobs_of_movers(pods: Iterable[Pod], not_given: Collection[ObjectRef]) -> list[ObjectRef]:
     """Return the Jobs that were not given, and whose running pods consent to moves."""
     running = (pod for pod in pods if pod.spec.node_name)
-    movers = (pod for pod in running if pod.metadata.annotations.get(names.MOVABLE) == "true")
+    movers = (p for p in running if p.metadata.annotations.get(names.MOVABLE, "false") != "false")
     controllers = dict.fromkeys(map(controller_of, movers))
     return [ref for ref in controllers if ref is not None and ref in not_given]
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 
 from linkwise.cli.choose.gpu_list import write_indices
-from linkwise.cli.table import aligned
 from linkwise.cli.what_if.answer import (
     JobMoves,
     JobPart,
@@ -13,8 +12,8 @@ from linkwise.cli.what_if.answer import (
     WholeNodesAnswer,
 )
 from linkwise.cli.what_if.cluster_text import about_cluster
-from linkwise.cli.what_if.facts import fact, some
-from linkwise.extender.explain.texts.format import duration, gpus_in_words
+from linkwise.drawing.tables import aligned
+from linkwise.drawing.words import counted, duration, fact, gpus_in_words, some
 
 _MOST_PODS = 40
 _HEADER = ("POD", "FROM", "GPUS", "TO", "GPUS", "COST")
@@ -52,7 +51,7 @@ def _lines(answer: WholeNodesAnswer) -> Iterator[str]:
 def _of_size(size: WholeNodes, wanted: int) -> Iterator[str]:
     now, then = len(size.whole), len(size.whole) + len(size.emptied)
     names = f": {some(size.whole)}" if size.whole else ""
-    of = f"Of {_nodes(size.nodes)} with {gpus_in_words(size.gpus)},"
+    of = f"Of {counted(size.nodes, 'node')} with {gpus_in_words(size.gpus)},"
     yield f"{of} {now} {'is' if now == 1 else 'are'} whole now{names}."
     if now >= wanted:
         return
@@ -61,10 +60,6 @@ def _of_size(size: WholeNodes, wanted: int) -> Iterator[str]:
     if size.moves:
         yield f"{then} would be whole if {_those(size.moves)} moved:"
         yield from _table(size.moves, size.lost_gpu_seconds)
-
-
-def _nodes(count: int) -> str:
-    return f"{count} node{'' if count == 1 else 's'}"
 
 
 def _those(pods: Sequence[MovedPod]) -> str:

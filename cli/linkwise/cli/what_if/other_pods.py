@@ -12,9 +12,9 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from linkwise.extender.api.records import NodeRecord, PodRecord, ResourceList
-from linkwise.extender.explain.snapshot import Snapshot
-from linkwise.extender.explain.texts.format import cpus_in_words, gib_in_words, in_bytes
+from linkwise.extender.show.explain.snapshot import Snapshot
+from linkwise.extender.show.explain.texts.format import cpus_in_words, gib_in_words, in_bytes
+from linkwise.extender.state.records import NodeRecord, PodRecord, ResourceList
 from linkwise.kube.filters.nodes import Ints, domains_of
 from linkwise.kube.filters.placed_pods import PlacedPods
 from linkwise.kube.filters.plugins import PodFilters, World, candidate, node_rejection
@@ -53,7 +53,7 @@ class NodesForOthers:
 
     def put(self, pod: Pod, record: PodRecord) -> str:
         """Return the node that the pod gets; empty: none."""
-        fits = self._allowed(pod, record) & self._left.fits(record.needs, len(self._nodes))
+        fits = self._fits(pod, record)
         if not fits.any():
             return ""
         row = int(np.argmax(np.where(fits, self._score(record.needs), -1.0)))
@@ -63,6 +63,19 @@ class NodesForOthers:
         if "_placed" in self.__dict__ and record.facts is not None:
             self._placed.put(record.uid, record.facts, row)
         return node.name
+
+    def can_take(self, pod: Pod, record: PodRecord) -> frozenset[str]:
+        """Return the nodes that fit the pod now, whatever GPUs it takes."""
+        fits = self._fits(pod, record)
+        return frozenset(
+            node.name
+            for node, fit in zip(self._nodes, fits, strict=True)
+            if node is not None and fit
+        )
+
+    def _fits(self, pod: Pod, record: PodRecord) -> Bools:
+        fits: Bools = self._allowed(pod, record) & self._left.fits(record.needs, len(self._nodes))
+        return fits
 
     def could_take(self, pod: Pod, record: PodRecord) -> frozenset[str]:
         """Return the nodes that fit the pod if they are empty."""

@@ -4,14 +4,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from linkwise.cli.what_if.answer import PartState, Place
+from linkwise.cli.what_if.in_shares import offers_any
 from linkwise.cli.what_if.live_listing import LiveListing
-from linkwise.extender.api.records import GangKey, PodRecord
-from linkwise.extender.api.views import Explanation, GangExplanation
-from linkwise.extender.explain.explainer import Explainer
-from linkwise.extender.explain.funnel import alike
-from linkwise.extender.explain.snapshot import Snapshot
+from linkwise.extender.show.explain.explainer import Explainer
+from linkwise.extender.show.explain.funnel import alike
+from linkwise.extender.show.explain.snapshot import Snapshot
+from linkwise.extender.state.records import GangKey, PodRecord
+from linkwise.extender.state.views import Explanation, GangExplanation
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_plan
+
+
+def _without_gate(record: PodRecord) -> PodRecord:
+    """A pod in no gang that waits, as kube-scheduler tries it. Behind the gate there are only whole
+    GPUs."""
+    if record.node or record.ask.gang is not None:
+        return record
+    return replace(record, gated=False, gang=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +92,7 @@ def places_of(
         node = ""
         indices: tuple[int, ...] = ()
         uuids: tuple[str, ...] = ()
+        shares: tuple[str, ...] = ()
         link, gbytes = "", 0.0
         if pod.spec.node_name:
             plan = read_plan(pod.metadata.annotations[names.PLAN])
@@ -93,7 +103,8 @@ def places_of(
             assert written is not None, "it is bound by its plan"
             assert state.machine is not None, "something was planned on it"
             mask = state.machine.mask_of(written.uuids)
-            indices = state.machine.indices_of(mask)
+            shares = tuple(each for planned in plan.shares for each in planned.ids)
+            indices = state.machine.indices_of(mask | state.shares.gpus_of(plan.shares))
             if len(indices) > 1:
                 link, gbytes = plan.link, plan.gbytes_per_s
             uuids = tuple(
@@ -107,6 +118,7 @@ def places_of(
                 node,
                 indices,
                 None if node in guessed else uuids,
+                shares,
                 link,
                 gbytes,
             )
@@ -137,6 +149,8 @@ class Explanations:
     """Why groups wait. Computed once for pods that are alike, of which there may be thousands."""
 
     def __init__(self, snapshot: Snapshot) -> None:
+        if offers_any(snapshot):
+            snapshot = replace(snapshot, pods=[*map(_without_gate, snapshot.pods)])
         self._snapshot, self._explainer = snapshot, Explainer(snapshot)
         self._known: dict[object, Explanation | None] = {}
 

@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkwise.cli.what_if.trials import OutOfTrialsError, Trials
-from linkwise.extender.api.records import PodRecord, ResourceList
-from linkwise.extender.explain.snapshot import NodeState, Snapshot
-from linkwise.pods.spans import CLIQUE, NODE, spans_of
+from linkwise.extender.show.explain.snapshot import NodeState, Snapshot
+from linkwise.extender.show.explain.worth_view import domain_of
+from linkwise.extender.state.records import PodRecord, ResourceList
+from linkwise.pods.spans import spans_of
 from linkwise.topology.machine.model import LinkClass, Machine
 from linkwise.topology.sets.choose import choose
 
@@ -48,6 +49,8 @@ def fewest_to_go(trials: Trials, may_go: Callable[[PodRecord], bool]) -> FreedPo
     evictable = [record for record in trials.may_go() if may_go(record)]
     choices = _EvictionSearch(trials, evictable).choices()
     least = len(choices[0]) if choices else len(evictable)
+    if trials.offers_shares:  # the search counts whole GPUs
+        least = min(1, len(evictable))
     chosen = [record.uid for record in evictable]
     with suppress(OutOfTrialsError):
         for uids in choices[:_MOST_CHOICES]:
@@ -120,7 +123,7 @@ class _EvictionSearch:
         domains: dict[tuple[str, ...], list[NodeState]] = defaultdict(list)
         for node in self._snapshot.nodes:
             if node.name in self._pool and node.machine is not None:
-                domain = tuple(_domain(node, level) for level in self._levels)
+                domain = tuple(domain_of(node, level) for level in self._levels)
                 if all(domain):
                     domains[domain].append(node)
         return domains
@@ -220,15 +223,6 @@ def _trace(taken: Sequence[tuple[list[_Option], Ints]], places: int) -> list[str
     return uids
 
 
-def _domain(node: NodeState, level: str) -> str:
-    """Return the domain as the core does: the machine's clique counts as a label."""
-    if level == NODE:
-        return node.name
-    if level == CLIQUE and node.machine is not None and node.machine.clique is not None:
-        return node.machine.clique
-    return node.record.labels.get(level, "") if node.record is not None else ""
-
-
 def held_by(snapshot: Snapshot, uids: Collection[str]) -> Iterator[tuple[PodRecord, int]]:
     """Return these pods with the GPUs of each, those with most first."""
     found = []
@@ -236,5 +230,7 @@ def held_by(snapshot: Snapshot, uids: Collection[str]) -> Iterator[tuple[PodReco
         record = snapshot.by_uid[uid]
         node = snapshot.node_named.get(record.node)
         gpus = node.owned.get(uid, 0).bit_count() if node is not None else 0
+        if node is not None and uid in node.shares.holders.values():
+            gpus = record.demand.gpus
         found.append((record, gpus))
     yield from sorted(found, key=lambda each: (-each[1], each[0].key))

@@ -1,41 +1,46 @@
-"""From the command line's arguments to the answer."""
+"""From the command line's options to the answer as text."""
 
+import math
 import re
 import sys
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TypeVar
 
 import click
-import msgspec
 
 from linkwise.cli.errors import BadInputError
-from linkwise.cli.what_if.answer import WhatIfAnswer, WholeNodesAnswer
-from linkwise.cli.what_if.ask import WhatIfQuestion, ask
-from linkwise.cli.what_if.given.job import read_job
-from linkwise.cli.what_if.given.listing import known_classes, read_listing
-from linkwise.cli.what_if.given.machines import know_machines, read_assumption
+from linkwise.cli.printed import in_json
+from linkwise.cli.what_if.ask import ask
+from linkwise.cli.what_if.cluster import ListedCluster
+from linkwise.cli.what_if.given.job import Job, read_job
+from linkwise.cli.what_if.given.listing import Listing, known_classes, read_listing
+from linkwise.cli.what_if.given.machines import Assumption, know_machines, read_assumption
 from linkwise.cli.what_if.moves_text import write_whole_nodes
 from linkwise.cli.what_if.past.answer import PastAnswer
-from linkwise.cli.what_if.past.ask import PastQuestion, ask_past
+from linkwise.cli.what_if.past.ask import ask_past
 from linkwise.cli.what_if.past.history import read_all
 from linkwise.cli.what_if.past.text import write_past
 from linkwise.cli.what_if.text import write_text
-from linkwise.cli.what_if.whole_nodes import WholeNodesQuestion, ask_whole_nodes
-from linkwise.extender.core_settings import CoreSettings
-from linkwise.extender.moves.policy import MovePolicy, Moves
-from linkwise.extender.preemption.policy import Preempt
-from linkwise.extender.queue.queue_order import QueueOrder
+from linkwise.cli.what_if.whole_nodes import ask_whole_nodes
+from linkwise.extender.next.core_settings import CoreSettings, MovePolicy, Moves, Preempt
+from linkwise.extender.next.queue.queue_order import QueueOrder
 from linkwise.pods.durations import seconds_of
+from linkwise.pods.flags import movable_of
 from linkwise.pods.podgrouper.workloads.answer import IndexedJobs
 from linkwise.pods.spans import DEFAULT_LEVELS, LABEL_KEY, levels_of
 from linkwise.topology.names import RESOURCE_NAME
 
+T = TypeVar("T")
 _COUNT = re.compile(r"[1-9][0-9]{0,8}")
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
+    """The options, by their names on the command line or the names that `command` gives them."""
+
     paths: tuple[str, ...]
     jobs: tuple[str, ...]
     replay: bool
@@ -44,48 +49,53 @@ class Asked:
     namespace: str
     assumed: tuple[str, ...]
     at: str | None
-    resource: str
+    resources: tuple[str, ...]
     indexed_jobs: str
     preempt: str
+    movable_after: str | None
     movable_namespaces: tuple[str, ...]
     move_cost: str
     queue_order: str
     span_levels: str | None
     extended_resource_toleration: bool
+    output: str  # text or json
 
 
-def answer(asked: Asked) -> WhatIfAnswer:
-    """Say where the job would go. Raises BadInputError."""
+def answered(asked: Asked) -> tuple[str, int]:
+    """Return the text and the exit status. Raises BadInputError."""
     now = _begin(asked)
     assumed = [read_assumption(said) for said in asked.assumed]
+    if asked.replay:
+        return _written(_past(asked, assumed, now), write_past, asked.output), 0
+    wanted = 0 if asked.moves is None else _count(asked.moves)
     listing = read_listing(asked.paths)
+    job = None if wanted else _job(asked, listing, now)
+    known = know_machines([*listing.nodes.values()], assumed, asked.resources)
+    cluster = ListedCluster(listing, known, _settings(asked), now)
+    if job is None:
+        nodes = ask_whole_nodes(cluster, wanted)
+        return _written(nodes, write_whole_nodes, asked.output), 0 if nodes.given else 1
+    answer = ask(cluster, job)
+    return _written(answer, write_text, asked.output), 0 if answer.fits else 1
+
+
+def _job(asked: Asked, listing: Listing, now: float) -> Job:
     taints = {taint.key for node in listing.nodes.values() for taint in node.spec.taints}
     tolerated = taints if asked.extended_resource_toleration else ()
-    job = read_job(asked.jobs, asked.namespace, known_classes(listing), now, tolerated)
-    known = know_machines([*listing.nodes.values()], assumed, asked.resource)
-    return ask(WhatIfQuestion(listing, known, job, _settings(asked), now))
+    return read_job(asked.jobs, asked.namespace, known_classes(listing), now, tolerated)
 
 
-def past_answer(asked: Asked) -> PastAnswer:
-    """Say what the last weeks would have been. Raises BadInputError."""
-    now = _begin(asked)
-    assumed = [read_assumption(said) for said in asked.assumed]
-    history = read_all(asked.paths, asked.histories, asked.resource, now)
-    known = know_machines(history.nodes, assumed, asked.resource)
+def _past(asked: Asked, assumed: Sequence[Assumption], now: float) -> PastAnswer:
+    history = read_all(asked.paths, asked.histories, asked.resources, now)
+    known = know_machines(history.nodes, assumed, asked.resources)
     try:
-        return ask_past(PastQuestion(history, known, _settings(asked), now), _progress)
+        return ask_past(history, known, _settings(asked), now, _progress)
     finally:
         _progress("", 0, 0)
 
 
-def whole_nodes_answer(asked: Asked) -> WholeNodesAnswer:
-    """Say which moves would give so many whole nodes. Raises BadInputError."""
-    now = _begin(asked)
-    wanted = _count(asked.moves or "")
-    assumed = [read_assumption(said) for said in asked.assumed]
-    listing = read_listing(asked.paths)
-    known = know_machines([*listing.nodes.values()], assumed, asked.resource)
-    return ask_whole_nodes(WholeNodesQuestion(listing, known, wanted, _settings(asked), now))
+def _written(answer: T, in_words: Callable[[T], str], output: str) -> str:
+    return in_json(answer) if output == "json" else in_words(answer)
 
 
 def _begin(asked: Asked) -> float:
@@ -103,14 +113,15 @@ def _begin(asked: Asked) -> float:
         )
     if "-" in asked.paths and sys.stdin.isatty():
         raise BadInputError("-f -: nothing is piped in: `kubectl get nodes,pods -A -o json |`")
-    if not RESOURCE_NAME.fullmatch(asked.resource):
-        raise BadInputError(f"--resource {asked.resource}: expected a name like nvidia.com/gpu")
+    for resource in asked.resources:
+        if not RESOURCE_NAME.fullmatch(resource):
+            raise BadInputError(f"--resource {resource}: expected a name like nvidia.com/gpu")
     return time.time() if asked.at is None else _time(asked.at)
 
 
 def _settings(asked: Asked) -> CoreSettings:
     return CoreSettings(
-        resource_name=asked.resource,
+        resource_names=tuple(dict.fromkeys(asked.resources)),
         indexed_jobs=IndexedJobs(asked.indexed_jobs),
         preempt=Preempt(asked.preempt),
         moves=_move_policy(asked),
@@ -126,21 +137,21 @@ def _progress(scheduler: str, ended: int, of: int) -> None:
         click.echo(f"\r{text}\x1b[K", err=True, nl=False)
 
 
-def written(answer: WhatIfAnswer | WholeNodesAnswer | PastAnswer, output: str) -> str:
-    if output == "json":
-        return msgspec.json.format(msgspec.json.encode(answer), indent=2).decode() + "\n"
-    if isinstance(answer, WholeNodesAnswer):
-        return write_whole_nodes(answer)
-    return write_past(answer) if isinstance(answer, PastAnswer) else write_text(answer)
-
-
 def _move_policy(asked: Asked) -> MovePolicy:
     """What the extender has, but that the core moves nothing by itself here."""
     try:
         cost = seconds_of(asked.move_cost)
     except ValueError as error:
         raise BadInputError(f"--move-cost {error}") from None
-    return MovePolicy(Moves.NEVER, frozenset(asked.movable_namespaces), cost)
+    try:
+        after = seconds_of(asked.movable_after) if asked.movable_after else math.inf
+    except ValueError as error:
+        raise BadInputError(f"--movable-after {error}") from None
+    try:
+        namespaces = tuple(map(movable_of, asked.movable_namespaces))
+    except ValueError as error:
+        raise BadInputError(f"--movable-namespace {error}") from None
+    return MovePolicy(Moves.NEVER, after, namespaces, cost)
 
 
 def _count(said: str) -> int:

@@ -1,11 +1,9 @@
 """The answer of `linkwise what-if` for people. One fact per line, with its name in front."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 
 from linkwise.cli.choose.gpu_list import write_indices
-from linkwise.cli.table import aligned
 from linkwise.cli.what_if.answer import (
     By,
     HeldPod,
@@ -18,19 +16,16 @@ from linkwise.cli.what_if.answer import (
     Without,
 )
 from linkwise.cli.what_if.cluster_text import about_cluster
-from linkwise.cli.what_if.facts import fact, some
 from linkwise.cli.what_if.moves_text import moves_of_part
 from linkwise.cli.what_if.other_pods import in_words
-from linkwise.extender.api.views import Explanation, GangExplanation
-from linkwise.extender.explain.texts import explanation_text
-from linkwise.extender.explain.texts.format import duration, pods_in_words
+from linkwise.drawing.tables import Column, Table, figure
+from linkwise.drawing.words import alike, duration, fact, facts, moment, pods_in_words, some
+from linkwise.extender.show.explain.texts import explanation_text
+from linkwise.extender.state.views import Explanation, GangExplanation
 
-_MOST_HOLDERS = 8
 _MOST_PARTS = 20  # waiting parts that are shown in full
 _MOST_OBJECTS = 8  # of the job
 _MOST_PODS = 40  # pods that would have to end
-_HEADER = ("POD", "RANK", "NODE", "GPUS", "LINK", "GB/s")
-_FIGURES = (1, 5)
 _LEGEND = "\nGB/s: estimated all-reduce bus bandwidth of the pod's GPUs.\n"
 
 
@@ -46,7 +41,7 @@ def _lines(answer: WhatIfAnswer) -> Iterator[str]:
     yield _verdict(answer)
     yield from _placed(answer.parts)
     yield from _placed_others(answer)
-    waiting = _alike(part for part in answer.parts if part.state is not PartState.FITS)
+    waiting = alike((part for part in answer.parts if part.state is not PartState.FITS), _why)
     for part, others in waiting[:_MOST_PARTS]:
         yield ""
         yield from _waiting(part, others, answer)
@@ -125,35 +120,27 @@ def _title(part: JobPart) -> str:
     return f"{'gang' if part.is_gang else 'pod'} {part.namespace}/{part.name}"
 
 
-def _table(places: Iterable[Place]) -> Iterator[str]:
-    rows = [_HEADER, *(_row(place) for place in places)]
-    columns = [0, *([1] if any(row[1] != "-" for row in rows[1:]) else []), 2, 3, 4, 5]
-    rows = [tuple(row[column] for column in columns) for row in rows]
-    figures = [place for place, column in enumerate(columns) if column in _FIGURES]
-    yield from aligned(rows, figures).splitlines()
+def _table(places: Sequence[Place]) -> Iterator[str]:
+    columns: list[Column[Place]] = [
+        Column("POD", lambda it: it.pod),
+        Column("NODE", lambda it: it.node),
+        Column("GPUS", lambda it: write_indices(it.gpus)),
+        Column("LINK", lambda it: it.link),
+        figure("GB/s", lambda it: f"{it.gbytes_per_s:.1f}" if it.link else None),
+    ]
+    if any(place.rank is not None for place in places):
+        columns.insert(1, figure("RANK", lambda it: it.rank))
+    if any(place.shares for place in places):
+        columns.insert(-2, figure("SHARES", lambda it: len(it.shares) or None))
+    yield from Table.of(columns, places).text().splitlines()
 
 
-def _row(place: Place) -> tuple[str, ...]:
-    return (
-        place.pod,
-        "-" if place.rank is None else str(place.rank),
-        place.node,
-        write_indices(place.gpus),
-        place.link or "-",
-        f"{place.gbytes_per_s:.1f}" if place.link else "-",
-    )
-
-
-def _alike(parts: Iterable[JobPart]) -> list[tuple[JobPart, int]]:
-    """Group parts with equal texts: the first of them, and how many others there are."""
-    groups: dict[object, list[JobPart]] = {}
-    for part in parts:
-        key: object = part.name
-        if isinstance(part.why, Explanation) and part.why.search is not None:
-            start = None if part.start is None else part.start.at
-            key = (part.why.summary, part.why.search.levels, start, part.evicts)
-        groups.setdefault(key, []).append(part)
-    return [(group[0], len(group) - 1) for group in groups.values()]
+def _why(part: JobPart) -> object:
+    """Equal for parts of which the texts differ only in the name."""
+    if not isinstance(part.why, Explanation) or part.why.search is None:
+        return part.name
+    start = None if part.start is None else part.start.at
+    return part.why.summary, part.why.search.levels, start, part.evicts
 
 
 def _waiting(part: JobPart, others: int, answer: WhatIfAnswer) -> Iterator[str]:
@@ -189,21 +176,16 @@ def _placed_others(answer: WhatIfAnswer) -> Iterator[str]:
 
 def _others(answer: WhatIfAnswer) -> Iterator[str]:
     """Show the pods without GPUs that have no node, and the pods that are not created."""
-    alike: dict[object, list[OtherPod]] = {}
-    for other in answer.without_gpus:
-        if other.reasons or other.never:
-            key = (*other.reasons.items(), *other.lacks, *other.wanted.items())
-            alike.setdefault(key, []).append(other)
-    for first, *rest in alike.values():
+    waiting = (other for other in answer.without_gpus if other.reasons or other.never)
+    for first, others in alike(waiting, _why_other):
         yield ""
-        more = f", and {len(rest)} more like it" if rest else ""
+        more = f", and {others} more like it" if others else ""
         yield f"pod {first.pod}, without GPUs{more}: waits"
         if first.never:
             yield fact("when", "never")
         wanted = ", ".join(in_words(name, amount) for name, amount in first.wanted.items())
         yield fact("wanted", wanted or "a place for a pod")
-        for number, lack in enumerate(first.lacks):
-            yield fact("" if number else "too much", lack)
+        yield from facts("too much", first.lacks, len(first.lacks))
         yield fact("nodes", "none fits now")
         for reason, count in first.reasons.items():
             yield fact("", f"- {count}: {reason}")
@@ -213,6 +195,10 @@ def _others(answer: WhatIfAnswer) -> Iterator[str]:
     for after, pods in later.items():
         yield ""
         yield f"Not created until {after}: {some([each.pod for each in pods])}"
+
+
+def _why_other(pod: OtherPod) -> object:
+    return (*pod.reasons.items(), *pod.lacks, *pod.wanted.items())
 
 
 def _when(part: JobPart, answer: WhatIfAnswer) -> Iterator[str]:
@@ -228,14 +214,12 @@ def _when(part: JobPart, answer: WhatIfAnswer) -> Iterator[str]:
     elif part.start is None:
         yield fact("when", "unknown: it needs GPUs of pods that do not say when they end")
     else:
-        when = _time(part.start.at)
-        yield fact("when", f"in {duration(part.start.at - at)} ({when}), if no other job comes")
+        when = f"in {duration(part.start.at - at)} ({moment(part.start.at)} UTC)"
+        yield fact("when", f"{when}, if no other job comes")
         nodes = dict.fromkeys(place.node for place in part.start.places if place.node)
         yield fact("where", f"then on {some(tuple(nodes))}")
-        for number, held in enumerate(part.waits_for[:_MOST_HOLDERS]):
-            yield fact("" if number else "waits for", explanation_text.holder(held, at))
-        if len(part.waits_for) > _MOST_HOLDERS:
-            yield fact("", f"and {len(part.waits_for) - _MOST_HOLDERS} more")
+        holders = [explanation_text.holder_in_words(held, at) for held in part.waits_for]
+        yield from facts("waits for", holders)
 
 
 def _room(room: Without, at: float) -> Iterator[str]:
@@ -249,18 +233,17 @@ def _room(room: Without, at: float) -> Iterator[str]:
     else:
         yield f"All of it would start if {count} ended and no other pod waited{few}:"
     shown = room.pods[:_MOST_PODS]
-    rows = [("POD", "NODE", "GPUS", "PRIORITY", "ENDS", "GANG"), *(_held(p, at) for p in shown)]
-    if not any(pod.gang for pod in shown):
-        rows = [row[:-1] for row in rows]
-    yield from aligned(rows, (2, 3)).splitlines()
+    columns: list[Column[HeldPod]] = [
+        Column("POD", lambda it: it.pod),
+        Column("NODE", lambda it: it.node),
+        figure("GPUS", lambda it: it.gpus),
+        figure("PRIORITY", lambda it: it.priority),
+        Column(
+            "ENDS", lambda it: "unknown" if it.until is None else f"in {duration(it.until - at)}"
+        ),
+    ]
+    if any(pod.gang for pod in shown):
+        columns.append(Column("GANG", lambda it: it.gang))
+    yield from Table.of(columns, shown).text().splitlines()
     if len(room.pods) > _MOST_PODS:
         yield f"and {len(room.pods) - _MOST_PODS} more; -o json has all"
-
-
-def _held(pod: HeldPod, at: float) -> tuple[str, ...]:
-    ends = "unknown" if pod.until is None else f"in {duration(pod.until - at)}"
-    return pod.pod, pod.node, str(pod.gpus), str(pod.priority), ends, pod.gang or "-"
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

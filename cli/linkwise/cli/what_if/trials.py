@@ -1,19 +1,20 @@
 """Asks the core, in a live listing of its own, whether the job starts once some pods are gone."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import TypeVar
 
 import msgspec
 
+from linkwise.cli.what_if.in_shares import nodes_with_shares
 from linkwise.cli.what_if.live_listing import LiveListing
 from linkwise.cli.what_if.other_pods import NodesForOthers, alike
 from linkwise.cli.what_if.parts import Explanations, Group, all_start, groups_of
-from linkwise.extender.api.records import GangKey, PodRecord
-from linkwise.extender.api.views import Explanation, GangExplanation
-from linkwise.extender.explain.funnel import alike as alike_records
-from linkwise.extender.explain.snapshot import Snapshot
+from linkwise.extender.show.explain.funnel import alike as alike_records
+from linkwise.extender.show.explain.snapshot import Snapshot
+from linkwise.extender.state.records import GangKey, PodRecord
+from linkwise.extender.state.views import Explanation, GangExplanation
 from linkwise.kube.controllers.order import After, Reached
 from linkwise.kube.objects import Pod
 
@@ -128,33 +129,56 @@ class Trials:
             found |= {
                 node.name for node in snapshot.nodes if node.row < len(pool) and pool[node.row]
             }
-        nodes = NodesForOthers(snapshot) if self._live.others else None
+        nodes = NodesForOthers(snapshot)
         for pod in {alike(pod): pod for pod in self._live.others.values()}.values():
-            assert nodes is not None, "there are others"
             found |= nodes.could_take(pod, snapshot.by_uid[pod.metadata.uid])
+        for records in _kinds(snapshot, (uid for group in groups for uid in group.uids)):
+            found |= self._with_shares(snapshot, nodes, records[0])
         return frozenset(found)
+
+    def _with_shares(
+        self, snapshot: Snapshot, nodes: NodesForOthers, record: PodRecord
+    ) -> frozenset[str]:
+        """Return the nodes that could give the pod shares instead of GPUs if they were empty."""
+        pod = self._live.pods.get(record.uid)
+        if not self._live.offers_shares or pod is None:
+            return frozenset()
+        with_shares = nodes_with_shares(snapshot, record, empty=True)
+        return with_shares & nodes.could_take(pod, record) if with_shares else with_shares
+
+    @property
+    def offers_shares(self) -> bool:
+        """Whether shares may stand in for GPUs."""
+        return self._live.offers_shares
 
     def _hopeless(
         self, groups: Sequence[Group], snapshot: Snapshot
     ) -> Mapping[GangKey, tuple[str, ...]]:
         """Return the pods of each group that no node could take if it was empty."""
         found: dict[GangKey, tuple[str, ...]] = {}
+        nodes = NodesForOthers(snapshot)
         for group in groups:
             known = snapshot.gang_by_key.get(group.key)
             if known is None:
                 continue
-            kinds: dict[object, list[PodRecord]] = {}
-            for uid in group.uids:
-                record = snapshot.by_uid[uid]
-                kinds.setdefault(alike_records(record), []).append(record)
             pool_of = self._live.core.reservations.pool_of
             found[group.key] = tuple(
                 record.key
-                for first, *rest in kinds.values()
+                for first, *rest in _kinds(snapshot, group.uids)
                 if not pool_of(replace(known.found, open=(first,))).any()
+                and not self._with_shares(snapshot, nodes, first)
                 for record in (first, *rest)
             )
         return found
+
+
+def _kinds(snapshot: Snapshot, uids: Iterable[str]) -> list[list[PodRecord]]:
+    """Return these pods, each list of those that may go to the same nodes."""
+    kinds: dict[object, list[PodRecord]] = {}
+    for uid in uids:
+        record = snapshot.by_uid[uid]
+        kinds.setdefault(alike_records(record), []).append(record)
+    return [*kinds.values()]
 
 
 def _copy(pod: Pod, number: int) -> Pod:

@@ -6,14 +6,11 @@ wait are left aside.
 """
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
 
 import msgspec
 
 from linkwise.cli.what_if.answer import WholeNodes, WholeNodesAnswer
-from linkwise.cli.what_if.cluster import all_left_out, presumed, use_of
-from linkwise.cli.what_if.given.listing import Listing
-from linkwise.cli.what_if.given.machines import Known
+from linkwise.cli.what_if.cluster import ListedCluster, all_left_out, presumed, use_of
 from linkwise.cli.what_if.live_listing import LiveListing
 from linkwise.cli.what_if.moves import (
     NO_BUDGETS,
@@ -21,12 +18,11 @@ from linkwise.cli.what_if.moves import (
     moved_pods,
     note_of_jobs,
 )
-from linkwise.extender.api.records import GangKey
-from linkwise.extender.core_settings import CoreSettings
-from linkwise.extender.explain.snapshot import NodeState, Snapshot
-from linkwise.extender.explain.usage import view_nodes
-from linkwise.extender.moves.plan import MovePlan
-from linkwise.extender.preemption.policy import Preempt
+from linkwise.extender.next.core_settings import Preempt
+from linkwise.extender.next.moves.plan import MovePlan
+from linkwise.extender.show.explain.snapshot import NodeState, Snapshot
+from linkwise.extender.show.explain.usage import view_nodes
+from linkwise.extender.state.records import GangKey
 from linkwise.kube.objects import (
     Container,
     Node,
@@ -46,24 +42,15 @@ _NAMESPACE = "what-if"
 _OF_CONDITIONS = "node.kubernetes.io/"  # taints of nodes that are cordoned or ill
 
 
-@dataclass(frozen=True, slots=True)
-class WholeNodesQuestion:
-    listing: Listing
-    known: Known
-    wanted: int
-    settings: CoreSettings
-    now: float
-
-
-def ask_whole_nodes(question: WholeNodesQuestion) -> WholeNodesAnswer:
-    return _Asking(question).answer()
+def ask_whole_nodes(cluster: ListedCluster, wanted: int) -> WholeNodesAnswer:
+    return _Asking(cluster, wanted).answer()
 
 
 class _Asking:
-    def __init__(self, question: WholeNodesQuestion) -> None:
-        self._question = question
-        nodes = question.known.nodes
-        bound = [pod for pod in question.listing.pods.values() if _has_place(pod)]
+    def __init__(self, cluster: ListedCluster, wanted: int) -> None:
+        self._cluster, self._wanted = cluster, wanted
+        nodes = cluster.known.nodes
+        bound = [pod for pod in cluster.listing.pods.values() if _has_place(pod)]
         self._priority = max((pod.spec.priority for pod in bound), default=0)
         keys = {taint.key for node in nodes for taint in node.spec.taints}
         self._tolerations = tuple(
@@ -71,17 +58,7 @@ class _Asking:
             for key in sorted(keys)
             if not key.startswith(_OF_CONDITIONS)
         )
-        self._live = LiveListing(
-            nodes,
-            bound,
-            objects=question.listing.objects,
-            budgets=question.listing.budgets or (),
-            slices=question.listing.slices,
-            claims=question.listing.claims,
-            settings=replace(question.settings, preempt=Preempt.NEVER),
-            now=question.now,
-            ends=False,
-        )
+        self._live = LiveListing(cluster, bound, preempt=Preempt.NEVER, ends=False)
         self._live.settle()
         self._before = self._live.core.snapshot(self._live.now)
         for node in self._before.nodes:
@@ -89,32 +66,32 @@ class _Asking:
                 self._live.put_node(_labelled(self._live.nodes[node.name], len(node.machine.gpus)))
 
     def answer(self) -> WholeNodesAnswer:
-        before, question = self._before, self._question
+        before, cluster, wanted = self._before, self._cluster, self._wanted
         sizes = tuple(
-            self._of_size(size, nodes)
-            for size, nodes in sorted(_by_size(before).items(), reverse=True)
+            self._of_size(size, resource, nodes)
+            for (size, resource), nodes in sorted(_by_size(before).items(), reverse=True)
         )
         notes = []
-        jobs = jobs_of_movers(question.listing.pods.values(), self._live.not_given)
+        jobs = jobs_of_movers(cluster.listing.pods.values(), self._live.not_given)
         if jobs:
             notes.append(note_of_jobs(jobs))
-        if question.listing.budgets is None and any(size.moves for size in sizes):
+        if cluster.listing.budgets is None and any(size.moves for size in sizes):
             notes.append(NO_BUDGETS)
         return WholeNodesAnswer(
-            at=question.now,
-            wanted=question.wanted,
-            given=any(len(size.whole) + len(size.emptied) >= question.wanted for size in sizes),
+            at=cluster.at,
+            wanted=wanted,
+            given=any(len(size.whole) + len(size.emptied) >= wanted for size in sizes),
             cluster=use_of(before),
             sizes=sizes,
-            guesses=question.known.guesses,
-            left_out=all_left_out(before, question.known.left_out),
+            guesses=cluster.known.guesses,
+            left_out=all_left_out(cluster, before),
             presumed=presumed(before),
             notes=tuple(notes),
         )
 
-    def _of_size(self, size: int, nodes: list[NodeState]) -> WholeNodes:
+    def _of_size(self, size: int, resource: str, nodes: list[NodeState]) -> WholeNodes:
         whole = [node.name for node in nodes if node.free.bit_count() == size]
-        plan = self._most(size, len(whole), min(self._question.wanted, len(nodes)))
+        plan = self._most(size, resource, len(whole), min(self._wanted, len(nodes)))
         used = () if plan is None else [spot.node for spot in plan.spots]
         return WholeNodes(
             gpus=size,
@@ -125,23 +102,23 @@ class _Asking:
             lost_gpu_seconds=0.0 if plan is None else plan.lost,
         )
 
-    def _most(self, size: int, whole: int, wanted: int) -> MovePlan | None:
+    def _most(self, size: int, resource: str, whole: int, wanted: int) -> MovePlan | None:
         """Return the moves that make *wanted* nodes whole, else those for the largest number that
         a bisection finds; None: there are no more than *whole* in any case."""
         if wanted <= whole:
             return None
-        best = self._sought(size, wanted)
+        best = self._sought(size, resource, wanted)
         few, many = (whole, wanted) if best is None else (wanted, wanted)
         while few < many - 1:
             middle = (few + many) // 2
-            plan = self._sought(size, middle)
+            plan = self._sought(size, resource, middle)
             few, many = (few, middle) if plan is None else (middle, many)
             best = plan or best
         return best
 
-    def _sought(self, size: int, count: int) -> MovePlan | None:
+    def _sought(self, size: int, resource: str, count: int) -> MovePlan | None:
         live, name = self._live, f"{count}-nodes-of-{size}"
-        pods = [self._pod(name, number, size, count) for number in range(count)]
+        pods = [self._pod(name, number, size, resource, count) for number in range(count)]
         live.add(pods)
         live.settle()
         plan = live.core.moves.sought(GangKey(_NAMESPACE, name), live.now)
@@ -149,8 +126,8 @@ class _Asking:
         live.settle()
         return plan
 
-    def _pod(self, gang: str, number: int, size: int, count: int) -> Pod:
-        limits: dict[str, Quantity] = {self._question.settings.resource_name: size}
+    def _pod(self, gang: str, number: int, size: int, resource: str, count: int) -> Pod:
+        limits: dict[str, Quantity] = {resource: size}
         return Pod(
             metadata=ObjectMeta(
                 name=f"{gang}-{number}",
@@ -170,12 +147,13 @@ class _Asking:
         )
 
 
-def _by_size(snapshot: Snapshot) -> dict[int, list[NodeState]]:
+def _by_size(snapshot: Snapshot) -> dict[tuple[int, str], list[NodeState]]:
+    """By number of GPUs and by resource."""
     usable = {view.name for view in view_nodes(snapshot) if view.usable}
-    found: dict[int, list[NodeState]] = defaultdict(list)
+    found: dict[tuple[int, str], list[NodeState]] = defaultdict(list)
     for node in sorted(snapshot.nodes, key=lambda node: node.name):
-        if node.machine is not None and node.name in usable:
-            found[len(node.machine.gpus)].append(node)
+        if node.machine is not None and node.record is not None and node.name in usable:
+            found[len(node.machine.gpus), node.record.resource].append(node)
     return found
 
 

@@ -6,7 +6,7 @@ from linkwise.kube.controllers.batch import Given
 from linkwise.kube.controllers.child import Child, child, generated, pod
 from linkwise.kube.controllers.order import After, Reached
 from linkwise.kube.fields import Fields, at, listed, mapping, number, ordinal, text
-from linkwise.kube.labels import AIBRIX, KTHENA, LWS, RAY
+from linkwise.kube.labels import AIBRIX, KTHENA, LWS, RAY, TEMPLATE_HASH
 
 _TEMPLATE = "spec.template"
 _EXCLUSIVE = LWS + "exclusive-topology"
@@ -18,7 +18,7 @@ def deployment(fields: Fields, _given: Given) -> Iterator[Child]:
     """Its ReplicaSet."""
     template = mapping(fields, _TEMPLATE)
     name = generated(text(fields, "metadata.name"), repr(template), letters=10)
-    labels = {"pod-template-hash": name.rpartition("-")[2]}
+    labels = {TEMPLATE_HASH: name.rpartition("-")[2]}
     metadata = mapping(template, "metadata")
     marked = {**metadata, "labels": {**mapping(metadata, "labels"), **labels}}
     spec = {

@@ -65,6 +65,9 @@ _KINDS: Mapping[tuple[str, str], Callable[[Fields, Given], Iterator[Child]]] = {
 }
 
 
+KNOWN_KINDS = frozenset({"Pod", *(kind for _, kind in _KINDS)})
+
+
 @dataclass(frozen=True, slots=True)
 class MadePod:
     """A pod to create, and the path of its template in the given object. *after*: what it and the

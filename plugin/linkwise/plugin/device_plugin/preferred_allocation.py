@@ -110,7 +110,7 @@ class Advisor:
         reading = read_pod(pod, node=self._node, resource=self._resource, managed=self._managed)
         if reading.complaint and self._complaints.get(uid) != reading.complaint:
             self._complaints[uid] = reading.complaint
-            key = f"{pod.metadata.namespace}/{pod.metadata.name}"
+            key = pod.key
             log.warning("pod %s: %s", key, reading.complaint, extra={"pod": key})
         if reading.pod is None:
             gone = self._waiting.pop(uid, None)

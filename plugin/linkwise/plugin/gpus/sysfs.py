@@ -5,6 +5,7 @@ device and the CPU; the names in it are those of /sys/bus/pci/devices (kernel do
 ABI/testing/sysfs-bus-pci).
 """
 
+import errno
 import os
 import re
 from contextlib import suppress
@@ -33,6 +34,10 @@ class SysfsError(Exception):
 
 class MissingError(SysfsError):
     """The path does not exist: the kernel, or the device, has no such thing."""
+
+
+class BusyError(SysfsError):
+    """The driver does not let anybody look now: it resets the device, or the device sleeps."""
 
 
 def text_of(path: Path) -> str:
@@ -64,6 +69,8 @@ def resolved(path: Path) -> Path:
 def _explained(path: Path, error: OSError | ValueError) -> SysfsError:
     if isinstance(error, FileNotFoundError):
         return MissingError(path, "it does not exist")
+    if isinstance(error, OSError) and error.errno in (errno.EBUSY, errno.EPERM):
+        return BusyError(path, error.strerror or "busy")
     return SysfsError(path, (isinstance(error, OSError) and error.strerror) or "it is no text")
 
 

@@ -38,6 +38,7 @@ DEFAULTS: Mapping[str, Treatment] = {
     "memory-repair-pending": Treatment.NOTE,
     "nvlink-down": Treatment.UNHEALTHY,
     "nvlink-errors": Treatment.NOTE,
+    "pcie-width": Treatment.NOTE,
     "fabric-down": Treatment.UNHEALTHY,
     "fabric-route": Treatment.UNHEALTHY,
     "fabric-configuration": Treatment.UNHEALTHY,

@@ -116,6 +116,7 @@ class Front:
         self._machine = machine
         for fronted in self._all():
             fronted.offer.know(machine)
+            self._show_state(fronted.offer)
 
     def start(self) -> None:
         with self._lock:
@@ -282,11 +283,9 @@ class Front:
 
     def _changed(self, offer: Offer) -> None:
         """The list or the state of a vendor's plugin has changed."""
-        with self._lock:
-            fronted = self._fronted.get(offer.resource)
-            if fronted is None or fronted.offer is not offer:
-                return
-            show_state(self._metrics, offer)
+        fronted = self._show_state(offer)
+        if fronted is None:
+            return
         if offer.why not in (fronted.said, ""):
             log.warning(
                 "%s: the vendor's plugin %s: %s", offer.resource, offer.state.value, offer.why
@@ -298,6 +297,15 @@ class Front:
         self._let_go(fronted)
         self._offer_to_kubelet(fronted)
         self._later.ask()
+
+    def _show_state(self, offer: Offer) -> _Fronted | None:
+        """Show the offer in the metrics; None if it is forgotten or replaced."""
+        with self._lock:
+            fronted = self._fronted.get(offer.resource)
+            if fronted is None or fronted.offer is not offer:
+                return None
+            show_state(self._metrics, offer)
+            return fronted
 
     def _offer_to_kubelet(self, fronted: _Fronted) -> None:
         """Register a resource with the kubelet when its vendor's plugin lists it."""

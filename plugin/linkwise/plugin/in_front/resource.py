@@ -76,12 +76,14 @@ def gpu_of(device_id: str) -> str:
 
 
 def are_whole(device_ids: Iterable[str], machine: Machine | None) -> bool:
-    """Whether every id is that of a whole GPU of the machine."""
+    """Whether every id is that of a whole GPU of the machine, and of no part of one."""
     return _by_uuid(machine).keys() >= set(device_ids)
 
 
 def _by_uuid(machine: Machine | None) -> dict[str, Gpu]:
-    return {gpu.uuid: gpu for gpu in machine.gpus} if machine is not None else {}
+    """Without GPUs whose id is that of their first part, as of AMD's partitions."""
+    gpus = machine.gpus if machine is not None else ()
+    return {gpu.uuid: gpu for gpu in gpus if all(part.uuid != gpu.uuid for part in gpu.parts or ())}
 
 
 def _order(device_id: str, places: dict[str, int]) -> tuple[int, str, int, str]:

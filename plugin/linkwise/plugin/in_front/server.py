@@ -11,7 +11,7 @@ About anything else the vendor knows more, so the call goes to the vendor's plug
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NoReturn
@@ -24,7 +24,7 @@ from linkwise.plugin.device_plugin.grpc_channel import reason_of
 from linkwise.plugin.device_plugin.server import Advice, Streams, preferred, question_of
 from linkwise.plugin.in_front.offer import Offer
 from linkwise.plugin.in_front.resource import are_whole
-from linkwise.plugin.in_front.sharing import is_share
+from linkwise.plugin.in_front.sharing import gpus_of, is_share
 from linkwise.plugin.in_front.vendor import PREFER_SECONDS, Call
 from linkwise.plugin.kubelet import deviceplugin_pb2 as wire
 from linkwise.plugin.metrics import Metrics
@@ -128,7 +128,11 @@ class FrontPlugin:
         nothing costs no other one its plan."""
         machine = self._offer.machine
         gpus = set() if machine is None else {gpu.uuid for gpu in machine.gpus}
-        return [each for each in ids if each in gpus or is_share(each)]
+        return [each for each in ids if each in gpus or is_share(each, machine)]
+
+    def _gpus(self, ids: Collection[str]) -> int:
+        """How many GPUs these devices are, or are parts of."""
+        return len(gpus_of(ids, self._offer.machine))
 
     def _questions(
         self, asked: Sequence[wire.ContainerPreferredAllocationRequest]
@@ -154,7 +158,8 @@ class FrontPlugin:
         """The machine and the advice for these known devices; None unless some are shares of
         GPUs."""
         machine = self._offer.machine
-        advice = self._shares() if any(map(is_share, ids)) and machine is not None else None
+        has_shares = any(is_share(each, machine) for each in ids)
+        advice = self._shares() if has_shares and machine is not None else None
         return None if machine is None or advice is None else (machine, advice)
 
     def _planned_shares(
@@ -181,8 +186,8 @@ class FrontPlugin:
         asked: Sequence[wire.ContainerPreferredAllocationRequest],
         context: grpc.ServicerContext,
     ) -> bytes:
-        vendor, devices = self._offer.vendor, _most_devices(asked)
-        if vendor is not None and not vendor.prefers_among(devices):
+        vendor, devices = self._offer.vendor, _most(asked, len)
+        if vendor is not None and not vendor.prefers_among(devices, _most(asked, self._gpus)):
             return b""  # the kubelet then takes any
         reply = self._hand_through("GetPreferredAllocation", request, context, devices=devices)
         self._metrics.preferred.labels("vendor").inc()
@@ -192,8 +197,8 @@ class FrontPlugin:
         self, asked: wire.ContainerPreferredAllocationRequest, context: grpc.ServicerContext
     ) -> Sequence[str]:
         """What the vendor's plugin prefers; nothing if it does not say so soon."""
-        vendor, devices = self._offer.vendor, _most_devices([asked])
-        if vendor is None or not vendor.prefers_among(devices):
+        vendor, devices = self._offer.vendor, _most([asked], len)
+        if vendor is None or not vendor.prefers_among(devices, _most([asked], self._gpus)):
             return ()
         request = wire.PreferredAllocationRequest(container_requests=[asked])
         patience = min(PREFER_SECONDS, _remaining(context) or math.inf)
@@ -257,9 +262,12 @@ class FrontPlugin:
         self._metrics.vendor_calls.labels(self._offer.resource, method, outcome).inc()
 
 
-def _most_devices(asked: Iterable[wire.ContainerPreferredAllocationRequest]) -> int:
-    """Of how many devices it is asked, at most, which ones to prefer."""
-    return max((len(each.available_deviceIDs) for each in asked), default=0)
+def _most(
+    asked: Iterable[wire.ContainerPreferredAllocationRequest],
+    count: Callable[[Collection[str]], int],
+) -> int:
+    """The highest *count* of the devices of which one question asks to prefer some."""
+    return max((count(each.available_deviceIDs) for each in asked), default=0)
 
 
 def _remaining(context: grpc.ServicerContext) -> float | None:

@@ -1,13 +1,13 @@
 """PURE. Which GPUs vendors' plugins offer in parts, and under which resources: from what they list.
 
-NVIDIA's plugin lists a replica as `<uuid>::<n>`, and a MIG device by its uuid. Which GPU a MIG
-device is part of, only the driver says, so the machine that Linkwise has read names its MIG
-devices. Drivers before 470 put the GPU into the uuid, `MIG-GPU-<uuid>/<n>/<n>`; these need no
-reading.
+NVIDIA's plugin lists a replica as `<uuid>::<n>`, and a MIG device by its uuid; AMD's lists a
+partition by the name of its folder in /sys. Which GPU such a part is of, only the driver says, so
+the machine that Linkwise has read names its parts. NVIDIA's drivers before 470 put the GPU into the
+uuid, `MIG-GPU-<uuid>/<n>/<n>`; these need no reading.
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from linkwise.plugin.in_front.resource import HEALTHY
@@ -27,9 +27,17 @@ _GPU_OF_MIG = re.compile(r"MIG-(GPU-[^/]+)/\d+/\d+")
 _PROFILE = re.compile(r"(?:\d+c\.)?(\d+)g\.(\d+)gb")
 
 
-def is_share(device_id: str) -> bool:
-    """Whether the id is that of a replica or of a MIG device."""
-    return replica_of(device_id) is not None or device_id.startswith(_MIG)
+def is_share(device_id: str, read: Machine | None) -> bool:
+    """Whether the id is that of a replica, or of a part of a GPU as Linkwise has read it."""
+    is_part = device_id.startswith(_MIG) or device_id in _gpus_of_parts(read)
+    return is_part or replica_of(device_id) is not None
+
+
+def gpus_of(ids: Iterable[str], read: Machine | None) -> frozenset[str]:
+    """The GPUs that have these ids, or of which these are shares. An id that Linkwise has not read
+    counts as a GPU of its own."""
+    gpus = _gpus_of_parts(read)
+    return frozenset(_gpu(part, gpus) or part for part in map(part_of, ids))
 
 
 def divided(
@@ -37,7 +45,7 @@ def divided(
 ) -> Machine:
     """*seen*, with the parts of its GPUs. *read* is the same machine as Linkwise has read it, with
     its MIG devices and with the health that it found; *lists* is what vendors list by resource."""
-    offers = _offers(lists)
+    offers = _offers(lists, read)
     gpus = tuple(
         _with_parts(gpu, own, offers) for gpu, own in zip(seen.gpus, read.gpus, strict=True)
     )
@@ -48,7 +56,7 @@ def with_sick_shares(
     seen: Machine, lists: Mapping[str, wire.ListAndWatchResponse]
 ) -> frozenset[str]:
     """The uuids of the GPUs of which vendors list a share as unhealthy."""
-    offers = _offers(lists)
+    offers = _offers(lists, seen)
     sick = {uuid for uuid, offer in offers.items() if not all(offer.healthy.values())}
     return frozenset(
         gpu.uuid for gpu in seen.gpus if any(part.uuid in sick for part in gpu.parts or ())
@@ -59,11 +67,24 @@ def read_otherwise(read: Machine, lists: Mapping[str, wire.ListAndWatchResponse]
     """The uuids in vendors' lists that contradict the reading: MIG devices of which Linkwise does
     not know the GPU, and GPUs without MIG devices that Linkwise has read as cut. Their layout has
     changed since Linkwise read the machine."""
-    cut = {gpu.uuid for gpu in read.gpus if gpu.parts is not None}
-    gpus = _gpus_of_mig(read)
+    gpus = _gpus_of_parts(read)
+    cut = {gpu.uuid for gpu in read.gpus if gpu.parts is not None} - gpus.keys()
     ids = {part_of(device.ID) for listed in lists.values() for device in listed.devices}
     return frozenset(
         uuid for uuid in ids if (not _gpu(uuid, gpus) if uuid.startswith(_MIG) else uuid in cut)
+    )
+
+
+def not_read(listed: wire.ListAndWatchResponse, read: Machine | None) -> frozenset[str]:
+    """The listed ids that are neither GPUs that Linkwise has read nor shares of such GPUs. No plan
+    names them. Empty until Linkwise has read the machine."""
+    if read is None:
+        return frozenset()
+    gpus = _gpus_of_parts(read)
+    known = {*gpus, *(gpu.uuid for gpu in read.gpus)}
+    ids = (device.ID for device in listed.devices)
+    return frozenset(
+        each for each in ids if known.isdisjoint({part_of(each), _gpu(part_of(each), gpus)})
     )
 
 
@@ -80,7 +101,7 @@ def still_true(
     a lost MIG device only if it names the same device. A MIG device that the driver does not name
     any more is gone, once another plugin lists something.
     """
-    gpus = _gpus_of_mig(read)
+    gpus = _gpus_of_parts(read)
     parts = {part_of(device.ID) for listed in live for device in listed.devices}
     cut = {_gpu(part, gpus) for part in parts if part.startswith(_MIG)}
 
@@ -95,8 +116,8 @@ def still_true(
     return lost if len(kept) == len(lost.devices) else wire.ListAndWatchResponse(devices=kept)
 
 
-def _gpus_of_mig(read: Machine | None) -> dict[str, str]:
-    """MIG device -> its GPU, as Linkwise has read them; uuids."""
+def _gpus_of_parts(read: Machine | None) -> dict[str, str]:
+    """Part -> its GPU, as Linkwise has read them; uuids."""
     gpus = read.gpus if read is not None else ()
     return {part.uuid: gpu.uuid for gpu in gpus for part in gpu.parts or ()}
 
@@ -110,14 +131,15 @@ class _Offer:
     healthy: dict[int | None, bool] = field(default_factory=dict)
 
 
-def _offers(lists: Mapping[str, wire.ListAndWatchResponse]) -> dict[str, _Offer]:
+def _offers(lists: Mapping[str, wire.ListAndWatchResponse], read: Machine) -> dict[str, _Offer]:
     """The offers by uuid of the part. If two resources name one part, the first by name counts."""
     found: dict[str, _Offer] = {}
+    parts = _gpus_of_parts(read)
     for resource, listed in sorted(lists.items()):
         for device in listed.devices:  # hundreds, while the kubelet waits for the list
             device_id = device.ID
             number = replica_of(device_id)
-            if number is None and not device_id.startswith(_MIG):
+            if number is None and not device_id.startswith(_MIG) and device_id not in parts:
                 continue
             offer = found.get(part_of(device_id))
             if offer is None:
@@ -129,7 +151,9 @@ def _offers(lists: Mapping[str, wire.ListAndWatchResponse]) -> dict[str, _Offer]
 
 def _with_parts(gpu: Gpu, own: Gpu, offers: Mapping[str, _Offer]) -> Gpu:
     parts: Sequence[Part] | None = None
-    if gpu.uuid in offers:
+    # AMD's first partition of a GPU has the GPU's id.
+    has_own_id = any(part.uuid == gpu.uuid for part in own.parts or ())
+    if gpu.uuid in offers and not has_own_id:
         part = _part(gpu.uuid, offers[gpu.uuid], None, healthy=own.healthy)
         parts = None if part is None else [part]
     elif own.parts is not None:

@@ -22,6 +22,7 @@ from linkwise.plugin.device_plugin.grpc_channel import dial, reason_of
 from linkwise.plugin.device_plugin.registration import Identity, identity
 from linkwise.plugin.kubelet import deviceplugin_pb2 as wire
 from linkwise.plugin.kubelet.deviceplugin_pb2_grpc import DevicePluginStub
+from linkwise.topology.vendors.known import vendor_of_resource
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +68,8 @@ class Vendor:
         self._thread: Thread | None = None
         self._stream: grpc.Call | None = None
         self._too_many: float = math.inf  # devices: a preference among so many took too long
+        maker = vendor_of_resource(resource)
+        self._most_gpus = math.inf if maker is None else maker.most_asked or math.inf
         self._under_way = 0  # calls
         self._idle = Condition()
 
@@ -117,12 +120,15 @@ class Vendor:
             self._idle.wait_for(lambda: not self._under_way)
         self.stop()
 
-    def prefers_among(self, devices: int) -> bool:
-        """Whether to ask which of so many devices it prefers. A plugin works on after its caller
-        has given up: NVIDIA's and AMD's compare sets of devices, whose number grows exponentially,
-        and each such question keeps a processor busy and takes memory. So it is asked no second
-        one."""
-        return self.options.get_preferred_allocation_available and devices < self._too_many
+    def prefers_among(self, devices: int, gpus: int) -> bool:
+        """Whether to ask which of so many devices of so many GPUs it prefers.
+
+        A plugin works on after its caller has given up: NVIDIA's and AMD's compare sets of devices,
+        whose number grows exponentially, and each such question keeps a processor busy and takes
+        memory. So it is asked no second one.
+        """
+        few = devices < self._too_many and gpus <= self._most_gpus
+        return self.options.get_preferred_allocation_available and few
 
     def call(self, method: str, request: bytes, seconds: float | None, *, devices: int = 0) -> Call:
         """Begin a call; both messages are bytes. *devices*: of how many it asks which ones to

@@ -5,8 +5,8 @@
 3. the NodeResourceTopology object of the node, which another agent writes
 
 The plugin asks the kubelet itself, and not through the API server: a right to the proxy of nodes is
-a right to run commands in every container. docs/decisions/0039-the-topology-manager.md says why in
-this order.
+a right to run commands in every container. docs/decisions/devices.md#39-the-topology-manager says
+why in this order.
 """
 
 import logging

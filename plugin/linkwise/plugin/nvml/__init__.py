@@ -1,7 +1,7 @@
 """NVIDIA's driver as a source of GPUs, through its management library, NVML.
 
 source                the source of GPUs: remembers the driver's answers, and asks for new ones
-driver, calls         opens and closes the library; a call may hang, its caller may not
+driver                opens and closes the library, and never waits for it too long
 library, questions    the functions that the plugin calls, and how it takes their answers
 reading, nvlinks,
 fabric                what the driver says about one GPU

@@ -27,12 +27,13 @@ _DISTANCES = (  # rising
 
 @dataclass(frozen=True, slots=True)
 class Wired:
-    """The links between the GPUs. `down` are GPUs that lack NVLinks, by uuid."""
+    """The links between the GPUs. `down` are findings on GPUs that lack NVLinks or PCIe lanes, by
+    uuid."""
 
     links: tuple[Link, ...]
     clique: str | None
     warnings: tuple[str, ...]
-    down: Mapping[str, Finding]
+    down: Mapping[str, tuple[Finding, ...]]
 
 
 def wire(
@@ -49,7 +50,11 @@ def wire(
     distances, peers = _distances(pairs.levels, found), _by_positions(pairs.peers, found)
     links, bent = link_all(raws, distances, peers, absent=absent)
     clique, torn = clique_of(raws)
-    return Wired(links, clique, (*bent, *torn), _links_down(raws, found))
+    nvlinks, lanes = _links_down(raws, found), _lanes_down(found)
+    down = {
+        uuid: tuple(of[uuid] for of in (nvlinks, lanes) if uuid in of) for uuid in nvlinks | lanes
+    }
+    return Wired(links, clique, (*bent, *torn), down)
 
 
 def _distances(
@@ -135,3 +140,14 @@ def _links_down(raws: Sequence[RawGpu], found: Sequence[GpuReading]) -> dict[str
             text = f"{up} of {all_links} NVLinks are up"
             findings[reading.gpu.uuid] = Finding("nvlink-down", text)
     return findings
+
+
+def _lanes_down(found: Sequence[GpuReading]) -> dict[str, Finding]:
+    """By uuid, the GPUs of whose PCIe lanes some are not up."""
+    return {
+        gpu.uuid: Finding(
+            "pcie-width", f"{gpu.pcie_lanes} of {gpu.most_pcie_lanes} PCIe lanes are up"
+        )
+        for gpu in (reading.gpu for reading in found)
+        if gpu.pcie_lanes < gpu.most_pcie_lanes
+    }

@@ -7,7 +7,7 @@ from typing import TypeVar
 import pynvml
 
 from linkwise.plugin.errors import InventoryError
-from linkwise.plugin.nvml.calls import Calls, NoAnswerError
+from linkwise.plugin.gpus.calls import Calls, NoAnswerError
 from linkwise.plugin.nvml.library import Nvml
 
 log = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ from functools import partial
 
 import pynvml
 
+from linkwise.plugin.gpus.calls import NoAnswerError
 from linkwise.plugin.gpus.inventory import Load
-from linkwise.plugin.nvml.calls import NoAnswerError
 from linkwise.plugin.nvml.driver import Driver
 from linkwise.plugin.nvml.library import Handle, Nvml
 

@@ -39,6 +39,17 @@ class Questions:
         self.answers[call] = answer
         return answer
 
+    def ask_aside(self, call: str, ask: Callable[[], T]) -> T | None:
+        """As `ask`, for a fact of which nothing else depends: that it fails is no trouble."""
+        try:
+            answer = ask()
+        except pynvml.NVMLError as error:
+            if not_supported(error) or call not in self._known:
+                return None
+            answer = self._known[call]
+        self.answers[call] = answer
+        return answer
+
     def known(self, call: str) -> Any:
         """The last answer, without asking; None if there is none."""
         return self._known.get(call)

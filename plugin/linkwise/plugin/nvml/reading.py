@@ -20,7 +20,7 @@ from linkwise.plugin.nvml.mig import read_parts
 from linkwise.plugin.nvml.nvlinks import NvLinks, read_nvlinks
 from linkwise.plugin.nvml.questions import Questions
 from linkwise.topology.errors import MachineError
-from linkwise.topology.machine.model import Gpu
+from linkwise.topology.machine.model import USUAL_PCIE_LANES, Gpu
 
 BUS_ID, MINOR = "nvmlDeviceGetPciInfo", "nvmlDeviceGetMinorNumber"
 _NEEDED = ("nvmlDeviceGetName", "nvmlDeviceGetMemoryInfo")  # without them labels would be wrong
@@ -62,6 +62,7 @@ def read_gpu(nvml: Nvml, index: int, known: Known, *, sys_root: Path) -> GpuRead
     model = asks.ask("nvmlDeviceGetName", lambda: nvml.nvmlDeviceGetName(handle))
     if why := asks.unknown(*_NEEDED):
         raise LeftOutError(why)
+    lanes, most_lanes = _pcie_lanes(nvml, asks, handle)
     try:
         gpu = Gpu(
             uuid=uuid,
@@ -75,6 +76,8 @@ def read_gpu(nvml: Nvml, index: int, known: Known, *, sys_root: Path) -> GpuRead
                 lambda: nvml.nvmlDeviceGetCudaComputeCapability(handle),
             ),
             parts=read_parts(nvml, asks, handle, memory or 0),
+            pcie_lanes=lanes,
+            most_pcie_lanes=most_lanes,
         )
     except MachineError as error:  # its text begins with the GPU
         raise LeftOutError(str(error).removeprefix(f"GPU {index}: ")) from error
@@ -106,6 +109,20 @@ def _numa_nodes(
     )
     mask = sum(int(word) << 64 * place for place, word in enumerate(words or ()))
     return tuple(bit for bit in range(mask.bit_length()) if mask >> bit & 1)
+
+
+def _pcie_lanes(nvml: Nvml, asks: Questions, handle: Handle) -> tuple[int, int]:
+    """How many are up, and how many the GPU and its slot both have. The generation is not asked
+    for: an idle GPU lowers it."""
+    up = asks.ask_aside(
+        "nvmlDeviceGetCurrPcieLinkWidth", lambda: nvml.nvmlDeviceGetCurrPcieLinkWidth(handle)
+    )
+    most = asks.ask_aside(
+        "nvmlDeviceGetMaxPcieLinkWidth", lambda: nvml.nvmlDeviceGetMaxPcieLinkWidth(handle)
+    )
+    if not up or up > USUAL_PCIE_LANES:  # 0: a virtual GPU
+        return USUAL_PCIE_LANES, USUAL_PCIE_LANES
+    return up, min(max(up, most or up), USUAL_PCIE_LANES)
 
 
 def _fabric(nvml: Nvml, asks: Questions, handle: Handle) -> Fabric:

@@ -13,10 +13,10 @@ import pynvml
 
 from linkwise.plugin.errors import InventoryError
 from linkwise.plugin.gpus import sysfs
+from linkwise.plugin.gpus.calls import NoAnswerError
 from linkwise.plugin.gpus.inventory import Finding, Probe, Stock, Xid
 from linkwise.plugin.gpus.nics import NicReading, read_nics
 from linkwise.plugin.nvml.assembling import wire
-from linkwise.plugin.nvml.calls import NoAnswerError
 from linkwise.plugin.nvml.driver import Driver, HangsError
 from linkwise.plugin.nvml.events import EventSet
 from linkwise.plugin.nvml.library import Nvml, sysfs_bus_id
@@ -188,7 +188,7 @@ class NvmlInventory:
             )
         except MachineError as error:
             raise InventoryError(f"what the driver says makes no machine: {error}") from error
-        self._of_reading = {uuid: (finding,) for uuid, finding in wired.down.items()}
+        self._of_reading = dict(wired.down)
         minors = _minors(found)
         for reading in found:
             if self._minors_needed and reading.gpu.uuid not in minors:

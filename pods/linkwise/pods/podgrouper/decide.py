@@ -13,6 +13,7 @@ from typing import TypeVar
 from linkwise.kube.fields import UnreadableError
 from linkwise.kube.labels import LWS
 from linkwise.kube.objects import Pod
+from linkwise.pods.annotation_faults import faults_of
 from linkwise.pods.annotations import MAX_GANG, GangAsk, ask_of
 from linkwise.pods.podgrouper.explicit import (
     RULE,
@@ -50,16 +51,19 @@ def recognise(
     pod: Pod,
     objects: Objects,
     *,
-    resource: str = names.DEFAULT_RESOURCE,
+    resources: tuple[str, ...] = names.DEFAULT_RESOURCES,
     indexed_jobs: IndexedJobs = IndexedJobs.ALL,
 ) -> Answer:
     """Return the gang of *pod*. *objects* holds what was read for it so far; if the answer is
     NeedsOwner, read that object and call again."""
-    case = Case(pod, objects, resource, indexed_jobs)
+    case = Case(pod, objects, resources, indexed_jobs)
     try:
         ask = ask_of(pod.metadata.annotations, pod.metadata.labels)
         _ = case.takes_gpus
-    except (AnnotationError, UnreadableError) as error:
+    except AnnotationError:
+        faults = faults_of(pod.metadata.annotations, pod.metadata.labels)
+        return Refused("; ".join(faults), RULE)
+    except UnreadableError as error:
         return Refused(str(error), RULE)
     answer = _implied(case) if ask.gang is None else _explicit(case, ask.gang)
     if names.RANK in pod.metadata.annotations and isinstance(answer, Recognised):

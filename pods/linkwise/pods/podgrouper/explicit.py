@@ -8,6 +8,7 @@ text names both sources. Pods that the owner creates only after others run are m
 from dataclasses import dataclass, replace
 
 from linkwise.kube.fields import Fields, mapping, number, text
+from linkwise.kube.labels import deployment_of
 from linkwise.pods.annotations import GangAsk
 from linkwise.pods.podgrouper.workloads.answer import (
     Basis,
@@ -28,7 +29,6 @@ from linkwise.pods.podgrouper.workloads.workload import FoundWorkload, Workload
 from linkwise.topology import names
 
 RULE = "linkwise.dev"
-_TEMPLATE_HASH = "pod-template-hash"
 _AS_THE_POD = ("nodeSelector", "tolerations", "schedulerName")
 
 
@@ -144,7 +144,7 @@ def _generation(case: Case, ask: GangAsk, like: Member) -> Beside:
     part, pods = case.controller.name, ask.size
     template = template_of(case.pod)
     try:
-        owner = case.read(DEPLOYMENT, part.removesuffix(f"-{case.labels.get(_TEMPLATE_HASH, '')}"))
+        owner = case.read(DEPLOYMENT, deployment_of(part, case.labels) or part)
         pods = number(owner, "spec.replicas", 1)
         of_owner = mapping(owner, "spec.template")
         if gang_said_in(of_owner) == ask.name and is_template(of_owner):

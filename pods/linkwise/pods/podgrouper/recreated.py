@@ -12,6 +12,7 @@ Planned moves take only pods that are RECREATED; preemption and reclaim take tho
 FAILURE last.
 """
 
+from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
 
@@ -37,10 +38,11 @@ _FAILURES_OF_INDEX = "batch.kubernetes.io/job-index-failure-count"
 _OF_SIGNALS = frozenset({137, 143})  # exit codes: SIGKILL, SIGTERM
 
 
-def goes_with_leader(pod: Pod) -> bool:
-    """Whether it is a worker of a LeaderWorkerSet. Its StatefulSet belongs to the leader's pod: if
-    that is evicted, another StatefulSet makes the new worker, which nothing knows beforehand."""
-    return pod.metadata.labels.get(f"{LWS}worker-index", "0") != "0"
+def goes_with_leader(labels: Mapping[str, str]) -> bool:
+    """Whether a pod of these labels is a worker of a LeaderWorkerSet. Its StatefulSet belongs to
+    the leader's pod: if that is evicted, another StatefulSet makes the new worker, which nothing
+    knows beforehand."""
+    return labels.get(f"{LWS}worker-index", "0") != "0"
 
 
 class AfterEviction(Enum):
@@ -56,10 +58,10 @@ class Eviction(NamedTuple):
     survives: int = 0
 
 
-def after_eviction(pod: Pod, objects: Objects, resource: str) -> Eviction | NeedsOwner:
+def after_eviction(pod: Pod, objects: Objects, resources: tuple[str, ...]) -> Eviction | NeedsOwner:
     """*objects* holds what was read so far; if the answer is NeedsOwner, read that object and call
     again."""
-    case = Case(pod, objects, resource, IndexedJobs.ALL)
+    case = Case(pod, objects, resources, IndexedJobs.ALL)
     if case.controller is None:
         return Eviction(AfterEviction.UNKNOWN)
     if not case.is_controlled_by(JOB):
@@ -74,7 +76,7 @@ def after_eviction(pod: Pod, objects: Objects, resource: str) -> Eviction | Need
         return Eviction(AfterEviction.UNKNOWN)
     if ignores_disruptions(mapping(job, "spec")):
         return Eviction(AfterEviction.RECREATED)
-    # Of a JobSet's template nobody knows how many have failed.
+    # Of a JobSet's template it is unknown how many have failed.
     return Eviction(AfterEviction.FAILURE, 0 if in_set else _survives(job, pod))
 
 

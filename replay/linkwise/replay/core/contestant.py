@@ -12,17 +12,17 @@ from typing import NamedTuple
 
 import msgspec
 
-from linkwise.extender.api.actions import Action, Evict, LiftGate, Nominate, WritePlan
-from linkwise.extender.api.extender_calls import FilterCall, Outcome
-from linkwise.extender.core_settings import CoreSettings
-from linkwise.extender.in_memory_api_server import InMemoryApiServer, answer_in_time
-from linkwise.extender.membership.owner_cache import Found
+from linkwise.extender.next.core_settings import CoreSettings
+from linkwise.extender.state.actions import Action, Evict, LiftGate, Nominate, WritePlan
+from linkwise.extender.state.extender_calls import FilterCall, Outcome
+from linkwise.extender.state.membership.owner_cache import Found
 from linkwise.kube.objects import Condition, Node, Pod
-from linkwise.pods.annotations import demand_of
+from linkwise.pods.annotations import demand_of, resource_of
 from linkwise.pods.podgrouper.workloads.answer import ObjectRef
 from linkwise.replay.core import objects
 from linkwise.replay.core.may_run import MayRun
 from linkwise.replay.errors import ReplayError
+from linkwise.replay.in_memory_api_server import InMemoryApiServer, answer_in_time
 from linkwise.replay.jobs import Job, OnNode, Run
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_gpus
@@ -75,7 +75,7 @@ class LinkwiseContestant(InMemoryApiServer):
             name: (number, {gpu.uuid: 1 << place for place, gpu in enumerate(machine.gpus)})
             for number, (name, (_, machine)) in enumerate(machines.items())
         }
-        self._may_run = MayRun(there.values(), self.settings.resource_name)
+        self._may_run = MayRun(there.values(), self.settings.resource_names)
 
     # Events
 
@@ -190,7 +190,7 @@ class LinkwiseContestant(InMemoryApiServer):
         pod = self.pods.get(uid)
         if pod is None or pod.spec.node_name:
             return False
-        wanted = demand_of(pod, self.settings.resource_name).gpus
+        wanted = demand_of(pod, resource_of(pod, self.settings.resource_names)).gpus
         nominated = pod.status.nominated_node_name
         node = ""
         if nominated and self._free[nominated] >= wanted:

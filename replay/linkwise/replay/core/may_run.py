@@ -2,27 +2,30 @@
 
 from collections.abc import Iterable
 
-from linkwise.extender.api.timers import Agenda
-from linkwise.extender.cache.ingest import Ingest
-from linkwise.extender.placement.nodes.node_filters import why_not
+from linkwise.extender.place.nodes.node_filters import why_not
+from linkwise.extender.state.cache.ingest import Ingest
+from linkwise.extender.state.timers import Agenda
 from linkwise.kube.objects import Node, Pod
+from linkwise.pods.annotations import resource_of
 
 
 class MayRun:
-    def __init__(self, nodes: Iterable[Node], resource: str) -> None:
-        self._reader = Ingest(resource, Agenda())
+    def __init__(self, nodes: Iterable[Node], resources: tuple[str, ...]) -> None:
+        self._reader = Ingest(resources, Agenda())
+        self._resources = resources
         self._nodes = [self._reader.node(node) for node in nodes]
-        self._are_tainted = any(node.taints for node in self._nodes)
+        self._differ = any(node.taints for node in self._nodes) or len(resources) > 1
         self._all = frozenset(node.name for node in self._nodes)
         self._known: dict[str, frozenset[str]] = {}
 
     def names(self, pod: Pod) -> frozenset[str]:
-        """Return the nodes by node selector, node affinity and taints, for a pod that takes
-        GPUs."""
+        """Return the nodes by resource, node selector, node affinity and taints, for a pod that
+        takes GPUs."""
         spec = pod.spec
-        if not (self._are_tainted or spec.node_selector or spec.affinity):
+        if not (self._differ or spec.node_selector or spec.affinity):
             return self._all
-        alike = repr((spec.node_selector, spec.affinity, spec.tolerations))
+        resource = resource_of(pod, self._resources)
+        alike = repr((resource, spec.node_selector, spec.affinity, spec.tolerations))
         if alike not in self._known:
             template = self._reader.pod(pod).template
             assert template is not None, "it takes GPUs"

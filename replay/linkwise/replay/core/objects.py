@@ -3,25 +3,16 @@
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
-from linkwise.kube.objects import (
-    Condition,
-    Container,
-    Node,
-    NodeStatus,
-    ObjectMeta,
-    OwnerReference,
-    Pod,
-    PodSpec,
-    Resources,
-)
+from linkwise.kube.objects import Node, ObjectMeta, OwnerReference, Pod, PodSpec
+from linkwise.replay.gpu_objects import container, node_of
 from linkwise.replay.jobs import Job
 from linkwise.topology import names
-from linkwise.topology.annotations.node_annotation import write_topology
 from linkwise.topology.machine.model import Machine
 from linkwise.topology.machine.recorded import recorded_machine
 
 EPOCH = 1_500_000_000.0  # second 0 of the trace for the core, in seconds since 1970
 CONTAINER = "main"
+LEAF = "network.topology.nvidia.com/leaf"  # as NVIDIA's topograph labels it
 _LONGEST_SECONDS = 8760 * 3600  # the annotation's maximum
 
 
@@ -29,31 +20,14 @@ def node_name(number: int) -> str:
     return f"node-{number:05}"
 
 
-def nodes(machines: Iterable[str]) -> Iterator[tuple[Node, Machine]]:
+def nodes(machines: Iterable[str], per_leaf: int = 0) -> Iterator[tuple[Node, Machine]]:
     """Return an idle node for each of the recorded *machines*, with CPU and memory for one pod per
-    GPU."""
+    GPU, and with the label LEAF if there are so many nodes *per leaf*."""
     for number, machine in enumerate(machines):
         name = node_name(number)
+        leaf = {LEAF: f"leaf-{number // per_leaf:05}"} if per_leaf else {}
         hardware = recorded_machine(machine, node=name)
-        gpus = str(len(hardware.gpus))
-        offers: dict[str, str | int | float] = {
-            "cpu": "96",
-            "memory": "1Ti",
-            "pods": "110",
-            names.DEFAULT_RESOURCE: gpus,
-        }
-        node = Node(
-            metadata=ObjectMeta(
-                name=name,
-                uid=name,
-                labels={"kubernetes.io/hostname": name},
-                annotations={names.TOPOLOGY: write_topology(hardware)},
-            ),
-            status=NodeStatus(
-                allocatable=offers, conditions=(Condition(type="Ready", status="True"),)
-            ),
-        )
-        yield node, hardware
+        yield node_of(name, hardware, labels=leaf), hardware
 
 
 def pods(job: Job, number: int, now: float) -> Iterator[Pod]:
@@ -69,7 +43,8 @@ def pods(job: Job, number: int, now: float) -> Iterator[Pod]:
             names.RANK: str(rank),
         }
         if job.move_cost is not None:
-            said |= {names.MOVABLE: "true", names.MOVE_COST: f"{max(round(job.move_cost), 1)}s"}
+            after = f"{round(job.movable_after)}s" if job.movable_after else "true"
+            said |= {names.MOVABLE: after, names.MOVE_COST: f"{max(round(job.move_cost), 1)}s"}
         name = f"job-{number}-{rank}"
         yield Pod(
             metadata=ObjectMeta(
@@ -82,11 +57,5 @@ def pods(job: Job, number: int, now: float) -> Iterator[Pod]:
                 annotations=said | (gang if len(sizes) > 1 else {}),
                 creation_timestamp=datetime.fromtimestamp(now, UTC),
             ),
-            spec=PodSpec(containers=(_container(gpus),), restart_policy="Never"),
+            spec=PodSpec(containers=(container(CONTAINER, gpus),), restart_policy="Never"),
         )
-
-
-def _container(gpus: int) -> Container:
-    limits: dict[str, str | int | float] = {names.DEFAULT_RESOURCE: str(gpus)}
-    requests = {"cpu": "1", "memory": "1Gi", **limits}
-    return Container(name=CONTAINER, resources=Resources(limits=limits, requests=requests))

@@ -27,6 +27,7 @@ from linkwise.topology.annotations.plan import read_in_use
 from linkwise.topology.errors import AnnotationError
 from linkwise.topology.machine.model import Machine
 from linkwise.topology.machine.recorded import recorded_machine
+from linkwise.topology.vendors.known import RESOURCES, resource_of_machine
 
 _LOOK_SECONDS = 0.03  # between two polls
 _READY_SECONDS = 60.0
@@ -39,6 +40,9 @@ _HASTE = KubeletSettings(status_seconds=0.1, stop_seconds=0.02)
 # moved for it.
 _MOVE_COST = "1ms"
 _CALLS, _STATUS = "serving kube-scheduler on ", "serving probes, metrics and views on "
+
+_NAMESPACE = "kube-system"  # where `kubectl linkwise` looks for the extender
+_CONTEXT = "linkwise-simulator"
 
 T = TypeVar("T")
 
@@ -61,6 +65,11 @@ class SimulatedNode:
     @property
     def machine(self) -> Machine:
         return recorded_machine(self.machine_name, node=self.name)
+
+    @property
+    def resource(self) -> str:
+        """The resource of its vendor's device plugin."""
+        return resource_of_machine(self.machine, RESOURCES)
 
 
 class SimulatedCluster:
@@ -127,6 +136,7 @@ class SimulatedCluster:
             arguments = {
                 "node-name": node.name,
                 "machine": node.machine_name,
+                "resource-name": node.resource,
                 "kubelet-dir": kubelet.device_plugin_directory,
                 "pod-resources-socket": kubelet.pod_resources_socket,
                 "api-server": self.server.url,
@@ -145,15 +155,38 @@ class SimulatedCluster:
             "listen-port": 0,
             "status-port": 0,
             "plain-http": True,
+            "resource-name": RESOURCES,
         }
         if moves:
             arguments |= {"moves": "consent", "move-cost": _MOVE_COST}
         extender = self._start_child("linkwise-extender", "linkwise.extender", arguments)
         self.wait_for(lambda: self._extender_lacks(extender), "the extender")
+        urls = {"https": self.extender_url, "http": self.status_url}
+        for port, url in urls.items():
+            self.server.forward(_NAMESPACE, f"linkwise-extender:{port}", url)
+
+    def write_kubeconfig(self) -> Path:
+        """Write a kubeconfig for this cluster into its directory, and return its path."""
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": _CONTEXT,
+            "clusters": [{"name": _CONTEXT, "cluster": {"server": self.server.url}}],
+            "users": [{"name": _CONTEXT, "user": {}}],
+            "contexts": [{"name": _CONTEXT, "context": {"cluster": _CONTEXT, "user": _CONTEXT}}],
+        }
+        path = self.directory / "kubeconfig"
+        path.write_bytes(msgspec.json.encode(config))  # JSON is YAML too
+        return path
 
     def _start_child(self, name: str, module: str, arguments: Mapping[str, object]) -> Child:
         log_file = self.directory / f"{name.replace(' ', '-')}.log"
-        flags = [word for flag, value in arguments.items() for word in (f"--{flag}", str(value))]
+        flags = [
+            word
+            for flag, value in arguments.items()
+            for each in (value if isinstance(value, tuple) else (value,))
+            for word in (f"--{flag}", str(each))
+        ]
         # The user's environment may configure another plugin or extender; do not pass that on.
         environment = {k: v for k, v in os.environ.items() if not k.startswith("LINKWISE_")}
         child = Child(name, module, flags, log_file, environment)
@@ -198,11 +231,12 @@ class SimulatedCluster:
 
     def _nodes_lack(self) -> str:
         known = {node.metadata.name: node for node in self.read_nodes()}
-        for name, machine in self.machines.items():
+        for simulated in self.nodes:
+            name, machine = simulated.name, self.machines[simulated.name]
             node = known.get(name)
             if node is None:
                 return f"{name} is not registered"
-            count = str(node.status.allocatable.get(names.DEFAULT_RESOURCE, 0))
+            count = str(node.status.allocatable.get(simulated.resource, 0))
             if count != str(len(machine.gpus)):
                 return f"{name} has {count} of {len(machine.gpus)} GPUs"
             if names.TOPOLOGY not in node.metadata.annotations:

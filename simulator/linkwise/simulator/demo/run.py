@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import msgspec
 
-from linkwise.drawing.layout import written
+from linkwise.drawing.words import named_gpus, some
 from linkwise.kube.client import ApiError
 from linkwise.kube.filters.requests import amount
 from linkwise.kube.objects import Node, Pod
@@ -28,21 +28,24 @@ from linkwise.simulator.jobs.controller import JobController
 from linkwise.simulator.jobs.workloads import WorkloadController
 from linkwise.simulator.manifests.object_reader import RUN_SECONDS
 from linkwise.simulator.manifests.read_manifests import Manifest, collection_of, is_suspended
-from linkwise.simulator.report.build_report import key_of, seen_pods, waiting_members
+from linkwise.simulator.report.build_report import seen_pods, waiting_members
 from linkwise.simulator.report.model import GangSeen, MovedPod, Rival, SeenPod, WaitingMember
 from linkwise.simulator.report.pod_recorder import ENDED, PodRecorder, Sighting
 from linkwise.simulator.scheduler import SchedulerLoop, SchedulerSettings
-from linkwise.topology import names
+from linkwise.topology.vendors.known import RESOURCES
 
 _QUIET_SECONDS = 0.4  # if nothing changes for this time, the cluster is at rest
 # The same while pods are to be created after others: a gang of which not all pods exist may grow,
 # and the extender waits some seconds for more before it plans without them.
 _GROWING_SECONDS = 6.0
+# The same where pods wait and others may be moved for them: moves are sought a second later.
+_MOVING_SECONDS = 2.0
 _APPLIED_SECONDS = 0.1  # the same between two files; too short a wait only changes their order
 _INVALID = "invalid"  # a state of /explain: what the pod asks for is wrong
 _MOST_NODES = 3  # named
 _VERDICTS = {"lost": "loses by", "equal": "as good, but for", "better": "would win now by"}
 _HASTE = SchedulerSettings(
+    managed_resources=RESOURCES,
     extender_weight=2,  # as in daemonset/overlays/*/scheduler-config.yaml
     initial_backoff_seconds=0.1,
     max_backoff_seconds=1.0,
@@ -69,10 +72,9 @@ class _RunnerUp(msgspec.Struct):
     why: str
 
     def words(self) -> str:
-        more = len(self.nodes) - _MOST_NODES
-        where = ", ".join(self.nodes[:_MOST_NODES]) + (f" and {more} more" if more > 0 else "")
+        where = some(self.nodes, _MOST_NODES)
         if self.gpus:
-            where += f", GPU{'s' if len(self.gpus) > 1 else ''} {written(self.gpus)}"
+            where += f", {named_gpus(self.gpus)}"
         return f"next best {where}: {_VERDICTS[self.verdict]} {self.why}"
 
 
@@ -115,8 +117,9 @@ class _Explained(msgspec.Struct):
 
 
 class _Moves(msgspec.Struct):
-    """Those that are under way."""
+    """Whether pods may be moved, and the moves that are under way."""
 
+    allowed: str
     plans: tuple[object, ...]
 
 
@@ -262,7 +265,12 @@ class ManifestRun:
         if self._gangs_move():
             return "a gang is on its way"
         moves = self._cluster.ask_extender("/moves", _Moves)
-        return "pods are moved" if moves is not None and moves.plans else ""
+        if moves is None or moves.allowed != "consent":
+            return ""
+        if moves.plans:
+            return "pods are moved"
+        is_sought = self.counts().waiting and now - self._changed_at < _MOVING_SECONDS
+        return "moves are sought for those that wait" if is_sought else ""
 
     def _goes_on(self) -> str:
         sightings = self._recorder.sightings()
@@ -271,10 +279,10 @@ class ManifestRun:
             return f"{len(sightings)} of {expected} pods are created"
         for sighting in sightings:
             if going_on := _goes_on(sighting):
-                return f"{key_of(sighting.pod)} {going_on}"
+                return f"{sighting.pod.key} {going_on}"
         for pod in self._workloads.pods_to_end():
             if RUN_SECONDS in pod.metadata.annotations:
-                return f"{key_of(pod)} runs, and others come after its end"
+                return f"{pod.key} runs, and others come after its end"
         return "" if self._scheduler.idle else "kube-scheduler is trying pods"
 
     def _gangs_move(self) -> bool:
@@ -291,7 +299,13 @@ class ManifestRun:
         for kubelet in self._cluster.kubelets:
             for pod in kubelet.pod_devices():
                 shares = {
-                    container: tuple(sorted(pod.held[container].get(names.DEFAULT_RESOURCE, ())))
+                    container: tuple(
+                        sorted(
+                            uuid
+                            for resource in RESOURCES
+                            for uuid in pod.held[container].get(resource, ())
+                        )
+                    )
                     for container in pod.containers
                     if container in pod.held
                 }
@@ -302,7 +316,7 @@ class ManifestRun:
         """Return the state of every pod, with a reason for each that waits, or is where it is."""
         sightings = self._recorder.sightings()
         explained = {
-            key_of(s.pod): self._explained(s.pod)
+            s.pod.key: self._explained(s.pod)
             for s in sightings
             if not s.pod.spec.node_name and self._linkwise
         }
@@ -312,7 +326,7 @@ class ManifestRun:
         }
         invalid = {pod for pod, told in explained.items() if told and told.state == _INVALID}
         waits |= {
-            key_of(s.pod): f"{s.pod.status.reason}: {s.pod.status.message}"
+            s.pod.key: f"{s.pod.status.reason}: {s.pod.status.message}"
             for s in sightings
             if s.pod.status.phase == "Failed"
         }
@@ -330,7 +344,7 @@ class ManifestRun:
             needed,
             self._workloads.roots,
             invalid,
-            {key_of(s.pod): self._chosen.get(s.pod.metadata.uid, "") for s in sightings},
+            {s.pod.key: self._chosen.get(s.pod.metadata.uid, "") for s in sightings},
         )
 
     def waiting_members(self) -> tuple[WaitingMember, ...]:
@@ -345,7 +359,7 @@ class ManifestRun:
     def to_come(self) -> tuple[str, ...]:
         """Return what is not created yet, and what for."""
         endless = (
-            f"{key_of(pod)} runs without end here: give it the annotation {RUN_SECONDS}"
+            f"{pod.key} runs without end here: give it the annotation {RUN_SECONDS}"
             for pod in self._workloads.pods_to_end()
             if RUN_SECONDS not in pod.metadata.annotations
         )
@@ -361,7 +375,7 @@ class ManifestRun:
                 planned = {uuid for uuids in was.planned.values() for uuid in uuids}
                 gpus = (gpu for gpu in self._cluster.machines[node].gpus if gpu.uuid in planned)
                 indices = tuple(gpu.index for gpu in gpus)
-                found.append(MovedPod(key_of(was.pod), node, indices, event["message"]))
+                found.append(MovedPod(was.pod.key, node, indices, event["message"]))
         return tuple(found)
 
     def _explained(self, pod: Pod) -> _Explained | None:
@@ -379,7 +393,7 @@ class ManifestRun:
         def remains() -> str:
             pods = self._recorder.sightings()
             if pods:
-                return f"{key_of(pods[0].pod)} is still there"
+                return f"{pods[0].pod.key} is still there"
             return next(iter(self.held()), "") or self._cluster.holders()
 
         self._cluster.wait_for(remains, "cleaning away", seconds)

@@ -53,7 +53,7 @@ class Simulation:
             with progress.step(f"Start {nodes}, a linkwise-plugin on each"):
                 tell = _teller(progress) if self.verbose else None
                 cluster = things.enter_context(SimulatedCluster(self.nodes, tell=tell))
-            self._name_left_out(progress)
+            self._name_what_does_nothing(progress)
             stock = self._draw(cluster, progress)
             with progress.step("Start linkwise-extender"):
                 cluster.start_extender(moves=self.moves)
@@ -75,15 +75,17 @@ class Simulation:
             self._show(report, progress)
             progress.line(f"{time.monotonic() - began:.1f} s in all")
             if self.keep:
-                _stay(cluster, progress)
+                _stay(cluster, report, progress)
         return report
 
-    def _name_left_out(self, progress: Progress) -> None:
+    def _name_what_does_nothing(self, progress: Progress) -> None:
         for manifest in self.manifests:
             if not manifest.collection:
                 what = f"{manifest.kind} {manifest.namespace}/{manifest.name} has no pods: left out"
                 why = manifest.left_out or what
                 progress.line(f"{manifest.file}:{manifest.line}: {why}")
+            for miss in manifest.near_misses:
+                progress.line(f"{manifest.file}:{manifest.line}: {miss}")
 
     def _draw(
         self, cluster: SimulatedCluster, progress: Progress
@@ -125,15 +127,19 @@ def _teller(progress: Progress) -> Callable[[str, str], None]:
     return lambda program, line: progress.line(f"{program}: {line}")
 
 
-def _stay(cluster: SimulatedCluster, progress: Progress) -> None:
+def _stay(cluster: SimulatedCluster, report: Report, progress: Progress) -> None:
     """Wait for a signal. Name each program that ends meanwhile."""
+    pods = (*report.waiting, *(pod for _, pod in report.pods))
+    shown = pods[0].pod if pods else "NAMESPACE/POD"
+    namespace, _, name = shown.partition("/")
     progress.line(
-        f"""Everything still runs; Ctrl-C ends it. Try:
-  curl {cluster.status_url}/gangs
-  curl {cluster.status_url}/nodes
-  curl '{cluster.status_url}/explain/NAMESPACE/POD?format=text'
-  curl {cluster.server.url}/api/v1/pods
-  ls {cluster.directory}/*.log"""
+        f"""Everything still runs; Ctrl-C ends it. The live page: {cluster.status_url}/ui/
+In another terminal:
+  export KUBECONFIG={cluster.write_kubeconfig()}
+  kubectl linkwise explain -n {namespace} {name}
+  kubectl linkwise gangs -A
+  kubectl linkwise nodes
+Logs of the programs: {cluster.directory}/*.log"""
     )
     named: set[str] = set()
     while True:

@@ -61,7 +61,7 @@ class Ledger:
         if pod.status.phase == "Succeeded":
             self.succeeded[uid] = index_of(pod)
             return False
-        failed = gone or not _is_active(pod)
+        failed = gone or not pod.is_live
         if not failed or uid in self.failed:
             return False
         self.failed.add(uid)
@@ -83,14 +83,9 @@ def index_of(pod: Pod) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-def _is_active(pod: Pod) -> bool:
-    ended = pod.status.phase in ("Succeeded", "Failed")
-    return not ended and pod.metadata.deletion_timestamp is None
-
-
 def decide(job: Job, pods: Iterable[Pod], ledger: Ledger) -> Decision:
     """Decide what to do now. *pods*: the job's own, as last seen, with those just created."""
-    active = [pod for pod in pods if _is_active(pod)]
+    active = [pod for pod in pods if pod.is_live]
     if job.is_over:
         return Decision(delete=tuple(active))
     if len(ledger.failed) > job.spec.backoff_limit:

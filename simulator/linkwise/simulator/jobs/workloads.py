@@ -2,7 +2,7 @@
 
 A workload becomes its pods, or the objects between, as soon as it is created here, except those
 that its controller creates later (`Child.after`). A pod that is deleted is created again, as long
-as `retire` was not called. docs/simulator.md lists what operators do beyond that.
+as `retire` was not called. The package lists what operators do beyond that.
 """
 
 import logging

@@ -1,6 +1,6 @@
 """Decides which devices a container gets, as the kubelet's device manager does.
 
-From the kubelet's `devicemanager/manager.go`, and seen in v1.36.3 (docs/simulator.md). With the
+From the kubelet's `devicemanager/manager.go`, and seen in v1.36.3. With the
 Topology Manager's policy `none`, the default, every allocation that needs a new device asks the
 plugin, with all free devices in random order. With another one (`topology_manager`) it asks with
 the free devices of the NUMA nodes that the Topology Manager chose, if there are more than needed.

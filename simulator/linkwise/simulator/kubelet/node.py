@@ -1,6 +1,6 @@
 """A kubelet in threads: admits the pods of one node one by one, and gives them devices.
 
-The real plugin registers here over a real socket and cannot see a difference; docs/simulator.md
+The real plugin registers here over a real socket and cannot see a difference; the package
 lists those that exist. One thread does all the work in order (admission, starts, ends, status
 writes). The reflector and the gRPC servers only queue work for it.
 """
@@ -39,7 +39,6 @@ from linkwise.simulator.manifests.object_reader import RUN_SECONDS, STOP_SECONDS
 
 log = logging.getLogger(__name__)
 
-_ENDED_PHASES = ("Succeeded", "Failed")
 _EXTENDED_RESOURCE = re.compile(
     r"(?!requests\.)[a-z0-9]([-.a-z0-9]*[a-z0-9])?/[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?"
 )
@@ -281,7 +280,7 @@ class Kubelet:
         record.pod = pod
         if kind == "DELETED":  # forced: what still runs of it no longer counts
             self._forget(uid)
-        elif pod.metadata.deletion_timestamp is not None:
+        elif pod.is_leaving:
             if record.phase is not _Phase.STOPPING:
                 record.phase, record.told_to_end = _Phase.STOPPING, time.monotonic()
             seconds = seconds_in(pod, STOP_SECONDS)
@@ -290,10 +289,10 @@ class Kubelet:
 
     def _meet(self, pod: Pod) -> None:
         """Handle a pod that does not run here: it is new, or over."""
-        if pod.metadata.deletion_timestamp is not None:
+        if pod.is_leaving:
             self._outbox.delete(pod)
         # The watch may be older than the last write: do not run a pod again that has ended.
-        elif pod.status.phase not in _ENDED_PHASES and pod.metadata.uid not in self._over:
+        elif not pod.has_ended and pod.metadata.uid not in self._over:
             self._admit(pod)
 
     def _admit(self, pod: Pod) -> None:

@@ -13,6 +13,7 @@ from linkwise.kube.controllers.child import UnknownControllerError
 from linkwise.kube.controllers.workload import pods_of
 from linkwise.kube.documents import DocumentError, read_documents, without_nulls
 from linkwise.kube.fields import UnreadableError, at, mapping, text
+from linkwise.pods.annotation_faults import misplaced, near_misses_in
 from linkwise.simulator.api_server.kinds import KINDS
 from linkwise.simulator.manifests.object_reader import (
     Found,
@@ -36,6 +37,7 @@ class Manifest:
     line: int
     pods: int  # how many it creates first
     left_out: str  # why, if its kind is unknown
+    near_misses: tuple[str, ...]  # keys that look like annotations of Linkwise, or do nothing here
 
     @property
     def collection(self) -> str:
@@ -97,7 +99,7 @@ def _manifests(found: Sequence[Found]) -> tuple[Manifest, ...]:
     given = {(each.kind[1], each.name): each.body for each in found}
     made = [(each, *_made(each, given)) for each in found]
     creators = {(each.kind[1], each.name) for each in found}
-    creators |= {between for _, _, all_between, _ in made for between in all_between}
+    creators |= {between for _, _, all_between, *_ in made for between in all_between}
     manifests = [
         Manifest(
             each.kind[1],
@@ -108,12 +110,13 @@ def _manifests(found: Sequence[Found]) -> tuple[Manifest, ...]:
             each.reader.line_of(each.path),
             0 if is_suspended(each.body) else pods,
             left_out,
+            (*near_misses_in(each.body), *misplaced(each.body), *missed),
         )
-        for each, pods, _, left_out in made
+        for each, pods, _, left_out, missed in made
         if _creator(*each.controller) not in {_creator(*creator) for creator in creators}
     ]
-    unknown = next((each for each, _, _, left_out in made if left_out), None)
-    if unknown is not None and not any(pods for _, pods, _, _ in made):
+    unknown = next((each for each, _, _, left_out, _ in made if left_out), None)
+    if unknown is not None and not any(pods for _, pods, *_ in made):
         problem = f"kind: {unknown.kind[1]} is unknown, and nothing else here creates pods"
         raise unknown.reader.refuse(unknown, f"{problem}: expected a Pod or a workload")
     _refuse_twice(manifests)
@@ -125,15 +128,15 @@ def _creator(kind: str, name: str) -> tuple[str, str]:
     return kind, name.rpartition("-")[0] if kind == "ReplicaSet" else name
 
 
-def _made(found: Found, given: Given) -> tuple[int, list[tuple[str, str]], str]:
-    """Return how many pods an object creates first, which objects stand between, and why it is left
-    out. Checks all.
+def _made(found: Found, given: Given) -> tuple[int, list[tuple[str, str]], str, tuple[str, ...]]:
+    """Return how many pods an object creates first, which objects stand between, why it is left
+    out, and the near misses of its templates. Checks all.
 
     Raises ManifestError.
     """
     found.reader.check(found)
     if found.kind == ("v1", "Pod"):
-        return 1, [], ""
+        return 1, [], "", ()
     try:
         made = pods_of(_named(found), given)
     except UnknownControllerError as error:
@@ -143,7 +146,8 @@ def _made(found: Found, given: Given) -> tuple[int, list[tuple[str, str]], str]:
         raise found.reader.refuse(found, str(error)) from None
     found.reader.check_pods(found, made)
     between = [(text(each, "kind"), text(each, "metadata.name")) for each in made.between]
-    return len(made.pods), between, made.left_out
+    missed = (f"{each.path}.{miss}" for each in made.pods for miss in near_misses_in(each.body))
+    return len(made.pods), between, made.left_out, tuple(dict.fromkeys(missed))
 
 
 def _named(found: Found) -> Mapping[str, object]:

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from linkwise.kube.filters.requests import pod_requests
 from linkwise.kube.labels import COMPLETION_INDEX, LWS
 from linkwise.kube.objects import Pod, whole
+from linkwise.pods.annotations import resource_of
 from linkwise.simulator.report.model import (
     GangSeen,
     MovedPod,
@@ -33,13 +34,10 @@ from linkwise.topology import names
 from linkwise.topology.machine.model import Machine
 from linkwise.topology.sets.bandwidth import bandwidth, ring_class
 from linkwise.topology.sets.network import network_gbytes_per_s
+from linkwise.topology.vendors.known import RESOURCES
 
 Held = Mapping[str, Mapping[str, tuple[str, ...]]]
 """namespace/name -> container -> GPU uuids, as the kubelets list them."""
-
-
-def key_of(pod: Pod) -> str:
-    return f"{pod.metadata.namespace}/{pod.metadata.name}"
 
 
 def takes_gpus(pod: Pod) -> bool:
@@ -48,7 +46,7 @@ def takes_gpus(pod: Pod) -> bool:
 
 def _wanted(pod: Pod) -> dict[str, int]:
     """Return container -> GPUs that it requests."""
-    resource = names.DEFAULT_RESOURCE
+    resource = resource_of(pod, RESOURCES)
     return {
         c.name: whole((c.resources.requests | c.resources.limits).get(resource, 0))
         for c in (*pod.spec.init_containers, *pod.spec.containers)
@@ -76,7 +74,7 @@ def seen_pods(
     beside = _without_gpus(sightings, gangs)
     found = [
         SeenPod(
-            pod=key_of(sighting.pod),
+            pod=sighting.pod.key,
             workload=_workload(sighting.pod, workloads),
             needed=_needed(sighting.pod, gangs, beside),
             gang=_gang(sighting.pod, gangs),
@@ -85,12 +83,12 @@ def seen_pods(
             node=sighting.pod.spec.node_name,
             planned=sighting.planned,
             wanted=_wanted(sighting.pod),
-            held=held.get(key_of(sighting.pod), {}),
-            had=had.get(key_of(sighting.pod), frozenset()),
+            held=held.get(sighting.pod.key, {}),
+            had=had.get(sighting.pod.key, frozenset()),
             ended=sighting.pod.status.phase == "Succeeded",
-            waits=waits.get(key_of(sighting.pod), "") or _holds_none(sighting.pod),
-            invalid=key_of(sighting.pod) in invalid,
-            chosen=chosen.get(key_of(sighting.pod), ""),
+            waits=waits.get(sighting.pod.key, "") or _holds_none(sighting.pod),
+            invalid=sighting.pod.key in invalid,
+            chosen=chosen.get(sighting.pod.key, ""),
         )
         for sighting in sightings
         if takes_gpus(sighting.pod) and not _was_replaced(sighting, sightings)
@@ -106,7 +104,7 @@ def waiting_members(
     """Return the pods without GPUs that have no node. *allocatable*: what each node has."""
     return tuple(
         WaitingMember(
-            key_of(sighting.pod),
+            sighting.pod.key,
             _workload(sighting.pod, workloads),
             _why_no_node(sighting.pod, allocatable),
         )
@@ -253,13 +251,13 @@ def _workload(pod: Pod, workloads: Mapping[str, str]) -> str:
 def _needed(pod: Pod, gangs: Mapping[str, GangSeen], beside: Mapping[str, int]) -> int:
     """Return how many pods with GPUs its gang needs; 0 if it is in none. What the pod says counts,
     then what the extender says."""
-    gang = gangs.get(key_of(pod))
+    gang = gangs.get(pod.key)
     needed = _size_said(pod) or (gang.minimum if gang else 0)
     return max(needed - beside.get(_gang(pod, gangs), 0), 1) if needed else 0
 
 
 def _gang(pod: Pod, gangs: Mapping[str, GangSeen]) -> str:
-    gang, said = gangs.get(key_of(pod)), pod.metadata.annotations.get(names.GANG)
+    gang, said = gangs.get(pod.key), pod.metadata.annotations.get(names.GANG)
     name = said or (gang.name if gang else "")
     return f"{pod.metadata.namespace}/{name}" if name else ""
 

@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
-
+from linkwise.drawing.html import environment
 from linkwise.drawing.shapes import COLOURS, Drawing, Holder, draw
 from linkwise.simulator.report.model import GpuTenant, PodPlace, Report, stock_tenants, tenants
 from linkwise.simulator.report.text import (
@@ -23,35 +22,30 @@ from linkwise.simulator.report.timeline import LEGEND, MEASURED, timeline_of
 
 def render_html(report: Report) -> str:
     """Return the text of the file."""
-    environment = Environment(
-        loader=ChoiceLoader(
-            [PackageLoader("linkwise.simulator.report"), PackageLoader("linkwise.drawing")]
-        ),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     colours = {w.name: number % COLOURS for number, w in enumerate(report.workloads)}
-    return environment.get_template("report.html").render(
-        report=report,
-        colours=colours,
-        drawings=[_drawings(report, number, colours) for number in range(len(report.nodes))],
-        fastest=_fastest(report),
-        alone=alone_words(report),
-        about=about_the_baseline(report),
-        other_waits=other_waits(report),
-        gain=gain_figures(report),
-        timeline=timeline_of(report),
-        legend=LEGEND,
-        measured=MEASURED,
-        draw_heads=DRAW_HEADS,
-        draw_rows=draw_rows(report),
-        place_words=place_words,
-        workload_words=workload_words,
-        why_here=WHY_HERE,
-        moved_heading=MOVED,
-        short=lambda workload, pod: GpuTenant(workload, pod).short,
+    return (
+        environment("linkwise.simulator.report")
+        .get_template("report.html")
+        .render(
+            report=report,
+            colours=colours,
+            drawings=[_drawings(report, number, colours) for number in range(len(report.nodes))],
+            fastest=_fastest(report),
+            alone=alone_words(report),
+            about=about_the_baseline(report),
+            other_waits=other_waits(report),
+            gain=gain_figures(report),
+            timeline=timeline_of(report),
+            legend=LEGEND,
+            measured=MEASURED,
+            draw_heads=DRAW_HEADS,
+            draw_rows=draw_rows(report),
+            place_words=place_words,
+            workload_words=workload_words,
+            why_here=WHY_HERE,
+            moved_heading=MOVED,
+            short=lambda workload, pod: GpuTenant(workload, pod).short,
+        )
     )
 
 

@@ -7,12 +7,14 @@ podresources, never from the plan. Pure.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from statistics import fmean, geometric_mean
+from statistics import fmean
 from string import ascii_uppercase
 from typing import NamedTuple
 
-from linkwise.drawing.layout import written
+from linkwise.drawing.times import PodTimes
+from linkwise.drawing.words import named_gpus
 from linkwise.topology.machine.model import LinkClass, Machine
+from linkwise.topology.vendors.known import RESOURCES
 
 FREE = "·"
 
@@ -41,29 +43,6 @@ class PodPlace:
     def talks(self) -> bool:
         """False for a lone GPU: its bandwidth means nothing."""
         return len(self.gpus) > 1
-
-
-class PodTimes(NamedTuple):
-    """When a watch saw what happened to a pod, in seconds of one clock.
-
-    None: not yet. `running` is also None if the watch saw the pod only after it had ended.
-    """
-
-    created: float
-    bound: float | None = None
-    running: float | None = None
-    ended: float | None = None  # it succeeded or failed
-
-    def since(self, start: float) -> "PodTimes":
-        """Return the same in seconds since *start*."""
-        return PodTimes(
-            self.created - start, *(None if time is None else time - start for time in self[1:])
-        )
-
-    @property
-    def last(self) -> float:
-        """Return the moment of the last change."""
-        return max(time for time in self if time is not None)
 
 
 _START = PodTimes(0.0)
@@ -168,11 +147,6 @@ class WorkloadReport:
         return max(bound) - max(time.created for time in times) if bound else None
 
     @property
-    def stock_draws(self) -> tuple[tuple[PodPlace | None, ...], ...]:
-        """Return the places of all pods for each draw."""
-        return tuple(zip(*(pod.stock for pod in self.pods), strict=True))
-
-    @property
     def stock_speeds(self) -> tuple[float, ...]:
         """Return the GB/s of the draws in which enough pods have a place."""
         both = zip(self.stock_running, self.stock_gbytes_per_s, strict=True)
@@ -191,7 +165,8 @@ class WorkloadReport:
     @property
     def stock_running(self) -> tuple[int, ...]:
         """Return how many pods have a place in each draw."""
-        return tuple(_placed(places) for places in self.stock_draws)
+        draws = zip(*(pod.stock for pod in self.pods), strict=True)
+        return tuple(sum(place is not None for place in draw) for draw in draws)
 
     @property
     def _whole(self) -> int:
@@ -210,31 +185,6 @@ class NodeReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Gain:
-    """What Linkwise gains. `ratios` has, for each workload by name, its GB/s with Linkwise divided
-    by the mean of the draws without it; there is at least one."""
-
-    ratios: Mapping[str, float]
-
-    @property
-    def mean(self) -> float:
-        return geometric_mean(self.ratios.values())
-
-    @property
-    def faster(self) -> int:
-        """Return how many workloads have more GB/s with Linkwise."""
-        return sum(1 for ratio in self.ratios.values() if ratio > 1)
-
-    @property
-    def worst(self) -> str:
-        return min(self.ratios, key=lambda name: self.ratios[name])
-
-    @property
-    def best(self) -> str:
-        return max(self.ratios, key=lambda name: self.ratios[name])
-
-
-@dataclass(frozen=True, slots=True)
 class MovedPod:
     """A pod that the extender evicted so that others fit."""
 
@@ -245,7 +195,7 @@ class MovedPod:
 
     @property
     def was(self) -> str:
-        return f"{self.node}, GPU{'s' if len(self.gpus) > 1 else ''} {written(self.gpus)}"
+        return f"{self.node}, {named_gpus(self.gpus)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,15 +228,14 @@ class Report:
         )
 
     @property
-    def gain(self) -> Gain | None:
-        """Return the gain of the workloads that communicate, and ran whole with Linkwise and in a
-        draw without it; None without any."""
-        ratios = {
+    def gain(self) -> Mapping[str, float]:
+        """Return, for each workload that communicates, and ran whole with Linkwise and in a draw
+        without it, its GB/s divided by the mean of these draws."""
+        return {
             workload.name: workload.gbytes_per_s / alone
             for workload in self.workloads
             if workload.gbytes_per_s is not None and (alone := workload.stock_mean)
         }
-        return Gain(ratios) if ratios else None
 
     @property
     def pods(self) -> Iterator[tuple[WorkloadReport, PodReport]]:
@@ -421,9 +370,6 @@ def _nothing_placed(pods: int, to_come: Sequence[str]) -> str:
     if not pods and to_come:
         return "no pod has GPUs: those that take some are not created yet"
     if not pods:
-        return "no pod takes GPUs: expected a container with a limit of nvidia.com/gpu"
+        of = " or ".join(RESOURCES)
+        return f"no pod takes GPUs: expected a container with a limit of {of}"
     return f"no pod has GPUs: {pods} wait"
-
-
-def _placed(places: Iterable[PodPlace | None]) -> int:
-    return sum(1 for place in places if place)

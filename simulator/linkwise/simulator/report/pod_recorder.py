@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from threading import Lock
 from time import monotonic
 
+from linkwise.drawing.times import PodTimes
 from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Pod
 from linkwise.kube.reflector import Reflector
-from linkwise.simulator.report.model import PodTimes
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import ContainerGpus, read_gpus
 from linkwise.topology.errors import AnnotationError

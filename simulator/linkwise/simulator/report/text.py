@@ -6,12 +6,14 @@ only repeats it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from statistics import fmean
+from statistics import geometric_mean
 from textwrap import wrap
 
 from rich.text import Text
 
-from linkwise.drawing.layout import Island, islands, numa_runs, written
+from linkwise.drawing.layout import Island, islands, numa_runs
+from linkwise.drawing.tables import aligned
+from linkwise.drawing.words import counted, indices
 from linkwise.simulator.report.model import (
     FREE,
     GpuTenant,
@@ -76,7 +78,7 @@ def other_waits(report: Report) -> tuple[str, ...]:
 
 def place_words(place: PodPlace) -> tuple[str, str, str, str]:
     """Return node, GPUs, link and GB/s; a lone GPU has no link and no bandwidth."""
-    gpus = written(place.gpus)
+    gpus = indices(place.gpus)
     if not place.talks:
         return place.node, gpus, "", ""
     return place.node, gpus, place.link.name, f"{place.gbytes_per_s:.1f}"
@@ -148,7 +150,7 @@ def draw_rows(report: Report) -> list[tuple[str, ...]]:
         speeds = workload.stock_speeds
         if workload.gbytes_per_s is None and not speeds:
             continue
-        figures = (fmean(speeds), min(speeds), max(speeds)) if speeds else (None, None, None)
+        figures = (workload.stock_mean, min(speeds, default=None), max(speeds, default=None))
         shown = ["-" if f is None else f"{f:.1f}" for f in (workload.gbytes_per_s, *figures)]
         rows.append((workload.name, *shown, f"{workload.stock_wholes} of {report.draws}"))
     return rows
@@ -157,15 +159,18 @@ def draw_rows(report: Report) -> list[tuple[str, ...]]:
 def gain_figures(report: Report) -> tuple[tuple[str, str], ...]:
     """Return three figures, each with its words; none without a gain."""
     gain = report.gain
-    if gain is None:
+    if not gain:
         return ()
-    count = len(gain.ratios)
-    workloads = "1 workload" if count == 1 else f"{count} workloads"
-    worst, best = gain.ratios[gain.worst], gain.ratios[gain.best]
+    mean, workloads = geometric_mean(gain.values()), counted(len(gain), "workload")
+    faster = sum(ratio > 1 for ratio in gain.values())
+    worst, best = min(gain, key=gain.__getitem__), max(gain, key=gain.__getitem__)
     return (
-        (f"{gain.mean:.1f}×", f"the GB/s of the scheduler alone, geometric mean of {workloads}"),
-        (f"{gain.faster} of {count}", "workloads have more GB/s than alone"),
-        (f"{worst:.1f}× to {best:.1f}×", f"from the worst, {gain.worst}, to the best, {gain.best}"),
+        (f"{mean:.1f}×", f"the GB/s of the scheduler alone, geometric mean of {workloads}"),
+        (f"{faster} of {len(gain)}", "workloads have more GB/s than alone"),
+        (
+            f"{gain[worst]:.1f}× to {gain[best]:.1f}×",
+            f"from the worst, {worst}, to the best, {best}",
+        ),
     )
 
 
@@ -174,20 +179,17 @@ DRAW_HEADS = ("", "Linkwise", "mean", "lowest", "highest", "ran whole")
 
 def _draws(report: Report) -> Text:
     rows = [DRAW_HEADS, *draw_rows(report)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(DRAW_HEADS))]
-    widths[0] = min(widths[0], WIDTH - sum(widths[1:]) - 2 * len(widths))
-    lines = [
-        "  ".join(["", f"{_clipped(row[0], widths[0]):<{widths[0]}}"])
-        + "".join(f"  {cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True))
-        for row in rows
-    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    longest = WIDTH - sum(widths[1:]) - 2 * len(widths)
+    table = aligned([(_clipped(name, longest), *row) for name, *row in rows], range(1, len(widths)))
     title = f"All {report.draws} draws alone, GB/s"
-    return _lines([_title(title), *(Text(line.rstrip()) for line in lines)])
+    return _lines([_title(title), *(Text(f"  {line}") for line in table.splitlines())])
 
 
 def _table(report: Report) -> Text:
     places = [p for _, pod in report.pods for p in (pod.place, *pod.stock[:1]) if p]
     words = [place_words(place) for place in places]
+    words += [(pod.state, "", "", "") for _, pod in report.pods if not pod.place]
     widths = tuple(
         max([len(head), *(len(row[column]) for row in words)])
         for column, head in enumerate(("node", "GPUs", "NVLINK", "GB/s"))
@@ -356,11 +358,8 @@ def _moved(moved: MovedPod) -> Text:
 
 
 def _times(report: Report) -> Text:
-    width = min(max(len(workload.name) for workload in report.workloads), _LONGEST)
-    lines = [
-        Text(f"  {_clipped(workload.name, width):<{width}}  {time_words(workload)}")
-        for workload in report.workloads
-    ]
+    rows = [(_clipped(each.name, _LONGEST), time_words(each)) for each in report.workloads]
+    lines = [Text(f"  {line}") for line in aligned(rows).splitlines()]
     return _lines([_title("Pods in time"), *lines, Text(f"Times: {MEASURED}", "dim")])
 
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, log10
 
-from linkwise.drawing.times import WIDTH, Lines, Scale
-from linkwise.simulator.report.model import GpuTenant, PodReport, PodTimes, Report, WorkloadReport
+from linkwise.drawing.times import WIDTH, Lines, PodTimes, Scale
+from linkwise.simulator.report.model import GpuTenant, PodReport, Report, WorkloadReport
 
 MEASURED = (
     "the moments at which the simulator's own watch saw each change, because the API's "
@@ -124,21 +124,13 @@ def _row(
     name: str, workload: WorkloadReport, pods: tuple[PodReport, ...], scale: Scale, *, lane: int
 ) -> Row:
     lanes = tuple(
-        Lane(_lines(pod.times, scale, (number + 0.5) * lane), _words(workload, pod))
+        Lane(
+            scale.lines((number + 0.5) * lane, pod.times, waits=pod.times.bound is None),
+            _words(workload, pod),
+        )
         for number, pod in enumerate(pods)
     )
     return Row(name, lane * len(pods), lanes, _cells(pods))
-
-
-def _lines(times: PodTimes, scale: Scale, y: float) -> Lines:
-    return scale.lines(
-        y,
-        created=times.created,
-        bound=times.bound,
-        running=times.running,
-        ended=times.ended,
-        waits=times.bound is None,
-    )
 
 
 def _words(workload: WorkloadReport, pod: PodReport) -> str:

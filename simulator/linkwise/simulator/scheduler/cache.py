@@ -167,7 +167,7 @@ class SchedulerCache:
         self._changes += 1
 
     def _put(self, pod: Pod, row: int) -> None:
-        leaving = pod.metadata.deletion_timestamp is not None
+        leaving = pod.is_leaving
         self._placed.put(pod.metadata.uid, pod_facts(pod), row, leaving=leaving)
 
     # Waiting pods

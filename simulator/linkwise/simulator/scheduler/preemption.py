@@ -24,7 +24,7 @@ def is_eligible(pod: Pod, cluster: SchedulerCache, rejections: Mapping[str, Reje
     if not name or cluster.node(name) is None or (refused and not refused.resolvable):
         return True
     return not any(
-        other.metadata.deletion_timestamp is not None and other.spec.priority < pod.spec.priority
+        other.is_leaving and other.spec.priority < pod.spec.priority
         for other, _ in cluster.info(name).pods.values()
     )
 

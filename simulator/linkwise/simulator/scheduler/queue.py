@@ -1,6 +1,6 @@
 """The scheduling queue: which pod is next, and when a failed one is tried again.
 
-As in kube-scheduler 1.35 (docs/simulator.md). The active queue is ordered by priority, then age.
+As in kube-scheduler 1.35. The active queue is ordered by priority, then age.
 Pods that did not fit and pods that met an error have a back-off queue each. A pool holds pods that
 wait for an event. An event wakes a pod only if it may change the answer of what refused it.
 

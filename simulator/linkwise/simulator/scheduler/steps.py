@@ -26,8 +26,6 @@ from linkwise.simulator.scheduler.settings import SchedulerSettings
 
 log = logging.getLogger(__name__)
 
-_ENDED_PHASES = ("Succeeded", "Failed")
-
 
 class SchedulerSteps(ABC):
     def __init__(
@@ -94,7 +92,7 @@ class SchedulerSteps(ABC):
         uid, now = pod.metadata.uid, self._now()
         known = self.pods.get(uid)
         # The scheduler's watch leaves out pods that have ended.
-        if kind == "DELETED" or pod.status.phase in _ENDED_PHASES:
+        if kind == "DELETED" or pod.has_ended:
             self.pods.pop(uid, None)
             self.queue.delete(uid)
             self.cluster.forget_pod(uid)
@@ -125,7 +123,7 @@ class SchedulerSteps(ABC):
 
     def try_pod(self, queued: QueuedPod) -> None:
         pod = queued.pod
-        if pod.metadata.deletion_timestamp is not None:
+        if pod.is_leaving:
             with self._lock:
                 self.queue.done(queued.uid)
             return

@@ -27,6 +27,10 @@ _CHECKSUM = "checksum/config"
 _ONLY_OF_A_RELEASE = re.compile(
     rf"^ +(?:annotations:\n +{_CHECKSUM}|{'|'.join(map(re.escape, _OF_A_RELEASE))}): .*\n", re.M
 )
+# What every installation has to say. No registry: kubectl's files name the image `linkwise`, and
+# daemonset/components/image replaces that.
+NEEDED = Path(__file__).parent / "needed_values.yaml"
+_REGISTRY = "registry.example/"
 # Where the manifests of each program are for kubectl, by the folder of its templates.
 _FOLDERS = {
     "plugin": "base/plugin",
@@ -73,8 +77,14 @@ def template(
     name: str = "linkwise",
     kube_version: str = binaries.NEWEST,
 ) -> str:
-    place = (f"--namespace={namespace}", f"--kube-version={kube_version}")
-    return helm("template", name, str(CHART), *place, *arguments)
+    """Render the chart as with NEEDED, and with an image that has no registry if *arguments* name
+    none."""
+    place = (f"--namespace={namespace}", f"--kube-version={kube_version}", f"--values={NEEDED}")
+    return without_registry(helm("template", name, str(CHART), *place, *arguments))
+
+
+def without_registry(rendered: str) -> str:
+    return rendered.replace(f"image: {_REGISTRY}linkwise:", "image: linkwise:")
 
 
 def for_kubectl() -> Mapping[Path, str]:

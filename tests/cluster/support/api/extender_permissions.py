@@ -5,7 +5,7 @@ Tests carry out the allowed requests in this order.
 
 from typing import Any
 
-from linkwise.extender.runtime.informers import CLAIMS, SURROUNDINGS, path_of
+from linkwise.extender.run.informers import CLAIMS, SURROUNDINGS, path_of
 from linkwise.kube.client import JSON_PATCH, STRATEGIC_PATCH
 from linkwise.pods.podgrouper.workloads.kinds import OwnerKind
 from linkwise.pods.podgrouper.workloads.systems import READ

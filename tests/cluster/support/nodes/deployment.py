@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import urllib3
 import yaml
 
-from linkwise.extender.settings import Settings
+from linkwise.extender.run.settings import Settings
 from linkwise.kube.client import KubeClient
 from linkwise.topology import names
 from linkwise.topology.machine.model import Machine

@@ -89,7 +89,7 @@ class InFront(DeployedLinkwise):
         self.adopted = True
 
     def leave(self) -> None:
-        """Follow docs/in-front.md, and docs/operating/uninstall.md."""
+        """Follow docs/in-front.md, and docs/operating/upgrade-and-uninstall.md."""
         self._tell_vendor(_KUBELET)
         wait_until_none(self.unoffered)
         self.control.parts["kube-scheduler"].stop()

@@ -45,13 +45,15 @@ Two nodes of a real Kubernetes, each playing a {MACHINE}, and Linkwise. To try:
 """
 INSTALL = f"""\
 helm install linkwise daemonset/chart -n {SYSTEM} --wait \\
-    --set plugin.simulatedMachines=true --set extender.service.clusterIP={ADDRESS}"""
+    --set plugin.mode=replace --set plugin.simulatedMachines=true \\
+    --set image.pullPolicy=Never --set extender.service.clusterIP={ADDRESS}"""
 _EMPTY_WELCOME = f"""
 Two nodes of a real Kubernetes, each labelled to play a {MACHINE}, without Linkwise. The image
 linkwise:{VERSION} of this checkout is on both, and you are in the checkout. To try:
 
   {INSTALL}
-                                    a fixed address, because this cluster has no DNS
+                                    a fixed address, because this cluster has no DNS; the
+                                    image is on the nodes, and no other plugin
   kubectl linkwise doctor           what is missing
   kubectl apply -f examples/04-four-gpu-workers.yaml
                                     a gang of two pods of four GPUs; then: kubectl linkwise gangs

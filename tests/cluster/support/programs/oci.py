@@ -44,11 +44,6 @@ def image_size(archive: Path) -> int:
     return sum(layer.size for layer in _manifest(archive).layers)
 
 
-def image_name(archive: Path) -> str:
-    """Return the name that a container runtime gives it on import."""
-    return _index(archive).annotations["org.opencontainers.image.ref.name"]
-
-
 def how_to_run(archive: Path) -> ImageRun:
     return _blob(archive, _manifest(archive).config.digest, Config).config
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from linkwise.extender.api.actions import WritePlan
 from linkwise.extender.core import Core
-from linkwise.extender.core_settings import CoreSettings
+from linkwise.extender.next.core_settings import CoreSettings
+from linkwise.extender.state.actions import WritePlan
 from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Node, Pod
 from linkwise.topology import names
@@ -24,7 +24,6 @@ from tests.cluster.support.scheduling.scheduling_world import PODS, SchedulingWo
 SHAPES = ((2, 1), (4, 1), (8, 1), (2, 2), (3, 2), (4, 2), (2, 4), (3, 4), (2, 8), (4, 8))
 _LIKELY = (5, 5, 3, 5, 4, 4, 5, 3, 3, 1)
 _ROUNDS_OF_A_RUN = 5  # number of looks at a whole gang before it ends
-_ENDED = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ class Played:
                 self._play(job, of_gang[job.name])
 
     def _play(self, job: DrawnGang, pods: Sequence[Pod]) -> None:
-        live = [pod for pod in pods if pod.status.phase not in _ENDED]
+        live = [pod for pod in pods if not pod.has_ended]
         bound = [pod for pod in live if pod.spec.node_name]
         for pod in bound:
             if pod.status.phase != "Running":
@@ -136,7 +135,7 @@ class Overdue:
         core.replace_pods(pods, now)
         planned = {a.pod.uid for a in core.decide(now) if isinstance(a, WritePlan)}
         for pod in pods:
-            if pod.spec.node_name or pod.status.phase in _ENDED:
+            if pod.spec.node_name or pod.has_ended:
                 continue
             if pod.metadata.uid in planned or names.PLAN in pod.metadata.annotations:
                 yield pod
@@ -146,7 +145,7 @@ def given_twice(pods: Sequence[Pod]) -> list[str]:
     """Return GPUs that are in the plans of two bound, live pods."""
     holders: defaultdict[str, list[str]] = defaultdict(list)
     for pod in pods:
-        if pod.spec.node_name and pod.status.phase not in _ENDED:
+        if pod.spec.node_name and not pod.has_ended:
             for uuid in _uuids(pod.metadata.annotations):
                 holders[uuid].append(pod.metadata.name)
     return [f"{uuid}: {', '.join(who)}" for uuid, who in holders.items() if len(who) > 1]

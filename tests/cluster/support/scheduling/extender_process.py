@@ -17,7 +17,7 @@ from typing import Any
 import urllib3
 import yaml
 
-from linkwise.extender.api import noted_places
+from linkwise.extender.state import noted_places
 from linkwise.kube.errors import ApiError
 from linkwise.topology import names
 from linkwise.topology.annotations.labels import node_labels

@@ -15,7 +15,7 @@ import msgspec
 
 from linkwise.pods.claims import ClaimAsk, write_claims
 from linkwise.topology import names
-from tests.cluster.support.api.chart import CHART, helm, values
+from tests.cluster.support.api.chart import CHART, NEEDED, helm, values
 from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.programs import binaries
 from tests.cluster.support.scheduling.dra import (
@@ -69,6 +69,7 @@ def of_chart(file: str, part: str = "extender", **given: object) -> str:
         *("template", "linkwise", str(CHART), "--namespace=kube-system"),
         f"--kube-version={binaries.NEWEST}",
         f"--show-only=templates/{part}/{file}",
+        f"--values={NEEDED}",
         *values(webhook__gpusFromClaims=True, **given),
     )
 

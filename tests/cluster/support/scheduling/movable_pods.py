@@ -21,8 +21,11 @@ from tests.cluster.support.scheduling.scheduling_world import (
 )
 from tests.cluster.support.scheduling.workload_pods import free, pod_template
 
-CONSENT = {"movable": "true", "move_cost": "100ms"}
-COSTLIER = {"movable": "true", "move_cost": "200ms"}
+# The extender learns from pods of earlier tests, which ran for seconds, that such pods end soon:
+# then it waits for them.
+_EXPECTED = {"expected_duration": "1h"}
+_MOVABLE = {"movable": "true"}
+CONSENT, COSTLIER = _MOVABLE | {"move_cost": "100ms"}, _MOVABLE | {"move_cost": "200ms"}
 RUN_SECONDS = 2.0  # ten times the higher cost: a pod that has run for less does not move
 ENDED_BY_SIGNAL = 143  # the exit code after SIGTERM
 APPS = f"/apis/apps/v1/namespaces/{NAMESPACE}"
@@ -41,7 +44,7 @@ def is_empty(world: SchedulingWorld) -> bool:
 def template(world: SchedulingWorld, app: str, node: str, **said: str) -> dict[str, Any]:
     """Return a template whose pods may run only on *node*, until `run` opens the others."""
     label_nodes(world, app, [node])
-    made = pod_template(app, 2, **said)
+    made = pod_template(app, 2, **_EXPECTED | said)
     made["spec"]["nodeSelector"] = {app: "welcome"}
     return made
 
@@ -83,7 +86,7 @@ def play_kubelets(
         if not pod.spec.node_name:
             continue
         with maybe_gone():
-            if pod.metadata.deletion_timestamp is None:
+            if not pod.is_leaving:
                 ready = str(pod.metadata.labels.get("app") not in unready)
                 if pod.status.phase == "Pending" or (
                     pod.status.phase == "Running" and readiness(pod) != ready
@@ -147,18 +150,14 @@ def run(world: SchedulingWorld, apps: Mapping[str, str]) -> dict[str, str]:
 def of(world: SchedulingWorld, app: str) -> list[Pod]:
     """Return the app's pods that are not on their way out."""
     return [
-        pod
-        for pod in world.pods()
-        if pod.metadata.labels.get("app") == app and pod.metadata.deletion_timestamp is None
+        pod for pod in world.pods() if pod.metadata.labels.get("app") == app and not pod.is_leaving
     ]
 
 
 def terminating(world: SchedulingWorld) -> set[str]:
     """Return the apps of the pods on their way out."""
     pods = world.pods()
-    return {
-        p.metadata.labels.get("app", "") for p in pods if p.metadata.deletion_timestamp is not None
-    }
+    return {p.metadata.labels.get("app", "") for p in pods if p.is_leaving}
 
 
 def moved(world: SchedulingWorld, before: Mapping[str, str]) -> dict[str, str]:

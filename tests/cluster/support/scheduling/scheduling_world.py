@@ -144,7 +144,7 @@ class SchedulingWorld:
 
     def bury_terminating(self) -> None:
         for pod in self.pods():
-            if pod.metadata.deletion_timestamp is not None:
+            if pod.is_leaving:
                 with maybe_gone():
                     self.delete(pod.metadata.name)
 

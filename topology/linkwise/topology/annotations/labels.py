@@ -1,19 +1,16 @@
 """Labels of a Node, for a nodeSelector about its machine (docs/annotations.md).
 
-Linkwise's own are below `linkwise.dev/`. Those of NVIDIA's GPU feature discovery (GFD) are below
-`nvidia.com/`, so that manifests for GFD work on a cluster without it. On a node with several GPU
-models the two differ. Linkwise's say `mixed` and the least memory, which every GPU has. GFD's name
-the model of the last GPU, as GFD does.
+Linkwise's own are below `linkwise.dev/`. On a node with several GPU models they are `mixed` and the
+least memory, which every GPU has. Those of the vendor are below the vendor's prefix (`vendors/`).
 """
 
 import re
 from collections.abc import Callable
 
-from linkwise.topology.machine.hardware import facts_of_gpu
 from linkwise.topology.machine.model import Link, LinkClass, Machine
 from linkwise.topology.names import PREFIX
+from linkwise.topology.vendors.known import vendor_of
 
-GFD_PREFIX = "nvidia.com/"
 MIXED = "mixed"
 LONGEST = 63  # Kubernetes' limit on a label value
 
@@ -23,7 +20,8 @@ _NOT_ALLOWED = re.compile(r"[^A-Za-z0-9_. -]")
 def node_labels(machine: Machine) -> dict[str, str]:
     """Return every label of the machine, without unknown ones. All values are legal."""
     labels = {PREFIX + name: value for name, value in _own_labels(machine).items()}
-    labels |= {GFD_PREFIX + name: value for name, value in _gfd_labels(machine).items()}
+    vendor = vendor_of(machine)
+    labels |= {vendor.label_prefix + name: value for name, value in vendor.labels(machine).items()}
     return {name: label_value(value) for name, value in labels.items()}
 
 
@@ -61,7 +59,8 @@ def nvlink_kind(machine: Machine) -> str:
         return "none"
     fewest, most = min(link.nvlinks for link in joined), max(link.nvlinks for link in joined)
     count = str(most) if fewest == most else f"{fewest}-{most}"
-    return f"NV{count}{'-switch' if all(link.through_switch for link in joined) else ''}"
+    switch = "-switch" if all(link.through_switch for link in joined) else ""
+    return f"{vendor_of(machine).link_prefix}{count}{switch}"
 
 
 def pcie_switches(machine: Machine) -> int:
@@ -78,51 +77,3 @@ def _group_sizes(machine: Machine, joins: Callable[[Link], bool]) -> list[int]:
             low, high = sorted((group[first], group[second]))
             group = [low if member == high else member for member in group]
     return [group.count(member) for member in set(group)]
-
-
-def _gfd_labels(machine: Machine) -> dict[str, str]:
-    last = machine.gpus[-1]
-    labels = {
-        "gpu.product": last.model,
-        "gpu.count": str(sum(gpu.model == last.model for gpu in machine.gpus)),
-    }
-    if last.memory_mib:
-        labels["gpu.memory"] = str(last.memory_mib)
-    facts = facts_of_gpu(last)
-    capability = last.compute_capability or facts.compute_capability
-    if capability:
-        labels["gpu.family"] = facts.family
-        labels["gpu.compute.major"], labels["gpu.compute.minor"] = map(str, capability)
-    if machine.clique:
-        labels["gpu.clique"] = machine.clique
-    return labels | _driver_labels(machine.driver_version) | _cuda_labels(machine.cuda_version)
-
-
-def _driver_labels(version: str | None) -> dict[str, str]:
-    """Return the driver's labels. Like GFD, they know X.Y and X.Y.Z only."""
-    if version is None or not re.fullmatch(r"[0-9]+\.[0-9]+(\.[0-9]+)?", version):
-        return {}
-    major, minor, revision = (*version.split("."), "")[:3]
-    return {
-        "cuda.driver-version.full": version,
-        "cuda.driver-version.major": major,
-        "cuda.driver-version.minor": minor,
-        "cuda.driver-version.revision": revision,
-        # Older names, which GFD still writes.
-        "cuda.driver.major": major,
-        "cuda.driver.minor": minor,
-        "cuda.driver.rev": revision,
-    }
-
-
-def _cuda_labels(version: str | None) -> dict[str, str]:
-    if version is None or not re.fullmatch(r"[0-9]+\.[0-9]+", version):
-        return {}
-    major, minor = version.split(".")
-    return {
-        "cuda.runtime-version.full": version,
-        "cuda.runtime-version.major": major,
-        "cuda.runtime-version.minor": minor,
-        "cuda.runtime.major": major,
-        "cuda.runtime.minor": minor,
-    }

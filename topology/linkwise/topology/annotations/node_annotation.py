@@ -11,9 +11,13 @@ reading gives back exactly the machine that was written. Two GPUs joined by a br
 bus id, NUMA nodes. `links` has one text for each GPU but the last: its links to the GPUs after it,
 written `SYS`, `NV12/NODE` (12 NVLinks, and the PCIe path beside them) or `NV12s/PXB` (through an
 NVSwitch). `no_p2p` has, for each GPU but the last, the indices of the GPUs after it with which it
-has no peer-to-peer access; if it is missing, the models' names decide. `nics` holds name and class
-to each GPU; `nic_gbit_per_s`, the speed of each, 0 if it is unknown; `unhealthy`, indices. What is
-empty is left out, and unknown fields are ignored, so a field can be added without a new version.
+has no peer-to-peer access; if it is missing, the models' names decide. `routed` has likewise those
+that it reaches over the vendor's links of other GPUs. `vendor` made the GPUs; without it that is
+NVIDIA. `nics` holds name and class
+to each GPU; `nic_gbit_per_s`, the speed of each, 0 if it is unknown; `unhealthy`, indices.
+`pcie_lanes` has index, lanes that are up and lanes that could be, of GPUs that do not have the
+usual 16. What is empty is left out, and unknown fields are ignored, so a field can be added without
+a new version.
 
 What the kubelet's Topology Manager demands, if that is known: policy, scope, what said so, options:
 
@@ -32,7 +36,7 @@ These GPUs are in `unhealthy` too, so a reader that knows no parts gives none of
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 
@@ -42,7 +46,7 @@ from linkwise.topology import names
 from linkwise.topology.annotations.annotation_json import check_version, decode
 from linkwise.topology.errors import AnnotationError, MachineError
 from linkwise.topology.machine.link_words import peer_by_name, read_pcie_class
-from linkwise.topology.machine.model import Gpu, Link, Machine, Nic
+from linkwise.topology.machine.model import USUAL_PCIE_LANES, Gpu, Link, Machine, Nic
 from linkwise.topology.machine.parts import MigProfile, Part
 from linkwise.topology.machine.topology_manager import Policy, Scope, Source, TopologyManager
 
@@ -64,6 +68,12 @@ class _Gpu(msgspec.Struct, frozen=True, array_like=True):
     model: int  # position in `models`
     pci_bus_id: str | None = None
     numa_nodes: tuple[int, ...] = ()
+
+
+class _Lanes(msgspec.Struct, frozen=True, array_like=True):
+    index: int
+    up: int
+    most: int
 
 
 class _Nic(msgspec.Struct, frozen=True, array_like=True):
@@ -100,13 +110,16 @@ class _TopologyManager(msgspec.Struct, frozen=True, array_like=True):
 class _Topology(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="v", tag=VERSION
 ):
+    vendor: str = "nvidia"
     models: tuple[_Model, ...]
     gpus: tuple[_Gpu, ...]
     links: tuple[str, ...] = ()
     no_p2p: tuple[tuple[int, ...], ...] | None = None
+    routed: tuple[tuple[int, ...], ...] = ()
     nics: tuple[_Nic, ...] = ()
     nic_gbit_per_s: tuple[int, ...] = ()
     unhealthy: tuple[int, ...] = ()
+    pcie_lanes: tuple[_Lanes, ...] = ()
     shares: tuple[_Share, ...] = ()
     divided: tuple[_Divided, ...] = ()
     clique: str | None = None
@@ -121,6 +134,7 @@ def write_topology(machine: Machine) -> str:
     parts = [part for gpu in machine.gpus for part in gpu.parts or ()]
     shares = list(dict.fromkeys(map(_share_of, parts)))
     topology = _Topology(
+        vendor=machine.vendor,
         models=tuple(models),
         gpus=tuple(
             _Gpu(gpu.uuid, gpu.index, models.index(_model_of(gpu)), gpu.pci_bus_id, gpu.numa_nodes)
@@ -128,12 +142,18 @@ def write_topology(machine: Machine) -> str:
         ),
         links=tuple(_rows_of(machine)),
         no_p2p=_without_peers(machine),
+        routed=_later_gpus(machine, lambda link: link.routed) or (),
         nics=tuple(
             _Nic(nic.name, " ".join(link.name for link in nic.closeness)) for nic in machine.nics
         ),
         nic_gbit_per_s=_speeds_of(machine),
         unhealthy=tuple(
             gpu.index for gpu in machine.gpus if not gpu.healthy or gpu.parts is not None
+        ),
+        pcie_lanes=tuple(
+            _Lanes(gpu.index, gpu.pcie_lanes, gpu.most_pcie_lanes)
+            for gpu in machine.gpus
+            if gpu.pcie_lanes != USUAL_PCIE_LANES
         ),
         shares=tuple(shares),
         divided=tuple(
@@ -158,7 +178,12 @@ def read_topology(text: str) -> Machine:
     check_version(names.TOPOLOGY, text, VERSION, _AS_WRITTEN)
     topology = decode(names.TOPOLOGY, text, _Topology, _AS_WRITTEN)
     divided = {gpu.index: gpu for gpu in topology.divided}
-    for what, indices in (("unhealthy", {*topology.unhealthy}), ("divided", {*divided})):
+    lanes = {gpu.index: gpu for gpu in topology.pcie_lanes}
+    for what, indices in (
+        ("unhealthy", {*topology.unhealthy}),
+        ("pcie_lanes", {*lanes}),
+        ("divided", {*divided}),
+    ):
         unknown = indices - {gpu.index for gpu in topology.gpus}
         if unknown:
             raise AnnotationError(
@@ -166,7 +191,11 @@ def read_topology(text: str) -> Machine:
             )
     try:
         return Machine(
-            gpus=tuple(_read_gpu(topology, gpu, divided.get(gpu.index)) for gpu in topology.gpus),
+            vendor=topology.vendor,
+            gpus=tuple(
+                _read_gpu(topology, gpu, divided.get(gpu.index), lanes.get(gpu.index, _ALL_LANES))
+                for gpu in topology.gpus
+            ),
             links=tuple(_read_links(topology, text)),
             nics=tuple(_read_nics(topology, text)),
             clique=topology.clique,
@@ -224,15 +253,25 @@ def _rows_of(machine: Machine) -> Iterator[str]:
 
 def _without_peers(machine: Machine) -> tuple[tuple[int, ...], ...] | None:
     """Return None if all pairs have peer-to-peer access, as their models' names say."""
-    gpus = machine.gpus
-    found: list[list[int]] = [[] for _ in gpus[1:]]
-    usual = True
+    models = [gpu.model for gpu in machine.gpus]
+    if all(
+        link.peer_to_peer and peer_by_name(models[first], models[second], link.nvlinks)
+        for first, second, link in machine.pairs()
+    ):
+        return None
+    return _later_gpus(machine, lambda link: not link.peer_to_peer) or ((),) * (len(models) - 1)
+
+
+def _later_gpus(
+    machine: Machine, which: Callable[[Link], bool]
+) -> tuple[tuple[int, ...], ...] | None:
+    """Return for each GPU but the last the indices of those after it with such a link; None if
+    there is no such link."""
+    found: list[list[int]] = [[] for _ in machine.gpus[1:]]
     for first, second, link in machine.pairs():
-        usual &= link.peer_to_peer
-        usual &= peer_by_name(gpus[first].model, gpus[second].model, link.nvlinks)
-        if not link.peer_to_peer:
-            found[first].append(gpus[second].index)
-    return None if usual else tuple(map(tuple, found))
+        if which(link):
+            found[first].append(machine.gpus[second].index)
+    return tuple(map(tuple, found)) if any(found) else None
 
 
 def _token(link: Link) -> str:
@@ -241,7 +280,10 @@ def _token(link: Link) -> str:
     return f"NV{link.nvlinks}{'s' if link.through_switch else ''}/{link.pcie.name}"
 
 
-def _read_gpu(topology: _Topology, gpu: _Gpu, divided: _Divided | None) -> Gpu:
+_ALL_LANES = _Lanes(0, USUAL_PCIE_LANES, USUAL_PCIE_LANES)
+
+
+def _read_gpu(topology: _Topology, gpu: _Gpu, divided: _Divided | None, lanes: _Lanes) -> Gpu:
     if not 0 <= gpu.model < len(topology.models):
         last = len(topology.models) - 1
         expected = f"expected a place in models, 0 to {last}"
@@ -259,6 +301,8 @@ def _read_gpu(topology: _Topology, gpu: _Gpu, divided: _Divided | None) -> Gpu:
         parts=None
         if divided is None
         else tuple(_read_part(topology, gpu.uuid, part) for part in divided.parts),
+        pcie_lanes=lanes.up,
+        most_pcie_lanes=lanes.most,
     )
 
 
@@ -278,18 +322,20 @@ def _read_links(topology: _Topology, text: str) -> Iterator[Link]:
     rows = len(topology.gpus) - 1
     if len(topology.links) != max(rows, 0):
         raise AnnotationError(names.TOPOLOGY, text, f"{rows} rows of links")
-    without_peers = topology.no_p2p
-    if without_peers is not None and len(without_peers) != len(topology.links):
-        raise AnnotationError(names.TOPOLOGY, text, f"{len(topology.links)} rows of no_p2p")
+    for what, of_rows in (("no_p2p", topology.no_p2p), ("routed", topology.routed or None)):
+        if of_rows is not None and len(of_rows) != len(topology.links):
+            raise AnnotationError(names.TOPOLOGY, text, f"{len(topology.links)} rows of {what}")
     for row, line in enumerate(topology.links):
         tokens, others = line.split(" "), topology.gpus[row + 1 :]
         if len(tokens) != len(others):
             raise AnnotationError(names.TOPOLOGY, text, f"{rows - row} links in row {row}")
-        apart = None if without_peers is None else {*without_peers[row]}
-        if apart and not apart <= {gpu.index for gpu in others}:
-            raise AnnotationError(
-                names.TOPOLOGY, text, f"indices of later GPUs in no_p2p, row {row}"
-            )
+        apart = None if topology.no_p2p is None else {*topology.no_p2p[row]}
+        routed = {*topology.routed[row]} if topology.routed else set()
+        for what, indices in (("no_p2p", apart or set()), ("routed", routed)):
+            if not indices <= {gpu.index for gpu in others}:
+                raise AnnotationError(
+                    names.TOPOLOGY, text, f"indices of later GPUs in {what}, row {row}"
+                )
         for token, other in zip(tokens, others, strict=True):
             link = _read_link(token, f"links, row {row}")
             peer = (
@@ -297,7 +343,7 @@ def _read_links(topology: _Topology, text: str) -> Iterator[Link]:
                 if apart is None
                 else other.index not in apart
             )
-            yield _shared(replace(link, peer_to_peer=peer))
+            yield _shared(replace(link, peer_to_peer=peer, routed=other.index in routed))
 
 
 def _peer_by_name(topology: _Topology, first: _Gpu, second: _Gpu, link: Link) -> bool:

@@ -1,6 +1,6 @@
 """Links as the words of `nvidia-smi topo`, and tables of these words.
 
-Recorded machines and printed tables use the same words, so this module reads both. Three rules
+Recorded machines and printed tables use the same words, so this module reads both. Four rules
 settle what such a table leaves open:
 
 * `topo -m` shows only the NVLinks of a pair that has some. The PCIe path beside them comes from a
@@ -8,6 +8,8 @@ settle what such a table leaves open:
 * NVLinks pass through an NVSwitch if a GPU shows more of them, summed over its peers, than its chip
   has. A V100 has 6, so one that shows NV6 to each of 15 others must use a switch.
 * Peer-to-peer access is in a third table (`topo -p2p r`); without it, the models' names decide.
+* AMD's GPUs that xGMI holds together are one hive: those without a link of their own reach each
+  other over the links of others.
 """
 
 import re
@@ -17,6 +19,8 @@ from itertools import combinations
 from linkwise.topology.errors import MachineError
 from linkwise.topology.machine.hardware import facts_of_gpu, has_peer_to_peer
 from linkwise.topology.machine.model import MAX_NVLINKS, Gpu, Link, LinkClass
+from linkwise.topology.vendors.known import VENDORS
+from linkwise.topology.vendors.vendor import Vendor
 
 SELF = "X"
 NVLINKS_OF_AN_UNKNOWN_CHIP = 18  # the most that any chip up to Blackwell has
@@ -24,7 +28,9 @@ WORDS = "X, SYS, NODE, PHB, PXB, PIX or NV and a number"
 
 _PCIE_CLASSES = {link.name: link for link in LinkClass if link is not LinkClass.NVLINK}
 _PCIE_CLASSES["SOC"] = LinkClass.SYS  # what drivers before 2017 printed
-_NVLINKS = re.compile(r"NV([0-9]{1,2})")
+_NVLINKS = re.compile(
+    rf"(?:{'|'.join(each.link_prefix for each in VENDORS.values())})([0-9]{{1,2}})"
+)
 
 Words = Sequence[Sequence[str]]
 NO_PEERS_TOLD: Mapping[tuple[int, int], bool] = {}
@@ -57,9 +63,18 @@ def read_nvlinks(word: str, where: str) -> int:
     return count
 
 
-def word_of(link: Link) -> str:
-    """Return the word for a link in a `topo -m` table."""
-    return f"NV{link.nvlinks}" if link.nvlinks else link.pcie.name
+def word_of(link: Link, vendor: Vendor) -> str:
+    """Return the word for a link in a table as `topo -m` prints it."""
+    return f"{vendor.link_prefix}{link.nvlinks}" if link.nvlinks else link.pcie.name
+
+
+def vendor_of_words(words: Words) -> Vendor:
+    """Return whose links are in the table; the first vendor if it has none."""
+    first, *others = VENDORS.values()
+    cells = [cell for row in words for cell in row]
+    return next(
+        (each for each in others if any(cell.startswith(each.link_prefix) for cell in cells)), first
+    )
 
 
 def peer_by_name(first: str, second: str, nvlinks: int) -> bool:
@@ -90,6 +105,8 @@ def links_of(
         shown[first] += count
         shown[second] += count
     switched = [links > _nvlinks_of_chip(gpu) for gpu, links in zip(gpus, shown, strict=True)]
+    hives = _hives(len(gpus), pairs, nvlinks)
+    routes = words is not None and vendor_of_words(words).routed
     return tuple(
         Link(
             pcie=_pcie_class(gpus, words, pcie, (first, second)),
@@ -98,9 +115,22 @@ def links_of(
             peer_to_peer=peers.get(
                 (first, second), peer_by_name(gpus[first].model, gpus[second].model, count)
             ),
+            routed=routes
+            and not count
+            and hives[first] == hives[second]
+            and peers.get((first, second), True),
         )
         for (first, second), count in zip(pairs, nvlinks, strict=True)
     )
+
+
+def _hives(count: int, pairs: Sequence[tuple[int, int]], nvlinks: Sequence[int]) -> list[int]:
+    """Number the GPUs alike that links hold together."""
+    hives = list(range(count))
+    for (first, second), links in zip(pairs, nvlinks, strict=True):
+        if links:
+            hives = [hives[first] if hive == hives[second] else hive for hive in hives]
+    return hives
 
 
 def _nvlinks_of_chip(gpu: Gpu) -> int:

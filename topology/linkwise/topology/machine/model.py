@@ -17,6 +17,7 @@ from linkwise.topology.machine.topology_manager import TopologyManager
 MAX_GPUS = 16
 MAX_NVLINKS = 36  # NVML_NVLINK_MAX_LINKS is 18 up to Blackwell; the annotation leaves room
 MAX_NIC_GBIT_PER_S = 100_000
+USUAL_PCIE_LANES = 16
 _PCI_BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
@@ -45,7 +46,8 @@ LINK_WORDS: dict[str, LinkClass] = {
 class Gpu:
     """One GPU. `numa_nodes` is empty if unknown, and holds -1 if the firmware says so. `pci_bus_id`
     is in sysfs form (0000:1a:00.0). `parts` is None if containers get the GPU as a whole; it is
-    empty if MIG mode is on and there is no MIG device."""
+    empty if MIG mode is on and there is no MIG device. `pcie_lanes` are up, of the
+    `most_pcie_lanes` that the GPU and its slot both have; both are 16 if that is unknown."""
 
     uuid: str
     index: int
@@ -56,8 +58,15 @@ class Gpu:
     compute_capability: tuple[int, int] | None = None
     healthy: bool = True
     parts: tuple[Part, ...] | None = None
+    pcie_lanes: int = USUAL_PCIE_LANES
+    most_pcie_lanes: int = USUAL_PCIE_LANES
 
     def __post_init__(self) -> None:
+        if not 1 <= self.pcie_lanes <= self.most_pcie_lanes <= USUAL_PCIE_LANES:
+            raise MachineError(
+                f"GPU {self.index}: {self.pcie_lanes} of {self.most_pcie_lanes} PCIe lanes: "
+                f"expected 1 to {USUAL_PCIE_LANES}"
+            )
         if self.parts is not None:
             check_parts(self.uuid, self.parts)
         if not self.uuid or len(self.uuid) > 63 or self.uuid.split() != [self.uuid]:
@@ -84,7 +93,9 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The paths between two GPUs, the same both ways: their PCIe distance, and any NVLinks.
+    """The paths between two GPUs, the same both ways: their PCIe distance, and any NVLinks, or what
+    the vendor has for them. With `routed` they have none of their own and reach each other over
+    those of other GPUs.
 
     Without `peer_to_peer` neither reaches the other's memory over PCIe: what takes the PCIe path
     goes through the host's memory.
@@ -94,8 +105,11 @@ class Link:
     nvlinks: int = 0
     through_switch: bool = False
     peer_to_peer: bool = True
+    routed: bool = False
 
     def __post_init__(self) -> None:
+        if self.routed and self.nvlinks:
+            raise MachineError(f"link: routed beside {self.nvlinks} NVLinks: expected 0")
         if self.pcie is LinkClass.NVLINK:
             raise MachineError("link: pcie NVLINK: expected SYS, NODE, PHB, PXB or PIX")
         if not 0 <= self.nvlinks <= MAX_NVLINKS:
@@ -106,7 +120,7 @@ class Link:
     @property
     def kind(self) -> LinkClass:
         """The closest class of the paths."""
-        return LinkClass.NVLINK if self.nvlinks else self.pcie
+        return LinkClass.NVLINK if self.nvlinks or self.routed else self.pcie
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +149,7 @@ class Machine:
     `clique` is `<ClusterUUID>.<CliqueID>` of a multi-node NVLink fabric. `topology_manager` is None
     if it is not known what the node's kubelet demands. `partitions` are the NVSwitch partitions, as
     bitmasks of their GPUs, in rising order, 0 among them: a pod's GPUs have to be exactly one of
-    these. Empty: any GPUs will do.
+    these. Empty: any GPUs will do. `vendor` made the GPUs (`vendors/`).
     """
 
     gpus: tuple[Gpu, ...]
@@ -146,6 +160,7 @@ class Machine:
     cuda_version: str | None = None
     topology_manager: TopologyManager | None = None
     partitions: tuple[int, ...] = ()
+    vendor: str = "nvidia"
     healthy_gpus: int = field(init=False, compare=False, repr=False)
     """The set of the GPUs that containers can get as a whole: healthy, and not divided."""
     _bit_of: Mapping[str, int] = field(init=False, compare=False, repr=False)

@@ -7,7 +7,7 @@ WANTED = "expected what `nvidia-smi topo -m` prints"
 MATRIX_PCI = f"table: this is `nvidia-smi topo -mp`, which leaves NVLinks out: {WANTED}"
 P2P = f"table: this is `nvidia-smi topo -p2p`: {WANTED}"
 
-_AMD = "table: this is {} of AMD GPUs: " + WANTED
+_AMD = "table: this is {} of AMD GPUs: " + WANTED + ", or its tables with their titles"
 _PRINTS = tuple(
     (re.compile(pattern, re.MULTILINE), said)
     for pattern, said in (

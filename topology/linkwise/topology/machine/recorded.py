@@ -17,7 +17,8 @@ from linkwise.topology.errors import MachineError
 from linkwise.topology.machine.hardware import facts_of
 from linkwise.topology.machine.link_words import links_of, read_pcie_class
 from linkwise.topology.machine.model import Gpu, Machine, Nic
-from linkwise.topology.machine.topo_matrix import made_up_uuid, read_matrix
+from linkwise.topology.machine.prints import read_print
+from linkwise.topology.machine.topo_matrix import UNKNOWN_MODEL, made_up_uuid
 
 Kind = Literal["real", "partial", "declared", "fixture", "mock"]
 
@@ -57,6 +58,7 @@ class RecordedMachine(msgspec.Struct, frozen=True, kw_only=True):
     nics: dict[str, tuple[str, ...]] = {}
     notes: str = ""
     domain: FabricDomain | None = None
+    vendor: str = "nvidia"
 
 
 class _MachinesFile(msgspec.Struct, frozen=True):
@@ -83,7 +85,7 @@ def recorded_machine(name: str, *, node: str = "") -> Machine:
 
 
 def is_printed(text: str) -> bool:
-    """True if a file's text is a printed table, maybe inside other JSON, and not the format of
+    """True if a file's text is a print (prints.py), maybe inside other JSON, and not the format of
     `machines.json`."""
     in_json = "GPU0" in text and '"machines"' not in text
     return in_json or not text.lstrip().startswith("{")
@@ -92,18 +94,14 @@ def is_printed(text: str) -> bool:
 def read_machine_file(
     text: str, name: str | None = None, *, model: str | None = None, node: str = ""
 ) -> Machine:
-    """Return a machine from a file's text: the format of `machines.json`, or a `topo -m` table.
+    """Return a machine from a file's text: the format of `machines.json`, or a print.
 
-    *name* picks one of several; *model* adds what a table does not say. Raises MachineError.
+    *name* picks one of several; *model* adds what a print does not say. Raises MachineError.
     """
     if is_printed(text):
         if name is not None:
             raise MachineError(f"#{name}: a table holds one machine without a name: leave it out")
-        return (
-            read_matrix(text, node=node)
-            if model is None
-            else read_matrix(text, model=model, node=node)
-        )
+        return read_print(text, model=UNKNOWN_MODEL if model is None else model, node=node).machine
     if model is not None:
         raise MachineError("model: a machines file says the models itself: leave it out")
     try:
@@ -153,7 +151,13 @@ def _build(record: RecordedMachine, name: str, node: str) -> Machine:
         for nic, words in record.nics.items()
     )
     links = links_of(gpus, record.links, record.pcie)
-    return Machine(gpus=gpus, links=links, nics=nics, clique=_clique(record, name))
+    return Machine(
+        gpus=gpus,
+        links=links,
+        nics=nics,
+        clique=_clique(record, name),
+        vendor=record.vendor,
+    )
 
 
 def _numa_nodes(gpu: RecordedGpu) -> tuple[int, ...]:

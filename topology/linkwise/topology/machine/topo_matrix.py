@@ -14,8 +14,14 @@ from itertools import combinations
 from uuid import NAMESPACE_DNS, uuid5
 
 from linkwise.topology.errors import MachineError
-from linkwise.topology.machine.hardware import UNKNOWN, facts_of, facts_of_gpu
-from linkwise.topology.machine.link_words import SELF, links_of, read_pcie_class, word_of
+from linkwise.topology.machine.hardware import facts_of, facts_of_gpu
+from linkwise.topology.machine.link_words import (
+    SELF,
+    links_of,
+    read_pcie_class,
+    vendor_of_words,
+    word_of,
+)
 from linkwise.topology.machine.model import MAX_GPUS, Gpu, LinkClass, Machine, Nic
 from linkwise.topology.machine.other_prints import (
     MATRIX_PCI,
@@ -32,6 +38,9 @@ from linkwise.topology.machine.pasted_table import (
     read_table,
 )
 from linkwise.topology.machine.peer_table import split_peers
+from linkwise.topology.vendors.known import vendor_of
+from linkwise.topology.vendors.nvidia import NVIDIA
+from linkwise.topology.vendors.vendor import UNKNOWN
 
 UNKNOWN_MODEL = "GPU"
 
@@ -81,7 +90,12 @@ def read_matrix(text: str, *, model: str = UNKNOWN_MODEL, node: str = "") -> Mac
         for (one, first), (other, second) in combinations(enumerate(gpus), 2)
         if (pair := frozenset((first.index, second.index))) in peers
     }
-    machine = Machine(gpus=gpus, links=links_of(gpus, words, None, of_positions), nics=nics)
+    machine = Machine(
+        gpus=gpus,
+        links=links_of(gpus, words, None, of_positions),
+        nics=nics,
+        vendor=vendor_of_words(words).name,
+    )
     if lacks_nvlinks(machine) and is_matrix_pci(text):
         raise MachineError(MATRIX_PCI)
     return machine
@@ -100,19 +114,26 @@ def of_model(machine: Machine, model: str) -> Machine:
         )
         for gpu in machine.gpus
     )
-    every = range(len(gpus))
-    words = [
-        [SELF if row == column else word_of(machine.link(row, column)) for column in every]
-        for row in every
-    ]
+    every, vendor = range(len(gpus)), vendor_of(machine)
     barred = {(a, b): False for a, b, link in machine.pairs() if not link.peer_to_peer}
-    return replace(machine, gpus=gpus, links=links_of(gpus, words, None, barred))
+    words = [
+        [SELF if a == b else word_of(machine.link(a, b), vendor) for b in every] for a in every
+    ]
+    pcie = [[SELF if a == b else machine.link(a, b).pcie.name for b in every] for a in every]
+    links = tuple(
+        replace(link, through_switch=link.through_switch or known.through_switch)
+        for link, known in zip(links_of(gpus, words, pcie, barred), machine.links, strict=True)
+    )
+    return replace(machine, gpus=gpus, links=links)
 
 
 def lacks_nvlinks(machine: Machine) -> bool:
-    """True if the machine has no NVLink, although GPUs of its models may have some."""
+    """True if the machine has no NVLink, although GPUs of its models may have some. AMD's prints
+    leave no links out."""
     chips = [facts_of_gpu(gpu) for gpu in machine.gpus]
-    may_have = any(chip is UNKNOWN or chip.nvlinks for chip in chips)
+    may_have = vendor_of(machine) is NVIDIA and any(
+        chip is UNKNOWN or chip.nvlinks for chip in chips
+    )
     return may_have and bool(machine.links) and not any(link.nvlinks for link in machine.links)
 
 
@@ -121,6 +142,7 @@ def write_matrix(machine: Machine) -> str:
 
     CPUs are unknown and printed as N/A. The rows of the NICs repeat their columns and are left out.
     """
+    vendor = vendor_of(machine)
     gpu_names = [f"GPU{gpu.index}" for gpu in machine.gpus]
     nic_names = [f"NIC{position}" for position in range(len(machine.nics))]
     lines = [["", *gpu_names, *nic_names, "CPU Affinity", "NUMA Affinity"]]
@@ -129,7 +151,7 @@ def write_matrix(machine: Machine) -> str:
             [
                 gpu_names[row],
                 *(
-                    f" {SELF} " if row == column else word_of(machine.link(row, column))
+                    f" {SELF} " if row == column else word_of(machine.link(row, column), vendor)
                     for column in range(len(machine.gpus))
                 ),
                 *(nic.closeness[row].name for nic in machine.nics),

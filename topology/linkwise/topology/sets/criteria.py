@@ -39,11 +39,11 @@ class Criterion:
     """Something by which sets or placements are compared, in words.
 
     *lost* says why one lost by it, with the values of both, `{lost}` and `{won}`, as *text* writes
-    them.
+    them; empty for what is never compared on one machine, of which `linkwise choose` tells.
     """
 
     name: str
-    lost: str
+    lost: str = ""
     text: Callable[[float], str] = "{:.0f}".format
     unit: str = ""
 

@@ -9,8 +9,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from linkwise.topology.machine.hardware import ModelFacts, facts_of_gpu
-from linkwise.topology.machine.model import LinkClass, Machine, Nic
+from linkwise.topology.machine.hardware import facts_of_gpu, slot_gbytes_per_s
+from linkwise.topology.machine.model import Gpu, LinkClass, Machine, Nic
 from linkwise.topology.sets import subsets
 from linkwise.topology.sets.bandwidth import ROOT_COST
 
@@ -27,11 +27,11 @@ def network_gbytes_per_s(machine: Machine) -> Floats:
     Gbit/s for PCIe Gen3, 4 and 5. A machine that reports no NIC is assumed to have one, as near to
     every GPU as possible. The set sends no more than its GPUs' own slots carry.
     """
-    facts = [facts_of_gpu(gpu) for gpu in machine.gpus]
-    slots = _sums(np.array([each.pcie_gbytes_per_s for each in facts]))
-    through_nics = np.zeros(1 << len(facts))
-    for nic in machine.nics or (Nic("unknown", (LinkClass.PIX,) * len(facts)),):
-        through_nics += _most(np.array(_paths(nic, facts)))
+    gpus = machine.gpus
+    slots = _sums(np.array([slot_gbytes_per_s(gpu) for gpu in gpus]))
+    through_nics = np.zeros(1 << len(gpus))
+    for nic in machine.nics or (Nic("unknown", (LinkClass.PIX,) * len(gpus)),):
+        through_nics += _most(np.array(_paths(nic, gpus)))
     return _rounded(np.minimum(slots, through_nics))
 
 
@@ -55,21 +55,21 @@ def fabric_gbytes_per_s(machine: Machine) -> Floats:
     return _rounded(subsets.least(np.array(speeds, dtype=np.float64), np.inf))
 
 
-def _paths(nic: Nic, facts: list[ModelFacts]) -> list[float]:
-    """Return [n]: the GB/s between each GPU and the NIC, as between two GPUs at that distance, and
-    at most what the NIC carries."""
+def _paths(nic: Nic, gpus: tuple[Gpu, ...]) -> list[float]:
+    """Return [n]: the GB/s between each GPU and the NIC, as between two GPUs at that distance with
+    peer-to-peer access, and at most what the NIC carries."""
     own = math.inf if nic.gbit_per_s is None else nic.gbit_per_s * _GBYTES_PER_GBIT
-    paths = (_path(close, each) for close, each in zip(nic.closeness, facts, strict=True))
-    return [min(path, own) for path in paths]
+    return [min(_path(close, gpu), own) for close, gpu in zip(nic.closeness, gpus, strict=True)]
 
 
-def _path(closeness: LinkClass, facts: ModelFacts) -> float:
+def _path(closeness: LinkClass, gpu: Gpu) -> float:
+    slot = slot_gbytes_per_s(gpu)
     if closeness >= LinkClass.PXB:
-        return facts.pcie_gbytes_per_s
-    through_root = facts.pcie_gbytes_per_s / ROOT_COST
+        return slot
+    through_root = slot / ROOT_COST
     if closeness >= LinkClass.NODE:
         return through_root
-    return min(through_root, facts.inter_socket_gbytes_per_s)
+    return min(through_root, facts_of_gpu(gpu).inter_socket_gbytes_per_s)
 
 
 def _rounded(array: Floats) -> Floats:

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from linkwise.topology.machine.hardware import facts_of_gpu, is_a100_card
+from linkwise.topology.machine.hardware import facts_of_gpu, is_a100_card, slot_gbytes_per_s
 from linkwise.topology.machine.model import LinkClass, Machine
 from linkwise.topology.sets import subsets
 from linkwise.topology.sets.bandwidth import (
@@ -21,13 +21,13 @@ from linkwise.topology.sets.bandwidth import (
     MEMORY_COST,
     direct_nvlinks,
     islands,
-    nvlink_counts,
     pair_gbytes_per_s,
     positions_of,
+    rings_each_way,
     sharing_the_way_up,
     sharp_gain,
 )
-from linkwise.topology.sets.rings import MOST_GPUS, disjoint_rings
+from linkwise.topology.sets.rings import MOST_GPUS
 
 Floats = NDArray[np.float64]
 
@@ -54,12 +54,14 @@ class Worth(NamedTuple):
 class MachineTable:
     """All GPU sets of one kind of machine with n GPUs.
 
-    `values` [2^n] is the GB/s of the set, `ring_classes` [2^n] the `LinkClass` that a ring through
-    it keeps to. `best` [n+1, 2^n] is the best value of any k of the GPUs, -inf if there are fewer.
-    `may_be` [2^n] is whether a pod may have exactly these GPUs (`Machine.partitions`).
-    `numa_nodes` [2^n] counts the NUMA nodes that a set spans; all GPUs of unknown nodes count as
-    one more. `nic_classes` [2^n] is the closeness of the nearest common NIC. `models` [2^n] counts
-    the GPU models in a set, `nvlinks` [2^n] the NVLinks that its GPUs have to any GPU.
+    `values` [2^n] is the GB/s of the set, and `ring_values` [2^n] as a part of a ring through
+    several machines, where its NVSwitches do not reduce. `ring_classes` [2^n] is the `LinkClass`
+    that a ring through it keeps to. `best` [n+1, 2^n] is the best value of any k of the GPUs, -inf
+    if there are fewer. `may_be` [2^n] is whether a pod may have exactly these GPUs
+    (`Machine.partitions`). `numa_nodes` [2^n] counts the NUMA nodes that a set spans; all GPUs of
+    unknown nodes count as one more. `nic_classes` [2^n] is the closeness of the nearest common NIC.
+    `models` [2^n] counts the GPU models in a set, `nvlinks` [2^n] the NVLinks that its GPUs have to
+    any GPU.
 
     `remaining_value` [2^n] is what a set of free GPUs is worth to the jobs to come, from 0 to 1 of
     the idle machine: for each usual job size from 2 on, the best total value of disjoint sets of
@@ -73,7 +75,9 @@ class MachineTable:
         self.count = len(machine.gpus)
         self.may_be = _may_be(machine)
         self.ring_classes = _ring_classes(machine)
-        self.values = _values(machine)
+        rings = _ring_values(machine)
+        self.ring_values = np.round(rings, 4)
+        self.values = _values(machine, rings)
         self.numa_nodes = _numa_nodes(machine)
         self.nic_classes = _nic_classes(machine)
         self.models = _models(machine)
@@ -92,6 +96,7 @@ class MachineTable:
             self.may_be,
             self.ring_classes,
             self.values,
+            self.ring_values,
             self.numa_nodes,
             self.nic_classes,
         ):
@@ -162,16 +167,18 @@ def fingerprint(machine: Machine) -> Hashable:
         speeds.append(
             (
                 facts.nvlink_gbytes_per_s,
-                facts.pcie_gbytes_per_s,
+                slot_gbytes_per_s(gpu),
                 facts.inter_socket_gbytes_per_s,
                 facts.sharp_share,
+                facts.one_way_rings,
                 facts.compute_capability == (8, 0),
                 is_a100_card(gpu),
                 gpu.numa_node,
             )
         )
     links = tuple(
-        (link.pcie, link.nvlinks, link.through_switch, link.peer_to_peer) for link in machine.links
+        (link.pcie, link.nvlinks, link.through_switch, link.peer_to_peer, link.routed)
+        for link in machine.links
     )
     nics = tuple(sorted((nic.closeness, nic.gbit_per_s or 0) for nic in machine.nics))
     return tuple(speeds), links, nics, tuple(_model_numbers(machine)), machine.partitions
@@ -213,7 +220,7 @@ _tables: WeakValueDictionary[_Kind, MachineTable] = WeakValueDictionary()
 
 @lru_cache(maxsize=16)
 def _table_of_kind(kind: _Kind) -> MachineTable:
-    """A table that nobody uses stays for a while, and is made beside its first use."""
+    """A table without users stays for a while, and is made beside its first use."""
     return MachineTable(kind.machine)
 
 
@@ -253,8 +260,17 @@ def _ring_classes(machine: Machine) -> NDArray[np.int8]:
     return classes.astype(np.int8)
 
 
-def _values(machine: Machine) -> Floats:
+def _values(machine: Machine, rings: Floats) -> Floats:
     """See `bandwidth.bandwidth`."""
+    count = len(machine.gpus)
+    values: Floats = np.round(rings * _sharp_gains(machine), 4)
+    values[subsets.layer(count, 1)] = LOCAL_GBYTES_PER_S
+    values[0] = 0.0
+    return values
+
+
+def _ring_values(machine: Machine) -> Floats:
+    """Return [2^n] GB/s of the best rings, without NVSwitches that reduce."""
     count = len(machine.gpus)
     pairs = [(first, second) for first, second, _ in machine.pairs()]
     hops = _symmetric(machine, [pair_gbytes_per_s(machine, *pair) for pair in pairs])
@@ -266,19 +282,18 @@ def _values(machine: Machine) -> Floats:
     with_rings = np.flatnonzero(rings)
     values = slowest_hop.copy()
     values[with_rings] = np.maximum(
-        slowest_hop[with_rings], 2 * per_link[with_rings] * rings[with_rings]
+        slowest_hop[with_rings], per_link[with_rings] * rings[with_rings]
     )
-    values *= _sharp_gains(machine)
     values[subsets.layer(count, 1)] = LOCAL_GBYTES_PER_S
     values[0] = 0.0
-    return np.round(values, 4)
+    return values
 
 
 def _sharp_gains(machine: Machine) -> Floats:
     """Return [2^n]: how much faster a set is by NVSwitches that reduce; 1 without them."""
     count = len(machine.gpus)
-    shares = np.array([facts_of_gpu(gpu).sharp_share for gpu in machine.gpus])
-    if not shares.any():
+    facts = [facts_of_gpu(gpu) for gpu in machine.gpus]
+    if not any(each.sharp_share for each in facts):
         return np.ones(1 << count)
     masks = np.arange(1 << count)
     reached = [1 << position for position in range(count)]
@@ -289,8 +304,11 @@ def _sharp_gains(machine: Machine) -> Floats:
     apart = np.zeros(1 << count, dtype=bool)
     for position, others in enumerate(reached):
         apart |= (masks >> position & 1 == 1) & (masks & ~others != 0)
-    gain = np.array([sharp_gain(size) for size in range(count + 1)])[subsets.sizes(count)]
-    gains: Floats = np.where(apart, 1.0, np.maximum(1.0, subsets.least(shares, 1.0) * gain))
+    gains: Floats = np.ones(1 << count)
+    for size in range(2, count + 1):
+        alike = (subsets.sizes(count) == size) & ~apart
+        gain = np.array([sharp_gain(each, size) for each in facts])
+        gains[alike] = subsets.least(gain, np.inf)[alike]
     return gains
 
 
@@ -301,7 +319,7 @@ def _into_memory(machine: Machine) -> Floats:
     found: Floats = np.full(1 << count, np.inf)
     for position, others in enumerate(sharing_the_way_up(machine)):
         if others:
-            slot = facts_of_gpu(machine.gpus[position]).pcie_gbytes_per_s
+            slot = slot_gbytes_per_s(machine.gpus[position])
             shared = (masks >> position & 1 == 1) & (masks & others != 0)
             sharing = sizes[masks & others].astype(np.float64)
             share = slot / (MEMORY_COST * (1 + sharing))
@@ -310,19 +328,19 @@ def _into_memory(machine: Machine) -> Floats:
 
 
 def _nvlink_rings(machine: Machine) -> NDArray[np.int64]:
-    """Return [2^n]: edge-disjoint rings of direct NVLinks through three or more GPUs."""
+    """Return [2^n]: rings of direct NVLinks through three or more GPUs, each way round."""
     count = len(machine.gpus)
     links = _symmetric(
         machine, [float(direct_nvlinks(machine, a, b)) for a, b, _ in machine.pairs()]
     )
     narrowest = subsets.best_bottlenecks(links)
     narrowest[subsets.sizes(count) < 3] = 0
-    rings = narrowest.astype(np.int64)
+    rings = 2 * narrowest.astype(np.int64)
     for island in islands(machine):
         if 3 <= island.bit_count() <= MOST_GPUS:
             inside = np.flatnonzero((rings > 0) & ((np.arange(1 << count) & ~island) == 0))
             for gpus in inside.tolist():
-                rings[gpus] = disjoint_rings(nvlink_counts(machine, positions_of(gpus)))
+                rings[gpus] = rings_each_way(machine, positions_of(gpus))
     return rings
 
 

@@ -1,16 +1,16 @@
 """Finds the listing's pods that wait as the job does, and the job's own pods in it."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
 
 from linkwise.cli.documents import Fields
 from linkwise.cli.errors import BadInputError
-from linkwise.cli.what_if.facts import some
 from linkwise.cli.what_if.given.job import Job, takes, takes_devices
 from linkwise.cli.what_if.given.listing import Listing
+from linkwise.drawing.words import some
 from linkwise.kube.fields import group_of
 from linkwise.kube.objects import OwnerReference, Pod, SchedulingGate
 from linkwise.pods.podgrouper.workloads.answer import ObjectRef
@@ -18,7 +18,6 @@ from linkwise.topology import names
 
 change = msgspec.structs.replace
 _DEFAULT_SCHEDULER = "default-scheduler"
-_ENDED = frozenset({"Succeeded", "Failed"})
 _GATE = SchedulingGate(name=names.GATE)
 _OF_DEPLOYMENT = re.compile(r"-[a-z0-9]{5,10}$")
 _Maker = tuple[str, str, str, str]
@@ -36,17 +35,17 @@ def schedulers_of(pods: Iterable[Pod]) -> frozenset[str]:
     return frozenset({_DEFAULT_SCHEDULER, *asked})
 
 
-def gated(pod: Pod, resource: str, schedulers: frozenset[str]) -> Pod:
+def gated(pod: Pod, resources: Collection[str], schedulers: frozenset[str]) -> Pod:
     """Put a pod that waits for GPUs behind Linkwise's gate. So the core plans it in its turn,
     without a kube-scheduler."""
     if (
         pod.spec.node_name
-        or pod.status.phase in _ENDED
-        or pod.metadata.deletion_timestamp is not None
+        or pod.has_ended
+        or pod.is_leaving
         or pod.spec.scheduler_name not in schedulers
         or names.PLAN in pod.metadata.annotations
         or _GATE in pod.spec.scheduling_gates
-        or not takes(pod, resource)
+        or not takes(pod, resources)
     ):
         return pod
     return change(pod, spec=change(pod.spec, scheduling_gates=(*pod.spec.scheduling_gates, _GATE)))
@@ -90,10 +89,10 @@ def those_there(listing: Listing, job: Job) -> There:
 def _those_of(listing: Listing, made: Sequence[Pod]) -> list[Pod]:
     """Return the listing's pods of the object whose pods would be *made*."""
     makers = {_maker(pod) for pod in made if _maker(pod)[0]}
-    there = [pod for pod in listing.pods.values() if _lives(pod) and _maker(pod) in makers]
+    there = [pod for pod in listing.pods.values() if pod.is_live and _maker(pod) in makers]
     for pod in made:
         known = listing.pods.get(_key(pod))
-        if known is None or not _lives(known) or _maker(known) in makers:
+        if known is None or not known.is_live or _maker(known) in makers:
             continue
         if _maker(pod)[0] or _maker(known)[0]:
             raise BadInputError(
@@ -102,10 +101,6 @@ def _those_of(listing: Listing, made: Sequence[Pod]) -> list[Pod]:
             )
         there.append(known)
     return there
-
-
-def _lives(pod: Pod) -> bool:
-    return pod.status.phase not in _ENDED and pod.metadata.deletion_timestamp is None
 
 
 def _key(pod: Pod) -> tuple[str, str]:

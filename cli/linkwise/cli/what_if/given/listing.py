@@ -13,7 +13,9 @@ from linkwise.cli.documents import Fields, objects_in, ref_of, unreadable
 from linkwise.cli.errors import BadInputError
 from linkwise.cli.text_file import read_text, shown
 from linkwise.kube.device_claims import ResourceClaim, ResourceSlice
+from linkwise.kube.documents import dotted
 from linkwise.kube.fields import group_of
+from linkwise.kube.manifest import FieldError, child, word
 from linkwise.kube.objects import Node, Pod, PodDisruptionBudget
 from linkwise.pods.podgrouper.workloads.answer import ObjectRef
 from linkwise.pods.podgrouper.workloads.systems import READ
@@ -44,12 +46,15 @@ class Listing:
     claims: dict[tuple[str, str], ResourceClaim] = field(default_factory=dict)
 
 
+_NO_ITEMS = msgspec.Raw()
+
+
 class _Head(msgspec.Struct, frozen=True, rename="camel"):
     """The fields that identify an object; decoding skips all others."""
 
     kind: object = None
     api_version: object = None
-    items: msgspec.Raw | None = None
+    items: msgspec.Raw = _NO_ITEMS  # `Raw | None` would refuse every value
 
 
 def read_listing(paths: Sequence[str]) -> Listing:
@@ -94,9 +99,9 @@ def _objects(text: str, where: str) -> Iterator[tuple[str, _Head, msgspec.Raw]]:
         whole = msgspec.Raw(text.encode())
         yield from _inside(f"{where}: document 1", whole, _Head(), 0)
     except (msgspec.DecodeError, RecursionError):
-        for place, item in objects_in(text, where):
-            raw = msgspec.Raw(msgspec.json.encode(item))
-            yield place, msgspec.json.decode(raw, type=_Head), raw
+        for each in objects_in(text, where):
+            raw = msgspec.Raw(msgspec.json.encode(each.fields))
+            yield each.place, msgspec.json.decode(raw, type=_Head), raw
 
 
 def _inside(
@@ -108,11 +113,13 @@ def _inside(
     kind = said.kind if head.kind is None else head.kind
     version = said.api_version if head.api_version is None else head.api_version
     head = _Head(kind, version, head.items)
-    if head.items is None or not isinstance(kind, str) or not kind.endswith("List"):
+    # `jq '{items: …}'` leaves a list without a kind.
+    is_list = kind is None or (isinstance(kind, str) and kind.endswith("List"))
+    if not bytes(head.items) or not is_list:
         yield where, head, raw
         return
     items = msgspec.json.decode(head.items, type=list[msgspec.Raw])
-    one = kind.removesuffix("List")
+    one = str(kind or "").removesuffix("List")
     inside = _Head(one, version) if one else _Head()
     if depth == _MOST_DEPTH:
         raise BadInputError(f"{where}: Lists in more than {_MOST_DEPTH} Lists")
@@ -122,9 +129,10 @@ def _inside(
 
 def _take(found: Listing, where: str, head: _Head, raw: msgspec.Raw, pod_kind: type[Pod]) -> None:
     kind, version = head.kind, head.api_version
-    for name, value in (("apiVersion", version), ("kind", kind)):
+    for name, value, example in (("apiVersion", version, "v1"), ("kind", kind, "List")):
         if not isinstance(value, str) or not value:
-            raise BadInputError(f"{where}: {name}: expected a text")
+            missing = "" if value else "missing: "
+            raise BadInputError(f"{where}: {name}: {missing}expected a text such as {example}")
     of = (group_of(str(version)), str(kind))
     if of == ("", "Node"):
         node = _decode(raw, Node, where)
@@ -143,11 +151,21 @@ def _take(found: Listing, where: str, head: _Head, raw: msgspec.Raw, pod_kind: t
         found.claims[claim.metadata.namespace, claim.metadata.name] = claim
     elif of == _PRIORITY_CLASS:
         fields = msgspec.json.decode(raw, type=dict[str, object])
-        name = ref_of({**fields, "apiVersion": version, "kind": kind}, where).name
+        name = _ref({**fields, "apiVersion": version, "kind": kind}, where).name
         found.classes[name] = _decode(raw, PriorityClass, where)
     elif of in _READ:
         fields = {**msgspec.json.decode(raw), "apiVersion": version, "kind": kind}
-        found.objects[ref_of(fields, where)] = fields
+        found.objects[_ref(fields, where)] = fields
+
+
+def _ref(fields: Fields, where: str) -> ObjectRef:
+    try:
+        metadata = child(fields, (), "metadata", "a mapping with a name")
+        word(metadata, ("metadata",), "name", "the object's name")
+        word(metadata, ("metadata",), "namespace", "a namespace", default="default")
+    except FieldError as error:
+        raise BadInputError(f"{where}: {dotted(error.path)}: {error.problem}") from None
+    return ref_of(fields)
 
 
 def _decode(raw: msgspec.Raw, kind: type[T], where: str) -> T:

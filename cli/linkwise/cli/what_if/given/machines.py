@@ -16,14 +16,16 @@ from itertools import combinations
 import msgspec
 import numpy as np
 
-from linkwise.cli.choose.machine_source import NO_NVLINKS, read_machine
+from linkwise.cli.choose.machine_source import read_machine
 from linkwise.cli.errors import BadInputError
+from linkwise.extender.state.cache.resources import resource_on
 from linkwise.kube.objects import Node, whole
 from linkwise.topology import names
-from linkwise.topology.annotations.labels import GFD_PREFIX, node_labels
+from linkwise.topology.annotations.labels import node_labels
 from linkwise.topology.annotations.node_annotation import write_topology
-from linkwise.topology.machine.hardware import facts_of
+from linkwise.topology.machine.hardware import facts_of, facts_of_gpu
 from linkwise.topology.machine.model import Gpu, Link, LinkClass, Machine
+from linkwise.topology.machine.prints import NO_NVLINKS
 from linkwise.topology.machine.recorded import machine_names, recorded_machine, records
 from linkwise.topology.machine.topo_matrix import (
     UNKNOWN_MODEL,
@@ -32,7 +34,10 @@ from linkwise.topology.machine.topo_matrix import (
     of_model,
 )
 from linkwise.topology.sets.tables import table_of
+from linkwise.topology.vendors.nvidia import NVIDIA
+from linkwise.topology.vendors.vendor import UNKNOWN
 
+GFD_PREFIX = NVIDIA.label_prefix
 PRODUCT, COUNT = GFD_PREFIX + "gpu.product", GFD_PREFIX + "gpu.count"
 REPLICAS, STRATEGY = GFD_PREFIX + "gpu.replicas", GFD_PREFIX + "mig.strategy"
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
@@ -62,11 +67,22 @@ class Assumption:
     labels: Mapping[str, str | None]  # None: the label exists, with any value
     name: str
     machine: Machine
+    caveat: str  # what to know of the machine before its GB/s are believed: without a subject
 
     @property
     def is_printed(self) -> bool:
         """Whether the machine is of a table, which says no models."""
         return all(gpu.model == UNKNOWN_MODEL for gpu in self.machine.gpus)
+
+    def because(self, machine: Machine) -> str:
+        """Say why a node is *machine*, which has the model of the node's label, and what to know of
+        it. A table without NVLinks needs no more words if that model has none."""
+        said = f"--assume {self.said}"
+        if self.caveat and (self.caveat != NO_NVLINKS or lacks_nvlinks(machine)):
+            said += f"; it {self.caveat}"
+        if self.is_printed and any(facts_of_gpu(gpu) is UNKNOWN for gpu in machine.gpus):
+            said += "; its model is not known, and counts as the slowest"
+        return said
 
     def holds_for(self, node: Node) -> bool:
         labels = node.metadata.labels
@@ -112,16 +128,20 @@ def read_assumption(said: str) -> Assumption:
             f"--assume {said}: expected SELECTOR=MACHINE, like "
             f"{PRODUCT}=NVIDIA-A100-SXM4-40GB=dgx-a100"
         )
-    return Assumption(said, labels, source, read_machine(source, None, option="--assume").machine)
+    named = read_machine(source, None, option="--assume")
+    return Assumption(said, labels, source, named.machine, named.caveat)
 
 
-def know_machines(nodes: Sequence[Node], assumed: Sequence[Assumption], resource: str) -> Known:
+def know_machines(
+    nodes: Sequence[Node], assumed: Sequence[Assumption], resources: Sequence[str]
+) -> Known:
     """Find every node's machine. Raises BadInputError for an impossible assumption."""
     known: list[Node] = []
     guesses: dict[tuple[str, str], list[str]] = defaultdict(list)
     left_out: dict[str, list[str]] = defaultdict(list)
     used: set[str] = set()
     for node in nodes:
+        resource = resource_on(node, resources)
         offered = _offered(node, resource)
         if names.TOPOLOGY in node.metadata.annotations or not (
             offered or PRODUCT in node.metadata.labels
@@ -134,9 +154,7 @@ def know_machines(nodes: Sequence[Node], assumed: Sequence[Assumption], resource
             _check(assumption, node, offered)
             machine = _as_labelled(assumption, node)
             found: tuple[str, Machine] | str = (assumption.name, machine)
-            because = f"--assume {assumption.said}"
-            if assumption.is_printed and lacks_nvlinks(machine):
-                because += f"; it {NO_NVLINKS}"
+            because = assumption.because(machine)
         else:
             found = _guess(node, offered)
             because = _because(node, offered)

@@ -3,10 +3,9 @@
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from linkwise.cli.errors import BadInputError
-from linkwise.cli.what_if.facts import some
 from linkwise.cli.what_if.given.machines import Known
 from linkwise.cli.what_if.past.answer import (
     AS_IT_WAS,
@@ -23,10 +22,9 @@ from linkwise.cli.what_if.past.history import History
 from linkwise.cli.what_if.past.jobs import PastJob, jobs_of, pods_of
 from linkwise.cli.what_if.past.lives import Useless
 from linkwise.cli.what_if.past.stock import KubeScheduler
-from linkwise.extender.core_settings import CoreSettings
-from linkwise.extender.preemption.policy import Preempt
-from linkwise.kube.objects import Pod
-from linkwise.replay.core.contestant import LinkwiseContestant
+from linkwise.drawing.words import some
+from linkwise.extender.next.core_settings import CoreSettings, Preempt
+from linkwise.replay.core.contestant import LinkwiseContestant, PodsOf
 from linkwise.replay.driver import Contestant, replay
 from linkwise.replay.jobs import Job, OnNode, Run
 
@@ -37,24 +35,17 @@ Progress = Callable[[str, int, int], object]
 """(scheduler, jobs that have ended, all jobs)."""
 
 
-@dataclass(frozen=True, slots=True)
-class PastQuestion:
-    history: History
-    known: Known
-    settings: CoreSettings
-    at: float  # time of the listing
-
-
-def ask_past(question: PastQuestion, progress: Progress = lambda *_: None) -> PastAnswer:
-    """Answer the question. Raises BadInputError if nothing can be replayed."""
-    history, at = question.history, question.at
-    settings = replace(question.settings, preempt=Preempt.NEVER)
-    ground = ground_of(question.known, settings)
+def ask_past(
+    history: History, known: Known, settings: CoreSettings, at: float, progress: Progress
+) -> PastAnswer:
+    """Replay the *history* until *at*, the time of the listing. Raises BadInputError if nothing can
+    be replayed."""
+    settings = replace(settings, preempt=Preempt.NEVER)
+    ground = ground_of(known, settings)
     if not ground.nodes:
         raise BadInputError("-f: no node there whose GPUs are known: see --assume")
     found = jobs_of(history.lives, history.objects, settings)
-    alone = _Alone(ground, settings)
-    alone_best = {job.name: alone.best(job) for job in found.jobs}
+    alone_best = _alone_best(found.jobs, ground, settings)
     jobs = [job for job in found.jobs if alone_best[job.name] is not None]
     if not jobs:
         raise BadInputError("-f: no job there fits these nodes: nothing to replay")
@@ -62,9 +53,7 @@ def ask_past(question: PastQuestion, progress: Progress = lambda *_: None) -> Pa
     ignored = _ignored([*history.useless, *found.useless, *_never(never)])
 
     begin = jobs[0].submit
-    had = what_they_had(
-        (life for job in found.jobs for life in job.members), question.known.nodes, ground
-    )
+    had = what_they_had((life for job in found.jobs for life in job.members), known.nodes, ground)
     runs = _replayed(jobs, begin, at, ground, settings, progress)
     fates: dict[str, Fates] = {AS_IT_WAS: {job.name: _fate(job, had) for job in jobs}}
     fates |= {name: _fates(jobs, begin, its) for name, its in runs.items()}
@@ -105,58 +94,41 @@ def ask_past(question: PastQuestion, progress: Progress = lambda *_: None) -> Pa
             for job in jobs
             if job.gpus > 1 or any(queue_of(job, its[job.name], at) for its in fates.values())
         ),
-        guesses=question.known.guesses,
-        left_out=(*question.known.left_out, *ground.left_out),
+        guesses=known.guesses,
+        left_out=(*known.left_out, *ground.left_out),
         ignored=ignored,
         presumed=presumed,
-        notes=tuple(_notes(question, [str(ref) for ref in found.not_given], jobs, had)),
+        notes=tuple(_notes(history, [str(ref) for ref in found.not_given], jobs, had)),
     )
 
 
-class _Alone:
-    """The core's placement for a job that has the cluster to itself; computed once for jobs that
-    are alike."""
-
-    def __init__(self, ground: Ground, settings: CoreSettings) -> None:
-        self._ground, self._settings = ground, settings
-        self._known: dict[str, float | None] = {}
-        self._job: PastJob | None = None
-        self._core: LinkwiseContestant | None = None
-        self._now = 0.0
-
-    def best(self, job: PastJob) -> float | None:
-        """Return GB/s, 0 for a single GPU; None: it never starts on these nodes."""
+def _alone_best(
+    jobs: Sequence[PastJob], ground: Ground, settings: CoreSettings
+) -> dict[str, float | None]:
+    """Return by job the GB/s of the core's placement if the job has the cluster to itself, 0 for a
+    single GPU; None: it never starts on these nodes."""
+    known: dict[str, float | None] = {}  # by what is equal for jobs that are alike
+    found: dict[str, float | None] = {}
+    core: LinkwiseContestant | None = None
+    now = 0.0
+    for job in jobs:
         alike = repr([(pod.metadata.annotations, pod.spec) for pod in pods_of(job, 0, 0.0)])
-        if alike not in self._known:
-            run = self._run(job)
-            got = None if run is None else Fate(run.start, run.parts)
-            self._known[alike] = None if got is None else worth_of(job, got, self._ground) or 0.0
-        return self._known[alike]
+        if alike not in known:
+            core = core or LinkwiseContestant(ground.nodes, settings, _pods_of(jobs))
+            coming = replace(job.as_job(0.0), submit=now, seconds=0.0)
+            run = next(iter(replay([coming], core, until=now + _LONGEST_SECONDS)), None)
+            if run is None:
+                known[alike], core = None, None  # it still holds the job
+            else:
+                worth = worth_of(job, Fate(run.start, run.parts), ground)
+                known[alike], now = worth or 0.0, run.end + _STEP_SECONDS
+        found[job.name] = known[alike]
+    return found
 
-    def _run(self, job: PastJob) -> Run | None:
-        if self._core is None:
-            self._core, self._now = (
-                LinkwiseContestant(self._ground.nodes, self._settings, self._pods),
-                0.0,
-            )
-        self._job = job
-        until = self._now + _LONGEST_SECONDS
-        self._core.submit(job.as_job(job.submit), self._now)
-        while self._now < until:
-            runs = self._core.settle(self._now)
-            if runs:
-                self._core.end(runs[0], self._now)
-                self._core.settle(self._now)
-                self._now += _STEP_SECONDS
-                return runs[0]
-            due = self._core.next_due()
-            self._now = max(self._now + _STEP_SECONDS, until if due is None else due)
-        self._core = None  # it still holds the job
-        return None
 
-    def _pods(self, _: Job, number: int, now: float) -> Sequence[Pod]:
-        assert self._job is not None
-        return pods_of(self._job, number, now)
+def _pods_of(jobs: Iterable[PastJob]) -> PodsOf:
+    of_job = {job.name: job for job in jobs}
+    return lambda job, number, now: pods_of(of_job[job.name], number, now)
 
 
 def _replayed(
@@ -168,14 +140,10 @@ def _replayed(
     progress: Progress,
 ) -> dict[str, Mapping[str, Run]]:
     """Replay by scheduler; returns fates by job name. Seconds count from *begin*."""
-    of_job = {job.name: job for job in jobs}
+    pods = _pods_of(jobs)
     contestants: dict[str, Contestant] = {
-        STOCK: KubeScheduler(
-            ground, lambda job: pods_of(of_job[job.name], 0, 0.0), settings.resource_name
-        ),
-        LINKWISE: LinkwiseContestant(
-            ground.nodes, settings, lambda job, number, now: pods_of(of_job[job.name], number, now)
-        ),
+        STOCK: KubeScheduler(ground, pods, settings.resource_names),
+        LINKWISE: LinkwiseContestant(ground.nodes, settings, pods),
     }
     coming = [job.as_job(begin) for job in jobs]
     return {
@@ -279,7 +247,7 @@ def _ignored(useless: Iterable[Useless]) -> tuple[Ignored, ...]:
 
 
 def _notes(
-    question: PastQuestion,
+    history: History,
     not_given: Sequence[str],
     jobs: Sequence[PastJob],
     had: Mapping[str, Had],
@@ -289,10 +257,10 @@ def _notes(
             "pods count as pods of their own, as what they hang on was not given: "
             + some(not_given)
         )
-    if question.history.vanished:
+    if history.vanished:
         yield (
             "pods that a later listing does not have count as ended when they were listed for the "
-            "last time: " + some(question.history.vanished)
+            "last time: " + some(history.vanished)
         )
     elsewhere = [
         life.key

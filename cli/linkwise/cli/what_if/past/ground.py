@@ -10,11 +10,11 @@ import msgspec
 
 from linkwise.cli.what_if.given.machines import Known, LeftOut
 from linkwise.extender.core import Core
-from linkwise.extender.core_settings import CoreSettings
-from linkwise.extender.explain.snapshot import NodeState
-from linkwise.extender.explain.worth_view import domain_of, levels_of
-from linkwise.extender.placement.nodes.reasons import why_closed_exactly
-from linkwise.extender.placement.worth.estimate import Share, estimate
+from linkwise.extender.next.core_settings import CoreSettings
+from linkwise.extender.place.communicator import Share, estimate
+from linkwise.extender.place.nodes.reasons import why_closed_exactly
+from linkwise.extender.show.explain.snapshot import NodeState
+from linkwise.extender.show.explain.worth_view import domain_of, levels_of
 from linkwise.kube.filters.taints import lasting
 from linkwise.kube.objects import Condition, Node, NodeSpec, NodeStatus, Quantity
 from linkwise.replay.jobs import OnNode
@@ -22,6 +22,7 @@ from linkwise.topology import names
 from linkwise.topology.annotations.node_annotation import read_topology, write_topology
 from linkwise.topology.errors import AnnotationError
 from linkwise.topology.machine.model import Machine
+from linkwise.topology.vendors.known import resource_of_machine
 
 change = msgspec.structs.replace
 
@@ -62,7 +63,7 @@ def ground_of(known: Known, settings: CoreSettings) -> Ground:
         except AnnotationError as error:
             left_out.setdefault(str(error), []).append(node.metadata.name)
             continue
-        idle[node.metadata.name] = _idle(node, machine, settings.resource_name)
+        idle[node.metadata.name] = _idle(node, machine, settings.resource_names)
     core = Core(settings)
     core.replace_nodes([node for node, _ in idle.values()], 0.0)
     snapshot = core.snapshot(0.0)
@@ -78,13 +79,13 @@ def ground_of(known: Known, settings: CoreSettings) -> Ground:
     )
 
 
-def _idle(node: Node, seen: Machine, resource: str) -> tuple[Node, Machine]:
+def _idle(node: Node, seen: Machine, resources: tuple[str, ...]) -> tuple[Node, Machine]:
     machine = replace(seen, gpus=tuple(replace(gpu, healthy=True) for gpu in seen.gpus))
     offers: dict[str, Quantity] = {
         "cpu": "1000",
         "memory": "1Pi",
         "pods": "1000",
-        resource: len(machine.gpus),
+        resource_of_machine(machine, resources): len(machine.gpus),
     }
     return change(
         node,

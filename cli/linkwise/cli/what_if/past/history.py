@@ -24,7 +24,9 @@ class History:
     vanished: tuple[str, ...]  # pods whose end shows only in a later listing without them
 
 
-def read_all(paths: Sequence[str], files: Sequence[str], resource: str, at: float) -> History:
+def read_all(
+    paths: Sequence[str], files: Sequence[str], resources: tuple[str, ...], at: float
+) -> History:
     """Read everything as of *at*; what came later is left out. Raises BadInputError with file,
     document and field."""
     listings = [read_file(path, PastPod) for path in paths]
@@ -40,20 +42,20 @@ def read_all(paths: Sequence[str], files: Sequence[str], resource: str, at: floa
     pods: dict[str, PastPod] = {}
     objects: dict[str, Objects] = {}
     given = [*zip(days, around, strict=True)]
-    given += [(read_history(path, resource), whole.objects) for path in files]
+    given += [(read_history(path, resources[0]), whole.objects) for path in files]
     for day, its in given:
         for pod in day:
             uid = pod.metadata.uid
             if uid not in pods or further(pods[uid], pod) is pod:
                 pods[uid], objects[uid] = pod, its
-    found = [life_of(pod, resource, vanished.get(uid)) for uid, pod in pods.items()]
+    found = [life_of(pod, resources, vanished.get(uid)) for uid, pod in pods.items()]
     lives = sorted(
         (_as_at(life, at) for life in found if isinstance(life, Life) and life.created <= at),
         key=lambda life: (life.created, life.key, life.pod.metadata.uid),
     )
     if not any(life.bound is not None for life in lives):
         sources = ", ".join((*paths, *files))
-        raise BadInputError(f"-f {sources}: no pod there has had {resource} by then")
+        raise BadInputError(f"-f {sources}: no pod there has had {' or '.join(resources)} by then")
     return History(
         tuple(whole.nodes.values()),
         tuple(lives),

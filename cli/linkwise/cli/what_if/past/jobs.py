@@ -14,8 +14,8 @@ import msgspec
 
 from linkwise.cli.documents import Fields
 from linkwise.cli.what_if.past.lives import Life, Useless
-from linkwise.extender.api.records import natural
-from linkwise.extender.core_settings import CoreSettings
+from linkwise.extender.next.core_settings import CoreSettings
+from linkwise.extender.state.records import natural
 from linkwise.kube.objects import Container, ObjectMeta, Pod, PodSpec, Resources
 from linkwise.pods.annotations import ask_of
 from linkwise.pods.podgrouper.decide import recognise
@@ -111,7 +111,7 @@ def jobs_of(
         answer = recognise(
             life.pod,
             known[id(its)],
-            resource=settings.resource_name,
+            resources=settings.resource_names,
             indexed_jobs=settings.indexed_jobs,
         )
         if isinstance(answer, Refused):

@@ -11,9 +11,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from linkwise.kube.objects import Condition, ContainerStatus, Pod, PodStatus
-from linkwise.pods.annotations import demand_of
-
-_ENDED = frozenset({"Succeeded", "Failed"})
+from linkwise.pods.annotations import demand_of, resource_of
 
 
 class _Span(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -59,7 +57,7 @@ class Life:
 
     @property
     def key(self) -> str:
-        return f"{self.pod.metadata.namespace}/{self.pod.metadata.name}"
+        return self.pod.key
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +75,11 @@ def ended_at(start: datetime | None, end: datetime | None) -> PastContainer:
     return PastContainer(state=_State(terminated=_Span(start, end)))
 
 
-def life_of(pod: PastPod, resource: str, vanished: float | None) -> Life | Useless | None:
+def life_of(
+    pod: PastPod, resources: tuple[str, ...], vanished: float | None
+) -> Life | Useless | None:
     """Return None if it takes no GPUs. *vanished*: its last listing, if a later one lacks it."""
-    key = f"{pod.metadata.namespace}/{pod.metadata.name}"
+    key, resource = pod.key, resource_of(pod, resources)
     try:
         gpus = demand_of(pod, resource).gpus
     except ValueError as error:
@@ -90,7 +90,7 @@ def life_of(pod: PastPod, resource: str, vanished: float | None) -> Life | Usele
     if created is None:
         return Useless(key, "no creationTimestamp")
     bound, ended = _bound(pod), _ended(pod)
-    over = pod.status.phase in _ENDED
+    over = pod.has_ended
     if bound is None and (over or vanished is not None):
         return Useless(key, "gone before it got a node")
     if bound is None and pod.spec.node_name:
@@ -116,7 +116,7 @@ def further(one: PastPod, other: PastPod) -> PastPod:
 
 
 def _progress(pod: PastPod) -> tuple[bool, bool, float]:
-    over = pod.status.phase in _ENDED
+    over = pod.has_ended
     return over, bool(pod.spec.node_name), max(_times(pod), default=0.0)
 
 

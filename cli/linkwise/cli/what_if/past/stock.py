@@ -6,14 +6,15 @@ one in two ways: a gang never holds GPUs while some of its pods wait, and ties g
 in the listing, not to a random one.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from linkwise.cli.what_if.past.ground import Ground
 from linkwise.kube.objects import Pod
-from linkwise.pods.annotations import demand_of
+from linkwise.pods.annotations import demand_of, resource_of
+from linkwise.replay.core.contestant import PodsOf
 from linkwise.replay.core.may_run import MayRun
 from linkwise.replay.jobs import Job, OnNode, Run
 from linkwise.topology.sets.partition import choose_partition
@@ -22,21 +23,21 @@ from linkwise.topology.sets.partition import choose_partition
 class KubeScheduler:
     """A `Contestant`."""
 
-    def __init__(self, ground: Ground, pods_of: Callable[[Job], Sequence[Pod]], resource: str):
+    def __init__(self, ground: Ground, pods_of: PodsOf, resources: tuple[str, ...]) -> None:
         self._machines = [machine for _, machine in ground.nodes]
         self._sizes = np.array([len(machine.gpus) for machine in self._machines])
         self._sets = [machine.all_gpus for machine in self._machines]
         self._free = self._sizes.copy()
-        self._resource = resource
-        self._may_run = MayRun([node for node, _ in ground.nodes], resource)
+        self._resources = resources
+        self._may_run = MayRun([node for node, _ in ground.nodes], resources)
         self._names = [node.metadata.name for node, _ in ground.nodes]
         self._pods_of = pods_of
         self._waiting: list[tuple[int, int, Job, tuple[_Want, ...]]] = []
         self._came = 0
         self._open: dict[frozenset[str], NDArray[np.bool_]] = {}
 
-    def submit(self, job: Job, now: float) -> None:  # noqa: ARG002
-        pods = self._pods_of(job)
+    def submit(self, job: Job, now: float) -> None:
+        pods = [*self._pods_of(job, self._came, now)]
         wants = tuple(self._want(pod) for pod in pods)
         self._waiting.append((-pods[0].spec.priority, self._came, job, wants))
         self._waiting.sort(key=lambda item: item[:2])
@@ -94,7 +95,7 @@ class KubeScheduler:
         may = self._may_run.names(pod)
         if may not in self._open:
             self._open[may] = np.array([name in may for name in self._names], dtype=np.bool_)
-        return demand_of(pod, self._resource).gpus, may
+        return demand_of(pod, resource_of(pod, self._resources)).gpus, may
 
 
 _Want = tuple[int, frozenset[str]]

@@ -1,10 +1,8 @@
 """What the last weeks would have been, for people."""
 
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 
-from linkwise.cli.table import aligned
-from linkwise.cli.what_if.facts import fact, some
+from linkwise.cli.what_if.cluster_text import about_machines, about_presumed
 from linkwise.cli.what_if.past.answer import (
     AS_IT_WAS,
     LINKWISE,
@@ -14,7 +12,15 @@ from linkwise.cli.what_if.past.answer import (
     PastAnswer,
 )
 from linkwise.cli.what_if.past.figures import LARGE
-from linkwise.extender.explain.texts.format import duration, gpus_in_words, pods_in_words
+from linkwise.drawing.tables import aligned
+from linkwise.drawing.words import (
+    counted,
+    duration,
+    fact,
+    gpus_in_words,
+    minute,
+    pods_in_words,
+)
 
 _TITLES = {AS_IT_WAS: "as it was", STOCK: "kube-scheduler", LINKWISE: "Linkwise"}
 _MOST_JOBS = 10
@@ -31,21 +37,15 @@ def write_past(answer: PastAnswer) -> str:
 
 
 def _about(answer: PastAnswer) -> Iterator[str]:
-    nodes = f"{answer.nodes} node{'' if answer.nodes == 1 else 's'}"
-    yield fact("cluster", f"{gpus_in_words(answer.gpus)} on {nodes}")
-    for guess in answer.guesses:
-        yield fact("guessed", f"{some(guess.nodes)}: {guess.machine} ({guess.because})")
-    for left in answer.left_out:
-        yield fact("left out", f"{some(left.nodes)}: {left.because}")
-    yield fact("history", f"{_time(answer.begin)} to {_time(answer.at)}")
-    gangs = f"{answer.gangs} gang{'' if answer.gangs == 1 else 's'} among them"
+    yield fact("cluster", f"{gpus_in_words(answer.gpus)} on {counted(answer.nodes, 'node')}")
+    yield from about_machines(answer)
+    yield fact("history", f"{minute(answer.begin)} to {minute(answer.at)}")
+    gangs = f"{counted(answer.gangs, 'gang')} among them"
     pods = f"{pods_in_words(answer.pods)}, {answer.running} of the jobs running"
     yield fact("jobs", f"{answer.jobs}, {gangs}: {pods}")
     for ignored in answer.ignored:
         yield fact("ignored", f"{pods_in_words(len(ignored.pods))}: {ignored.because}")
-    if answer.presumed:
-        of = pods_in_words(len(answer.presumed))
-        yield fact("presumed", f"the GPUs of {of}: neither a plan nor the plugin reports them")
+    yield from about_presumed(answer)
     for note in answer.notes:
         yield fact("note", note)
 
@@ -108,7 +108,3 @@ def _share(value: float | None) -> str:
 
 def _wait(seconds: float | None) -> str:
     return "–" if seconds is None else duration(seconds)
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -20,7 +20,7 @@ from linkwise.kube.fields import (
     text,
 )
 from linkwise.kube.objects import OwnerReference, Pod, PodSpec
-from linkwise.pods.annotations import demand_of
+from linkwise.pods.annotations import demand_of, resource_of
 from linkwise.pods.claims import claims_of
 from linkwise.pods.podgrouper.workloads.answer import (
     IndexedJobs,
@@ -58,7 +58,7 @@ class OwnerGoneError(Exception):
 class Case:
     pod: Pod
     objects: Objects
-    resource: str
+    resources: tuple[str, ...]
     indexed_jobs: IndexedJobs
 
     @property
@@ -100,10 +100,11 @@ class Case:
     @cached_property
     def takes_gpus(self) -> bool:
         """Raises UnreadableError."""
+        resource = resource_of(self.pod, self.resources)
         try:
-            return demand_of(self.pod, self.resource).gpus > 0
+            return demand_of(self.pod, resource).gpus > 0
         except ValueError as error:
-            raise UnreadableError(f"{self.resource}: {error}") from None
+            raise UnreadableError(f"{resource}: {error}") from None
 
     def read_controller(self, kind: OwnerKind) -> Fields:
         controller = self.controller
@@ -134,7 +135,8 @@ class Case:
         """Whether pods of *template* take GPUs. Raises UnreadableError."""
         try:
             spec = msgspec.convert(mapping(template, "spec"), PodSpec)
-            return demand_of(Pod(spec=spec), self.resource).gpus > 0 or self._has_my_claim(spec)
+            resource = resource_of(pod := Pod(spec=spec), self.resources)
+            return demand_of(pod, resource).gpus > 0 or self._has_my_claim(spec)
         except ValueError as error:  # msgspec.ValidationError is one too
             raise UnreadableError(f"pod template: {error}") from None
 

@@ -246,9 +246,9 @@ class _TaskGroup(msgspec.Struct, rename="camel"):
     min_member: int
     min_resource: dict[str, Quantity] = {}  # of one member
 
-    def takes(self, resource: str) -> bool:
+    def takes(self, resources: Iterable[str]) -> bool:
         """Raises ValueError."""
-        return whole(self.min_resource.get(resource, 0)) > 0
+        return any(whole(self.min_resource.get(each, 0)) > 0 for each in resources)
 
 
 def yunikorn(case: Case) -> DeclaredGroup | None:
@@ -264,7 +264,7 @@ def yunikorn(case: Case) -> DeclaredGroup | None:
         mine = case.said(marks.YUNIKORN + "task-group-name")
         # The pod's own task group counts: `decide` asks whether this pod takes GPUs. Another one
         # counts only if it requests GPUs: the gang would wait forever for members without GPUs.
-        gpus = [group for group in groups if group.name == mine or group.takes(case.resource)]
+        gpus = [group for group in groups if group.name == mine or group.takes(case.resources)]
     except (msgspec.DecodeError, UnicodeError, RecursionError, ValueError) as error:
         raise UnreadableError(f"{key}: {error}") from None
     least = count(str(sum(max(group.min_member, 0) for group in groups)), key)

@@ -2,8 +2,30 @@
 
 The first rule that matches wins. Groups that a pod names, also by a label alone, come before what
 its owner's kind implies. Every other rule requires an owner that fits, whatever the labels say,
-because users copy labels. docs/workloads.md has the same table for users, and the list of places to
-change for a new kind.
+because users copy labels. docs/workloads.md has the same table for users.
+
+A new kind, in this order; a special one comes before a general one:
+
+1. An entry here. `DECLARED` with `_named(…)`, and a function of the name in `declared.py`, if each
+   pod names its group by a label or an annotation. `_GANGS`, with a function in `batch.py`,
+   `kubeflow.py` or `serving.py`, if the owner's kind implies the gang and the owner fixes its size.
+   `_SINGLES` with `_single(…)`, if the pods never need each other.
+2. `marks.py`: the keys by which its pods name their group, index, queue or priority class. The rule
+   gets the name from there; all pods of the group then count, with GPUs or without.
+3. `kinds.py`: the kind of the object that the rule reads; the entry lists it.
+4. In daemonset/chart/templates, then `make manifests`: `extender/account.yaml`, `get` of that kind;
+   `webhook/configurations.yaml`, the kinds that people apply, so that the webhook sees them.
+5. kube/linkwise/kube/controllers/workload.py: which objects and pods the controller creates, from a
+   manifest; the webhook judges them too.
+6. tests/pods/podgrouper/examples.py: a pod as its operator makes it. `workload_pods.json` beside it
+   has pods recorded from the operator, if there are any.
+7. docs/workloads.md: a row, in the order of the table, and the list of kinds; docs/annotations.md,
+   the list of what the webhook refuses.
+
+Tests fail for what is missing, except for step 7's lists and recorded pods:
+tests/pods/podgrouper/test_systems.py, tests/extender/state/membership/test_membership.py,
+tests/extender/test_manifests.py, tests/extender/run/test_owner_reader.py and
+tests/test_workload_kinds.py.
 """
 
 from collections.abc import Callable

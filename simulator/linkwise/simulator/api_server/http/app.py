@@ -12,6 +12,7 @@ from aiohttp import web
 from linkwise.simulator.api_server.history import Stored
 from linkwise.simulator.api_server.http.faults import Faults
 from linkwise.simulator.api_server.http.routes import Target, read_path
+from linkwise.simulator.api_server.http.service_proxy import ServiceProxy
 from linkwise.simulator.api_server.http.watch import WatchCall, Watches
 from linkwise.simulator.api_server.refusals import (
     Object,
@@ -34,6 +35,7 @@ class ApiApplication:
     watches: Watches
     clock: Callable[[], float]
     faults: Faults = field(default_factory=Faults)
+    services: ServiceProxy = field(default_factory=ServiceProxy)
     requests: Counter[str] = field(default_factory=Counter)  # "PATCH pods/status" -> how many
 
     def create_app(self) -> web.Application:
@@ -60,6 +62,8 @@ class ApiApplication:
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         try:
+            if (proxied := await self.services.serve(request)) is not None:
+                return proxied
             target = read_path(request.path)
             self.requests[_name_of(request, target)] += 1
             if request.query.get("dryRun"):

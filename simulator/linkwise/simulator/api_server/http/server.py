@@ -82,6 +82,12 @@ class ApiServer:
     ) -> None:
         self.stop()
 
+    def forward(self, namespace: str, port: str, url: str) -> str:
+        """Forward requests for a Service's *port*, like `linkwise-extender:http`, to *url*. Return
+        where this server has it."""
+        self._ask(lambda: self._api.services.forward(namespace, port, url))
+        return f"{self.url}/api/v1/namespaces/{namespace}/services/{port}/proxy"
+
     # Faults
 
     def pause(self) -> None:

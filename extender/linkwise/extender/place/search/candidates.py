@@ -1,0 +1,181 @@
+"""The nodes with room for some of a gang's equal members: how many on each, and at which worth.
+
+A node with room for three members at 100 GB/s may have room for four at 50, and two members may
+use fewer NICs than three. So the search chooses a standard first, then counts nodes at it.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linkwise.extender.place import communicator
+from linkwise.extender.place.cluster_view import ClusterView
+from linkwise.extender.place.communicator import Reach, Standard
+from linkwise.extender.place.request import PodSet
+from linkwise.extender.state.cache.machine_kind import MachineKind
+from linkwise.extender.state.cache.node_table import Ints, popcount
+from linkwise.topology.machine.model import MAX_GPUS
+
+Floats = NDArray[np.float64]
+_GPUS = (1 << MAX_GPUS) - 1
+_KIND, _ROOM, _BESIDE = 2 * MAX_GPUS + 8, 2 * MAX_GPUS, MAX_GPUS  # first bit of each in a key
+
+
+@dataclass(frozen=True, slots=True)
+class _Choices:
+    """`communicator.Choices` of each group of candidates that are alike, concatenated."""
+
+    alike: Ints
+    counts: Ints
+    worth: Floats
+    own: Floats
+
+
+class Candidates:
+    """Arrays over the candidates; a candidate is an index into them.
+
+    `rows` [c] rows of the view, `free_counts` [c] free GPUs, `ranks` [c] ranks of the names.
+    """
+
+    def __init__(
+        self, view: ClusterView, pods: PodSet, rows: Ints, free: Ints, room: Ints, beside: Ints
+    ) -> None:
+        """*beside* [c] are bitmasks of the GPUs that the gang has there already."""
+        self.wanted, self.unit = len(pods.members), pods.unit
+        self.rows = rows
+        self.ranks = view.rows.name_ranks()[rows]
+        self.free_counts = popcount(free)
+        self._kinds = view.kinds
+        self._request = pods.request
+        self.prefer = pods.request.requirement.prefer
+        room = np.minimum(np.minimum(room, self.free_counts // pods.request.size), self.wanted)
+        self.most = int(room.sum())
+        key = view.rows.kinds[rows] << _KIND | room << _ROOM | beside << _BESIDE | free
+        self._alike, self._which = np.unique(key, return_inverse=True)
+        self._choices: dict[Reach, _Choices] = {}
+        # (kind, GPUs that the gang has there) -> (index into _alike, free GPUs, room for members)
+        self._groups: dict[tuple[MachineKind, int], list[tuple[int, int, int]]] = defaultdict(list)
+        for number in range(len(self._alike)):
+            kind, free_there, beside_there, room_there = self._parts(number)
+            self._groups[kind, beside_there].append((number, free_there, room_there))
+
+    def standards(self, reach: Reach, least: Standard) -> tuple[Floats, Floats]:
+        """The distinct worths, and the distinct slowest own rings, that reach *least*; best
+        first."""
+        all_of_them = self._choices_at(reach)
+        able = self._reaches(all_of_them, least)
+        worths, owns = np.unique(all_of_them.worth[able]), np.unique(all_of_them.own[able])
+        return worths[::-1], owns[::-1]
+
+    def room_at(self, reach: Reach, standard: Standard, wanted: int) -> tuple[Ints, Ints]:
+        """[c] the most of *wanted* members with which a candidate reaches *standard*, and the
+        fewest, because fewer members may use fewer NICs; both 0 if it reaches it with none."""
+        all_of_them = self._choices_at(reach)
+        able = self._reaches(all_of_them, standard) & (all_of_them.counts <= wanted)
+        most = np.zeros(len(self._alike), dtype=np.int64)
+        fewest = np.full(len(self._alike), self.wanted + 1)
+        np.maximum.at(most, all_of_them.alike[able], all_of_them.counts[able])
+        np.minimum.at(fewest, all_of_them.alike[able], all_of_them.counts[able])
+        fewest[most == 0] = 0
+        return most[self._which], fewest[self._which]
+
+    def can_take(self, reach: Reach, standard: Standard, count: int) -> Ints:
+        """The candidates that reach *standard* with exactly *count* members."""
+        all_of_them = self._choices_at(reach)
+        able = self._reaches(all_of_them, standard) & (all_of_them.counts == count)
+        return np.flatnonzero(np.isin(self._which, all_of_them.alike[able]))
+
+    def alike(self, candidates: Ints) -> Ints:
+        """[candidates] a number that is equal for candidates that differ in name alone."""
+        numbers: Ints = self._which[candidates]
+        return numbers
+
+    def best_worth(self, row: int, reach: Reach) -> float:
+        """The highest worth that this row allows with at least one member; -inf if it has no
+        room."""
+        all_of_them = self._choices_at(reach)
+        alike = self._which[self.rows == row]
+        worths = all_of_them.worth[np.isin(all_of_them.alike, alike)]
+        return float(worths.max(initial=-np.inf))
+
+    def counts_of(self, reach: Reach, standard: Standard, alike: int) -> list[int]:
+        """The numbers of members with which such a candidate reaches *standard*, ascending."""
+        all_of_them = self._choices_at(reach)
+        able = self._reaches(all_of_them, standard) & (all_of_them.alike == alike)
+        counts: list[int] = np.unique(all_of_them.counts[able]).tolist()
+        return counts
+
+    def sets(self, candidate: int, count: int, reach: Reach, standard: Standard) -> tuple[int, ...]:
+        alike = int(self._which[candidate])
+        kind, *_ = self._parts(alike)
+        gpus, _ = self._cover(alike, count, reach, standard)
+        return communicator.sets(kind, self._request, gpus, count)
+
+    def worth(self, candidate: int, taken: int, reach: Reach) -> float:
+        """The worth of the communicator on this node with the GPUs *taken*, in GB/s."""
+        kind, _, beside, _ = self._parts(int(self._which[candidate]))
+        prefer = self._request.requirement.prefer
+        return float(communicator.worths(kind, prefer, reach)[taken | beside])
+
+    def damage_of(self, alike: int, count: int, reach: Reach, standard: Standard) -> float:
+        """The GB/s that later jobs lose by *count* members there."""
+        return self._cover(alike, count, reach, standard)[1]
+
+    def damage(self, candidates: Ints, counts: Ints, reach: Reach, standard: Standard) -> Floats:
+        pairs, position = np.unique(
+            self._which[candidates] * (self.wanted + 1) + counts, return_inverse=True
+        )
+        found = [
+            self.damage_of(pair // (self.wanted + 1), pair % (self.wanted + 1), reach, standard)
+            for pair in pairs.tolist()
+        ]
+        return np.array(found, dtype=np.float64)[position]
+
+    def sorted(self, candidates: Ints, keys: Sequence[NDArray[np.generic]]) -> Ints:
+        """Sort by *keys*, the first counts most; then the fullest node, then the name."""
+        last = (self.ranks[candidates], self.free_counts[candidates])
+        return candidates[np.lexsort((*last, *reversed(keys)))]
+
+    def first(self, candidates: Ints, keys: Sequence[NDArray[np.generic]]) -> int | None:
+        in_order = self.sorted(candidates, keys)
+        return int(in_order[0]) if len(in_order) else None
+
+    def _cover(self, alike: int, count: int, reach: Reach, standard: Standard) -> tuple[int, float]:
+        """(the GPUs of *count* members there, their damage in GB/s)."""
+        kind, free, beside, _ = self._parts(alike)
+        return communicator.cover(kind, self._request, free, beside, count, reach, standard)
+
+    @staticmethod
+    def _reaches(all_of_them: _Choices, standard: Standard) -> NDArray[np.bool_]:
+        reaches: NDArray[np.bool_] = (all_of_them.worth >= standard.worth) & (
+            all_of_them.own >= standard.own
+        )
+        return reaches
+
+    def _choices_at(self, reach: Reach) -> _Choices:
+        known = self._choices.get(reach)
+        if known is None:
+            found = []
+            for (kind, beside), group in self._groups.items():
+                most = min(self.wanted, kind.table.count // self._request.size)
+                masks = [free for _, free, _ in group]
+                choices = communicator.choices_of(kind, self._request, beside, most, reach)
+                for (number, _, room), of_mask in zip(group, choices.within(masks), strict=True):
+                    found += [(number, *each) for each in of_mask if each[0] <= room]
+            numbers, counts, worth, own = zip(*found, strict=True) if found else ((), (), (), ())
+            known = self._choices[reach] = _Choices(
+                np.array(numbers, dtype=np.int64),
+                np.array(counts, dtype=np.int64),
+                np.array(worth, dtype=np.float64),
+                np.array(own, dtype=np.float64),
+            )
+        return known
+
+    def _parts(self, alike: int) -> tuple[MachineKind, int, int, int]:
+        """(kind, free GPUs, GPUs that the gang has there, room for members)."""
+        key = int(self._alike[alike])
+        kind = self._kinds[key >> _KIND]
+        return kind, key & _GPUS, key >> _BESIDE & _GPUS, key >> _ROOM & (1 << 8) - 1

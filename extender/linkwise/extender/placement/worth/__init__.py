@@ -1,1 +1,0 @@
-"""The worth of GPUs together: the estimated all-reduce bandwidth of a communicator."""
