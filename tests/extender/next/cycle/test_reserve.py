@@ -291,7 +291,12 @@ def test_a_reservation_idles_no_more_than_the_gang_will_use() -> None:
     explained = at.core.explain("ml", "g-0", at.now)
     assert explained is not None
     assert explained.gang is not None
-    assert explained.gang.rests_until is not None
+    rests_until = explained.gang.rests_until
+    assert rests_until is not None
+    wait(at, rests_until - at.now - 5, step=30)
+    assert held(at) == set()
+    wait(at, 10, step=1)
+    assert held(at), "it has one again once the namespace has rested, though nothing else changes"
 
 
 def test_a_gang_that_runs_for_long_keeps_its_reservation_for_long() -> None:

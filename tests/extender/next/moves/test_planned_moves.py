@@ -13,6 +13,7 @@ from linkwise.extender.state.actions import Evict, NoteQueue
 from linkwise.extender.state.extender_calls import Outcome
 from linkwise.extender.state.queue_note import read_queue_note
 from linkwise.kube.labels import LWS
+from linkwise.kube.objects import Pod
 from linkwise.pods.podgrouper.workloads.answer import ObjectRef
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
@@ -147,6 +148,28 @@ def test_moves_are_sought_soon_if_one_that_was_to_end_does_not() -> None:
     assert at.evicted == []
     at.pass_time(2 * TRY_SECONDS)
     assert at.evicted == ["web"]
+
+
+def only_on(pod: Pod, node: str) -> Pod:
+    return change(pod, spec=change(pod.spec, node_selector={"kubernetes.io/hostname": node}))
+
+
+def test_moves_are_sought_at_once_for_one_that_has_got_its_reservation() -> None:
+    """Until then it was not among the first."""
+    at = Cluster(CoreSettings(moves=MovePolicy(Moves.CONSENT), reserve_share=0.34))
+    for node in ("n1", "n2", "n3"):
+        at.add_node(node)
+    scattered(at)
+    run(at, "holds", 8, "n3")
+    at.add_pod("first", 8, gates=[names.GATE], alter=lambda pod: only_on(pod, "n3"))
+    at.pass_time(1)
+    at.add_pod("big", 8, gates=[names.GATE])
+    at.settle()
+    at.pass_time(2 * HOUR)
+    assert not at.core.snapshot(at.now).moves_under_way
+    at.delete("first")
+    at.settle()
+    assert at.core.snapshot(at.now).moves_under_way
 
 
 def test_nothing_moves_for_less_important_work() -> None:

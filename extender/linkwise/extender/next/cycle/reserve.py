@@ -107,6 +107,7 @@ _AGAIN_SECONDS = 1.0
 
 
 OTHERS_FIRST = "it is not among the first in the queue now"
+WAITS_NO_MORE = "it no longer waits for GPUs"
 
 
 class InVain(Enum):
@@ -260,8 +261,7 @@ class Reserve(Part):
         came free and were not used."""
         for key in [*self._reservations.by_key, *self._look_at]:
             if key not in self._front.keys:
-                waits = self._queue.waits(key)
-                self.give_up(key, OTHERS_FIRST if waits else "it no longer waits for GPUs")
+                self.give_up(key, OTHERS_FIRST if self._queue.waits(key) else WAITS_NO_MORE)
         self._bound_idling(now)
         first = self._front.keys | self._front.unreserved
         self._cache.queue_first = bool(first)
@@ -360,6 +360,11 @@ class Reserve(Part):
             return
         if reservation is not None and self._is_crowded_out(reservation, now):
             self.give_up(gang.key, "more urgent ones have reserved as much as they may together")
+        wanted = sum(member.demand.gpus for member in members.open)
+        if not self._may_reserve(gang.key, wanted, pool, now):
+            self._looked.pop(gang.key, None)  # it looks as soon as it may
+            self._look_at[gang.key] = now + LOOK_SECONDS
+            return
         if not self._may_look(gang, pool, now):
             return
         self._look_at[gang.key], self._looked[gang.key] = now + LOOK_SECONDS, now
@@ -392,7 +397,7 @@ class Reserve(Part):
     def _may_look(self, gang: Gang, pool: Bools, now: float) -> bool:
         """Whether to look for a better place now. If it is too soon to look at GPUs that came free,
         no gang behind this one gets them before."""
-        if now >= self._look_at.get(gang.key, 0.0):
+        if now >= self._look_at.get(gang.key, 0.0) or gang.key not in self._looked:
             looked = self._looked.get(gang.key, -math.inf)
             same = self._looked_in.get(gang.key) == self._what_there_is()
             if same and now < looked + ESTIMATE_SECONDS:
@@ -444,8 +449,6 @@ class Reserve(Part):
         claimant = self._reservations.claimant(gang, members)
         surely = self._reservations.open_to(claimant)
         wanted = sum(member.demand.gpus for member in members.open)
-        if not self._may_reserve(gang.key, wanted, pool, now):
-            return None
         open_to = frozenset(reservation.key for reservation in surely)
         own = frozenset(
             member.uid for member in (*members.bound, *members.flying, *members.planned)

@@ -18,7 +18,7 @@ from linkwise.extender.next.cycle.allocate import Allocate
 from linkwise.extender.next.cycle.changes import Changes
 from linkwise.extender.next.cycle.publish import Publish
 from linkwise.extender.next.cycle.refused_plans import RefusedPlans
-from linkwise.extender.next.cycle.reserve import Reserve
+from linkwise.extender.next.cycle.reserve import WAITS_NO_MORE, Reserve
 from linkwise.extender.next.gangs.gang import Gang
 from linkwise.extender.next.gangs.gang_search import StaleResult
 from linkwise.extender.next.gangs.lifecycle import GangLifecycle
@@ -123,8 +123,10 @@ class Round(Part):
             wants_plan = self._lifecycle.reconcile(key, now, self._changes.pause)
         if wants_plan:
             self._queue.join(key)
-        elif key not in self._registry.gangs:
-            self._queue.forget(key)
+        else:  # others may reserve in this round what it had
+            self._reserve.give_up(key, WAITS_NO_MORE)
+            if key not in self._registry.gangs:
+                self._queue.forget(key)
         self._changes.pause_after(key)
 
     def _go_through_queue(self, looked_at: set[GangKey], now: float) -> None:

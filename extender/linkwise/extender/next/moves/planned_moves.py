@@ -56,6 +56,7 @@ SUPPOSE_SECONDS = 600.0
 EVICT_SECONDS = 300.0  # for so long, the evictions of a plan are tried
 _MOMENT_SECONDS = 1.0
 _MOST_SEARCHES = 8  # for one question
+_UNRESERVED = object()  # the state of a try without a reservation; the next is once there is one
 
 
 @dataclass(slots=True)
@@ -226,6 +227,9 @@ class PlannedMoves(Part):
                 self._account.end(gang.key, now)
                 continue
             at, tried_in = self._tries.get(gang.key, (0.0, None))
+            reservation = self._reservations.of(gang.key)
+            if tried_in is _UNRESERVED and reservation is not None:
+                at = now
             if now < (at + LOOK_SECONDS if tried_in == state else at):
                 continue
             if now < (until := self._rests.until(gang.key)):
@@ -237,10 +241,9 @@ class PlannedMoves(Part):
                 self._advice.pop(gang.key, None)
                 self._account.end(gang.key, now)
                 worth_it_from = self._queue.created(gang.key) + self._policy.cost_seconds
-                if now < worth_it_from:
-                    self._tries[gang.key] = worth_it_from + _MOMENT_SECONDS, None
-                else:  # or what was to end does not, and nothing else changes
-                    self._tries[gang.key] = now + TRY_SECONDS, None
+                # Else what was to end may not, and nothing else changes.
+                soon = worth_it_from + _MOMENT_SECONDS if now < worth_it_from else now + TRY_SECONDS
+                self._tries[gang.key] = soon, _UNRESERVED if reservation is None else None
                 continue
             self._tries[gang.key] = now + TRY_SECONDS, state
             try:
