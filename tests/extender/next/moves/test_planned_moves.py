@@ -187,7 +187,11 @@ def test_a_budget_protects_a_pod() -> None:
     at.restart()
     scattered(at)
     waits(at)
+    at.pass_time(TRY_SECONDS)
     assert at.evicted == []
+    at.core.replace_budgets([budget(1, app="owner-of-web")], at.now)
+    at.pass_time(2 * TRY_SECONDS)
+    assert at.evicted == ["web"]
 
 
 def test_nobody_is_evicted_who_has_no_other_place() -> None:

@@ -216,7 +216,7 @@ class PlannedMoves(Part):
         self._reservations.give_up(key, "GPUs that were to come free for it by moves do not")
 
     def _state(self) -> object:
-        return self._cache.room, self._cache.comings_and_goings
+        return self._cache.room, self._cache.comings_and_goings, self._budgets.changes
 
     def _try_waiting(self, waiting: list[Gang], now: float, aside: RunUnlocked) -> None:
         state = self._state()
