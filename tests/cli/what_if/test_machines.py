@@ -14,10 +14,15 @@ DGX = {PRODUCT: "NVIDIA-A100-SXM4-40GB", "nvidia.com/gpu.count": "8"}
 
 DGX4 = {PRODUCT: "NVIDIA-A100-SXM4-40GB", "nvidia.com/gpu.count": "4"}
 TYPE = "node.kubernetes.io/instance-type"
+AMD = "amd.com/gpu"
+AMD_PRODUCT = "amd.com/gpu.product-name"
+BOTH = ("--resource", "nvidia.com/gpu", "--resource", AMD)
 
 
-def node(name: str, gpus: int, labels: Object | None = None) -> Object:
-    counts = {"nvidia.com/gpu": str(gpus), "cpu": "96", "memory": "1Ti", "pods": "110"}
+def node(
+    name: str, gpus: int, labels: Object | None = None, resource: str = "nvidia.com/gpu"
+) -> Object:
+    counts = {resource: str(gpus), "cpu": "96", "memory": "1Ti", "pods": "110"}
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -42,6 +47,66 @@ def test_a_machine_is_guessed_by_its_labels_and_its_gpus_have_no_uuids(tmp_path:
     ]
     (place,) = found["parts"][0]["places"]
     assert (place["node"], place["uuids"], place["link"]) == ("n1", None, "NVLINK")
+
+
+def amd_pod(gpus: int) -> Object:
+    made = pod("new", 0)
+    made["spec"]["containers"][0]["resources"] = {"limits": {AMD: gpus}}
+    return made
+
+
+def test_amds_label_names_the_machine_of_its_nodes(tmp_path: Path) -> None:
+    labels = {
+        AMD_PRODUCT: "AMD_Instinct_MI300X_OAM",
+        "amd.com/compute-memory-partition": "spx_nps1",
+    }
+    amd = [node("n1", 8, labels, AMD), node("n2", 1, {AMD_PRODUCT: "AMD_Instinct_MI210"}, AMD)]
+    given = a_list([*amd, node("n3", 8, DGX)])
+    status, found = answer(tmp_path, given, amd_pod(8), *BOTH)
+    assert status == 0
+    guesses = [(guess["machine"], guess["because"]) for guess in found["guesses"]]
+    assert guesses == [
+        ("mi300x", f"{AMD_PRODUCT}=AMD_Instinct_MI300X_OAM, 8 GPUs"),
+        ("one GPU", f"{AMD_PRODUCT}=AMD_Instinct_MI210, 1 GPUs"),
+        ("dgx-a100", f"{PRODUCT}=NVIDIA-A100-SXM4-40GB, 8 GPUs"),
+    ]
+    (place,) = found["parts"][0]["places"]
+    assert (place["node"], place["link"], place["gbytes_per_s"]) == ("n1", "XGMI", 336.0)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "labels", "because"),
+    [
+        (8, {}, f"no label {AMD_PRODUCT}"),
+        (0, {AMD_PRODUCT: "AMD_Instinct_MI210"}, "its kubelet offers no GPUs"),
+        (8, {AMD_PRODUCT: "AMD_Instinct_MI9"}, "no recorded machine has 8 x AMD_Instinct_MI9"),
+        (
+            8,
+            {
+                AMD_PRODUCT: "AMD_Instinct_MI300X_OAM",
+                "amd.com/compute-memory-partition": "cpx_nps4",
+            },
+            "its GPUs are partitioned (cpx_nps4)",
+        ),
+    ],
+)
+def test_an_amd_node_that_cannot_be_guessed_is_left_out(
+    gpus: int, labels: Object, because: str, tmp_path: Path
+) -> None:
+    given = a_list([node("n1", gpus, labels, AMD), node("n2", 8, DGX)])
+    (left,) = answer(tmp_path, given, pod("new", 8), *BOTH)[1]["left_out"]
+    assert left["nodes"] == ["n1"]
+    assert because in left["because"]
+
+
+def test_a_print_has_the_model_of_amds_label(tmp_path: Path) -> None:
+    file = tmp_path / "print.txt"
+    file.write_text(write_matrix(FRONTIER))
+    labels = {AMD_PRODUCT: "AMD_Instinct_MI250X", "pool": "train"}
+    given, said = a_list([node("n1", 8, labels, AMD)]), f"pool=train={file}"
+    found = answer(tmp_path, given, amd_pod(2), *BOTH, "--assume", said)[1]
+    assert found["guesses"][0]["because"] == f"--assume {said}"
+    assert found["parts"][0]["places"][0]["gbytes_per_s"] == 144.0
 
 
 def test_pods_that_run_on_guessed_nodes_are_presumed(tmp_path: Path) -> None:

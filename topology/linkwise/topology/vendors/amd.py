@@ -64,6 +64,7 @@ _MODELS: tuple[tuple[str, ModelFacts], ...] = (
 # Weights of xGMI between two GPUs, within one, and between partitions of two: 13 + 15 + 13.
 _DIRECT = frozenset({15, 13, 41})
 _GCN = re.compile(r"(?:gfx)?(9[0-9a-f]{2}|1[0-9a-f]{3})(?::.*)?")
+_PARTITIONS = "amd.com/compute-memory-partition"  # of all GPUs of the node
 _MISSING_IN_LABELS = re.compile(r"[()]")
 
 
@@ -97,6 +98,11 @@ def node_labels(machine: Machine) -> Mapping[str, str]:
     return labels
 
 
+def _not_whole(labels: Mapping[str, str], offered: int) -> str:  # noqa: ARG001
+    mode = labels.get(_PARTITIONS, "spx")
+    return "" if mode.startswith("spx") else f"its GPUs are partitioned ({mode})"
+
+
 AMD = Vendor(
     name="amd",
     link="xGMI",
@@ -104,6 +110,9 @@ AMD = Vendor(
     link_prefix="XGMI",
     label_prefix="amd.com/",
     labels=node_labels,
+    product_label="amd.com/gpu.product-name",
+    label_blank="_",
+    not_whole=_not_whole,
     models=patterns(_MODELS),
     no_peer_to_peer=None,
     part=re.compile(r"[dtqc]px_nps[1248]"),

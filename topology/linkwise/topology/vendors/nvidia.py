@@ -7,6 +7,7 @@ ring was measured to get less of them, that counts. Memory sizes are what `nvidi
 """
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 
 from linkwise.topology.machine.model import Gpu, Machine
@@ -20,6 +21,9 @@ from linkwise.topology.vendors.vendor import (
 
 _GEN3, _GEN4, _GEN5 = 12.0, 24.0, 48.0  # NCCL knows 12 for Gen3 x16; the others scale with it
 _QPI, _UPI_SKYLAKE, _AMD, _UPI_SAPPHIRE, _UPI_EMERALD, _ARM = 6.0, 10.0, 16.0, 22.0, 40.0, 6.0
+
+_PRODUCT, _COUNT = "nvidia.com/gpu.product", "nvidia.com/gpu.count"
+_REPLICAS = "nvidia.com/gpu.replicas"
 
 _SPEEDS: dict[str, tuple[float, float]] = {  # family -> PCIe, between sockets
     "kepler": (_GEN3, _QPI),
@@ -191,6 +195,15 @@ def gfd_labels(machine: Machine) -> dict[str, str]:
     return labels | _driver_labels(machine.driver_version) | _cuda_labels(machine.cuda_version)
 
 
+def _not_whole(labels: Mapping[str, str], offered: int) -> str:
+    product, count = labels.get(_PRODUCT, ""), labels.get(_COUNT, "")
+    if product.endswith("-SHARED") or labels.get(_REPLICAS, "1") not in ("0", "1"):
+        return "its GPUs are shared (time slicing or MPS)"
+    if "-MIG-" in product or (count.isdigit() and int(count) != offered):
+        return f"it offers {offered} GPUs and {_COUNT} says {count or 'nothing'} (MIG?)"
+    return ""
+
+
 def _driver_labels(version: str | None) -> dict[str, str]:
     """Return the driver's labels. Like GFD, they know X.Y and X.Y.Z only."""
     if version is None or not re.fullmatch(r"[0-9]+\.[0-9]+(\.[0-9]+)?", version):
@@ -228,6 +241,9 @@ NVIDIA = Vendor(
     link_prefix="NV",
     label_prefix="nvidia.com/",
     labels=gfd_labels,
+    product_label=_PRODUCT,
+    label_blank="-",
+    not_whole=_not_whole,
     models=patterns(_MODELS),
     # GeForce cards do not reach each other over PCIe (NVIDIA/nccl#1309). Of others a driver may say
     # so: a virtual machine, or access control on the way.

@@ -65,7 +65,10 @@ class Vendor:
     - `name` is `Machine.vendor`.
     - `link` is the word for its links between GPUs, which are `LinkClass.NVLINK` whatever the
       vendor, and `links` for several; `link_prefix` is written before their number.
-    - `labels` are those below `label_prefix`, which is the domain of its resources too.
+    - `labels` are those below `label_prefix`, which is the domain of its resources too. Its own
+      program for labels writes the model as `product_label`, with `label_blank` for a space.
+    - `not_whole` says why the devices that a node offers are no whole GPUs, by its labels and their
+      number; empty if the labels say nothing of the kind.
     - `models`: the first pattern that matches counts. Models that match `no_peer_to_peer` reach
       each other only through the host's memory, if nothing else is known.
     - With `routed`, GPUs that its links hold together, if over others, reach each other by them.
@@ -82,6 +85,9 @@ class Vendor:
     link_prefix: str
     label_prefix: str
     labels: Callable[[Machine], Mapping[str, str]]
+    product_label: str
+    label_blank: str
+    not_whole: Callable[[Mapping[str, str], int], str]
     models: Models
     no_peer_to_peer: re.Pattern[str] | None
     routed: bool
@@ -95,6 +101,10 @@ class Vendor:
         """`UNKNOWN` if no pattern matches the name."""
         found = (facts for pattern, facts in self.models if pattern.search(model))
         return next(found, UNKNOWN)
+
+    def labelled_model(self, labels: Mapping[str, str]) -> str:
+        """The model that the node's *labels* name; empty if they name none."""
+        return labels.get(self.product_label, "").replace(self.label_blank, " ")
 
     def word_of(self, link: LinkClass) -> str:
         """The class as people read it."""

@@ -1,6 +1,6 @@
 """Finds the machines of nodes on which no Linkwise plugin has published one.
 
-A node gives its GPUs' model and number in the labels of NVIDIA's GPU feature discovery. If all
+The labels of the vendor's own program give the GPUs' model, the kubelet their number. If all
 recorded machines of that model and number have the same values, one of them stands for the node.
 GPUs on a board with NVSwitches need no record: all sets of one size are equal. A cloud's
 instance type may name the machine too. Otherwise the operator names it, or the node is left out.
@@ -34,12 +34,10 @@ from linkwise.topology.machine.topo_matrix import (
     of_model,
 )
 from linkwise.topology.sets.tables import table_of
+from linkwise.topology.vendors.known import vendor_of_resource
 from linkwise.topology.vendors.nvidia import NVIDIA
-from linkwise.topology.vendors.vendor import UNKNOWN
+from linkwise.topology.vendors.vendor import UNKNOWN, Vendor
 
-GFD_PREFIX = NVIDIA.label_prefix
-PRODUCT, COUNT = GFD_PREFIX + "gpu.product", GFD_PREFIX + "gpu.count"
-REPLICAS, STRATEGY = GFD_PREFIX + "gpu.replicas", GFD_PREFIX + "mig.strategy"
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 _NOT_REAL = frozenset({"mock", "fixture"})
 # GPUs of a board that all reach NVSwitches, by NVML's names: HGX and DGX from A100 on, and trays of
@@ -126,7 +124,7 @@ def read_assumption(said: str) -> Assumption:
     if not sign or not source:
         raise BadInputError(
             f"--assume {said}: expected SELECTOR=MACHINE, like "
-            f"{PRODUCT}=NVIDIA-A100-SXM4-40GB=dgx-a100"
+            f"{NVIDIA.product_label}=NVIDIA-A100-SXM4-40GB=dgx-a100"
         )
     named = read_machine(source, None, option="--assume")
     return Assumption(said, labels, source, named.machine, named.caveat)
@@ -143,8 +141,9 @@ def know_machines(
     for node in nodes:
         resource = resource_on(node, resources)
         offered = _offered(node, resource)
+        vendor = _vendor_on(node, (resource, *resources))
         if names.TOPOLOGY in node.metadata.annotations or not (
-            offered or PRODUCT in node.metadata.labels
+            offered or vendor.product_label in node.metadata.labels
         ):
             known.append(node)
             continue
@@ -152,12 +151,12 @@ def know_machines(
         if assumption is not None:
             used.add(assumption.said)
             _check(assumption, node, offered)
-            machine = _as_labelled(assumption, node)
+            machine = _as_labelled(assumption, vendor.labelled_model(node.metadata.labels))
             found: tuple[str, Machine] | str = (assumption.name, machine)
             because = assumption.because(machine)
         else:
-            found = _guess(node, offered)
-            because = _because(node, offered)
+            found = _guess(node, vendor, offered)
+            because = _because(node, vendor, offered)
         if isinstance(found, str):
             left_out[found].append(node.metadata.name)
             known.append(node)
@@ -174,6 +173,13 @@ def know_machines(
         tuple(Guess(name, because, tuple(those)) for (name, because), those in guesses.items()),
         tuple(LeftOut(because, tuple(those)) for because, those in left_out.items()),
     )
+
+
+def _vendor_on(node: Node, resources: Sequence[str]) -> Vendor:
+    """Return the vendor whose label the node has; without one, that of the first resource."""
+    vendors = [vendor_of_resource(resource) or NVIDIA for resource in resources]
+    labelled = (each for each in vendors if each.product_label in node.metadata.labels)
+    return next(labelled, vendors[0])
 
 
 def _offered(node: Node, resource: str) -> int:
@@ -205,49 +211,49 @@ def _check(assumption: Assumption, node: Node, offered: int) -> None:
         )
 
 
-def _guess(node: Node, offered: int) -> tuple[str, Machine] | str:
+def _guess(node: Node, vendor: Vendor, offered: int) -> tuple[str, Machine] | str:
     """Return a machine and its name, or why there is none."""
     labels = node.metadata.labels
-    product, said = labels.get(PRODUCT, ""), labels.get(COUNT, "")
-    of_cloud = _of_cloud(labels.get(INSTANCE_TYPE, ""), product, offered)
+    product, model = labels.get(vendor.product_label, ""), vendor.labelled_model(labels)
+    of_cloud = _of_cloud(labels.get(INSTANCE_TYPE, ""), model, offered)
     if not product:
-        why = f"no label {PRODUCT} and no topology annotation: --assume SELECTOR=MACHINE"
+        why = (
+            f"no label {vendor.product_label} and no topology annotation: --assume SELECTOR=MACHINE"
+        )
         return of_cloud or why
     if not offered:
         return "its kubelet offers no GPUs"
-    if product.endswith("-SHARED") or labels.get(REPLICAS, "1") not in ("0", "1"):
-        return "its GPUs are shared (time slicing or MPS)"
-    if "-MIG-" in product or (said.isdigit() and int(said) != offered):
-        return f"it offers {offered} GPUs and {COUNT} says {said or 'nothing'} (MIG?)"
+    if why := vendor.not_whole(labels, offered):
+        return why
     if offered == 1:
-        return _single(product)
-    found = _recorded(product, offered)
+        return _single(model, vendor)
+    found = _recorded(vendor.product_label, product, offered)
     if len(found) == 1:
         return found[0], recorded_machine(found[0])
     if of_cloud is not None:
         return of_cloud
-    boards = (count == offered and on_it.search(product) for count, on_it in _BOARDS)
-    if any(boards) and not _IN_A_SLOT.search(product):
-        return "a board with NVSwitches", _board(product.replace("-", " "), offered)
+    boards = (count == offered and on_it.search(model) for count, on_it in _BOARDS)
+    if any(boards) and not _IN_A_SLOT.search(model):
+        return "a board with NVSwitches", _board(model, offered)
     if not found:
         return f"no recorded machine has {offered} x {product}: --assume SELECTOR=MACHINE"
     several = ", ".join(found)
     return f"{offered} x {product} may be {several}: --assume SELECTOR=MACHINE"
 
 
-def _because(node: Node, offered: int) -> str:
+def _because(node: Node, vendor: Vendor, offered: int) -> str:
     labels = node.metadata.labels
-    key = PRODUCT if PRODUCT in labels else INSTANCE_TYPE
+    key = vendor.product_label if vendor.product_label in labels else INSTANCE_TYPE
     return f"{key}={labels.get(key)}, {offered} GPUs"
 
 
-def _of_cloud(instance_type: str, product: str, offered: int) -> tuple[str, Machine] | None:
+def _of_cloud(instance_type: str, model: str, offered: int) -> tuple[str, Machine] | None:
     """Return the recorded machine of a cloud's instance type, unless its GPUs are others."""
     name = _CLOUDS.get(instance_type, instance_type)
     if name not in machine_names():
         return None
     machine = recorded_machine(name)
-    same = not product or facts_of(product).family == facts_of(machine.gpus[0].model).family
+    same = not model or facts_of(model).family == facts_of(machine.gpus[0].model).family
     return (name, machine) if same and len(machine.gpus) == offered else None
 
 
@@ -276,16 +282,15 @@ def _board(model: str, count: int) -> Machine:
     return Machine(gpus=gpus, links=tuple(links))
 
 
-def _as_labelled(assumption: Assumption, node: Node) -> Machine:
-    """Return the machine with the model that the node's label says, if a table does not say it."""
-    product, machine = node.metadata.labels.get(PRODUCT, ""), assumption.machine
-    if not product or not assumption.is_printed:
-        return machine
-    return of_model(machine, product.replace("-", " "))
+def _as_labelled(assumption: Assumption, model: str) -> Machine:
+    """Return the machine with the *model* that the node's label says, if a table does not say
+    it."""
+    machine = assumption.machine
+    return of_model(machine, model) if model and assumption.is_printed else machine
 
 
 @cache
-def _recorded(product: str, count: int) -> tuple[str, ...]:
+def _recorded(label: str, product: str, count: int) -> tuple[str, ...]:
     """Return one machine for each distinct set of values with such labels."""
     found: list[str] = []
     for name in machine_names():
@@ -293,7 +298,7 @@ def _recorded(product: str, count: int) -> tuple[str, ...]:
         labels = node_labels(machine)
         if (
             records()[name].kind not in _NOT_REAL
-            and labels.get(PRODUCT) == product
+            and labels.get(label) == product
             and len(machine.gpus) == count
             and not any(_worth_the_same(machine, recorded_machine(other)) for other in found)
         ):
@@ -308,14 +313,13 @@ def _worth_the_same(one: Machine, other: Machine) -> bool:
     )
 
 
-def _single(product: str) -> tuple[str, Machine]:
+def _single(model: str, vendor: Vendor) -> tuple[str, Machine]:
     """Return a single GPU's machine, which has no links to know."""
-    model = product.replace("-", " ")
     facts = facts_of(model)
     gpu = Gpu(
         "GPU-one", 0, model, facts.memory_mib or 0, compute_capability=facts.compute_capability
     )
-    return "one GPU", Machine(gpus=(gpu,), links=())
+    return "one GPU", Machine(gpus=(gpu,), links=(), vendor=vendor.name)
 
 
 def _with_topology(node: Node, name: str, machine: Machine, resource: str) -> Node:
@@ -328,7 +332,7 @@ def _with_topology(node: Node, name: str, machine: Machine, resource: str) -> No
         for place, gpu in enumerate(machine.gpus)
     )
     # The model does not say which other machines a machine shares a fabric with.
-    clique = meta.labels.get(GFD_PREFIX + "gpu.clique")
+    clique = meta.labels.get(NVIDIA.label_prefix + "gpu.clique")
     text = write_topology(replace(machine, gpus=gpus, clique=clique or None))
     return change(
         node, metadata=change(meta, annotations={**meta.annotations, names.TOPOLOGY: text})
