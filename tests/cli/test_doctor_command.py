@@ -23,7 +23,7 @@ from tests.cli.api_proxy import SERVICE, Proxy, served, write_kubeconfig
 from tests.extender.world import ApiObjects, wait_for
 
 ROOT = Path(__file__).parents[2]
-DAEMONSET = "/apis/apps/v1/namespaces/kube-system/daemonsets/linkwise-plugin"
+DAEMONSETS = "/apis/apps/v1/namespaces/kube-system/daemonsets"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/linkwise-extender"
 CONFIG = "/api/v1/namespaces/kube-system/configmaps/linkwise-extender"
 EVENTS = "/api/v1/namespaces/kube-system/events"
@@ -56,7 +56,7 @@ def proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
             proxy.objects = {
                 "/api/v1/nodes": {"items": [node]},
                 "/api/v1/pods": {"items": [plugin("n1"), running("linkwise-extender", "n1")]},
-                DAEMONSET: {"spec": {"template": {"spec": {}}}},
+                DAEMONSETS: {"items": [{"metadata": {"name": "linkwise-plugin"}}]},
                 LEASE: {"spec": spec},
             }
             path = write_kubeconfig(tmp_path / "config", proxy.url)
@@ -160,6 +160,22 @@ def test_why_the_api_server_takes_no_pod_of_the_plugin(proxy: Proxy) -> None:
     assert "label the node" not in answer.stdout
 
 
+def of_vendor(name: str, vendor: str) -> dict[str, Any]:
+    container = {"name": "plugin", "args": [f"--resource-name={vendor}.com/gpu"]}
+    spec = {"containers": [container], "nodeSelector": {vendor: "yes"}}
+    return {"metadata": {"name": name}, "spec": {"template": {"spec": spec}}}
+
+
+def test_both_vendors_daemonsets_are_read_without_the_extender_too(proxy: Proxy) -> None:
+    proxy.refusal = ("503 Service Unavailable", "ServiceUnavailable", "no endpoints available")
+    both = [of_vendor("linkwise-plugin", "nvidia"), of_vendor("linkwise-plugin-amd", "amd")]
+    proxy.objects[DAEMONSETS] = {"items": both}
+    status = {"capacity": {"amd.com/gpu": "8"}, "allocatable": {"amd.com/gpu": "8"}}
+    proxy.objects["/api/v1/nodes"] = {"items": [{"metadata": {"name": "a1"}, "status": status}]}
+    what = "outside the nodeSelector and affinity of linkwise-plugin-amd: pods are placed by count"
+    assert f"note     a1: {what}\n" in doctor().stdout
+
+
 def test_linkwise_in_another_namespace_is_looked_for_there(proxy: Proxy) -> None:
     proxy.service = SERVICE.replace("kube-system", "gpus")
     proxy.objects = {
@@ -167,12 +183,12 @@ def test_linkwise_in_another_namespace_is_looked_for_there(proxy: Proxy) -> None
     }
     there = ("--extender", "gpus/linkwise-extender:http")
     assert doctor(*there).stdout.startswith("Nothing is missing.")
-    proxy.objects["/api/v1/nodes"] = {"items": []}
+    proxy.objects["/api/v1/nodes"] = proxy.objects["/api/v1/pods"] = {"items": []}
     assert "kubectl -n gpus describe daemonset linkwise-plugin" in doctor(*there).stdout
 
 
 def test_an_extender_that_does_not_answer_is_a_finding_beside_the_others(proxy: Proxy) -> None:
-    del proxy.objects[DAEMONSET]
+    del proxy.objects[DAEMONSETS]
     proxy.refusal = ("503 Service Unavailable", "ServiceUnavailable", "no endpoints available")
     answer = doctor()
     assert answer.exit_code == 1

@@ -158,7 +158,7 @@ WELL = Facts(
     resources=(GPU,),
     nodes=(node("n1"), node("cpu", topology=None, gpus=0)),
     pods=(plugin("n1"), vendor("n1"), extender()),
-    daemonset=DaemonSet(),
+    daemonsets=(DaemonSet(),),
     lease=lease(),
     state=STATE,
 )

@@ -21,7 +21,7 @@ WELL = Facts(
     resources=(STATE.resource,),
     nodes=(node("n1", gpus=0), node("cpu", topology=None, gpus=0)),
     pods=(plugin("n1", "--observe"),),
-    daemonset=DaemonSet(),
+    daemonsets=(DaemonSet(),),
     slices=(slice_of("n1", UUIDS),),
 )
 
@@ -62,11 +62,11 @@ def test_slices_without_a_topology() -> None:
     bare = with_node(node("n1", topology=None, gpus=0), plugins=False)
     told = "no plugin of Linkwise runs: who has its GPUs is not seen"
     assert problems(bare) == [(("n1",), told)]
-    excluded = replace(bare, daemonset=ELSEWHERE, pods=(plugin("n2", "--observe"),))
+    excluded = replace(bare, daemonsets=(ELSEWHERE,), pods=(plugin("n2", "--observe"),))
     assert problems(excluded) == []
     assert (
         ("n1",),
-        "outside the plugin's nodeSelector and affinity: who has its GPUs is not seen",
+        "outside the nodeSelector and affinity of linkwise-plugin: who has its GPUs is not seen",
     ) in notes(excluded)
 
 

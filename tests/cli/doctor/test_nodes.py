@@ -44,33 +44,8 @@ def test_a_cluster_that_is_well() -> None:
     assert all_is_well(WELL) == told
 
 
-AMD = "amd.com/gpu"
-
-
-def test_a_cluster_of_two_vendors_that_is_well() -> None:
-    """The AMD node offers none of the other resource, and its pods request none of it."""
-    change = msgspec.structs.replace
-    amounts = {AMD: "8"}
-    amd = node("a1", in_use={"ml/runs": {"main": tuple(gpu.uuid for gpu in MACHINE.gpus)}})
-    amd = change(amd, status=change(amd.status, capacity=amounts, allocatable=amounts))
-    resources = ["--resource-name=nvidia.com/gpu", f"--resource-name={AMD}"]
-    on_amd = change(plugin("a1").spec.containers[0], args=(resources[1], "--in-front"))
-    of_amd = change(plugin("a1"), spec=change(plugin("a1").spec, containers=(on_amd,)))
-    ours = change(WELL.pods[2].spec.containers[0], args=tuple(resources))
-    extender = change(WELL.pods[2], spec=change(WELL.pods[2].spec, containers=(ours,)))
-    facts = replace(
-        WELL,
-        resources=(WELL.resources[0], AMD),
-        nodes=(*WELL.nodes, amd),
-        pods=(*WELL.pods[:2], of_amd, extender, pod("runs", "a1")),
-    )
-    assert findings(facts) == ()
-    as_one = replace(facts, resources=WELL.resources)
-    assert any("a1" in found.where for found in findings(as_one))
-
-
 def test_without_a_daemonset_the_plugin_is_not_installed() -> None:
-    found = only(replace(WELL, daemonset=None, pods=WELL.pods[2:], nodes=(node("n1"),)))
+    found = only(replace(WELL, daemonsets=(), pods=WELL.pods[2:], nodes=(node("n1"),)))
     assert found.what == "Linkwise's plugin is not installed"
     assert found.where == ("cluster",)
 
@@ -78,10 +53,11 @@ def test_without_a_daemonset_the_plugin_is_not_installed() -> None:
 def test_a_gpu_node_without_a_plugin_pod() -> None:
     facts = replace(WELL, nodes=(*WELL.nodes, node("n2", topology=None)))
     assert problems(facts) == [(("n2",), "no plugin of Linkwise runs: pods are placed by count")]
-    outside = only(replace(facts, daemonset=CANARY, nodes=(node("n2", topology=None),)))
+    outside = only(replace(facts, daemonsets=(CANARY,), nodes=(node("n2", topology=None),)))
     assert outside.level is Level.NOTE
     assert (
-        outside.what == "outside the plugin's nodeSelector and affinity: pods are placed by count"
+        outside.what
+        == "outside the nodeSelector and affinity of linkwise-plugin: pods are placed by count"
     )
 
 
@@ -92,9 +68,9 @@ def test_a_node_that_the_plugin_s_affinity_excludes() -> None:
     template = {"spec": {"affinity": {"nodeAffinity": required}}}
     daemonset = msgspec.convert({"spec": {"template": template}}, DaemonSet)
     excluded = node("n2", topology=None, labels={"dra": "yes"}, offered=0)
-    found = only(replace(WELL, daemonset=daemonset, nodes=(*WELL.nodes, excluded)))
+    found = only(replace(WELL, daemonsets=(daemonset,), nodes=(*WELL.nodes, excluded)))
     assert found.level is Level.NOTE
-    told = "outside the plugin's nodeSelector and affinity: its kubelet offers no GPUs"
+    told = "outside the nodeSelector and affinity of linkwise-plugin: its kubelet offers no GPUs"
     assert found.what == told
     stopped = replace(WELL, nodes=(*WELL.nodes, node("n2", topology=None, offered=0)))
     assert problems(stopped) == [
@@ -157,7 +133,7 @@ def test_a_vendors_plugin_beside_ours(mode: str, told: bool, what: str) -> None:
 def test_a_vendors_plugin_that_waits_where_nothing_listens() -> None:
     """As after Linkwise was removed from the node, and the variable was left."""
     bare = node("n2", topology=None, labels={"canary": "no"})
-    facts = with_pods(vendor("n2"), facts=replace(WELL, nodes=(bare,), daemonset=CANARY))
+    facts = with_pods(vendor("n2"), facts=replace(WELL, nodes=(bare,), daemonsets=(CANARY,)))
     assert [text for _, text in problems(facts)] == [
         "gpu-operator/nvidia-device-plugin-daemonset-n2 registers with Linkwise, and no plugin in "
         "front listens"
@@ -234,7 +210,7 @@ def test_a_mangled_annotation_is_the_extenders_to_report() -> None:
 def test_a_plugin_that_runs_on_no_node() -> None:
     """A machine without any device plugin does not show that it has GPUs."""
     facts = replace(WELL, nodes=(node("n1", topology=None, gpus=0),), pods=WELL.pods[2:])
-    assert problems(facts) == [(("cluster",), "Linkwise's plugin runs on no node")]
+    assert problems(facts) == [(("cluster",), "linkwise-plugin runs on no node")]
 
 
 def selecting(*labels: str) -> DaemonSet:
@@ -249,19 +225,19 @@ def test_a_daemonset_that_selects_no_node_is_told_of_and_names_the_labels(gpus: 
     """As after an installation with Helm where no node has a label, with a vendor's plugin too."""
     by = selecting("nvidia.com/gpu.present", "linkwise.dev/gpu-node")
     bare = node("n1", topology=None, gpus=gpus)
-    facts = replace(WELL, nodes=(bare,), pods=WELL.pods[2:], daemonset=by)
-    what = "no node has a label by which the plugin's DaemonSet selects it: "
+    facts = replace(WELL, nodes=(bare,), pods=WELL.pods[2:], daemonsets=(by,))
+    what = "no node has a label by which linkwise-plugin selects it: "
     assert problems(facts) == [
         (("cluster",), f"{what}nvidia.com/gpu.present or linkwise.dev/gpu-node")
     ]
     todo = "label each GPU node: `kubectl label node NODE linkwise.dev/gpu-node=true`"
     assert findings(facts)[0].todo == todo
-    own = replace(facts, daemonset=selecting("team"))
+    own = replace(facts, daemonsets=(selecting("team"),))
     assert findings(own)[0].todo == "give each GPU node one"
 
 
 def test_a_plugin_in_another_namespace_is_installed() -> None:
-    assert findings(replace(WELL, daemonset=None)) == ()
+    assert findings(replace(WELL, daemonsets=())) == ()
 
 
 def changed(seen_pod: SeenPod, **container: object) -> SeenPod:

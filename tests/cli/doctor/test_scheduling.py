@@ -197,7 +197,7 @@ def test_certificates_about_to_end(certificate: Certificate, what: str) -> None:
 
 def test_what_cannot_be_read_is_unknown_and_nothing_is_concluded_from_it() -> None:
     facts = replace(
-        WELL, nodes=(), pods=(), daemonset=None, unread=(("nodes", "no"), ("pods", "no"))
+        WELL, nodes=(), pods=(), daemonsets=(), unread=(("nodes", "no"), ("pods", "no"))
     )
     found = findings(facts)
     assert {each.level for each in found} == {Level.UNKNOWN}

@@ -144,6 +144,11 @@ class SeenPod(_Object, frozen=True):
         env = (var for each in self.spec.containers for var in each.env)
         return tuple(word for var in env if var.name == variable for word in var.value.split())
 
+    @property
+    def resource(self) -> str:
+        """Of a pod of our plugin: what it offers."""
+        return next(iter(self.values_of("resource-name")), names.DEFAULT_RESOURCE)
+
     def takes(self, resource: str) -> bool:
         return _any_takes((*self.spec.init_containers, *self.spec.containers), resource)
 
@@ -189,33 +194,44 @@ class SeenPod(_Object, frozen=True):
         return any(m.name in ours and m.mount_path.rstrip("/") == _DEVICE_PLUGINS for m in mounts)
 
 
-class _DaemonSetTemplateSpec(_Object, frozen=True):
+class _TemplateSpec(PodSpec, frozen=True):
     node_selector: dict[str, str] = {}
     affinity: Affinity | None = None
 
 
-class _DaemonSetTemplate(_Object, frozen=True):
-    spec: _DaemonSetTemplateSpec = _DaemonSetTemplateSpec()
+class _Template(SeenPod, frozen=True):
+    spec: _TemplateSpec = _TemplateSpec()
 
 
 class _DaemonSetSpec(_Object, frozen=True):
-    template: _DaemonSetTemplate = _DaemonSetTemplate()
+    template: _Template = _Template()
 
 
 class DaemonSet(_Object, frozen=True):
+    """Of the plugin: a cluster with two vendors has one for each."""
+
+    metadata: ObjectMeta = ObjectMeta(name=PLUGIN)
     spec: _DaemonSetSpec = _DaemonSetSpec()
+
+    @property
+    def name(self) -> str:
+        return self.metadata.name
+
+    @property
+    def resource(self) -> str:
+        return self.spec.template.resource
 
     def is_for(self, node: Node) -> bool:
         """Whether its pods may run on *node*. They tolerate every taint."""
         return self._required.match(node.metadata.name, node.metadata.labels)
 
     @property
-    def labels(self) -> tuple[str, ...]:
-        """The keys of the labels by which it selects nodes."""
+    def labels(self) -> dict[str, str]:
+        """The labels by which it selects nodes, with a value that each may have."""
         required = self._required
         of_terms = (each for term in required.terms or () for each in term.match_expressions)
-        keys = (each.key for each in (*(required.selector or ()), *of_terms))
-        return tuple(dict.fromkeys(keys))
+        every = (*(required.selector or ()), *of_terms)
+        return {each.key: next(iter(each.values), "true") for each in every}
 
     @property
     def _required(self) -> RequiredNodes:
@@ -257,7 +273,7 @@ class Facts:
     nodes: tuple[Node, ...] = ()
     pods: tuple[SeenPod, ...] = ()
     slices: tuple[ResourceSlice, ...] = ()  # what DRA drivers publish
-    daemonset: DaemonSet | None = None
+    daemonsets: tuple[DaemonSet, ...] = ()
     events: tuple[Event, ...] = ()  # about pods that could not be created
     scheduler: SchedulerConfig | None = None  # None: there is no second one, or it is unknown
     conditions: tuple[str, ...] = ()  # under which the API server calls the webhook for a pod
@@ -273,6 +289,15 @@ class Facts:
         """The one that is a GPU there."""
         return resource_on(node, self.resources)
 
+    def daemonset_for(self, node: Node) -> DaemonSet | None:
+        """The one that selects the node, else the one for its GPUs; None: there is none."""
+        resource = self.resource_on(node)
+        return min(
+            self.daemonsets,
+            key=lambda each: (not each.is_for(node), each.resource != resource),
+            default=None,
+        )
+
     def takes_gpus(self, pod: SeenPod) -> bool:
         return any(map(pod.takes, self.resources))
 
@@ -285,24 +310,30 @@ class Facts:
 
     @property
     def refused(self) -> Mapping[str, str]:
-        """By program, the last reason why no pod of it could be created; without programs of which
-        one was created since."""
+        """By DaemonSet or program, the last reason why no pod of it could be created; without those
+        of which one was created since."""
         found: dict[str, str] = {}
+        programs = (PLUGIN, EXTENDER, SCHEDULER, WEBHOOK)
+        pods_of = {each: [pod for pod in self.pods if pod.is_of(each)] for each in programs}
+        pods_of |= {
+            each.name: [pod for pod in pods_of[PLUGIN] if pod.resource == each.resource]
+            for each in self.daemonsets
+        }
         for event in sorted(self.events, key=lambda each: each.last):
             about, why = event.involved_object.name, why_not_created(event)
-            if not why:
+            # The pods of a Deployment are created by a ReplicaSet, with a name that is longer.
+            alike = (each for each in pods_of if f"{about}-".startswith(f"{each}-"))
+            program = max(alike, key=len, default="")
+            if not why or not program:
                 continue
-            for program in (PLUGIN, EXTENDER, SCHEDULER, WEBHOOK):
-                # The pods of a Deployment are created by a ReplicaSet, with a name that is longer.
-                if about == program or about.startswith(f"{program}-"):
-                    made = (
-                        pod.metadata.creation_timestamp.timestamp()
-                        for pod in self.pods
-                        if pod.is_of(program) and pod.metadata.creation_timestamp is not None
-                    )
-                    found.pop(program, None)
-                    if event.last > max(made, default=0.0):
-                        found[program] = why
+            made = (
+                pod.metadata.creation_timestamp.timestamp()
+                for pod in pods_of[program]
+                if pod.metadata.creation_timestamp is not None
+            )
+            found.pop(program, None)
+            if event.last > max(made, default=0.0):
+                found[program] = why
         return found
 
     @property

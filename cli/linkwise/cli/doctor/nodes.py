@@ -1,10 +1,19 @@
 """What is missing on each node."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from linkwise.cli.doctor.claims import GpuDriver, drivers_on, of_claims
-from linkwise.cli.doctor.facts import ALONE, IN_FRONT, PLUGIN, Facts, SeenPod, amount_of, machine_on
+from linkwise.cli.doctor.facts import (
+    ALONE,
+    IN_FRONT,
+    PLUGIN,
+    DaemonSet,
+    Facts,
+    SeenPod,
+    amount_of,
+    machine_on,
+)
 from linkwise.cli.doctor.finding import Finding, Level, note, problem
 from linkwise.cli.doctor.lost_gpus import LostGpus
 from linkwise.cli.doctor.pcie_lanes import of_pcie_lanes
@@ -23,20 +32,16 @@ STARTED_SECONDS = 120.0
 def of_nodes(facts: Facts) -> Iterator[Finding]:
     if not (facts.could_read("nodes") and facts.could_read("pods")):
         return
-    plugins = facts.plugins
-    if facts.daemonset is None and facts.could_read("daemonset") and not plugins:
+    if not (facts.daemonsets or facts.plugins) and facts.could_read("daemonsets"):
         todo = "install it, with Helm or an overlay, first with `observe`"
         what = "Linkwise's plugin is not installed"
         yield Finding(Level.PROBLEM, ("cluster",), what, todo, "install.md")
         return
-    unlabelled = tuple(_of_no_label(facts))
-    yield from unlabelled
     on: dict[str, list[SeenPod]] = {}
     for pod in facts.pods:
         if pod.spec.node_name:
             on.setdefault(pod.spec.node_name, []).append(pod)
-    plugin_on = {pod.spec.node_name: pod for pod in reversed(plugins)}
-    with_gpus = 0
+    offered: set[str] = set()
     views = {view.name: view for view in facts.views}
     drivers_of = drivers_on(facts)
     lost = LostGpus(facts)
@@ -44,14 +49,15 @@ def of_nodes(facts: Facts) -> Iterator[Finding]:
         name = node.metadata.name
         bound = on.get(name, [])
         here = [pod for pod in bound if pod.live]
-        plugin = plugin_on.get(name)
+        resource = facts.resource_on(node)
+        ours = (pod for pod in here if pod.is_of(PLUGIN))
+        plugin = min(ours, key=lambda pod: pod.resource != resource, default=None)
         has_topology = names.TOPOLOGY in node.metadata.annotations
         drivers = drivers_of.get(name, [])
-        resource = facts.resource_on(node)
         offers = amount_of(node.status.capacity, resource)
         if not (plugin or has_topology or offers or drivers):
             continue
-        with_gpus += 1
+        offered.add(resource)
         found = (
             *_of_plugin(facts, node, plugin, views.get(name), drivers),
             *of_claims(facts, node, drivers),
@@ -61,40 +67,38 @@ def of_nodes(facts: Facts) -> Iterator[Finding]:
             *(_of_in_use(facts, node, bound) if plugin is not None else ()),
         )
         yield from (replace(each, where=(name,)) for each in found)
-    if not (with_gpus or unlabelled):
-        yield from _of_none(facts)
+    for each in facts.daemonsets:
+        yield from _of_daemonset(facts, each, offered)
 
 
-def _of_no_label(facts: Facts) -> Iterator[Finding]:
-    daemonset = facts.daemonset
-    if daemonset is None or not facts.nodes or facts.plugins:
-        return
-    if any(map(daemonset.is_for, facts.nodes)):
+def _of_daemonset(
+    facts: Facts, daemonset: DaemonSet, offered: Collection[str]
+) -> Iterator[Finding]:
+    """*offered* are the resources that nodes have. A machine without any plugin does not show that
+    it has GPUs."""
+    if any(pod.resource == daemonset.resource for pod in facts.plugins):
         return
     labels = daemonset.labels
-    what = f"no node has a label by which the plugin's DaemonSet selects it: {' or '.join(labels)}"
-    todo = "give each GPU node one"
-    if GPU_NODE in labels:
-        todo = f"label each GPU node: `kubectl label node NODE {GPU_NODE}=true`"
-    page = "install.md#before-you-begin"
-    yield Finding(Level.PROBLEM, ("cluster",), what, todo, page)
-
-
-def _of_none(facts: Facts) -> Iterator[Finding]:
-    """A machine without any plugin does not show that it has GPUs."""
-    if facts.daemonset is None:
+    if facts.nodes and not any(map(daemonset.is_for, facts.nodes)):
+        what = f"no node has a label by which {daemonset.name} selects it: {' or '.join(labels)}"
+        todo = "give each GPU node one"
+        if GPU_NODE in labels:
+            todo = f"label each GPU node: `kubectl label node NODE {GPU_NODE}={labels[GPU_NODE]}`"
+    elif daemonset.resource not in offered:
+        what = f"{daemonset.name} runs on no node"
+        todo = _without_pods(facts, daemonset, "nodes")
+    else:
         return
-    what = "Linkwise's plugin runs on no node"
-    todo = _without_pods(facts, "nodes")
     page = "install.md#before-you-begin"
     yield Finding(Level.PROBLEM, ("cluster",), what, todo, page)
 
 
-def _without_pods(facts: Facts, whom: str) -> str:
+def _without_pods(facts: Facts, daemonset: DaemonSet | None, whom: str) -> str:
     """What to do where a pod of the plugin should be. A label helps only if its DaemonSet can
     create pods."""
-    described = f"see `kubectl -n {facts.system} describe daemonset {PLUGIN}`"
-    return described if PLUGIN in facts.refused else f"{described}, and label the {whom}"
+    name = daemonset.name if daemonset else PLUGIN
+    described = f"see `kubectl -n {facts.system} describe daemonset {name}`"
+    return described if name in facts.refused else f"{described}, and label the {whom}"
 
 
 def _of_plugin(
@@ -136,7 +140,7 @@ def _of_plugin(
 def _without_plugin(
     facts: Facts, node: Node, drivers: list[GpuDriver], *, has_topology: bool
 ) -> Iterator[Finding]:
-    outside = facts.daemonset is not None and not facts.daemonset.is_for(node)
+    daemonset = facts.daemonset_for(node)
     by_count = "adopt-step-by-step.md#nodes-without-topology"
     offers = amount_of(node.status.allocatable, facts.resource_on(node))
     so = "pods are placed by count" if offers else "its kubelet offers no GPUs"
@@ -149,12 +153,12 @@ def _without_plugin(
             "start the plugin there, or clean the node",
             "upgrade-and-uninstall.md#clean-a-node-by-hand",
         )
-    elif outside:
-        what = f"outside the plugin's nodeSelector and affinity: {so}"
+    elif daemonset and not daemonset.is_for(node):
+        what = f"outside the nodeSelector and affinity of {daemonset.name}: {so}"
         yield note(what, "nothing, if that is meant", by_count)
     else:
         what = f"no plugin of Linkwise runs: {so}"
-        todo = _without_pods(facts, "node")
+        todo = _without_pods(facts, daemonset, "node")
         yield problem(what, todo, "install.md#before-you-begin")
 
 

@@ -113,7 +113,8 @@ def _of_both(flags: "_Flags") -> Iterator[_Setting]:
 class _Flags:
     def __init__(self, facts: Facts) -> None:
         self._pods: dict[str, list[SeenPod]] = {}
-        for pod in facts.pods:
+        # A DaemonSet whose nodes are all gone has no pods.
+        for pod in (*facts.pods, *(each.spec.template for each in facts.daemonsets)):
             if pod.live:
                 self._pods.setdefault(pod.program, []).append(pod)
 

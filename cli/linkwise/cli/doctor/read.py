@@ -9,6 +9,8 @@ import msgspec
 from cryptography import x509
 
 from linkwise.cli.doctor.facts import (
+    NAME_LABEL,
+    PLUGIN,
     SCHEDULER,
     Certificate,
     DaemonSet,
@@ -44,6 +46,10 @@ class _Pods(msgspec.Struct):
 
 class _Slices(msgspec.Struct):
     items: tuple[ResourceSlice, ...]
+
+
+class _DaemonSets(msgspec.Struct):
+    items: tuple[DaemonSet, ...]
 
 
 class _ConfigMap(msgspec.Struct):
@@ -92,7 +98,10 @@ def read_facts(extender: Extender) -> Facts:
     pods = reader.get("pods", "/api/v1/pods", _Pods)
     slices = reader.get("resourceslices", f"{device_claims.ROOT}/resourceslices", _Slices)
     daemonsets = f"/apis/apps/v1/namespaces/{extender.system}/daemonsets"
-    daemonset = reader.get("daemonset", f"{daemonsets}/linkwise-plugin", DaemonSet)
+    ours = {"labelSelector": f"{NAME_LABEL}={PLUGIN}"}
+    read = reader.get("daemonsets", daemonsets, _DaemonSets, ours)
+    plugins = () if read is None else read.items
+    offered = tuple(dict.fromkeys(each.resource for each in plugins)) or DEFAULT_RESOURCES
     leases = f"/apis/coordination.k8s.io/v1/namespaces/{extender.system}/leases"
     lease = reader.get("lease", f"{leases}/linkwise-extender", Lease)
     events = f"/api/v1/namespaces/{extender.system}/events"
@@ -113,11 +122,11 @@ def read_facts(extender: Extender) -> Facts:
         silence = f"its answer is not understood, it may be of another version: {error}"
     return Facts(
         at=time.time(),
-        resources=(DEFAULT_RESOURCES if state is None else (state.resource, *state.more_resources)),
+        resources=(offered if state is None else (state.resource, *state.more_resources)),
         nodes=() if nodes is None else nodes.items,
         pods=() if pods is None else pods.items,
         slices=() if slices is None else slices.items,
-        daemonset=daemonset,
+        daemonsets=plugins,
         events=(failures and failures.items) or (),
         scheduler=reader.scheduler(() if pods is None else pods.items),
         conditions=() if hooks is None else _conditions(hooks),
