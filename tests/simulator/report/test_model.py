@@ -15,7 +15,6 @@ from linkwise.simulator.report.model import (
     tenants,
 )
 from linkwise.simulator.report.text import gain_figures
-from linkwise.topology.machine.model import LinkClass
 from tests.simulator.report.small_report import NODES, OURS, off, on, small_report
 
 TRAIN = OURS[:2]
@@ -143,9 +142,9 @@ def test_places_are_told_from_what_is_held_and_from_the_links_of_its_machine() -
     ours, alone = train.pods[0].place, train.pods[0].stock[0]
 
     assert ours is not None
-    assert (ours.node, ours.gpus, ours.link) == ("bridged", (0, 1), LinkClass.NVLINK)
+    assert (ours.node, ours.gpus, ours.link) == ("bridged", (0, 1), "NVLINK")
     assert alone is not None
-    assert (alone.node, alone.gpus, alone.link) == ("bridged", (0, 2), LinkClass.SYS)
+    assert (alone.node, alone.gpus, alone.link) == ("bridged", (0, 2), "SYS")
     assert train.gbytes_per_s == 13.8889
     assert train.stock_mean == 13.8889
 

@@ -8,11 +8,21 @@ import pytest
 from rich.console import Console
 
 from linkwise.drawing.times import PodTimes
+from linkwise.simulator.report.as_json import render_json
 from linkwise.simulator.report.build_report import report_of
-from linkwise.simulator.report.model import MovedPod, Report, Rival, WaitingMember
+from linkwise.simulator.report.html import render_html
+from linkwise.simulator.report.model import (
+    MovedPod,
+    NodeReport,
+    Report,
+    Rival,
+    SeenPod,
+    WaitingMember,
+)
 from linkwise.simulator.report.text import picture, render
 from linkwise.topology.machine.recorded import machine_names, recorded_machine
-from tests.simulator.report.small_report import NODES, OURS, off, on, small_report
+from tests.parsed_page import ParsedPage
+from tests.simulator.report.small_report import NODES, OURS, off, on, small_report, uuids
 
 ALL_OF_IT = """\
       Linkwise                      alone, NVIDIA's choice, draw 1 of 1
@@ -79,6 +89,22 @@ def shown(report: Report) -> str:
 
 def test_everything_that_is_said_after_a_run() -> None:
     assert shown(small_report()) == ALL_OF_IT
+
+
+def test_links_have_the_words_of_their_vendor_in_every_form_of_the_report() -> None:
+    frontier = NodeReport("amd", "8 of MI250X", recorded_machine("mi250x-frontier"))
+    gpus = {"c": uuids(frontier.machine, 0, 1)}
+    pod = SeenPod("default/a", "a", 0, "0", node="amd", planned=gpus, held=gpus)
+    report = report_of([frontier], [pod], (), seed=7)
+    page = ParsedPage(render_html(report)).text
+    assert "amd 0-1 XGMI 144.0" in page
+    assert "arcs: xGMI links, thicker for more" in page
+    assert "Boxes: ╭─╮ GPUs joined by xGMI, ┌╌┐" in shown(report)
+    assert '"link": "XGMI"' in render_json(report)
+    assert not any("nvlink" in text.lower() for text in (page, shown(report), render_json(report)))
+    both = report_of([NODES[0], frontier], [pod], (), seed=7)
+    assert "joined by NVLink or xGMI," in shown(both)
+    assert "arcs: NVLinks or xGMI links, thicker" in ParsedPage(render_html(both)).text
 
 
 def test_nothing_is_said_of_a_baseline_that_was_not_drawn() -> None:

@@ -73,6 +73,6 @@ def _place(place: PodPlace | None) -> Fields | None:
     return {
         "node": place.node,
         "gpus": place.gpus,
-        "link": place.link.name if place.talks else None,
+        "link": place.link if place.talks else None,
         "gbytes_per_s": place.gbytes_per_s if place.talks else None,
     }

@@ -34,7 +34,7 @@ from linkwise.topology import names
 from linkwise.topology.machine.model import Machine
 from linkwise.topology.sets.bandwidth import bandwidth, ring_class
 from linkwise.topology.sets.network import network_gbytes_per_s
-from linkwise.topology.vendors.known import RESOURCES
+from linkwise.topology.vendors.known import RESOURCES, vendor_of
 
 Held = Mapping[str, Mapping[str, tuple[str, ...]]]
 """namespace/name -> container -> GPU uuids, as the kubelets list them."""
@@ -206,7 +206,7 @@ def place_of(seen: SeenPod, machines: Mapping[str, Machine]) -> PodPlace | None:
     return PodPlace(
         node=seen.node,
         gpus=machine.indices_of(mask),
-        link=ring_class(machine, mask),
+        link=vendor_of(machine).word_of(ring_class(machine, mask)),
         gbytes_per_s=bandwidth(machine, mask),
     )
 

@@ -18,6 +18,7 @@ from linkwise.simulator.report.text import (
     workload_words,
 )
 from linkwise.simulator.report.timeline import LEGEND, MEASURED, timeline_of
+from linkwise.topology.vendors.known import vendor_of
 
 
 def render_html(report: Report) -> str:
@@ -37,6 +38,9 @@ def render_html(report: Report) -> str:
             gain=gain_figures(report),
             timeline=timeline_of(report),
             legend=LEGEND,
+            links=" or ".join(
+                dict.fromkeys(vendor_of(node.machine).links for node in report.nodes)
+            ),
             measured=MEASURED,
             draw_heads=DRAW_HEADS,
             draw_rows=draw_rows(report),

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from linkwise.drawing.times import PodTimes
 from linkwise.drawing.words import named_gpus
-from linkwise.topology.machine.model import LinkClass, Machine
+from linkwise.topology.machine.model import Machine
 from linkwise.topology.vendors.known import RESOURCES
 
 FREE = "·"
@@ -36,7 +36,7 @@ class PodPlace:
 
     node: str
     gpus: tuple[int, ...]
-    link: LinkClass
+    link: str  # in the vendor's words
     gbytes_per_s: float
 
     @property

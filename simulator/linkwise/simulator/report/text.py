@@ -27,6 +27,7 @@ from linkwise.simulator.report.model import (
 )
 from linkwise.simulator.report.timeline import MEASURED, time_words
 from linkwise.topology.machine.model import Machine
+from linkwise.topology.vendors.known import vendor_of
 
 WIDTH = 79
 _CELL = 4  # columns for one GPU
@@ -81,7 +82,7 @@ def place_words(place: PodPlace) -> tuple[str, str, str, str]:
     gpus = indices(place.gpus)
     if not place.talks:
         return place.node, gpus, "", ""
-    return place.node, gpus, place.link.name, f"{place.gbytes_per_s:.1f}"
+    return place.node, gpus, place.link, f"{place.gbytes_per_s:.1f}"
 
 
 def workload_words(workload: WorkloadReport, draws: int) -> str:
@@ -328,8 +329,9 @@ def _legend(report: Report) -> Text:
             legend.append(f" {workload.name}  ")
     broken = any(not gpu.healthy for node in report.nodes for gpu in node.machine.gpus)
     legend.append(f"{FREE} free" + (f"  {_BROKEN} unhealthy\n" if broken else "\n"))
+    links = " or ".join(dict.fromkeys(vendor_of(node.machine).link for node in report.nodes))
     legend.append(
-        "Boxes: ╭─╮ GPUs joined by NVLink, ┌╌┐ GPUs without; ┆ between NUMA nodes.", "dim"
+        f"Boxes: ╭─╮ GPUs joined by {links}, ┌╌┐ GPUs without; ┆ between NUMA nodes.", "dim"
     )
     return legend
 
