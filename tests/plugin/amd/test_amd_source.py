@@ -143,6 +143,74 @@ def test_a_gpu_whose_product_has_no_name_has_its_architecture_for_one(tree: AmdT
     assert (gpu.model, gpu.numa_nodes) == ("AMD gfx942", (-1,))
 
 
+# PCIe lanes.
+
+PORT, UPSTREAM, DOWNSTREAM = "0000:00:01.0", "0000:01:00.0", "0000:02:00.0"
+
+
+def behind_its_own_switch(tree: AmdTree, up: object, most: object, slot: object) -> AmdTree:
+    """Between A and its own switch, all lanes are up."""
+    tree.gpu(A, way=f"pci0000:00/{PORT}/{UPSTREAM}/{DOWNSTREAM}")
+    for bridge in (PORT, UPSTREAM, DOWNSTREAM):
+        tree.device(bridge).mkdir()
+        tree.write(bridge, "vendor", "0x1022" if bridge == PORT else "0x1002")
+    tree.write(UPSTREAM, "current_link_width", str(up))
+    tree.write(UPSTREAM, "max_link_width", str(most))
+    tree.write(PORT, "max_link_width", str(slot))
+    return tree
+
+
+def lanes_of(tree: AmdTree) -> tuple[int, int]:
+    (gpu,) = read(tree).machine.gpus
+    return gpu.pcie_lanes, gpu.most_pcie_lanes
+
+
+@pytest.mark.parametrize(
+    ("up", "most", "slot", "lanes"),
+    [
+        (16, 16, 16, (16, 16)),
+        (8, 16, 16, (8, 16)),
+        (8, 16, 8, (8, 8)),
+        (4, 4, 16, (4, 4)),
+        (8, 255, 16, (8, 8)),  # what the kernel does not know
+        (8, 16, "", (8, 16)),
+        (8, 4, 4, (8, 8)),
+        (0, 16, 16, (16, 16)),  # a virtual machine
+        (32, 32, 32, (16, 16)),
+        ("-1", 16, 16, (16, 16)),
+        ("x" * 5000, 16, 16, (16, 16)),
+    ],
+)
+def test_the_lanes_of_the_slot_count(
+    tree: AmdTree, up: object, most: object, slot: object, lanes: tuple[int, int]
+) -> None:
+    assert lanes_of(behind_its_own_switch(tree, up, most, slot)) == lanes
+
+
+def test_lanes_that_the_driver_takes_with_the_load_are_not_counted(tree: AmdTree) -> None:
+    tree.gpu(A)
+    tree.write(A, "current_link_width", "1")
+    assert lanes_of(tree) == (1, 16)
+    tree.write(A, "pp_dpm_pcie", "0: 2.5GT/s, x1 310Mhz *\n1: 16.0GT/s, x16 619Mhz")
+    assert lanes_of(tree) == (16, 16)
+
+
+def test_lanes_that_are_down_are_published_and_reported_as_nvidias_are(tree: AmdTree) -> None:
+    tree.gpu(A), tree.gpu(B)
+    tree.ways({(A, B): PCIE})
+    whole = read(tree).machine
+    tree.write(B, "current_link_width", "8")
+    inventory = AmdInventory(sys_root=tree.root)
+    stock = inventory.read()
+    narrow = Finding("pcie-width", "8 of 16 PCIe lanes are up")
+    assert stock.probe.findings == {B: (narrow,)}
+    assert '"pcie_lanes":[[1,8,16]]' in write_topology(stock.machine)
+    assert bandwidth(stock.machine, 0b11) < bandwidth(whole, 0b11)
+    uncorrectable(tree)
+    ill = Finding("ecc", "uncorrectable errors: gfx, umc")
+    assert inventory.probe(stock.machine).findings == {B: (ill, narrow)}
+
+
 # Partitions.
 
 

@@ -68,6 +68,9 @@ class AmdTree:
             "mem_info_vram_total": gib << 30,
             "mem_info_vram_used": 3 << 20,
             "gpu_busy_percent": 0,
+            "current_link_width": 16,
+            "max_link_width": 16,
+            "pp_dpm_pcie": "0: 32.0GT/s, x16 619Mhz *",
             "ras/umc_err_count": "ue: 0\nce: 5",
             "ras/gfx_err_count": "ue: 0\nce: 0",
         } | (

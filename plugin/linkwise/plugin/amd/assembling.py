@@ -42,6 +42,8 @@ def gpu_of(found: Found, ids: Mapping[int, str], warn: Warn) -> Gpu:
         pci_bus_id=found.bus_id,
         numa_nodes=device.numa_nodes,
         parts=parts,
+        pcie_lanes=device.lanes[0],
+        most_pcie_lanes=device.lanes[1],
     )
 
 

@@ -2,7 +2,8 @@
 
 Sources: the kernel, drivers/gpu/drm/amd/amdgpu/amdgpu_ras.c (`ras/*_err_count`) and
 drivers/gpu/drm/amd/pm/amdgpu_pm.c: during a reset the first says that it cannot be asked, and the
-second refuses with EBUSY, before 2025 with EPERM.
+second refuses with EBUSY, before 2025 with EPERM. Its `pp_dpm_pcie` has the levels between which
+the GPU changes by itself. The slot is found as amdgpu_device.c does: above all bridges of AMD's.
 """
 
 import re
@@ -22,6 +23,7 @@ from linkwise.plugin.gpus.sysfs import (
     resolved,
     text_of,
 )
+from linkwise.topology.machine.model import USUAL_PCIE_LANES
 
 PCI_DEVICES = "bus/pci/devices"
 _DRIVER = "module/amdgpu/drivers/pci:amdgpu"
@@ -38,19 +40,23 @@ _OWN_BRIDGE = "0x1002"  # AMD's GPUs bring a switch of their own
 _WHOLE = "SPX"
 _MODE, _MEMORY_MODE = re.compile(r"[A-Z]{3}"), re.compile(r"NPS[1-8]")
 _LONGEST_MODEL = 128
+_WIDTHS = frozenset(map(str, range(1, USUAL_PCIE_LANES + 1)))
+_LEVEL_LANES = re.compile(r", x([0-9]{1,2})\b")  # "1: 16.0GT/s, x16 619Mhz *"
 _RESET = Finding("no-answer", "the driver resets the GPU, or cannot look at it")
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
     """`place` is () if it is unknown. `memory_mib` is 0 if it is unknown. `partitioning` is like
-    cpx_nps4; empty if the GPU is whole."""
+    cpx_nps4; empty if the GPU is whole. `lanes` of PCIe are those that are up, and those that the
+    GPU and its slot both have."""
 
     model: str
     memory_mib: int
     numa_nodes: tuple[int, ...]
     place: Place
     partitioning: str
+    lanes: tuple[int, int]
 
 
 def device_ids(sysfs: Path) -> dict[int, str]:
@@ -82,14 +88,16 @@ def read_device(sysfs: Path, bus_id: str) -> Device:
     names_in(folder)
     bytes_ = _known(folder / "mem_info_vram_total")
     node = numa_node(bus_id, sysfs=sysfs)
+    above, own = _bridges(folder, sysfs)
     mode = _matching(_MODE, folder / "current_compute_partition")
     memory_mode = _matching(_MEMORY_MODE, folder / "current_memory_partition") or "NPS1"
     return Device(
         model=_known(folder / "product_name")[:_LONGEST_MODEL],
         memory_mib=int(bytes_) >> 20 if bytes_.isdecimal() else 0,
         numa_nodes=() if node is None else (node,),
-        place=_place(folder, sysfs),
+        place=(*above, *own[-1:]),
         partitioning=f"{mode}_{memory_mode}".lower() if mode not in ("", _WHOLE) else "",
+        lanes=_lanes(folder, above, own),
     )
 
 
@@ -107,12 +115,32 @@ def _known(path: Path) -> str:
         return ""
 
 
-def _place(folder: Path, sysfs: Path) -> Place:
-    """Where the GPU's own switch is, so that two GPUs are as close as their slots."""
+def _bridges(folder: Path, sysfs: Path) -> tuple[Place, Place]:
+    """What is above the GPU's slot, and what the GPU brings: its own switch, if any, and itself.
+    Two GPUs are as close as their slots. Both are () if that is unknown."""
     place = place_of(resolved(folder))
-    while len(place) > 2 and _known(sysfs / PCI_DEVICES / place[-2] / "vendor") == _OWN_BRIDGE:
-        place = (*place[:-2], place[-1])
-    return place
+    own = max(len(place) - 1, 0)
+    while own > 1 and _known(sysfs / PCI_DEVICES / place[own - 1] / "vendor") == _OWN_BRIDGE:
+        own -= 1
+    return place[:own], place[own:]
+
+
+def _lanes(folder: Path, above: Place, own: Place) -> tuple[int, int]:
+    """Of the slot: between the GPU and its own switch, all lanes are always up. Where the driver
+    takes fewer while the GPU rests, those that are up now mean nothing."""
+    devices = folder.parent
+    of_levels = set(_LEVEL_LANES.findall(_known(folder / "pp_dpm_pcie")))
+    up = _width(devices / own[0] / "current_link_width") if own and len(of_levels) < 2 else None
+    if up is None:
+        return USUAL_PCIE_LANES, USUAL_PCIE_LANES
+    most = _width(devices / own[0] / "max_link_width") or up
+    return up, max(up, min(most, _width(devices / above[-1] / "max_link_width") or most))
+
+
+def _width(path: Path) -> int | None:
+    """None if the kernel does not know it: 0 in virtual machines, 255."""
+    text = _known(path)
+    return int(text) if text in _WIDTHS else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from linkwise.plugin.amd.device import (
 from linkwise.plugin.amd.kfd import KfdNode, node_names, read_nodes
 from linkwise.plugin.errors import InventoryError
 from linkwise.plugin.gpus.calls import Calls, NoAnswerError
-from linkwise.plugin.gpus.inventory import Finding, Load, Probe, Stock, Xid
+from linkwise.plugin.gpus.inventory import Finding, Load, Probe, Stock, Xid, lanes_down
 from linkwise.plugin.gpus.nics import NicReading, read_nics
 from linkwise.plugin.gpus.sysfs import SYSFS, SysfsError, text_of
 from linkwise.topology.errors import MachineError
@@ -116,7 +116,10 @@ class AmdInventory:
         # Of a partition nothing is known: its GPU's load may be another one's.
         whole = {gpu.uuid for gpu in machine.gpus if gpu.parts is None}
         loads = {uuid: load for uuid, load in probe.loads.items() if uuid in whole}
-        return Probe(probe.findings, probe.unanswered, recount=recount, loads=loads)
+        findings = dict(probe.findings)
+        for uuid, finding in lanes_down(machine.gpus).items():
+            findings[uuid] = (*findings.get(uuid, ()), finding)
+        return Probe(findings, probe.unanswered, recount=recount, loads=loads)
 
     def _probe_all(self, uuids: Collection[str]) -> Probe:
         findings: dict[str, tuple[Finding, ...]] = {}

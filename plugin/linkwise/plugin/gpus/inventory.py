@@ -5,11 +5,11 @@ probe is quick and happens every few seconds. Neither ever happens inside a kube
 return in bounded time, even if the driver hangs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from linkwise.topology.machine.model import Machine
+from linkwise.topology.machine.model import Gpu, Machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,17 @@ class Finding:
 
 Findings = Mapping[str, tuple[Finding, ...]]
 """By uuid; a GPU that is well is not in it."""
+
+
+def lanes_down(gpus: Iterable[Gpu]) -> dict[str, Finding]:
+    """By uuid, the GPUs of whose PCIe lanes some are not up."""
+    return {
+        gpu.uuid: Finding(
+            "pcie-width", f"{gpu.pcie_lanes} of {gpu.most_pcie_lanes} PCIe lanes are up"
+        )
+        for gpu in gpus
+        if gpu.pcie_lanes < gpu.most_pcie_lanes
+    }
 
 
 @dataclass(frozen=True, slots=True)

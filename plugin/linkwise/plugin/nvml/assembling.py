@@ -9,7 +9,7 @@ from typing import TypeVar
 import pynvml
 
 from linkwise.plugin.gpus import sysfs
-from linkwise.plugin.gpus.inventory import Finding
+from linkwise.plugin.gpus.inventory import Finding, lanes_down
 from linkwise.plugin.nvml.nvlink_topology import ActiveLink, End, RawGpu, clique_of, link_all
 from linkwise.plugin.nvml.reading import GpuReading, OfPairs, Pairs
 from linkwise.topology.machine.model import Link, LinkClass
@@ -50,7 +50,8 @@ def wire(
     distances, peers = _distances(pairs.levels, found), _by_positions(pairs.peers, found)
     links, bent = link_all(raws, distances, peers, absent=absent)
     clique, torn = clique_of(raws)
-    nvlinks, lanes = _links_down(raws, found), _lanes_down(found)
+    nvlinks = _links_down(raws, found)
+    lanes = lanes_down(reading.gpu for reading in found)
     down = {
         uuid: tuple(of[uuid] for of in (nvlinks, lanes) if uuid in of) for uuid in nvlinks | lanes
     }
@@ -140,14 +141,3 @@ def _links_down(raws: Sequence[RawGpu], found: Sequence[GpuReading]) -> dict[str
             text = f"{up} of {all_links} NVLinks are up"
             findings[reading.gpu.uuid] = Finding("nvlink-down", text)
     return findings
-
-
-def _lanes_down(found: Sequence[GpuReading]) -> dict[str, Finding]:
-    """By uuid, the GPUs of whose PCIe lanes some are not up."""
-    return {
-        gpu.uuid: Finding(
-            "pcie-width", f"{gpu.pcie_lanes} of {gpu.most_pcie_lanes} PCIe lanes are up"
-        )
-        for gpu in (reading.gpu for reading in found)
-        if gpu.pcie_lanes < gpu.most_pcie_lanes
-    }
