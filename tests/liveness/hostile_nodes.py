@@ -4,7 +4,7 @@ The seed decides which nodes, when they act, and what they write: whatever the A
 a kubelet's account (docs/operating/security.md). At the end the nodes are honest again.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from random import Random
 
@@ -167,8 +167,10 @@ class HostileNodeLaws:
             day.failures.append(f"{many} things are remembered, {few} by a core that starts")
 
 
-def another_machine(draw: Random, day: Day, node: str) -> None:
-    uuids = draw.sample(_gpus(draw, day, node), draw.choice([1, 4, 8, 9, 16]))
+def another_machine(
+    draw: Random, day: Day, node: str, sizes: Sequence[int] = (1, 4, 8, 9, 16)
+) -> None:
+    uuids = draw.sample(_gpus(draw, day, node), draw.choice(sizes))
     model = draw.choice(_MODELS)
     gpus = tuple(
         Gpu(uuid, index, model, 81920, healthy=draw.random() < 0.9)

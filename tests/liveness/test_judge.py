@@ -19,6 +19,9 @@ class Idle(Core):
     def decide(self, now: float) -> tuple[Action, ...]:  # noqa: ARG002
         return ()
 
+    def next_due(self) -> None:
+        """What is due stays due: a day would ask 20 times in each of its seconds."""
+
 
 @dataclass
 class IdleDay(Day):
