@@ -31,7 +31,7 @@ def vendor(kubelet: FakeKubelet) -> Iterator[ScriptedVendor]:
     running.begin()
     wait_for(lambda: kubelet.plugins, "the vendor's registration")
     yield running
-    running.kill()
+    running.leave()
 
 
 def start(kubelet: FakeKubelet, server: ApiServer, *mode: str) -> Process:
@@ -121,7 +121,7 @@ def test_from_observing_to_in_front_and_back(
         moved.offer(GPU, UUIDS)
         moved.begin()
         wait_for(plugin.ready, "readiness in front")
-        moved.kill()
+        moved.leave()
         assert plugin.stop() == 0
         back = ScriptedVendor(kubelet.directory, kubelet.socket)
         back.offer(GPU, UUIDS)
@@ -131,7 +131,7 @@ def test_from_observing_to_in_front_and_back(
         wait_for(plugin.ready, "readiness as it observes")
         assert not kubelet.plugin.ended
         assert plugin.stop() == 0
-        back.kill()
+        back.leave()
     finally:
         plugin.kill()
 

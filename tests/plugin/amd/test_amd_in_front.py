@@ -64,7 +64,7 @@ class AmdNode:
     def stop(self) -> None:
         if self.plugin is not None:
             self.plugin.kill()
-        self.vendor.kill()
+        self.vendor.leave()
 
 
 def requesting(name: str, resource: str, count: int) -> dict[str, Any]:

@@ -118,7 +118,7 @@ class FrontNode:
 
     def stop(self) -> None:
         self.front.stop()
-        self.vendor.kill()
+        self.vendor.leave()
         self.kubelet.stop()
 
 

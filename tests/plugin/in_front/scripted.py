@@ -13,17 +13,27 @@ ROOT = Path(__file__).parents[3]
 GPU = "nvidia.com/gpu"
 
 
+# Processes whose vendors have left. To start one costs more than most tests; each ends with this
+# process, which closes its input.
+_resting: list[subprocess.Popen[bytes]] = []
+
+
+def _started() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.plugin.in_front.vendor_program"],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), *sys.path]))},
+    )
+
+
 class ScriptedVendor:
     """Its sockets are made in *directory*; it registers at *where*."""
 
     def __init__(self, directory: Path, where: Path) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.plugin.in_front.vendor_program", directory, where],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), *sys.path]))},
-        )
+        self.process = _resting.pop() if _resting else _started()
+        self.do("settle", directory=str(directory), where=str(where))
 
     def do(self, what: str, **arguments: object) -> Any:
         """Carried out once this returns."""
@@ -59,6 +69,13 @@ class ScriptedVendor:
 
     def thaw(self) -> None:
         self.process.send_signal(signal.SIGCONT)
+
+    def leave(self) -> None:
+        """At the end of a test, dead or alive: the next test may have its process."""
+        if self.process.poll() is None:
+            self.thaw()
+            self.do("leave")
+            _resting.append(self.process)
 
     def kill(self) -> None:
         self.process.kill()

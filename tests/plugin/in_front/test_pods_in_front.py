@@ -34,7 +34,7 @@ class InFront(PluginNode):
 
     def kill_vendor(self) -> None:
         assert self.vendor is not None
-        self.vendor.kill()
+        self.vendor.leave()
 
     def starts(self) -> int:
         assert self.vendor is not None

@@ -50,7 +50,7 @@ class Started:
 
     def stop(self) -> None:
         self.plugin.kill()
-        self.vendor.kill()
+        self.vendor.leave()
 
 
 @pytest.fixture

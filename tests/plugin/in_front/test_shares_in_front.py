@@ -90,7 +90,7 @@ class AllThree(PluginNode):
     def stop(self) -> None:
         super().stop()
         assert self.vendor is not None
-        self.vendor.kill()
+        self.vendor.leave()
 
 
 @pytest.fixture

@@ -1,11 +1,12 @@
-"""A vendor's device plugin that obeys commands: the program (see scripted.py for its end here).
+"""Vendors' device plugins that obey commands: the program (see scripted.py for its end here).
+
+It plays one vendor after another: `settle` begins one, `leave` ends it.
 
 It plays what NVIDIA's plugin does: one server and socket for each resource, lists in random order,
 no way back from Unhealthy but a restart, and a restart of everything when the socket that it
 registers at is created. Commands come as JSON, one a line, and the program answers each by a line.
 """
 
-import argparse
 import json
 import os
 import random
@@ -199,6 +200,14 @@ class Vendor:
         self.starts = 0
         self.retry_at: float | None = None
         self.seen: Identity | None = None  # the socket that it need not restart for
+        self.left = False
+        Thread(target=self.look, daemon=True).start()
+
+    def leave(self) -> None:
+        with self.lock:
+            self.left = True
+            for resource in self.resources.values():
+                resource.end()
 
     def begin(self) -> None:
         with self.lock:
@@ -221,6 +230,8 @@ class Vendor:
     def look(self) -> None:
         while True:
             with self.lock:
+                if self.left:
+                    return
                 now = identity(self.where)
                 created = now is not None and now != self.seen
                 self.seen = now
@@ -281,14 +292,15 @@ class Vendor:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("directory", type=Path)
-    parser.add_argument("where", type=Path)
-    arguments = parser.parse_args()
-    vendor = Vendor(arguments.directory, arguments.where)
-    Thread(target=vendor.look, daemon=True).start()
     for line in sys.stdin:
-        print(json.dumps(vendor.obey(json.loads(line))), flush=True)
+        command, answer = json.loads(line), None
+        if command["do"] == "settle":
+            vendor = Vendor(Path(command["directory"]), Path(command["where"]))
+        elif command["do"] == "leave":
+            vendor.leave()
+        else:
+            answer = vendor.obey(command)
+        print(json.dumps(answer), flush=True)
     os._exit(0)  # the parent process is gone; the servers' threads would stay forever
 
 
