@@ -14,13 +14,16 @@ from threading import Thread
 from urllib.request import urlopen
 
 import pytest
+from click.testing import CliRunner
 
 from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Node
 from linkwise.plugin import node_program, program
+from linkwise.plugin.__main__ import main
 from linkwise.plugin.gpus.inventory import Stock
 from linkwise.plugin.gpus.recorded import RecordedInventory
 from linkwise.plugin.settings import Settings
+from linkwise.plugin.start import Signals
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names
 from linkwise.topology.annotations.activity import PodActivity, read_activity
@@ -248,10 +251,19 @@ def test_without_a_driver_it_says_so_and_waits(kubelet_dir: Path) -> None:
         plugin.kill()
 
 
+def refused(directory: Path, *arguments: str) -> str:
+    """What the command prints; in this process, as it ends before it starts anything."""
+    words = ("--node-name", "n1", "--kubelet-dir", str(directory), *arguments)
+    unheard = object.__new__(Signals)  # the signals are this process's own
+    result = CliRunner().invoke(main, words, obj=unheard)
+    assert isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code != 0
+    return result.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--no-driver", "exit"), "Error: nvmlInit: "),
         (("--machine", "dgx9"), "dgx9"),
         (("--machine-file", "/nonexistent"), "machine file /nonexistent: "),
         (("--machine", "dgx1-v100", "--machine-file", "x"), "expected one of them"),
@@ -265,17 +277,30 @@ def test_without_a_driver_it_says_so_and_waits(kubelet_dir: Path) -> None:
         (("--machine", "a", "--machine-from-label", "b"), "expected one of them"),
         (("--daemonset", "linkwise-plugin"), "'linkwise-plugin': expected NAMESPACE/NAME"),
         (("--machine-faults", "x"), "--machine-faults: expected beside a played machine only"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_one_clear_line(
+    kubelet_dir: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    server = () if "--kubeconfig" in arguments else ("--api-server", "http://127.0.0.1:9")
+    assert said in refused(kubelet_dir, *server, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--no-driver", "exit"), "Error: nvmlInit: "),
         (
             ("--machine", "dgx1-v100", "--listen-address", "absent.invalid"),
             "--listen-address absent.invalid --listen-port 0: ",
         ),
     ],
 )
-def test_what_cannot_work_ends_at_once_with_one_clear_line(
+def test_what_cannot_work_ends_the_program_at_once(
     kubelet_dir: Path, arguments: tuple[str, ...], said: str
 ) -> None:
-    server = () if "--kubeconfig" in arguments else ("--api-server", "http://127.0.0.1:9")
-    plugin = Process(kubelet_dir, *server, *arguments, environment=without_driver(kubelet_dir))
+    flags = ("--api-server", "http://127.0.0.1:9", *arguments)
+    plugin = Process(kubelet_dir, *flags, environment=without_driver(kubelet_dir))
     assert plugin.process.wait(60) != 0
     assert said in plugin.log
     assert "Traceback" not in plugin.log
@@ -285,10 +310,9 @@ def test_what_cannot_work_ends_at_once_with_one_clear_line(
 def test_a_kubeconfig_that_is_none_is_named_in_one_line(kubelet_dir: Path, content: bytes) -> None:
     file = kubelet_dir / "config"
     file.write_bytes(content)
-    plugin = Process(kubelet_dir, "--machine", "dgx1-v100", "--kubeconfig", str(file))
-    assert plugin.process.wait(60) == 1
-    assert plugin.log.startswith(f"Error: kubeconfig {file}: ")
-    assert plugin.log.count("\n") == 1
+    said = refused(kubelet_dir, "--machine", "dgx1-v100", "--kubeconfig", str(file))
+    assert said.startswith(f"Error: kubeconfig {file}: ")
+    assert said.count("\n") == 1
 
 
 def test_a_port_that_is_taken_is_named(kubelet_dir: Path) -> None:
