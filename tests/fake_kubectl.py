@@ -5,11 +5,16 @@ way. What the cluster would say is in the directory that FAKE_CLUSTER names, and
 the extender is written there.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # one installation starts this a dozen times, and a third of that is `typing`
+    from typing import Any
 
 CLUSTER = Path(os.environ["FAKE_CLUSTER"])
 _SWITCHES = ("--local", "--overwrite", "--flatten", "--minify")
