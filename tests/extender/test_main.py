@@ -19,6 +19,7 @@ from weakref import ref
 import click
 import pytest
 import urllib3
+from click.testing import CliRunner
 
 from linkwise.extender.__main__ import ENV_PREFIX, _freeze, command, serve
 from linkwise.extender.run.leader_endpoints import LeaderEndpoints
@@ -251,10 +252,10 @@ def test_what_became_garbage_after_it_was_frozen_is_collected() -> None:
 
 
 def refused(*flags: str) -> str:
-    done = subprocess.run([*COMMAND, *flags], capture_output=True, text=True, timeout=30)
-    assert done.returncode == 2
-    (*_, last) = done.stderr.strip().splitlines()
-    return last
+    """The last line of what it says; in this process, as it ends before it listens."""
+    done = CliRunner().invoke(command, flags)
+    assert done.exit_code == 2
+    return done.stderr.strip().rpartition("\n")[2]
 
 
 def test_a_kubeconfig_that_cannot_be_read_is_named(tmp_path: Path) -> None:
@@ -274,8 +275,11 @@ def test_a_port_that_is_taken_is_named(flag: str) -> None:
         port = str(taken.getsockname()[1])
         said = {"listen-port": "0", "status-port": "0", flag: port}
         flags = (f"--{name}={text}" for name, text in said.items())
-        text = refused("--api-server=http://127.0.0.1:1", "--listen-address=127.0.0.1", *flags)
+        given = ("--api-server=http://127.0.0.1:1", "--listen-address=127.0.0.1", *flags)
+        done = subprocess.run([*COMMAND, *given], capture_output=True, text=True, timeout=30)
 
+    assert done.returncode == 2
+    (*_, text) = done.stderr.strip().splitlines()
     assert text.startswith(f"linkwise-extender: --listen-address, --{flag}: 127.0.0.1:{port}")
 
 
