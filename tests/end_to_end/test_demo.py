@@ -31,7 +31,8 @@ from tests.parsed_page import ParsedPage
 ROOT = Path(__file__).parents[2]
 EXAMPLES = [str(file) for file in sorted((ROOT / "examples").glob("*.yaml"))]
 MOVES = [str(file) for file in sorted((ROOT / "examples" / "moves").glob("*.yaml"))]
-SMALL = ("--node", "n1=a100-pcie-2", "--node", "n2=a100-pcie-4-bridged")
+ONE = ("--node", "n2=a100-pcie-4-bridged")  # each node is a program to start
+SMALL = ("--node", "n1=a100-pcie-2", *ONE)
 RUN_SECONDS = 240.0  # far beyond what the demo takes, on a machine that others use as well
 END_SECONDS = 60.0
 ORPHAN_SECONDS = 60.0
@@ -428,7 +429,7 @@ def test_what_was_asked_and_did_not_run_is_no_success(
     directory: Path, manifest: str, flags: tuple[str, ...], says: str
 ) -> None:
     (directory / "pod.yaml").write_text(manifest)
-    with started(directory, "--no-baseline", *flags, *SMALL, "pod.yaml") as demo:
+    with started(directory, "--no-baseline", *flags, *ONE, "pod.yaml") as demo:
         assert demo.ends(RUN_SECONDS) == 1, demo.errors
     assert says in " ".join((demo.output + demo.errors).split())
     assert ("OK:" in demo.output) is bool(flags)
@@ -453,7 +454,7 @@ spec:
 def test_a_gang_whose_head_never_runs_is_not_whole(directory: Path) -> None:
     """Found: "no gang runs half" of a RayCluster whose head asks for more than any node has."""
     (directory / "ray.yaml").write_text(RAY)
-    with started(directory, "--no-baseline", *SMALL, "ray.yaml") as demo:
+    with started(directory, "--no-baseline", *ONE, "ray.yaml") as demo:
         assert demo.ends(RUN_SECONDS) == 1, demo.errors
     text = " ".join(demo.output.split())
     assert "FAILED ray: 2 pods have GPUs, and default/ray-head, which takes none, never ran" in text
