@@ -18,10 +18,13 @@ from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.programs import binaries
 from tests.cluster.support.scheduling.claim_races import race
 from tests.cluster.support.scheduling.dra import (
+    AMD_DRIVER,
     CLAIMS,
     DEVICES,
     DRIVER,
+    add_amd_node,
     create_claim,
+    device_class,
     pod_with,
     put_partitions,
     uuid_in,
@@ -138,6 +141,26 @@ def test_a_template_gives_the_claim_its_own_selectors_too(world: SchedulingWorld
     assert world.node_of("templated") == "c2"
     assert allocated(world, "templated") == planned(world, "templated") != []
     gone(world, "templated")
+
+
+def test_a_pod_gets_exactly_its_planned_gpus_of_amd(world: SchedulingWorld) -> None:
+    """These are known by their PCI addresses. The device of another node has the same one."""
+    world.client.post(f"{DEVICES}/deviceclasses", device_class(AMD_DRIVER))
+    addresses = add_amd_node(world, "a1")
+    add_amd_node(world, "a2")
+    create_template(world, "amd", count=2, deviceClassName=AMD_DRIVER)
+    there = {"nodeSelector": {"kubernetes.io/hostname": "a1"}}
+    create(world, "amd", 2, template="amd", spec=there)
+    world.wait_bound(["amd"])
+    [claim] = claims_of(world)
+    results = claim["status"]["allocation"]["devices"]["results"]
+    given = (addresses[int(each["device"].removeprefix("gpu-"))] for each in results)
+    assert sorted(given) == planned(world, "amd") != []
+    assert {each["pool"] for each in results} == {"a1"}
+    gone(world, "amd")
+    for node in ("a1", "a2"):
+        world.client.delete(f"/api/v1/nodes/{node}")
+        world.client.delete(f"{DEVICES}/resourceslices/{node}-{AMD_DRIVER}")
 
 
 def test_a_pod_gets_a_whole_partition_of_nvswitch(world: SchedulingWorld) -> None:

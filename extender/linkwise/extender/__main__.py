@@ -37,6 +37,7 @@ from linkwise.serving.certificates.pairs import Lifetime
 from linkwise.serving.program import LOG_FORMAT, LOG_LEVEL, begin_log, exit_on_signals
 from linkwise.serving.system import raise_limit
 from linkwise.topology.names import DEFAULT_RESOURCES
+from linkwise.topology.vendors.known import device_class_of
 
 log = logging.getLogger("linkwise.extender")
 ENV_PREFIX = "LINKWISE_EXTENDER"
@@ -296,8 +297,8 @@ _LEASE = "linkwise-extender"
 @click.option(
     "--device-class",
     default=_DEFAULTS.device_class,
-    help="DeviceClass of whole GPUs, for the claims that are created for planned GPUs. Give the "
-    "webhook's value.",
+    help="DeviceClass of whole GPUs, for the claims that are created for planned GPUs; else "
+    "gpu.nvidia.com or gpu.amd.com, by the first resource. Give the webhook's value.",
 )
 @LOG_LEVEL
 @LOG_FORMAT
@@ -381,7 +382,7 @@ def serve(settings: Settings) -> None:
         on_complete=complete,
         lead=lead,
         route_calls=route_calls,
-        device_class=settings.device_class,
+        device_class=settings.device_class or device_class_of(settings.resource_names[0]),
         namespace=settings.lease_namespace,
     )
     exit_on_signals()

@@ -12,6 +12,7 @@ from typing import Annotated
 import msgspec
 
 from linkwise.kube.objects import ObjectMeta
+from linkwise.topology.vendors.known import id_attribute
 
 VERSION = "resource.k8s.io/v1"
 ROOT = f"/apis/{VERSION}"
@@ -93,9 +94,9 @@ class ResourceClaim(_Object, frozen=True):
 
 
 def uuid_of(device: Device, driver: str) -> str:
-    """The UUID that *driver* publishes of the device, or of that of which it is a part; empty: it
-    publishes none."""
-    return parent_of(device, driver) or _text_of(device, driver, "uuid")
+    """The id that *driver* publishes of the GPU, or of that of which the device is a part; empty:
+    it publishes none."""
+    return parent_of(device, driver) or _text_of(device, *id_attribute(driver))
 
 
 def parent_of(device: Device, driver: str) -> str:
@@ -117,8 +118,8 @@ def partitions_of(device: Device, driver: str) -> dict[int, int]:
     return found
 
 
-def _text_of(device: Device, driver: str, name: str) -> str:
-    for known_as in (name, f"{driver}/{name}"):
+def _text_of(device: Device, domain: str, name: str) -> str:
+    for known_as in (name, f"{domain}/{name}"):
         attribute = device.attributes.get(known_as)
         if attribute is not None and attribute.string:
             return attribute.string

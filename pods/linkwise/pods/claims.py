@@ -17,10 +17,11 @@ from linkwise.kube.objects import PodSpec
 from linkwise.topology import names
 from linkwise.topology.annotations.annotation_json import decode
 from linkwise.topology.errors import AnnotationError
+from linkwise.topology.vendors.nvidia import NVIDIA
 
 OBJECT_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 """Names of templates. Users write them, and they become parts of URLs."""
-DEVICE_CLASS = "gpu.nvidia.com"
+DEVICE_CLASS = NVIDIA.dra_driver
 MOST_REQUESTS = 32  # of a claim, by the API server's validation
 MOST_COUNT = 64  # of one request
 _LONGEST = 4096  # characters of the annotation; the webhook writes 3,000 at most

@@ -46,6 +46,15 @@ def test_each_request_is_for_just_its_gpus() -> None:
     assert side["exactly"]["count"] == 1
 
 
+def test_gpus_of_amd_are_named_by_their_pci_addresses() -> None:
+    gpus = {"main": ("0000:05:00.0",)}
+    action = CreateClaim(ACTION.pod, ACTION.name, gpus, "gpu.amd.com", "1.1.x")
+    (main,) = requests(claim_body(action, "gpu.amd.com", None))
+    (selector,) = main["exactly"]["selectors"]
+    attribute = 'device.attributes["resource.kubernetes.io"].pciBusID'
+    assert selector["cel"]["expression"].endswith(f'{attribute} in ["0000:05:00.0"]')
+
+
 def test_the_pod_owns_the_claim_and_the_claim_says_for_which_plan_it_is() -> None:
     meta: Any = claim_body(ACTION, "gpus", None)["metadata"]
     (owner,) = meta["ownerReferences"]

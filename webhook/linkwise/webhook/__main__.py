@@ -13,7 +13,6 @@ import click
 
 from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import LoadError
-from linkwise.pods.claims import DEVICE_CLASS
 from linkwise.pods.flags import DURATION, PLACE
 from linkwise.pods.podgrouper.workloads.answer import IndexedJobs
 from linkwise.serving.certificates.callers import Place
@@ -21,6 +20,7 @@ from linkwise.serving.certificates.keeper import FileKeeper, Keeper
 from linkwise.serving.certificates.pairs import Lifetime, Pair
 from linkwise.serving.program import LOG_FORMAT, LOG_LEVEL, begin_log, exit_on_signals
 from linkwise.topology.names import DEFAULT_RESOURCE, DEFAULT_RESOURCES, RESOURCE_NAME, is_share
+from linkwise.topology.vendors.known import device_class_of
 from linkwise.webhook.answers import Answers
 from linkwise.webhook.claims import ReadTemplate
 from linkwise.webhook.keeper import SecretKeeper
@@ -111,8 +111,8 @@ def _resources(
 )
 @click.option(
     "--device-class",
-    default=DEVICE_CLASS,
-    help="With --gpus-from-claims, the DeviceClass of whole GPUs.",
+    help="With --gpus-from-claims, the DeviceClass of whole GPUs; else gpu.nvidia.com or "
+    "gpu.amd.com, by the first resource.",
 )
 @click.option("--listen-address", default="0.0.0.0", help="Address to serve on.")
 @click.option(
@@ -162,7 +162,7 @@ def command(
     gate: str,
     indexed_jobs: str,
     gpus_from_claims: bool,
-    device_class: str,
+    device_class: str | None,
     listen_address: str,
     listen_port: int,
     hosts: tuple[str, ...],
@@ -185,7 +185,7 @@ def command(
         Gating(gate),
         IndexedJobs(indexed_jobs),
         gpus_from_claims,
-        device_class,
+        device_class or device_class_of(resource_names[0]),
     )
 
     def use(pair: Pair) -> None:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from linkwise.cli.doctor.facts import EXTENDER, PLUGIN, SCHEDULER, WEBHOOK, Facts, SeenPod
 from linkwise.cli.doctor.finding import Finding, Level
-from linkwise.pods.claims import DEVICE_CLASS
 from linkwise.pods.podgrouper.workloads.answer import IndexedJobs
 from linkwise.topology import names
+from linkwise.topology.vendors.known import device_class_of
 
 _CALLS = "mutatingwebhookconfiguration linkwise"
 _QUOTED = re.compile(r"'([^']*)'|\"([^\"]*)\"")
@@ -58,7 +58,12 @@ class _Setting:
 
 def _of_settings(facts: Facts) -> Iterator[Finding]:
     flags = _Flags(facts)
-    for each in (_gpu(flags), _planned(flags, facts), _scheduler(flags, facts), *_of_both(flags)):
+    for each in (
+        _gpu(flags),
+        _planned(flags, facts),
+        _scheduler(flags, facts),
+        *_of_both(flags, facts),
+    ):
         if len(set(each.told.values())) > 1:
             told = (f"{who} has {' and '.join(sorted(has))}" for who, has in each.told.items())
             what = f"they differ in {each.name}: {'; '.join(told)}"
@@ -100,10 +105,10 @@ def _scheduler(flags: "_Flags", facts: Facts) -> _Setting:
     return _Setting("the scheduler that calls Linkwise", told, todo, page)
 
 
-def _of_both(flags: "_Flags") -> Iterator[_Setting]:
+def _of_both(flags: "_Flags", facts: Facts) -> Iterator[_Setting]:
     for name, flag, default in (
         ("Indexed Jobs", "indexed-jobs", IndexedJobs.ALL.value),
-        ("the class of devices that are GPUs", "device-class", DEVICE_CLASS),
+        ("the class of devices that are GPUs", "device-class", device_class_of(facts.resources[0])),
     ):
         told = flags.of(flag, default, EXTENDER, WEBHOOK)
         todo = f"give both one --{flag}; in the chart, extender.flags"

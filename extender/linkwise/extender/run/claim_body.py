@@ -9,6 +9,7 @@ from linkwise.extender.state.actions import CreateClaim
 from linkwise.kube.device_claims import VERSION, ResourceClaim
 from linkwise.kube.fields import Fields, mapping
 from linkwise.topology import names
+from linkwise.topology.vendors.known import id_attribute
 
 # Of the taint that keeps claims of others from GPUs that Linkwise plans.
 _CLOSED = {"key": names.CLOSED, "operator": "Exists"}
@@ -100,5 +101,6 @@ def _list(fields: Fields, key: str) -> list[object]:
 def _names(driver: str, uuids: Sequence[str]) -> str:
     """A device without the attribute would end the whole search with an error."""
     quoted = ", ".join(f'"{uuid}"' for uuid in uuids)
-    attribute = f'device.attributes["{driver}"].uuid'
+    domain, name = id_attribute(driver)
+    attribute = f'device.attributes["{domain}"].{name}'
     return f'device.driver == "{driver}" && has({attribute}) && {attribute} in [{quoted}]'

@@ -10,7 +10,6 @@ from ipaddress import ip_address
 
 from linkwise.extender.next.core_settings import CoreSettings, Moves
 from linkwise.kube.lease import Timing
-from linkwise.pods.claims import DEVICE_CLASS
 from linkwise.pods.spans import LABEL_KEY, NODE
 from linkwise.serving.certificates.callers import Place
 from linkwise.serving.certificates.pairs import Lifetime
@@ -50,7 +49,7 @@ class Settings(CoreSettings):
     caller_secret: Place | None = None  # stores the caller's certificate; the extender signs it
     # After it, kube-scheduler treats the call as failed, and the pod as not bound.
     call_timeout_seconds: float = 15.0
-    device_class: str = DEVICE_CLASS  # of the claims that are created for planned GPUs
+    device_class: str = ""  # of the claims that are created for planned GPUs; empty: the vendor's
 
     leader_elect: bool = False  # a single process needs no election; the manifests set it
     lease_namespace: str = "kube-system"

@@ -1,9 +1,12 @@
 """What a DRA driver publishes, and claims for it. Nodes are only objects."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from linkwise.topology import names
+from linkwise.topology.annotations.node_annotation import write_topology
 from linkwise.topology.machine.recorded import recorded_machine
 from tests.cluster.support.scheduling.extender_process import GPU, gpu_node
 from tests.cluster.support.scheduling.scheduling_world import NAMESPACE, SchedulingWorld
@@ -13,6 +16,7 @@ DRIVER = "gpu.nvidia.com"
 DEVICES = "/apis/resource.k8s.io/v1"
 CLAIMS = f"{DEVICES}/namespaces/{NAMESPACE}/resourceclaims"
 TEMPLATES = f"{DEVICES}/namespaces/{NAMESPACE}/resourceclaimtemplates"
+_PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
 _NAMELESS = {"name": "without-uuid", "attributes": {"type": {"string": "gpu"}}}
 
 
@@ -39,9 +43,31 @@ def node_of_driver(name: str, labels: Mapping[str, str] | None = None) -> dict[s
     return made
 
 
-def device_class() -> dict[str, Any]:
-    selector = {"cel": {"expression": f'device.driver == "{DRIVER}"'}}
-    return {"metadata": {"name": DRIVER}, "spec": {"selectors": [selector]}}
+def device_class(driver: str = DRIVER) -> dict[str, Any]:
+    selector = {"cel": {"expression": f'device.driver == "{driver}"'}}
+    return {"metadata": {"name": driver}, "spec": {"selectors": [selector]}}
+
+
+AMD_DRIVER = "gpu.amd.com"
+
+
+def add_amd_node(world: SchedulingWorld, name: str) -> Sequence[str]:
+    """A node of AMD's driver. Returns the PCI addresses of its GPUs, in the order of the devices
+    `gpu-0`, `gpu-1` and so on."""
+    recorded = recorded_machine("mi250x-frontier", node=name)
+    gpus = tuple(replace(gpu, uuid=gpu.pci_bus_id) for gpu in recorded.gpus)
+    node = node_of_driver(name)
+    node["metadata"]["annotations"][names.TOPOLOGY] = write_topology(replace(recorded, gpus=gpus))
+    devices = [
+        {"name": f"gpu-{n}", "attributes": {_PCI_BUS_ID: {"string": gpu.uuid}}}
+        for n, gpu in enumerate(gpus)
+    ]
+    pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": AMD_DRIVER, "nodeName": name, "pool": pool, "devices": devices}
+    published = {"metadata": {"name": f"{name}-{AMD_DRIVER}"}, "spec": spec}
+    world.client.post("/api/v1/nodes", node)
+    world.client.post(f"{DEVICES}/resourceslices", published)
+    return [gpu.uuid for gpu in gpus]
 
 
 def put_partitions(world: SchedulingWorld, node: str, *partitions: Sequence[int]) -> None:

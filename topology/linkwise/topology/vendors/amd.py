@@ -119,6 +119,8 @@ AMD = Vendor(
     routed=True,
     parts_linked=True,  # KFD: 819 GB/s, where a GPU's link to another carries 48
     pci_vendor="1002",
+    dra_driver="gpu.amd.com",
+    dra_id="resource.kubernetes.io/pciBusID",  # ROCm/k8s-gpu-dra-driver publishes no UUID
     plugin_words=("amd", "rocm"),
     # It compares permutations: 6 of 16 GPUs took 12.9 s and 1.4 GB, 7 of 8 took 0.06 s.
     most_asked=8,

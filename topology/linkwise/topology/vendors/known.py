@@ -23,6 +23,19 @@ def vendor_of_resource(resource: str) -> Vendor | None:
     return next((each for each in VENDORS.values() if each.label_prefix == f"{domain}/"), None)
 
 
+def device_class_of(resource: str) -> str:
+    """The DeviceClass of such devices that the vendor's DRA driver comes with."""
+    return (vendor_of_resource(resource) or NVIDIA).dra_driver
+
+
+def id_attribute(driver: str) -> tuple[str, str]:
+    """By which attribute a DRA driver publishes the id of a GPU: domain and name. One that is no
+    vendor's counts as the first vendor's."""
+    own = (each.dra_id for each in VENDORS.values() if each.dra_driver == driver)
+    domain, _, name = next(own, NVIDIA.dra_id).rpartition("/")
+    return domain or driver, name
+
+
 def resource_of_machine(machine: Machine, resources: Sequence[str]) -> str:
     """The first of *resources* that has the name of the vendor's devices; else the first."""
     vendor = vendor_of(machine)

@@ -252,6 +252,8 @@ NVIDIA = Vendor(
     routed=False,
     parts_linked=False,
     pci_vendor="10de",
+    dra_driver="gpu.nvidia.com",
+    dra_id="uuid",
     plugin_words=("nvidia",),
     most_asked=None,
 )

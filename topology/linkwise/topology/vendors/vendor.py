@@ -75,6 +75,8 @@ class Vendor:
     - `part` matches what follows the domain in the name of a resource of parts of GPUs. With
       `parts_linked`, such parts reach each other within their GPU.
     - `pci_vendor` is its number as `lspci -d` takes it.
+    - `dra_driver` is the name of its DRA driver, and of the DeviceClass that comes with it. Of a
+      GPU, that publishes the id that the topology annotation has as the attribute `dra_id`.
     - `plugin_words` are in the names of the pods or images of its device plugin, which is asked for
       a preference among `most_asked` GPUs at most; None: among any number.
     """
@@ -94,6 +96,8 @@ class Vendor:
     part: re.Pattern[str]
     parts_linked: bool
     pci_vendor: str
+    dra_driver: str
+    dra_id: str
     plugin_words: tuple[str, ...]
     most_asked: int | None
 

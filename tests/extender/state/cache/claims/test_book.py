@@ -72,6 +72,15 @@ def test_a_gpu_that_is_offered_in_parts_alone_is_not_open() -> None:
     assert book.of_node("n1").open == {"a"}
 
 
+def test_parts_that_have_the_id_of_their_gpu_are_no_whole_ones() -> None:
+    book = ClaimBook()
+    parts = (GpuDevice(f"gpu-0-cpx-{number}", "0000:05:00.0", False) for number in range(2))
+    whole = GpuDevice("gpu-1", "0000:c5:00.0", False)
+    book.put_slice(SliceRecord("s", "n1", POOL, 1, (*parts, whole), ()))
+    assert book.of_node("n1").gpus == {"0000:05:00.0", "0000:c5:00.0"}
+    assert book.of_node("n1").open == {"0000:c5:00.0"}
+
+
 def test_the_newest_generation_of_a_pool_counts() -> None:
     book = ClaimBook()
     book.put_slice(published("old", "a", "b", generation=1))

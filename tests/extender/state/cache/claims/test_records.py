@@ -90,6 +90,17 @@ def test_a_slice_is_its_pool_and_its_devices_with_their_gpus() -> None:
     )
 
 
+def test_a_gpu_of_amd_is_known_by_its_pci_address() -> None:
+    """As ROCm/k8s-gpu-dra-driver publishes it, shortened. Of other drivers that is no GPU."""
+    address = {"resource.kubernetes.io/pciBusID": {"string": "0000:05:00.0"}}
+    device = {"name": "gpu-1-128", "attributes": {"type": {"string": "amdgpu"}, **address}}
+    amd = {**SLICE["spec"], "driver": "gpu.amd.com", "devices": [device]}
+    record = slice_record(msgspec.convert({**SLICE, "spec": amd}, ResourceSlice))
+    assert record.gpus == (GpuDevice("gpu-1-128", "0000:05:00.0", tainted=False),)
+    nic = {**amd, "driver": "nics.example"}
+    assert slice_record(msgspec.convert({**SLICE, "spec": nic}, ResourceSlice)).gpus == ()
+
+
 def test_a_claim_is_its_devices_and_its_pods() -> None:
     record = claim_record(msgspec.convert(CLAIM, ResourceClaim))
     assert record.key == "ml/train-gpus-4x"

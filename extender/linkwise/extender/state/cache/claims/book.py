@@ -1,6 +1,7 @@
 """Which GPUs of which node come from claims, and who has them: a function of the ResourceSlices and
 ResourceClaims that the API server shows."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -168,7 +169,9 @@ class ClaimBook:
         claims = {key for pool in pools for key in self._users.get(pool, ())}
         given = (_given(self._claims[key], devices) for key in sorted(claims))
         gpus = frozenset(gpu.uuid for gpu in devices.values())
-        whole = {gpu.uuid for gpu in devices.values() if gpu.whole}
+        # Parts of one GPU may have its id, as AMD's have.
+        times = Counter(gpu.uuid for gpu in devices.values() if gpu.whole)
+        whole = {uuid for uuid, count in times.items() if count == 1}
         closed = gpus - whole | {gpu.uuid for gpu in devices.values() if gpu.tainted}
         for pool, slices in pools.items():
             if not self._may_allocate(pool, slices):
