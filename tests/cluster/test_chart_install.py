@@ -325,7 +325,6 @@ def test_helm_adopts_what_kubectl_applied_and_running_pods_do_not_notice(
     control.kubectl("delete", SYSTEM, "configmap", generated[0].split()[-1])
 
 
-@pytest.mark.usefixtures("untouched")
 def is_deleted(control: ControlPlane, namespace: str) -> bool:
     """The API server learns in its own time that a policy is gone."""
     try:
@@ -335,6 +334,7 @@ def is_deleted(control: ControlPlane, namespace: str) -> bool:
     return True
 
 
+@pytest.mark.usefixtures("untouched")
 def test_its_namespace_is_not_deleted_before_it_and_there_is_a_way_out_if_it_was(
     control: ControlPlane,
 ) -> None:

@@ -29,10 +29,11 @@ from tests.cluster.support.programs import binaries, busybox, images
 
 SHARED, MIG = "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"
 VENDOR = "vendor-plugin"
+_ON_DELETE = '{"spec": {"updateStrategy": {"type": "OnDelete"}}}'
 _IMAGE = f"localhost/{VENDOR}:test"
 _OFFERS = "/var/lib/vendor/offers.json"
 _SOCKETS = "/var/lib/kubelet/device-plugins"
-_KUBELET, _LINKWISE = f"{_SOCKETS}/kubelet.sock", f"{_SOCKETS}/linkwise/kubelet.sock"
+KUBELET_SOCKET, LINKWISE_SOCKET = f"{_SOCKETS}/kubelet.sock", f"{_SOCKETS}/linkwise/kubelet.sock"
 
 
 class InFront(DeployedLinkwise):
@@ -72,16 +73,14 @@ class InFront(DeployedLinkwise):
             offers.parent.mkdir()
             offers.write_text(json.dumps(self.offers(name)))
         self.control.start_scheduler()
-        self.apply(_vendor(_KUBELET))
+        self.apply(_vendor(KUBELET_SOCKET))
         wait_until_none(self.unoffered)
 
     def adopt(self) -> None:
         """Follow docs/in-front.md."""
         self.install()
-        for node in self.cluster.nodes.values():
-            registry = node.root / _LINKWISE.lstrip("/")
-            wait_for(registry.is_socket, f"Linkwise takes registrations on {node.name}")
-        self._tell_vendor(_LINKWISE)
+        self.wait_registry(*self.cluster.nodes)
+        self._tell_vendor(LINKWISE_SOCKET)
         self._wait_rolled_out()
         self.control.parts["kube-scheduler"].stop()
         self.start_scheduler()
@@ -90,7 +89,7 @@ class InFront(DeployedLinkwise):
 
     def leave(self) -> None:
         """Follow docs/in-front.md, and docs/operating/upgrade-and-uninstall.md."""
-        self._tell_vendor(_KUBELET)
+        self._tell_vendor(KUBELET_SOCKET)
         wait_until_none(self.unoffered)
         self.control.parts["kube-scheduler"].stop()
         self.control.start_scheduler()
@@ -98,6 +97,25 @@ class InFront(DeployedLinkwise):
         self.kubectl("delete", f"-n={SYSTEM}", *daemonset)
         self.kubectl("delete", f"--kustomize={self.write_overlay()}", "--ignore-not-found")
         self.adopted = False
+
+    def wait_registry(self, *nodes: str) -> None:
+        for name in nodes:
+            registry = self.cluster.nodes[name].root / LINKWISE_SOCKET.lstrip("/")
+            wait_for(registry.is_socket, f"Linkwise takes registrations on {name}")
+
+    def register(self, socket: str, *nodes: str) -> None:
+        """Change where the vendor's plugins of these nodes register. The others keep running."""
+        daemonset = f"daemonset/{VENDOR}"
+        self.kubectl("patch", f"-n={SYSTEM}", daemonset, "-p", _ON_DELETE)
+        self.kubectl("set", "env", f"-n={SYSTEM}", daemonset, f"KUBELET_SOCKET={socket}")
+        for name in nodes:
+            pod = _vendor_pod(self, name)["metadata"]["name"]
+            self.kubectl("delete", "pod", f"-n={SYSTEM}", pod)
+        wait_for(self._vendor_runs, "the vendor's plugin runs again")
+
+    def _vendor_runs(self) -> bool:
+        found = self.pods(f"app.kubernetes.io/name={VENDOR}", namespace=SYSTEM)
+        return [pod["status"]["phase"] for pod in found] == ["Running"] * len(self.cluster.nodes)
 
     def _tell_vendor(self, socket: str) -> None:
         """Change where the vendor's plugin registers. Return when every node has the new one."""

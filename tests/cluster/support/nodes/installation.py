@@ -26,15 +26,21 @@ KUBELETS_BOOKS = ("kubelet_internal_checkpoint", "allocated_pods_state", "actuat
 def start_ready(cluster: RealCluster) -> None:
     """Start it with the images, the label for simulated machines, and a stock scheduler."""
     cluster.start()
-    scheduler = cluster.control.directory / "kube-scheduler.tar"
-    layer = busybox.layer_of({"kube-scheduler": cluster.control.programs / "kube-scheduler"})
-    busybox.write_archive(scheduler, layer, {SCHEDULER_IMAGE: ["/bin/kube-scheduler"]})
+    import_scheduler(cluster)
     for node in cluster.nodes.values():
         node.import_image(images.linkwise_image())
-        node.import_image(scheduler)
         cluster.control.kubectl("label", "node", node.name, f"{LABEL}={MACHINE}")
-    scheduler.unlink()
     cluster.control.start_scheduler()
+
+
+def import_scheduler(cluster: RealCluster) -> None:
+    """Give the nodes the image of the second scheduler."""
+    archive = cluster.control.directory / "kube-scheduler.tar"
+    layer = busybox.layer_of({"kube-scheduler": cluster.control.programs / "kube-scheduler"})
+    busybox.write_archive(archive, layer, {SCHEDULER_IMAGE: ["/bin/kube-scheduler"]})
+    for node in cluster.nodes.values():
+        node.import_image(archive)
+    archive.unlink()
 
 
 def write_simulated(directory: Path) -> Path:
