@@ -55,7 +55,7 @@ def add_amd_node(world: SchedulingWorld, name: str) -> Sequence[str]:
     """A node of AMD's driver. Returns the PCI addresses of its GPUs, in the order of the devices
     `gpu-0`, `gpu-1` and so on."""
     recorded = recorded_machine("mi250x-frontier", node=name)
-    gpus = tuple(replace(gpu, uuid=gpu.pci_bus_id) for gpu in recorded.gpus)
+    gpus = tuple(replace(gpu, uuid=str(gpu.pci_bus_id)) for gpu in recorded.gpus)
     node = node_of_driver(name)
     node["metadata"]["annotations"][names.TOPOLOGY] = write_topology(replace(recorded, gpus=gpus))
     devices = [
