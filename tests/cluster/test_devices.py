@@ -16,7 +16,7 @@ from tests.cluster.support.programs import binaries
 
 NODES = ("n1", "n2", "evil")
 POOLS = ("n1", "n2")
-DRIVERS = ("gpu.nvidia.com", "gpu.amd.com")
+DRIVERS = ("gpu.nvidia.com", "gpu.example.com")
 DEVICES = ("gpu-0", "gpu-1", "gpu-2")
 UUIDS = tuple(f"{pool}/{device}" for pool in POOLS for device in DEVICES)
 NOWHERE = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "none", "operator": "Exists"}]}]}
