@@ -336,6 +336,27 @@ def test_how_a_failed_binding_is_understood(
     assert (read(client, "w-0")["spec"].get("nodeName") == "n1") is carry_out
 
 
+@pytest.mark.parametrize(
+    ("why", "outcome"),
+    [
+        ("context deadline exceeded", Outcome.REFUSED),
+        ("paramKind kind `/v1, Kind=Lease` not yet synced to use for admission", Outcome.REFUSED),
+        ("no params found for policy binding with `Deny`", Outcome.DENIED),
+    ],
+)
+def test_what_no_policy_could_judge_is_no_denial(
+    why: str, outcome: Outcome, actions: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An API server that has just started, or is overloaded, says so as if a policy refused."""
+    text = f'pods "w-0" is forbidden: denied request: failed to configure binding: {why}'
+
+    def post(*_: object) -> None:
+        raise ApiError(422, "Invalid", text)
+
+    monkeypatch.setattr(KubeClient, "post", post)
+    assert actions.bind(BindOrder("ml", "w-0", "u", "n1", {}))[0] is outcome
+
+
 def test_a_binding_that_was_never_sent_frees_its_gpus(metrics: ExtenderMetrics) -> None:
     unreachable = KubeClient.load(kubeconfig=None, server="http://127.0.0.1:1")
 

@@ -252,7 +252,8 @@ class Writer:
                 # PodDisruptionBudgets.
                 unsure = False
             outcome, refusal = Outcome.UNKNOWN if unsure else Outcome.REFUSED, str(error)
-            if kind in _DENIABLE and error.status in _DENIALS and not _is_too_late(error):
+            is_denial = kind in _DENIABLE and error.status in _DENIALS
+            if is_denial and not (_is_too_late(error) or _is_unjudged(error)):
                 outcome = Outcome.DENIED
             log.log(
                 logging.INFO if _is_too_late(error) else logging.WARNING,
@@ -280,7 +281,15 @@ def _may_pass(error: BaseException) -> bool:
         return False
     if error.status == 429 and "disruption budget" in error.message:
         return False  # it may pass in minutes, and the core may find other victims
-    return error.status in (0, 429) or error.status >= 500
+    return error.status in (0, 429) or error.status >= 500 or _is_unjudged(error)
+
+
+def _is_unjudged(error: ApiError) -> bool:
+    """Whether the API server could not read what one of its policies compares with: it has just
+    started, or is overloaded. It answers as if the policy refused (k8s.io/apiserver,
+    pkg/admission/plugin/policy/generic/policy_dispatcher.go)."""
+    words = ("not yet synced to use for admission", "context deadline exceeded")
+    return error.status == 422 and any(each in error.message for each in words)
 
 
 def _wait(state: RetryCallState) -> float:
