@@ -243,7 +243,8 @@ class PendingWrites:
         """The claim follows the plan, so that a new leader knows what it is for."""
         late, is_written = self._claims.late(record), self._there.get(record.uid)
         if late is None and is_written == wanted.plan.edition:
-            driver = self._claims.of_node(wanted.plan.node).driver
+            first = next(uuid for uuids in wanted.gpus.values() for uuid in uuids)
+            driver = self._claims.driver_of(wanted.plan.node, first)
             edition = _edition_of(wanted)
             self._issue(
                 CreateClaim(record.ref, ask.claim, wanted.gpus, driver, edition, ask.template), now

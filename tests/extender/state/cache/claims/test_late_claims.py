@@ -28,6 +28,16 @@ def test_a_pod_gets_a_claim_for_its_planned_gpus_and_then_loses_its_gate() -> No
     assert at.sound()
 
 
+def test_the_claim_is_for_the_driver_of_the_planned_gpus() -> None:
+    """Another one may offer something on the same node, as that of the GPU in its CPU does."""
+    at = cluster()
+    other = claimed.slice_of("n1", ["other"], driver="another.example", name="other")
+    at.slice_event("ADDED", other)
+    add(at, "a", 2)
+    at.settle()
+    assert at.created["a"].driver == "gpu.nvidia.com"
+
+
 def test_the_best_linked_gpus_are_planned() -> None:
     at = cluster()
     claimed.add_pod(at, "other", "n1", 0, 1, 2)

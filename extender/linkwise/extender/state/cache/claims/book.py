@@ -43,7 +43,6 @@ class ClaimedGpus:
     # get it.
     open: frozenset[str] = frozenset()
     given: tuple[Given, ...] = ()  # in the order of the claims' names
-    driver: str = ""  # that offers them
     # NVSwitch partitions, as the UUIDs of their GPUs: a claim has to have exactly one of these.
     # No set, not even the empty one: any GPUs will do.
     partitions: frozenset[frozenset[str]] = frozenset()
@@ -180,8 +179,20 @@ class ClaimBook:
             gpus,
             gpus - closed if closed else gpus,  # of nearly all nodes one set for both
             tuple(each for each in given if each.uuids),
-            min(pool.driver for pool, _ in devices),
             _partitions(devices.values()),
+        )
+
+    def driver_of(self, node: str, uuid: str) -> str:
+        """That offers this GPU of the node; empty: none does."""
+        return next(
+            (
+                pool.driver
+                for pool, slices in self._pools_on(node).items()
+                for each in slices
+                for gpu in each.gpus
+                if gpu.uuid == uuid
+            ),
+            "",
         )
 
     def _pools_on(self, node: str) -> dict[PoolName, list[SliceRecord]]:
