@@ -357,6 +357,20 @@ def test_what_no_policy_could_judge_is_no_denial(
     assert actions.bind(BindOrder("ml", "w-0", "u", "n1", {}))[0] is outcome
 
 
+def test_a_plan_that_no_policy_could_judge_is_written_again(
+    actions: Writer, pod: PodRef, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patch, answers = KubeClient.patch, [ApiError(422, "Invalid", "context deadline exceeded")]
+
+    def once(client: KubeClient, *sent: Any, **more: Any) -> object:
+        if answers:
+            raise answers.pop()
+        return patch(client, *sent, **more)
+
+    monkeypatch.setattr(KubeClient, "patch", once)
+    assert actions.perform(plan_of(pod)) is Outcome.DONE
+
+
 def test_a_binding_that_was_never_sent_frees_its_gpus(metrics: ExtenderMetrics) -> None:
     unreachable = KubeClient.load(kubeconfig=None, server="http://127.0.0.1:1")
 
