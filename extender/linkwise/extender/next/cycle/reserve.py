@@ -362,7 +362,9 @@ class Reserve(Part):
             self.give_up(gang.key, "more urgent ones have reserved as much as they may together")
         wanted = sum(member.demand.gpus for member in members.open)
         if not self._may_reserve(gang.key, wanted, pool, now):
-            return  # no look: it may reserve soon, though what there is stays the same
+            self._looked.pop(gang.key, None)  # it looks as soon as it may
+            self._look_at[gang.key] = now + LOOK_SECONDS
+            return
         if not self._may_look(gang, pool, now):
             return
         self._look_at[gang.key], self._looked[gang.key] = now + LOOK_SECONDS, now
@@ -395,7 +397,7 @@ class Reserve(Part):
     def _may_look(self, gang: Gang, pool: Bools, now: float) -> bool:
         """Whether to look for a better place now. If it is too soon to look at GPUs that came free,
         no gang behind this one gets them before."""
-        if now >= self._look_at.get(gang.key, 0.0):
+        if now >= self._look_at.get(gang.key, 0.0) or gang.key not in self._looked:
             looked = self._looked.get(gang.key, -math.inf)
             same = self._looked_in.get(gang.key) == self._what_there_is()
             if same and now < looked + ESTIMATE_SECONDS:
