@@ -255,7 +255,7 @@ class Judge:
         # A new core here sees hostile nodes as cordoned, and the running one may find room there.
         may_be_vain = day.other_filters or day.taken
         may_wait = may_be_vain or self._may_wait_with_evictions() or self._rest(for_whom)
-        if victims and for_honest and not may_wait:
+        if victims and for_honest and not (may_wait or self._are_kept(fresh, for_whom)):
             found.append(f"the core does not evict {', '.join(victims)} at {now:.0f}")
         return [*found, *self._singles(fresh, now)]
 
@@ -278,6 +278,20 @@ class Judge:
         moves = self._day.core._planner.moves.plans
         return bool(
             spared or moves or preemption.preemptions or self._day.trouble.evictions_refused
+        )
+
+    def _are_kept(self, fresh: Core, gangs: Iterable[GangKey]) -> bool:
+        """Whether GPUs that evictions would join are kept for a pod to come, in place of one that
+        moved or was lost: a new core does not know the note on a pod that is gone."""
+        nodes, kept = self._day.core._cache.nodes, fresh._planner.reservations
+        return any(
+            mask & gpus
+            for key in gangs
+            if (reservation := kept.of(key)) is not None
+            for node, mask in reservation.gpus.items()
+            if node in nodes
+            for other, gpus in nodes[node].reserved.items()
+            if other != key
         )
 
     def _rest(self, gangs: Iterable[GangKey]) -> bool:
