@@ -493,6 +493,8 @@ class Judge:
         # Namespaces whose later waves did not come keep no places for a while.
         ours, theirs = fresh._planner.to_come.for_nothing, day.core._planner.to_come.for_nothing
         ours._pauses = deepcopy(theirs._pauses)
+        for pause in ours._pauses.values():
+            pause.until += LONGEST_SECONDS  # its second look is as much later
         closed = NodeSpec(unschedulable=True)
         fresh.replace_nodes(
             [change(n, spec=closed) if key in day.taken else n for key, n in day.nodes.items()], now

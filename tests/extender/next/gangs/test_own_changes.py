@@ -51,6 +51,9 @@ def test_it_is_planned_again_after_a_second() -> None:
     at.settle()
     (waits,) = at.core.gangs(at.now)
     assert waits.reason == ALTERED
+    explained = at.core.explain("ml", "g-0", at.now)
+    assert explained is not None
+    assert explained.summary == f"Gang g: {ALTERED}."
     at.pass_time(1.5)
     assert at.phase("g") == "planned"
 

@@ -299,6 +299,8 @@ def test_a_namespace_that_keeps_places_for_nothing_keeps_none_for_as_long() -> N
     assert at.free("n0") == at.free("n1") == 8
     (waits,) = (gang for gang in at.core.gangs(at.now) if gang.name == "b")
     assert waits.reason == KEPT_FOR_NOTHING
+    at.pass_time(2)
+    assert any(KEPT_FOR_NOTHING in event.message for event in at.events)
     at.add_pod("other", 8)
     at.settle()
     assert at.schedule("other")

@@ -43,6 +43,7 @@ KEPT_FOR_NOTHING = (
 # for each member, so one who changes one pod again and again would cause thousands.
 _ALTERED_SECONDS, _ALTERED_DOUBLINGS, _ALTERED_FORGOTTEN_SECONDS = 1.0, 6, 600.0
 ALTERED = "its pods changed after they were planned, so it waits for a moment"
+PAUSES = KEPT_FOR_NOTHING, ALTERED  # reasons of gangs that have room and get no plan yet
 _NOTE_AGAIN_SECONDS = 1.0  # the places of members to come, if their note could not be written
 
 

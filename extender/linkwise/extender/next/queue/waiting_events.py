@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from linkwise.extender.next.gangs.gang import Gang, Phase
+from linkwise.extender.next.gangs.lifecycle import PAUSES
 from linkwise.extender.next.gangs.members import GangMembers
 from linkwise.extender.next.queue.books import Books, Part
 from linkwise.extender.place.request import NoRoom
@@ -80,7 +81,7 @@ def _why_set_aside(gang: Gang) -> str:
         return ": kube-scheduler did not take its plans"
     if gang.unasked:
         return f" is of the scheduler {gang.unasked}, which has not asked Linkwise yet"
-    return ""
+    return f": {gang.reason}" if gang.reason in PAUSES else ""
 
 
 REASON = "GangWaiting"
