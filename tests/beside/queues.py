@@ -23,36 +23,46 @@ _KUEUE = "kueue.x-k8s.io/"
 def create_queues(world: SchedulingWorld) -> None:
     """Quota for one workload of two pods, for all nodes, and for all nodes with topology-aware
     scheduling. A more important workload preempts others of its queue."""
-    made = {"apiVersion": "v1", "kind": "List", "items": [*_objects()]}
+    create_objects(world, *_objects())
+
+
+def create_objects(world: SchedulingWorld, *objects: Mapping[str, Any]) -> None:
+    made = {"apiVersion": "v1", "kind": "List", "items": objects}
     world.control.kubectl("create", "-f=-", stdin=json.dumps(made))
 
 
 def _objects() -> Iterator[dict[str, Any]]:
-    yield _kueue("Topology", "racks", levels=[{"nodeLabel": RACK}])
     yield _kueue("ResourceFlavor", "gpus")
-    zone = {ZONE: "eu-west-1"}
-    yield _kueue("ResourceFlavor", "gpus-in-racks", nodeLabels=zone, topologyName="racks")
-    for queue, flavor, nodes in (
-        (QUOTA_OF_ONE, "gpus", 2),
-        (ALL, "gpus", len(NODES)),
-        (IN_RACKS, "gpus-in-racks", len(NODES)),
-    ):
-        quota = {"name": GPU, "nominalQuota": str(nodes * GPUS)}
-        group = {"coveredResources": [GPU], "flavors": [{"name": flavor, "resources": [quota]}]}
-        yield _kueue(
-            "ClusterQueue",
-            queue,
-            namespaceSelector={},
-            resourceGroups=[group],
-            preemption={"withinClusterQueue": "LowerPriority"},
-        )
-        local = _kueue("LocalQueue", queue, clusterQueue=queue)
-        yield {**local, "metadata": {"name": queue, "namespace": NAMESPACE}}
+    yield from flavor_in("gpus-in-racks", RACK)
+    yield from queue_of(QUOTA_OF_ONE, "gpus", 2 * GPUS)
+    yield from queue_of(ALL, "gpus", len(NODES) * GPUS)
+    yield from queue_of(IN_RACKS, "gpus-in-racks", len(NODES) * GPUS)
     important = {"metadata": {"name": HIGH}, "value": 1000}
     yield {**_kueue("WorkloadPriorityClass", HIGH), **important}
     kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
     # Kueue alone preempts.
     yield {**kind, **important, "preemptionPolicy": "Never"}
+
+
+def flavor_in(name: str, *levels: str) -> Iterator[dict[str, Any]]:
+    """Topology-aware scheduling by labels of nodes, the widest level first."""
+    yield _kueue("Topology", name, levels=[{"nodeLabel": level} for level in levels])
+    zone = {ZONE: "eu-west-1"}
+    yield _kueue("ResourceFlavor", name, nodeLabels=zone, topologyName=name)
+
+
+def queue_of(name: str, flavor: str, gpus: int) -> Iterator[dict[str, Any]]:
+    quota = {"name": GPU, "nominalQuota": str(gpus)}
+    group = {"coveredResources": [GPU], "flavors": [{"name": flavor, "resources": [quota]}]}
+    yield _kueue(
+        "ClusterQueue",
+        name,
+        namespaceSelector={},
+        resourceGroups=[group],
+        preemption={"withinClusterQueue": "LowerPriority"},
+    )
+    local = _kueue("LocalQueue", name, clusterQueue=name)
+    yield {**local, "metadata": {"name": name, "namespace": NAMESPACE}}
 
 
 def _kueue(kind: str, name: str, **spec: Any) -> dict[str, Any]:

@@ -56,11 +56,13 @@ class SchedulingWorld:
         control: ControlPlane,
         *,
         scheduler_flags: Sequence[str] = (),
+        scheduler_settings: Mapping[str, object] | None = None,
         extender_flags: Sequence[str] = (),
         labels: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
         """All nodes are in one zone, except where *labels* give another."""
         self.control, self._scheduler_flags = control, scheduler_flags
+        self._scheduler_settings = scheduler_settings or {}
         self._extender_flags = extender_flags
         self._labels = labels or {}
         self.client = control.client()
@@ -77,7 +79,7 @@ class SchedulingWorld:
             self.client.post("/api/v1/nodes", gpu_node(name, labels=said))
         self.extender.start()
         self.scheduler = self.control.start_scheduler(
-            scheduler_config(self.control, self.extender.calls),
+            {**scheduler_config(self.control, self.extender.calls), **self._scheduler_settings},
             flags=self._scheduler_flags,
             env=scheduler_env(),
         )
