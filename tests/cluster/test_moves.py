@@ -72,8 +72,16 @@ def started(run_directory: Path, request: pytest.FixtureRequest) -> Iterator[Sch
 @pytest.fixture
 def world(started: SchedulingWorld) -> Iterator[SchedulingWorld]:
     yield started
-    started.control.kubectl("delete", KINDS, "--all", f"-n={NAMESPACE}", "--cascade=background")
-    wait_for(lambda: is_empty(started), "no pods, and all GPUs are free")
+    wait_for(lambda: not owners_deleted(started) and is_empty(started), "no owners, and no pods")
+
+
+def owners_deleted(world: SchedulingWorld) -> bool:
+    """Whether any were still there. The Deployment controller may create a ReplicaSet
+    after that of its Deployment's end was deleted, and nothing collects it."""
+    said = world.control.kubectl(
+        "delete", KINDS, "--all", f"-n={NAMESPACE}", "--cascade=background", "-o=name"
+    )
+    return "/" in said  # else: No resources found
 
 
 def create_stateful_set(world: SchedulingWorld, app: str, node: str, **said: str) -> None:
