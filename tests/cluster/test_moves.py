@@ -76,8 +76,8 @@ def world(started: SchedulingWorld) -> Iterator[SchedulingWorld]:
 
 
 def owners_deleted(world: SchedulingWorld) -> bool:
-    """Whether any were still there. The Deployment controller may create a ReplicaSet
-    after that of its Deployment's end was deleted, and nothing collects it."""
+    """Whether there were any. The Deployment controller may create a ReplicaSet again when its
+    Deployment has just gone, and no garbage collector runs here."""
     said = world.control.kubectl(
         "delete", KINDS, "--all", f"-n={NAMESPACE}", "--cascade=background", "-o=name"
     )

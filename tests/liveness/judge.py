@@ -281,8 +281,8 @@ class Judge:
         )
 
     def _are_kept(self, fresh: Core, gangs: Iterable[GangKey]) -> bool:
-        """Whether GPUs that evictions would join are kept for a pod to come, in place of one that
-        moved or was lost: a new core does not know the note on a pod that is gone."""
+        """Whether GPUs that evictions would join are kept for the replacement of a pod that moved.
+        A new core does not know the note on a pod that is gone."""
         nodes, kept = self._day.core._cache.nodes, fresh._planner.reservations
         return any(
             mask & gpus
@@ -291,7 +291,7 @@ class Judge:
             for node, mask in reservation.gpus.items()
             if node in nodes
             for other, gpus in nodes[node].reserved.items()
-            if other != key
+            if other.source == "move"
         )
 
     def _rest(self, gangs: Iterable[GangKey]) -> bool:
@@ -494,7 +494,8 @@ class Judge:
         ours, theirs = fresh._planner.to_come.for_nothing, day.core._planner.to_come.for_nothing
         ours._pauses = deepcopy(theirs._pauses)
         for pause in ours._pauses.values():
-            pause.until += LONGEST_SECONDS  # its second look is as much later
+            if now < pause.until:
+                pause.until += LONGEST_SECONDS  # the new core's second look is as much later
         closed = NodeSpec(unschedulable=True)
         fresh.replace_nodes(
             [change(n, spec=closed) if key in day.taken else n for key, n in day.nodes.items()], now

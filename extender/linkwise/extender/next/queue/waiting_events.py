@@ -67,7 +67,8 @@ def why_member_waits(
         uncreated = f": {gang.uncreated}" if gang.uncreated else ""
         return WaitReason(f" waits for its members{uncreated}")
     if no_room is None:
-        return WaitReason(": its plan is being made")
+        why = gang.reason if gang.reason in PAUSES else "its plan is being made"
+        return WaitReason(f": {why}")
     if members.started or members.enough_placed:
         return WaitReason(": no room for the members that are missing", lacks_room=True)
     within = f" within {in_words(no_room.level)}" if no_room.level else ""
@@ -81,7 +82,7 @@ def _why_set_aside(gang: Gang) -> str:
         return ": kube-scheduler did not take its plans"
     if gang.unasked:
         return f" is of the scheduler {gang.unasked}, which has not asked Linkwise yet"
-    return f": {gang.reason}" if gang.reason in PAUSES else ""
+    return ""
 
 
 REASON = "GangWaiting"
