@@ -16,7 +16,7 @@ from linkwise.kube.labels import MIRROR_POD
 from linkwise.kube.objects import Condition, Container, Pod, Resources, Taint
 from linkwise.topology import names
 from linkwise.topology.annotations.node_annotation import write_topology
-from linkwise.topology.annotations.plan import InUse, write_in_use
+from linkwise.topology.annotations.plan import InUse, PlannedMember, write_in_use, write_plan
 from linkwise.topology.machine.model import Gpu, Link, LinkClass, Machine
 from tests.extender import late_claims
 from tests.extender.claimed import publish, slice_of
@@ -122,6 +122,14 @@ def notes_of_moves(at: Cluster) -> None:
     at.terminate("guest")
 
 
+def places_of_others(at: Cluster) -> None:
+    written = at.plan("guest")
+    assert written is not None
+    uids = (at.pod(name).metadata.uid for name in ("waits-0", "two-nics"))
+    others = tuple(PlannedMember(uid, "n3", 255) for uid in uids)
+    at.annotate("guest", plan=write_plan(change(written, others=others)))
+
+
 WRITES: dict[str, Callable[[Cluster], None]] = {
     "mirror pods": mirror_pods,
     "another topology": another_topology,
@@ -130,6 +138,7 @@ WRITES: dict[str, Callable[[Cluster], None]] = {
     "the status of pods": the_status_of_its_pods,
     "ResourceSlices": slices,
     "resources that it lists": listed_resources,
+    "places of others": places_of_others,
     "notes of moves": notes_of_moves,
 }
 

@@ -62,7 +62,7 @@ class Trouble:
     watch_late: float = 0.0  # seconds
     evictions_refused: bool = False
     no_leader: bool = False
-    deaths: float = 0.0  # of the leader, soon after it has created a claim
+    deaths: float = 0.0  # of the leader, after a write that only its next ones complete
 
 
 @dataclass
@@ -100,6 +100,7 @@ class Day(DeviceCluster):
         self._late = {watch: [] for watch in _Watch}
         self._numbers = count()
         self.decided: list[float] = []
+        self._is_dead = False  # the leader, and no other leads yet
         self._calm_until = 0.0  # by then, a round follows changes that are not urgent
         self.on_end: Callable[[Pod], object] = lambda _: None
         self.on_bind: Callable[[Pod], object] = lambda _: None
@@ -113,10 +114,11 @@ class Day(DeviceCluster):
         # The victim, and the claimant if kube-scheduler preempts.
         self.on_evict: Callable[[Pod, Evict | Pod], object] = lambda *_: None
         wire = Wire(
-            core=lambda: None if self.trouble.no_leader else self.core,
+            core=lambda: self.core if self.has_leader else None,
             now=lambda: self.now,
             post=self._post,
             catch_up=lambda: self._tell_late(math.inf),
+            decide=self._decide,
             is_lost=self._is_call_lost,
         )
         self.scheduler = KubeScheduler(
@@ -130,6 +132,10 @@ class Day(DeviceCluster):
         )
         super().__post_init__()
         self.led_at = -math.inf  # the first one took over from no other
+
+    @property
+    def has_leader(self) -> bool:
+        return not (self.trouble.no_leader or self._is_dead)
 
     # Time.
 
@@ -160,10 +166,10 @@ class Day(DeviceCluster):
             times.append(self.now + max(wake, SHORTEST_SECONDS))
         times.append(self.scheduler.next_bind_end())
         times += [late[0][0] for late in self._late.values() if late]
-        due = None if self.trouble.no_leader else self.core.next_due()
+        due = self.core.next_due() if self.has_leader else None
         if due is not None:
             times.append(max(due, self.now + SHORTEST_SECONDS))
-        if not self.trouble.no_leader:
+        if self.has_leader:
             times.append(self._calm_until)
         return min(times)
 
@@ -171,11 +177,11 @@ class Day(DeviceCluster):
         """Run until no component has anything to do at this moment."""
         for _ in range(_MOST_ROUNDS):
             self._tell_late(self.now)
-            busy = False if self.trouble.no_leader else self._decide()
+            busy = self._decide() if self.has_leader else False
             while self.scheduler.try_next():
                 busy = True
                 self._wake()
-                if not self.trouble.no_leader and self.random.random() < _DECIDES:
+                if self.has_leader and self.random.random() < _DECIDES:
                     self._decide()
             if not busy:
                 return
@@ -208,14 +214,14 @@ class Day(DeviceCluster):
         """Another process leads, which knows what the API server says."""
         for late in self._late.values():
             late.clear()
-        self.led_at = self.now
+        self.led_at, self._is_dead = self.now, False
         super().restart()
         self.scheduler.hang_up()
 
     def hand_over(self) -> None:
         """The standby leads, which has watched all along."""
         self._tell_late(math.inf)
-        self.led_at = self.now
+        self.led_at, self._is_dead = self.now, False
         self.core.lead(self.core.latest_term(1 << 30) + 1, self.now)
         self.core.restore_places(self.noted_places, self.now)
         self.scheduler.hang_up()
@@ -323,10 +329,16 @@ class Day(DeviceCluster):
             self.before_lift(pod)
         if isinstance(action, WritePlan | CreateClaim | LiftGate):
             self.on_step(action)
-        if isinstance(action, CreateClaim) and self.random.random() < self.trouble.deaths:
+        if isinstance(action, CreateClaim):
+            self._may_die()
+        return super().carry_out(action)
+
+    def _may_die(self) -> bool:
+        dies = self.random.random() < self.trouble.deaths
+        if dies:
             self.faults_at = self.now
             self.after(self.random.choice([0.0, 0.2, 2.0]), self.restart)
-        return super().carry_out(action)
+        return dies
 
     def evict(self, pod: Pod, action: Evict) -> Outcome:
         self.on_evict(pod, action)
@@ -342,6 +354,8 @@ class Day(DeviceCluster):
             self.on_bind(self.pods[order.uid])
             self.on_bound(self.pods[order.uid])
             self._admit_soon(order.uid)
+            if '"others"' in order.annotations.get(names.PLAN, ""):
+                self._is_dead |= self._may_die()
         return is_bound
 
     def bind_past(self, uid: str, node: str) -> None:

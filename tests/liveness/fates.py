@@ -163,7 +163,7 @@ class Fate:
             return
         if self.strangers is not None:
             self.strangers.begin()
-            day.trouble.deaths = draw.choice([0.0, 0.05, 0.2])
+        day.trouble.deaths = draw.choice([0.0, 0.05, 0.2])
         self._begin_to_strike()
 
     def _most(self) -> int:

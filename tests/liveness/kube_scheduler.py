@@ -118,6 +118,7 @@ class Wire:
     now: Callable[[], float]
     post: Callable[[BindOrder], Outcome]  # the extender's Binding, and the outcome that it learns
     catch_up: Callable[[], None]  # the extender's watch shows what there is
+    decide: Callable[[], object]  # the extender has a round
     is_lost: Callable[[], bool] = lambda: False  # the call, or the answer to it
     lost: int = 0
     calls: int = 0
@@ -172,6 +173,9 @@ class CoreExtender(ExtenderClient):
         return Filtered(answer.node_names, answer.failed, answer.unresolvable)
 
     def _filter(self, core: Core, call: FilterCall) -> FilterAnswer:
+        if core.filter(call, self._wire.now()).passing:
+            self._wire.catch_up()
+            self._wire.decide()
         answer = answer_in_time(core, call, self._wire.now())
         self._let_through(core).note(call.pod, answer.node_names)
         return answer

@@ -20,6 +20,7 @@ from linkwise.extender.next.core_settings import CoreSettings
 from linkwise.extender.next.cycle.planner import Planner
 from linkwise.extender.next.cycle.round import NoteStep, no_note
 from linkwise.extender.next.gangs.uncreated import FetchRefusals, RefusedPod
+from linkwise.extender.next.gangs.unwritten import plan_others
 from linkwise.extender.next.invariants import audit
 from linkwise.extender.next.moves.may_move import Stays
 from linkwise.extender.next.moves.plan import Move
@@ -154,9 +155,10 @@ class Core:
         self._planner.believe_no_older()
 
     def restore_places(self, texts: Mapping[str, str], now: float) -> None:
-        """The places that gangs keep for members to come, as the API server has them. Call it after
-        all pods are known, and before the first decision."""
+        """The places that gangs keep for members to come, as the API server has them, and those
+        that Bindings name. Call it after all pods are known, and before the first decision."""
         self._planner.to_come.restore(texts, now)
+        plan_others(self._cache)
 
     def stand_by(self) -> None:
         """Decide nothing; the loop calls it periodically while another replica leads."""

@@ -17,6 +17,7 @@ from linkwise.extender.calls.barrier import Barrier, Turn
 from linkwise.extender.calls.shares import take_shares
 from linkwise.extender.next.cycle.planner import Planner
 from linkwise.extender.next.gangs.members import minimum_of, placed_at_most
+from linkwise.extender.next.gangs.unwritten import with_others
 from linkwise.extender.next.queue.books import Part
 from linkwise.extender.place.nodes.by_count import goes_by_count
 from linkwise.extender.place.nodes.reasons import SUCH_REFUSED, why_closed_exactly
@@ -84,6 +85,7 @@ class Binder(Part):
         completes = self._completes(record)
         self._barrier.leave(record.uid)
         chosen = in_term(chosen, self._pending_writes.leader)
+        chosen = with_others(chosen, record, self._cache, self._pending_writes)
         self._cache.assume(call.uid, chosen)
         self._reservations.note_passing(record)
         self._flying[call.uid, call.node] += 1

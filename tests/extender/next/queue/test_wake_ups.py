@@ -15,6 +15,7 @@ import pytest
 from linkwise.extender.next.core_settings import CoreSettings
 from linkwise.extender.state.extender_calls import BindOrder, FilterCall, Outcome
 from linkwise.kube.objects import Condition, Pod
+from linkwise.replay.in_memory_api_server import answer_in_time
 from linkwise.topology import names
 from tests.extender.cluster import GPU, Cluster, change
 
@@ -115,8 +116,8 @@ class LazyScheduler:
     def _bind(self, pod: Pod, asked: list[str]) -> bool:
         name = pod.metadata.name
         self.asked[name] += 1
-        passed = self.at.core.filter(FilterCall(pod, tuple(asked)), self.at.now).node_names
-        for node in passed[:1]:
+        passed = answer_in_time(self.at.core, FilterCall(pod, tuple(asked)), self.at.now)
+        for node in passed.node_names[:1]:
             order = self.at.begin_bind(name, node)
             if isinstance(order, BindOrder) and self.at.post_binding(order):
                 self.at.core.end_bind(order, Outcome.DONE, self.at.now)

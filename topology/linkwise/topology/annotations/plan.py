@@ -53,6 +53,14 @@ class PlannedShares(msgspec.Struct, frozen=True, array_like=True):
     ids: tuple[Text, ...]
 
 
+class PlannedMember(msgspec.Struct, frozen=True, array_like=True):
+    """The place of another member of the gang, whose own pod does not name it yet."""
+
+    uid: Text
+    node: Text
+    gpus: Annotated[int, msgspec.Meta(ge=1)]  # bitmask
+
+
 class Plan(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="v", tag=VERSION
 ):
@@ -78,6 +86,7 @@ class Plan(
     moved: float = 0.0  # seconds since 1970; when the pod got the place of one that was evicted
     expected: _Seconds | None = None  # how long it would run, as it declared then
     passes: bool = False  # by that word, it got GPUs that are reserved for others
+    others: tuple[PlannedMember, ...] = ()  # left out once the plan is on each member
 
     @property
     def edition(self) -> tuple[int, int]:

@@ -95,7 +95,13 @@ class Publish(Part):
                 if key in self._registry.gangs:
                     gang = self._registry.gangs[key]
                     has_no_room = self._queue.no_room(key) is not None
-                    self._lifecycle.publish(gang, now, self._changes.pause, has_no_room=has_no_room)
+                    self._lifecycle.publish(
+                        gang,
+                        now,
+                        self._changes.pause,
+                        has_no_room=has_no_room,
+                        asked=self._held_calls.nodes(key),
+                    )
                     self._changes.pause_after(key)
                 self._uncreated.note(key, now)
                 self._waiting_events.note(key, now)

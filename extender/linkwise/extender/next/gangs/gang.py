@@ -113,6 +113,7 @@ class Gang:
     changes_in_vain: int = 0  # of these, after a node or the pods on it had changed
     asked: bool = False  # kube-scheduler has called about a member since the plan was made
     gathers_until: float | None = None  # calls about it wait; None: before the first one
+    unwritten_until: float = 0.0  # its plan is in memory only, unless a Binding names it
     called: bool = False  # it has called about members whose PodGroup has another priority
     expired: bool = False  # members are being evicted
     was_refused: bool = False  # its plan turned out to be impossible since the last round

@@ -7,7 +7,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from linkwise.extender.next.gangs.gang import Gang, News, phase_of
 from linkwise.extender.next.gangs.growing_pauses import GrowingPauses
@@ -17,6 +17,7 @@ from linkwise.extender.next.gangs.registry import GangBooks, GangPart
 from linkwise.extender.next.gangs.repair import Repair
 from linkwise.extender.next.gangs.scheduling_gates import SchedulingGates
 from linkwise.extender.next.gangs.to_come import MembersToCome
+from linkwise.extender.next.gangs.unwritten import UNWRITTEN_SECONDS, may_stay_unwritten
 from linkwise.extender.state.records import GangKey, PodRecord
 from linkwise.extender.state.timers import Timers
 from linkwise.extender.state.unlocked import Pause
@@ -368,10 +369,12 @@ class GangLifecycle(GangPart):
             self._cache.plan(member.uid, None)
             self._pending_writes.note_why(member.uid, why)
 
-    def publish(self, gang: Gang, now: float, pause: Pause, *, has_no_room: bool) -> None:
+    def publish(
+        self, gang: Gang, now: float, pause: Pause, *, has_no_room: bool, asked: Sequence[str]
+    ) -> None:
         """Queue the writes of all decisions about the gang, and set its phase. *pause* lets others
         use the core after some hundred members. *has_no_room*: the last search found no GPUs for
-        its open members."""
+        its open members. *asked*: the nodes that a call names which waits for the plan."""
         members = self._registry.members_of(gang)
         timeout = self._timeout_of(members)
         look = self._repair.judge(gang, members, now, timeout, has_no_room=has_no_room)
@@ -383,9 +386,16 @@ class GangLifecycle(GangPart):
             self.withdraw(members.planned, gang.reason)
             members = self._registry.members_of(gang)
             self._evict(gang, members, now)
+        is_new = gang.made is not None and gang.made >= gang.unwritten_until
+        if asked and is_new and may_stay_unwritten(members, self._cache, asked):
+            gang.unwritten_until = now + UNWRITTEN_SECONDS
+        at_once = not 0 < gang.unwritten_until - now <= UNWRITTEN_SECONDS
+        if not at_once:
+            self.look_again(gang, gang.unwritten_until)
         for number, member in enumerate((*members.planned, *members.open, *members.extra), 1):
             if self._cache.pods.get(member.uid) is member:  # a member to come has nothing to write
-                self._pending_writes.bring_plan(member, self._cache.plans.get(member.uid), now)
+                plan = self._cache.plans.get(member.uid)
+                self._pending_writes.bring_plan(member, plan, now, at_once=at_once)
             if number % _AT_ONCE == 0:
                 pause()
         members = self._registry.members_of(gang)

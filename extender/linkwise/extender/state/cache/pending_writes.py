@@ -189,9 +189,11 @@ class PendingWrites:
             self._wakes.drop((purpose, uid))
             self._outstanding.pop((purpose, uid), None)
 
-    def bring_plan(self, record: PodRecord, wanted: WrittenPlan | None, now: float) -> None:
+    def bring_plan(
+        self, record: PodRecord, wanted: WrittenPlan | None, now: float, *, at_once: bool = True
+    ) -> None:
         """Queue a write that makes the plan on the pod the *wanted* one. On a pod that does not
-        exist yet there is nothing to write."""
+        exist yet there is nothing to write. Not *at_once*: a pod without a plan gets none yet."""
         if record.coming:
             return
         if self._drops_claim(record, wanted, now):
@@ -201,6 +203,8 @@ class PendingWrites:
             newest = self._newest.get(record.uid, _NONE)
             self._newest[record.uid] = max(wanted.plan.edition, newest)
             is_there = there == wanted.plan.edition
+            if there is None and not at_once:
+                return
             if not is_there or self._lost_nomination(record, wanted, now):
                 said = annotations_of(wanted, record.uid)
                 why = self._why.get(record.uid, "") if there is not None and not is_there else ""
@@ -253,6 +257,10 @@ class PendingWrites:
     def note_why(self, uid: str, why: str) -> None:
         """Say why the pod loses its plan, before `bring_plan` is told that it has none."""
         self._why[uid] = why
+
+    def is_written(self, uid: str, written: WrittenPlan) -> bool:
+        """Whether this plan is on the API server."""
+        return self._there.get(uid) == written.plan.edition
 
     def has_brought(self, record: PodRecord, wanted: WrittenPlan) -> bool:
         """Whether this plan and its nomination are on the API server, and the claim for its GPUs

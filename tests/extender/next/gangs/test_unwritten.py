@@ -1,0 +1,184 @@
+"""Plans that no pod carries: the gang is bound from memory, and a new leader completes it."""
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from linkwise.extender.next.gangs.unwritten import UNWRITTEN_SECONDS
+from linkwise.extender.state.actions import Action, WritePlan
+from linkwise.extender.state.extender_calls import (
+    BindOrder,
+    BindRefusal,
+    BindWaits,
+    FilterCall,
+    Outcome,
+)
+from linkwise.topology import names
+from linkwise.topology.annotations.plan import PlannedMember, read_plan, write_plan
+from tests.extender.cluster import Cluster
+from tests.extender.owned import four_nodes
+
+MEMBERS = "g-0", "g-1", "g-2"
+HOLD = "example.com/hold"
+
+
+@pytest.fixture
+def at() -> Cluster:
+    return four_nodes()
+
+
+def ask(at: Cluster, name: str, *nodes: str) -> bool:
+    """Whether kube-scheduler's call about the pod waits."""
+    named = nodes or tuple(sorted(at.nodes))
+    return at.core.filter(FilterCall(at.pod(name), named), at.now).passing
+
+
+def come(at: Cluster, **said: str) -> list[Action]:
+    """The first call about a gang waits for the others; return what is written then."""
+    size = str(len(MEMBERS))
+    at.add_pod(MEMBERS[0], 8, gang="g", gang_size=size, **said)
+    assert ask(at, MEMBERS[0])
+    for name in MEMBERS[1:]:
+        at.add_pod(name, 8, gang="g", gang_size=size, **said)
+    return at.settle()
+
+
+def nodes_of(at: Cluster) -> dict[str, str]:
+    """Where the extender lets the members through to."""
+    found = {}
+    for name in MEMBERS:
+        (found[name],) = at.filter(name).node_names
+    return found
+
+
+def orders(at: Cluster, nodes: dict[str, str]) -> list[BindOrder]:
+    """What the calls about all members get, once all have come."""
+    first = [at.come_to_bind(name, nodes[name]) for name in MEMBERS]
+    assert [type(each) for each in first[:-1]] == [BindWaits] * (len(MEMBERS) - 1)
+    now = [first[-1], *(at.come_to_bind(name, nodes[name]) for name in MEMBERS[:-1])]
+    assert all(isinstance(each, BindOrder) for each in now)
+    return [each for each in now if isinstance(each, BindOrder)]
+
+
+def plans(actions: Sequence[Action]) -> list[str]:
+    return [action.pod.name for action in actions if isinstance(action, WritePlan)]
+
+
+def test_a_gang_is_bound_without_a_write_of_its_plan(at: Cluster) -> None:
+    written = come(at)
+    nodes = nodes_of(at)
+    for order in orders(at, nodes):
+        at.end_bind(order)
+    written += at.pass_time(10)
+    assert plans(written) == []
+    assert {name: at.pod(name).spec.node_name for name in MEMBERS} == nodes
+    assert at.phase("g") == "running"
+    assert at.sound()
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+def test_a_plan_that_is_not_carried_out_is_written(at: Cluster, given_up: bool) -> None:
+    assert plans(come(at)) == []
+    if not given_up:  # else the call that waited has no successor
+        nodes_of(at)
+    assert plans(at.pass_time(UNWRITTEN_SECONDS / 2)) == []
+    assert plans(at.pass_time(UNWRITTEN_SECONDS / 2)) == [*MEMBERS]
+    nodes = nodes_of(at)
+    assert at.places(*MEMBERS) == [*nodes.values()]
+    for order in orders(at, nodes):
+        assert read_plan(order.annotations[names.PLAN]).others == ()
+
+
+@pytest.mark.parametrize("bound", range(len(MEMBERS) + 1))
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_new_leader_completes_the_gang_where_it_was_planned(
+    at: Cluster, bound: int, waits: bool
+) -> None:
+    """The leader ends after each of the Bindings. An older gang may be placed from then on."""
+    if waits:
+        at.add_gang("older", 2, gates=[HOLD])
+        at.pass_time(60)
+    come(at)
+    nodes = nodes_of(at)
+    for order in orders(at, nodes)[:bound]:
+        at.end_bind(order)
+    if waits:
+        for name in ("older-0", "older-1"):
+            at.lift(name, HOLD)
+    at.restart()
+    at.settle()
+    if bound > 0:
+        assert nodes_of(at) == nodes
+        at.add_pod("other", 8)
+        assert set(at.filter("other").node_names) <= {*at.nodes} - {*nodes.values()}
+        for name in MEMBERS:
+            if not at.pod(name).spec.node_name:
+                at.bind(name, nodes[name])
+    else:
+        assert waits or all(at.schedule(name) for name in MEMBERS)
+    at.settle()
+    if waits and not bound:
+        assert at.phase("older") == "planned"  # nothing had begun, so the older one is first
+        return
+    assert at.phase("g") == "running"
+    assert at.sound()
+
+
+def test_a_sample_and_a_gate_need_the_plan_on_the_pods(at: Cluster) -> None:
+    many = tuple(f"m{number}" for number in range(100))
+    at.add_pod("g-0", 8, gang="g", gang_size="2")
+    assert ask(at, "g-0", *at.nodes, *many)
+    at.add_pod("g-1", 8, gang="g", gang_size="2")
+    assert plans(at.settle()) == ["g-0", "g-1"]
+    gated = four_nodes()
+    gated.add_pod("g-0", 8, gang="g", gang_size="2")
+    assert ask(gated, "g-0")
+    gated.add_pod("g-1", 8, gang="g", gang_size="2", gates=[names.GATE])
+    assert plans(gated.settle()) == ["g-0", "g-1"]
+
+
+def test_a_refused_binding_leaves_no_member_unwritten(at: Cluster) -> None:
+    come(at)
+    nodes = nodes_of(at)
+    first, *others = orders(at, nodes)
+    for order in others:
+        at.end_bind(order)
+    at.core.end_bind(first, Outcome.REFUSED, at.now)
+    assert plans(at.pass_time(UNWRITTEN_SECONDS)) == [first.name]
+    assert not isinstance(at.come_to_bind(first.name, first.node), BindRefusal)
+
+
+def test_a_node_names_only_members_of_its_pods_own_gang_and_free_gpus(at: Cluster) -> None:
+    """Who has a node's credentials may write its pods' annotations."""
+    at.add_pod("taken", 8, node="n3")
+    come(at)
+    nodes = nodes_of(at)
+    order, *refused = orders(at, nodes)
+    at.end_bind(order)
+    for each in refused:
+        at.core.end_bind(each, Outcome.REFUSED, at.now)
+    assert len(plans(at.pass_time(UNWRITTEN_SECONDS))) == len(refused)
+    others = [name for name in MEMBERS if name != order.name]
+    at.annotate(others[0], plan="", gpus="")
+    at.nominate(others[0], "")
+    stranger = at.add_pod("stranger", 8, gang="s", gang_size="2")
+    uids = [at.pod(name).metadata.uid for name in others]
+    plan = read_plan(at.pod(order.name).metadata.annotations[names.PLAN])
+    lies = (
+        PlannedMember(stranger.metadata.uid, nodes[others[0]], 255),
+        PlannedMember(uids[0], nodes[others[0]], 255 << 400),
+        PlannedMember(uids[0], "n3", 255),
+        PlannedMember(uids[0], "nowhere", 255),
+        PlannedMember(uids[0], nodes[others[0]], 15),
+        PlannedMember(uids[1], nodes[others[0]], 255),
+        PlannedMember("unknown", nodes[others[0]], 255),
+    )
+    lying = msgspec.structs.replace(plan, others=lies)
+    at.annotate(order.name, plan=write_plan(lying))
+    at.restart()
+    at.settle()
+    assert at.core.take_defects() == []
+    assert at.plan("stranger") is None
+    assert at.places(*MEMBERS) == [*nodes.values()]
+    assert at.sound()
