@@ -78,10 +78,11 @@ class CallRecorder(Part):
 
 # kube-scheduler tries no other pod meanwhile. So the calls about a gang wait for this long in
 # total, twice what the refusal of one member costs; longer if its plan is being written. All gangs
-# together take a fifth of kube-scheduler's time, but for a few that come at once.
-GATHERING_SECONDS, _BRINGING_SECONDS = 0.02, 0.03
-_EACH_SECONDS = 5 * _BRINGING_SECONDS
-_AT_ONCE_SECONDS = 4.5 * _EACH_SECONDS  # five gangs
+# together take a fifth of kube-scheduler's time, except a few that come at once.
+GATHERING_SECONDS, _BRINGING_SECONDS = 0.02, 0.05
+_SHARE = 5
+_EACH_SECONDS = _SHARE * _BRINGING_SECONDS
+_AT_ONCE_SECONDS = 4.5 * _EACH_SECONDS  # five of the longest waits
 _FORGOTTEN_SECONDS = 1.0  # a gang that no watch shows by then
 
 
@@ -119,11 +120,13 @@ class Gathering(Part):
         else:
             lasts = waited < _BRINGING_SECONDS and brings
         if lasts and waited >= 0:  # less: the clock was set back
-            self._held_calls.begin(record.gang, names)
-        else:
-            self._held_calls.end(record.gang)
-            lasts = False
-        return lasts
+            self._held_calls.begin(record.gang, names, now)
+            return True
+        since = self._held_calls.end(record.gang)
+        if since is not None:
+            held = min(max(now - since, 0.0), _BRINGING_SECONDS)
+            self._paid_until = max(self._paid_until, since) + _SHARE * held
+        return False
 
     def expects_call(self) -> bool:
         """Whether a gang has just come of which kube-scheduler is about to try the first member."""
@@ -160,11 +163,10 @@ class Gathering(Part):
 
     def _new_until(self, now: float) -> float:
         """The same for a gang that kube-scheduler asks about for the first time."""
-        owed = self._paid_until - now
-        if _AT_ONCE_SECONDS < owed <= _AT_ONCE_SECONDS + _EACH_SECONDS:
+        # It is later than that only if the clock was set back.
+        self._paid_until = min(self._paid_until, now + _AT_ONCE_SECONDS + _EACH_SECONDS)
+        if self._paid_until - now > _AT_ONCE_SECONDS:
             return now - _BRINGING_SECONDS
-        was_set_back = owed > _AT_ONCE_SECONDS
-        self._paid_until = _EACH_SECONDS + (now if owed < 0 or was_set_back else self._paid_until)
         return now + GATHERING_SECONDS
 
     def _forget_unknown(self, now: float) -> None:
