@@ -118,6 +118,19 @@ def test_all_gangs_together_take_a_fifth_of_the_time_but_for_a_few_at_once(at: C
     assert 0.5 < all_waits / ((at.now - began) / 5) <= 1
 
 
+def test_a_pod_that_names_another_gang_at_each_look_has_its_call_wait_no_longer(
+    at: Cluster,
+) -> None:
+    at.add_pod("g", 8, gang="g0", gang_size="2")
+    call, began = FilterCall(at.pod("g"), tuple(at.nodes)), at.now
+    for number in range(1, 1000):
+        if not at.core.filter(call, at.now).passing:
+            break
+        at.now += GATHERING_SECONDS / 4
+        at.annotate("g", gang=f"g{number}")
+    assert at.now - began < 0.3
+
+
 def test_nothing_waits_for_a_gang_that_has_no_room_or_has_started(at: Cluster) -> None:
     at.add_gang("large", 5)
     at.settle()

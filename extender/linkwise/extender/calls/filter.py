@@ -100,6 +100,7 @@ class Gathering(Part):
         super().__init__(planner)
         self._changes = planner.changes
         self._paid_until = 0.0  # by then the waits so far make up a fifth of the time
+        self._waits_since: dict[str, float] = {}  # by scheduler, if its call waits
         # Gangs that the cache does not know yet -> until when calls about them wait; the oldest
         # first.
         self._unknown: dict[GangKey, float] = {}
@@ -110,6 +111,7 @@ class Gathering(Part):
         is one of them."""
         if record.gang is None:
             return False
+        self._pay(record.scheduler, now)
         gang = self._registry.of(record)
         until = self._until(record.gang, gang, now)
         waited = now - (until - GATHERING_SECONDS)
@@ -120,13 +122,18 @@ class Gathering(Part):
         else:
             lasts = waited < _BRINGING_SECONDS and brings
         if lasts and waited >= 0:  # less: the clock was set back
-            self._held_calls.begin(record.gang, names, now)
+            self._held_calls.begin(record.gang, names)
+            self._waits_since[record.scheduler] = now
             return True
-        since = self._held_calls.end(record.gang)
-        if since is not None:
-            held = min(max(now - since, 0.0), _BRINGING_SECONDS)
-            self._paid_until = max(self._paid_until, since) + _SHARE * held
+        self._held_calls.end(record.gang)
         return False
+
+    def _pay(self, scheduler: str, now: float) -> None:
+        """For the time since the last look at a call of this scheduler, if that call waits. Its pod
+        may name another gang at each look."""
+        since = self._waits_since.pop(scheduler, now)
+        held = min(max(now - since, 0.0), _BRINGING_SECONDS)
+        self._paid_until = max(self._paid_until, since) + _SHARE * held
 
     def expects_call(self) -> bool:
         """Whether a gang has just come of which kube-scheduler is about to try the first member."""

@@ -24,19 +24,18 @@ class HeldCalls:
     _MOST = 4
 
     def __init__(self) -> None:
-        self._calls: dict[GangKey, tuple[float, tuple[str, ...]]] = {}  # since when; nodes
+        self._nodes: dict[GangKey, tuple[str, ...]] = {}
 
-    def begin(self, key: GangKey, nodes: tuple[str, ...], now: float) -> None:
-        self._calls.setdefault(key, (now, nodes))
-        while len(self._calls) > self._MOST:
-            del self._calls[next(iter(self._calls))]
+    def begin(self, key: GangKey, nodes: tuple[str, ...]) -> None:
+        self._nodes.setdefault(key, nodes)
+        while len(self._nodes) > self._MOST:
+            del self._nodes[next(iter(self._nodes))]
 
-    def end(self, key: GangKey) -> float | None:
-        """Since when a call waited; None: none did."""
-        return self._calls.pop(key, (None, ()))[0]
+    def end(self, key: GangKey) -> None:
+        self._nodes.pop(key, None)
 
     def nodes(self, key: GangKey) -> tuple[str, ...]:
-        return self._calls.get(key, (0.0, ()))[1]
+        return self._nodes.get(key, ())
 
 
 class Books(GangBooks):
