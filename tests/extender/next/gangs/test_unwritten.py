@@ -16,8 +16,11 @@ from linkwise.extender.state.extender_calls import (
 )
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import PlannedMember, read_plan, write_plan
+from linkwise.topology.machine.recorded import recorded_machine
+from tests.divided import GPU, MIG_3G, all_three
 from tests.extender.cluster import Cluster
-from tests.extender.owned import four_nodes
+from tests.extender.owned import four_nodes, job_set, of_set, there_is
+from tests.extender.shares.cluster import ShareCluster
 
 MEMBERS = "g-0", "g-1", "g-2"
 HOLD = "example.com/hold"
@@ -37,10 +40,10 @@ def ask(at: Cluster, name: str, *nodes: str) -> bool:
 def come(at: Cluster, **said: str) -> list[Action]:
     """The first call about a gang waits for the others; return what is written then."""
     size = str(len(MEMBERS))
-    at.add_pod(MEMBERS[0], 8, gang="g", gang_size=size, **said)
+    at.add_pod(MEMBERS[0], 8, gang="g", gang_size=size, said=said)
     assert ask(at, MEMBERS[0])
     for name in MEMBERS[1:]:
-        at.add_pod(name, 8, gang="g", gang_size=size, **said)
+        at.add_pod(name, 8, gang="g", gang_size=size, said=said)
     return at.settle()
 
 
@@ -181,4 +184,107 @@ def test_a_node_names_only_members_of_its_pods_own_gang_and_free_gpus(at: Cluste
     assert at.core.take_defects() == []
     assert at.plan("stranger") is None
     assert at.places(*MEMBERS) == [*nodes.values()]
+    assert at.sound()
+
+
+def test_a_binding_that_is_repeated_names_only_places_that_are_on_no_pod(at: Cluster) -> None:
+    come(at)
+    first, *refused = orders(at, nodes_of(at))
+    at.core.end_bind(first, Outcome.UNKNOWN, at.now)
+    for order in refused:
+        at.core.end_bind(order, Outcome.REFUSED, at.now)
+    assert len(plans(at.pass_time(UNWRITTEN_SECONDS))) == len(refused)
+    for order in refused:
+        at.come_to_bind(order.name, order.node)
+    again = at.come_to_bind(first.name, first.node)
+    assert isinstance(again, BindOrder)
+    assert read_plan(again.annotations[names.PLAN]).others == ()
+
+
+def test_a_place_of_a_gang_that_has_started_is_not_taken_from_an_older_one(at: Cluster) -> None:
+    """A member that the gang can do without lost its place long ago."""
+    come(at, gang_min="2")
+    nodes = nodes_of(at)
+    for name in MEMBERS[:2]:
+        at.come_to_bind(name, nodes[name])
+    for name in MEMBERS[:2]:
+        at.bind(name, nodes[name])
+    at.cordon(nodes[MEMBERS[2]])
+    at.add_pod("leaves", 8, node="n3")
+    at.settle()
+    at.terminate("leaves")
+    at.uncordon(nodes[MEMBERS[2]])
+    for name in ("first-0", "first-1"):
+        at.add_pod(name, 8, gang="first", gang_size="2", priority=1)
+    at.settle()
+    at.restart()
+    at.settle()
+    at.delete("leaves")
+    at.settle()
+    assert at.places(MEMBERS[2], "first-0", "first-1") == ["", nodes[MEMBERS[2]], "n3"]
+
+
+def test_a_member_whose_node_is_gone_keeps_none_from_being_bound(at: Cluster) -> None:
+    """Its kubelet wrote another plan on it."""
+    come(at, gang_min="2")
+    nodes = nodes_of(at)
+    for name in MEMBERS[:2]:
+        at.come_to_bind(name, nodes[name])
+    for name in MEMBERS[:2]:
+        at.bind(name, nodes[name])
+    written = at.plan(MEMBERS[0])
+    assert written is not None
+    at.write_plan(MEMBERS[0], msgspec.structs.replace(written, epoch=0), at.gpus(MEMBERS[0]))
+    at.set_phase(MEMBERS[0], "Succeeded")
+    at.remove_node(nodes[MEMBERS[0]])
+    at.bind(MEMBERS[2], nodes[MEMBERS[2]])
+    assert at.core.take_defects() == []
+
+
+def test_shares_that_a_binding_names_are_its_own_pods() -> None:
+    at = ShareCluster()
+    for node in ("n0", "n1"):
+        at.add_divided(node, all_three(recorded_machine("dgx1-v100", node=node)))
+    at.add_taker("g-0", {GPU: 2}, gang="g", gang_size="2")
+    assert ask(at, "g-0")
+    at.add_taker("g-1", {GPU: 2}, {MIG_3G: 1}, gang="g", gang_size="2")
+    at.settle()
+    nodes = at.filter("g-0").node_names + at.filter("g-1").node_names
+    at.come_to_bind("g-0", nodes[0])
+    order = at.come_to_bind("g-1", nodes[1])
+    assert isinstance(order, BindOrder)
+    at.end_bind(order)
+    at.restart()
+    at.settle()
+    assert at.places("g-0", "g-1") == [*nodes]
+    assert at.planned_shares("g-0") == {}
+
+
+def test_the_places_of_a_gang_whose_owner_is_not_read_yet_are_kept(at: Cluster) -> None:
+    """Its pods have several owners, the Jobs of a JobSet."""
+    roles = "control", "worker"
+    jobs = job_set()
+    del jobs["spec"]["startupPolicy"]
+    there_is(at, jobs)
+    at.put_pod(of_set(roles[0]))
+    at.settle()
+    assert ask(at, "run-control")
+    at.put_pod(of_set(roles[1]))
+    assert plans(at.settle()) == []
+    (first,), (other,) = at.filter("run-control").node_names, at.filter("run-worker").node_names
+    at.come_to_bind("run-worker", other)
+    order = at.come_to_bind("run-control", first)
+    assert isinstance(order, BindOrder)
+    at.end_bind(order)
+    known, at.owners = at.owners, None
+    at.restart()
+    at.nominate("run-worker", "n3")  # kube-scheduler writes of it
+    for name in ("a", "b", "c"):
+        at.add_pod(name, 8)
+        at.settle()
+        if node := at.schedule(name):
+            assert node not in (first, other)
+    at.owners = known
+    at.pass_time(60)
+    assert at.places("run-worker") == [other]
     assert at.sound()

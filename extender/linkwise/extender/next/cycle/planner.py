@@ -212,7 +212,7 @@ class Planner(Books):
             self.offers.forget(record.uid)
         if record.leaving:
             self.pending_writes.leaves(record.uid, now)
-        if record.gang is None and record.uid in self.cache.plans:
+        if not (record.gang or record.awaits) and record.uid in self.cache.plans:
             # Its gate was removed by hand before the plan was written, or kube-scheduler refused
             # the node.
             self.cache.plan(record.uid, None)

@@ -43,23 +43,27 @@ def with_others(
     uids = cache.gangs.get(record.gang, ()) if record.gang is not None else ()
     others = []
     for uid in uids if len(uids) <= _MOST else ():
-        written = plan_of(cache, cache.pods[uid])
-        if uid == record.uid or written is None or writes.is_written(uid, written):
+        member = cache.pods[uid]
+        written = None if member.node or uid == record.uid else plan_of(cache, member)
+        if written is None or writes.is_written(uid, written):
             continue
         machine = cache.nodes[written.plan.node].machine
         if gpus := machine.mask_of(written.uuids) if machine is not None else 0:
             others.append(PlannedMember(uid, written.plan.node, gpus))
     plan = msgspec.structs.replace(chosen.plan, others=tuple(others))
-    return WrittenPlan(plan, chosen.gpus) if others else chosen
+    return WrittenPlan(plan, chosen.gpus)
 
 
 def plan_others(cache: Cache) -> None:
     """Plan the members whose places only the Bindings of others name. What a Binding says is the
-    word of a node too, so a place counts only for a pod of the same gang, on GPUs that are free."""
-    for record in [*cache.pods.values()]:
-        written = record.plan_for(record.node) if record.node and record.live else None
-        if written is not None and written.plan.others:
-            plan = msgspec.structs.replace(written.plan, others=())
+    word of a node too, so a place counts only for a pod of the same gang, on GPUs that are free.
+    Once the gang has started, it no longer counts: older gangs may wait for these GPUs by now."""
+    bound = [record for record in cache.pods.values() if record.node and record.live]
+    started = {_gang_of(record) for record in bound if record.started}
+    for record in bound:
+        written = record.plan_for(record.node)
+        if written is not None and written.plan.others and _gang_of(record) not in started:
+            plan = msgspec.structs.replace(written.plan, others=(), shares=())
             for uid, place in _places(cache, record, plan, written.plan.others):
                 cache.plan(uid, place)
 
@@ -73,13 +77,10 @@ def _places(
             continue
         waits = member.live and not member.node and member.uid not in cache.plans
         fits = place.gpus.bit_count() == member.demand.gpus and not place.gpus & ~info.free
-        if waits and fits and _are_of_one_gang(member, record):
+        if waits and fits and _gang_of(member) == _gang_of(record) is not None:
             yield member.uid, Deal.of(cache, member, place.node, place.gpus).written(plan)
 
 
-def _are_of_one_gang(member: PodRecord, other: PodRecord) -> bool:
-    """Pods with one owner are, as long as nothing more of it is known."""
-    if member.awaits and member.owner_uid:
-        namespaces = member.ref.namespace, other.ref.namespace
-        return member.owner_uid == other.owner_uid and namespaces[0] == namespaces[1]
-    return member.gang is not None and member.gang == other.gang
+def _gang_of(record: PodRecord) -> object:
+    """Pods are of one gang too if the same must be read before it is known."""
+    return (record.ref.namespace, record.awaits) if record.awaits else record.gang
