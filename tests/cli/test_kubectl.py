@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from linkwise.cli import history_table, kubectl_tables
 from linkwise.cli.kubectl import complete, main
-from linkwise.drawing.tables import Column
+from linkwise.drawing.tables import Column, figure
 from linkwise.extender.core import Core
 from linkwise.extender.next.core_settings import CoreSettings
 from linkwise.extender.next.moves.may_move import Stays
@@ -545,11 +545,30 @@ def test_every_table_fits_a_terminal_and_a_pipe_gets_all(monkeypatch: pytest.Mon
         "NAME    WHY\ngang/a  room for 2 of 4 members, no more\n"
     )
     assert kubectl_tables.shown(why, ("gang/of-ten-letters",)) == (
-        "NAME                 WHY\ngang/of-ten-letters  room for 2 of 4 me…\n"
+        "NAME\ngang/of-ten-letters\n  WHY: room for 2 of 4 members, no more\n"
     )
     assert kubectl_tables.shown(why, ("gang/longer",)) == (
         "NAME         WHY\ngang/longer  room for 2 of 4 members, no\n             more\n"
     )
+
+
+def test_no_table_hides_what_is_wrong_on_a_narrow_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "24")
+    name: list[Column[str]] = [Column("name", str), figure("size", len)]
+    problem: Column[str] = Column("problem", {"gpu-1": "2 GPUs are broken, 1 more"}.get)
+    shown = kubectl_tables.shown([*name, problem], ("gpu-1", "gpu-2-of-rack-7"))
+    assert shown == (
+        "NAME             SIZE\n"
+        "gpu-1               5\n"
+        "  PROBLEM: 2 GPUs are\n"
+        "    broken, 1 more\n"
+        "gpu-2-of-rack-7    15\n"
+    )
+    long = "of a very long name, which leaves no room"
+    assert kubectl_tables.shown(name, (long,)).splitlines()[1].endswith("…")
 
 
 def test_an_unknown_pod_or_gang_is_named() -> None:

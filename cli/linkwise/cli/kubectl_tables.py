@@ -52,16 +52,9 @@ that wait, since the leader's term began.
 
 
 def shown(columns: Sequence[Column[T]], rows: Iterable[T]) -> str:
-    """Write a table with kubectl's capitals. On a terminal, the last column is wrapped to its
-    width, and what is still wider is cut; in a pipe, lines are whole."""
+    """Write a table with kubectl's capitals, that fits a terminal."""
     capitals = [replace(column, heading=column.heading.upper()) for column in columns]
-    table, width = Table.of(capitals, rows), terminal_width()
-    if width is None:
-        return table.text()
-    return "".join(
-        f"{line if len(line) <= width else f'{line[: width - 1]}…'}\n"
-        for line in table.text(width).splitlines()
-    )
+    return Table.of(capitals, rows).fitted(terminal_width())
 
 
 def gangs(views: Sequence[GangView], *, namespaces: bool, now: float | None = None) -> str:

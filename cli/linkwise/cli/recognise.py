@@ -13,7 +13,7 @@ import click
 from linkwise.cli.errors import BadInputError
 from linkwise.cli.pod_source import Manifests, read_manifests
 from linkwise.cli.printed import in_json, output_option, say, terminal_width
-from linkwise.drawing.tables import aligned
+from linkwise.drawing.tables import Heading, Table
 from linkwise.kube.objects import Pod
 from linkwise.pods.podgrouper.decide import recognise
 from linkwise.pods.podgrouper.workloads.answer import (
@@ -97,9 +97,9 @@ def _recognise(
 def _text(told: _Told) -> str:
     if not told:
         return ""
-    return aligned(
-        [_HEADER, *(_row(pod, answer) for pod, answer in told)], _FIGURES, terminal_width()
-    )
+    headings = tuple(Heading(text, place in _FIGURES, "") for place, text in enumerate(_HEADER))
+    table = Table(headings, tuple(_row(pod, answer) for pod, answer in told))
+    return table.fitted(terminal_width())
 
 
 def _row(pod: Pod, answer: Answer) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 `Table.text` writes it for a terminal, `templates/table.html` as HTML. Pure.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 from typing import Generic, NamedTuple, Self, TypeVar
@@ -74,6 +74,30 @@ class Table:
         figures = [place for place, heading in enumerate(self.headings) if heading.figure]
         headings = [heading.text for heading in self.headings]
         return aligned([headings, *(tuple(map(str, row)) for row in self.rows)], figures, width)
+
+    def fitted(self, width: int | None) -> str:
+        """Return lines no longer than *width*; None: as long as they are. The last column says
+        what is wrong, so its text follows each row where there is no room for it; what is still
+        too long is cut."""
+        text = self.text(width)
+        if width is None or max(map(len, text.splitlines())) <= width:
+            return text
+        lines = text.splitlines()
+        if len(self.headings) > 1 and not self.headings[-1].figure:
+            lines = [*self._followed(width)]
+        return "".join(
+            f"{line if len(line) <= width else f'{line[: width - 1]}…'}\n" for line in lines
+        )
+
+    def _followed(self, width: int) -> Iterator[str]:
+        others = Table(self.headings[:-1], tuple(row[:-1] for row in self.rows))
+        heading, *lines = others.text().splitlines()
+        yield heading
+        for line, (*_, last) in zip(lines, self.rows, strict=True):
+            yield line
+            if str(last) != "-":
+                said = f"{self.headings[-1].text}: {printable(str(last))}"
+                yield from wrap(said, width, initial_indent="  ", subsequent_indent="    ")
 
 
 def _cell(content: Content, dash: str) -> Cell:

@@ -5,7 +5,7 @@ import msgspec
 
 from linkwise.cli.choose.machine_source import suggestion
 from linkwise.cli.errors import BadInputError
-from linkwise.cli.printed import output_option, say
+from linkwise.cli.printed import output_option, say, terminal_width
 from linkwise.drawing.tables import Column, Table, aligned, figure
 from linkwise.topology.annotations.labels import node_labels, nvlink_kind
 from linkwise.topology.machine.recorded import machine_names, recorded_machine, records
@@ -39,7 +39,7 @@ def _list() -> str:
         Column("KIND", lambda name: records()[name].kind),
         Column("TITLE", lambda name: records()[name].title),
     ]
-    return Table.of(columns, records()).text()
+    return Table.of(columns, records()).fitted(terminal_width())
 
 
 def _show(name: str) -> str:
