@@ -517,6 +517,10 @@ class Core:
 
     # kube-scheduler's calls.
 
+    def asked_by(self, scheduler: str) -> None:
+        """The scheduler of this name calls the extender, though perhaps not yet."""
+        self._planner.asked_by(scheduler)
+
     def filter(self, call: FilterCall, now: float) -> FilterAnswer:
         def answer() -> FilterAnswer:
             record = self._record(call.pod, now)

@@ -239,13 +239,16 @@ def test_an_unknown_kind_without_a_pod_template_is_named_and_left_out(tmp_path: 
     [
         ("", "nothing there: expected a job or a pod"),
         ("kind: [", "line 1: expected the node content"),
-        (manifest("x.io/v1 Pool", "p", {}), "only Pool.x.io there: expected a job or a pod"),
+        (manifest("x.io/v1 Pool", "p", {}), "only Pool.x.io there: expected a job or a pod; of"),
         (manifest("v1 Service", "s", {}), "only Service there: expected a job or a pod"),
         (
             manifest("apps/v1 DaemonSet", "d", {"template": GPUS}),
             "DaemonSet.apps is not understood",
         ),
-        (manifest("x.io/v1 Train", "t", {"template": GPUS}), "Train.x.io is not understood"),
+        (
+            manifest("x.io/v1 Train", "t", {"template": GPUS}),
+            "; of another kind, pass its pods, as `kubectl get",
+        ),
         (manifest("trainer.kubeflow.org/v1 TrainJob", "t", {}), "resourcesPerNode: missing"),
         (manifest("batch/v1 Job", "t", {"parallelism": "many", "template": GPUS}), "'many'"),
         (manifest("batch/v1 Job", "t", job_spec(9999)), "more than 4096 pods"),

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from linkwise.topology.machine.topo_matrix import write_matrix
-from tests.cli.what_if.asking import a_list, answer, pod, refusal, what_if
-from tests.pods.podgrouper.pods import Object
+from tests.cli.what_if.asking import a_list, answer, manifest, pod, refusal, what_if
+from tests.pods.podgrouper.pods import Object, template
 from tests.topology.printed import FRONTIER, amd_smi, rccl, rocm_smi
 
 PRODUCT = "nvidia.com/gpu.product"
@@ -210,6 +210,17 @@ def test_an_instance_type_of_other_gpus_says_nothing(labels: Object, tmp_path: P
     given = a_list([node("n1", 8, labels), node("n2", 8, DGX)])
     found = answer(tmp_path, given, pod("new", 8))[1]
     assert [left["nodes"] for left in found["left_out"]] == [["n1"]]
+
+
+def test_the_scheduler_of_the_job_counts_as_one_that_asks(tmp_path: Path) -> None:
+    spec = {"completions": 2, "completionMode": "Indexed", "template": template(2)}
+    given = a_list([node("n1", 8)])
+    job = manifest("batch/v1 Job", "t", {"parallelism": 2, **spec})
+    (left,) = answer(tmp_path, given, job)[1]["left_out"]
+    assert left["because"].endswith("--assume SELECTOR=MACHINE (`linkwise machines` lists them)")
+    text = what_if(tmp_path, given, job).stdout
+    assert "Gang Job.batch/t: no room for the whole gang" in text
+    assert "has not asked" not in text
 
 
 def test_what_is_left_out_makes_no_never(tmp_path: Path) -> None:

@@ -437,7 +437,8 @@ BROKEN = {
     "an unknown kind and nothing that makes pods": (
         f"{workload('x.io/v1 Pool', 'size: 2')}---\n"
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\n",
-        "f.yaml:2: document 1: kind: Pool is unknown, and nothing else here creates pods: expected",
+        "f.yaml:2: document 1: kind: Pool is unknown, and nothing else here creates pods: pass "
+        "the pods that it creates",
     ),
     "replicas below 0": (
         workload(DEPLOYMENT, f"replicas: -1\n{TEMPLATE}"),

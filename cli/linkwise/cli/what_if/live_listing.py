@@ -148,6 +148,9 @@ class LiveListing(InMemoryApiServer):
     def submit(self, job: Iterable[Pod], order: Mapping[str, tuple[After, ...]]) -> None:
         """Create the job's pods, each when its turn comes. *order*: uid -> what it comes after."""
         self._job = {pod.metadata.uid: pod for pod in job}
+        # The question supposes that; on nodes without topology, nothing else would show it.
+        for scheduler in {pod.spec.scheduler_name for pod in self._job.values()}:
+            self.core.asked_by(scheduler)
         self._seen = SeenPods()
         self._order = _of_these(self._job.values(), order)
         self.others.clear()

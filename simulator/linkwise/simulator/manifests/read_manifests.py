@@ -118,7 +118,7 @@ def _manifests(found: Sequence[Found]) -> tuple[Manifest, ...]:
     unknown = next((each for each, _, _, left_out, _ in made if left_out), None)
     if unknown is not None and not any(pods for _, pods, *_ in made):
         problem = f"kind: {unknown.kind[1]} is unknown, and nothing else here creates pods"
-        raise unknown.reader.refuse(unknown, f"{problem}: expected a Pod or a workload")
+        raise unknown.reader.refuse(unknown, f"{problem}: pass the pods that it creates")
     _refuse_twice(manifests)
     return tuple(manifests)
 

@@ -27,6 +27,7 @@ from linkwise.topology import names
 change = msgspec.structs.replace
 _UID = "what-if"  # prefix of the uids of pods and objects that do not exist yet
 _GATES = (SchedulingGate(name=names.GATE),)
+_ITS_PODS = "; of another kind, pass its pods, as `kubectl get pods -o yaml` prints them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ def read_job(
     for unknown in manifests.unknown:
         raise BadInputError(
             f"{unknown.place}: {unknown.kind} is not understood: expected pods, or an object such "
-            "as a Job or a JobSet that says how many it makes"
+            f"as a Job or a JobSet that says how many it makes{_ITS_PODS}"
         )
     notes = dict.fromkeys((*(each.why for each in manifests.left_out), *manifests.near_misses))
     found: dict[str, GivenPod] = {}
@@ -68,7 +69,10 @@ def read_job(
     if not found:
         kinds = sorted({ref.qualified_kind for ref in manifests.given})
         of = f"only {', '.join(kinds)}" if kinds else "nothing"
-        raise BadInputError(f"--submit {', '.join(paths)}: {of} there: expected a job or a pod")
+        raise BadInputError(
+            f"--submit {', '.join(paths)}: {of} there: expected a job or a pod"
+            f"{_ITS_PODS if kinds else ''}"
+        )
     ready = [
         _tolerating(_as_created(each.pod, classes, now, notes), tolerated, notes)
         for each in found.values()

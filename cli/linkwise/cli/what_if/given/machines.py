@@ -219,6 +219,7 @@ def _guess(node: Node, vendor: Vendor, offered: int) -> tuple[str, Machine] | st
     if not product:
         why = (
             f"no label {vendor.product_label} and no topology annotation: --assume SELECTOR=MACHINE"
+            " (`linkwise machines` lists them)"
         )
         return of_cloud or why
     if not offered:
