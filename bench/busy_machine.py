@@ -52,7 +52,7 @@ DURATIONS: dict[str, Callable[[random.Random], float]] = {  # of mean 1 each
     "lognormal": lambda draw: draw.lognormvariate(-(1.5**2) / 2, 1.5),
 }
 
-OURS, OURS_KNOWING = "Linkwise, of free GPUs alone", "Linkwise, with running sets"
+OURS, OURS_KNOWING = "Linkwise, only of free GPUs", "Linkwise, with running sets"
 _CLOSE = 1e-6  # between the two sides of a bound
 
 
@@ -165,7 +165,7 @@ def policies_of(machine: Machine, mix: Mix, draw: random.Random) -> dict[str, Po
         "first free": first,
         "NVIDIA partition": nvidia,
         "MAPA, most aggregate bandwidth": mapa,
-        "most ring bandwidth alone": fastest,
+        "only the most ring bandwidth": fastest,
         OURS: partial(blindly, machine),
         OURS_KNOWING: partial(ours, machine),
     }
@@ -316,7 +316,7 @@ def compare_machines(words: str) -> None:
     show_default=True,
     help="Also bound a policy that sees this many more jobs of the queue.",
 )
-@click.option("--every", is_flag=True, help="The long run alone, on every recorded machine.")
+@click.option("--every", is_flag=True, help="Only the long run, on every recorded machine.")
 def main(
     name: str,
     words: str,

@@ -98,7 +98,7 @@ GROUPS = {
         _created(
             "Linkwise, gangs of 4, second scheduler", Kind.GANGS, _SECOND, _GANGS, against=_NATIVE
         ),
-        Variant("gated, the writes alone", lambda world, pods: world.writes_alone(pods), {}),
+        Variant("gated, only the writes", lambda world, pods: world.writes_alone(pods), {}),
     ),
     "one gang": (
         _planned("stock, single pods", Kind.SINGLE, STOCK),

@@ -44,7 +44,7 @@ class Program:
         deadline = time.monotonic() + _START_SECONDS
         while not predicate():
             if self._process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"waited in vain for {what}:\n{''.join(self.lines[-20:])}")
+                raise RuntimeError(f"waited too long for {what}:\n{''.join(self.lines[-20:])}")
             time.sleep(0.01)
         return time.monotonic() - self.began
 

@@ -96,7 +96,7 @@ def waiting(
     *,
     claims: bool = False,
 ) -> dict[str, bytes]:
-    """*count* pods, name -> body. But for Kind.NO_GPUS each requests a whole machine; *claims*: by
+    """*count* pods, name -> body. Each except NO_GPUS requests a whole machine; *claims*: by
     a claim of the template."""
     bodies = {}
     size = kind.gang_size(count)

@@ -91,8 +91,8 @@ class Round:
 @dataclass(frozen=True, slots=True)
 class Offered:
     """*waits*: seconds, one for each single pod or gang: from the request that creates its (last)
-    pod to its (last) pod bound. *refused*: which share of them has a pod that kube-scheduler tried
-    in vain. *cpu*: seconds of all programs for each pod."""
+    pod to its (last) pod bound. *refused*: which share of them has a pod that kube-scheduler could
+    not place at first. *cpu*: seconds of all programs for each pod."""
 
     waits: list[float]
     refused: float

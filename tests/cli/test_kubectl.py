@@ -132,7 +132,7 @@ def test_a_gang_with_gpus_is_told_what_else_there_was() -> None:
     told = lines("explain", "gang/train")
     assert "  worth     450.3 GB/s estimated: ring on n1 450.3" in told
     other = told.index("  runner-up n1, GPUs 0,1,2,3,4,6: 450.3 GB/s, as the cluster is now")
-    assert told[other + 1] == "            as good, but for lowest indices"
+    assert told[other + 1] == "            as good, except for lowest indices"
     as_json = json.loads(run("explain", "gang/train", "-o", "json").stdout)
     (train,) = (
         gang for gang in json.loads(run("gangs", "-o", "json").stdout) if gang["name"] == "train"

@@ -385,7 +385,7 @@ def wait_for_target(world: SchedulingWorld) -> set[str]:
 
 
 def targets(world: SchedulingWorld) -> set[str]:
-    """Return the UUIDs of the GPUs that are reserved, but for those of n1, where room is made."""
+    """Return the UUIDs of the GPUs that are reserved, except those of n1, where room is made."""
     return {gpu for node in STAY for gpu in reserved(world, node)}
 
 

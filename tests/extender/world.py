@@ -22,7 +22,7 @@ def wait_for(predicate: Callable[[], object], timeout_seconds: float = 10.0) -> 
     """Poll until *predicate* holds."""
     deadline = time.monotonic() + timeout_seconds
     while not predicate():
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.01)
 
 

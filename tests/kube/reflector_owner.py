@@ -15,7 +15,7 @@ NODES = "/api/v1/nodes"
 def wait_for(predicate: Callable[[], bool], seconds: float = 5.0) -> None:
     deadline = time.monotonic() + seconds
     while not predicate():
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.005)
 
 

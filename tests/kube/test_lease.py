@@ -24,7 +24,7 @@ OFTEN = Timing(lease_seconds=15, renew_deadline_seconds=10, retry_seconds=0.01)
 def wait_for(predicate: Callable[[], object]) -> None:
     deadline = time.monotonic() + 10
     while not predicate():
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.005)
 
 

@@ -568,7 +568,7 @@ class Judge:
         return idle > day.settings.reserve_share * could_use
 
     def _servers_in(self, reservation: Reservation) -> Iterator[str]:
-        """But for those that are evicted for it."""
+        """Except for those that are evicted for it."""
         day = self._day
         planner, key = day.core._planner, reservation.key
         preemption, moves = planner.preemption.preemptions.get(key), planner.moves.plans.get(key)

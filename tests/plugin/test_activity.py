@@ -52,7 +52,7 @@ class Node:
 
 
 def shares(node: Node, pod: str, *expected: float) -> bool:
-    """Whether the shares over 5m, 1h and 24h are those, but for a minute at the windows' edges."""
+    """Whether the shares over 5m, 1h and 24h are those, except a minute at the windows' edges."""
     found = node.figures[pod].shares
     return [found["5m"], found["1h"], found["24h"]] == pytest.approx(expected, abs=0.02)
 

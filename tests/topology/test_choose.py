@@ -289,7 +289,7 @@ def test_the_better_of_two_sets_is_the_one_that_comes_first_in_the_order(name: s
                 }
                 if judge.values[earlier] > judge.values[later] * 1.001:
                     assert found == {earlier}
-                assert found in ({earlier}, {earlier, later})  # both: equal but for their indices
+                assert found in ({earlier}, {earlier, later})  # both: equal except their indices
 
 
 def test_of_two_equal_sets_the_first_counts() -> None:

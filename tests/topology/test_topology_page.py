@@ -129,7 +129,7 @@ def estimated(count: int, model: str, joined: str, setting: str) -> float:
 
 @pytest.mark.parametrize("row", MEASURED, ids=lambda row: " ".join([*row.values()][:4]))
 def test_the_estimate_is_within_a_twentieth_of_what_was_measured(row: dict[str, str]) -> None:
-    """Or of the middle of what was, but for rows that say why not."""
+    """Or of the middle of what was, except for rows that say why not."""
     count, model = row["gpus"].split(" × ")
     estimate = estimated(int(count), model, row["joined_by"], row["setting"])
     numbers = [float(number) for number in row["measured"].split(" to ")]

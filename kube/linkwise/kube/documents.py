@@ -186,7 +186,7 @@ def _after_blanks(text: str, at: int) -> int:
 
 
 def _lines_of_json(text: str) -> Mapping[Path, int]:
-    """JSON is YAML, but for its tabs. Raises DocumentError for equal keys."""
+    """JSON is YAML, except for its tabs. Raises DocumentError for equal keys."""
     try:
         return next((document.lines for document in _yaml_documents(text)), _NO_LINES)
     except EqualKeysError:

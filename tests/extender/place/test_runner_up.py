@@ -378,7 +378,7 @@ def test_of_a_single_gpu_no_link_is_told() -> None:
     assert "  link" not in explanation_text.pod(found, at.now)
     assert explanation_text.pod(found, at.now).splitlines()[-2:] == [
         "  runner-up n0, GPU 1, as the cluster is now",
-        "            as good, but for lowest indices",
+        "            as good, except for lowest indices",
     ]
 
 

@@ -385,7 +385,7 @@ def _of_these(
 
 def known_end(pod: Pod, now: float) -> float | None:
     """When a pod on a node is gone, where it has said so or is ending; None: it is not known, or it
-    has broken its word. As `linkwise.extender.next.queue.running_pods` counts."""
+    has run longer than it declared. As `linkwise.extender.next.queue.running_pods` counts."""
     if not pod.spec.node_name or pod.has_ended:
         return None
     leaving = pod.metadata.deletion_timestamp

@@ -40,7 +40,7 @@ class Trials:
         self._live, self._job = live, job
         self._order = order
         if len(set(order.values())) > _MOST_WAVES:
-            # Each takes a while. All come at once, but for those that may get the GPUs of others.
+            # Each takes a while. All come at once, except those that may get the GPUs of others.
             self._order = {
                 uid: tuple(each for each in after if each.state is Reached.COMPLETE)
                 for uid, after in order.items()

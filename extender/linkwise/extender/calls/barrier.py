@@ -112,7 +112,7 @@ class Barrier(Part):
                 self._released.add(key)
 
     def take_released(self) -> set[GangKey]:
-        """The gangs whose waiting calls should ask again: they may go, or wait in vain."""
+        """The gangs whose waiting calls should ask again: they may go, or wait for nothing."""
         released, self._released = self._released, set()
         return released
 

@@ -95,7 +95,7 @@ class Binder(Part):
     def _held_back(
         self, call: BindCall, record: PodRecord, now: float
     ) -> BindWaits | BindRefusal | None:
-        """The answer if the Binding has to wait for other members, or has waited in vain."""
+        """The answer if the Binding has to wait for other members, or has waited too long."""
         turn = self._barrier.ask(record, call.node, now)
         if turn is Turn.WAIT and record.gang is not None:
             return BindWaits(record.gang)

@@ -139,7 +139,7 @@ class Choices:
         """For each of these masks and each number of members, the choices that no other beats in
         both values."""
         if len(self._known) > _MOST_MASKS:
-            self._known = {}  # not cleared: a search beside the lock may be reading the old one
+            self._known = {}  # not cleared: a search without the lock may be reading the old one
         known = self._known
         new = dict.fromkeys(mask for mask in free if mask not in known)
         if new:

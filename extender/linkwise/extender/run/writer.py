@@ -55,7 +55,7 @@ _LEADER = f"{names.PREFIX}leader"
 _ATTEMPTS = 3
 _LONGEST_WAIT_SECONDS = 2.0
 # Without these a plan cannot be carried out. The API server's refusals of them hold for the next
-# try, but for those that `_is_too_late`.
+# try, except for those that `_is_too_late`.
 _DENIABLE, _DENIALS = ("Bind", "WritePlan", "CreateClaim"), (400, 403, 422)
 
 

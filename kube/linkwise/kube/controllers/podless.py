@@ -3,7 +3,7 @@ kind that have no pod template."""
 
 _GROUPS = frozenset(
     {
-        # Kubernetes' own, but for the kinds that `workload` knows.
+        # Kubernetes' own, except for the kinds that `workload` knows.
         "",
         "admissionregistration.k8s.io",
         "apiextensions.k8s.io",

@@ -1,7 +1,7 @@
 """The scheduler's view: nodes, the requests of their pods, and nominations.
 
 A pod that the scheduler has placed counts there at once ("assumed"), before the API server confirms
-it. PURE, but for the time that *other_filters* are told.
+it. PURE, except for the time that *other_filters* are told.
 """
 
 import time

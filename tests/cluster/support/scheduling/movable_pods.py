@@ -67,7 +67,7 @@ def create_deployment(world: SchedulingWorld, app: str, node: str, **said: str) 
 def wait_while_played(
     world: SchedulingWorld, so: Callable[[], object], what: str, spare: Collection[str] = ()
 ) -> None:
-    """Wait while pods run and end as on kubelets, but for those that *spare* names by their app:
+    """Wait while pods run and end as on kubelets, except for those that *spare* names by their app:
     they take long to end."""
 
     def seen() -> object:

@@ -1,4 +1,4 @@
-"""A kubelet that refuses a pod for what the extender cannot see gets no other pod like it, but for
+"""A kubelet that refuses a pod for what the extender cannot see gets no other pod like it, except
 a trial. Other pods still go there."""
 
 from linkwise.extender.place.nodes.kubelet_admission import FIRST_PAUSE_SECONDS

@@ -65,7 +65,7 @@ class Changes(Part):
         self.progressed: set[GangKey] = set()  # only in the way that was decided
         self._lets_write = False  # one of these did, and the next write for its gang waits for that
         self._room_seen = 0
-        self.moved: set[GangKey] = set()  # changed while this round ran work beside the lock
+        self.moved: set[GangKey] = set()  # changed while this round ran work without the lock
         self._next_look: dict[GangKey, float] = {}  # at large gangs that progress
         self._postponed: Timers[GangKey] = Timers(books.agenda)  # those that progressed before it
         self._looked_at = 0

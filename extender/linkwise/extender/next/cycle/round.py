@@ -218,7 +218,7 @@ class Round(Part):
                     self._changes.moved.add(gang.key)
 
     def _look_again(self, gang: Gang, now: float) -> bool:
-        """The gang changed while this round ran work beside the lock. Return whether it waits for
+        """The gang changed while this round ran work without the lock. Return whether it waits for
         GPUs as it is now."""
         with self._changes.isolated(gang.name):
             self._changes.moved.discard(gang.key)

@@ -3,7 +3,7 @@ on GPUs and shares that are free now and that no pod before it gets. A gang goes
 would.
 
 kube-scheduler nominates a pod for a node where it evicts others. It keeps that room even if it does
-not come free, and lets no less important pod in that needs it: there, a target would be in vain.
+not come free, and lets no less important pod in that needs it: there, a target would be useless.
 """
 
 from collections.abc import Sequence

@@ -47,7 +47,7 @@ from linkwise.extender.state.unlocked import RunUnlocked, T, nothing, run_inline
 
 # A gang without suitable victims is not tried again before this, and only if something changed.
 TRY_SECONDS = 10.0
-_MOST_STALE = 2  # searches beside the lock; the next one keeps it
+_MOST_STALE = 2  # searches without the lock; the next one keeps it
 _AT_ONCE = 1  # gangs: each may cost dozens of searches, and kube-scheduler's calls come in between
 REASON, RECLAIMED, WITHDRAWN = "Preempted", "Reclaimed", "Withdrawn"
 # Members are bound within seconds of their plan, unless something is in their way: kube-scheduler's

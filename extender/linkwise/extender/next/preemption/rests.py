@@ -1,4 +1,4 @@
-"""For which gangs no more pods are evicted or moved for a while, as that was in vain before, and
+"""For which gangs no more pods are evicted or moved for a while, as that was useless before, and
 which pods are spared, as the API server refused their eviction.
 
 The GPUs of a gang that rests went to a pod that heeds no reservation, or the gang was planned on

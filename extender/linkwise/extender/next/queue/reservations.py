@@ -189,8 +189,8 @@ class Reservations:
         return _Believed(self._run_times, lambda namespace: self._is_believed(namespace, pods))
 
     def _is_believed(self, namespace: str, pods: int) -> bool:
-        """A namespace that has not yet kept its word may be wrong about few pods at a time: nothing
-        ends those that run for longer than they declared."""
+        """A namespace whose durations have not proved right may be wrong about few pods at a time:
+        nothing ends those that run for longer than they declared."""
         if self._run_times.has_kept_words(namespace):
             return True
         passing = sum(map(self._passes, self._passing.get(namespace, ())))

@@ -355,7 +355,7 @@ def expected_run_time(
 
 
 def broken_after(said: float) -> float:
-    """After how many seconds a pod has broken its word."""
+    """After how many seconds a pod has run longer than it declared."""
     return _LATE * said + _LATE_SECONDS
 
 

@@ -98,7 +98,7 @@ class NodeFilters:
         without: frozenset[str] = frozenset(),
     ) -> Bools | None:
         """[rows] the nodes that let the pod in beside the pods that are bound, assumed or planned
-        there, but for itself, *members* and those *without*; None: all do.
+        there, except for itself, *members* and those *without*; None: all do.
 
         *members*: the pods of its gang that are placed with it. `between` tells what they demand of
         each other.

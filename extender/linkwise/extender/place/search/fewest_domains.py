@@ -18,7 +18,7 @@ from linkwise.extender.state.cache.topology_domains import NO_DOMAIN
 def fewest_nodes(domains: Ints, most: Ints, fewest: Ints, wanted: int) -> tuple[Ints, Ints]:
     """The domains with room for *wanted* members, and the number of nodes that each needs.
 
-    *domains*, *most* and *fewest* are [candidates]. The nodes with most room count first, but for
+    *domains*, *most* and *fewest* are [candidates]. The nodes with most room count first, except
     those whose *fewest* members would be too many beside those of the nodes before.
     """
     inside = np.flatnonzero((most > 0) & (domains != NO_DOMAIN))

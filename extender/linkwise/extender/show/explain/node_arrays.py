@@ -168,7 +168,7 @@ def refused_pod(node: NodeState) -> str:
 
 
 def why_closed(node: NodeState) -> str:
-    """Why the node takes no new pods, but for those that tolerate it; empty: it takes some."""
+    """Why the node takes no new pods, except for those that tolerate it; empty: it takes some."""
     return why_closed_exactly(node.closed) or closed_by_cluster(node)
 
 

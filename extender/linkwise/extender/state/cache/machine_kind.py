@@ -243,7 +243,7 @@ class MachineKind:
             gpus = sets.get(mask)
             if gpus is None:
                 gpus = sets[mask] = self.take(request, mask) or 0
-            found.append(gpus)  # not looked up again: a search beside the lock may clear the sets
+            found.append(gpus)  # not looked up again: a search without the lock may clear the sets
         taken: Masks = np.array(found, dtype=np.int64)[position]
         return taken
 

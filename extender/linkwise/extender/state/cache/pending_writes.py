@@ -102,7 +102,7 @@ class PendingWrites:
         self._ready: list[Action] = []
         self._outstanding: dict[_Key, Action] = {}
         self._pauses: dict[_Key, _Pause] = {}
-        # uid -> the nominated plan, when, and how often in vain before.
+        # uid -> the nominated plan, when, and how often that failed before.
         self._nominated: dict[str, tuple[_Edition, float, int]] = memory.dict()
         # uids of planned pods that a call was about without their planned nodes
         self._sent_away = memory.set()

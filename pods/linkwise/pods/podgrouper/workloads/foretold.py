@@ -140,7 +140,7 @@ def _said(template: Fields, keys: Iterable[str]) -> str:
 def members_of(
     like: Member, indices: range, rank: int | None, *, indexed: bool, parts: Parts | None = None
 ) -> tuple[Member, ...]:
-    """Members that are *like* one but for their place; *rank* is that of index 0. The pods of a
+    """Members that are *like* one except for their place; *rank* is that of index 0. The pods of a
     gang are judged one after the other, and get the same ones."""
     return tuple(
         Member(

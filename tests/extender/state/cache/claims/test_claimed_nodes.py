@@ -47,7 +47,7 @@ def test_nothing_is_placed_there_even_if_a_device_plugin_offers_gpus_too() -> No
     at.add_pod("a", 2)
     refused = at.filter("a")
     assert refused.node_names == ()
-    assert refused.failed == {"n1": "linkwise: a DRA driver gives out its GPUs, to claims alone"}
+    assert refused.failed == {"n1": "linkwise: a DRA driver gives out its GPUs, only to claims"}
     assert at.sound()
 
 

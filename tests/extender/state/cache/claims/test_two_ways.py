@@ -11,7 +11,7 @@ from tests.extender import claimed
 from tests.extender.cluster import GPU, Cluster, change
 from tests.extender.late_claims import ClaimCluster, add, cluster
 
-CLAIMED = "a DRA driver gives out its GPUs, to claims alone"
+CLAIMED = "a DRA driver gives out its GPUs, only to claims"
 NOT_CLAIMED = "no DRA driver gives out its GPUs, and the pod has them from a claim"
 
 

@@ -57,6 +57,6 @@ def _verdict_in_words(verdict: Verdict) -> str:
         case Verdict.LOST:
             return "lost by"
         case Verdict.EQUAL:
-            return "as good, but for"
+            return "as good, except for"
         case Verdict.BETTER:
             return "would win now by"
