@@ -52,6 +52,12 @@ FORMS: dict[str, Callable[[Cluster], str]] = {
         for kind, objects in (("NodeList", nodes_of(it)), ("PodList", pods_of(it)))
     ),
     "list-without-its-kind": lambda it: json.dumps({"items": [*nodes_of(it), *pods_of(it)]}),
+    "nulls": lambda it: json.dumps(
+        a_list(
+            {**each, "metadata": {"labels": None, "ownerReferences": None, **each["metadata"]}}
+            for each in (*nodes_of(it), *pods_of(it))
+        )
+    ),
     "utf-8-mark": lambda it: "\ufeff" + json.dumps(listed(it)),
 }
 

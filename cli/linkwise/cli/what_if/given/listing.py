@@ -13,7 +13,7 @@ from linkwise.cli.documents import Fields, objects_in, ref_of, unreadable
 from linkwise.cli.errors import BadInputError
 from linkwise.cli.text_file import read_text, shown
 from linkwise.kube.device_claims import ResourceClaim, ResourceSlice
-from linkwise.kube.documents import dotted
+from linkwise.kube.documents import dotted, without_nulls
 from linkwise.kube.fields import group_of
 from linkwise.kube.manifest import FieldError, child, word
 from linkwise.kube.objects import Node, Pod, PodDisruptionBudget
@@ -171,6 +171,10 @@ def _ref(fields: Fields, where: str) -> ObjectRef:
 def _decode(raw: msgspec.Raw, kind: type[T], where: str) -> T:
     try:
         return msgspec.json.decode(raw, type=kind)
+    except msgspec.ValidationError:
+        pass  # perhaps for a null, which kubectl never prints, but jq does
+    try:
+        return msgspec.convert(without_nulls(msgspec.json.decode(raw)), type=kind)
     except msgspec.ValidationError as error:
         raise unreadable(error, where, kind.__name__.removeprefix("Past")) from None
 
