@@ -305,10 +305,13 @@ def test_what_only_looks_like_an_annotation_is_noted_and_all_wrong_ones_are_name
     missed = "spec.template.metadata: label linkwise.dev/gang has no effect: write it as an annot"
     assert any(missed in note for note in found["notes"])
     wrong = {"linkwise.dev/rank": "x", "linkwise.dev/gang": "g", "linkwise.dev/gang-size": "two"}
+    labels = made["spec"]["template"]["metadata"]["labels"]
     made["spec"]["template"] = template(2, annotations=wrong)
+    made["spec"]["template"]["metadata"]["labels"] = labels
     text = refusal(tmp_path, listed(cluster("dgx-a100")), made)
     assert "linkwise.dev/rank: 'x'" in text
     assert "linkwise.dev/gang-size: 'two'" in text
+    assert missed in text
 
 
 def test_a_job_goes_to_nodes_of_the_resource_that_it_requests(tmp_path: Path) -> None:

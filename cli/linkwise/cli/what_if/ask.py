@@ -445,7 +445,9 @@ class _Asking:
             record = by_uid.get(pod.metadata.uid)
             if record is not None and record.invalid:
                 where = self._job.places.get(pod.metadata.uid, "--submit")
-                raise BadInputError(f"{where}: {record.invalid}")
+                raise BadInputError(
+                    "; ".join((f"{where}: {record.invalid}", *self._job.near_misses))
+                )
 
 
 def _is_done(live: LiveListing, groups: Sequence[Group]) -> bool:

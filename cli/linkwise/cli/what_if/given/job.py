@@ -39,6 +39,7 @@ class Job:
     places: Mapping[str, str]  # uid of a pod -> place of its template
     notes: tuple[str, ...]
     order: Mapping[str, tuple[After, ...]]  # uid of a pod -> what it comes after
+    near_misses: tuple[str, ...]  # of the notes: keys that look like annotations of Linkwise
 
 
 def read_job(
@@ -87,6 +88,7 @@ def read_job(
         {uid: each.place for uid, each in by_uid.items()},
         tuple(notes),
         {uid: each.after for uid, each in by_uid.items()},
+        manifests.near_misses,
     )
 
 
