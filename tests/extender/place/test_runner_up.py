@@ -416,3 +416,18 @@ def test_only_who_asks_for_it_waits_for_the_search() -> None:
     assert [gang.runner_up for gang in explainer.gangs()] == [None]
     assert [gang.runner_up is None for gang in explainer.gangs(runner_up=True)] == [False]
     assert explainer.gangs("theirs", runner_up=True) == ()
+
+
+def test_two_sets_of_a_smaller_node_than_the_pods_own() -> None:
+    at = Cluster()
+    at.add_node("n0", "dgx2-v100")
+    at.add_node("n1", "mixed-5")
+    at.add_pod("beside", 7)
+    at.add_pod("s", containers=[container("a", 1)], init=[container("i", 1)])
+    for name in ("beside", "s"):
+        assert at.filter(name, ["n0"]).node_names == ("n0",)
+        at.bind(name, "n0")
+    found = at.core.explain("ml", "s", at.now)
+    assert found is not None
+    assert found.runner_up is not None
+    assert found.runner_up.nodes == ("n1",)

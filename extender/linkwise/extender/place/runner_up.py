@@ -57,14 +57,15 @@ def runner_up(
     In *view*, the gang's GPUs are free. *single* is given for a single pod.
     """
     taken = _judge(view, pod_sets, places, spans, single)
+    home, _ = places[0]
     best: GangJudgement | None = None
     for others in _others(view, pod_sets, places, taken, spans, single):
         rival = _judge(view, pod_sets, others, spans, single)
-        if best is None or not _difference(view, pod_sets[0], best, rival, single).first_wins:
+        if best is None or not _difference(view, pod_sets[0], best, rival, single, home).first_wins:
             best = rival
     if best is None:
         return None
-    return RunnerUp(taken, best, _difference(view, pod_sets[0], taken, best, single))
+    return RunnerUp(taken, best, _difference(view, pod_sets[0], taken, best, single, home))
 
 
 def _others(
@@ -190,13 +191,15 @@ def _difference(
     one: GangJudgement,
     other: GangJudgement,
     single: Single | None,
+    home: int,
 ) -> Difference:
     if single is None or one.gpus.keys() != other.gpus.keys():
         return difference(one, other, alone=single is not None)
     ((row, gpus),), rival = one.gpus.items(), other.gpus[next(iter(other.gpus))]
     kind, request = view.kinds[int(view.rows.kinds[row])], pods.request
     free = int(view.rows.free[row]) & kind.allowed(request.requirement)
-    # What runs says nothing of an unhealthy GPU, which could not be chosen again.
-    running = None if (gpus | rival) & ~free else tuple(single.running)
+    # What runs on the pod's node says nothing of other nodes, nor of an unhealthy GPU, which could
+    # not be chosen again.
+    running = None if row != home or (gpus | rival) & ~free else tuple(single.running)
     prefer = request.requirement.prefer
     return of_sets(Question(kind.table, free, prefer, running, request.drawn), gpus, rival)
