@@ -260,6 +260,19 @@ def test_shares_that_a_binding_names_are_its_own_pods() -> None:
     assert at.planned_shares("g-0") == {}
 
 
+def test_a_member_with_shares_alone_names_no_places() -> None:
+    """The others may lose theirs, and wait behind older gangs while it runs."""
+    at = ShareCluster()
+    at.add_divided("n0", all_three(recorded_machine("dgx1-v100", node="n0")))
+    at.add_taker("g-0", {GPU: 2}, gang="g", gang_size="2")
+    assert ask(at, "g-0")
+    at.add_taker("g-1", {MIG_3G: 1}, gang="g", gang_size="2")
+    assert plans(at.settle()) == []
+    order = at.come_to_bind("g-1", "n0")
+    assert isinstance(order, BindOrder)
+    assert read_plan(order.annotations[names.PLAN]).others == ()
+
+
 def test_the_places_of_a_gang_whose_owner_is_not_read_yet_are_kept(at: Cluster) -> None:
     """Its pods have several owners, the Jobs of a JobSet."""
     roles = "control", "worker"

@@ -6,7 +6,7 @@ member. The first Binding could then be the last act of this leader. So each Bin
 places of all members, and the next leader plans them there before it answers any call.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
@@ -39,8 +39,11 @@ def may_stay_unwritten(members: GangMembers, cache: Cache, names: Sequence[str])
 def with_others(
     chosen: WrittenPlan, record: PodRecord, cache: Cache, writes: PendingWrites
 ) -> WrittenPlan:
-    """The plan for the Binding of this member, with the places that are on no other pod."""
-    uids = cache.gangs.get(record.gang, ()) if record.gang is not None else ()
+    """The plan for the Binding of this member, with the places that are on no other pod. With one
+    that takes shares alone, the gang does not begin, and may wait as long as it likes."""
+    uids: Collection[str] = ()
+    if record.gang is not None and record.demand.gpus:
+        uids = cache.gangs.get(record.gang, ())
     others = []
     for uid in uids if len(uids) <= _MOST else ():
         member = cache.pods[uid]
