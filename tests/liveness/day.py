@@ -354,8 +354,8 @@ class Day(DeviceCluster):
             self.on_bind(self.pods[order.uid])
             self.on_bound(self.pods[order.uid])
             self._admit_soon(order.uid)
-            if '"others"' in order.annotations.get(names.PLAN, ""):
-                self._is_dead |= self._may_die()
+            if '"others"' in order.annotations.get(names.PLAN, "") and self._may_die():
+                self._is_dead, self.writes_lost_at = True, self.now
         return is_bound
 
     def bind_past(self, uid: str, node: str) -> None:
