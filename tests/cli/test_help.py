@@ -47,6 +47,8 @@ def test_each_help_has_an_example_of_its_own(
     used = re.findall(r"(?<=\s)-{1,2}\w[\w-]*", line.partition(name)[2])
     if typed or not isinstance(program, click.Group):
         assert set(used) <= set(known)
+    if typed:
+        assert result.stdout.count("\n") <= 50  # a screen
 
 
 @pytest.mark.parametrize("group", [linkwise, kubectl_linkwise])

@@ -20,7 +20,7 @@ from linkwise.topology import names
     short_help="Where a job would go if it was submitted, and when.",
     epilog="The cluster is what `kubectl get nodes,pods -A -o json` prints; also jobs, podgroups, "
     "priorityclasses, poddisruptionbudgets, resourceslices, resourceclaims where they matter. FILE "
-    "is JSON or YAML, and - is standard input.\n\n"
+    "is JSON or YAML, and - is standard input. *: give the extender's value.\n\n"
     "\b\nExample:\n  kubectl get nodes,pods -A -o json | linkwise what-if --submit job.yaml",
 )
 @click.option(
@@ -42,12 +42,12 @@ from linkwise.topology import names
 @click.option(
     "--replay",
     is_flag=True,
-    help="Replay the past instead: what would its jobs have got, and when?",
+    help="What would jobs of the past have got?",
 )
 @click.option(
     "--moves",
     metavar="N",
-    help="Find the moves that would give N whole nodes instead, with all of their GPUs free.",
+    help="Which moves would give N whole nodes?",
 )
 @click.option(
     "--history",
@@ -62,7 +62,7 @@ from linkwise.topology import names
     metavar="NAME",
     default="default",
     show_default=True,
-    help="Namespace of the job's objects that name none.",
+    help="For objects that name none.",
 )
 @click.option(
     "--assume",
@@ -80,67 +80,58 @@ from linkwise.topology import names
     multiple=True,
     default=names.DEFAULT_RESOURCES,
     show_default=True,
-    help="The extended resource that counts as a GPU; once for each, where nodes have different "
-    "ones.",
+    help="The extended resource that is a GPU; once for each.",
 )
 @click.option(
     "--indexed-jobs",
     type=click.Choice(["all", "with-subdomain", "none"]),
     default="all",
     show_default=True,
-    help="Which Indexed Jobs that run all their pods at once are gangs: all, those whose pods have "
-    "a subdomain, or none. Give the extender's value.",
+    help="* Which Indexed Jobs are gangs.",
 )
 @click.option(
     "--preempt",
     type=click.Choice(["consenting", "lower-priority", "never"]),
     default="consenting",
     show_default=True,
-    help="Pods that the extender may evict for a more important gang: those that say that they are "
-    "preemptible, all of lower priority, or none. Give the extender's value.",
+    help="* Which pods may be evicted for gangs.",
 )
 @click.option(
     "--movable-after",
     metavar="DURATION",
-    help="Pods consent to moves once they have run for so long, unless they say otherwise, except "
-    "those of Jobs. Give the extender's value.",
+    help="* After which run time pods may move.",
 )
 @click.option(
     "--movable-namespace",
     "movable_namespaces",
     metavar="NAMESPACE[=DURATION]",
     multiple=True,
-    help="The same for pods of this namespace, at once or once they have run for so long. Give the "
-    "extender's values.",
+    help="* The same of a namespace, or at once.",
 )
 @click.option(
     "--move-cost",
     metavar="DURATION",
     default="10m",
     show_default=True,
-    help="How much of its run a pod loses by a move, if it does not say. Give the extender's "
-    "value.",
+    help="* What a move costs a pod by default.",
 )
 @click.option(
     "--queue-order",
     type=click.Choice(["age", "multifactor"]),
     default="age",
     show_default=True,
-    help="What orders waiting gangs and pods of equal priority. Give the extender's value, or with "
-    "--replay compare both.",
+    help="* Order of pods of equal priority.",
 )
 @click.option(
     "--span-levels",
     metavar="KEYS",
-    help="Node labels that name domains above the node, nearest first, separated by commas. Give "
-    "the extender's value.",
+    help="* Node labels of racks, nearest first.",
 )
 @click.option(
     "--extended-resource-toleration/--no-extended-resource-toleration",
     default=True,
     show_default=True,
-    help="Whether the API server's admission plugin of this name lets the job's pods tolerate "
-    "taints with the resource as key, as on EKS and GKE.",
+    help="Whether the API server has this admission plugin, as on EKS and GKE.",
 )
 @output_option
 def what_if_command(**given: Any) -> None:
