@@ -558,13 +558,14 @@ def test_no_table_hides_what_is_wrong_on_a_narrow_terminal(
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "24")
     name: list[Column[str]] = [Column("name", str), figure("size", len)]
-    problem: Column[str] = Column("problem", {"gpu-1": "2 GPUs are broken, 1 more"}.get)
+    problem: Column[str] = Column("problem", {"gpu-1": "2 GPUs are broken: row-map ab-cd"}.get)
     shown = kubectl_tables.shown([*name, problem], ("gpu-1", "gpu-2-of-rack-7"))
     assert shown == (
         "NAME             SIZE\n"
         "gpu-1               5\n"
         "  PROBLEM: 2 GPUs are\n"
-        "    broken, 1 more\n"
+        "    broken: row-map\n"
+        "    ab-cd\n"
         "gpu-2-of-rack-7    15\n"
     )
     long = "of a very long name, which leaves no room"

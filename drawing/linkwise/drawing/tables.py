@@ -5,12 +5,15 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from textwrap import wrap
 from typing import Generic, NamedTuple, Self, TypeVar
 
 from linkwise.drawing.words import printable
 
 _NARROWEST = 20  # letters of a column of which the text is wrapped
+# Names of pods and annotations have hyphens, and stay whole to be copied.
+_wrapped = partial(wrap, break_long_words=False, break_on_hyphens=False)
 S = TypeVar("S")
 T = TypeVar("T")
 
@@ -97,7 +100,7 @@ class Table:
             yield line
             if str(last) != "-":
                 said = f"{self.headings[-1].text}: {printable(str(last))}"
-                yield from wrap(said, width, initial_indent="  ", subsequent_indent="    ")
+                yield from _wrapped(said, width, initial_indent="  ", subsequent_indent="    ")
 
 
 def _cell(content: Content, dash: str) -> Cell:
@@ -121,7 +124,7 @@ def aligned(
             for column, cell in enumerate(row)
         ]
         if last is not None and len(row[-1]) > last:
-            cells[-1], *more = wrap(row[-1], last, break_long_words=False)
+            cells[-1], *more = _wrapped(row[-1], last)
             cells[-1] += "".join(f"\n{' ' * left}{line}" for line in more)
         lines.append("  ".join(cells).rstrip() + "\n")
     return "".join(lines)

@@ -53,7 +53,7 @@ _MOST_DOUBLINGS = 6
 # A member may take as long to get ready, beyond its gang's timeout; its image may be large.
 _MOST_TURN_SECONDS = 3600.0
 # A new process keeps what an earlier leader has noted until it has read the owners of all pods of
-# the namespace, but not for ever; and at first for long enough to see all of these pods.
+# the namespace, but not forever; and at first for long enough to see all of these pods.
 _NOTED_SECONDS, _MOST_NOTED_SECONDS = 60.0, 600.0
 _MOST_GRACE_SECONDS = 3600.0  # of a terminating pod; a tenant may write any number
 _HOLDS = frozenset({Phase.RUNNING, Phase.REPAIRING, Phase.BINDING})
