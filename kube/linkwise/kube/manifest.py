@@ -154,8 +154,8 @@ def _check_resources(container: Body, path: Path) -> None:
         place = (*path, "requests", name)
         limit = limits.get(name)
         if is_extended(name) and limit != requested:
-            found = "no limit" if limit is None else f"a limit of {limit}"
-            raise FieldError(place, f"{requested} beside {found}: expected them to be equal")
+            found = "without a limit" if limit is None else f"beside a limit of {limit}"
+            raise FieldError(place, f"{requested} {found}: expected the same as request and limit")
         if limit is not None and requested > limit:
             raise FieldError(place, "more than the limit: expected at most the limit")
 

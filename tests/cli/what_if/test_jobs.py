@@ -387,11 +387,11 @@ LIMITS = {"nvidia.com/gpu": 2, "vpc.amazonaws.com/efa": "1"}
         ),
         (
             {"requests": {"nvidia.com/gpu": 2}},
-            "resources.requests[nvidia.com/gpu]: 2 beside no limit: expected them to be equal",
+            "resources.requests[nvidia.com/gpu]: 2 without a limit: expected the same as",
         ),
         (
             {"limits": LIMITS, "requests": {"nvidia.com/gpu": "1"}},
-            "resources.requests[nvidia.com/gpu]: 1 beside a limit of 2: expected them to be equal",
+            "resources.requests[nvidia.com/gpu]: 1 beside a limit of 2: expected the same as",
         ),
     ],
 )

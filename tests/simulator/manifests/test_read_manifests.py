@@ -204,7 +204,7 @@ MALFORMED = {
     ),
     "GPUs requested without a limit": (
         _pod("limits:", "requests:"),
-        "requests[nvidia.com/gpu]: 2 beside no limit: expected them to be equal",
+        "requests[nvidia.com/gpu]: 2 without a limit: expected the same as",
     ),
     "an unquoted annotation": (
         _job('"2"', "2"),
