@@ -219,10 +219,10 @@ def test_when_half_of_a_plan_is_written(cluster: TwoExtenders, strike: Strike) -
     before = cluster.leader
     wire = cluster.wires[before.name]
     wire.at(PLAN, 2, lambda: strike(before, wire))
-    cluster.add_gang("g", 3)
+    gang = cluster.add_gang("g", 17, gpus=1)  # with 16, the plan might be in memory only
     assert wire.struck.wait(60)
     wait_for_switch(cluster, before)
-    cluster.wait_bound("g-0", "g-1", "g-2")
+    cluster.wait_bound(*gang)
     assert len({read_plan(p.metadata.annotations[names.PLAN]).id for p in cluster.pods()}) == 1
 
 

@@ -37,8 +37,9 @@ change = msgspec.structs.replace
 
 def answer_in_time(core: Core, call: FilterCall, now: float) -> FilterAnswer:
     """What kube-scheduler gets from `filter`: the loop asks again while an answer is passing."""
-    answer = core.filter(call, now)
-    return core.filter(call, now + GATHERING_SECONDS) if answer.passing else answer
+    while (answer := core.filter(call, now)).passing:
+        now += GATHERING_SECONDS
+    return answer
 
 
 @dataclass(eq=False)
