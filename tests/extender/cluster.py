@@ -358,7 +358,7 @@ class Cluster(InMemoryApiServer):
         pod = self.pod(name)
         given = self.gpus(name) if gpus is None else gpus
         node = pod.spec.node_name
-        self.set_in_use(node, {**self.in_use(node).pods, f"ml/{name}": given})
+        self.set_in_use(node, {**self.in_use(node).pods, f"{pod.metadata.namespace}/{name}": given})
         self.set_phase(name, "Running")
 
     def stop(self, name: str, node: str) -> None:
