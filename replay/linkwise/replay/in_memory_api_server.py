@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from linkwise.extender.calls.filter import GATHERING_SECONDS
+from linkwise.extender.calls.filter import BRINGING_SECONDS
 from linkwise.extender.core import Core
 from linkwise.extender.next.core_settings import CoreSettings
 from linkwise.extender.next.gangs.uncreated import RefusedPod
@@ -37,9 +37,8 @@ change = msgspec.structs.replace
 
 def answer_in_time(core: Core, call: FilterCall, now: float) -> FilterAnswer:
     """What kube-scheduler gets from `filter`: the loop asks again while an answer is passing."""
-    while (answer := core.filter(call, now)).passing:
-        now += GATHERING_SECONDS
-    return answer
+    answer = core.filter(call, now)
+    return core.filter(call, now + 2 * BRINGING_SECONDS) if answer.passing else answer
 
 
 @dataclass(eq=False)

@@ -79,9 +79,9 @@ class CallRecorder(Part):
 # kube-scheduler tries no other pod meanwhile. So the calls about a gang wait for this long in
 # total, twice what the refusal of one member costs; longer if its plan is being written. All gangs
 # together take a fifth of kube-scheduler's time, except a few that come at once.
-GATHERING_SECONDS, _BRINGING_SECONDS = 0.02, 0.05
+GATHERING_SECONDS, BRINGING_SECONDS = 0.02, 0.05
 _SHARE = 5
-_EACH_SECONDS = _SHARE * _BRINGING_SECONDS
+_EACH_SECONDS = _SHARE * BRINGING_SECONDS
 _AT_ONCE_SECONDS = 4.5 * _EACH_SECONDS  # five of the longest waits
 _FORGOTTEN_SECONDS = 1.0  # a gang that no watch shows by then
 
@@ -120,7 +120,7 @@ class Gathering(Part):
         if waited < GATHERING_SECONDS:
             lasts = gang is None or self._is_to_plan(gang) or brings
         else:
-            lasts = waited < _BRINGING_SECONDS and brings
+            lasts = waited < BRINGING_SECONDS and brings
         if lasts and waited >= 0:  # less: the clock was set back
             self._held_calls.begin(record.gang, names)
             self._waits_since[record.scheduler] = now
@@ -132,7 +132,7 @@ class Gathering(Part):
         """For the time since the last look at a call of this scheduler, if that call waits. Its pod
         may name another gang at each look."""
         since = self._waits_since.pop(scheduler, now)
-        held = min(max(now - since, 0.0), _BRINGING_SECONDS)
+        held = min(max(now - since, 0.0), BRINGING_SECONDS)
         self._paid_until = max(self._paid_until, since) + _SHARE * held
 
     def expects_call(self) -> bool:
@@ -173,7 +173,7 @@ class Gathering(Part):
         # It is later than that only if the clock was set back.
         self._paid_until = min(self._paid_until, now + _AT_ONCE_SECONDS + _EACH_SECONDS)
         if self._paid_until - now > _AT_ONCE_SECONDS:
-            return now - _BRINGING_SECONDS
+            return now - BRINGING_SECONDS
         return now + GATHERING_SECONDS
 
     def _forget_unknown(self, now: float) -> None:
