@@ -213,13 +213,20 @@ def test_while_the_extender_is_down_pods_wait_and_then_go_on(world: SchedulingWo
     assert len(world.gpus_of("single")) == 2
 
 
-def test_an_extender_killed_after_planning_finds_its_plans_again(world: SchedulingWorld) -> None:
+def nominated_gang(world: SchedulingWorld, size: int) -> list[str]:
+    """Planned before kube-scheduler tries it, for which it has to be started again."""
     assert world.scheduler is not None
     world.scheduler.stop()
-    gang = world.create_gang("train", 3)
+    gang = world.create_gang("train", size)
     wait_for(
         lambda: all(world.read(name).status.nominated_node_name for name in gang), "all planned"
     )
+    return gang
+
+
+def test_an_extender_killed_after_planning_finds_its_plans_again(world: SchedulingWorld) -> None:
+    gang = nominated_gang(world, 3)
+    assert world.scheduler is not None
     planned = {name: world.read(name).metadata.annotations[names.PLAN] for name in gang}
 
     world.extender.process.kill()
@@ -253,7 +260,9 @@ def test_a_more_important_pod_takes_the_place_of_a_less_important_one(
 def test_what_differs_between_versions_is_as_documented(
     world: SchedulingWorld, version: str
 ) -> None:
-    gang = world.create_gang("train", 2)
+    gang = nominated_gang(world, 2)
+    assert world.scheduler is not None
+    world.scheduler.start()
     world.wait_bound(gang)
 
     pod = world.read(gang[0])
