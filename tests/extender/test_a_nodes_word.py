@@ -16,7 +16,7 @@ from linkwise.kube.labels import MIRROR_POD
 from linkwise.kube.objects import Condition, Container, Pod, Resources, Taint
 from linkwise.topology import names
 from linkwise.topology.annotations.node_annotation import write_topology
-from linkwise.topology.annotations.plan import InUse, PlannedMember, write_in_use, write_plan
+from linkwise.topology.annotations.plan import InUse, PlannedMember, write_in_use
 from linkwise.topology.machine.model import Gpu, Link, LinkClass, Machine
 from tests.extender import late_claims
 from tests.extender.claimed import publish, slice_of
@@ -125,9 +125,9 @@ def notes_of_moves(at: Cluster) -> None:
 def places_of_others(at: Cluster) -> None:
     written = at.plan("guest")
     assert written is not None
-    uids = (at.pod(name).metadata.uid for name in ("waits-0", "two-nics"))
-    others = tuple(PlannedMember(uid, "n3", 255) for uid in uids)
-    at.annotate("guest", plan=write_plan(change(written, others=others)))
+    wanted = {"waits-0": 255, "two-nics": 1}
+    others = tuple(PlannedMember(at.pod(name).metadata.uid, "n3", wanted[name]) for name in wanted)
+    at.write_plan("guest", change(written, others=others), at.gpus("guest"))
 
 
 WRITES: dict[str, Callable[[Cluster], None]] = {

@@ -131,6 +131,15 @@ def test_a_pod_that_names_another_gang_at_each_look_has_its_call_wait_no_longer(
     assert at.now - began < 0.3
 
 
+def test_a_call_that_was_given_up_costs_the_longest_wait(at: Cluster) -> None:
+    for name in ("g", "h"):
+        at.add_pod(f"{name}-0", 8, gang=name, gang_size="2")
+    at.settle()
+    assert asked(at, "g-0").passing
+    at.now += 60
+    assert asked(at, "h-0").passing
+
+
 def test_nothing_waits_for_a_gang_that_has_no_room_or_has_started(at: Cluster) -> None:
     at.add_gang("large", 5)
     at.settle()

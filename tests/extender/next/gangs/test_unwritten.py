@@ -80,6 +80,14 @@ def test_a_gang_is_bound_without_a_write_of_its_plan(at: Cluster) -> None:
     assert at.sound()
 
 
+@pytest.mark.parametrize(("size", "written"), [(16, 0), (17, 17)])
+def test_bindings_carry_the_plan_of_few(at: Cluster, size: int, written: int) -> None:
+    for rank in range(size):
+        at.add_pod(f"g-{rank}", 1, gang="g", gang_size=str(size))
+    assert ask(at, "g-0")
+    assert len(plans(at.core.decide(at.now))) == written
+
+
 @pytest.mark.parametrize("given_up", [False, True])
 def test_a_plan_that_is_not_carried_out_is_written(at: Cluster, given_up: bool) -> None:
     assert plans(come(at)) == []
@@ -187,6 +195,19 @@ def test_a_node_names_only_members_of_its_pods_own_gang_and_free_gpus(at: Cluste
     assert at.sound()
 
 
+def test_a_pod_in_no_gang_names_no_places(at: Cluster) -> None:
+    for name in ("liar", "single"):
+        at.add_pod(name, 4)
+    node = at.schedule("liar")
+    written = at.plan("liar")
+    assert written is not None
+    elsewhere = next(name for name in at.nodes if name != node)
+    lies = (PlannedMember(at.pod("single").metadata.uid, elsewhere, 15),)
+    at.write_plan("liar", msgspec.structs.replace(written, others=lies), at.gpus("liar"))
+    at.restart()
+    assert at.filter("single").node_names == (node,)
+
+
 def test_a_binding_that_is_repeated_names_only_places_that_are_on_no_pod(at: Cluster) -> None:
     come(at)
     first, *refused = orders(at, nodes_of(at))
@@ -201,14 +222,19 @@ def test_a_binding_that_is_repeated_names_only_places_that_are_on_no_pod(at: Clu
     assert read_plan(again.annotations[names.PLAN]).others == ()
 
 
-def test_a_place_of_a_gang_that_has_started_is_not_taken_from_an_older_one(at: Cluster) -> None:
-    """A member that the gang can do without lost its place long ago."""
+def started_without_the_last(at: Cluster) -> dict[str, str]:
     come(at, gang_min="2")
     nodes = nodes_of(at)
     for name in MEMBERS[:2]:
         at.come_to_bind(name, nodes[name])
     for name in MEMBERS[:2]:
         at.bind(name, nodes[name])
+    return nodes
+
+
+def test_a_place_of_a_gang_that_has_started_is_not_taken_from_an_older_one(at: Cluster) -> None:
+    """A member that the gang can do without lost its place long ago."""
+    nodes = started_without_the_last(at)
     at.cordon(nodes[MEMBERS[2]])
     at.add_pod("leaves", 8, node="n3")
     at.settle()
@@ -226,12 +252,7 @@ def test_a_place_of_a_gang_that_has_started_is_not_taken_from_an_older_one(at: C
 
 def test_a_member_whose_node_is_gone_keeps_none_from_being_bound(at: Cluster) -> None:
     """Its kubelet wrote another plan on it."""
-    come(at, gang_min="2")
-    nodes = nodes_of(at)
-    for name in MEMBERS[:2]:
-        at.come_to_bind(name, nodes[name])
-    for name in MEMBERS[:2]:
-        at.bind(name, nodes[name])
+    nodes = started_without_the_last(at)
     written = at.plan(MEMBERS[0])
     assert written is not None
     at.write_plan(MEMBERS[0], msgspec.structs.replace(written, epoch=0), at.gpus(MEMBERS[0]))

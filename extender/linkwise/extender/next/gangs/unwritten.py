@@ -40,7 +40,7 @@ def with_others(
     chosen: WrittenPlan, record: PodRecord, cache: Cache, writes: PendingWrites
 ) -> WrittenPlan:
     """The plan for the Binding of this member, with the places that are on no other pod. With one
-    that takes shares alone, the gang does not begin, and may wait as long as it likes."""
+    that takes only shares the gang does not begin: the others may get other places later."""
     uids: Collection[str] = ()
     if record.gang is not None and record.demand.gpus:
         uids = cache.gangs.get(record.gang, ())
