@@ -1,5 +1,6 @@
 """The filter verb, called as kube-scheduler calls it."""
 
+from linkwise.extender.next.queue.unschedulable_pods import MOMENT_SECONDS
 from linkwise.extender.place.nodes import reasons
 from linkwise.topology import names
 from tests.extender.calls.mixed import mixed
@@ -105,6 +106,24 @@ def test_gpus_planned_for_others_are_not_free() -> None:
     at.settle()
     at.add_pod("a", 1)
     assert at.filter("a").failed == {"n1": reasons.FEWER}
+
+
+def test_a_pod_on_a_dead_gpu_counts_beside_plans_as_in_the_kubelet() -> None:
+    at = Cluster()
+    at.add_node("n1")
+    at.add_pod("old", 1, node="n1")
+    at.set_in_use("n1", {"ml/old": {"main": at.uuids("n1", 0)}})
+    at.set_health("n1", 0)
+    offers(at, "n1", 7)
+    at.add_gang("g", 1, 6)
+    at.settle()
+    at.add_pod("a", 1)
+    assert at.filter("a").failed == {"n1": reasons.FEWER}
+    at.delete("old")
+    at.settle()
+    at.pass_time(MOMENT_SECONDS)
+    assert at.pod("a").status.nominated_node_name == "n1"
+    assert at.filter("a").node_names == ("n1",)
 
 
 def test_each_container_keeps_to_the_link_and_the_pod_as_a_whole_need_not() -> None:

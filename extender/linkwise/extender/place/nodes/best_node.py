@@ -130,7 +130,7 @@ class BestNode:
         if not view.changed:
             return worth
         shown, changed = worth.copy(), np.array(view.changed)
-        self._judge(request, shown, changed, view.table())
+        self._judge(request, needs, shown, changed, view.table())
         self._judge_room(room, needs, shown, changed, view.table())
         return shown
 
@@ -158,7 +158,7 @@ class BestNode:
                 self._known.clear()
             worth = self._known[request, needs] = NodeWorth.of_none(len(cache.rows.kinds))
         changed = self._changed_since(worth)
-        self._judge(request, worth, changed, cache.rows)
+        self._judge(request, needs, worth, changed, cache.rows)
         if worth.room is not room:
             worth.room, changed = room, np.arange(len(cache.rows))
         self._judge_room(room, needs, worth, changed, cache.rows)
@@ -177,15 +177,26 @@ class BestNode:
         }
         return np.array([*rows], dtype=np.int64)
 
-    def _judge(self, request: GpuRequest, worth: NodeWorth, rows: Ints, table: NodeTable) -> None:
+    def _judge(
+        self,
+        request: GpuRequest,
+        needs: ResourceList,
+        worth: NodeWorth,
+        rows: Ints,
+        table: NodeTable,
+    ) -> None:
         """Everything but the lost room."""
         if len(rows) > _FEW:
             self._judge_by_kind(request, worth, rows, table)
-            return
-        for row in rows.tolist():
-            found = self._of(request, int(table.kinds[row]), int(table.free[row]))
-            worth.quality[row], worth.taken[row], worth.closeness[row] = found[:3]
-            worth.damage[row], worth.free_share[row] = found[3:]
+        else:
+            for row in rows.tolist():
+                found = self._of(request, int(table.kinds[row]), int(table.free[row]))
+                worth.quality[row], worth.taken[row], worth.closeness[row] = found[:3]
+                worth.damage[row], worth.free_share[row] = found[3:]
+        # A pod on a dead GPU counts until it is gone, though the kubelet offers that GPU no more.
+        # kube-scheduler counts it too, but not the plans.
+        short = (table.offering[rows] == BY_KUBELET) & (table.left.gpus[rows] < needs.gpus)
+        worth.quality[rows[short]] = -np.inf
 
     def _judge_by_kind(
         self, request: GpuRequest, worth: NodeWorth, rows: Ints, table: NodeTable

@@ -159,7 +159,7 @@ def why_never(kind: MachineKind, request: GpuRequest) -> str:
 @while_alive(16384)
 def why_not_now(kind: MachineKind, request: GpuRequest, free: int) -> str:
     """Why the pod has no set among these *free* GPUs."""
-    return _first_unmet(NOW, kind, request, free) or NO_LINK
+    return _first_unmet(NOW, kind, request, free) or FEWER  # a pod on a dead GPU counts too
 
 
 def _first_unmet(
