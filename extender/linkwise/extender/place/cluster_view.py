@@ -92,11 +92,14 @@ def cluster_view(
     """A view of *cache* as it is now; *rows* is a copy of its rows, maybe with more GPUs free.
     Searches add to *effort*."""
     kinds = tuple(cache.kinds)
-    return ClusterView(rows, kinds, tuple(_levels(cache, levels)), effort or Effort())
+    return ClusterView(rows, kinds, cluster_levels(cache, levels), effort or Effort())
 
 
-def _levels(cache: Cache, keys: Iterable[str]) -> Iterable[Level]:
-    for key in keys:
-        numbers = cache.domains.numbers(key)
-        if (numbers != NO_DOMAIN).any():
-            yield Level(key, numbers.copy(), cache.domains.values(key))
+def cluster_levels(cache: Cache, keys: Iterable[str]) -> tuple[Level, ...]:
+    """Those of *keys* of which any node is in a domain."""
+    numbers = ((key, cache.domains.numbers(key)) for key in keys)
+    return tuple(
+        Level(key, of_rows.copy(), cache.domains.values(key))
+        for key, of_rows in numbers
+        if (of_rows != NO_DOMAIN).any()
+    )

@@ -297,6 +297,28 @@ def test_where_the_ends_are_known_the_earliest_is_waited_for() -> None:
     assert reservation.start == at.now + 3600
 
 
+@pytest.mark.parametrize(
+    ("minutes", "words", "expected"),
+    [
+        (21, {}, {"n1", "n2"}),
+        (23, {}, {"n1", "n3"}),
+        (21, {"communicator": "pod"}, {"n1", "n3"}),
+    ],
+)
+def test_a_gang_waits_up_to_twice_as_long_for_gpus_in_one_domain(
+    minutes: int, words: dict[str, str], expected: set[str]
+) -> None:
+    at = Cluster(CoreSettings())
+    ends = {"n1": 10, "n2": minutes, "n3": 11, "n4": 60}
+    for node, leaf in zip(ends, "aabb", strict=True):
+        at.add_node(node, labels={"network.topology.nvidia.com/leaf": leaf})
+    for node, end_minutes in ends.items():
+        run(at, f"on-{node}", 8, node, expected_duration=f"{end_minutes}m")
+    at.add_gang("g", 2, 8, **words)
+    at.settle()
+    assert held(at, "g").keys() == expected
+
+
 def test_a_server_that_never_ends_is_the_last_to_be_waited_for() -> None:
     at = cluster(nodes=3)
     server = lambda pod: change(pod, spec=change(pod.spec, restart_policy="Always"))  # noqa: E731

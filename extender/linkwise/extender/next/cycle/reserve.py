@@ -470,7 +470,8 @@ class Reserve(Part):
 
         self._in_vain.pop(gang.key, None)
         pause = partial(aside, nothing)
-        chosen = reserve(self._cache, self._running_pods, want, seek, now, pause)
+        spread = partial(self._search.spread, members)
+        chosen = reserve(self._cache, self._running_pods, want, seek, spread, now, pause)
         if chosen is None and self._reservations.by_key.keys() <= want.open_to | {gang.key}:
             states = {each: self._state_of_nodes(each) for each in InVain}
             what = None

@@ -16,7 +16,15 @@ import numpy as np
 
 from linkwise.extender.next.gangs.gang_limits import gang_limits
 from linkwise.extender.next.gangs.members import GangMembers, plan_of, spots_of
-from linkwise.extender.place.cluster_view import ClusterView, Effort, NodesView, cluster_view
+from linkwise.extender.place.cluster_view import (
+    ClusterView,
+    Counts,
+    Effort,
+    NodesView,
+    cluster_levels,
+    cluster_view,
+    domain_counts,
+)
 from linkwise.extender.place.communicator import Machines, estimate_of, ideal, reach_of
 from linkwise.extender.place.gang_placement import place, pod_sets_of
 from linkwise.extender.place.judgement import GangJudgement, judge
@@ -291,6 +299,16 @@ class GangSearch:
         levels = ordered(self._levels, _spans_of(members))
         level, domain = self._cache.domains.shared(levels, rows)
         return level and f"{level}={domain}"
+
+    def spread(self, members: GangMembers, spots: Sequence[Spot]) -> Counts:
+        """How many domains of each level the members that talk to each other have at *spots*, the
+        widest level first."""
+        spans = _spans_of(members)
+        if members.open[0].ask.gang is None or spans.apart:
+            return ()
+        levels = cluster_levels(self._cache, ordered(self._levels, spans))
+        rows = self._cache.rows.row_of
+        return domain_counts(levels, [*{rows[spot.node] for spot in spots}])
 
     def communicators(
         self, members: GangMembers, spots: Sequence[Spot]

@@ -1,4 +1,5 @@
-"""Chooses the GPUs to reserve for a gang that waits: those on which it can start first.
+"""Chooses the GPUs to reserve for a gang that waits: those on which it can start first, or nearer
+ones on which it can start soon after.
 
 The search removes the running pods of the nodes from a copy of the node table, in the order in
 which they end, until the gang fits. The queue reserves the place that the search finds.
@@ -7,6 +8,7 @@ gang waits for their GPUs.
 """
 
 import functools
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -14,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from linkwise.extender.next.queue.running_pods import RunningPods
+from linkwise.extender.place.cluster_view import Counts
 from linkwise.extender.place.request import NoRoom, Spot
 from linkwise.extender.state.cache.cache import Cache
 from linkwise.extender.state.cache.node_table import NOT_USABLE, Bools, Ints, NodeTable, popcount
@@ -26,8 +29,13 @@ Seek = Callable[[NodeTable, Sequence[int]], list[Spot] | NoRoom]
 """Finds a place for the gang in a node table that differs from the real one in the given rows."""
 
 
+Spread = Callable[[Sequence[Spot]], Counts]
+"""How many domains of each level a place has, the widest level first."""
+
+
 _AT_ONCE = 256  # nodes
 _WORTH_A_MOVE = 0.75
+_WAITS_NEARER = 2.0  # times as long as for the first place
 
 
 class NodesChangedError(Exception):
@@ -60,6 +68,7 @@ class EarliestStart:
 class _Step(NamedTuple):
     """The end of one running pod."""
 
+    end: float
     row: int
     gpus: int
     needs: ResourceList
@@ -82,11 +91,13 @@ def reserve(
     running_pods: RunningPods,
     want: ReservationRequest,
     seek: Seek,
+    spread: Spread,
     now: float,
     pause: Pause,
 ) -> EarliestStart | None:
-    """Where *seek* finds a place first; None if it finds none even after all pods that end by
-    themselves have ended. Raises NodesChangedError."""
+    """Where *seek* finds a place first, or in the fewest domains that it finds in twice that time.
+    None if it finds none even after all pods that end by themselves have ended. Raises
+    NodesChangedError."""
     nodes = cache.changed_rows.generation
     steps = _steps(cache, running_pods, want, now, pause)
     letting_go = _LettingGo(want.base, steps)
@@ -100,9 +111,26 @@ def reserve(
 
     if isinstance(after(len(steps)), NoRoom):
         return None
-    spots = after(_fewest(after, letting_go.fewest_for(want), len(steps)))
-    assert not isinstance(spots, NoRoom), "the search found a place with as many pods gone"
-    return earliest(cache, running_pods, spots, now)
+    fewest = _fewest(after, letting_go.fewest_for(want), len(steps))
+
+    def place_after(count: int) -> EarliestStart:
+        spots = after(count)
+        assert not isinstance(spots, NoRoom), "the search found a place with as many pods gone"
+        return earliest(cache, running_pods, spots, now)
+
+    first = place_after(fewest)
+    until = now + _WAITS_NEARER * (first.start - now)
+    most = max(bisect_right(steps, until, key=lambda step: step.end), fewest)
+    nearest = spread(place_after(most).spots)
+    if nearest >= spread(first.spots):
+        return first
+
+    def near(count: int) -> list[Spot] | NoRoom:
+        spots = after(count)
+        is_near = isinstance(spots, NoRoom) or spread(spots) <= nearest
+        return spots if is_near else NoRoom(1, 0, "", 0)
+
+    return place_after(_fewest(near, fewest, most))
 
 
 def earliest(
@@ -183,7 +211,7 @@ def _steps(
         go = [tenant for tenant in there if servers or not tenant.endless]
         to_free = sum((tenant.gpus & may_have).bit_count() for tenant in go)
         for tenant in go:
-            step = _Step(row, tenant.gpus & may_have, tenant.needs, tenant.pods)
+            step = _Step(tenant.end, row, tenant.gpus & may_have, tenant.needs, tenant.pods)
             found.append((tenant.end, to_free, ranks[row], tenant.uid, step))
     found.sort()  # no two share node and uid, so steps are never compared
     return [step for *_, step in found]
