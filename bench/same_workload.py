@@ -1,8 +1,9 @@
 """One list of Jobs on several real schedulers: `python -m bench.same_workload`.
 
-Real are API server, Job controller, kube-scheduler, Kueue with topology-aware scheduling, and the
-extender. Nodes are objects: the benchmark plays their kubelets, and NVIDIA's plugin by the policy
-`partition`. With Linkwise a pod gets the GPUs of its plan, as from Linkwise's plugin.
+Real are API server, Job controller, kube-scheduler, Kueue and Volcano with topology-aware
+scheduling, and the extender. Nodes are objects: the benchmark plays their kubelets, and
+NVIDIA's plugin by the policy `partition`. With Linkwise a pod gets the GPUs of its plan, as from
+Linkwise's plugin.
 
 All Jobs exist from the beginning. A Job runs for some rounds once all of its pods are bound. When
 nothing moves, the clock jumps to the next end of a Job. If none runs, the last one with only some
@@ -24,6 +25,7 @@ from pathlib import Path
 
 import click
 
+from bench.support import volcano
 from bench.support.figures import print_table
 from bench.support.programs import in_sandbox
 from linkwise.kube.objects import Pod
@@ -73,11 +75,13 @@ class Variant:
     levels: tuple[str, ...] = ()
     linkwise: bool = False
     declared: bool = False
+    volcano: bool = False
 
 
 VARIANTS = {
     "kube-scheduler": Variant(),
     "Kueue": Variant((RACK, HOST)),
+    "Volcano": Variant(volcano=True),
     "Linkwise": Variant(linkwise=True),
     "Linkwise, declared": Variant(linkwise=True, declared=True),
     "Kueue to the rack, Linkwise": Variant((RACK,), linkwise=True),
@@ -132,6 +136,10 @@ class Run:
             said |= {PREFERRED: RACK, names.PREFER_SPAN: RACK}
         if self._variant.declared:
             said[names.EXPECTED_DURATION] = f"{job.rounds * self._seconds:g}s"
+        if self._variant.volcano:
+            volcano.create_group(self._world, job.name, job.pods, job.gpus)
+            said[volcano.GROUP_NAME] = job.name
+            spec["template"]["spec"]["schedulerName"] = volcano.SCHEDULER
         labels = queued(QUEUE) if self._variant.levels else {}
         self._world.client.post(
             BATCH, {"metadata": {"name": job.name, "labels": labels}, "spec": spec}
@@ -234,7 +242,7 @@ def jobs_of(seed: int, number: int) -> tuple[Job, ...]:
 
 
 def run(
-    directory: Path, variant: Variant, jobs: Sequence[Job], seconds: float
+    directory: Path, variant: Variant, jobs: Sequence[Job], seconds: float, built: Path | None
 ) -> tuple[float, ...]:
     control = control_with(directory, *([KUEUE] if variant.levels else []))
     # Rounds take seconds, and by default kube-scheduler leaves a pod alone for up to ten.
@@ -247,6 +255,10 @@ def run(
         if variant.levels:
             flavor = flavor_in("gpus", *variant.levels)
             create_objects(world, *flavor, *queue_of(QUEUE, "gpus", GPUS * len(NODES)))
+        if variant.volcano:
+            assert built is not None, "else it is not chosen"
+            volcano.start(control, built)
+            volcano.create_racks(world, *MACHINES)
         return Run(world, jobs, variant, seconds).figures()
 
 
@@ -261,15 +273,27 @@ def cells(runs: Sequence[tuple[float, ...]]) -> list[str]:
 @click.command(help=__doc__)
 @click.option("--jobs", "number", type=click.IntRange(1), default=60, show_default=True)
 @click.option("--seed", "seeds", type=int, multiple=True, default=(1, 2, 3), show_default=True)
-@click.option("--only", type=click.Choice(list(VARIANTS)), multiple=True, default=tuple(VARIANTS))
+@click.option("--only", type=click.Choice(list(VARIANTS)), multiple=True)
 @click.option("--seconds", default=6.0, show_default=True, help="Of a round, at least.")
-def main(number: int, seeds: Sequence[int], only: Sequence[str], seconds: float) -> None:
+@click.option(
+    "--volcano",
+    "built",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder with Volcano's vc-scheduler and its CRDs as *.yaml. Without it, Volcano is left "
+    "out.",
+)
+def main(
+    number: int, seeds: Sequence[int], only: Sequence[str], seconds: float, built: Path | None
+) -> None:
+    chosen = {name: VARIANTS[name] for name in only or VARIANTS}
+    if built is None:
+        chosen = {name: variant for name, variant in chosen.items() if not variant.volcano}
     directory = in_sandbox("bench.same_workload", lambda: (kubernetes(), KUEUE.build()))
-    found: dict[str, list[tuple[float, ...]]] = {name: [] for name in only}
+    found: dict[str, list[tuple[float, ...]]] = {name: [] for name in chosen}
     for seed in seeds:
         for name, runs in found.items():
             here = directory / f"{seed}-{name.replace(' ', '-')}"
-            runs.append(run(here, VARIANTS[name], jobs_of(seed, number), seconds))
+            runs.append(run(here, chosen[name], jobs_of(seed, number), seconds, built))
             click.echo(f"seed {seed}, {name}: {', '.join(cells(runs[-1:]))}", err=True)
     print_table(HEADER, [(name, *cells(runs)) for name, runs in found.items()])
 
