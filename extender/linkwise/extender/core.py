@@ -340,7 +340,7 @@ class Core:
 
     def owner_read(self, read: FetchOwner, found: Found | None, now: float) -> None:
         """The result of a read; None: the API server did not respond. Then call `rejudge`."""
-        self._reader.owner_read(read, found, now)
+        self._planner.owners_ended(self._reader.owner_read(read, found, now))
 
     def refusals_to_read(self, now: float) -> tuple[FetchRefusals, ...]:
         """The namespaces of which to read why pods could not be created; the loop returns each by

@@ -12,8 +12,10 @@ from linkwise.extender.next.gangs.to_come import LEAVING_SECONDS, WHOLE_SECONDS
 from linkwise.extender.state.action_effects import leaving
 from linkwise.extender.state.actions import Action, Evict, NotePlaces, WritePlan
 from linkwise.extender.state.extender_calls import BindOrder, BindWaits, Outcome
+from linkwise.extender.state.membership.owner_cache import FRESH_SECONDS
 from linkwise.kube.objects import Condition, Pod, SchedulingGate
 from linkwise.pods.podgrouper.recreated import COUNTS_AS_FAILURE
+from linkwise.pods.podgrouper.workloads.essence import essence
 from linkwise.topology import names
 from linkwise.topology.annotations.node_annotation import write_topology
 from linkwise.topology.machine.model import Gpu, Machine
@@ -21,7 +23,7 @@ from tests.extender.cluster import Cluster, change
 from tests.extender.meanwhile import Meanwhile
 from tests.extender.owned import create, job, job_set, member, of_set, there_is
 from tests.machines import T4_4
-from tests.pods.podgrouper.pods import Object, owner, pod, template
+from tests.pods.podgrouper.pods import Object, owner, pod, ref_of, template
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 SETTINGS = CoreSettings(gang_timeout_seconds=600, wave_seconds=1800, replacement_seconds=60)
@@ -972,6 +974,69 @@ def test_a_gang_that_is_deleted_as_a_whole_keeps_its_places_for_a_moment() -> No
     assert at.schedule("waits") == ""
     create(at, *(member(by, index, attempt=1) for index in range(2)))
     assert all(at.schedule(f"train-{index}-1") for index in range(2))
+    assert at.sound()
+
+
+@pytest.mark.parametrize(
+    ("now", "keeps"),
+    [
+        (None, False),
+        ({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, False),
+        ({"spec": {"suspend": True}}, False),
+        ({"spec": {"runPolicy": {"suspend": True}}}, False),
+        ({}, True),
+    ],
+)
+def test_a_gang_whose_owner_creates_no_pods_now_keeps_no_place(
+    now: Object | None, keeps: bool
+) -> None:
+    """Found: for 20 s nobody got the GPUs of a Job that was deleted, or suspended by Kueue."""
+    at = world()
+    by = full(at)
+    at.add_pod("waits", 8)
+    if now is None:
+        assert at.owners is not None
+        del at.owners[ref_of(by)]
+    else:
+        changed = {key: {**by[key], **of} for key, of in now.items()}
+        there_is(at, dict(essence({**by, **changed})))
+    for index in range(2):
+        at.terminate(f"train-{index}-0")
+    at.pass_time(FRESH_SECONDS)
+    for index in range(2):
+        node = at.pod(f"train-{index}-0").spec.node_name
+        at.delete(f"train-{index}-0")
+        at.stop(f"train-{index}-0", node)
+        at.settle()
+    assert (at.schedule("waits") == "") is keeps
+    if now is None:
+        return
+    there_is(at, by)
+    create(at, *(member(by, index, attempt=1) for index in range(2)))
+    at.delete("waits")
+    at.settle()
+    assert all(at.schedule(f"train-{index}-1") for index in range(2))
+    assert at.sound()
+
+
+def test_the_owner_is_read_once_more_though_no_pod_is_left_by_then() -> None:
+    at = world()
+    by = full(at)
+    at.pass_time(60)
+    at.add_pod("waits", 8)
+    assert at.owners is not None
+    del at.owners[ref_of(by)]
+    before = len(at.reads)
+    for index in range(2):
+        node = at.pod(f"train-{index}-0").spec.node_name
+        at.terminate(f"train-{index}-0")
+        at.delete(f"train-{index}-0")
+        at.stop(f"train-{index}-0", node)
+    at.settle()
+    assert at.schedule("waits")
+    at.pass_time(60)
+    assert len(at.reads) == before + 1
+    assert not len(at.core._reader._membership._owners)
     assert at.sound()
 
 

@@ -229,6 +229,11 @@ class Planner(Books):
         if before is None or not _asks_the_same(before, record):
             self.lifecycle.altered(record.gang)
 
+    def owners_ended(self, ended: Mapping[str, bool]) -> None:
+        """By uid, whether an owner that was read creates no pods now."""
+        for uid, has_ended in ended.items():
+            self.changes.due |= self.to_come.owner_ended(uid, has_ended=has_ended)
+
     def refusals_read(
         self, asked: FetchRefusals, found: Sequence[RefusedPod] | None, now: float
     ) -> None:

@@ -14,7 +14,8 @@ keeps its place.
 3. A place of a later wave is kept while the earlier members get ready, and for a time after that
    (`ends`). Then the gang expires, as one that was never whole.
 4. A place that was lost is kept for its owner's back-off and a time after that, while the gang has
-   too few members. A gang that was deleted as a whole, to be restarted, keeps all for a moment.
+   too few members. A gang that was deleted as a whole, to be restarted, keeps all for a moment, and
+   none if its owner is known to have ended.
 """
 
 import math
@@ -74,6 +75,7 @@ class MembersToCome(GangPart):
         super().__init__(books)
         self._wave_seconds, self._replacement_seconds = wave_seconds, replacement_seconds
         self._lost: dict[GangKey, dict[Seat, _Lost]] = {}
+        self._ended: set[GangKey] = set()  # those of `_lost` whose owner creates no pods now
         self._coming: dict[GangKey, set[str]] = {}  # their uids, of gangs that have some
         # By the uid of the pod that has come: its place, which is noted until its plan is written.
         self._handed: dict[GangKey, dict[str, tuple[WrittenPlan, NotedPlace]]] = {}
@@ -140,6 +142,12 @@ class MembersToCome(GangPart):
         if planned is None or info is None or info.machine is None:
             return None
         return Spot(info.name, info.machine.mask_of(planned.uuids))
+
+    def owner_ended(self, uid: str, *, has_ended: bool) -> set[GangKey]:
+        """The owner of this uid was read. Return the gangs of which this may end places."""
+        keys = {key for key in self._lost if key.source == uid}
+        self._ended = self._ended & self._lost.keys() - keys | (keys if has_ended else set())
+        return keys
 
     def concerns(self, key: GangKey, members: GangMembers) -> bool:
         """Whether the gang has members to come, or had some."""
@@ -328,7 +336,7 @@ class MembersToCome(GangPart):
         no owner, only as long as operators take that create a pod at once."""
         has_owner = bool(lost.record.owner_kind)
         if not live:
-            return WHOLE_SECONDS * has_owner
+            return WHOLE_SECONDS * (has_owner and lost.record.gang not in self._ended)
         minimum = max(minimum_of(pod) for pod in live)
         done = sum(map(has_succeeded, pods))
         if not has_owner or sum(bool(pod.node) for pod in live) + done >= minimum:

@@ -293,9 +293,9 @@ class Ingest:
     def take_reads(self, now: float) -> tuple[FetchOwner, ...]:
         return self._membership.take_reads(now)
 
-    def owner_read(self, read: FetchOwner, found: Found | None, now: float) -> None:
-        """The result of a read; None: the API server did not respond."""
-        self._membership.owner_read(read, found, now)
+    def owner_read(self, read: FetchOwner, found: Found | None, now: float) -> Mapping[str, bool]:
+        """The result of a read; None: the API server did not respond. Return `Answered.ended`."""
+        return self._membership.owner_read(read, found, now)
 
     @property
     def steps_to_rejudge(self) -> int:

@@ -260,6 +260,8 @@ class Membership:
         if known is not None and known.evidence != evidence:
             self._let_go(uid)
         elif known is not None:
+            if judged.ask.gang is not None and pod.is_leaving and not known.pod.is_leaving:
+                self._owners.doubt(uid)  # if it has ended, the gang's places are free at once
             if known.pod is not pod:  # `take_to_rejudge` returns the newest version
                 self._known[uid] = replace(known, pod=pod)
             self._owners.waits(uid, now, waits=_waits(pod))
@@ -282,12 +284,15 @@ class Membership:
     def take_reads(self, now: float) -> tuple[FetchOwner, ...]:
         return tuple(self._owners.take_reads(now))
 
-    def owner_read(self, read: FetchOwner, found: Found | None, now: float) -> None:
-        """Record the outcome of *read*; then `take_to_rejudge` returns the pods concerned."""
-        uids = sorted(self._owners.answered(read, found, now))
+    def owner_read(self, read: FetchOwner, found: Found | None, now: float) -> Mapping[str, bool]:
+        """Record the outcome of *read*; then `take_to_rejudge` returns the pods concerned. Return
+        `Answered.ended`."""
+        answered = self._owners.answered(read, found, now)
+        uids = sorted(answered.again)
         for uid in uids:
             self._known[uid] = replace(self._known[uid], evidence=b"")
         self._judge_again(uids)
+        return answered.ended
 
     def _judge_again(self, uids: Iterable[str]) -> None:
         """Namespaces in turn: pods of another one wait for no thousand pods of a large object."""

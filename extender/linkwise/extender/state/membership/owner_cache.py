@@ -2,8 +2,8 @@
 
 A watch on each kind that may own pods would cache most of a cluster's objects. Instead, each
 object is read by itself when the first pod that depends on it appears. It is read again when
-another such pod appears or is deleted, because the owner may have changed by then, and
-periodically while such pods wait. It is dropped with its last pod.
+another such pod appears, is being deleted or is gone, because the owner may have changed by then,
+and periodically while such pods wait. It is dropped with its last pod, or after that read.
 
 Namespaces are read in turn, so one that has thousands of owners delays each other one by one read.
 The objects of a namespace have a bound in bytes; they are kept as JSON, because as Python's values
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from linkwise.extender.state.timers import Agenda, Timers
-from linkwise.kube.fields import Fields, text
+from linkwise.kube.fields import Fields, at, text
 from linkwise.kube.labels import JOB_SET_LABEL
 from linkwise.kube.objects import Pod
 from linkwise.pods.podgrouper.workloads.answer import Missing, NeedsOwner, ObjectRef
@@ -55,13 +55,24 @@ class FetchOwner:
         return self.ref.namespace
 
 
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What a read changes: the uids of the pods to judge *again*, and by uid, whether an owner has
+    ended: it is gone, being deleted or suspended, so it creates no pods now."""
+
+    again: set[str] = field(default_factory=set)
+    ended: Mapping[str, bool] = field(default_factory=dict)
+
+
 @dataclass(slots=True)
 class _Entry:
     paths: tuple[str, ...] = ()
     object: bytes | Missing | None = None  # as JSON; None: not read yet
+    uid: str = ""  # of the last one that existed
     read: int = 0  # the step at which the read of `object` began
     read_at: float = 0.0
-    doubted: bool = False  # a pod was deleted since: the owner may want fewer
+    doubted: bool = False  # a pod was deleted since: the owner may want fewer, or be gone
+    parting: bool = False  # and so it is read once more, even if that was its last pod
     began: int = 0  # the step of the read in flight; 0: none
     vain: int = 0  # consecutive reads that failed or found nothing
     pods: set[str] = field(default_factory=set)
@@ -145,14 +156,25 @@ class OwnerCache:
                 if entry.read:
                     self._read_by(ref, max(now, self._next_look(ref, entry)))
 
+    def doubt(self, uid: str) -> None:
+        """Read again what the pod, which is being deleted, was judged by."""
+        for ref in self._refs.get(uid, ()):
+            self._doubt(ref)
+            self._entries[ref].parting = self._entries[ref].doubted
+
     def forget(self, uid: str) -> None:
         for ref in self._refs.pop(uid, ()):
             self._let_go(uid, ref)
             entry = self._entries.get(ref)
-            if entry is not None and entry.object is not None:
-                entry.doubted = True
-                self._read_by(ref, entry.read_at + FRESH_SECONDS)
+            if entry is not None and entry.pods:
+                self._doubt(ref)
         self._came.pop(uid, None)
+
+    def _doubt(self, ref: ObjectRef) -> None:
+        entry = self._entries[ref]
+        if entry.object is not None:
+            entry.doubted = True
+            self._read_by(ref, entry.read_at + FRESH_SECONDS)
 
     @property
     def any_due(self) -> bool:
@@ -180,24 +202,37 @@ class OwnerCache:
     def _times(self) -> Iterable[float]:
         return [0.0] if self._due and self._under_way < MOST_AT_ONCE else ()
 
-    def answered(self, read: FetchOwner, found: Found | None, now: float) -> set[str]:
-        """Record how *read* ended (None: it failed). Return the uids of the pods to judge again."""
+    def answered(self, read: FetchOwner, found: Found | None, now: float) -> Answered:
+        """Record how *read* ended (None: it failed)."""
         self._under_way -= 1
         entry = self._entries.get(read.ref)
         if entry is None or entry.began != read.step:
-            return set()  # its last pod was deleted meanwhile
+            return Answered()  # its last pod was deleted meanwhile
         entry.began, entry.read_at = 0, now
+        answered = self._read(read, entry, found)
+        entry.parting &= entry.doubted
+        if not (entry.pods or entry.parting):
+            self._drop(read.ref, entry)
+        return answered
+
+    def _read(self, read: FetchOwner, entry: _Entry, found: Found | None) -> Answered:
         entry.vain = entry.vain + 1 if found is None or found is Missing.NOT_FOUND else 0
         if entry.waiting or found is None:
             self._read_by(read.ref, self._next_look(read.ref, entry))
         if found is None:
-            return set()
+            return Answered()
         kept = found if isinstance(found, Missing) else _JSON.encode(found)
         changed, before = kept != entry.object, entry.size
         entry.object, entry.read = kept, read.step
         self._namespaces[read.ref.namespace].size += entry.size - before
         pending, entry.pending = entry.pending, set()
-        return set(entry.pods) if changed else pending
+        ended = {entry.uid: True} if found is Missing.NOT_FOUND else {}
+        if not isinstance(found, Missing):  # one of another uid has taken the place of the last
+            uid = text(found, "metadata.uid")
+            ended = {entry.uid: True, uid: _has_ended(found)}
+            entry.uid = uid
+        ended.pop("", None)
+        return Answered(set(entry.pods) if changed else pending, ended)
 
     def _next_look(self, ref: ObjectRef, entry: _Entry) -> float:
         # As if all namespaces had as many objects, unless others have fewer.
@@ -216,15 +251,18 @@ class OwnerCache:
         entry = self._entries[ref]
         for pods in (entry.pods, entry.waiting, entry.pending):
             pods.discard(uid)
-        if not entry.pods:
-            del self._entries[ref]
-            self._alarms.drop(ref)
-            self._due.drop(ref)
-            namespace = self._namespaces[ref.namespace]
-            namespace.owners -= 1
-            namespace.size -= entry.size
-            if not namespace.owners:
-                del self._namespaces[ref.namespace]
+        if not (entry.pods or entry.parting):
+            self._drop(ref, entry)
+
+    def _drop(self, ref: ObjectRef, entry: _Entry) -> None:
+        del self._entries[ref]
+        self._alarms.drop(ref)
+        self._due.drop(ref)
+        namespace = self._namespaces[ref.namespace]
+        namespace.owners -= 1
+        namespace.size -= entry.size
+        if not namespace.owners:
+            del self._namespaces[ref.namespace]
 
 
 class OwnerView(Mapping[ObjectRef, Found]):
@@ -267,6 +305,12 @@ class OwnerView(Mapping[ObjectRef, Found]):
 
     def __len__(self) -> int:
         return len(self._entries)
+
+
+def _has_ended(owner: Fields) -> bool:
+    suspends = ("spec.suspend", "spec.runPolicy.suspend")
+    is_deleted = bool(text(owner, "metadata.deletionTimestamp"))
+    return is_deleted or any(at(owner, path) is True for path in suspends)
 
 
 def _uids_said(pod: Pod, ref: ObjectRef) -> set[str]:

@@ -63,12 +63,14 @@ _NODES = re.compile(
     r"""--(?:ray_cluster_size|nnodes)[ =]["']?([0-9]{1,7})(?::([0-9]{1,7}))?(?=[\s"';]|$)"""
 )
 
+_OF_METADATA = ("name", "namespace", "uid", "deletionTimestamp")
+
 
 def essence(found: Fields) -> Fields:
     """Reduce an object of the API server. The rules treat objects with equal results alike."""
     metadata = mapping(found, "metadata")
     kind = f"{text(found, 'kind')}.{group_of(text(found, 'apiVersion'))}"
-    kept = {key: metadata[key] for key in ("name", "namespace", "uid") if key in metadata}
+    kept = {key: metadata[key] for key in _OF_METADATA if key in metadata}
     owners = metadata.get("ownerReferences")
     if owners:
         kept["ownerReferences"] = owners
