@@ -34,6 +34,10 @@ class _Asked:
     share: str
 
 
+def _gpus(asked: _Asked) -> int:
+    return sum(count for resource, count in asked.wants if resource == GPU)
+
+
 class Life:
     """A cluster, and what happens to it by *chance*."""
 
@@ -230,19 +234,25 @@ class Life:
             assert set(planned.ids) <= set(free_shares(machine, taken, planned.resource))
 
     def _fits(self, node: str, asked: _Asked) -> bool:
-        machine = self.at.machine(node)
+        is_whole = all(resource == GPU for resource, _ in asked.wants)
+        if is_whole and any(self._has_whole(each, asked) for each in NODES):
+            return self._has_whole(node, asked)  # whole GPUs come first, on every node
         taken = frozenset[str]().union(*self._devices(node).values())
-        if all(resource == GPU for resource, _ in asked.wants):
-            whole = len(free_gpus(machine, taken)) >= sum(count for _, count in asked.wants)
-            anywhere = any(self._has_whole(each, asked) for each in NODES)
-            if whole or anywhere:  # whole GPUs come first, on every node
-                return whole
-        return fits_shares(machine, taken, asked.wants, asked.share)
+        return fits_shares(self.at.machine(node), taken, asked.wants, asked.share)
 
     def _has_whole(self, node: str, asked: _Asked) -> bool:
         taken = frozenset[str]().union(*self._devices(node).values())
-        wanted = sum(count for _, count in asked.wants)
-        return len(free_gpus(self.at.machine(node), taken)) >= wanted
+        wanted = _gpus(asked)
+        free = len(free_gpus(self.at.machine(node), taken))
+        return min(free, self._uncounted(node)) >= wanted
+
+    def _uncounted(self, node: str) -> int:
+        """How many GPUs kube-scheduler counts as unused: a pod may have been given others."""
+        flying = [order.name for order in self.flights if order.node == node]
+        there = {name for name in self._bound() if self.at.pod(name).spec.node_name == node}
+        there.update(name for name in flying if self.at.find(name) is not None)
+        offered = int(self.at.nodes[node].status.allocatable[GPU])
+        return offered - sum(_gpus(self.asked[name]) for name in there)
 
     def _devices(self, node: str) -> dict[str, set[str]]:
         """Which pod has, or will get, which devices: what the kubelet reports, else the plan."""
