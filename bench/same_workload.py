@@ -78,10 +78,11 @@ class Variant:
     volcano: bool = False
 
 
+VOLCANO = "Volcano"
 VARIANTS = {
     "kube-scheduler": Variant(),
     "Kueue": Variant((RACK, HOST)),
-    "Volcano": Variant(volcano=True),
+    VOLCANO: Variant(volcano=True),
     "Linkwise": Variant(linkwise=True),
     "Linkwise, declared": Variant(linkwise=True, declared=True),
     "Kueue to the rack, Linkwise": Variant((RACK,), linkwise=True),
@@ -256,7 +257,7 @@ def run(
             flavor = flavor_in("gpus", *variant.levels)
             create_objects(world, *flavor, *queue_of(QUEUE, "gpus", GPUS * len(NODES)))
         if variant.volcano:
-            assert built is not None, "else it is not chosen"
+            assert built is not None, "the command demands it"
             volcano.start(control, built)
             volcano.create_racks(world, *MACHINES)
         return Run(world, jobs, variant, seconds).figures()
@@ -285,9 +286,10 @@ def cells(runs: Sequence[tuple[float, ...]]) -> list[str]:
 def main(
     number: int, seeds: Sequence[int], only: Sequence[str], seconds: float, built: Path | None
 ) -> None:
-    chosen = {name: VARIANTS[name] for name in only or VARIANTS}
-    if built is None:
-        chosen = {name: variant for name, variant in chosen.items() if not variant.volcano}
+    if built is None and VOLCANO in only:
+        raise click.UsageError(f"--only {VOLCANO}: expected --volcano FOLDER too")
+    all_ = [name for name in VARIANTS if built is not None or name != VOLCANO]
+    chosen = {name: VARIANTS[name] for name in only or all_}
     directory = in_sandbox("bench.same_workload", lambda: (kubernetes(), KUEUE.build()))
     found: dict[str, list[tuple[float, ...]]] = {name: [] for name in chosen}
     for seed in seeds:

@@ -1,8 +1,8 @@
 """Volcano's real scheduler as a process, and the objects that it reads.
 
 Settings are of Volcano's guide to network topology, and pods are packed by GPUs. Its other programs
-open queues, and make PodGroups of its own Jobs; here the benchmark does. The module proxy has
-no release of it with all its modules, so whoever compares builds it.
+open queues, and make PodGroups of its own Jobs; here the benchmark does. The module proxy has no
+release of it with all its modules, so it is built elsewhere.
 """
 
 import json

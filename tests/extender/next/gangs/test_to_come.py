@@ -15,6 +15,7 @@ from linkwise.extender.state.extender_calls import BindOrder, BindWaits, Outcome
 from linkwise.extender.state.membership.owner_cache import FRESH_SECONDS
 from linkwise.kube.objects import Condition, Pod, SchedulingGate
 from linkwise.pods.podgrouper.recreated import COUNTS_AS_FAILURE
+from linkwise.pods.podgrouper.workloads.answer import Missing
 from linkwise.pods.podgrouper.workloads.essence import essence
 from linkwise.topology import names
 from linkwise.topology.annotations.node_annotation import write_topology
@@ -536,6 +537,19 @@ def full(at: Cluster, size: int = 2) -> Object:
     return by
 
 
+def all_leave(at: Cluster, *, attempt: int = 0) -> None:
+    for index in range(2):
+        at.terminate(f"train-{index}-{attempt}")
+
+
+def all_gone(at: Cluster, *, attempt: int = 0) -> None:
+    for index in range(2):
+        node = at.pod(f"train-{index}-{attempt}").spec.node_name
+        at.delete(f"train-{index}-{attempt}")
+        at.stop(f"train-{index}-{attempt}", node)
+    at.settle()
+
+
 def fail(at: Cluster, name: str) -> str:
     node = at.pod(name).spec.node_name
     at.set_phase(name, "Failed")
@@ -982,6 +996,7 @@ def test_a_gang_that_is_deleted_as_a_whole_keeps_its_places_for_a_moment() -> No
     [
         (None, False),
         ({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, False),
+        ({"metadata": {"uid": "another"}}, False),
         ({"spec": {"suspend": True}}, False),
         ({"spec": {"runPolicy": {"suspend": True}}}, False),
         ({}, True),
@@ -990,7 +1005,7 @@ def test_a_gang_that_is_deleted_as_a_whole_keeps_its_places_for_a_moment() -> No
 def test_a_gang_whose_owner_creates_no_pods_now_keeps_no_place(
     now: Object | None, keeps: bool
 ) -> None:
-    """Found: for 20 s nobody got the GPUs of a Job that was deleted, or suspended by Kueue."""
+    """Found: the GPUs of a Job that was deleted, or suspended by Kueue, idled for 20 s."""
     at = world()
     by = full(at)
     at.add_pod("waits", 8)
@@ -1000,22 +1015,21 @@ def test_a_gang_whose_owner_creates_no_pods_now_keeps_no_place(
     else:
         changed = {key: {**by[key], **of} for key, of in now.items()}
         there_is(at, dict(essence({**by, **changed})))
-    for index in range(2):
-        at.terminate(f"train-{index}-0")
+    all_leave(at)
     at.pass_time(FRESH_SECONDS)
-    for index in range(2):
-        node = at.pod(f"train-{index}-0").spec.node_name
-        at.delete(f"train-{index}-0")
-        at.stop(f"train-{index}-0", node)
-        at.settle()
+    all_gone(at)
     assert (at.schedule("waits") == "") is keeps
-    if now is None:
-        return
+    at.delete("waits")
     there_is(at, by)
     create(at, *(member(by, index, attempt=1) for index in range(2)))
-    at.delete("waits")
-    at.settle()
-    assert all(at.schedule(f"train-{index}-1") for index in range(2))
+    for index in range(2):
+        assert at.schedule(f"train-{index}-1")
+        at.start(f"train-{index}-1")
+    at.pass_time(FRESH_SECONDS)
+    at.add_pod("waits", 8)
+    all_leave(at, attempt=1)
+    all_gone(at, attempt=1)
+    assert at.schedule("waits") == "", "it creates pods again"
     assert at.sound()
 
 
@@ -1027,17 +1041,52 @@ def test_the_owner_is_read_once_more_though_no_pod_is_left_by_then() -> None:
     assert at.owners is not None
     del at.owners[ref_of(by)]
     before = len(at.reads)
-    for index in range(2):
-        node = at.pod(f"train-{index}-0").spec.node_name
-        at.terminate(f"train-{index}-0")
-        at.delete(f"train-{index}-0")
-        at.stop(f"train-{index}-0", node)
-    at.settle()
+    all_leave(at)
+    all_gone(at)
     assert at.schedule("waits")
     at.pass_time(60)
     assert len(at.reads) == before + 1
     assert not len(at.core._reader._membership._owners)
     assert at.sound()
+
+
+def test_what_is_read_of_the_owner_after_the_last_pod_is_gone_counts() -> None:
+    at = world()
+    by = full(at)
+    at.pass_time(60)
+    at.add_pod("waits", 8)
+    at.terminate("train-0-0")
+    (early,) = at.core.owners_to_read(at.now)
+    at.terminate("train-1-0")
+    all_gone(at)
+    at.core.owner_read(early, by, at.now)
+    at.settle()
+    assert at.schedule("waits") == "", "that read began before"
+    at.now += FRESH_SECONDS
+    (late,) = at.core.owners_to_read(at.now)
+    at.settle()
+    assert at.schedule("waits") == ""
+    at.core.owner_read(late, Missing.NOT_FOUND, at.now)
+    at.settle()
+    assert at.schedule("waits")
+
+
+def test_an_owner_that_never_existed_is_not_that_of_gangs_that_pods_name() -> None:
+    at = world()
+    by = job("train", 2)
+    there_is(at, by)
+    said = {names.GANG: "named", names.GANG_SIZE: "2"}
+    create(at, *(member(by, index, said=said) for index in range(2)))
+    at.pass_time(1)
+    for index in range(2):
+        assert at.schedule(f"train-{index}-0")
+        at.start(f"train-{index}-0")
+    at.settle()
+    at.add_pod("waits", 8)
+    all_gone(at)
+    create(at, member(job("never", 2), 0))
+    at.pass_time(FRESH_SECONDS)
+    assert at.schedule("waits") == ""
 
 
 def test_a_place_that_is_handed_over_is_no_room_for_a_reservation() -> None:

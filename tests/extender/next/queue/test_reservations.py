@@ -1,6 +1,6 @@
 """A pod that waits for GPUs gets them in the end, and no other waits for longer than that takes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -300,23 +300,45 @@ def test_where_the_ends_are_known_the_earliest_is_waited_for() -> None:
 @pytest.mark.parametrize(
     ("minutes", "words", "expected"),
     [
-        (21, {}, {"n1", "n2"}),
-        (23, {}, {"n1", "n3"}),
-        (21, {"communicator": "pod"}, {"n1", "n3"}),
+        ((10, 21, 11, 60), {}, {"n1", "n2"}),
+        ((10, 23, 11, 60), {}, {"n1", "n3"}),
+        ((10, 21, 11, 60), {"communicator": "pod"}, {"n1", "n3"}),
+        ((11, 20, 10, 19), {}, {"n3", "n4"}),
     ],
+    ids=["in time", "too late", "apart", "the first of two"],
 )
 def test_a_gang_waits_up_to_twice_as_long_for_gpus_in_one_domain(
-    minutes: int, words: dict[str, str], expected: set[str]
+    minutes: Sequence[int], words: dict[str, str], expected: set[str]
 ) -> None:
-    at = Cluster(CoreSettings())
-    ends = {"n1": 10, "n2": minutes, "n3": 11, "n4": 60}
-    for node, leaf in zip(ends, "aabb", strict=True):
-        at.add_node(node, labels={"network.topology.nvidia.com/leaf": leaf})
-    for node, end_minutes in ends.items():
+    at = on_two_leaves()
+    for node, end_minutes in zip(at.nodes, minutes, strict=True):
         run(at, f"on-{node}", 8, node, expected_duration=f"{end_minutes}m")
     at.add_gang("g", 2, 8, **words)
     at.settle()
     assert held(at, "g").keys() == expected
+
+
+def on_two_leaves() -> Cluster:
+    at = Cluster(CoreSettings())
+    for number, leaf in enumerate("aabb", 1):
+        at.add_node(f"n{number}", labels={"network.topology.nvidia.com/leaf": leaf})
+    return at
+
+
+def test_a_place_may_wait_longer_for_cpu_than_for_gpus() -> None:
+    """As long as its GPUs are in use is no bound for where to look for a nearer one."""
+    at = on_two_leaves()
+    for node in at.nodes:
+        free = node in ("n1", "n3")
+        run(at, f"gpus-{node}", 7, node, expected_duration="10m" if free else "9h")
+        at.add_pod(f"cpu-{node}", 1, cpu="90", said={"expected_duration": "1h" if free else "9h"})
+        at.bind(f"cpu-{node}", node)
+        at.set_phase(f"cpu-{node}", "Running")
+    for rank in range(2):
+        words = {"gang": "g", "gang_size": "2", "rank": str(rank)}
+        at.add_pod(f"g-{rank}", 3, cpu="50", said=words)
+    at.settle()
+    assert held(at, "g").keys() == {"n1", "n3"}
 
 
 def test_a_server_that_never_ends_is_the_last_to_be_waited_for() -> None:

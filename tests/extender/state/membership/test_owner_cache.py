@@ -470,6 +470,20 @@ def test_a_single_pod_that_was_told_to_wait_is_woken_once_its_owner_is_read(
     assert cluster.schedule("shards-0-0")
 
 
+def test_the_owner_of_a_pod_that_is_in_no_gang_is_not_read_when_it_leaves(
+    cluster: Cluster,
+) -> None:
+    shards = job("shards", 100, at_once=4)
+    there_is(cluster, shards)
+    create(cluster, member(shards, 0))
+    assert cluster.schedule("shards-0-0")
+    cluster.pass_time(SURELY)
+    before = len(cluster.reads)
+    cluster.terminate("shards-0-0")
+    cluster.pass_time(SURELY)
+    assert len(cluster.reads) == before
+
+
 def test_what_nobody_hangs_on_any_more_is_forgotten(cluster: Cluster) -> None:
     for number in range(20):
         train = job(f"train-{number}", 2)

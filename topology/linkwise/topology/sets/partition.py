@@ -51,12 +51,6 @@ def lowest_indices(free: int, size: int, must: int = 0) -> int | None:
     return chosen
 
 
-def first_listed(listed: Iterable[int], free: int, must: int = 0) -> int | None:
-    """Upstream's policies for DGX machines: the first set of a fixed list that is free and holds
-    the required GPUs."""
-    return next((gpus for gpus in listed if not gpus & ~free and not must & ~gpus), None)
-
-
 def pair_scores(machine: Machine) -> PairScores:
     """Return the score of every pair of the machine's GPUs."""
     count = len(machine.gpus)

@@ -1,9 +1,9 @@
 """Gives each waiting gang its turn, the most urgent first, and decides what to reserve for it.
 
-If a gang finds no room at its turn and is one of the first, it gets a reservation: the GPUs on
-which it can start first (`queue.earliest_start`). Only then does the next gang get its turn. So no
-gang gets GPUs that came free before all more urgent gangs have had their turn. A search for a
-better place runs every LOOK_SECONDS, and when GPUs come free that may be better.
+If a gang finds no room at its turn and is one of the first, it gets a reservation: GPUs on which it
+can start soon (`queue.earliest_start`). Only then does the next gang get its turn. So no gang gets
+GPUs that came free before all more urgent gangs have had their turn. A search for a better place
+runs every LOOK_SECONDS, and when GPUs come free that may be better.
 
 No gang waits for GPUs of a server. A reservation that idles too much for too long ends
 (`queue.idle_limit`). Members beyond a gang's minimum get no reservation.

@@ -119,10 +119,13 @@ def reserve(
         return earliest(cache, running_pods, spots, now)
 
     first = place_after(fewest)
+    spread_of_first = spread(first.spots)
+    if max(spread_of_first, default=1) == 1:
+        return first
     until = now + _WAITS_NEARER * (first.start - now)
     most = max(bisect_right(steps, until, key=lambda step: step.end), fewest)
     nearest = spread(place_after(most).spots)
-    if nearest >= spread(first.spots):
+    if nearest >= spread_of_first:
         return first
 
     def near(count: int) -> list[Spot] | NoRoom:

@@ -165,8 +165,7 @@ class OwnerCache:
     def forget(self, uid: str) -> None:
         for ref in self._refs.pop(uid, ()):
             self._let_go(uid, ref)
-            entry = self._entries.get(ref)
-            if entry is not None and entry.pods:
+            if ref in self._entries:
                 self._doubt(ref)
         self._came.pop(uid, None)
 
