@@ -20,7 +20,7 @@ from linkwise.cli.__main__ import main as cli
 from linkwise.extender.__main__ import command as extender
 from linkwise.extender.calls import bind
 from linkwise.extender.calls import filter as filter_verb
-from linkwise.extender.next.gangs import repair, scheduling_gates
+from linkwise.extender.next.gangs import lifecycle, scheduling_gates
 from linkwise.extender.next.gangs.gang import Phase
 from linkwise.extender.next.moves import planned_moves
 from linkwise.extender.next.preemption import gang_preemption, reclaim
@@ -198,9 +198,9 @@ def test_the_page_about_the_life_of_gangs_has_each_phase() -> None:
 
 
 def test_every_event_is_explained() -> None:
-    events = [module.REASON for module in (waiting_events, repair, gang_preemption, planned_moves)]
+    events = [module.REASON for module in (waiting_events, gang_preemption, planned_moves)]
     events += [gang_preemption.RECLAIMED, gang_preemption.WITHDRAWN, reclaim.ANNOUNCED]
-    events += [quota_turns.EVENT, pending_writes.OTHERS_EVICTED]
+    events += [lifecycle.CANNOT_REPAIR, quota_turns.EVENT, pending_writes.OTHERS_EVICTED]
     assert not [reason for reason in events if f"`{reason}`" not in REASONS]
 
 

@@ -13,8 +13,7 @@ import msgspec
 
 from linkwise.extender.core import Core as Core
 from linkwise.extender.next.core_settings import CoreSettings as CoreSettings
-from linkwise.extender.state.action_effects import leaving
-from linkwise.extender.state.actions import Action, Emit, Evict, NoteQueue
+from linkwise.extender.state.actions import Action, Emit, Evict, NoteQueue, leaving
 from linkwise.extender.state.extender_calls import (
     AlreadyBound,
     BindOrder,

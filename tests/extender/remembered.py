@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from types import ModuleType
 
-from linkwise.extender.next.queue.running_pods import RunningPods
+from linkwise.extender.next.queue.run_times import RunningPods
 from linkwise.extender.state.decisions import History
 
 # They keep so many decisions, and what each node had at the last look.

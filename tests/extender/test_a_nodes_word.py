@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from linkwise.extender.next.core_settings import CoreSettings, MovePolicy, Moves
-from linkwise.extender.state.queue_note import NotedMove, QueueNote, write_queue_note
+from linkwise.extender.state.records import NotedMove, QueueNote, write_queue_note
 from linkwise.kube.labels import MIRROR_POD
 from linkwise.kube.objects import Condition, Container, Pod, Resources, Taint
 from linkwise.topology import names

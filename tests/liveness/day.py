@@ -16,8 +16,16 @@ import msgspec
 
 from linkwise.extender.core import Core
 from linkwise.extender.next.quarantine import culprit_of
-from linkwise.extender.state.action_effects import bound, leaving
-from linkwise.extender.state.actions import Action, CreateClaim, Emit, Evict, LiftGate, WritePlan
+from linkwise.extender.state.actions import (
+    Action,
+    CreateClaim,
+    Emit,
+    Evict,
+    LiftGate,
+    WritePlan,
+    bound,
+    leaving,
+)
 from linkwise.extender.state.extender_calls import BindOrder, Outcome
 from linkwise.kube.device_claims import ResourceClaim, ResourceSlice
 from linkwise.kube.objects import (

@@ -11,7 +11,7 @@ from random import Random
 import msgspec
 
 from linkwise.extender.core import Core
-from linkwise.extender.state.queue_note import NotedMove, QueueNote, write_queue_note
+from linkwise.extender.state.records import NotedMove, QueueNote, write_queue_note
 from linkwise.kube.labels import MIRROR_POD
 from linkwise.kube.objects import Pod, Taint
 from linkwise.topology import names

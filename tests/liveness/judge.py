@@ -30,7 +30,7 @@ import msgspec
 
 from linkwise.extender.core import Core
 from linkwise.extender.next.core_settings import NO_MOVES, Preempt
-from linkwise.extender.next.gangs.partial_admission import LONGEST_SECONDS
+from linkwise.extender.next.gangs.members import LONGEST_SECONDS
 from linkwise.extender.next.moves.planned_moves import REASON
 from linkwise.extender.next.queue.queue_order import QueueOrder
 from linkwise.extender.next.queue.reservations import Reservation

@@ -14,8 +14,18 @@ from linkwise.extender.calls.filter import BRINGING_SECONDS
 from linkwise.extender.core import Core
 from linkwise.extender.next.core_settings import CoreSettings
 from linkwise.extender.next.gangs.uncreated import RefusedPod
-from linkwise.extender.state.action_effects import applied, bound, late_claim, leaving
-from linkwise.extender.state.actions import Action, CreateClaim, DropClaim, Emit, Evict, NotePlaces
+from linkwise.extender.state.actions import (
+    Action,
+    CreateClaim,
+    DropClaim,
+    Emit,
+    Evict,
+    NotePlaces,
+    applied,
+    bound,
+    late_claim,
+    leaving,
+)
 from linkwise.extender.state.extender_calls import (
     BindCall,
     BindOrder,

@@ -12,8 +12,7 @@ from linkwise.extender.place.cluster_view import ClusterView, Level
 from linkwise.extender.place.gang_placement import place
 from linkwise.extender.place.request import NoRoom, PlacedMembers, PodSet, Spot
 from linkwise.extender.state.cache.machine_kind import GpuRequest, MachineKind
-from linkwise.extender.state.cache.node_table import NodeTable
-from linkwise.extender.state.cache.topology_domains import NO_DOMAIN
+from linkwise.extender.state.cache.node_table import NO_DOMAIN, NodeTable
 from linkwise.extender.state.records import ResourceList, Template
 from linkwise.pods.requirement import TopologyRequirement
 from linkwise.pods.spans import Spans

@@ -20,10 +20,9 @@ from linkwise.cli.what_if.given.job import takes
 from linkwise.cli.what_if.in_shares import nodes_with_shares, offers_any
 from linkwise.cli.what_if.other_pods import NodesForOthers, put_all
 from linkwise.extender.next.core_settings import Preempt
-from linkwise.extender.next.queue.running_pods import STUCK_SECONDS
+from linkwise.extender.next.queue.run_times import STUCK_SECONDS
 from linkwise.extender.show.explain.funnel import alike
-from linkwise.extender.state.action_effects import bound, leaving
-from linkwise.extender.state.actions import Action, Evict, WithdrawPlan, WritePlan
+from linkwise.extender.state.actions import Action, Evict, WithdrawPlan, WritePlan, bound, leaving
 from linkwise.extender.state.extender_calls import FilterCall, Outcome
 from linkwise.kube.controllers.order import After, Reached, SeenPods
 from linkwise.kube.objects import Node, Pod
@@ -385,7 +384,7 @@ def _of_these(
 
 def known_end(pod: Pod, now: float) -> float | None:
     """When a pod on a node is gone, where it has said so or is ending; None: it is not known, or it
-    has run longer than it declared. As `linkwise.extender.next.queue.running_pods` counts."""
+    has run longer than it declared. As `linkwise.extender.next.queue.run_times` counts."""
     if not pod.spec.node_name or pod.has_ended:
         return None
     leaving = pod.metadata.deletion_timestamp

@@ -11,8 +11,7 @@ import numpy as np
 
 from linkwise.extender.state.cache.cache import Cache
 from linkwise.extender.state.cache.machine_kind import MachineKind
-from linkwise.extender.state.cache.node_table import Ints, NodeTable
-from linkwise.extender.state.cache.topology_domains import NO_DOMAIN
+from linkwise.extender.state.cache.node_table import NO_DOMAIN, Ints, NodeTable
 from linkwise.pods.spans import NODE
 
 

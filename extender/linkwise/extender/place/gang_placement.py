@@ -17,12 +17,11 @@ from linkwise.extender.place.cluster_view import ClusterView
 from linkwise.extender.place.communicator import ONE_NODE, Standard
 from linkwise.extender.place.request import NONE_PLACED, NoRoom, PlacedMembers, PodSet, Spot
 from linkwise.extender.place.search.assignment import Assignment
+from linkwise.extender.place.search.candidates import Scope
 from linkwise.extender.place.search.domain_search import DomainSearch
-from linkwise.extender.place.search.scope import Scope
 from linkwise.extender.place.search.unequal import UnequalSearch
 from linkwise.extender.state.cache.machine_kind import GpuRequest
-from linkwise.extender.state.cache.node_table import NOT_USABLE, Bools, Ints, popcount
-from linkwise.extender.state.cache.topology_domains import NO_DOMAIN
+from linkwise.extender.state.cache.node_table import NO_DOMAIN, NOT_USABLE, Bools, Ints, popcount
 from linkwise.extender.state.records import PodRecord, ResourceList, Template
 from linkwise.pods.spans import ANYWHERE, SEPARATOR, Spans
 

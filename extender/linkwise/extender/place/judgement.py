@@ -10,8 +10,7 @@ from linkwise.extender.place.cluster_view import ClusterView, Counts, domain_cou
 from linkwise.extender.place.communicator import APART, ONE_NODE, Reach, reach_of, worths
 from linkwise.extender.place.request import PodSet
 from linkwise.extender.state.cache.machine_kind import ENOUGH, MachineKind
-from linkwise.extender.state.cache.node_table import Ints, popcount
-from linkwise.extender.state.cache.topology_domains import NO_DOMAIN
+from linkwise.extender.state.cache.node_table import NO_DOMAIN, Ints, popcount
 from linkwise.pods.spans import Spans
 from linkwise.topology.machine.model import LinkClass
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from linkwise.extender.place.nodes.gang_refusals import GangRefusals, Takes
+from linkwise.extender.place.nodes.scheduler_feedback import GangRefusals, Takes
 from linkwise.extender.state.records import GangKey
 from linkwise.extender.state.timers import Agenda
 from tests.extender.cached import cached

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from linkwise.extender.next.core_settings import CoreSettings
-from linkwise.extender.next.gangs.partial_admission import LONGEST_SECONDS, MOMENT_SECONDS
+from linkwise.extender.next.gangs.members import LONGEST_SECONDS, MOMENT_SECONDS
 from linkwise.extender.state.actions import Evict, MarkStarted
 from linkwise.kube.objects import Pod, Taint, Toleration
 from linkwise.topology import names

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from linkwise.extender.next.gangs import scheduling_gates
-from linkwise.extender.next.gangs.partial_admission import LONGEST_SECONDS
+from linkwise.extender.next.gangs.members import LONGEST_SECONDS
 from linkwise.extender.next.gangs.scheduling_gates import PATIENCE_SECONDS, why_no_node
 from linkwise.extender.place.nodes.best_node import BestNode
 from linkwise.extender.state.actions import LiftGate, WritePlan

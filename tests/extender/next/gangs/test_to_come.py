@@ -9,8 +9,7 @@ from linkwise.extender.next.core_settings import CoreSettings
 from linkwise.extender.next.gangs.growing_pauses import GrowingPauses
 from linkwise.extender.next.gangs.lifecycle import KEPT_FOR_NOTHING
 from linkwise.extender.next.gangs.to_come import LEAVING_SECONDS, WHOLE_SECONDS
-from linkwise.extender.state.action_effects import leaving
-from linkwise.extender.state.actions import Action, Evict, NotePlaces, WritePlan
+from linkwise.extender.state.actions import Action, Evict, NotePlaces, WritePlan, leaving
 from linkwise.extender.state.extender_calls import BindOrder, BindWaits, Outcome
 from linkwise.extender.state.membership.owner_cache import FRESH_SECONDS
 from linkwise.kube.objects import Condition, Pod, SchedulingGate

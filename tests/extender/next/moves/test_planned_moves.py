@@ -11,7 +11,7 @@ from linkwise.extender.next.moves.targets import COME_SECONDS
 from linkwise.extender.next.preemption.rests import PLANNED_SECONDS
 from linkwise.extender.state.actions import Evict, NoteQueue
 from linkwise.extender.state.extender_calls import Outcome
-from linkwise.extender.state.queue_note import read_queue_note
+from linkwise.extender.state.records import read_queue_note
 from linkwise.kube.labels import LWS
 from linkwise.kube.objects import Pod
 from linkwise.pods.podgrouper.workloads.answer import ObjectRef

@@ -9,7 +9,7 @@ import pytest
 from linkwise.extender.next.moves.targets import COME_SECONDS
 from linkwise.extender.state.actions import Evict, NoteQueue
 from linkwise.extender.state.extender_calls import Outcome
-from linkwise.extender.state.queue_note import read_queue_note
+from linkwise.extender.state.records import read_queue_note
 from linkwise.kube.objects import Container, Resources
 from linkwise.topology import names
 from tests.extender.cluster import GPU, Cluster, change

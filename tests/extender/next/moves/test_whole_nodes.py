@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import pytest
 
 from linkwise.extender.next.core_settings import CoreSettings, MovePolicy, Moves
-from linkwise.extender.next.moves import whole_nodes
+from linkwise.extender.next.moves import emptying
 from linkwise.extender.next.moves.may_move import Stays
 from linkwise.extender.next.moves.plan import Move
 from linkwise.extender.next.moves.planned_moves import EVICT_SECONDS, TRY_SECONDS
@@ -278,8 +278,8 @@ def test_it_sleeps_until_the_choice_is_over() -> None:
     scattered(at)
     began = at.now
     at.pass_time(TRY_SECONDS + 1)
-    assert at.core._planner.whole_nodes._chosen == "n2"
-    assert [*at.core._planner.whole_nodes._times()] == [began + EVICT_SECONDS]
+    assert at.core._planner.emptying._chosen == "n2"
+    assert [*at.core._planner.emptying._times()] == [began + EVICT_SECONDS]
 
 
 def test_none_is_evicted_once_the_choice_has_ended() -> None:
@@ -301,7 +301,7 @@ def test_none_is_evicted_once_the_choice_has_ended() -> None:
 def test_one_look_searches_places_for_few_nodes(
     most: int, evicted: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(whole_nodes, "_MOST_SEARCHES", most)
+    monkeypatch.setattr(emptying, "_MOST_SEARCHES", most)
     at = keeps(1, nodes=2)
     run(at, "web", 4, "n1", said=MOVABLE)
     run(at, "api", 2, "n2", said=MOVABLE, only_there=True)

@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 import pytest
 
 from linkwise.extender.next.core_settings import Preempt
-from linkwise.extender.next.gangs.partial_admission import LONGEST_SECONDS
+from linkwise.extender.next.gangs.members import LONGEST_SECONDS
 from linkwise.extender.next.preemption.disruption_budgets import _Budget
 from linkwise.extender.next.preemption.rests import PLANNED_SECONDS, ROBBED_SECONDS, SPARED_SECONDS
-from linkwise.extender.next.queue.running_pods import STUCK_SECONDS
+from linkwise.extender.next.queue.run_times import STUCK_SECONDS
 from linkwise.extender.state.actions import Emit, EventType, Evict
 from linkwise.extender.state.cache.pending_writes import LOST_SECONDS
 from linkwise.extender.state.extender_calls import Outcome

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from linkwise.extender.next.core_settings import CoreSettings
-from linkwise.extender.state.queue_note import queue_note, read_queue_note, write_queue_note
+from linkwise.extender.state.records import queue_note, read_queue_note, write_queue_note
 from linkwise.topology import names
 from tests.extender import owned
 from tests.extender.cluster import Cluster

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linkwise.extender.place.search.fewest_domains import fewest_nodes
-from linkwise.extender.state.cache.topology_domains import NO_DOMAIN
+from linkwise.extender.state.cache.node_table import NO_DOMAIN
 
 NODE = st.tuples(st.sampled_from((NO_DOMAIN, 0, 1, 2)), st.integers(0, 5), st.integers(1, 5))
 Node = tuple[int, int, int]  # domain, most members, fewest

@@ -2,8 +2,8 @@
 
 from unittest.mock import patch
 
-from linkwise.extender.state.cache import topology_domains
-from linkwise.extender.state.cache.topology_domains import Domains
+from linkwise.extender.state.cache import node_table
+from linkwise.extender.state.cache.node_table import Domains
 
 
 def test_levels_that_are_kept_are_read_as_nodes_come_and_not_all_at_once() -> None:
@@ -12,7 +12,7 @@ def test_levels_that_are_kept_are_read_as_nodes_come_and_not_all_at_once() -> No
     domains.keep(["rack"])
     for row in range(100):
         domains.put(row, {"rack": f"r{row % 4}", "row": "a"})
-    with patch.object(topology_domains, "_Level", side_effect=AssertionError("all are read")):
+    with patch.object(node_table, "_Level", side_effect=AssertionError("all are read")):
         assert domains.numbers("rack").tolist() == [row % 4 for row in range(100)]
     assert domains.numbers("row").tolist() == [0] * 100
 

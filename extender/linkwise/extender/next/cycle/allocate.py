@@ -14,8 +14,7 @@ from linkwise.extender.next.cycle.reserve import Reserve
 from linkwise.extender.next.gangs.gang import Gang
 from linkwise.extender.next.gangs.gang_search import Seen
 from linkwise.extender.next.gangs.lifecycle import GangLifecycle
-from linkwise.extender.next.gangs.members import GangMembers
-from linkwise.extender.next.gangs.partial_admission import least, most, parts
+from linkwise.extender.next.gangs.members import GangMembers, least, most, parts
 from linkwise.extender.next.moves.targets import Targets
 from linkwise.extender.next.preemption.gang_preemption import GangPreemption
 from linkwise.extender.next.queue.books import Books, Part
@@ -114,7 +113,7 @@ class Allocate(Part):
     def _most(
         self, gang: Gang, members: GangMembers, now: float, aside: RunUnlocked | None
     ) -> tuple[list[Spot], NoRoom | None, bool, Callable[[], bool] | None]:
-        """Call `partial_admission.most`. Add whether others wait for its spots, and a check whether
+        """Call `members.most`. Add whether others wait for its spots, and a check whether
         their nodes are unchanged: the search for more members may release the lock. None: it never
         did."""
         still_free, passes = None, False

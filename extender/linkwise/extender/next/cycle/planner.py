@@ -9,19 +9,17 @@ from dataclasses import replace
 from linkwise.extender.next.core_settings import CoreSettings
 from linkwise.extender.next.cycle.allocate import Allocate
 from linkwise.extender.next.cycle.changes import Changes
-from linkwise.extender.next.cycle.publish import Publish
 from linkwise.extender.next.cycle.refused_plans import RefusedPlans
 from linkwise.extender.next.cycle.reserve import InVain, Reserve
-from linkwise.extender.next.cycle.round import Round
+from linkwise.extender.next.cycle.round import Publish, Round
 from linkwise.extender.next.gangs.lifecycle import GangLifecycle
 from linkwise.extender.next.gangs.scheduling_gates import SchedulingGates
 from linkwise.extender.next.gangs.to_come import MembersToCome
 from linkwise.extender.next.gangs.uncreated import FetchRefusals, RefusedPod, UncreatedMembers
-from linkwise.extender.next.moves.emptying import Emptying
+from linkwise.extender.next.moves.emptying import Emptying, WholeNodes
 from linkwise.extender.next.moves.may_move import MayMove
 from linkwise.extender.next.moves.planned_moves import PlannedMoves
 from linkwise.extender.next.moves.targets import Targets
-from linkwise.extender.next.moves.whole_nodes import WholeNodes
 from linkwise.extender.next.preemption.disruption_budgets import DisruptionBudgets
 from linkwise.extender.next.preemption.eviction_candidates import EvictionCandidates
 from linkwise.extender.next.preemption.gang_preemption import GangPreemption

@@ -22,7 +22,7 @@ from collections import Counter
 from linkwise.extender.next.cycle.changes import Changes
 from linkwise.extender.next.gangs.gang import Gang
 from linkwise.extender.next.queue.books import Books, Part
-from linkwise.extender.place.nodes.gang_refusals import Takes
+from linkwise.extender.place.nodes.scheduler_feedback import Takes
 from linkwise.extender.state.actions import Action, CreateClaim
 from linkwise.extender.state.extender_calls import BindOrder
 from linkwise.extender.state.records import GangKey, PodRecord

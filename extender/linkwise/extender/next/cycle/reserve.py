@@ -20,8 +20,7 @@ import numpy as np
 
 from linkwise.extender.next.gangs.gang import Gang, Phase
 from linkwise.extender.next.gangs.gang_search import Requests, StaleResult, requests_of
-from linkwise.extender.next.gangs.members import GangMembers
-from linkwise.extender.next.gangs.partial_admission import needed
+from linkwise.extender.next.gangs.members import GangMembers, needed
 from linkwise.extender.next.gangs.to_come import MembersToCome
 from linkwise.extender.next.moves.targets import Targets
 from linkwise.extender.next.queue.books import Books, Part

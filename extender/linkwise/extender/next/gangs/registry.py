@@ -5,12 +5,10 @@ from typing import NamedTuple
 
 from linkwise.extender.next.gangs.gang import Gang
 from linkwise.extender.next.gangs.gang_search import GangSearch, Requests, requests_of
-from linkwise.extender.next.gangs.members import GangMembers, members_of
-from linkwise.extender.next.gangs.partial_admission import needed
+from linkwise.extender.next.gangs.members import GangMembers, members_of, needed
 from linkwise.extender.place.nodes.best_node import BestNode
-from linkwise.extender.place.nodes.gang_refusals import GangRefusals
 from linkwise.extender.place.nodes.node_filters import NodeFilters
-from linkwise.extender.place.nodes.scheduler_feedback import SchedulerFeedback
+from linkwise.extender.place.nodes.scheduler_feedback import GangRefusals, SchedulerFeedback
 from linkwise.extender.place.room import PodMix
 from linkwise.extender.state.cache.cache import Cache
 from linkwise.extender.state.cache.pending_writes import PendingWrites

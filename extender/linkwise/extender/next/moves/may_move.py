@@ -8,7 +8,7 @@ from enum import Enum
 from linkwise.extender.next.core_settings import MovePolicy
 from linkwise.extender.next.preemption.disruption_budgets import DisruptionBudgets
 from linkwise.extender.next.queue.books import Books, Part
-from linkwise.extender.next.queue.running_pods import Tenant
+from linkwise.extender.next.queue.run_times import Tenant
 from linkwise.extender.state.records import PodRecord
 
 _MOST_REMEMBERED = 20_000

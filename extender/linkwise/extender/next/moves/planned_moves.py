@@ -397,17 +397,26 @@ class PlannedMoves(Part):
         seen, before = Seen(self._cache, members.open), self._cache.rows.copy()
         room = GangRoom(
             self._cache,
-            self._search,
-            self._reservations,
-            self._running_pods,
-            gang,
-            members,
-            now,
-            aside,
+            search=self._search,
+            reservations=self._reservations,
+            running_pods=self._running_pods,
+            gang=gang,
+            members=members,
+            now=now,
+            aside=aside,
         )
         needs = [member.needs for member in members.open]
         view = self._reservations.view(own)
-        search = MoveSearch(self._cache, self._search, room, view, needs, self._budgets, now, aside)
+        search = MoveSearch(
+            self._cache,
+            search=self._search,
+            room=room,
+            view=view,
+            needs=needs,
+            budgets=self._budgets,
+            now=now,
+            aside=aside,
+        )
         plan = search.find(movers, wait * wanted)
         for uid in search.placeless:
             self._who.stays(uid, now + LOOK_SECONDS, Stays.NO_PLACE)

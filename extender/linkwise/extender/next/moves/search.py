@@ -105,6 +105,7 @@ class MoveSearch:
     def __init__(
         self,
         cache: Cache,
+        *,
         search: GangSearch,
         room: GangRoom,
         view: NodesView,

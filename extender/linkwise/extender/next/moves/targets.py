@@ -1,7 +1,7 @@
 """The targets of planned moves: reserved GPUs, each for the replacement of a pod that moves.
 
 1. A target is reserved, and noted on the gang or pod that gets the room, or on the pod that moves
-   if a node is emptied (`queue_note`). The pod is evicted once the API server has the note.
+   if a node is emptied (`QueueNote`). The pod is evicted once the API server has the note.
 2. The controller of that pod makes a new one. It is known by its owner and its request, and a
    StatefulSet's by its name too, as each has its own volumes. It is planned exactly on the target.
 3. A target for which no pod comes is given back after COME_SECONDS.
@@ -30,8 +30,7 @@ from linkwise.extender.next.moves.plan import Move, MovePlan, MoveUnderWay, most
 from linkwise.extender.next.queue.books import Books, Part
 from linkwise.extender.place.request import Spot
 from linkwise.extender.state.cache.plans import plan_id, written_plan
-from linkwise.extender.state.queue_note import NotedMove
-from linkwise.extender.state.records import GangKey, PodRecord
+from linkwise.extender.state.records import GangKey, NotedMove, PodRecord
 from linkwise.extender.state.views import MoveCounts
 from linkwise.topology.annotations.plan import Plan, PlannedShares
 

@@ -12,7 +12,7 @@ nothing, so the extender evicts them for every pod in the scheduling queue.
   if they are enough, and else before other pods.
 - A plan of a less important gang or pod that has not been bound for IDLING_SECONDS is withdrawn if
   that makes room, whatever may be evicted: no work is lost.
-- A terminating pod counts as gone, unless it is stuck (`queue.running_pods`). If a victim gets
+- A terminating pod counts as gone, unless it is stuck (`RunningPods`). If a victim gets
   stuck, or may not be evicted, other victims are chosen.
 
 docs/decisions/gangs-and-queue.md#13-order-and-reservations says which pods may be evicted, and for
@@ -344,13 +344,13 @@ class GangPreemption(Part):
         aside(nothing)
         room = GangRoom(
             self._cache,
-            self._search,
-            self._reservations,
-            self._running_pods,
-            gang,
-            members,
-            now,
-            aside,
+            search=self._search,
+            reservations=self._reservations,
+            running_pods=self._running_pods,
+            gang=gang,
+            members=members,
+            now=now,
+            aside=aside,
         )
         if room.seek(()) is not None:
             self._tries[gang.key].state = None  # look again, as terminating pods may get stuck

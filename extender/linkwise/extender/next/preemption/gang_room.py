@@ -12,7 +12,7 @@ from linkwise.extender.next.gangs.gang_search import GangSearch, StaleResult
 from linkwise.extender.next.gangs.members import GangMembers
 from linkwise.extender.next.preemption.victim_selection import Unit, pods_of
 from linkwise.extender.next.queue.reservations import Reservation, Reservations, ReservedGpus
-from linkwise.extender.next.queue.running_pods import RunningPods
+from linkwise.extender.next.queue.run_times import RunningPods
 from linkwise.extender.place.cluster_view import as_if
 from linkwise.extender.place.request import NoRoom, Spot
 from linkwise.extender.place.shares.choice import Effort
@@ -95,6 +95,7 @@ class GangRoom:
     def __init__(
         self,
         cache: Cache,
+        *,
         search: GangSearch,
         reservations: Reservations,
         running_pods: RunningPods,

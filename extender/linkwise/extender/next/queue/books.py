@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from linkwise.extender.next.gangs.registry import GangBooks, GangPart
 from linkwise.extender.next.queue.queue_order import QueueOrder
 from linkwise.extender.next.queue.reservations import Reservations
-from linkwise.extender.next.queue.run_times import RunTimes
-from linkwise.extender.next.queue.running_pods import RunningPods
+from linkwise.extender.next.queue.run_times import RunningPods, RunTimes
 from linkwise.extender.next.queue.scheduling_queue import Ages, SchedulingQueue
 from linkwise.extender.state.cache.cache import Cache
 from linkwise.extender.state.cache.pending_writes import PendingWrites
@@ -54,7 +53,9 @@ class Books(GangBooks):
         super().__init__(cache, pending_writes, agenda, levels=levels)
         self.held_calls = HeldCalls()
         self.run_times, self.running_pods = run_times, RunningPods(cache, run_times)
-        self.queue = SchedulingQueue(cache, self.registry, ages, order, run_times)
+        self.queue = SchedulingQueue(
+            cache, registry=self.registry, ages=ages, order=order, run_times=run_times
+        )
         self.reservations = Reservations(
             cache,
             queue=self.queue,

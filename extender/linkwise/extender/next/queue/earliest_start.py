@@ -3,7 +3,7 @@ ones on which it can start soon after.
 
 The search removes the running pods of the nodes from a copy of the node table, in the order in
 which they end, until the gang fits. The queue reserves the place that the search finds.
-`queue.running_pods` knows or estimates when each pod ends. Servers do not end by themselves, so no
+`RunningPods` knows or estimates when each pod ends. Servers do not end by themselves, so no
 gang waits for their GPUs.
 """
 
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from linkwise.extender.next.queue.running_pods import RunningPods
+from linkwise.extender.next.queue.run_times import RunningPods
 from linkwise.extender.place.cluster_view import Counts
 from linkwise.extender.place.request import NoRoom, Spot
 from linkwise.extender.state.cache.cache import Cache

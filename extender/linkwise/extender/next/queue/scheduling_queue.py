@@ -112,6 +112,7 @@ class SchedulingQueue:
     def __init__(
         self,
         cache: Cache,
+        *,
         registry: GangRegistry,
         ages: Ages,
         order: QueueOrder,

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from linkwise.extender.next.queue.books import Books, Part
-from linkwise.extender.next.queue.running_pods import STUCK_SECONDS
+from linkwise.extender.next.queue.run_times import STUCK_SECONDS
 from linkwise.extender.place.cluster_view import NodesView
 from linkwise.extender.place.nodes.by_count import fits_by_count, nodes_by_count
 from linkwise.extender.place.nodes.scheduler_feedback import names_all

@@ -21,12 +21,10 @@ from linkwise.extender.place.communicator import (
 )
 from linkwise.extender.place.request import PodSet
 from linkwise.extender.place.search.assignment import AssignedPart, Assignment, best_of
-from linkwise.extender.place.search.candidates import Candidates
+from linkwise.extender.place.search.candidates import Candidates, Scope, joined
 from linkwise.extender.place.search.domain_packing import Near, NodePacking
 from linkwise.extender.place.search.fewest_domains import at_least, fewest_nodes
-from linkwise.extender.place.search.scope import Scope, joined
-from linkwise.extender.state.cache.node_table import Ints
-from linkwise.extender.state.cache.topology_domains import NO_DOMAIN
+from linkwise.extender.state.cache.node_table import NO_DOMAIN, Ints
 
 _ANYTHING = Standard()
 _DomainOrder = tuple[Counts, int, int]

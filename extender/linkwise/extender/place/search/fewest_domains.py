@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linkwise.extender.place.search.scope import joined
-from linkwise.extender.state.cache.node_table import Bools, Ints
-from linkwise.extender.state.cache.topology_domains import NO_DOMAIN
+from linkwise.extender.place.search.candidates import joined
+from linkwise.extender.state.cache.node_table import NO_DOMAIN, Bools, Ints
 
 
 def fewest_nodes(domains: Ints, most: Ints, fewest: Ints, wanted: int) -> tuple[Ints, Ints]:

@@ -16,12 +16,11 @@ from linkwise.extender.place.communicator import APART, ONE_NODE, TOLERANCE, Rea
 from linkwise.extender.place.request import PodSet
 from linkwise.extender.place.search import node_loads
 from linkwise.extender.place.search.assignment import AssignedPart, Assignment
+from linkwise.extender.place.search.candidates import Scope, joined
 from linkwise.extender.place.search.fewest_domains import at_least
 from linkwise.extender.place.search.node_loads import Counts, Load
-from linkwise.extender.place.search.scope import Scope, joined
 from linkwise.extender.state.cache.machine_kind import MachineKind
-from linkwise.extender.state.cache.node_table import NOT_USABLE, Bools, Ints, popcount
-from linkwise.extender.state.cache.topology_domains import NO_DOMAIN
+from linkwise.extender.state.cache.node_table import NO_DOMAIN, NOT_USABLE, Bools, Ints, popcount
 from linkwise.extender.state.records import ResourceList
 
 _MOST_DOMAINS = 8  # tried at each level

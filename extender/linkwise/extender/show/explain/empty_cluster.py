@@ -8,7 +8,7 @@ less than a search. It rules out nothing while the machine of a node with GPUs i
 from collections import Counter
 
 from linkwise.extender.next.cycle.reserve import InVain
-from linkwise.extender.next.gangs.partial_admission import needed
+from linkwise.extender.next.gangs.members import needed
 from linkwise.extender.show.explain.node_arrays import has_gpus
 from linkwise.extender.show.explain.snapshot import GangState, Snapshot
 from linkwise.extender.state.cache.machine_kind import GpuRequest, MachineKind

@@ -70,7 +70,7 @@ def _until(
     gang = snapshot.gang_by_key.get(record.gang) if record.gang is not None else None
     if gang is not None and gang.deadline is not None and not gang.found.started:
         return gang.deadline, EndSource.TIMEOUT
-    # As in `running_pods`: the expected duration of a pod starts with its plan.
+    # As in `RunningPods`: the expected duration of a pod starts with its plan.
     expected = record.declared_seconds(written)
     if expected is not None and written is not None:
         return written.plan.made + expected, EndSource.EXPECTED

@@ -21,8 +21,7 @@ from linkwise.extender.show.explain.snapshot import NodeState, Snapshot
 from linkwise.extender.show.explain.worth_view import domain_of
 from linkwise.extender.state.cache.machine_kind import MachineKind
 from linkwise.extender.state.cache.node_info import ClosedBy
-from linkwise.extender.state.cache.node_table import NOT_USABLE, Bools, Ints, NodeTable
-from linkwise.extender.state.cache.topology_domains import NO_DOMAIN
+from linkwise.extender.state.cache.node_table import NO_DOMAIN, NOT_USABLE, Bools, Ints, NodeTable
 from linkwise.extender.state.records import Template, natural
 from linkwise.extender.state.views import ReasonCount
 from linkwise.pods.spans import Spans, ordered

@@ -18,12 +18,11 @@ from linkwise.extender.state.cache.node_info import (
     place_of,
     sharer_of,
 )
-from linkwise.extender.state.cache.node_table import NOT_USABLE, NodeTable, RowLog
+from linkwise.extender.state.cache.node_table import NOT_USABLE, Domains, NodeTable, RowLog
 from linkwise.extender.state.cache.refusals import TurnedAway
 from linkwise.extender.state.cache.resources import CountedResources
-from linkwise.extender.state.cache.shares.node_shares import NodeShares
+from linkwise.extender.state.cache.shares.book import NodeShares
 from linkwise.extender.state.cache.surroundings import Surroundings
-from linkwise.extender.state.cache.topology_domains import Domains
 from linkwise.extender.state.records import (
     GangKey,
     NodeRecord,

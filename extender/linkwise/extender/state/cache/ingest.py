@@ -22,17 +22,18 @@ from linkwise.extender.state.cache.refusals import refusal_of
 from linkwise.extender.state.cache.resources import most_pods, node_offers, pod_needs, resource_on
 from linkwise.extender.state.membership.membership import Judged, Membership, digest
 from linkwise.extender.state.membership.owner_cache import FetchOwner, Found
-from linkwise.extender.state.queue_note import QueueNote, read_queue_note
 from linkwise.extender.state.records import (
     NO_DEMAND,
     GangKey,
     NodeRecord,
     PodRecord,
+    QueueNote,
     ResourceList,
     Seat,
     Template,
     WrittenPlan,
     name_to_come,
+    read_queue_note,
     uid_to_come,
 )
 from linkwise.extender.state.timers import Agenda

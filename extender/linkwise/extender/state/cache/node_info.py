@@ -22,8 +22,7 @@ from typing import NamedTuple
 from linkwise.extender.state.cache.claims.book import NONE_CLAIMED, ClaimedGpus
 from linkwise.extender.state.cache.machine_kind import GpuRequest, MachineKind, will_do
 from linkwise.extender.state.cache.node_table import BY_CLAIMS, BY_KUBELET
-from linkwise.extender.state.cache.shares.book import ShareBook
-from linkwise.extender.state.cache.shares.node_shares import NodeShares, attributed
+from linkwise.extender.state.cache.shares.book import NodeShares, ShareBook, attributed
 from linkwise.extender.state.records import (
     GangKey,
     NodeRecord,

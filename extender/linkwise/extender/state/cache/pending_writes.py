@@ -36,8 +36,14 @@ from linkwise.extender.state.actions import (
 from linkwise.extender.state.cache.claims.book import ClaimBook
 from linkwise.extender.state.extender_calls import Outcome
 from linkwise.extender.state.noted_places import MOST_BYTES, key_of_note
-from linkwise.extender.state.queue_note import QueueNote, write_queue_note
-from linkwise.extender.state.records import GangKey, PodMemory, PodRecord, WrittenPlan
+from linkwise.extender.state.records import (
+    GangKey,
+    PodMemory,
+    PodRecord,
+    QueueNote,
+    WrittenPlan,
+    write_queue_note,
+)
 from linkwise.extender.state.timers import Agenda, Timers
 from linkwise.pods.claims import ClaimAsk
 from linkwise.pods.podgrouper.recreated import COUNTS_AS_FAILURE
