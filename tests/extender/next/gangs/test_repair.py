@@ -3,7 +3,7 @@
 import pytest
 
 from linkwise.extender.next.core_settings import CoreSettings
-from linkwise.extender.next.gangs.lifecycle import PATIENCE_SECONDS, REASON
+from linkwise.extender.next.gangs.lifecycle import PATIENCE_SECONDS, CANNOT_REPAIR
 from linkwise.extender.next.gangs.to_come import LEAVING_SECONDS
 from linkwise.extender.state.actions import Evict
 from tests.extender.cluster import Cluster
@@ -48,7 +48,7 @@ def node_of(at: Cluster, name: str) -> str:
 
 
 def told(at: Cluster) -> list[str]:
-    return [event.message for event in at.events if event.reason == REASON]
+    return [event.message for event in at.events if event.reason == CANNOT_REPAIR]
 
 
 # The place of the dead one.
