@@ -3,8 +3,7 @@ are chosen to be whole.
 
 Nothing new is placed there (`NodeInfo.closed`). Each pod that may move, and that has a place on a
 node that is not being emptied, gets a target there and is evicted (`targets`), whatever it has run
-for and whatever its priority: nothing waits. The others stay, and are
-looked at again every minute.
+for and whatever its priority: nothing waits. The others stay, and are looked at again every minute.
 
 The target is noted on the pod itself. If the leader changes while that pod ends, the next one keeps
 its target. If the pod is gone by then, its replacement is placed like any other pod.

@@ -49,7 +49,7 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 10.0, 300.0
 _MOST_DOUBLINGS = 7  # more make no difference
 _MOST_TEMPLATES = 1024
 _MOST_DOUBTS = 4096
-# Of the members of one gang: a change elsewhere may be what they lacked, so they are tried sooner.
+# Of what was said about the members of one gang.
 _GANG_PAUSE_SECONDS, _NEXT_GANG_PAUSE_SECONDS = 2.0, 10.0
 _LONGEST_REST_SECONDS = 10.0  # kube-scheduler's longest back-off
 _MOST_GANGS = 1024
