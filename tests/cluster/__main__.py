@@ -39,10 +39,13 @@ def test(arguments: tuple[str, ...]) -> None:
     """Run the tests that need a cluster. ARGUMENTS are pytest's: files of tests/ share one
     sandbox; without a file, all tests run, each module in its own."""
     check_needs()
-    build_all()
-    if any(word.startswith(str(beside_operators.FOLDER)) for word in arguments):
+    named = [word for word in arguments if word.startswith("tests/")]
+    beside_operator = [word for word in named if word.startswith(str(beside_operators.FOLDER))]
+    if beside_operator:
         build_operators(selected())
-    if any(word.startswith("tests/") for word in arguments):
+    if beside_operator != named or not named:
+        build_all()
+    if named:
         sys.exit(sandbox.run([sys.executable, "-m", "pytest", "--real", *arguments]))
     shutil.rmtree(logs.KEPT, ignore_errors=True)
     sys.exit(side_by_side.run(arguments))
@@ -60,7 +63,6 @@ def beside(names: str, flags: tuple[str, ...]) -> None:
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
     check_needs()
-    binaries.kubernetes()
     build_operators(operators)
     ended = side_by_side.run_each(flags, beside_operators.modules(operators))
     if not (names or flags):
@@ -136,6 +138,8 @@ def build_all() -> None:
 
 
 def build_operators(operators: Iterable[Operator]) -> None:
+    """Build them and the Kubernetes on which they run: the tests beside them need nothing else."""
+    binaries.kubernetes()
     for operator in operators:
         operator.build()
 
