@@ -88,7 +88,6 @@ def clean(world: SchedulingWorld) -> None:
 
 def remove(world: SchedulingWorld, namespace: str) -> None:
     """Delete the workloads and pods of the namespace of which *world* is a view."""
-    # Found: discovery left out a kind for a moment, and its objects outlived their test.
     defined = world.control.kubectl("get", "crds", "-o=name")
     kinds = ",".join(kind for kind in KINDS if kind in _BUILT_IN or f"/{kind}." in defined)
 

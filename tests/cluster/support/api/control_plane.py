@@ -113,8 +113,11 @@ class ControlPlane:
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
         """Run kubectl as the cluster's administrator and return its output. Raises KubectlError."""
+        # By default, kubectl keeps which kinds a server has by its address, and the clusters in
+        # sandboxes side by side have the same one.
+        own = f"--kubeconfig={self.kubeconfig()}", f"--cache-dir={self.directory / 'kubectl'}"
         ended = subprocess.run(
-            [self.programs / "kubectl", f"--kubeconfig={self.kubeconfig()}", *arguments],
+            [self.programs / "kubectl", *own, *arguments],
             input=stdin,
             capture_output=True,
             text=True,
