@@ -3,7 +3,7 @@
 import pytest
 
 from linkwise.extender.next.core_settings import CoreSettings
-from linkwise.extender.next.gangs.lifecycle import PATIENCE_SECONDS, CANNOT_REPAIR
+from linkwise.extender.next.gangs.lifecycle import CANNOT_REPAIR, PATIENCE_SECONDS
 from linkwise.extender.next.gangs.to_come import LEAVING_SECONDS
 from linkwise.extender.state.actions import Evict
 from tests.extender.cluster import Cluster
