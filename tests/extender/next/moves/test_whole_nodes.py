@@ -278,8 +278,8 @@ def test_it_sleeps_until_the_choice_is_over() -> None:
     scattered(at)
     began = at.now
     at.pass_time(TRY_SECONDS + 1)
-    assert at.core._planner.emptying._chosen == "n2"
-    assert [*at.core._planner.emptying._times()] == [began + EVICT_SECONDS]
+    assert at.core._planner.whole_nodes._chosen == "n2"
+    assert [*at.core._planner.whole_nodes._times()] == [began + EVICT_SECONDS]
 
 
 def test_none_is_evicted_once_the_choice_has_ended() -> None:
