@@ -2,6 +2,8 @@
 
 Every action names the pod by namespace, name *and* uid: a pod recreated under the same name is
 another pod, and must never get a write that was meant for its predecessor.
+
+Where there is no API server, `applied` and `bound` have the effect of an action or a Binding.
 """
 
 from collections.abc import Mapping

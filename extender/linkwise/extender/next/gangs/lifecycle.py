@@ -3,6 +3,7 @@
 - Plans that are lost, refused or too late are withdrawn.
 - A gang with enough bound members is marked as started.
 - A gang that had too few for too long is evicted.
+- A running gang that has lost a member is repaired.
 """
 
 import math

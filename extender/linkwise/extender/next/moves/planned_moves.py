@@ -83,6 +83,7 @@ class PlannedMoves(Part):
     ) -> None:
         """*share* of the cluster's GPUs may be reserved for the pods of a namespace that move."""
         super().__init__(books)
+        self._books = books
         books.agenda.ask(self._times)
         self._budgets, self._policy = budgets, policy
         self._who, self._targets, self._waits_for_servers = who, targets, waits_for_servers
@@ -395,16 +396,7 @@ class PlannedMoves(Part):
         if not movers:
             return None
         seen, before = Seen(self._cache, members.open), self._cache.rows.copy()
-        room = GangRoom(
-            self._cache,
-            search=self._search,
-            reservations=self._reservations,
-            running_pods=self._running_pods,
-            gang=gang,
-            members=members,
-            now=now,
-            aside=aside,
-        )
+        room = GangRoom(self._books, gang, members, now, aside)
         needs = [member.needs for member in members.open]
         view = self._reservations.view(own)
         search = MoveSearch(

@@ -92,6 +92,7 @@ class GangPreemption(Part):
         allowed: Preempt,
     ) -> None:
         super().__init__(books)
+        self._books = books
         books.agenda.ask(self._times)
         self._candidates, self._idle_pods, self._budgets = candidates, idle_pods, budgets
         self._rests, self._allowed = rests, allowed
@@ -342,16 +343,7 @@ class GangPreemption(Part):
         if not (idle or units or plans):
             return None
         aside(nothing)
-        room = GangRoom(
-            self._cache,
-            search=self._search,
-            reservations=self._reservations,
-            running_pods=self._running_pods,
-            gang=gang,
-            members=members,
-            now=now,
-            aside=aside,
-        )
+        room = GangRoom(self._books, gang, members, now, aside)
         if room.seek(()) is not None:
             self._tries[gang.key].state = None  # look again, as terminating pods may get stuck
             return None  # the terminating pods make enough room

@@ -8,11 +8,11 @@ from operator import or_
 import numpy as np
 
 from linkwise.extender.next.gangs.gang import Gang
-from linkwise.extender.next.gangs.gang_search import GangSearch, StaleResult
+from linkwise.extender.next.gangs.gang_search import StaleResult
 from linkwise.extender.next.gangs.members import GangMembers
 from linkwise.extender.next.preemption.victim_selection import Unit, pods_of
+from linkwise.extender.next.queue.books import Books
 from linkwise.extender.next.queue.reservations import Reservation, Reservations, ReservedGpus
-from linkwise.extender.next.queue.run_times import RunningPods
 from linkwise.extender.place.cluster_view import as_if
 from linkwise.extender.place.request import NoRoom, Spot
 from linkwise.extender.place.shares.choice import Effort
@@ -21,7 +21,7 @@ from linkwise.extender.state.cache.machine_kind import GpuRequest
 from linkwise.extender.state.cache.node_info import NodeInfo
 from linkwise.extender.state.cache.node_table import Bools, Ints, NodeTable, popcount
 from linkwise.extender.state.records import PodRecord
-from linkwise.extender.state.unlocked import RunUnlocked, run_inline
+from linkwise.extender.state.unlocked import RunUnlocked
 
 
 class WhatIf:
@@ -94,20 +94,17 @@ class GangRoom:
 
     def __init__(
         self,
-        cache: Cache,
-        *,
-        search: GangSearch,
-        reservations: Reservations,
-        running_pods: RunningPods,
+        books: Books,
         gang: Gang,
         members: GangMembers,
         now: float,
-        aside: RunUnlocked = run_inline,
+        aside: RunUnlocked,
     ) -> None:
         """With *aside*, others may use the cache meanwhile."""
-        self._cache, self._search, self._running_pods = cache, search, running_pods
+        cache, reservations = books.cache, books.reservations
+        self._cache, self._search, self._running_pods = cache, books.search, books.running_pods
         self._members, self._now, self._aside = members, now, aside
-        self._cache, self._nodes = cache, cache.changed_rows.generation
+        self._nodes = cache.changed_rows.generation
         visible = reservations.ways(reservations.claimant(gang, members), now)[0]
         what_if = WhatIf(cache, reservations, visible)
         self._base = reservations.rows_with(visible).trial()

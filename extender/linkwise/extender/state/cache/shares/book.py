@@ -1,5 +1,5 @@
 """Which pod has which shares of one node. A book is a value: each change of the node makes a new
-one from the facts.
+one from the facts, which are what the API server says about the node (`NodeShares`).
 
 Shares are assigned in the same order as whole GPUs (`node_info`): what the kubelet reports as in
 use, the plans of bound pods, assumed Bindings, bound pods without a plan. Each step gets only what
