@@ -88,6 +88,21 @@ def test_what_was_learnt_first_holds_for_as_long_as_what_was_learnt_last() -> No
     assert known.takes(key) == {}
 
 
+def test_a_refusal_of_the_gang_holds_longer_each_time() -> None:
+    at = cluster(1)
+    at.add_gang("g", 2, 4)
+    at.settle()
+    known, key, now, held = GangRefusals(cached(at), Agenda()), GangKey("ml", "g"), 0.0, []
+    for _ in range(8):
+        known.takes_no_more(key, "n0", Takes(1, 1), now)
+        began = now
+        while known.takes(key):
+            now += 1.0
+            known.lapse(now)
+        held.append(now - began)
+    assert held == [2, 10, 20, 40, 80, 160, 300, 300]
+
+
 def test_one_node_that_takes_few_does_not_spread_the_gang() -> None:
     at = cluster(3)
     tries_until_it_goes(at, 4, lambda node, others: others < (1 if node == "n0" else 4))
