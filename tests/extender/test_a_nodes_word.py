@@ -1,7 +1,7 @@
 """What one node writes is its word about itself: others notice nothing.
 
 The table here is the one of docs/operating/security.md. Each row is written by node `evil` in
-one of two clusters that are equal otherwise. It takes no new pods, so nobody comes to it.
+one of two clusters that are equal otherwise. It takes no new pods, so none comes to it.
 """
 
 import re

@@ -88,7 +88,7 @@ class ClaimQueue(SchedulingQueue):
 
 class LazyQueue(ClaimQueue):
     """It tries a pod that did not fit once more if the extender nominates it elsewhere. No other
-    change wakes it, and no time: so whoever is woken was woken by the extender."""
+    change wakes it, and no time: so each pod that is woken was woken by the extender."""
 
     def __init__(self, devices: DeviceCluster, **named: Any) -> None:
         super().__init__(devices, **named | {"max_unschedulable_seconds": math.inf})

@@ -93,7 +93,7 @@ def test_jobs_wait_no_longer_than_beside_plain_pods_within_a_bound() -> None:
 
 
 def pods_of(seed: int, *, honest: bool) -> list[Pod]:
-    """What is created in the first half hour of a day, whoever places it."""
+    """What is created in the first half hour of a day, with any scheduler."""
     fate = Fate(seed, 0.1, With(hostile=True))
     made: list[Pod] = []
     day = fate.day

@@ -274,7 +274,7 @@ class WaveLaws:
             del self._kept[place]
             return
         if not self._is_whole(key):
-            del self._kept[place]  # with others missing, the whole gang is placed anew
+            del self._kept[place]  # with others missing, the whole gang is placed again
             return
         if self._was_disturbed(key, kept) or day.other_filters:
             kept.given_at = day.now

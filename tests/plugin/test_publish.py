@@ -51,7 +51,7 @@ def test_before_the_kubelet_has_spoken_nothing_is_said_of_what_is_in_use() -> No
 
 
 def test_before_the_first_look_nothing_is_said_of_what_pods_do() -> None:
-    """The Node keeps what an earlier plugin wrote, and no time for which nobody looked is added."""
+    """The Node keeps what an earlier plugin wrote, and no time without a look is added."""
     was = node(annotations={names.ACTIVITY: "of an earlier plugin"})
     assert names.ACTIVITY not in difference(was, wanted(DGX_A100, IN_USE))["annotations"]
     first = Activity(at=1_763_000_000)

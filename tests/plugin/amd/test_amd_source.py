@@ -1,6 +1,7 @@
 """AMD's GPUs, read from a /sys that is built here as the driver builds it."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from threading import Event
 
@@ -541,12 +542,12 @@ def test_a_read_that_blocks_costs_its_gpu_only(
         return probe_device(root, bus_id)
 
     monkeypatch.setattr(source, "probe_device", block)
-    assert inventory.probe(machine).findings == {
-        A: (Finding("no-answer", f"a file in {tree.root} does not answer within 0.2 s"),)
-    }
-    go_on.set()
-    wait_for(lambda: not inventory.probe(machine).findings, "the end of the read that blocked")
-    inventory.close()
+    with closing(inventory):
+        assert inventory.probe(machine).findings == {
+            A: (Finding("no-answer", f"a file in {tree.root} does not answer within 0.2 s"),)
+        }
+        go_on.set()
+        wait_for(lambda: not inventory.probe(machine).findings, "the end of the read that blocked")
 
 
 def test_a_reading_that_blocks_leaves_its_gpu_out(

@@ -481,7 +481,7 @@ BROKEN = {
         workload(TRAIN, "runtimeRef: {name: torch}"),
         "f.yaml:4: document 1: spec.trainer.resourcesPerNode: missing, and the runtime 'torch'",
     ),
-    "a kind that nobody knows": (
+    "an unknown kind": (
         workload("x.io/v1 Train", TEMPLATE),
         "f.yaml:2: document 1: kind: Train.x.io: it is unknown which pods this kind creates",
     ),

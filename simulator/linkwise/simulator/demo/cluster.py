@@ -206,7 +206,7 @@ class SimulatedCluster:
     # Waiting
 
     def look(self) -> None:
-        """Pass new log lines to *tell*. Raises ChildError if a program has ended."""
+        """Pass on new log lines. Raises ChildError if a program has ended."""
         if self._tell is not None:
             for child in self._children:
                 for line in child.new_lines():

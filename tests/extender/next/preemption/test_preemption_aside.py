@@ -1,4 +1,4 @@
-"""While victims are sought, others use the core: nobody is evicted for what was true before."""
+"""While victims are sought, others use the core: no pod is evicted for what was true before."""
 
 from collections.abc import Callable
 from functools import partial

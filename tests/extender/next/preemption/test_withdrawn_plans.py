@@ -1,4 +1,4 @@
-"""A plan that nobody carries out gives way to a more important gang."""
+"""A plan that is not carried out gives way to a more important gang."""
 
 import pytest
 

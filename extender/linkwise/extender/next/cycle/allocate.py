@@ -48,7 +48,7 @@ class Allocate(Part):
 
     def place(self, gang: Gang, now: float, *, keeps_lock: bool = False) -> None:
         """Plan as much of *gang* as there is room for. Raises StaleResult if the gang changes
-        meanwhile, which it does not if the search *keeps* the *lock*."""
+        meanwhile, which it does not with *keeps_lock*: then the search keeps the lock."""
         self._queue.note_try(gang.key)
         if self._preemption.is_victim(gang):
             return
