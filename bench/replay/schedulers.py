@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from bench.replay.baselines import placements
 from bench.replay.baselines.queues import Easy, Fifo, Greedy
 from linkwise.extender.next.core_settings import CoreSettings, MovePolicy, Moves
-from linkwise.extender.next.queue.queue_order import QueueOrder
+from linkwise.extender.next.queue.scheduling_queue import QueueOrder
 from linkwise.replay.core import objects
 from linkwise.replay.core.contestant import LinkwiseContestant
 from linkwise.replay.driver import Contestant

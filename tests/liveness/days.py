@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import click
 
-from linkwise.extender.next.queue.queue_order import QueueOrder
+from linkwise.extender.next.queue.scheduling_queue import QueueOrder
 from linkwise.extender.place.nodes import scheduler_feedback
 from tests.liveness.fates import Fate, Plain, With
 from tests.liveness.judge import Judge, delayed

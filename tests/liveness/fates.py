@@ -6,7 +6,7 @@ from functools import partial
 from random import Random
 
 from linkwise.extender.next.core_settings import NO_MOVES, CoreSettings, MovePolicy, Moves, Preempt
-from linkwise.extender.next.queue.queue_order import QueueOrder
+from linkwise.extender.next.queue.scheduling_queue import QueueOrder
 from linkwise.kube.objects import OwnerReference, Pod
 from tests.liveness.day import Day, Trouble
 from tests.liveness.hostile import Hostile

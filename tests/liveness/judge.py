@@ -32,8 +32,8 @@ from linkwise.extender.core import Core
 from linkwise.extender.next.core_settings import NO_MOVES, Preempt
 from linkwise.extender.next.gangs.members import LONGEST_SECONDS
 from linkwise.extender.next.moves.planned_moves import REASON
-from linkwise.extender.next.queue.queue_order import QueueOrder
 from linkwise.extender.next.queue.reservations import Reservation
+from linkwise.extender.next.queue.scheduling_queue import QueueOrder
 from linkwise.extender.state.actions import Evict, WritePlan
 from linkwise.extender.state.extender_calls import FilterCall
 from linkwise.extender.state.records import GangKey, PodRecord

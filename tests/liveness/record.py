@@ -18,7 +18,7 @@ from unittest.mock import patch
 import click
 
 from linkwise.extender.core import Core
-from linkwise.extender.next.queue.queue_order import QueueOrder
+from linkwise.extender.next.queue.scheduling_queue import QueueOrder
 from linkwise.extender.show.explain.explainer import Explainer
 from linkwise.extender.show.explain.texts import explanation_text
 from linkwise.extender.state.actions import Action

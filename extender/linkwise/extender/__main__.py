@@ -20,7 +20,7 @@ import msgspec
 
 from linkwise.extender.core import Core
 from linkwise.extender.next.core_settings import MovePolicy, Moves, Preempt
-from linkwise.extender.next.queue.queue_order import QueueOrder
+from linkwise.extender.next.queue.scheduling_queue import QueueOrder
 from linkwise.extender.run.leader_endpoints import CALLS, STATUS, LeaderEndpoints
 from linkwise.extender.run.leadership import ALONE
 from linkwise.extender.run.loop import Loop

@@ -19,8 +19,8 @@ from linkwise.extender.calls.prioritize import Prioritize
 from linkwise.extender.next.core_settings import CoreSettings
 from linkwise.extender.next.cycle.planner import Planner
 from linkwise.extender.next.cycle.round import NoteStep, no_note
+from linkwise.extender.next.gangs.members import plan_others
 from linkwise.extender.next.gangs.uncreated import FetchRefusals, RefusedPod
-from linkwise.extender.next.gangs.unwritten import plan_others
 from linkwise.extender.next.invariants import audit
 from linkwise.extender.next.moves.may_move import Stays
 from linkwise.extender.next.moves.plan import Move
@@ -33,12 +33,11 @@ from linkwise.extender.show.explain.snapshot import Own, Snapshot, SnapshotCamer
 from linkwise.extender.show.explain.usage import view_counts, view_nodes
 from linkwise.extender.state.actions import Action
 from linkwise.extender.state.cache.bounds import FREE_BYTES, KindTurns, PodBytes
-from linkwise.extender.state.cache.cache import Cache
+from linkwise.extender.state.cache.cache import Cache, Surrounding, Surroundings
 from linkwise.extender.state.cache.claims.book import ClaimBook
 from linkwise.extender.state.cache.claims.records import claim_record, slice_record
 from linkwise.extender.state.cache.ingest import Ingest
 from linkwise.extender.state.cache.pending_writes import PendingWrites
-from linkwise.extender.state.cache.surroundings import Surrounding, Surroundings
 from linkwise.extender.state.decisions import Decision
 from linkwise.extender.state.extender_calls import (
     AlreadyBound,
@@ -55,8 +54,7 @@ from linkwise.extender.state.extender_calls import (
 )
 from linkwise.extender.state.membership.owner_cache import FetchOwner, Found
 from linkwise.extender.state.records import GangKey, NodeRecord, PodMemory, PodRecord
-from linkwise.extender.state.timers import Agenda
-from linkwise.extender.state.unlocked import RunUnlocked, nothing, run_inline
+from linkwise.extender.state.timers import Agenda, RunUnlocked, nothing, run_inline
 from linkwise.extender.state.views import Counts, Explanation, GangView, NodeView
 from linkwise.kube.device_claims import ResourceClaim, ResourceSlice
 from linkwise.kube.objects import Node, Pod, PodDisruptionBudget

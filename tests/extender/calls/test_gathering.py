@@ -3,7 +3,7 @@
 import pytest
 
 from linkwise.extender.calls.filter import GATHERING_SECONDS
-from linkwise.extender.next.gangs.unwritten import UNWRITTEN_SECONDS
+from linkwise.extender.next.gangs.members import UNWRITTEN_SECONDS
 from linkwise.extender.place.nodes import scheduler_feedback
 from linkwise.extender.state.extender_calls import FilterAnswer, FilterCall, Outcome
 from linkwise.kube.objects import Pod

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from linkwise.extender.place.search.assignment import AssignedPart, Assignment, best_of
+from linkwise.extender.place.search.candidates import AssignedPart, Assignment, best_of
 
 ONE = Assignment((AssignedPart(0, 0, (1, 2)),), worth=100.0, own=50.0, damage=5.0, level=1)
 TWO = replace(ONE, parts=(AssignedPart(0, 0, (1,)), AssignedPart(1, 0, (1,))))

@@ -26,7 +26,7 @@ from linkwise.cli.what_if.past.text import write_past
 from linkwise.cli.what_if.text import write_text
 from linkwise.cli.what_if.whole_nodes import ask_whole_nodes
 from linkwise.extender.next.core_settings import CoreSettings, MovePolicy, Moves, Preempt
-from linkwise.extender.next.queue.queue_order import QueueOrder
+from linkwise.extender.next.queue.scheduling_queue import QueueOrder
 from linkwise.pods.durations import seconds_of
 from linkwise.pods.flags import movable_of
 from linkwise.pods.podgrouper.workloads.answer import IndexedJobs

@@ -16,8 +16,7 @@ import msgspec
 from linkwise.extender.calls.barrier import Barrier, Turn
 from linkwise.extender.calls.shares import take_shares
 from linkwise.extender.next.cycle.planner import Planner
-from linkwise.extender.next.gangs.members import minimum_of, placed_at_most
-from linkwise.extender.next.gangs.unwritten import with_others
+from linkwise.extender.next.gangs.members import minimum_of, placed_at_most, with_others
 from linkwise.extender.next.queue.books import Part
 from linkwise.extender.place.nodes.by_count import goes_by_count
 from linkwise.extender.place.nodes.reasons import SUCH_REFUSED, why_closed_exactly

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from linkwise.extender.next.queue.queue_order import QueueOrder
+from linkwise.extender.next.queue.scheduling_queue import QueueOrder
 from linkwise.extender.state.records import PodRecord
 from linkwise.pods.annotations import PodRequest
 from linkwise.pods.podgrouper.recreated import ALWAYS, goes_with_leader

@@ -11,7 +11,7 @@ from linkwise.extender.state.cache.cache import Cache
 from linkwise.extender.state.cache.node_info import NodeInfo
 from linkwise.extender.state.cache.node_table import NOT_USABLE
 from linkwise.extender.state.records import GangKey, PodRecord, WrittenPlan, total
-from linkwise.extender.state.unlocked import Pause
+from linkwise.extender.state.timers import Pause
 from linkwise.topology.annotations.plan import Plan
 
 _NODES_AT_ONCE = 256

@@ -16,8 +16,7 @@ import numpy as np
 from linkwise.extender.place.cluster_view import ClusterView
 from linkwise.extender.place.communicator import ONE_NODE, Standard
 from linkwise.extender.place.request import NONE_PLACED, NoRoom, PlacedMembers, PodSet, Spot
-from linkwise.extender.place.search.assignment import Assignment
-from linkwise.extender.place.search.candidates import Scope
+from linkwise.extender.place.search.candidates import Assignment, Scope
 from linkwise.extender.place.search.domain_search import DomainSearch
 from linkwise.extender.place.search.unequal import UnequalSearch
 from linkwise.extender.state.cache.machine_kind import GpuRequest

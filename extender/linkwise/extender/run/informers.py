@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from linkwise.extender.core import Core
 from linkwise.extender.run.metrics import ExtenderMetrics
-from linkwise.extender.state.cache.surroundings import Surrounding
+from linkwise.extender.state.cache.cache import Surrounding
 from linkwise.kube import device_claims
 from linkwise.kube.client import KubeClient
 from linkwise.kube.device_claims import ResourceClaim, ResourceSlice

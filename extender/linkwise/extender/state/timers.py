@@ -1,9 +1,12 @@
-"""When the core has to decide even if nothing changes until then."""
+"""When the core has to decide even if nothing changes until then.
+
+And how it gives up its lock during long work that does not need the cache.
+"""
 
 from collections.abc import Callable, Hashable, Iterable
 from heapq import heapify, heappop, heappush
 from itertools import chain
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -67,3 +70,24 @@ class Timers(Generic[Key]):
     def _tidy(self) -> None:
         self._heap = [entry for entry in self._heap if self._at.get(entry[2]) == entry[0]]
         heapify(self._heap)
+
+
+T = TypeVar("T")
+
+Pause = Callable[[], None]
+"""Releases the core to the callers that wait for it, and returns once it is free again."""
+
+
+class RunUnlocked(Protocol):
+    """Runs *work*; other callers may use the core meanwhile."""
+
+    def __call__(self, work: Callable[[], T], /) -> T: ...
+
+
+def nothing() -> None:
+    """The work of a pause: others use the core meanwhile."""
+
+
+def run_inline(work: Callable[[], T]) -> T:
+    """Runs *work* without releasing the core: for a core with one user."""
+    return work()

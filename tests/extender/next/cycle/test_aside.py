@@ -14,7 +14,7 @@ from linkwise.extender.next.core_settings import CoreSettings
 from linkwise.extender.next.cycle import allocate, changes
 from linkwise.extender.next.gangs import lifecycle
 from linkwise.extender.state.actions import WritePlan
-from linkwise.extender.state.unlocked import run_inline
+from linkwise.extender.state.timers import run_inline
 from tests.extender.cluster import Cluster, change
 from tests.extender.meanwhile import Meanwhile
 

@@ -12,7 +12,7 @@ from linkwise.extender.next.cycle.changes import LARGE_GANG, SECONDS_A_POD
 from linkwise.extender.next.gangs.lifecycle import GangLifecycle
 from linkwise.extender.state.extender_calls import BindOrder, BindWaits, Outcome
 from linkwise.extender.state.records import GangKey
-from linkwise.extender.state.unlocked import Pause
+from linkwise.extender.state.timers import Pause
 from linkwise.kube.objects import Condition
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from linkwise.extender.next.gangs.unwritten import UNWRITTEN_SECONDS
+from linkwise.extender.next.gangs.members import UNWRITTEN_SECONDS
 from linkwise.extender.state.actions import Action, WritePlan
 from linkwise.extender.state.extender_calls import (
     BindOrder,

@@ -8,7 +8,7 @@ import pytest
 from linkwise.extender.next.core_settings import CoreSettings, MovePolicy, Moves, Preempt
 from linkwise.extender.next.moves.planned_moves import TRY_SECONDS
 from linkwise.extender.next.moves.targets import COME_SECONDS
-from linkwise.extender.next.preemption.rests import PLANNED_SECONDS
+from linkwise.extender.next.preemption.gang_preemption import PLANNED_SECONDS
 from linkwise.extender.state.actions import Evict, NoteQueue
 from linkwise.extender.state.extender_calls import Outcome
 from linkwise.extender.state.records import read_queue_note

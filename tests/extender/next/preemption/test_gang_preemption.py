@@ -7,7 +7,11 @@ import pytest
 from linkwise.extender.next.core_settings import Preempt
 from linkwise.extender.next.gangs.members import LONGEST_SECONDS
 from linkwise.extender.next.preemption.disruption_budgets import _Budget
-from linkwise.extender.next.preemption.rests import PLANNED_SECONDS, ROBBED_SECONDS, SPARED_SECONDS
+from linkwise.extender.next.preemption.gang_preemption import (
+    PLANNED_SECONDS,
+    ROBBED_SECONDS,
+    SPARED_SECONDS,
+)
 from linkwise.extender.next.queue.run_times import STUCK_SECONDS
 from linkwise.extender.state.actions import Emit, EventType, Evict
 from linkwise.extender.state.cache.pending_writes import LOST_SECONDS

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import pytest
 
 from linkwise.extender.next.core_settings import CoreSettings, Preempt
-from linkwise.extender.next.preemption.rests import PLANNED_SECONDS, SPARED_SECONDS
+from linkwise.extender.next.preemption.gang_preemption import PLANNED_SECONDS, SPARED_SECONDS
 from linkwise.extender.state.actions import Evict
 from linkwise.extender.state.extender_calls import Outcome
 from linkwise.kube.objects import (

@@ -8,8 +8,8 @@ import pytest
 
 from linkwise.extender.next.core_settings import CoreSettings, Preempt
 from linkwise.extender.next.gangs.registry import GangRegistry
-from linkwise.extender.next.queue.queue_order import QueueOrder
 from linkwise.extender.next.queue.run_times import MANY
+from linkwise.extender.next.queue.scheduling_queue import QueueOrder
 from linkwise.kube.objects import Condition, OwnerReference, Pod
 from tests.extender.cluster import Cluster, change
 

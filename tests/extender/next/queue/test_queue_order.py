@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 
 from linkwise.extender.next.core_settings import CoreSettings
-from linkwise.extender.next.queue import queue_order
-from linkwise.extender.next.queue.queue_order import Ordering, QueueOrder, most_passed
+from linkwise.extender.next.queue import scheduling_queue
 from linkwise.extender.next.queue.run_times import ENOUGH, LEAST_SECONDS, MANY
+from linkwise.extender.next.queue.scheduling_queue import Ordering, QueueOrder, most_passed
 from linkwise.extender.show.explain.explainer import Explainer
 from linkwise.extender.show.explain.texts import explanation_text
 from linkwise.extender.state.actions import PodRef
@@ -289,8 +289,8 @@ def test_the_last_of_all_gets_its_turn_under_any_stream_of_others(
 ) -> None:
     """Whatever comes is shorter or larger, and more of it waits than there is room for. The bound
     is minutes instead of days."""
-    monkeypatch.setattr(queue_order, "MOST_RUN_SECONDS", 30.0)
-    monkeypatch.setattr(queue_order, "SIZE_SECONDS", 100.0)
+    monkeypatch.setattr(scheduling_queue, "MOST_RUN_SECONDS", 30.0)
+    monkeypatch.setattr(scheduling_queue, "SIZE_SECONDS", 100.0)
     at = Cluster(CoreSettings(queue_order=QueueOrder.MULTIFACTOR))
     at.add_node("n0", "hgx-h100")
 

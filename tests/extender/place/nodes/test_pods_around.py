@@ -10,9 +10,8 @@ import pytest
 
 from linkwise.extender.place.nodes.node_filters import NodeFilters
 from linkwise.extender.run.informers import SURROUNDINGS
-from linkwise.extender.state.cache.cache import Cache
+from linkwise.extender.state.cache.cache import Cache, Surroundings
 from linkwise.extender.state.cache.ingest import Ingest
-from linkwise.extender.state.cache.surroundings import Surroundings
 from linkwise.extender.state.records import PodRecord, WrittenPlan
 from linkwise.extender.state.timers import Agenda
 from linkwise.kube.objects import (

@@ -20,7 +20,7 @@ from linkwise.extender.next.preemption.gang_preemption import GangPreemption
 from linkwise.extender.next.queue.books import Books, Part
 from linkwise.extender.place.request import NoRoom, Spot
 from linkwise.extender.state.cache.plans import Deal, plan_id, written_plans
-from linkwise.extender.state.unlocked import RunUnlocked
+from linkwise.extender.state.timers import RunUnlocked
 from linkwise.extender.state.views import Placed
 from linkwise.topology.annotations.plan import CommunicatorEstimate, Plan
 

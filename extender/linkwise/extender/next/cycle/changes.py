@@ -9,8 +9,7 @@ from linkwise.extender.next.gangs.lifecycle import GangLifecycle
 from linkwise.extender.next.gangs.scheduling_gates import SchedulingGates
 from linkwise.extender.next.queue.books import Books, Part
 from linkwise.extender.state.records import GangKey, PodRecord
-from linkwise.extender.state.timers import Timers
-from linkwise.extender.state.unlocked import RunUnlocked, T, run_inline
+from linkwise.extender.state.timers import RunUnlocked, T, Timers, run_inline
 
 # Gangs and members: after a look at so many, some 0.01 ms each, the round releases the lock for a
 # moment.

@@ -22,9 +22,8 @@ from linkwise.extender.next.moves.planned_moves import PlannedMoves
 from linkwise.extender.next.moves.targets import Targets
 from linkwise.extender.next.preemption.disruption_budgets import DisruptionBudgets
 from linkwise.extender.next.preemption.eviction_candidates import EvictionCandidates
-from linkwise.extender.next.preemption.gang_preemption import GangPreemption
+from linkwise.extender.next.preemption.gang_preemption import GangPreemption, Rests
 from linkwise.extender.next.preemption.reclaim import IdlePods
-from linkwise.extender.next.preemption.rests import Rests
 from linkwise.extender.next.queue.books import Books
 from linkwise.extender.next.queue.idle_limit import IdleLimit
 from linkwise.extender.next.queue.quota_turns import QuotaTurns

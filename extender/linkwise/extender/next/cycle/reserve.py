@@ -33,13 +33,13 @@ from linkwise.extender.next.queue.earliest_start import (
     reserve,
 )
 from linkwise.extender.next.queue.idle_limit import IdleLimit, Idling
-from linkwise.extender.next.queue.queue_order import QueueOrder
 from linkwise.extender.next.queue.reservations import FIRST, Reservation
+from linkwise.extender.next.queue.scheduling_queue import QueueOrder
 from linkwise.extender.place.cluster_view import as_if
 from linkwise.extender.place.request import NoRoom, Spot
 from linkwise.extender.state.cache.node_table import Bools, NodeTable
 from linkwise.extender.state.records import GangKey
-from linkwise.extender.state.unlocked import RunUnlocked, nothing
+from linkwise.extender.state.timers import RunUnlocked, nothing
 
 _MOST = 16  # reservations: each costs searches, and later gangs soon become the first
 

@@ -51,7 +51,7 @@ from linkwise.extender.state.cache.node_info import NodeInfo
 from linkwise.extender.state.cache.node_table import NOT_USABLE, Bools, Ints, NodeTable, popcount
 from linkwise.extender.state.cache.shares.book import ShareBook
 from linkwise.extender.state.records import PodRecord, ResourceList, Template
-from linkwise.extender.state.unlocked import RunUnlocked, run_inline
+from linkwise.extender.state.timers import RunUnlocked, run_inline
 from linkwise.kube.filters.gang import trimmed
 from linkwise.kube.filters.pod_facts import rules_of
 from linkwise.kube.objects import LARGEST

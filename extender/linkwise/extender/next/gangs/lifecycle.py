@@ -13,20 +13,20 @@ from collections.abc import Iterable, Sequence
 from linkwise.extender.next.gangs.gang import Gang, News, phase_of
 from linkwise.extender.next.gangs.growing_pauses import GrowingPauses
 from linkwise.extender.next.gangs.members import (
+    UNWRITTEN_SECONDS,
     GangMembers,
     Members,
     is_past_us,
+    may_stay_unwritten,
     plan_of,
     waits_until,
 )
 from linkwise.extender.next.gangs.registry import GangBooks, GangPart
 from linkwise.extender.next.gangs.scheduling_gates import SchedulingGates
 from linkwise.extender.next.gangs.to_come import MembersToCome
-from linkwise.extender.next.gangs.unwritten import UNWRITTEN_SECONDS, may_stay_unwritten
 from linkwise.extender.place.request import Spot
 from linkwise.extender.state.records import GangKey, PodRecord
-from linkwise.extender.state.timers import Timers
-from linkwise.extender.state.unlocked import Pause
+from linkwise.extender.state.timers import Pause, Timers
 from linkwise.pods.podgrouper.recreated import COUNTS_AS_FAILURE
 from linkwise.topology.annotations.plan import Plan
 

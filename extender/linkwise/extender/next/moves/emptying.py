@@ -22,7 +22,7 @@ from linkwise.extender.next.preemption.gang_room import some_at_a_time
 from linkwise.extender.next.queue.books import Books, Part
 from linkwise.extender.state.cache.node_info import NodeInfo
 from linkwise.extender.state.records import PodRecord, natural
-from linkwise.extender.state.unlocked import RunUnlocked, nothing, run_inline
+from linkwise.extender.state.timers import RunUnlocked, nothing, run_inline
 
 _DAY_SECONDS = 86_400.0
 _MOST_SEARCHES = 8  # for one look; each costs milliseconds

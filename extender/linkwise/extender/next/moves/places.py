@@ -22,7 +22,7 @@ from linkwise.extender.state.cache.node_info import NodeInfo
 from linkwise.extender.state.cache.node_table import NodeTable
 from linkwise.extender.state.cache.shares.book import ShareBook
 from linkwise.extender.state.records import PodRecord, ResourceList
-from linkwise.extender.state.unlocked import RunUnlocked
+from linkwise.extender.state.timers import RunUnlocked
 from linkwise.topology.annotations.plan import PlannedShares
 
 _WORSE = 0.999  # of the bandwidth that a pod has

@@ -38,14 +38,14 @@ from linkwise.extender.next.moves.plan import Move, MovePlan, gpus_by_node
 from linkwise.extender.next.moves.search import Mover, MoveSearch
 from linkwise.extender.next.moves.targets import Targets
 from linkwise.extender.next.preemption.disruption_budgets import DisruptionBudgets
+from linkwise.extender.next.preemption.gang_preemption import PLANNED_SECONDS, Rests
 from linkwise.extender.next.preemption.gang_room import GangRoom, some_at_a_time
-from linkwise.extender.next.preemption.rests import PLANNED_SECONDS, Rests
 from linkwise.extender.next.queue.books import Books, Part
 from linkwise.extender.place.request import Spot
 from linkwise.extender.state.actions import Beneficiary
 from linkwise.extender.state.cache.node_table import popcount
 from linkwise.extender.state.records import GangKey, PodRecord
-from linkwise.extender.state.unlocked import RunUnlocked, run_inline
+from linkwise.extender.state.timers import RunUnlocked, run_inline
 
 REASON = "Moved"
 # How often moves are sought for one gang: if something changed meanwhile, and else, as pods may be

@@ -29,7 +29,7 @@ from linkwise.extender.place.cluster_view import NodesView
 from linkwise.extender.place.request import Spot
 from linkwise.extender.state.cache.cache import Cache
 from linkwise.extender.state.records import GangKey, PodRecord, ResourceList
-from linkwise.extender.state.unlocked import RunUnlocked, nothing
+from linkwise.extender.state.timers import RunUnlocked, nothing
 
 _MOST_SEARCHES = 8  # for places of the gang; each costs milliseconds
 _AT_ONCE = 512  # nodes; each takes microseconds, while kube-scheduler's calls wait

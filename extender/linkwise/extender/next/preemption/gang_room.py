@@ -21,7 +21,7 @@ from linkwise.extender.state.cache.machine_kind import GpuRequest
 from linkwise.extender.state.cache.node_info import NodeInfo
 from linkwise.extender.state.cache.node_table import Bools, Ints, NodeTable, popcount
 from linkwise.extender.state.records import PodRecord
-from linkwise.extender.state.unlocked import RunUnlocked
+from linkwise.extender.state.timers import RunUnlocked
 
 
 class WhatIf:

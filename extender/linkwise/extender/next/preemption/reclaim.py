@@ -20,7 +20,7 @@ from linkwise.extender.next.preemption.eviction_candidates import EvictionCandid
 from linkwise.extender.next.preemption.victim_selection import Unit
 from linkwise.extender.next.queue.books import Books, Part
 from linkwise.extender.state.records import PodRecord
-from linkwise.extender.state.unlocked import RunUnlocked, run_inline
+from linkwise.extender.state.timers import RunUnlocked, run_inline
 from linkwise.topology import names
 from linkwise.topology.annotations.activity import STALE_SECONDS, Activity, read_activity
 from linkwise.topology.errors import AnnotationError

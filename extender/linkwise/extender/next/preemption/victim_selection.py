@@ -25,7 +25,7 @@ from typing import Protocol
 from linkwise.extender.next.preemption.disruption_budgets import DisruptionBudgets
 from linkwise.extender.place.request import Spot
 from linkwise.extender.state.records import GangKey, PodRecord
-from linkwise.extender.state.unlocked import RunUnlocked, run_inline
+from linkwise.extender.state.timers import RunUnlocked, run_inline
 
 # How many sets are checked, and for how many of them a place is searched: a check takes
 # microseconds, a search milliseconds.

@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 
 from linkwise.extender.next.gangs.registry import GangBooks, GangPart
-from linkwise.extender.next.queue.queue_order import QueueOrder
 from linkwise.extender.next.queue.reservations import Reservations
 from linkwise.extender.next.queue.run_times import RunningPods, RunTimes
-from linkwise.extender.next.queue.scheduling_queue import Ages, SchedulingQueue
+from linkwise.extender.next.queue.scheduling_queue import Ages, QueueOrder, SchedulingQueue
 from linkwise.extender.state.cache.cache import Cache
 from linkwise.extender.state.cache.pending_writes import PendingWrites
 from linkwise.extender.state.records import GangKey

@@ -21,7 +21,7 @@ from linkwise.extender.place.request import NoRoom, Spot
 from linkwise.extender.state.cache.cache import Cache
 from linkwise.extender.state.cache.node_table import NOT_USABLE, Bools, Ints, NodeTable, popcount
 from linkwise.extender.state.records import GangKey, ResourceList
-from linkwise.extender.state.unlocked import Pause
+from linkwise.extender.state.timers import Pause
 
 Gpus = Mapping[str, int]
 """Node -> bitmask."""

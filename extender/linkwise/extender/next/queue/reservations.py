@@ -29,9 +29,8 @@ from linkwise.extender.next.gangs.gang import Gang
 from linkwise.extender.next.gangs.gang_search import requests_of
 from linkwise.extender.next.gangs.members import GangMembers, plan_of
 from linkwise.extender.next.queue.earliest_start import EarliestStart, Gpus, earliest
-from linkwise.extender.next.queue.queue_order import Ordering, Urgency
 from linkwise.extender.next.queue.run_times import RunningPods, RunTimes, RunTimesOf
-from linkwise.extender.next.queue.scheduling_queue import SchedulingQueue
+from linkwise.extender.next.queue.scheduling_queue import Ordering, SchedulingQueue, Urgency
 from linkwise.extender.place.cluster_view import NodesView, as_it_is
 from linkwise.extender.place.nodes.node_filters import NodeFilters
 from linkwise.extender.place.request import Spot

@@ -1,4 +1,4 @@
-"""The gangs that wait for GPUs, and their order (`queue.queue_order`).
+"""The gangs that wait for GPUs, and which of them is the most urgent.
 
 A gang that found no room stands aside until there is more room, or until the gang changes. An
 evicted gang keeps its age: its new pods are younger than the pods that it made room for. So does a
@@ -9,22 +9,93 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import NamedTuple
 
 from linkwise.extender.next.gangs.gang import Gang
 from linkwise.extender.next.gangs.members import GangMembers, minimum_of
 from linkwise.extender.next.gangs.registry import GangRegistry
-from linkwise.extender.next.queue.queue_order import (
-    MOST_RUN_SECONDS,
-    Ordering,
-    QueueOrder,
-    Urgency,
-)
-from linkwise.extender.next.queue.run_times import RunTimes
+from linkwise.extender.next.queue.run_times import PodKind, RunTimes, expected_run_time
 from linkwise.extender.place.request import NoRoom
 from linkwise.extender.state.actions import Beneficiary
 from linkwise.extender.state.cache.cache import Cache
 from linkwise.extender.state.records import GangKey, PodRecord
+
+Urgency = tuple[int, float, GangKey]
+"""Less is more urgent: minus the priority, the seniority, and the name as the tie-break."""
+
+# docs/decisions/gangs-and-queue.md#26-the-multifactor-order says how these were chosen.
+RUN_TIME_WEIGHT = 10.0
+MOST_RUN_SECONDS = 4 * 3600.0  # longer pods and servers count as this
+SIZE_SECONDS = 48 * 3600.0  # for each doubling of the GPUs; more than all that run times can do
+
+
+class QueueOrder(StrEnum):
+    """What orders gangs and pods of equal priority, as the operator configures it."""
+
+    AGE = "age"
+    MULTIFACTOR = "multifactor"  # age, expected run time and number of GPUs
+
+    @property
+    def ahead_from(self) -> int:
+        """A single pod of so many GPUs or more that finds no room joins the extender's queue. By
+        age, kube-scheduler's own queue does for one GPU: several seldom come free together."""
+        return 2 if self is QueueOrder.AGE else 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ordering:
+    """The order by the run times that are known at one moment.
+
+    Priority comes first. Among equals, it compares seniorities: the times at which they count as
+    created. By age, that is when they were created. By `multifactor`, a gang or pod counts as
+    younger the longer it is expected to run, and as older the more GPUs it requests.
+
+    Both shifts are bounded, so the order starves nothing: no gang or pod of G GPUs passes another
+    of the same priority that was created `most_passed(G)` seconds earlier.
+    """
+
+    order: QueueOrder = QueueOrder.AGE
+    means: Mapping[PodKind, float] = field(default_factory=dict)  # of run times, in seconds
+    broken: frozenset[str] = frozenset()  # namespaces whose declared run times do not count
+
+    def urgency(
+        self, priority: int, created: float, key: GangKey, pods: Iterable[PodRecord]
+    ) -> Urgency:
+        """*pods* request GPUs together; *created* is in seconds since 1970, as is the seniority."""
+        return -priority, created + self.shift(pods), key
+
+    def of_single(self, record: PodRecord) -> Urgency:
+        """Of a pod without a gang, which is in kube-scheduler's queue and not in the extender's."""
+        name = record.ref
+        key = GangKey(name.namespace, name.name, name.uid)
+        return self.urgency(record.priority, record.created, key, (record,))
+
+    def shift(self, pods: Iterable[PodRecord]) -> float:
+        """How many seconds later than they were created *pods* count as created; below 0: earlier.
+        Less than two GPUs, also parts of them, count as one."""
+        if self.order is QueueOrder.AGE:
+            return 0.0
+        gpus, expected = self.size_and_run_time(pods)
+        return RUN_TIME_WEIGHT * min(expected, MOST_RUN_SECONDS) - _head_start(gpus)
+
+    def size_and_run_time(self, pods: Iterable[PodRecord]) -> tuple[int, float]:
+        """The GPUs of all *pods*, and the longest of their `expected_run_time`s in seconds."""
+        gpus, longest = 0, 0.0
+        for pod in pods:
+            gpus += pod.needs.gpus
+            longest = max(longest, expected_run_time(pod, self.means, self.broken))
+        return gpus, longest
+
+
+def most_passed(gpus: int) -> float:
+    """For how many seconds a gang or pod has to exist so that no new one of *gpus* GPUs and the
+    same priority passes it."""
+    return RUN_TIME_WEIGHT * MOST_RUN_SECONDS + _head_start(gpus)
+
+
+def _head_start(gpus: int) -> float:
+    return SIZE_SECONDS * math.log2(max(gpus, 1))
 
 
 @dataclass(slots=True)

@@ -41,7 +41,7 @@ from linkwise.extender.state.cache.node_info import NodeInfo
 from linkwise.extender.state.cache.node_table import NodeTable, popcount
 from linkwise.extender.state.cache.pending_writes import NOMINATE_SECONDS, nomination_pause
 from linkwise.extender.state.records import PodMemory, PodRecord
-from linkwise.extender.state.unlocked import Pause
+from linkwise.extender.state.timers import Pause
 
 # kube-scheduler mostly calls again by itself within milliseconds, and in time.
 MOMENT_SECONDS = 1.0

@@ -1,7 +1,8 @@
 """The nodes with room for some of a gang's equal members: how many on each, and at which worth.
 
 A node with room for three members at 100 GB/s may have room for four at 50, and two members may
-use fewer NICs than three. So the search chooses a standard first, then counts nodes at it.
+use fewer NICs than three. So the search chooses a standard first, then counts nodes at it. An
+`Assignment` is what it finds there.
 """
 
 from collections import defaultdict
@@ -12,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkwise.extender.place import communicator
-from linkwise.extender.place.cluster_view import ClusterView
-from linkwise.extender.place.communicator import Reach, Standard
+from linkwise.extender.place.cluster_view import ClusterView, Counts
+from linkwise.extender.place.communicator import TOLERANCE, Reach, Standard
+from linkwise.extender.place.criteria import OF_ASSIGNMENTS
 from linkwise.extender.place.request import PlacedMembers, PodSet
 from linkwise.extender.state.cache.machine_kind import MachineKind
 from linkwise.extender.state.cache.node_table import NO_DOMAIN, NOT_USABLE, Bools, Ints, popcount
@@ -246,3 +248,56 @@ def joined(domains: Ints, others: Ints) -> Ints:
         return others
     _, numbers = np.unique(domains * (others.max(initial=0) + 1) + others, return_inverse=True)
     return np.where((domains == NO_DOMAIN) | (others == NO_DOMAIN), NO_DOMAIN, numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class AssignedPart:
+    """Members of one pod set on one node."""
+
+    row: int
+    pod_set: int  # its index among the pod sets
+    sets: tuple[int, ...]  # GPU sets as bitmasks, in the order of ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """The parts in the order of ranks, and the values by which assignments are compared."""
+
+    parts: tuple[AssignedPart, ...]
+    worth: float  # GB/s of the communicator
+    own: float  # GB/s of the slowest member's own ring
+    damage: float  # GB/s that later jobs lose
+    level: int = 0  # the nearest level at which one domain holds all; 0: one node
+    domains: Counts = ()  # of each nearer level, the widest first
+
+    @property
+    def nodes(self) -> int:
+        return len({part.row for part in self.parts})
+
+    @property
+    def order(self) -> tuple[float, ...]:
+        """Sort key among assignments of equal worth; the greater is better."""
+        values = ((getattr(self, of.of), of.more) for of in OF_ASSIGNMENTS)
+        return tuple(
+            each if more else -each
+            for value, more in values
+            for each in (value if isinstance(value, tuple) else (value,))
+        )
+
+    def of_members(self, pod_sets: Sequence[PodSet]) -> Iterator[tuple[int, int, int]]:
+        """(member, row, GPU set) of each member."""
+        for number, pods in enumerate(pod_sets):
+            dealt = [
+                (part.row, gpus)
+                for part in self.parts
+                if part.pod_set == number
+                for gpus in part.sets
+            ]
+            for member, (row, gpus) in zip(pods.members, dealt, strict=True):
+                yield member, row, gpus
+
+
+def best_of(found: Sequence[Assignment]) -> Assignment:
+    """The best by `order` among those whose worth is within the tolerance of the highest."""
+    least = (1 - TOLERANCE) * max(each.worth for each in found)
+    return max((each for each in found if each.worth >= least), key=lambda each: each.order)

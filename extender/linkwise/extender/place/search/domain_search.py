@@ -20,8 +20,14 @@ from linkwise.extender.place.communicator import (
     reach_of,
 )
 from linkwise.extender.place.request import PodSet
-from linkwise.extender.place.search.assignment import AssignedPart, Assignment, best_of
-from linkwise.extender.place.search.candidates import Candidates, Scope, joined
+from linkwise.extender.place.search.candidates import (
+    AssignedPart,
+    Assignment,
+    Candidates,
+    Scope,
+    best_of,
+    joined,
+)
 from linkwise.extender.place.search.domain_packing import Near, NodePacking
 from linkwise.extender.place.search.fewest_domains import at_least, fewest_nodes
 from linkwise.extender.state.cache.node_table import NO_DOMAIN, Ints

@@ -15,8 +15,7 @@ from linkwise.extender.place.cluster_view import Effort, Level, domain_counts
 from linkwise.extender.place.communicator import APART, ONE_NODE, TOLERANCE, Reach, reach_of
 from linkwise.extender.place.request import PodSet
 from linkwise.extender.place.search import node_loads
-from linkwise.extender.place.search.assignment import AssignedPart, Assignment
-from linkwise.extender.place.search.candidates import Scope, joined
+from linkwise.extender.place.search.candidates import AssignedPart, Assignment, Scope, joined
 from linkwise.extender.place.search.fewest_domains import at_least
 from linkwise.extender.place.search.node_loads import Counts, Load
 from linkwise.extender.state.cache.machine_kind import MachineKind

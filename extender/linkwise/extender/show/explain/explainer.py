@@ -14,8 +14,8 @@ from typing import NamedTuple
 from linkwise.drawing.words import pods_in_words
 from linkwise.extender.next.cycle.reserve import InVain
 from linkwise.extender.next.gangs.members import GangMembers
-from linkwise.extender.next.queue.queue_order import MOST_RUN_SECONDS, QueueOrder, Urgency
 from linkwise.extender.next.queue.reservations import Claimant, claimant_of_single
+from linkwise.extender.next.queue.scheduling_queue import MOST_RUN_SECONDS, QueueOrder, Urgency
 from linkwise.extender.show.explain.empty_cluster import EmptyCluster
 from linkwise.extender.show.explain.funnel import Funnel, alike, wanted_of
 from linkwise.extender.show.explain.holders import holders_of, owners_of

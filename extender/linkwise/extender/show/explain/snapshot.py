@@ -18,9 +18,9 @@ from linkwise.extender.next.gangs.gang import Gang, Phase
 from linkwise.extender.next.gangs.members import GangMembers
 from linkwise.extender.next.moves.kept_waiting import KeptWaiting
 from linkwise.extender.next.moves.plan import MovePlan, MoveUnderWay
-from linkwise.extender.next.queue.queue_order import Ordering, Urgency
 from linkwise.extender.next.queue.reservations import Claimant, Reservation, claimant_of_gang
 from linkwise.extender.next.queue.run_times import KnownRunTimes
+from linkwise.extender.next.queue.scheduling_queue import Ordering, Urgency
 from linkwise.extender.next.queue.waiting_events import WaitReason, why_gang_waits
 from linkwise.extender.place.request import NoRoom
 from linkwise.extender.place.room import Room

@@ -9,8 +9,8 @@ from operator import itemgetter
 from linkwise.drawing.tables import Column, Link, Table
 from linkwise.drawing.words import gpus_in_words, pods_in_words, some
 from linkwise.extender.next.cycle.reserve import InVain
-from linkwise.extender.next.queue.queue_order import Urgency
 from linkwise.extender.next.queue.reservations import Reservation
+from linkwise.extender.next.queue.scheduling_queue import Urgency
 from linkwise.extender.show.explain.empty_cluster import EmptyCluster
 from linkwise.extender.show.explain.explainer import WAITING, state_of
 from linkwise.extender.show.explain.snapshot import GangState, Snapshot
