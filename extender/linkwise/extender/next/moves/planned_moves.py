@@ -25,7 +25,7 @@ for. Nothing moves for less important work, and nothing that a PodDisruptionBudg
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from linkwise.extender.next.core_settings import MovePolicy, Moves
@@ -219,19 +219,19 @@ class PlannedMoves(Part):
     def _state(self) -> object:
         return self._cache.room, self._cache.comings_and_goings, self._budgets.changes
 
-    def _try_waiting(self, waiting: list[Gang], now: float, aside: RunUnlocked) -> None:
-        state = self._state()
+    def _try_waiting(self, waiting: Sequence[Gang], now: float, aside: RunUnlocked) -> None:
+        state, reserved = self._state(), self._reservations.by_key
+        helped = self._plans.keys() | {key for key, each in reserved.items() if each.by_preemption}
+        for key in helped:
+            self._tries.pop(key, None)
+            self._advice.pop(key, None)
+            self._account.end(key, now)
         for gang in waiting:
-            if gang.key in self._plans or self._reservations.is_by_preemption(gang.key):
-                self._tries.pop(gang.key, None)
-                self._advice.pop(gang.key, None)
-                self._account.end(gang.key, now)
-                continue
             at, tried_in = self._tries.get(gang.key, (0.0, None))
-            reservation = self._reservations.of(gang.key)
-            if tried_in is _UNRESERVED and reservation is not None:
-                at = now
-            if now < (at + LOOK_SECONDS if tried_in == state else at):
+            reservation = reserved.get(gang.key) if tried_in is _UNRESERVED else None
+            if reservation is None and now < (at + LOOK_SECONDS if tried_in == state else at):
+                continue
+            if gang.key in helped:
                 continue
             if now < (until := self._rests.until(gang.key)):
                 self._tries[gang.key] = until, None
@@ -244,7 +244,7 @@ class PlannedMoves(Part):
                 worth_it_from = self._queue.created(gang.key) + self._policy.cost_seconds
                 # Else what was to end may not, and nothing else changes.
                 soon = worth_it_from + _MOMENT_SECONDS if now < worth_it_from else now + TRY_SECONDS
-                self._tries[gang.key] = soon, _UNRESERVED if reservation is None else None
+                self._tries[gang.key] = soon, _UNRESERVED if gang.key not in reserved else None
                 continue
             self._tries[gang.key] = now + TRY_SECONDS, state
             try:
@@ -316,8 +316,10 @@ class PlannedMoves(Part):
             kept[namespace] = kept.get(namespace, 0) + move.spot.gpus.bit_count()
         return all(kept[move.pod.ref.namespace] <= most for move in plan.moves)
 
-    def _keep_advice(self, waiting: list[Gang], now: float) -> None:
+    def _keep_advice(self, waiting: Sequence[Gang], now: float) -> None:
         """Forget what is for others than these, or about pods that have changed since."""
+        if not self._advice:
+            return
         kept = {}
         for gang in waiting:
             plan = self._advice.get(gang.key)

@@ -202,6 +202,8 @@ class SchedulingQueue:
         self.changes = 0  # of the set of waiting gangs
         self.news = 0  # rises whenever a gang may have another place, or another try
         self._all_tried: object = None  # the state in which no gang was untried
+        self._in_order: tuple[Sequence[Gang], Sequence[Gang]] = (), ()
+        self._ordered_of: object = None  # the state that it is about
 
     def join(self, key: GangKey) -> None:
         if key not in self._waiting:
@@ -243,9 +245,22 @@ class SchedulingQueue:
     def _of(self, key: GangKey) -> QueuedGang:
         return self._queued.setdefault(key, QueuedGang())
 
-    def in_order(self) -> list[Gang]:
+    def in_order(self) -> Sequence[Gang]:
         """All waiting gangs, the most urgent first."""
-        return self._by_urgency([*self._waiting])
+        return self._ordered()[0]
+
+    def without_room(self) -> Sequence[Gang]:
+        """All waiting gangs that found no room, the most urgent first."""
+        return self._ordered()[1]
+
+    def _ordered(self) -> tuple[Sequence[Gang], Sequence[Gang]]:
+        state = self.news, self._cache.changes_of_gangs
+        if state != self._ordered_of:
+            gangs = self._registry.gangs
+            waiting = [gangs[key] for key in sorted(self._waiting, key=self.urgency)]
+            without = [gang for gang in waiting if self.no_room(gang.key) is not None]
+            self._in_order, self._ordered_of = (waiting, without), state
+        return self._in_order
 
     def has_no_room(self, gang: Gang) -> bool:
         return gang.key in self._waiting and self.no_room(gang.key) is not None
@@ -330,10 +345,6 @@ class SchedulingQueue:
         self._queued.pop(gang.key, None)
         self.news += 1
         self.leave(gang.key)
-
-    def without_room(self) -> list[Gang]:
-        """All waiting gangs that found no room, the most urgent first."""
-        return self._by_urgency([key for key in self._waiting if self.no_room(key) is not None])
 
     def reorder(self, now: float) -> bool:
         """Order by the run times that are known by now; each waiting gang may find room in its new
@@ -426,9 +437,6 @@ class SchedulingQueue:
         if size not in self._most:
             self._most[size] = self._cache.rows.most_of_size(size)
         return self._most[size]
-
-    def _by_urgency(self, keys: list[GangKey]) -> list[Gang]:
-        return [self._registry.gangs[key] for key in sorted(keys, key=self.urgency)]
 
 
 def _asks_since(live: Sequence[PodRecord]) -> float:
