@@ -235,6 +235,20 @@ def test_a_new_order_counts_at_once() -> None:
     assert order() == ["first", "second"]
 
 
+def test_the_order_is_kept_until_a_gang_comes_or_goes() -> None:
+    at = full(QueueOrder.AGE)
+    wait(at, "first", 8, "New")
+    wait(at, "second", 8, "New")
+    queue = at.core._planner.queue
+    kept = queue.in_order()
+    at.settle()
+    assert queue.in_order() is kept
+    at.delete("first")
+    at.settle()
+    assert [gang.key.name for gang in queue.in_order()] == ["second"]
+    assert queue.without_room() == queue.in_order()
+
+
 def test_one_run_of_weeks_counts_as_four_hours_among_short_ones() -> None:
     at = full(QueueOrder.MULTIFACTOR)
     wait(at, "first", 8, "New")
