@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PROTO := proto/linkwise/plugin/kubelet
+# Demo and tests start hundreds of programs, so Python keeps its bytecode whatever the shell says.
+export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: demo test e2e beside cluster empty-cluster check site proto manifests lock clean
 
@@ -25,8 +27,6 @@ demo: $(VENV)/.run
 	$(BIN)/python -m linkwise.simulator --moves --no-baseline --node gpu-1=dgx-a100 --node gpu-2=dgx-a100 examples/moves/*.yaml
 
 # More workers than a small machine has cores: half of the time, tests wait for leases and programs.
-# Tests start hundreds of programs, so Python keeps its bytecode whatever the shell says.
-test: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 4 --dist worksteal
 
