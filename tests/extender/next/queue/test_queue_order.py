@@ -235,18 +235,23 @@ def test_a_new_order_counts_at_once() -> None:
     assert order() == ["first", "second"]
 
 
-def test_the_order_is_kept_until_a_gang_comes_or_goes() -> None:
+def test_the_order_is_kept_until_something_changes_it() -> None:
     at = full(QueueOrder.AGE)
-    wait(at, "first", 8, "New")
-    wait(at, "second", 8, "New")
+    gang = {"gang": "first", "gang-size": "2"}
+    for name in ("first-0", "first-1"):
+        at.add_pod(name, 8, priority=5, said=gang)
+    at.add_pod("second", 8, priority=3, alter=of("Long"))
+    at.settle()
     queue = at.core._planner.queue
-    kept = queue.in_order()
+    kept, aside = queue.in_order(), queue.without_room()
+    assert [each.key.name for each in kept] == [each.key.name for each in aside]
+    assert [each.key.name for each in kept] == ["first", "second"]
     at.settle()
     assert queue.in_order() is kept
-    at.delete("first")
-    at.settle()
-    assert [gang.key.name for gang in queue.in_order()] == ["second"]
-    assert queue.without_room() == queue.in_order()
+    at.add_pod("first-2", 8, priority=0, said=gang)  # a gang is as important as its least member
+    assert [each.key.name for each in queue.in_order()] == ["second", "first"]
+    queue.forget(kept[0].key)  # what its last search found
+    assert [each.key.name for each in queue.without_room()] == ["second"]
 
 
 def test_one_run_of_weeks_counts_as_four_hours_among_short_ones() -> None:

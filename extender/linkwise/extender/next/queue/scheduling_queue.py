@@ -203,7 +203,7 @@ class SchedulingQueue:
         self.news = 0  # rises whenever a gang may have another place, or another try
         self._all_tried: object = None  # the state in which no gang was untried
         self._in_order: tuple[Sequence[Gang], Sequence[Gang]] = (), ()
-        self._ordered_of: object = None  # the state that it is about
+        self._ordered_at_news = -1
 
     def join(self, key: GangKey) -> None:
         if key not in self._waiting:
@@ -254,12 +254,11 @@ class SchedulingQueue:
         return self._ordered()[1]
 
     def _ordered(self) -> tuple[Sequence[Gang], Sequence[Gang]]:
-        state = self.news, self._cache.changes_of_gangs
-        if state != self._ordered_of:
+        if self.news != self._ordered_at_news:
             gangs = self._registry.gangs
             waiting = [gangs[key] for key in sorted(self._waiting, key=self.urgency)]
             without = [gang for gang in waiting if self.no_room(gang.key) is not None]
-            self._in_order, self._ordered_of = (waiting, without), state
+            self._in_order, self._ordered_at_news = (waiting, without), self.news
         return self._in_order
 
     def has_no_room(self, gang: Gang) -> bool:

@@ -125,7 +125,6 @@ class Cache:
         self.schedulers: dict[str, float] = {}  # that call the extender -> last call; 0: unknown
         self.turned_away = TurnedAway(self._pods_of)
         self.room = 0  # rises whenever something may fit that did not fit before
-        self.changes_of_gangs = 0  # how often a pod of a gang changed
         self.gang_changes: dict[GangKey, int] = {}  # differs after each change of its pods
         self.divided: set[str] = set()  # nodes of which some GPUs have parts
         self.by_count: set[str] = set()  # nodes where pods are placed by count
@@ -145,6 +144,7 @@ class Cache:
         self.fresh: dict[str, int] = {}  # node -> GPUs that came free since
         self._reserved: dict[GangKey, Mapping[str, int]] = {}  # waiting gang -> node -> GPUs
         self._kept: dict[str, tuple[object, bool]] = {}  # uid -> `keeps_plan`'s input and result
+        self._changes = 0
         self._kind_of: dict[object, MachineKind] = {}
         self._nodes_of: Counter[int] = Counter()  # number of a kind -> nodes
         self._free_numbers: deque[int] = deque()  # the place in `kinds` of those that were dropped
@@ -503,9 +503,9 @@ class Cache:
             self._note_change(gang)
 
     def _note_change(self, gang: GangKey | None) -> None:
-        self.changes_of_gangs += gang is not None
         if gang is not None and gang in self.gangs:
-            self.gang_changes[gang] = self.changes_of_gangs
+            self._changes += 1
+            self.gang_changes[gang] = self._changes
 
     def _move(self, before: PodRecord | None, record: PodRecord | None) -> None:
         """Move a pod's claims to the nodes where they belong now."""
