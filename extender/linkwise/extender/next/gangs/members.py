@@ -8,8 +8,9 @@ placed on its own, so that a member without room does not delay the others.
 If a gang accepts fewer members than its size, it is not planned as soon as so many exist: the
 others mostly follow within a moment, and are placed better together. So the gang waits until no
 member was created for a moment, and not for long in all. Members beyond the minimum reserve nothing
-while they wait, and no other member waits for them. `may_stay_unwritten` begins the plans that no
-pod carries.
+while they wait, and no other member waits for them.
+
+The last functions are about plans that no pod carries yet: the gang's Bindings carry them.
 """
 
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
@@ -442,7 +443,7 @@ def _first(members: GangMembers, count: int) -> GangMembers:
 
 # A gang that is not bound by then has its plan written: its calls may not come, or name a sample.
 UNWRITTEN_SECONDS = 0.1
-_MOST = 16  # pods of the gang: each Binding names them all
+_MOST_NAMED = 16  # pods of a gang: each Binding names all of them
 
 
 def may_stay_unwritten(members: GangMembers, cache: Cache, names: Sequence[str]) -> bool:
@@ -452,7 +453,7 @@ def may_stay_unwritten(members: GangMembers, cache: Cache, names: Sequence[str])
     return (
         names_all(names)
         and nodes.issubset(names)
-        and len(members.all) <= _MOST
+        and len(members.all) <= _MOST_NAMED
         and not members.coming
         and not any(member.gated or member.claim is not None for member in members.planned)
     )
@@ -467,7 +468,7 @@ def with_others(
     if record.gang is not None and record.demand.gpus:
         uids = cache.gangs.get(record.gang, ())
     others = []
-    for uid in uids if len(uids) <= _MOST else ():
+    for uid in uids if len(uids) <= _MOST_NAMED else ():
         member = cache.pods[uid]
         written = None if member.node or uid == record.uid else plan_of(cache, member)
         if written is None or writes.is_written(uid, written):
