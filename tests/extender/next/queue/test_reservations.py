@@ -678,8 +678,7 @@ def after_runs(seconds: float, runs: int, *, of: str = "ml") -> Cluster:
         (3000.0, MANY, 8, "another", True),
         (3601.0, MANY, 8, "another", False),
         (3000.0, MANY - 1, 8, "another", False),  # too few to know
-        (3000.0, MANY - 1, 8, "ml", True),  # enough for its own gang
-        (3601.0, MANY, 8, "ml", False),
+        (3000.0, MANY, 8, "ml", True),
         (3000.0, MANY, 4, "ml", False),  # of another kind
     ],
 )

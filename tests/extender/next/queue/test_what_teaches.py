@@ -47,7 +47,7 @@ def ml_is_known() -> Cluster:
     for _ in range(8):
         lives(at, "ml", "Job", 60.0, expected_duration="60s")
         lives(at, "ml", "Notebook", 600.0, expected_duration="60s")
-    assert known(at).nine_of_ten["ml", "Job", "8"] == 60.0
+    assert known(at).half["ml", "Job", "8"] == 60.0
     assert known(at).broken == {"ml"}
     return at
 
@@ -70,10 +70,10 @@ def test_short_pods_of_one_namespace_take_nothing_from_another() -> None:
     for number in range(PLENTY):
         lives(at, "b", f"Kind{number}", 1.0, expected_duration="60s")
     after = known(at)
-    assert after.nine_of_ten["b",] == 1.0
-    assert after.nine_of_ten["ml",] == before.nine_of_ten["ml",]
-    assert after.nine_of_ten["ml", "Job", "8"] == 60.0
-    assert after.nine_of_ten["ml", "Notebook", "8"] == 600.0
+    assert after.half["b",] == 1.0
+    assert after.half["ml",] == before.half["ml",]
+    assert after.half["ml", "Job", "8"] == 60.0
+    assert after.half["ml", "Notebook", "8"] == 600.0
     assert after.broken == {"ml"}
 
 
@@ -84,7 +84,7 @@ def test_of_the_whole_cluster_each_namespace_counts_alike() -> None:
         lives(at, "ml", "Job", 7200.0)
     for _ in range(200):
         lives(at, "b", "Job", 1.0)
-    assert known(at).nine_of_ten[()] == 7200.0
+    assert known(at).half[()] == 7200.0
 
 
 def test_a_pod_whose_init_container_runs_has_its_gpus() -> None:
@@ -116,7 +116,7 @@ def test_a_run_counts_however_it_ends(phase: str) -> None:
         at.set_phase(f"p{number}", "Running")
         at.now += 300.0
         at.set_phase(f"p{number}", phase)
-    assert known(at).nine_of_ten["ml",] == 300.0
+    assert known(at).half["ml",] == 300.0
 
 
 def test_a_pod_teaches_once_however_often_its_kubelet_lets_it_end() -> None:
@@ -127,7 +127,7 @@ def test_a_pod_teaches_once_however_often_its_kubelet_lets_it_end() -> None:
             at.set_phase("p", phase)
             at.now += 100.0
     at.delete("p")
-    assert known(at) == KnownRunTimes({}, {}, frozenset())
+    assert known(at) == KnownRunTimes({}, frozenset())
 
 
 @pytest.mark.parametrize(("phase", "teaches"), [("Succeeded", True), ("Failed", False)])
@@ -138,5 +138,5 @@ def test_a_run_too_short_to_be_seen_counts_if_it_succeeded(phase: str, *, teache
         at.add_pod(f"p{number}", 8, node="n1", expected_duration="1s")
         at.now += 300.0
         at.set_phase(f"p{number}", phase)
-    assert known(at).nine_of_ten.get(("ml",)) == (300.0 if teaches else None)
+    assert known(at).half.get(("ml",)) == (300.0 if teaches else None)
     assert known(at).broken == ({"ml"} if teaches else frozenset())

@@ -98,9 +98,9 @@ class Front:
 # The first: how often to look for a better place after GPUs came free, or for any place for a gang
 # without one. The second: how often if only estimates may have changed.
 LOOK_SECONDS, ESTIMATE_SECONDS = 30.0, 300.0
-# A reservation may idle its GPUs for as long as the gang will run, and for this share of the time
-# for which it has waited.
-WAITED_SHARE = 0.5
+# A reservation may idle its GPUs for as long as the gang has waited, and for this share of the time
+# for which it will run.
+RUN_SHARE = 0.25
 # The shortest pause after an interrupted search, and between searches among GPUs that came free.
 _AGAIN_SECONDS = 1.0
 
@@ -329,9 +329,9 @@ class Reserve(Part):
         return Idling(idle, self._worth(reservation, now), is_over)
 
     def _worth(self, reservation: Reservation, now: float) -> float:
-        """How many GPU seconds the reservation may idle: those for which the gang will use its
-        GPUs, and a part of those for which it has waited for them, or a gang of short runs would
-        wait forever. Infinity if others were evicted for it: their GPUs come free in moments."""
+        """How many GPU seconds the reservation may idle: a part of those that the gang will use,
+        and as many as it has waited for, or a gang of short runs would wait forever. Infinity if
+        others were evicted for it: their GPUs come free in moments."""
         gang = self._registry.gangs.get(reservation.key)
         if reservation.by_preemption or gang is None:
             return math.inf
@@ -339,7 +339,7 @@ class Reserve(Part):
         seconds = max(map(self._run_times.expected, members.open), default=0.0)
         waited = max(now - self._queue.created(gang.key), 0.0)
         gpus = sum(member.demand.gpus for member in members.open)
-        return gpus * (seconds + WAITED_SHARE * waited)
+        return gpus * (RUN_SHARE * seconds + waited)
 
     def _alike(self, requests: Requests) -> Hashable:
         """Equal for gangs that want the same of the same nodes: these may change in a pause."""

@@ -2,7 +2,7 @@
 
 A reservation idles those of its GPUs that no pod uses, and pays for them. Each namespace has an
 account with two meters. One is full once its reservations have idled as many GPU seconds as its
-waiting gangs will use; the other once they have idled more than the operator's share of all GPUs
+waiting gangs may idle; the other once they have idled more than the operator's share of all GPUs
 that its gang could use for as long as the operator's limit. Then they end, and the namespace rests:
 for as long as it idled, and for the limit at most, it gets no reservation.
 

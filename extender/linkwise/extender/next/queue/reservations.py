@@ -8,8 +8,7 @@ these GPUs. Exceptions are:
 - a running gang that lost a member: else it could wait for the very gang that waits for it;
 - a gang or pod that declares a duration, and ends before the reserving gang can start, as long as
   the pods of its namespace keep their word;
-- any other one, if nine of ten pods like it end within that time (`queue.run_times`); if it is of
-  the same namespace, if half of them do.
+- any other one, if half of the pods like it end within that time (`queue.run_times`).
 
 GPUs that come free are reserved in the same way until the gangs that wait longest have had their
 turn. docs/decisions/gangs-and-queue.md#13-order-and-reservations gives the reasons.
@@ -97,17 +96,9 @@ class Claimant:
     """A gang or pod that requests GPUs, reduced to what reservations depend on."""
 
     urgency: Urgency
-    seconds: float | None  # how long it runs at most; None: unknown
-    likely: float | None  # how long it runs as likely as not
+    seconds: float | None  # how long it runs, as far as is known; None: unknown
     # A gang that has started, or of which members keep GPUs in any case, and that lacks others.
     runs: bool = False
-
-    def seconds_before(self, reservation: Reservation) -> float | None:
-        """How long it runs, as far as those care for whom the GPUs are reserved. Of its own
-        namespace it is as with the pods that the reservation waits for: if it runs for longer, its
-        owner waits. Others are not to wait for that."""
-        is_own = self.urgency[-1].namespace == reservation.key.namespace
-        return self.likely if is_own else self.seconds
 
 
 def may_pass(claimant: Claimant, reservation: Reservation, now: float) -> bool:
@@ -116,7 +107,7 @@ def may_pass(claimant: Claimant, reservation: Reservation, now: float) -> bool:
         return True
     if reservation.by_preemption:
         return False
-    seconds = claimant.seconds_before(reservation)
+    seconds = claimant.seconds
     return claimant.runs or (seconds is not None and now + seconds <= reservation.passable_until)
 
 
@@ -215,7 +206,7 @@ class Reservations:
 
     def open_to(self, claimant: Claimant) -> list[Reservation]:
         """Its own reservation, and those that do not bind it, however long it runs."""
-        ever = replace(claimant, seconds=None, likely=None)
+        ever = replace(claimant, seconds=None)
         return [
             reservation
             for reservation in self._reservations.values()
@@ -440,26 +431,20 @@ class _Believed:
     def of(self, pod: PodRecord) -> float | None:
         return self.run_times.of(pod, is_believed=self.believes(pod.ref.namespace))
 
-    def likely(self, pod: PodRecord) -> float | None:
-        return self.run_times.likely(pod, is_believed=self.believes(pod.ref.namespace))
-
 
 def claimant_of_single(record: PodRecord, ordering: Ordering, run_times: RunTimesOf) -> Claimant:
-    return Claimant(ordering.of_single(record), run_times.of(record), run_times.likely(record))
+    return Claimant(ordering.of_single(record), run_times.of(record))
 
 
 def claimant_of_gang(urgency: Urgency, members: GangMembers, run_times: RunTimesOf) -> Claimant:
     keeps = members.started or any(m.needs.gpus for m in (*members.bound, *members.flying))
     runs = keeps and not members.enough_placed
-    seconds, likely = (_longest(members.open, each) for each in (run_times.of, run_times.likely))
-    return Claimant(urgency, seconds, likely, runs=runs)
+    return Claimant(urgency, _longest(members.open, run_times), runs=runs)
 
 
-def _longest(
-    pods: Sequence[PodRecord], run_time: Callable[[PodRecord], float | None]
-) -> float | None:
+def _longest(pods: Sequence[PodRecord], run_times: RunTimesOf) -> float | None:
     """For how many seconds the longest of *pods* runs; None: unknown."""
-    seconds = [run_time(pod) for pod in pods]
+    seconds = [run_times.of(pod) for pod in pods]
     known = [each for each in seconds if each is not None]
     return max(known) if known and len(known) == len(seconds) else None
 

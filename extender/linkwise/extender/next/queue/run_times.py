@@ -63,9 +63,6 @@ class RunTimesOf(Protocol):
     def of(self, pod: PodRecord) -> float | None:
         """See `RunTimes.of`."""
 
-    def likely(self, pod: PodRecord) -> float | None:
-        """See `RunTimes.likely`."""
-
 
 class _Crowd:
     """How many entries each namespace has in a memory that is shared."""
@@ -123,15 +120,15 @@ class _Times:
         known = len(self._rising)
         return None if known < ENOUGH else sum(min(each, most) for each in self._rising) / known
 
-    def nine_of_ten(self, running: Callable[[float], int] = lambda _: 0) -> float | None:
-        """The seconds within which nine of ten pods end; None: too few have ended, or too many are
+    def half(self, running: Callable[[float], int] = lambda _: 0) -> float | None:
+        """The seconds within which half of the pods end; None: too few have ended, or too many are
         *running* for longer."""
         known = len(self._rising)
         if known < MANY:
             return None
-        for number in range(known * 9 // 10, known):
+        for number in range(known // 2, known):
             seconds = self._rising[number]
-            if 10 * (number + 1) >= 9 * (known + running(seconds)):
+            if 2 * (number + 1) >= known + running(seconds):
                 return seconds
         return None
 
@@ -171,21 +168,15 @@ class _Words:
 
 @dataclass(frozen=True, slots=True)
 class KnownRunTimes:
-    """A copy of what `RunTimes.of` and `likely` depend on."""
+    """A copy of what `RunTimes.of` depends on."""
 
-    nine_of_ten: Mapping[PodKind, float]
-    medians: Mapping[PodKind, float]
+    half: Mapping[PodKind, float]
     broken: frozenset[str]  # namespaces whose words do not count
 
     def of(self, pod: PodRecord) -> float | None:
         """See `RunTimes.of`."""
         word_counts = pod.ref.namespace not in self.broken
-        return run_time(pod, self.nine_of_ten.get, word_counts=word_counts)
-
-    def likely(self, pod: PodRecord) -> float | None:
-        """See `RunTimes.likely`."""
-        word_counts = pod.ref.namespace not in self.broken
-        return run_time(pod, self.medians.get, word_counts=word_counts)
+        return _run_time(pod, self.half.get, word_counts=word_counts)
 
 
 class RunTimes:
@@ -267,22 +258,16 @@ class RunTimes:
 
     def of(self, pod: PodRecord, *, is_believed: bool = True) -> float | None:
         """For how many seconds *pod* runs once it has its GPUs: as declared, if it *is believed*
-        and the word of its namespace counts, or as nine of ten pods of its own kind do. None:
+        and the word of its namespace counts, or as half of the pods of its own kind do. None:
         unknown, or it never ends by itself."""
         word_counts = is_believed and self.word_counts(pod.ref.namespace)
-        return run_time(pod, self.nine_of_ten, word_counts=word_counts)
-
-    def likely(self, pod: PodRecord, *, is_believed: bool = True) -> float | None:
-        """The same, but as half of the pods like it do."""
-        word_counts = is_believed and self.word_counts(pod.ref.namespace)
-        return run_time(pod, self.median, word_counts=word_counts)
+        return _run_time(pod, self.half, word_counts=word_counts)
 
     def expected(self, pod: PodRecord) -> float:
-        """The same, but of its namespace or the cluster if nothing is known of its own kind.
-        Infinity: nothing is known, or it never ends by itself."""
-        found = self.likely(pod)
-        if found is None and not pod.endless:
-            found = self.learnt(pod, 0.0)
+        """The same, but as `learnt` if it is not declared. Infinity: nothing is known, or it never
+        ends by itself."""
+        word_counts = self.word_counts(pod.ref.namespace)
+        found = _run_time(pod, lambda _: self.learnt(pod, 0.0), word_counts=word_counts)
         return math.inf if found is None else found
 
     def has_kept_words(self, namespace: str) -> bool:
@@ -294,8 +279,7 @@ class RunTimes:
         """A copy for as long as nothing changes. *unproven*: other namespaces whose words count for
         no claimant."""
         return KnownRunTimes(
-            self._of_kinds(self.nine_of_ten),
-            self._of_kinds(self.median),
+            self._of_kinds(self.half),
             self.broken().union(unproven),
         )
 
@@ -321,20 +305,15 @@ class RunTimes:
                 return left
         return None
 
-    def nine_of_ten(self, kind: PodKind) -> float | None:
-        """The seconds within which nine of ten pods of *kind* end; None: too few have ended, or too
+    def half(self, kind: PodKind) -> float | None:
+        """The seconds within which half of the pods of *kind* end; None: too few have ended, or too
         many run for longer."""
         times, running = self._of_kind.get(kind), self._running.get(kind)
         if times is None:
             return None
         if running is None:
-            return times.nine_of_ten()
-        return times.nine_of_ten(lambda seconds: running.before(self._now - seconds))
-
-    def median(self, kind: PodKind) -> float | None:
-        """The seconds within which half of the pods of *kind* ended; None: too few have ended."""
-        times = self._of_kind.get(kind)
-        return None if times is None else times.left(0.0)
+            return times.half()
+        return times.half(lambda seconds: running.before(self._now - seconds))
 
     def means(self, most: float) -> dict[PodKind, float]:
         """The mean run time in seconds, where a longer run counts as *most*, for all kinds of which
@@ -347,7 +326,7 @@ class RunTimes:
         return self._of_kinds(lambda kind: self._of_kind[kind].mean(most))
 
 
-def run_time(
+def _run_time(
     pod: PodRecord, learnt: Callable[[PodKind], float | None], *, word_counts: bool
 ) -> float | None:
     """`RunTimes.of`, where it is known of kinds, and of the pod's namespace, what to believe."""
