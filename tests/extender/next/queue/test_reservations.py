@@ -452,6 +452,21 @@ def test_few_pods_pass_at_a_time_until_a_namespace_has_kept_its_word(takes_back:
     assert not at.core._run_times._words["ml"].kept[-1], "the word is in its plan"
 
 
+def test_explain_knows_that_no_more_pods_pass_at_a_time() -> None:
+    at = cluster()
+    run(at, "first", 4, "n2", expected_duration="2h")
+    at.add_gang("g", 2, 8)
+    at.settle()
+    for number, room in enumerate((1, 1, 0)):
+        name = f"quick-{number}"
+        at.add_pod(name, 1, said={"expected_duration": "2m"})
+        told = at.core.explain("ml", name, at.now)
+        assert told is not None
+        assert told.search is not None
+        assert told.search.room == room
+        assert bool(at.schedule(name)) is bool(room)
+
+
 def test_a_namespace_that_has_kept_its_word_is_believed() -> None:
     at = cluster()
     run(at, "first", 4, "n2", expected_duration="2h")
@@ -528,6 +543,19 @@ def test_a_gang_passes_as_a_pod_does() -> None:
     at.settle()
     assert at.phase("long") == "forming"
     assert at.phase("short") == "planned"
+
+
+@pytest.mark.parametrize("longest", [{"expected_duration": "2h"}, {}])
+def test_a_gang_runs_for_as_long_as_its_longest_member(longest: dict[str, str]) -> None:
+    at = cluster()
+    run(at, "first", 4, "n2", expected_duration="1h")
+    at.add_gang("g", 2, 8)
+    at.settle()
+    for rank, words in enumerate(({"expected_duration": "30m"}, longest)):
+        said = {"gang": "mixed", "gang_size": "2", "rank": str(rank), **words}
+        at.add_pod(f"mixed-{rank}", 4, said=said)
+    at.settle()
+    assert at.phase("mixed") == "forming"
 
 
 def test_a_gang_that_runs_replaces_its_dead_member_out_of_what_is_held() -> None:

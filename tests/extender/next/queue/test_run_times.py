@@ -103,6 +103,16 @@ def test_a_declared_time_counts_while_a_namespace_keeps_its_word() -> None:
     assert times.of(others) == 600.0
 
 
+def test_a_namespace_that_breaks_its_word_is_expected_to_run_as_its_pods_did() -> None:
+    """Else a reservation could idle for as long as its owner likes."""
+    times = RunTimes()
+    says = runs(times, 0, 0.0, said=60.0)
+    assert times.expected(says) == 60.0
+    for number in range(1, 5):
+        times.ended(runs(times, number, 0.0, said=60.0), 3600.0)
+    assert times.expected(replace(says, ask=PodRequest(expected_seconds=1e6))) == 3600.0
+
+
 def test_a_word_counts_again_once_most_are_kept() -> None:
     times = RunTimes()
     late = [runs(times, number, 0.0, said=1.0) for number in range(3)]

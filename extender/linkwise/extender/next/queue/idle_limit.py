@@ -1,10 +1,10 @@
 """Limits how much the reservations of one namespace may idle.
 
 A reservation idles those of its GPUs that no pod uses, and pays for them. Each namespace has an
-account with two meters. One is full once its reservations have idled as many GPU seconds as its
-waiting gangs may idle; the other once they have idled more than the operator's share of all GPUs
-that its gang could use for as long as the operator's limit. Then they end, and the namespace rests:
-for as long as it idled, and for the limit at most, it gets no reservation.
+account with two meters. One is full once its reservations have idled all GPU seconds that they may
+(`Idling.worth`); the other once they have idled more than the operator's share of all GPUs that
+its gang could use for as long as the operator's limit. Then they end, and the namespace rests: for
+as long as it idled, and for the limit at most, it gets no reservation.
 
 A gang that starts has paid for what idled for it. Else a meter goes back at the speed of the limit
 while it has nothing to count: a plan that comes to nothing, or a gang that is deleted and created
