@@ -413,6 +413,25 @@ def test_no_pod_passes_while_one_on_the_reserved_gpus_runs_longer_than_declared(
     assert at.filter("quick").node_names
 
 
+@pytest.mark.parametrize(
+    ("hours", "said", "passes"),
+    [(0, "24h", True), (0, "25h", False), (22, "2h", True), (22, "3h", False), (25, "1m", False)],
+)
+def test_what_passes_ends_within_the_first_day_that_the_gang_waits(
+    hours: int, said: str, passes: bool
+) -> None:
+    """Found: one in 16 of a tenant's jobs ran for hours, and each let more of them pass, for
+    ever."""
+    at = cluster(share=1.0)
+    run(at, "first", 4, "n2", expected_duration="90h")
+    at.add_gang("g", 2, 8)
+    at.settle()
+    at.pass_time(hours * 3600)
+    assert held(at, "g") == {"n1": 8, "n2": 8}
+    at.add_pod("late", 8, said={"expected_duration": said})
+    assert at.schedule("late") == ("n1" if passes else "")
+
+
 def passers(at: Cluster, *, takes_back: bool = False) -> list[str]:
     """Pods of one GPU that pass, of one a minute. They run for longer than they declare."""
     passed = []

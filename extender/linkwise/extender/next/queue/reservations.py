@@ -41,6 +41,8 @@ from linkwise.extender.state.records import GangKey, PodRecord, Template
 
 # If the ends are estimates, others may use this share of the wait.
 _PASSING_SHARE = 0.5
+# What passes ends before the gang has waited for so long.
+_LENDS_SECONDS = 86_400.0
 _MOST_TABLES = 4
 MOST_UNPROVEN = 2  # pods at a time; as many broken words as a namespace has free
 FIRST: Urgency = (-(2**63), 0.0, GangKey("", ""))  # more urgent than all
@@ -317,7 +319,7 @@ class Reservations:
             ),
             self.pool_of(members),
             next(self._numbers),
-            _passable_until(new, now),
+            self._passable_until(gang.key, new, now),
             by_preemption,
         )
         for other in list(self._reservations.values()):
@@ -415,10 +417,20 @@ class Reservations:
             urgency=urgency,
             earliest=fresh,
             pool=pool,
-            passable_until=_passable_until(fresh, now),
+            passable_until=self._passable_until(reservation.key, fresh, now),
         )
         self._reservations[reservation.key] = new
         return new
+
+    def _passable_until(self, key: GangKey, earliest: EarliestStart, now: float) -> float:
+        """An estimated start may come sooner, so then others may use only half of the wait. Each
+        pod that runs longer than expected could be followed by another one: so none may pass if one
+        there runs for longer than it declared, or once the gang has waited for long."""
+        if earliest.late:
+            return -math.inf
+        share = 1.0 if earliest.sure else _PASSING_SHARE
+        ends_at = self._queue.created(key) + _LENDS_SECONDS
+        return min(ends_at, now + share * (earliest.start - now))
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,16 +459,6 @@ def _longest(pods: Sequence[PodRecord], run_times: RunTimesOf) -> float | None:
     seconds = [run_times.of(pod) for pod in pods]
     known = [each for each in seconds if each is not None]
     return max(known) if known and len(known) == len(seconds) else None
-
-
-def _passable_until(earliest: EarliestStart, now: float) -> float:
-    """An estimated start may come sooner, so then others may use only half of the wait. If a pod
-    there runs for longer than it declared, none may: each could be followed by another one."""
-    if earliest.late:
-        return -math.inf
-    if earliest.sure:
-        return earliest.start
-    return now + _PASSING_SHARE * (earliest.start - now)
 
 
 def _start_of(reservation: Reservation, now: float) -> str:
