@@ -257,13 +257,13 @@ def test_within_the_share_a_gang_keeps_what_it_has_for_as_long_as_it_takes() -> 
     assert at.filter("other").node_names == ()
 
 
-def waits_beside_a_long_job(**said: str) -> Cluster:
+def waits_beside_a_long_job(runs: float = 600.0, **said: str) -> Cluster:
     """A gang of two nodes, of a team whose jobs run for ten minutes, waits for one of three that is
     busy for days."""
     at = cluster(3, CoreSettings(reserve_share=0.5, reserve_limit_seconds=24 * 3600.0))
     for number in range(3):
         run(at, f"before-{number}", 8, "n1")
-        wait(at, 600, step=600)
+        wait(at, runs, step=runs)
         end(at, f"before-{number}")
     for node in ("n2", "n3"):
         run(at, f"long-{node}", 8, node, expected_duration="72h")
@@ -281,8 +281,10 @@ def gets_in(at: Cluster) -> bool:
     return bool(passed)
 
 
-def test_a_reservation_idles_no_more_than_a_part_of_what_the_gang_will_use() -> None:
-    at = waits_beside_a_long_job()
+@pytest.mark.parametrize("runs", [600.0, 5.0])
+def test_a_reservation_idles_no_more_than_a_part_of_what_the_gang_will_use(runs: float) -> None:
+    """Found: a gang whose jobs run for seconds lost its reservation two seconds after it came."""
+    at = waits_beside_a_long_job(runs)
     wait(at, 720, step=60)
     assert not gets_in(at), "it idles one node of two, and is to run for ten minutes"
     wait(at, 120, step=60)

@@ -34,6 +34,7 @@ from linkwise.extender.next.queue.earliest_start import (
 )
 from linkwise.extender.next.queue.idle_limit import IdleLimit, Idling
 from linkwise.extender.next.queue.reservations import FIRST, Reservation
+from linkwise.extender.next.queue.run_times import LEAST_SECONDS
 from linkwise.extender.next.queue.scheduling_queue import QueueOrder
 from linkwise.extender.place.cluster_view import as_if
 from linkwise.extender.place.request import NoRoom, Spot
@@ -330,13 +331,14 @@ class Reserve(Part):
 
     def _worth(self, reservation: Reservation, now: float) -> float:
         """How many GPU seconds the reservation may idle: a part of those that the gang will use,
-        and as many as it has waited for, or a gang of short runs would wait forever. Infinity if
-        others were evicted for it: their GPUs come free in moments."""
+        and as many as it has waited for, or a gang of short runs would wait forever. In moments a
+        reservation idles little, however short the runs are. Infinity if others were evicted for
+        it: their GPUs come free in moments."""
         gang = self._registry.gangs.get(reservation.key)
         if reservation.by_preemption or gang is None:
             return math.inf
         members, _ = self._registry.needed_of(gang)
-        seconds = max(map(self._run_times.expected, members.open), default=0.0)
+        seconds = max([LEAST_SECONDS, *map(self._run_times.expected, members.open)])
         waited = max(now - self._queue.created(gang.key), 0.0)
         gpus = sum(member.demand.gpus for member in members.open)
         return gpus * (RUN_SHARE * seconds + waited)
