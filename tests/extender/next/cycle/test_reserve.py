@@ -258,8 +258,8 @@ def test_within_the_share_a_gang_keeps_what_it_has_for_as_long_as_it_takes() -> 
 
 
 def waits_beside_a_long_job(runs: float = 600.0, **said: str) -> Cluster:
-    """A gang of two nodes, of a team whose jobs run for ten minutes, waits for one of three that is
-    busy for days."""
+    """A gang of two nodes, of a team whose jobs run for *runs* seconds, waits for one of three that
+    is busy for days."""
     at = cluster(3, CoreSettings(reserve_share=0.5, reserve_limit_seconds=24 * 3600.0))
     for number in range(3):
         run(at, f"before-{number}", 8, "n1")

@@ -420,8 +420,7 @@ def test_no_pod_passes_while_one_on_the_reserved_gpus_runs_longer_than_declared(
 def test_what_passes_ends_within_the_first_day_that_the_gang_waits(
     hours: int, said: str, passes: bool
 ) -> None:
-    """Found: one in 16 of a tenant's jobs ran for hours, and each let more of them pass, for
-    ever."""
+    """Found: one in 16 of a tenant's jobs ran for hours, and each let more of them pass."""
     at = cluster(share=1.0)
     run(at, "first", 4, "n2", expected_duration="90h")
     at.add_gang("g", 2, 8)

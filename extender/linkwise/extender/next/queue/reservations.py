@@ -425,7 +425,7 @@ class Reservations:
     def _passable_until(self, key: GangKey, earliest: EarliestStart, now: float) -> float:
         """An estimated start may come sooner, so then others may use only half of the wait. Each
         pod that runs longer than expected could be followed by another one: so none may pass if one
-        there runs for longer than it declared, or once the gang has waited for long."""
+        there runs for longer than it declared, nor end after the gang has waited for long."""
         if earliest.late:
             return -math.inf
         share = 1.0 if earliest.sure else _PASSING_SHARE
