@@ -739,3 +739,14 @@ def test_a_node_whose_topology_goes_while_moves_are_sought_is_no_defect(step: in
     at.pass_time(5 * HOUR)
     assert at.core.take_defects() == []
     assert at.sound()
+
+
+def test_after_a_change_during_the_search_moves_are_sought_again_at_once() -> None:
+    at = cluster()
+    scattered(at)
+    at.add_pod("big", 8, gates=[names.GATE])
+    at.settle()
+    at.now += HOUR
+    meanwhile = Meanwhile(at, *[None] * 3, lambda: at.annotate("web", move_cost="1m"))
+    at.settle()
+    assert (at.evicted, meanwhile.times > 4) == (["web"], True)

@@ -39,6 +39,7 @@ class MayMove(Part):
         self._policy, self._budgets = policy, budgets
         # uid -> until when the pod stays, and why
         self._stay: dict[str, tuple[float, Stays]] = books.cache.memory.dict()
+        self.notes = 0  # of pods that stay
         # uid -> when the pod was moved, and how many GPU seconds that lost; the oldest first
         self._moved: dict[str, tuple[float, float]] = {}
 
@@ -62,11 +63,7 @@ class MayMove(Part):
         if len(self._stay) >= _MOST_REMEMBERED:
             del self._stay[next(iter(self._stay))]
         self._stay[uid] = until, why
-
-    @property
-    def remembered(self) -> int:
-        """How many pods stay for a time."""
-        return len(self._stay)
+        self.notes += 1
 
     @contextmanager
     def supposing(self) -> Iterator[None]:

@@ -25,7 +25,7 @@ for. Nothing moves for less important work, and nothing that a PodDisruptionBudg
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from linkwise.extender.next.core_settings import MovePolicy, Moves
@@ -45,7 +45,7 @@ from linkwise.extender.place.request import Spot
 from linkwise.extender.state.actions import Beneficiary
 from linkwise.extender.state.cache.node_table import popcount
 from linkwise.extender.state.records import GangKey, PodRecord
-from linkwise.extender.state.timers import RunUnlocked, run_inline
+from linkwise.extender.state.timers import Agenda, RunUnlocked, Timers, run_inline
 
 REASON = "Moved"
 # How often moves are sought for one gang: if something changed meanwhile, and else, as pods may be
@@ -56,7 +56,6 @@ SUPPOSE_SECONDS = 600.0
 EVICT_SECONDS = 300.0  # for so long, the evictions of a plan are tried
 _MOMENT_SECONDS = 1.0
 _MOST_SEARCHES = 8  # for one question
-_UNRESERVED = object()  # the state of a try without a reservation; the next is once there is one
 
 
 @dataclass(slots=True)
@@ -66,6 +65,80 @@ class _Begun:
     at: float
     for_whom: Beneficiary
     is_evicting: bool = False  # or has
+
+
+class Tries:
+    """For which gangs moves are to be sought. Hundreds may wait, and every change is followed by a
+    round."""
+
+    def __init__(self, agenda: Agenda) -> None:
+        agenda.ask(self._overdue)
+        self._alarms: Timers[GangKey] = Timers(agenda)
+        self._waiting: Sequence[Gang] = ()
+        self.keys: Set[GangKey] = frozenset()  # of the gangs that wait
+        self._due: set[GangKey] = set()
+        self._not_before: dict[GangKey, float] = {}  # of those that were tried
+        self._unchanged: set[GangKey] = set()  # nothing has changed since they were
+        self._unreserved: set[GangKey] = set()  # their next try is once they have a reservation
+        self._state: object = None
+
+    def wait(self, waiting: Sequence[Gang]) -> None:
+        """These gangs wait, the most urgent first; forget the others."""
+        if waiting is self._waiting:
+            return
+        self._waiting, self.keys = waiting, {gang.key for gang in waiting}
+        for key in self._not_before.keys() - self.keys:
+            self._forget(key)
+        self._due = (self._due & self.keys) | (self.keys - self._not_before.keys())
+
+    def due(
+        self, helped: Set[GangKey], reserved: Set[GangKey], state: object, now: float
+    ) -> list[Gang]:
+        """The gangs to try now, without those that are *helped*. *reserved*: those with
+        reservations. *state*: another one after each change that may help any of them."""
+        if state != self._state:
+            self._state = state
+            for key in self._unchanged:
+                self._alarms[key] = self._not_before[key]
+            self._unchanged.clear()
+        self._due.update(self._alarms.take(now), self._unreserved & reserved)
+        due = self._due - helped
+        return [gang for gang in self._waiting if gang.key in due] if due else []
+
+    def put_off(self, key: GangKey, until: float, *, unreserved: bool = False) -> None:
+        """Try it again then. *unreserved*: or once it has a reservation."""
+        self._forget(key)
+        self._not_before[key] = self._alarms[key] = until
+        if unreserved:
+            self._unreserved.add(key)
+
+    def tried(self, key: GangKey, now: float) -> None:
+        """Try it again in a while if something has changed, and else later."""
+        self.put_off(key, now + TRY_SECONDS)
+        self._alarms[key] = now + TRY_SECONDS + LOOK_SECONDS
+        self._unchanged.add(key)
+
+    def something_changed(self, key: GangKey) -> None:
+        """For this gang alone."""
+        if key in self._unchanged:
+            self._unchanged.discard(key)
+            self._alarms[key] = self._not_before[key]
+
+    def start_anew(self, key: GangKey) -> None:
+        """Try it as one that was never tried."""
+        self._forget(key)
+        if key in self.keys:
+            self._due.add(key)
+
+    def _forget(self, key: GangKey) -> None:
+        self._alarms.drop(key)
+        self._not_before.pop(key, None)
+        for keys in (self._due, self._unchanged, self._unreserved):
+            keys.discard(key)
+
+    def _overdue(self) -> Iterable[float]:
+        """Those that had no turn: another gang was helped."""
+        return () if self._not_before.keys().isdisjoint(self._due) else (0.0,)
 
 
 class PlannedMoves(Part):
@@ -91,7 +164,7 @@ class PlannedMoves(Part):
         self._plans: dict[GangKey, MovePlan] = {}  # by the gang that waits
         self._begun: dict[GangKey, _Begun] = {}
         self._look_at = 0.0  # when to check whether the room of the plans comes free
-        self._tries: dict[GangKey, tuple[float, object]] = {}
+        self._tries = Tries(books.agenda)
         self._advice: dict[GangKey, MovePlan] = {}
         self._account = WaitAccount()
         self._supposed: dict[GangKey, float] = {}  # when who keeps it waiting was last sought
@@ -116,9 +189,6 @@ class PlannedMoves(Part):
         return self._account.rows(now)
 
     def _times(self) -> Iterator[float]:
-        state = self._state()
-        for at, tried_in in self._tries.values():
-            yield at + LOOK_SECONDS if tried_in == state else at
         if self._plans:
             yield self._look_at
         yield from self._targets.ends()
@@ -133,14 +203,13 @@ class PlannedMoves(Part):
         if gang is None:
             return None
         members = self._registry.needed_of(gang).members
-        tries, plan = dict(self._tries), None
+        plan = None
         with self._who.supposing():
             for _ in range(_MOST_SEARCHES):
-                known = self._who.remembered
+                known = self._who.notes
                 plan = self._find(gang, members, math.inf, now, run_inline)
-                if plan is not None or self._who.remembered == known:
+                if plan is not None or self._who.notes == known:
                     break  # else once more without the pods that have no place elsewhere
-        self._tries = tries
         if plan is None:
             return None
         wanted = sum(member.demand.gpus for member in members.open)
@@ -165,13 +234,11 @@ class PlannedMoves(Part):
         self._look_at = now + TRY_SECONDS
         wanted = {key for key in self._plans if self._is_wanted(key)}
         self._targets.give_back(now, wanted, self._plans)
-        waiting = self._queue.without_room() if self._budgets.known else []
-        keys = {gang.key for gang in waiting}
-        for key in self._tries.keys() - keys:
-            del self._tries[key]
-        self._end_waits(keys, now)
-        self._try_waiting(waiting, now, aside)
-        self._keep_advice(waiting, now)
+        waiting = self._queue.without_room() if self._budgets.known else ()
+        self._tries.wait(waiting)
+        self._end_waits(self._tries.keys, now)
+        self._try_waiting(now, aside)
+        self._keep_advice(waiting)
         for key in self._plans:
             self._evict(key, now)
 
@@ -219,22 +286,16 @@ class PlannedMoves(Part):
     def _state(self) -> object:
         return self._cache.room, self._cache.comings_and_goings, self._budgets.changes
 
-    def _try_waiting(self, waiting: Sequence[Gang], now: float, aside: RunUnlocked) -> None:
-        state, reserved = self._state(), self._reservations.by_key
+    def _try_waiting(self, now: float, aside: RunUnlocked) -> None:
+        reserved = self._reservations.by_key
         helped = self._plans.keys() | {key for key, each in reserved.items() if each.by_preemption}
         for key in helped:
-            self._tries.pop(key, None)
+            self._tries.start_anew(key)
             self._advice.pop(key, None)
             self._account.end(key, now)
-        for gang in waiting:
-            at, tried_in = self._tries.get(gang.key, (0.0, None))
-            reservation = reserved.get(gang.key) if tried_in is _UNRESERVED else None
-            if reservation is None and now < (at + LOOK_SECONDS if tried_in == state else at):
-                continue
-            if gang.key in helped:
-                continue
+        for gang in self._tries.due(helped, reserved.keys(), self._state(), now):
             if now < (until := self._rests.until(gang.key)):
-                self._tries[gang.key] = until, None
+                self._tries.put_off(gang.key, until)
                 continue
             members = self._registry.needed_of(gang).members
             wait = self._expected_wait(gang, members, now)
@@ -244,16 +305,19 @@ class PlannedMoves(Part):
                 worth_it_from = self._queue.created(gang.key) + self._policy.cost_seconds
                 # Else what was to end may not, and nothing else changes.
                 soon = worth_it_from + _MOMENT_SECONDS if now < worth_it_from else now + TRY_SECONDS
-                self._tries[gang.key] = soon, _UNRESERVED if gang.key not in reserved else None
+                self._tries.put_off(gang.key, soon, unreserved=gang.key not in reserved)
                 continue
-            self._tries[gang.key] = now + TRY_SECONDS, state
+            self._tries.tried(gang.key, now)
+            known = self._who.notes
             try:
                 plan = self._find_or_note(gang, members, wait, now, aside)
             except StaleResult:
-                self._tries[gang.key] = now, None
+                self._tries.put_off(gang.key, now)
                 return
             self._advice.pop(gang.key, None)
             if plan is None:
+                if self._who.notes != known:  # others that may move have their turn
+                    self._tries.something_changed(gang.key)
                 continue
             if self._policy.moves is Moves.ADVISE:  # it takes nothing from those behind
                 self._advice[gang.key] = plan
@@ -299,7 +363,7 @@ class PlannedMoves(Part):
             elif not all(map(self._refuses_still, pods)):
                 self._account.end(key, now)
                 self._supposed.pop(key, None)
-                self._tries[key] = self._tries.get(key, (now, None))[0], None
+                self._tries.something_changed(key)
 
     def _refuses_still(self, pod: PodRecord) -> bool:
         record = self._cache.pods.get(pod.uid)
@@ -316,7 +380,7 @@ class PlannedMoves(Part):
             kept[namespace] = kept.get(namespace, 0) + move.spot.gpus.bit_count()
         return all(kept[move.pod.ref.namespace] <= most for move in plan.moves)
 
-    def _keep_advice(self, waiting: Sequence[Gang], now: float) -> None:
+    def _keep_advice(self, waiting: Sequence[Gang]) -> None:
         """Forget what is for others than these, or about pods that have changed since."""
         if not self._advice:
             return
@@ -326,7 +390,7 @@ class PlannedMoves(Part):
             if plan is None:
                 continue
             if not self._holds(plan):
-                self._tries[gang.key] = self._tries.get(gang.key, (now, None))[0], None
+                self._tries.something_changed(gang.key)
             else:
                 kept[gang.key] = plan
         self._advice = kept
@@ -415,8 +479,6 @@ class PlannedMoves(Part):
         for uid in search.placeless:
             self._who.stays(uid, now + LOOK_SECONDS, Stays.NO_PLACE)
         if plan is None or not self._may_keep(plan):
-            if search.placeless:  # others have their turn, even if nothing changes
-                self._tries[gang.key] = now + TRY_SECONDS, None
             return None
         spots = (*plan.spots, *(move.spot for move in plan.moves))
         if self._is_outdated(plan) or not seen.still_free(before, spots):
