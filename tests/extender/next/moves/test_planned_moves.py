@@ -223,6 +223,7 @@ def test_a_target_that_nobody_comes_for_is_given_back() -> None:
     at.add_pod("other", 4)
     at.settle()
     assert at.schedule("other") == ""
+    assert at.now + COME_SECONDS in [*at.core._agenda.times()]
     at.pass_time(COME_SECONDS)
     assert at.schedule("other") == "n2"
 

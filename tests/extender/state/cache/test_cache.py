@@ -35,6 +35,20 @@ def test_a_bound_pod_holds_its_planned_gpus_until_the_kubelet_says_what_it_has()
     assert at.sound()
 
 
+def test_nothing_is_kept_of_a_pod_that_was_listed_and_is_gone() -> None:
+    at = cluster()
+    at.add_pod("a", 2)
+    at.schedule("a")
+    at.start("a")
+    at.settle()
+    info = at.core._cache.nodes["n1"]
+    assert info.given == {at.pod("a").metadata.uid}
+    at.delete("a")
+    at.stop("a", "n1")
+    at.settle()
+    assert (info.given, info.bound, info.listed_as) == (set(), {}, {})
+
+
 def test_a_node_that_lacks_gpus_for_a_while_makes_no_promise_of_the_extender_untrue() -> None:
     """Found: the audit blamed the extender for what the node said of itself."""
     at = cluster(machine="dgx-a100")
